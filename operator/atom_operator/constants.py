@@ -61,6 +61,13 @@ ANNOTATION_JOB_DIGEST: Final = f"{GROUP}/job-spec-digest"
 # Of a Job that has done its work while something else in its pod goes on: what it reported.
 ANNOTATION_JOB_RESULT: Final = f"{GROUP}/job-result"
 
+# The Lease of operators of the whole cluster; the label of those of single namespaces, and what a
+# Lease says whose holder reconciles.
+CLUSTER_LEASE: Final = "atom-operator"
+LABEL_WATCHES: Final = f"{GROUP}/watches"
+WATCHES_NAMESPACES: Final = "namespaces"
+ANNOTATION_RECONCILES: Final = f"{GROUP}/reconciles"
+
 # Service names must be DNS labels; 40 characters leave room for the suffixes of children.
 MAX_NAME_LENGTH: Final = 40
 

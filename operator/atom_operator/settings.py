@@ -32,6 +32,7 @@ class LeaseSettings:
     namespace: str
     name: str
     identity: str
+    cluster_namespace: str | None = None  # of the whole cluster's, where ours is of some namespaces
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,7 @@ def _lease(environ: Mapping[str, str]) -> LeaseSettings | None:
         namespace=namespace or _required(environ, "POD_NAMESPACE", f"{PREFIX}LEASE is set"),
         name=name,
         identity=_required(environ, "POD_NAME", f"{PREFIX}LEASE is set"),
+        cluster_namespace=environ.get(f"{PREFIX}CLUSTER_LEASE_NAMESPACE") or None,
     )
 
 

@@ -157,4 +157,8 @@ of the same objects would undo each other's writes for ever. Of single namespace
 - apiGroups: [""]
   resources: [nodes]
   verbs: [list]
+# Whether a release for single namespaces reconciles already: two would undo each other's writes.
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [list]
 {{- end -}}

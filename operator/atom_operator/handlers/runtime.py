@@ -40,9 +40,10 @@ from atom_operator.kinds import (
 from atom_operator.leadership.elector import Elector
 from atom_operator.leadership.lease import LeaseTimes
 from atom_operator.leadership.lease_object import ApiLease
+from atom_operator.leadership.rivals import Rival, Rivals
 from atom_operator.metrics import OperatorMetrics
 from atom_operator.reconcile import Reconciler
-from atom_operator.settings import OperatorSettings
+from atom_operator.settings import LeaseSettings, OperatorSettings
 from atom_operator.webhook.service import WebhookService
 
 _logger = logging.getLogger(__name__)
@@ -69,7 +70,7 @@ class Runtime:
         self._cluster = ApiCluster.connect(settings.namespaces, self.metrics.request)
         self._engines = HttpEngines()
         lease = settings.lease
-        self._lease = ApiLease.connect(lease.namespace, lease.name) if lease else None
+        self._lease = _lease(lease) if lease else None
         self._elector = _elector(self._lease, lease.identity) if self._lease and lease else None
         self._watch = ApiWatch.connect(self.metrics.request)
         self._informers = Informers(
@@ -159,7 +160,8 @@ class Runtime:
         return len(self._term or ())
 
     async def _lead(self) -> None:
-        """Reconcile until cancelled."""
+        """Reconcile until cancelled, once no operator of another release does."""
+        await self._wait_for_rivals()
         self._optional.forget_all()
         self._applied.forget_all()
         self._turns.forget_all()
@@ -186,6 +188,20 @@ class Runtime:
         finally:
             self._term = None
 
+    async def _wait_for_rivals(self) -> None:
+        own, settings, elector = self._lease, self.settings.lease, self._elector
+        if own is None or settings is None or elector is None:
+            return
+        name = f"{settings.namespace}/{settings.name}"
+
+        def mine() -> Rival:
+            record = elector.record
+            assert record is not None, "a holder has seen its Lease"
+            return Rival(name, record)
+
+        rivals = Rivals(lambda: own.rivals(settings.cluster_namespace), time.monotonic)
+        await rivals.wait(mine, elector.tell)
+
     async def _list_keys(self) -> list[ObjectKey]:
         keys = await self._cluster.list_deployments()
         self._turns.expect(keys)
@@ -198,6 +214,12 @@ class Runtime:
 
     def _may_write(self) -> bool:
         return self._elector is None or self._elector.may_write()
+
+
+def _lease(settings: LeaseSettings) -> ApiLease:
+    of_some = settings.cluster_namespace is not None
+    labels = {constants.LABEL_WATCHES: constants.WATCHES_NAMESPACES} if of_some else {}
+    return ApiLease.connect(settings.namespace, settings.name, labels)
 
 
 def _elector(lease: ApiLease, identity: str) -> Elector:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import datetime
 
 from atom_operator.cluster.errors import ClusterError
@@ -41,6 +42,16 @@ class Elector:
         self._clock = clock
         self._sighting: Sighting | None = None
         self._held_until = float("-inf")
+        self._reconciles: bool | None = None  # None: as the holder before had it
+
+    @property
+    def record(self) -> LeaseRecord | None:
+        """The Lease as it was seen last."""
+        return self._sighting.record if self._sighting else None
+
+    def tell(self, reconciles: bool) -> None:
+        """Have the Lease say from its next renewal on whether its holder reconciles."""
+        self._reconciles = reconciles
 
     def may_write(self) -> bool:
         """Whether this process certainly is the only one that reconciles."""
@@ -114,6 +125,8 @@ class Elector:
         # From before the request: the others count from when they see it.
         started = self._monotonic()
         renewed = lease.taken(record, self.identity, self._times, self._clock())
+        if self._reconciles is not None:
+            renewed = replace(renewed, reconciles=self._reconciles)
         self._held(await self._port.write(renewed), started)
         return True
 
@@ -128,6 +141,7 @@ class Elector:
         """Let go of a Lease that is still ours; failing that, the others wait until it expires."""
         still_ours = self.may_write()
         self._held_until = float("-inf")
+        self._reconciles = None
         if not still_ours or self._sighting is None:
             return
         try:

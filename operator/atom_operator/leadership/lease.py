@@ -25,6 +25,7 @@ class LeaseRecord:
     renewed: datetime | None
     transitions: int
     version: str = ""
+    reconciles: bool = False  # whether its holder was let through by other releases
 
 
 @dataclass(frozen=True, slots=True)

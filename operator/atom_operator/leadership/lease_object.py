@@ -6,14 +6,16 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
+from atom_operator import constants
 from atom_operator.cluster.api_connection import ApiConnection, object_path
 from atom_operator.cluster.errors import NotFoundError, doing
 from atom_operator.kinds import Kind
 from atom_operator.leadership.lease import LeaseRecord
+from atom_operator.leadership.rivals import Rival
 
 _LEASE = Kind("coordination.k8s.io", "v1", "Lease", "leases")
 _MICRO_TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
@@ -36,14 +38,23 @@ class ApiLease:
     """The Lease `namespace`/`name` of a real cluster."""
 
     @classmethod
-    def connect(cls, namespace: str, name: str) -> ApiLease:
+    def connect(
+        cls, namespace: str, name: str, labels: Mapping[str, str] | None = None
+    ) -> ApiLease:
         """With connections of its own, so that no renewal waits behind other requests."""
-        return cls(ApiConnection.from_environment(), namespace, name)
+        return cls(ApiConnection.from_environment(), namespace, name, labels)
 
-    def __init__(self, connection: ApiConnection, namespace: str, name: str) -> None:
+    def __init__(
+        self,
+        connection: ApiConnection,
+        namespace: str,
+        name: str,
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
         self._connection = connection
         self._namespace = namespace
         self._name = name
+        self._labels = dict(labels or {})
 
     async def read(self) -> LeaseRecord | None:
         path = object_path(_LEASE, self._namespace, self._name)
@@ -65,12 +76,32 @@ class ApiLease:
             written = await self._connection.request("PUT", path, body=self._manifest(record))
         return lease_record(written)
 
+    async def rivals(self, cluster_namespace: str | None) -> Sequence[Rival]:
+        """Those of other releases: where ours is of single namespaces that of the whole cluster, in
+        `cluster_namespace`; else (None) all of single namespaces."""
+        if cluster_namespace is not None:
+            whole = ApiLease(self._connection, cluster_namespace, constants.CLUSTER_LEASE)
+            record = await whole.read()
+            found = f"{cluster_namespace}/{constants.CLUSTER_LEASE}"
+            return [] if record is None else [Rival(found, record)]
+        query = {"labelSelector": f"{constants.LABEL_WATCHES}={constants.WATCHES_NAMESPACES}"}
+        with doing("list Leases"):
+            listed = await self._connection.request("GET", object_path(_LEASE, None), query=query)
+        return [
+            Rival(f"{item['metadata']['namespace']}/{item['metadata']['name']}", lease_record(item))
+            for item in listed.get("items") or ()
+        ]
+
     async def close(self) -> None:
         """Close the connections."""
         await self._connection.close()
 
     def _manifest(self, record: LeaseRecord) -> dict[str, Any]:
-        metadata = {"name": self._name, "namespace": self._namespace}
+        metadata: dict[str, Any] = {"name": self._name, "namespace": self._namespace}
+        if self._labels:
+            metadata["labels"] = self._labels
+        if record.reconciles:
+            metadata["annotations"] = {constants.ANNOTATION_RECONCILES: "true"}
         if record.version:
             metadata["resourceVersion"] = record.version
         return {
@@ -97,7 +128,12 @@ def lease_record(manifest: Mapping[str, Any]) -> LeaseRecord:
         renewed=_time(spec.get("renewTime")),
         transitions=spec.get("leaseTransitions") or 0,
         version=manifest["metadata"].get("resourceVersion") or "",
+        reconciles=_annotations(manifest).get(constants.ANNOTATION_RECONCILES) == "true",
     )
+
+
+def _annotations(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
+    return manifest["metadata"].get("annotations") or {}
 
 
 def _text(time: datetime | None) -> str | None:

@@ -179,7 +179,16 @@ def test_two_releases_for_the_whole_cluster_share_one_lease(helm: str) -> None:
 def test_releases_of_single_namespaces_have_a_lease_each(helm: str) -> None:
     documents = render(helm, "fullnameOverride=one", "watchNamespaces={a}")
     assert _lease(documents) == ("atom-system", "one")
-    assert not [name for name in roles(documents) if name.startswith("kube-system/")]
+    # Of the whole cluster's it only sees whether another release reconciles.
+    (role,) = [role for name, role in roles(documents).items() if name.startswith("kube-system/")]
+    assert role["rules"] == [
+        {
+            "apiGroups": ["coordination.k8s.io"],
+            "resources": ["leases"],
+            "resourceNames": ["atom-operator"],
+            "verbs": ["get"],
+        }
+    ]
 
 
 def test_the_clusters_own_roles_may_use_atomdeployments(helm: str) -> None:
@@ -220,7 +229,7 @@ def test_every_environment_variable_is_one_that_the_operator_reads(helm: str) ->
     assert OperatorSettings.from_env(environ) == OperatorSettings(
         engine_images={"amd": "a:1", "cpu": "c:1"},
         namespaces=("a", "b"),
-        lease=LeaseSettings("atom-system", "release-atom-operator", "metadata.name"),
+        lease=LeaseSettings("atom-system", NAME, "metadata.name", "kube-system"),
         webhook=WebhookSettings(
             9443,
             hosts=(HOST, f"{HOST}.cluster.local"),
@@ -306,10 +315,14 @@ def test_named_namespaces_get_roles_and_no_cluster_role(helm: str) -> None:
         f"a/{NAME}.atom-system",
         f"b/{NAME}.atom-system",
         f"atom-system/{NAME}.atom-system-lease",
+        f"kube-system/{NAME}.atom-system-cluster-lease",
     ]
-    of_cluster = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}
+    of_cluster = [
+        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]},
+        {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["list"]},
+    ]
     everywhere = cluster_roles(render(helm))[f"{NAME}.atom-system"]
-    assert [*found[f"a/{NAME}.atom-system"]["rules"], of_cluster] == everywhere["rules"]
+    assert [*found[f"a/{NAME}.atom-system"]["rules"], *of_cluster] == everywhere["rules"]
 
 
 def test_a_digest_wins_over_a_tag(helm: str) -> None:

@@ -1,0 +1,109 @@
+"""Rivals: operators of other releases that would reconcile the same objects, and the wait for them.
+
+One that watches the whole cluster and one that watches single namespaces have Leases of their own,
+so both would lead, and undo each other's writes for ever. The second therefore waits: for a Lease
+that says that its holder reconciles, and where neither does yet for the one that was taken first.
+A Lease that does not change any more is nobody's, as among replicas. Called by the runtime with the
+Leases that it can read; knows nothing of what it keeps from beginning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from atom_operator.cluster.errors import RefusedError, TransientError
+from atom_operator.leadership import lease
+from atom_operator.leadership.lease import LeaseRecord, Sighting
+
+_logger = logging.getLogger(__name__)
+# Within which a replica takes the Lease of one of its release that ended or was killed.
+_FAILOVER_SECONDS = 15.0
+_NEVER = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """The Lease of another release, by namespace and name."""
+
+    name: str
+    record: LeaseRecord
+
+
+class Rivals:
+    """`read` gives the Leases as they are now; `monotonic` is a clock in seconds."""
+
+    def __init__(
+        self,
+        read: Callable[[], Awaitable[Sequence[Rival]]],
+        monotonic: Callable[[], float],
+        retry_seconds: float = 5.0,
+    ) -> None:
+        self._read = read
+        self._monotonic = monotonic
+        self._retry_seconds = retry_seconds
+        self._seen: dict[str, Sighting] = {}
+
+    async def wait(self, mine: Callable[[], Rival], tell: Callable[[bool], None]) -> None:
+        """Until no other release reconciles. `tell` has our own Lease say whether we do: where
+        there is another it says so for a while before this returns, so that neither can miss it.
+        """
+        said, told = False, ""
+        while True:
+            found = await self._look()
+            if found is not None:
+                first = next((item for item in found if _goes_before(item, mine())), None)
+                if first is None and (said or not found):
+                    tell(True)
+                    return
+                said = first is None
+                tell(said)
+                why = _reason(first) if first is not None else ""
+                if why and why != told:
+                    _logger.error("%s", why)
+                told = why
+            await asyncio.sleep(self._retry_seconds)
+
+    async def _look(self) -> list[Rival] | None:
+        """Those that may be at work; None where that could not be found out."""
+        try:
+            found = await self._read()
+        except RefusedError as error:
+            _logger.warning("Leases of other releases cannot be read, so none counts: %s", error)
+            return []
+        except TransientError as error:
+            _logger.warning("Leases of other releases: %s", error)
+            return None
+        now = self._monotonic()
+        self._seen = {
+            item.name: lease.look(self._seen.get(item.name), item.record, now) for item in found
+        }
+        return [item for item in found if self._may_work(item, now)]
+
+    def _may_work(self, rival: Rival, now: float) -> bool:
+        """Whether it has a holder, or another replica of its own may be about to take it."""
+        record = rival.record
+        if not (record.holder or record.reconciles):
+            return False
+        return now < self._seen[rival.name].expires() + _FAILOVER_SECONDS
+
+
+def _goes_before(rival: Rival, mine: Rival) -> bool:
+    if rival.record.reconciles != mine.record.reconciles:
+        return rival.record.reconciles
+    return _order(rival) < _order(mine)
+
+
+def _order(rival: Rival) -> tuple[datetime, str]:
+    return rival.record.acquired or _NEVER, rival.name
+
+
+def _reason(rival: Rival) -> str:
+    return (
+        f"nothing is reconciled: the release of Lease {rival.name} watches "
+        "namespaces that this one watches too. Uninstall one of them, or give each namespaces of "
+        "its own (watchNamespaces)"
+    )
