@@ -3,8 +3,8 @@
 One that watches the whole cluster and one that watches single namespaces have Leases of their own,
 so both would lead, and undo each other's writes for ever. The second therefore waits: for a Lease
 that says that its holder reconciles, and where neither does yet for the one that was taken first.
-A Lease that does not change any more has no holder, as among replicas. Called by the runtime with the
-Leases that it can read; knows nothing of what it keeps from beginning.
+A Lease that does not change any more has no holder, as among replicas. Called by the runtime with
+the Leases that it can read; knows nothing of what it keeps from beginning.
 """
 
 from __future__ import annotations
