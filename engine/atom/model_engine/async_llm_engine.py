@@ -39,6 +39,7 @@ from atom.model_engine.wire.core_port import (
     CoreEvent,
     CoreFactory,
     CoreFailed,
+    CoreLost,
     CoreResumed,
     CoreStalled,
 )
@@ -161,6 +162,14 @@ class AsyncLLMEngine:
         """Returns the reason once the engine process is gone."""
         return await self._lifecycle.wait_dead()
 
+    async def wait_maimed(self) -> str:
+        """Returns the reason once a rank, or another process of the server, is gone for good."""
+        return await self._lifecycle.wait_maimed()
+
+    def maim(self, reason: str) -> None:
+        """Something else of the server is gone: take no more requests, and finish what is open."""
+        self._lifecycle.maim(reason)
+
     async def drain(self, timeout_seconds: float) -> int:
         """Take no more requests and wait for those that run; then abort the rest (each gets an
         error). Returns how many were aborted."""
@@ -174,8 +183,11 @@ class AsyncLLMEngine:
 
     async def shutdown(self, timeout_seconds: float = 10.0) -> None:
         """End the engine process. Open requests get an error."""
-        self._die("the engine was shut down")
+        if not self._lifecycle.is_dead:
+            self._lifecycle.shut_down()
+            self._fail_open("the engine was shut down")
         await asyncio.to_thread(self._core.shutdown, timeout_seconds)
+        self._lifecycle.gone()
 
     # ---- requests -----------------------------------------------------------------------------
 
@@ -312,6 +324,8 @@ class AsyncLLMEngine:
             self._note_stats(event)
         elif isinstance(event, CoreFailed):
             self._die(event.message)
+        elif isinstance(event, CoreLost):
+            self._lose(event)
         elif isinstance(event, CoreStalled):
             self._lifecycle.stall(event)
         elif isinstance(event, CoreResumed):
@@ -327,8 +341,18 @@ class AsyncLLMEngine:
         if told is not None:
             self._rank_stats.put(told, self._wall_clock())
 
+    def _lose(self, event: CoreLost) -> None:
+        """Its requests end, those of other ranks go on."""
+        message = f"the engine stopped: {event.message}"
+        self._requests.fail_each(event.request_ids, lambda: EngineDeadError(message))
+        self._rank_stats.lose(event.rank)
+        self._lifecycle.maim(event.message)
+
     def _die(self, reason: str) -> None:
         if self._lifecycle.die(reason):
-            message = f"the engine stopped: {reason}"
-            self._requests.fail_all(lambda: EngineDeadError(message))
-            self._calls.fail_all(lambda: EngineDeadError(message))
+            self._fail_open(reason)
+
+    def _fail_open(self, reason: str) -> None:
+        message = f"the engine stopped: {reason}"
+        self._requests.fail_all(lambda: EngineDeadError(message))
+        self._calls.fail_all(lambda: EngineDeadError(message))

@@ -32,7 +32,7 @@ def main() -> int:
     end_with_parent()
     log_level = sys.argv[1]
     # They may come to the whole process group; ending in order is the server's business.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     parent = ParentLines()
     config = Config.from_json(parent.next())

@@ -32,6 +32,7 @@ from atom.model_engine.step_pipeline import StepPipeline, build_guided, build_sc
 from atom.model_engine.wire.core_sockets import CoreSockets
 from atom.model_engine.wire.engine_protocol import (
     AbortBody,
+    AbortClientBody,
     AddBody,
     EngineReport,
     ExecutorFailedBody,
@@ -141,6 +142,9 @@ class EngineCore:
                 self._add(request)
         elif isinstance(message, AbortBody):
             self._publish_finished(self._pipeline.abort(message.request_ids))
+        elif isinstance(message, AbortClientBody):
+            numbers = self._pipeline.open_requests()
+            self._pipeline.abort([each for each in numbers if client_of(each) == message.client])
         elif isinstance(message, UtilityBody):
             self._answer(message)
         elif isinstance(message, ShutdownBody):

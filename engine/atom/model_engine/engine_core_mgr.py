@@ -25,6 +25,7 @@ from atom.model_engine.request import Request
 from atom.model_engine.wire.core_port import (
     CoreEvent,
     CoreFailed,
+    CoreLost,
     CoreResumed,
     CoreStalled,
 )
@@ -32,6 +33,7 @@ from atom.model_engine.wire.core_processes import CoreProcesses
 from atom.model_engine.wire.core_sockets import ClientAddress, has_message, open_socket
 from atom.model_engine.wire.engine_protocol import (
     AbortBody,
+    AbortClientBody,
     AddBody,
     EngineReport,
     ExecutorFailedBody,
@@ -57,6 +59,7 @@ from atom.utils.socket_folder import make_socket_folder
 
 logger = logging.getLogger(__name__)
 
+_LOST = b"lost"  # before a LastWords, for the output thread
 _STARTING_POLL_SECONDS = 0.05
 _LAST_MESSAGE_SECONDS = 1.0  # for what a failing core says to arrive behind news of its end
 
@@ -90,7 +93,7 @@ class CoreManager:
         # A core sends one message this way, and after READY nothing reads it any more.
         self._requests = self._bind(zmq.ROUTER, self.address.requests, most_unread=4)
         self._outputs = self._bind(zmq.PULL, self.address.outputs, most_unread=0)
-        # Wakes the output thread: b"" to stop, else an encoded failure.
+        # Wakes the output thread: b"" to stop, else the loss of a rank or an encoded failure.
         self._wake_reader = self._context.socket(zmq.PULL)
         self._wake_reader.bind("inproc://wake")
         self._router = RequestRouter(
@@ -98,6 +101,8 @@ class CoreManager:
         )
         self._answers = RankAnswers(ranks)
         self._watch: HeartbeatWatch | None = None  # from READY on
+        self._lost: set[int] = set()
+        self._loss_told = threading.Condition()
         self.ports: ClientPorts | None = None  # None where all cores are on this machine
         if config.parallel.spans_cores:
             self.ports = listen_to_nodes(self._requests, self._outputs)
@@ -158,6 +163,10 @@ class CoreManager:
             for rank, mine in self._router.by_rank(request_ids).items():
                 self._send(rank, AbortBody(request_ids=mine))
 
+    def abort_client(self, client: int) -> None:
+        """Another client of these cores is gone, and nobody reads what it asked for."""
+        self._send_all(AbortClientBody(client=client))
+
     def call_utility(self, call_id: int, method: str, args: Sequence[Any] = ()) -> None:
         """Ask every core to run a utility. One UtilityResponseBody event brings the answer: a list
         of the ranks' results, or the error of those that failed."""
@@ -186,7 +195,7 @@ class CoreManager:
 
     # ---- sending (with the lock) --------------------------------------------------------------
 
-    def _send_all(self, body: UtilityBody | ShutdownBody) -> None:
+    def _send_all(self, body: UtilityBody | AbortClientBody | ShutdownBody) -> None:
         with self._lock:
             for rank in range(self._config.parallel.data_parallel_size):
                 self._send(rank, body)
@@ -206,8 +215,10 @@ class CoreManager:
             if not all(self._deliver(frames) for frames in self._arrived()):
                 return
             if self._wake_reader in ready:
-                self._end(self._wake_reader.recv())
-                return
+                reason = self._wake_reader.recv()
+                if not reason.startswith(_LOST) or not self._go_on_without(reason):
+                    self._end(reason)
+                    return
             self._report_stalls()
 
     def _poll_milliseconds(self) -> int | None:
@@ -237,6 +248,9 @@ class CoreManager:
             logger.warning("refused a malformed message: %s", error)
             return True
         if self._closing.is_set():
+            return True
+        if isinstance(body, ExecutorFailedBody) and self._can_lose(rank):
+            self._tell_lost(rank, self._named(rank, body.message))
             return True
         event = self._event_of(rank, body)
         if isinstance(event, CoreFailed):
@@ -293,16 +307,61 @@ class CoreManager:
         for rank in self._watch.newly_stalled(now):
             self._on_event(CoreStalled(rank, self._watch.silent_seconds(rank, now)))
 
+    def lose_rank(self, rank: int, message: str) -> None:
+        """Go on without a rank whose process has ended; where that cannot be, CoreFailed is the
+        next event."""
+        if not self._closing.is_set():
+            words = LastWords(message, user_error=False, rank=rank)
+            self._wake(_LOST + msgspec.msgpack.encode(words))
+
+    def _can_lose(self, rank: int) -> bool:
+        """Whether others serve on without this rank: copies of the whole model do, once they have
+        started; ranks that share experts compute each other's tokens."""
+        parallel = self._config.parallel
+        left = parallel.data_parallel_size - len(self._lost | {rank})
+        return left > 0 and not parallel.shares_experts and self._watch is not None
+
+    def _go_on_without(self, reason: bytes) -> bool:
+        """On the output thread: whether there is a way to."""
+        words = msgspec.msgpack.decode(reason.removeprefix(_LOST), type=LastWords)
+        if words.rank is None or not self._can_lose(words.rank):
+            return False
+        self._tell_lost(words.rank, words.message)
+        return True
+
+    def _tell_lost(self, rank: int, message: str) -> None:
+        """Once of each rank: its core may say why it ends, and then does."""
+        if rank in self._lost:
+            return
+        with self._lock:
+            served = self._router.lose(rank)
+        if self._watch is not None:
+            self._watch.forget(rank)
+        self._on_event(CoreLost(rank, message, served))
+        for answer in self._answers.lose(rank):
+            self._on_event(answer)
+        with self._loss_told:
+            self._lost.add(rank)
+            self._loss_told.notify_all()
+
     def fail(self, message: str) -> None:
         """Make CoreFailed the next event: something that the engine needs is gone."""
         if not self._closing.is_set():
             self._wake(encode(ExecutorFailedBody(message=message, user_error=False))[1])
 
     def _on_core_exit(self, words: LastWords) -> None:
+        rank = words.rank
         if words.said and self._thread.is_alive():
             # That message may still be on its way.
-            self._thread.join(_LAST_MESSAGE_SECONDS)
-        self.fail(words.message)
+            if rank is not None and self._can_lose(rank):
+                with self._loss_told:
+                    self._loss_told.wait_for(lambda: rank in self._lost, _LAST_MESSAGE_SECONDS)
+            else:
+                self._thread.join(_LAST_MESSAGE_SECONDS)
+        if rank is None:
+            self.fail(words.message)
+        else:
+            self.lose_rank(rank, words.message)
 
     def _wake(self, reason: bytes) -> None:
         with self._context.socket(zmq.PUSH) as socket:
@@ -311,7 +370,12 @@ class CoreManager:
             socket.send(reason)
 
     def _end(self, reason: bytes) -> None:
-        if reason and not self._closing.is_set():
+        if not reason or self._closing.is_set():
+            return
+        if reason.startswith(_LOST):
+            words = msgspec.msgpack.decode(reason.removeprefix(_LOST), type=LastWords)
+            self._tell_failed(CoreFailed(words.message, words.user_error))
+        else:
             failure = msgspec.msgpack.decode(reason, type=ExecutorFailedBody)
             self._tell_failed(CoreFailed(failure.message, failure.user_error))
 

@@ -36,6 +36,7 @@ from atom.model_engine.wire.core_port import (
     CoreEvent,
     CoreFactory,
     CoreFailed,
+    CoreLost,
     CorePort,
     CoreStalled,
 )
@@ -219,7 +220,7 @@ class LLMEngine:
     def _step(self) -> None:
         """Wait for the next event; what it brings is in the streams then."""
         event = self._events.get()
-        if isinstance(event, CoreFailed):
+        if isinstance(event, CoreFailed | CoreLost):  # a batch wants every answer
             self.close()
             raise EngineDeadError(event.message)
         if isinstance(event, CoreStalled):

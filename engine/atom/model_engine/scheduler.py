@@ -141,6 +141,11 @@ class Scheduler:
         return len(self._sequences) > len(self._held)
 
     @property
+    def open_requests(self) -> tuple[int, ...]:
+        """Ids of all that have not ended."""
+        return tuple(self._sequences)
+
+    @property
     def num_requests(self) -> int:
         """All that have not ended."""
         return len(self._sequences)

@@ -76,6 +76,11 @@ class StepPipeline:
             return self._scheduler.abort(numbers)
         return self._guided.drop(numbers) + self._scheduler.abort(numbers)
 
+    def open_requests(self) -> tuple[int, ...]:
+        """Ids of all that have not ended."""
+        held = () if self._guided is None else self._guided.open_requests
+        return (*held, *self._scheduler.open_requests)
+
     def has_work(self) -> bool:
         """Whether a step has something to do. Requests that wait for their grammar or a mask are no
         work; `GuidedRequests.wake_fd` tells when one of them is."""

@@ -14,7 +14,7 @@ import pytest
 from tests.support.open_stream import OpenStream, error_of
 from tests.support.server_process import ServerProcess, run_atom, server_process
 from tests.support.tiny_model import make_tiny_checkpoint
-from tests.support.waiting import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS, wait_until
 
 FLAGS = ("--api-server-count", "2", "--data-parallel-size", "2", "--max-num-seqs", "8")
 SMALL = ("--num-kv-blocks", "1200")
@@ -98,35 +98,73 @@ def test_sigterm_drains_every_process_even_if_it_comes_to_all_of_them(
         assert "Traceback" not in server.log
 
 
-@pytest.mark.parametrize("kind", ["api", "engine"])
-def test_a_killed_child_of_any_kind_ends_everything_with_code_1(
-    checkpoint: Path, tmp_path: Path, kind: str
-) -> None:
+def streams_of_both(server: ServerProcess, tokens: int) -> list[OpenStream]:
+    """The kernel spreads them by chance, and once in 256 times one process has all of eight."""
+    streams: list[OpenStream] = []
+    while len(streams) < STREAMS or not all(
+        has_clients(api, server.port) for api in server.api_processes()
+    ):
+        streams.append(OpenStream(server, prompt=f"s {len(streams)}", max_tokens=tokens))
+    return streams
+
+
+def test_a_killed_rank_takes_its_own_answers_alone(checkpoint: Path, tmp_path: Path) -> None:
     with ready_servers(checkpoint, tmp_path) as server:
         children = everyone(server)
-        streams: list[OpenStream] = []
-        # The kernel spreads them by chance, and once in 256 times one process has all of eight.
-        while len(streams) < STREAMS or not all(
-            has_clients(api, server.port) for api in server.api_processes()
-        ):
-            streams.append(OpenStream(server, prompt=f"s {len(streams)}"))
-        victims = server.api_processes() if kind == "api" else server.engine_processes()
-        victims[1].kill()
-        assert server.wait_exit() == 1
-        ends = [stream.end_or_break()[-1] for stream in streams]
-        # Those of a killed API process just break; every other client is told.
-        told = [error_of(end) for end in ends if end.startswith('{"error"')]
-        assert told if kind == "api" else len(told) == len(streams)
-        words = "API server process 2" if kind == "api" else "the engine process of rank 1"
+        streams = streams_of_both(server, 4000)
+        other, victim = server.engine_processes()
+        other.suspend()  # no answer of it is over before this has looked
+        victim.kill()
+        words = "the engine process of rank 1"
+        wait_until(lambda: words in server.health()[1].get("reason", ""), "the loss is named")
+        assert server.health()[1]["status"] == "draining"
+        assert server.get("/live").status_code == 200
+        refused = server.post("/v1/completions", prompt="y")
+        assert refused.status_code == 503
+        assert words in refused.json()["error"]["message"]
+        other.resume()
+        ends = [stream.end()[-1] for stream in streams]
+        told = [error_of(end) for end in ends if end != "[DONE]"]
+        assert 0 < len(told) < len(streams)
         for error in told:
             assert error["code"] == "engine_dead"
             assert words in error["message"]
             assert "killed by signal 9" in error["message"]
-        last_line = server.log.strip().splitlines()[-1]
-        assert last_line.startswith("error: ")
-        assert words in last_line
-        assert not any(child.is_running() for child in children)
-        assert "Traceback" not in server.log
+        assert_ended(server, children, words)
+
+
+def test_a_killed_http_process_takes_its_own_streams_alone(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    with ready_servers(checkpoint, tmp_path) as server:
+        children = everyone(server)
+        streams = streams_of_both(server, 4000)
+        server.api_processes()[1].kill()
+        ends = [stream.end_or_break()[-1] for stream in streams]
+        assert 0 < ends.count("[DONE]") < len(streams)
+        for stream, end in zip(streams, ends, strict=True):
+            assert (stream.broken is None) is (end == "[DONE]")
+        assert_ended(server, children, "API server process 2")
+
+
+def test_the_last_rank_is_the_engine(checkpoint: Path, tmp_path: Path) -> None:
+    with ready_servers(checkpoint, tmp_path) as server:
+        children = everyone(server)
+        streams = streams_of_both(server, 8000)
+        for victim in server.engine_processes():
+            victim.kill()
+        for stream in streams:
+            assert error_of(stream.end()[-1])["code"] == "engine_dead"
+        assert_ended(server, children, "the engine process of rank")
+
+
+def assert_ended(server: ServerProcess, children: list[psutil.Process], words: str) -> None:
+    assert server.wait_exit() == 1
+    last_line = server.log.strip().splitlines()[-1]
+    assert last_line.startswith("error: ")
+    assert words in last_line
+    assert not any(child.is_running() for child in children)
+    assert "Traceback" not in server.log
 
 
 def test_children_do_not_outlive_a_killed_server(checkpoint: Path, tmp_path: Path) -> None:

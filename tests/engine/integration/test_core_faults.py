@@ -15,7 +15,7 @@ import zmq
 
 from atom.config import Config, EngineOptions, build_config
 from atom.model_engine.request import Request
-from atom.model_engine.wire.core_port import CoreFailed, CoreResumed, CoreStalled
+from atom.model_engine.wire.core_port import CoreFailed, CoreLost, CoreResumed, CoreStalled
 from atom.model_engine.wire.core_sockets import ClientAddress
 from atom.model_engine.wire.engine_protocol import (
     MAX_MESSAGE_BYTES,
@@ -237,10 +237,9 @@ def test_a_step_that_raises_is_reported_with_its_rank_and_words(config: Config) 
         client.add([5, 6], max_tokens=3000)
         outside = config.model.vocab_size + 1000
         client.add([outside], [outside])  # what checks requests is in front of the manager
-        failed = client.next_of(CoreFailed)
-        assert not failed.user_error
-        assert failed.message.startswith(("rank 0: ", "rank 1: "))
-        assert "IndexError" in failed.message
+        lost = client.next_of(CoreLost)
+        assert lost.message.startswith(f"rank {lost.rank}: ")
+        assert "IndexError" in lost.message
     assert not any(process.is_running() for process in processes)
 
 
@@ -249,7 +248,11 @@ def test_a_killed_core_is_told_with_the_signal(config: Config, number: signal.Si
     with core_client(config) as client:
         victim = client.processes()[0]
         victim.send_signal(number)
+        lost = client.next_of(CoreLost)
+        words = f"the engine process of rank 0 (pid {victim.pid}) was killed by signal {number:d}"
+        assert lost.rank == 0
+        assert words in lost.message
+        (left,) = [each for each in client.processes() if each.is_running() and each != victim]
+        left.send_signal(number)
         failed = client.next_of(CoreFailed)
-        assert failed.message.startswith(
-            f"the engine process of rank 0 (pid {victim.pid}) was killed by signal {number:d}"
-        )
+        assert f"the engine process of rank 1 (pid {left.pid})" in failed.message

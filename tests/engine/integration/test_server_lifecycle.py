@@ -39,14 +39,15 @@ def ask(server: ServerProcess) -> httpx.Response:
     return server.post("/v1/completions", prompt="y")
 
 
-def test_sigterm_lets_running_requests_finish_refuses_new_ones_and_exits_0(
-    checkpoint: Path, tmp_path: Path
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_lets_running_requests_finish_refuses_new_ones_and_exits_0(
+    checkpoint: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     with ready_server(checkpoint, tmp_path, "--drain-seconds", "60") as server:
         stream = OpenStream(server, max_tokens=400)
         engine = server.engine_process()
         engine.suspend()  # the answer is not over before this has looked
-        server.signal(signal.SIGTERM)
+        server.signal(number)
         wait_until(lambda: server.health()[1].get("status") == "draining", "it drains")
         refused = ask(server)
         engine.resume()
@@ -108,6 +109,48 @@ def test_a_killed_engine_process_ends_open_requests_and_the_server_with_code_1(
         assert last_line.startswith("error: the engine stopped: ")
         assert "signal 9" in last_line
         assert "Traceback" not in server.log
+
+
+def test_a_killed_rank_of_two_is_named_while_the_other_finishes(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    """And until the end the port answers: it is refused once no engine process is left."""
+    with ready_server(checkpoint, tmp_path, "--data-parallel-size", "2") as server:
+        streams = [OpenStream(server, prompt=f"s {n}", max_tokens=4000) for n in range(4)]
+        victim, other = server.engine_processes()
+        other.suspend()
+        victim.kill()
+        reason = "the engine process of rank 0"
+        wait_until(lambda: reason in server.health()[1].get("reason", ""), "the loss is named")
+        assert server.health()[1]["status"] == "draining"
+        assert server.get("/live").status_code == 200
+        refused = ask(server)
+        assert refused.status_code == 503
+        assert reason in refused.json()["error"]["message"]
+        assert server.metric("requests_running") == 2, "of the rank that is left"
+        other.resume()
+        ends = [stream.end()[-1] for stream in streams]
+        assert ends.count("[DONE]") == 2
+        for end in ends:
+            assert end == "[DONE]" or reason in error_of(end)["message"]
+        wait_until(lambda: server.health() == (0, {}), "the port is closed")
+        assert not other.is_running() or other.status() == psutil.STATUS_ZOMBIE
+        assert server.wait_exit() == 1
+        last_line = server.log.strip().splitlines()[-1]
+        assert last_line.startswith(f"error: {reason}")
+        assert "Traceback" not in server.log
+
+
+def test_a_rank_that_fails_in_a_step_says_why_and_the_other_finishes(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    with ready_server(checkpoint, tmp_path, "--data-parallel-size", "2") as server:
+        streams = [OpenStream(server, prompt=f"s {n}", max_tokens=4000) for n in range(4)]
+        server.engine_processes()[1].send_signal(signal.SIGSEGV)
+        ends = [stream.end()[-1] for stream in streams]
+        assert ends.count("[DONE]") == 2
+        assert server.wait_exit() == 1
+        assert "was killed by signal 11" in server.log.strip().splitlines()[-1]
 
 
 def test_a_stopped_engine_process_fails_health_and_live_until_it_runs_again(

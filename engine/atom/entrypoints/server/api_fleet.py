@@ -2,8 +2,9 @@
 
 This process opens the model, owns the engine processes as their client 0 and the HTTP processes as
 clients 1 to M, and serves nothing itself. The rules are those of the one-process server: a signal
-drains all; when any child dies the others are told, their open requests get an error, and the exit
-code is 1, so that Kubernetes restarts the pod.
+drains all; when a rank or an HTTP process dies that others can do without, these finish what is
+open; when the engine dies, open requests get an error. The exit code is 1 then, so that Kubernetes
+restarts the pod.
 """
 
 from __future__ import annotations
@@ -31,13 +32,15 @@ from atom.entrypoints.server.owner_messages import (
     EngineFailed,
     ModelOpened,
     OwnerMessage,
+    RankLost,
+    ServerLost,
     Stop,
     to_line,
 )
 from atom.entrypoints.server.server_options import ServerOptions
 from atom.errors import EngineDeadError
 from atom.model_engine.engine_core_mgr import CoreManager
-from atom.model_engine.wire.core_port import CoreEvent, CoreFailed
+from atom.model_engine.wire.core_port import CoreEvent, CoreFailed, CoreLost
 from atom.model_engine.wire.engine_protocol import EngineReport, ProgressBody
 from atom.model_engine.wire.other_nodes import ClientPorts
 from atom.progress import StartupProgress
@@ -78,6 +81,7 @@ class ApiFleet:
         self._failed: asyncio.Future[str] = self._loop.create_future()
         self._manager: CoreManager | None = None
         self._terminating = False  # the HTTP processes were asked to end
+        self._lost: asyncio.Future[str] = self._loop.create_future()  # they end by themselves
         self._running = len(listeners)
         self._all_ended = asyncio.Event()
         self._starting = len(listeners)
@@ -109,7 +113,9 @@ class ApiFleet:
             if self._all_ready.is_set():
                 self._tell(AllReady())
                 self._announce(self._report.result())
-                await self._unless_ended(asyncio.Event().wait())
+                await self._unless_ended(asyncio.shield(self._lost))
+                if self._lost.done():
+                    await self._end_without(self._lost.result())
             return await self._end_in_order()
         finally:
             await self._close()
@@ -167,6 +173,8 @@ class ApiFleet:
         if isinstance(event, EngineReport):
             self._report.set_result(event)
             self._note_ready()
+        elif isinstance(event, CoreLost):
+            self._lose(event.message, RankLost(rank=event.rank, message=event.message))
         elif isinstance(event, CoreFailed):
             started = self._report.done()
             self._fail(f"{_ENGINE_STOPPED}{event.message}" if started else event.message)
@@ -199,8 +207,21 @@ class ApiFleet:
         self._running -= 1
         if self._running == 0:
             self._all_ended.set()
-        if not self._terminating or server.returncode not in (0, 1):
+        if self._lost.done() and server.returncode == 1:
+            return  # as it was asked to
+        if self._terminating and server.returncode in (0, 1):
+            return
+        if self._all_ready.is_set() and self._running and self._manager is not None:
+            self._manager.abort_client(1 + self._servers.index(server))
+            self._lose(server.last_words, ServerLost(message=server.last_words))
+        else:
             self._fail(server.last_words)
+
+    def _lose(self, reason: str, message: RankLost | ServerLost) -> None:
+        """The HTTP processes finish what is open, and end."""
+        self._tell(message)
+        if not self._lost.done():
+            self._lost.set_result(reason)
 
     def _fail(self, reason: str) -> None:
         if not self._failed.done():
@@ -212,6 +233,18 @@ class ApiFleet:
     def _terminate(self) -> None:
         self._terminating = True
         self._tell(Stop())
+
+    async def _end_without(self, reason: str) -> NoReturn:
+        """After a loss that others survive: each HTTP process finishes its requests, unless a
+        signal comes for the second time."""
+        logger.error("%s; open answers are finished, and then the server ends", reason)
+        await first_of(
+            asyncio.ensure_future(self._all_ended.wait()),
+            asyncio.ensure_future(self._stopping.stop_now.wait()),
+            asyncio.ensure_future(asyncio.sleep(self._options.drain_seconds + _END_MARGIN_SECONDS)),
+            self._failed,
+        )
+        raise EngineDeadError(reason)
 
     async def _end_in_order(self) -> int:
         """After a signal: each HTTP process finishes its requests, unless a second signal comes."""

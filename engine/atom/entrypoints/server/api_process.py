@@ -30,6 +30,8 @@ from atom.entrypoints.server.owner_messages import (
     EngineFailed,
     ModelOpened,
     OwnerMessage,
+    RankLost,
+    ServerLost,
     from_line,
 )
 from atom.entrypoints.server.server_options import ServerOptions
@@ -45,7 +47,7 @@ def main() -> int:
     end_with_parent()
     number, descriptor, level = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     # They may come to the whole process group; ending in order is the owner's business.
-    for number_ignored in (signal.SIGINT, signal.SIGTERM):
+    for number_ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number_ignored, signal.SIG_IGN)
     configure_logging(level, process=f"api-{number}")
     parent = ParentLines()
@@ -72,6 +74,10 @@ async def _run(
             source.model_opened(message)
         elif isinstance(message, EngineFailed):
             source.engine_failed(message.message)
+        elif isinstance(message, RankLost):
+            source.rank_lost(message.rank, message.message)
+        elif isinstance(message, ServerLost):
+            process.server_lost(message.message)
         elif isinstance(message, AllReady):
             process.all_ready()
         else:

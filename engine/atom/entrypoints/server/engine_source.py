@@ -113,6 +113,11 @@ class AttachedEngine:
         elif not self._opened.done():
             self._opened.set_exception(EngineDeadError(reason))
 
+    def rank_lost(self, rank: int, message: str) -> None:
+        """The owner has seen the end of an engine process."""
+        if self._manager is not None:
+            self._manager.lose_rank(rank, message)
+
     async def open(self, show: ShowProgress, expect: Callable[[int], None]) -> AsyncLLMEngine:
         opened = await self._opened
         config = _with_its_share(Config.from_json(bytes(opened.config)), self._options.api_servers)

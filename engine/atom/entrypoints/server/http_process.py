@@ -2,6 +2,7 @@
 
     HTTP answers (503: starting) ──> model opened ──> engine ready ──> serving
     signal ──> 503: draining, running requests finish ──> exit 0 (a second signal: at once)
+    a rank or another process is gone ──> the same ──> EngineDeadError
     engine dead ──> open requests get an error ──> EngineDeadError
 
 Effects only; routes are openai/api_server.py, request flow is AsyncLLMEngine, and where the engine
@@ -135,6 +136,11 @@ class HttpProcess:
         """The other processes on this port take requests too."""
         self._state.waits_for = ""
 
+    def server_lost(self, reason: str) -> None:
+        """Another HTTP process on this port has ended."""
+        if self._state.engine is not None:
+            self._state.engine.maim(reason)
+
     async def run(self) -> int:
         """The exit code. Raises `AtomError` when it could not start or had to stop."""
         serving = asyncio.create_task(self._http.serve(sockets=[self._listener]))
@@ -182,9 +188,14 @@ class HttpProcess:
         self, engine: AsyncLLMEngine, serving: asyncio.Task[None]
     ) -> None:
         died = asyncio.ensure_future(engine.wait_dead())
-        await first_of(died, serving, asyncio.ensure_future(self._stopping.stop.wait()))
+        maimed = asyncio.ensure_future(engine.wait_maimed())
+        stopped = asyncio.ensure_future(self._stopping.stop.wait())
+        await first_of(died, maimed, serving, stopped)
         if died.done():
             raise EngineDeadError(f"the engine stopped: {died.result()}")
+        if maimed.done():
+            await self._drain(engine)
+            raise EngineDeadError(maimed.result())
         if serving.done():
             raise RuntimeError("the HTTP server ended by itself")
 
@@ -192,6 +203,11 @@ class HttpProcess:
         """After a signal: let running requests finish, unless a second signal comes."""
         if engine is None or engine.status.report is None:
             return 0
+        await self._drain(engine)
+        return 1 if self._stopping.stop_now.is_set() else 0
+
+    async def _drain(self, engine: AsyncLLMEngine) -> None:
+        """Let running requests finish. Raises `EngineDeadError` when the engine dies meanwhile."""
         seconds = self._options.drain_seconds
         logger.info("%d requests are open; waiting up to %g s", engine.open_requests, seconds)
         stop_now = self._stopping.stop_now
@@ -202,16 +218,19 @@ class HttpProcess:
             raise EngineDeadError(f"the engine stopped: {died.result()}")
         if draining.done() and draining.result():
             logger.warning("%d requests did not finish in time", draining.result())
-        return 1 if stop_now.is_set() else 0
 
     async def _close(self, engine: AsyncLLMEngine | None, serving: asyncio.Task[None]) -> None:
-        """Open responses get their end, then the engine process ends."""
+        """The engine process ends, then open responses get their end: the port answers for as long
+        as there is anything to wait for."""
         stop_now = self._stopping.stop_now
+        at_once = asyncio.ensure_future(stop_now.wait())
+        if engine is not None and not stop_now.is_set():
+            loading = engine.status.report is None
+            seconds = _LOADING_ENGINE_END_SECONDS if loading else _ENGINE_END_SECONDS
+            await first_of(asyncio.ensure_future(engine.shutdown(seconds)), at_once)
         self._http.end(at_once=stop_now.is_set())
-        await first_of(serving, asyncio.ensure_future(stop_now.wait()))
+        await first_of(serving, at_once)
         if self._state.exchange is not None:
             self._state.exchange.stop()
         if engine is not None:
-            loading = engine.status.report is None
-            seconds = _LOADING_ENGINE_END_SECONDS if loading else _ENGINE_END_SECONDS
-            await engine.shutdown(0.0 if stop_now.is_set() else seconds)
+            await engine.shutdown(0.0)

@@ -25,6 +25,19 @@ class EngineFailed(msgspec.Struct, frozen=True, tag="engine_failed"):
     message: str
 
 
+class RankLost(msgspec.Struct, frozen=True, tag="rank_lost"):
+    """A rank of the engine has ended, and others serve on: finish what they serve, then end."""
+
+    rank: int
+    message: str
+
+
+class ServerLost(msgspec.Struct, frozen=True, tag="server_lost"):
+    """Another HTTP process has ended: finish what is open here, then end."""
+
+    message: str
+
+
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """Drain and end; at once when it comes again. Not a signal: those may come from others to the
     whole group of processes, and then must not count twice."""
@@ -33,7 +46,7 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
 READY = b"ready"  # from an HTTP process: it takes requests
 LISTENS = b"listens "  # and ClientPorts: where it listens to engine processes of other nodes
 
-OwnerMessage = ModelOpened | AllReady | EngineFailed | Stop
+OwnerMessage = ModelOpened | AllReady | EngineFailed | RankLost | ServerLost | Stop
 _DECODER = msgspec.json.Decoder(OwnerMessage)
 
 

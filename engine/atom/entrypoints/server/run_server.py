@@ -30,7 +30,7 @@ from atom.utils.exhausted import too_few_files
 logger = logging.getLogger(__name__)
 
 LEAST_OPEN_FILES = 64
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def run_server(options: ServerOptions) -> int:

@@ -49,7 +49,7 @@ def main() -> int:
     )
     link, listener = _find_first(place), listen_everywhere(0)
     # The first node finishes what it has begun, and needs these ranks for it.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     port = listener.getsockname()[1]
     hello = NodeHello(place.rank, socket.gethostname(), atom.__version__, port)

@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 def main() -> int:
     end_with_parent()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     said = os.dup(1)
     os.dup2(2, 1)

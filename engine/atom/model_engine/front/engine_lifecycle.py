@@ -49,10 +49,13 @@ class EngineLifecycle:
         self._stalled: dict[int, str] = {}  # rank → what is wrong with it
         self._decided = asyncio.Event()  # start-up has ended, one way or the other
         self._died = asyncio.Event()
+        self._maimed = asyncio.Event()
+        self._lost_part = ""  # what is gone, once something is
+        self._shut_down = False
 
     @property
     def is_dead(self) -> bool:
-        return self.status.state is EngineState.DEAD
+        return self._shut_down or self.status.state is EngineState.DEAD
 
     # ---- what happens -------------------------------------------------------------------------
 
@@ -91,10 +94,27 @@ class EngineLifecycle:
         reason = "; ".join(self._stalled.values())
         self.status = replace(self.status, state=state, reason=reason)
 
-    def begin_drain(self) -> None:
-        if not self.is_dead:
-            reason = "the server is shutting down"
+    def begin_drain(self, reason: str = "the server is shutting down") -> None:
+        """Take no more requests; the first reason counts."""
+        if not self.is_dead and self.status.state is not EngineState.DRAINING:
             self.status = replace(self.status, state=EngineState.DRAINING, reason=reason)
+
+    def maim(self, reason: str) -> None:
+        """A part is gone that does not come back: what is open is finished, and then it ends."""
+        if self.is_dead or self._lost_part:
+            return
+        what_follows = f"{reason}; open answers are finished, and then the server ends"
+        logger.error("%s", what_follows)
+        self._lost_part = reason
+        self.begin_drain(what_follows)
+        self._maimed.set()
+
+    def shut_down(self) -> None:
+        """The end that was asked for: whoever asks still hears why no request is taken."""
+        self.begin_drain()
+        self._shut_down = True
+        self._decided.set()
+        self._died.set()
 
     def die(self, reason: str) -> bool:
         """Whether this is the end; the first reason counts."""
@@ -104,6 +124,12 @@ class EngineLifecycle:
         self._decided.set()
         self._died.set()
         return True
+
+    def gone(self) -> None:
+        """The end that was asked for is complete."""
+        if self.status.state is not EngineState.DEAD:
+            reason = "the engine was shut down"
+            self.status = replace(self.status, state=EngineState.DEAD, reason=reason)
 
     # ---- who wants to know --------------------------------------------------------------------
 
@@ -118,6 +144,11 @@ class EngineLifecycle:
         """Returns the reason once the engine process is gone."""
         await self._died.wait()
         return self.status.reason
+
+    async def wait_maimed(self) -> str:
+        """Returns the reason once a part of the engine is gone for good, and others go on."""
+        await self._maimed.wait()
+        return self._lost_part
 
     def check_serving(self) -> None:
         """Raises the error that tells why a request cannot be taken now."""

@@ -45,6 +45,11 @@ class GrammarGate:
         return len(self._held)
 
     @property
+    def open_requests(self) -> tuple[int, ...]:
+        """Ids of those that wait here."""
+        return tuple(self._held)
+
+    @property
     def has_any_ready(self) -> bool:
         """Whether `take` has something to give."""
         return any(future.done() for _, future in self._held.values())

@@ -68,6 +68,12 @@ class GuidedRequests:
         return len(self._gate) + len(self._passed) + len(self._entered)
 
     @property
+    def open_requests(self) -> tuple[int, ...]:
+        """Ids of those that wait for their grammar, or their first mask."""
+        passed = (item.request.id for item in self._passed)
+        return (*self._gate.open_requests, *passed, *self._entered)
+
+    @property
     def has_news(self) -> bool:
         """Whether `take` has something to give that `wake_fd` says nothing of any more: a step that
         waits for masks hears of all else too."""

@@ -31,6 +31,15 @@ class CoreFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class CoreLost:
+    """One of several ranks is dead, and the others go on. request_ids: those that it served."""
+
+    rank: int
+    message: str
+    request_ids: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
 class CoreStalled:
     """A rank has computed nothing for too long; CoreResumed follows if it recovers."""
 
@@ -51,6 +60,7 @@ CoreEvent = (
     | UtilityResponseBody
     | CoreStalled
     | CoreResumed
+    | CoreLost
     | CoreFailed
 )
 

@@ -54,6 +54,7 @@ class CoreProcesses:
         self._on_exit = on_exit
         self._closing = threading.Event()
         self._children: list[ChildProcess] = []
+        self._ranks: list[int] = []  # of each child
 
     def start(self, far: Mapping[int, Bells] | None = None) -> None:
         """Spawn all; returns when each has its configuration. far: by rank of this node, its
@@ -75,6 +76,7 @@ class CoreProcesses:
         bells = {peer: bell.fileno() for peer, bell in (mesh or {}).items()}
         child = self._child(config, tuple(bells.values()))
         self._children.append(child)
+        self._ranks.append(rank)
         child.start()
         child.tell(config.to_json())
         order = CoreOrder(self._clients, None if mesh is None else MeshOrder(bells))
@@ -125,7 +127,9 @@ class CoreProcesses:
         code = child.returncode
         if not self._closing.is_set() and code is not None:
             # Of a code that is its own it has told the clients why.
-            self._on_exit(LastWords(child.last_words, user_error=False, said=code > 0))
+            rank = self._ranks[self._children.index(child)]
+            words = LastWords(child.last_words, user_error=False, said=code > 0, rank=rank)
+            self._on_exit(words)
 
 
 def thread_waiting(environ: Mapping[str, str]) -> dict[str, str]:

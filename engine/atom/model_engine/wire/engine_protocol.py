@@ -39,6 +39,7 @@ class EngineCoreRequestType(enum.Enum):
     UTILITY_RESPONSE = b"\x08"
     STATS = b"\x09"
     PROGRESS = b"\x0a"
+    ABORT_CLIENT = b"\x0b"
 
 
 class AddBody(msgspec.Struct, frozen=True):
@@ -47,6 +48,12 @@ class AddBody(msgspec.Struct, frozen=True):
 
 class AbortBody(msgspec.Struct, frozen=True):
     request_ids: list[int]
+
+
+class AbortClientBody(msgspec.Struct, frozen=True):
+    """A client is gone: all of its requests end, and nobody is told."""
+
+    client: int
 
 
 class ShutdownBody(msgspec.Struct, frozen=True):
@@ -271,6 +278,7 @@ def token_runs(
 BODY_TYPES: dict[EngineCoreRequestType, type[msgspec.Struct]] = {
     EngineCoreRequestType.ADD: AddBody,
     EngineCoreRequestType.ABORT: AbortBody,
+    EngineCoreRequestType.ABORT_CLIENT: AbortClientBody,
     EngineCoreRequestType.SHUTDOWN: ShutdownBody,
     EngineCoreRequestType.UTILITY: UtilityBody,
     EngineCoreRequestType.UTILITY_RESPONSE: UtilityResponseBody,

@@ -17,11 +17,12 @@ OnFailure = Callable[[str, bool], None]
 
 class LastWords(msgspec.Struct, frozen=True):
     """Why a process cannot go on, or has ended. said: it has told the clients itself by then, and
-    its own reason is better."""
+    its own reason is better. rank: whose core it was, None of any other process."""
 
     message: str
     user_error: bool
     said: bool = False
+    rank: int | None = None
 
 
 class FirstLoss:

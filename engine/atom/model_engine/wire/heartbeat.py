@@ -52,6 +52,10 @@ class HeartbeatWatch:
         self._stalled.discard(rank)
         return was_stalled
 
+    def forget(self, rank: int) -> None:
+        """A rank is gone, which is told otherwise."""
+        self._stalled.add(rank)
+
     def newly_stalled(self, now: float) -> list[int]:
         """Ranks whose silence has just become too long; each is named once per stall."""
         found = [

@@ -29,6 +29,7 @@ class RankAnswers:
         self._phases: list[str] = []  # in the order in which any rank came to them
         self._progress: dict[int, tuple[int, float]] = {}  # rank → (index of its phase, share)
         self._calls: dict[int, dict[int, UtilityResponseBody]] = {}  # call → rank → answer
+        self._lost: set[int] = set()
 
     def ready(self, rank: int, report: EngineReport) -> EngineReport | None:
         """The whole engine's report, once, with the last rank's."""
@@ -50,20 +51,30 @@ class RankAnswers:
     def utility(self, rank: int, body: UtilityResponseBody) -> UtilityResponseBody | None:
         """With the last rank's answer: a list of each rank's result, or an error that names the
         ranks which failed."""
-        answers = self._calls.setdefault(body.call_id, {})
-        answers[rank] = body
-        if len(answers) < self._ranks:
+        self._calls.setdefault(body.call_id, {})[rank] = body
+        return self._complete(body.call_id)
+
+    def lose(self, rank: int) -> list[UtilityResponseBody]:
+        """A rank answers nothing any more; the calls that waited for it alone are complete."""
+        self._lost.add(rank)
+        done = [self._complete(call_id) for call_id in list(self._calls)]
+        return [answer for answer in done if answer is not None]
+
+    def _complete(self, call_id: int) -> UtilityResponseBody | None:
+        """The answer to a call, once every rank that is left has given its own."""
+        answers = self._calls[call_id]
+        asked = [rank for rank in range(self._ranks) if rank not in self._lost]
+        if not answers.keys() >= set(asked):
             return None
-        del self._calls[body.call_id]
-        in_order = [answers[each] for each in range(self._ranks)]
+        del self._calls[call_id]
         errors = [
-            f"rank {each}: {answer.error}" if self._ranks > 1 else answer.error
-            for each, answer in enumerate(in_order)
-            if answer.error is not None
+            f"rank {rank}: {answers[rank].error}" if self._ranks > 1 else answers[rank].error
+            for rank in asked
+            if answers[rank].error is not None
         ]
         if errors:
-            return UtilityResponseBody(body.call_id, error="; ".join(errors))
-        return UtilityResponseBody(body.call_id, None, [answer.result for answer in in_order])
+            return UtilityResponseBody(call_id, error="; ".join(map(str, errors)))
+        return UtilityResponseBody(call_id, None, [answers[rank].result for rank in asked])
 
 
 def merge_reports(reports: Sequence[EngineReport]) -> EngineReport:
@@ -110,6 +121,17 @@ class RankStatsBoard:
         # A heartbeat comes from a thread of its own, and may be overtaken by a step.
         keep_newest(self.by_rank, [told])
         self._told_at[told.rank] = now
+
+    def lose(self, rank: int) -> None:
+        """Of a rank that is gone the totals stay, so that no sum goes back; nothing runs there."""
+        told = self.by_rank.get(rank)
+        self._told_at.pop(rank, None)
+        if told is not None:
+            gauges = [name for name in StatsBody.__struct_fields__ if "_total" not in name]
+            none = dict.fromkeys(["kv_blocks_total", *gauges], 0)
+            self.by_rank[rank] = msgspec.structs.replace(
+                told, stats=msgspec.structs.replace(told.stats, **none)
+            )
 
     @property
     def total(self) -> StatsBody | None:

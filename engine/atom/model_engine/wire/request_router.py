@@ -32,6 +32,7 @@ class RequestRouter:
         self._outstanding_tokens = [0] * ranks
         self._next_rank = first_rank % ranks
         self._placed: dict[int, _Placed] = {}
+        self._lost: set[int] = set()
 
     @property
     def outstanding_tokens(self) -> Sequence[int]:
@@ -40,20 +41,30 @@ class RequestRouter:
 
     def place(self, request: Request) -> int:
         """The rank that is to serve `request`; it is open from now on."""
-        rank = self._next_rank
+        turns = self._turns()
+        rank = turns[0]
         if self._policy == "least_tokens":
-            rank = self._least_loaded()
+            rank = min(turns, key=self._outstanding_tokens.__getitem__)
         self._next_rank = (rank + 1) % len(self._outstanding_tokens)
         tokens = _tokens_of(request)
         self._outstanding_tokens[rank] += tokens
         self._placed[request.id] = _Placed(rank, tokens)
         return rank
 
-    def _least_loaded(self) -> int:
-        """Ties go round, so that equal ranks take turns."""
+    def _turns(self) -> list[int]:
+        """Ranks that are left, whose turn it is first; ties go round, so that equal ranks take
+        turns."""
         count = len(self._outstanding_tokens)
         turns = ((self._next_rank + turn) % count for turn in range(count))
-        return min(turns, key=self._outstanding_tokens.__getitem__)
+        return [rank for rank in turns if rank not in self._lost]
+
+    def lose(self, rank: int) -> list[int]:
+        """Place nothing at a rank any more; the open requests that it served, which end."""
+        self._lost.add(rank)
+        found = [number for number, placed in self._placed.items() if placed.rank == rank]
+        for number in found:
+            self.release(number)
+        return found
 
     def by_rank(self, request_ids: Iterable[int]) -> dict[int, list[int]]:
         """These requests under the ranks that serve them; those that have ended are left out."""

@@ -5,8 +5,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from atom.model_engine.wire.engine_protocol import EngineReport, ProgressBody, UtilityResponseBody
-from atom.model_engine.wire.rank_answers import RankAnswers
+from atom.model_engine.wire.engine_protocol import (
+    EngineReport,
+    ProgressBody,
+    RankStats,
+    StatsBody,
+    UtilityResponseBody,
+)
+from atom.model_engine.wire.rank_answers import RankAnswers, RankStatsBoard
 from tests.support.front_half import build_test_config, engine_report, write_model_folder
 
 
@@ -59,3 +65,32 @@ def test_a_utility_that_fails_in_one_rank_names_the_rank() -> None:
     alone = RankAnswers(1).utility(0, UtilityResponseBody(7, "ValueError: no"))
     assert alone is not None
     assert alone.error == "ValueError: no", "one rank needs no name"
+
+
+def test_calls_go_on_without_a_rank_that_is_gone() -> None:
+    answers = RankAnswers(3)
+    for call in (1, 2):
+        assert answers.utility(0, UtilityResponseBody(call, None, "a")) is None
+    assert answers.utility(2, UtilityResponseBody(1, None, "c")) is None
+    assert answers.lose(1) == [UtilityResponseBody(1, None, ["a", "c"])]
+    assert answers.utility(2, UtilityResponseBody(2, None, "d")) == UtilityResponseBody(
+        2, None, ["a", "d"]
+    )
+    assert answers.utility(0, UtilityResponseBody(3, None, "e")) is None
+    assert answers.utility(2, UtilityResponseBody(3, None, "f")) is not None
+
+
+def test_totals_of_a_rank_that_is_gone_stay_and_its_gauges_are_nothing() -> None:
+    board = RankStatsBoard()
+    for rank in (0, 1):
+        stats = StatsBody(*range(1, 14), accepted_at_totals=(rank,))
+        board.put(RankStats(rank, 1, stats), now=5.0)
+    before = board.total
+    assert before is not None
+    board.lose(1)
+    after, left = board.total, board.by_rank[0].stats
+    assert after is not None
+    for name in StatsBody.__struct_fields__:
+        counts = "_total" in name and name != "kv_blocks_total"
+        expected = getattr(before if counts else left, name)
+        assert getattr(after, name) == expected, name

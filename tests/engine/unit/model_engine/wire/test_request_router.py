@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import pytest
+
+from atom.config import RoutingPolicy
 from atom.model_engine.wire.request_router import RequestRouter
 from tests.support.builders_engine import make_request
 
@@ -44,3 +47,16 @@ def test_round_robin_takes_turns_whatever_the_load() -> None:
     router = RequestRouter(2, "round_robin")
     lengths = [500, 1, 500, 1]
     assert [router.place(make_request(i, n)) for i, n in enumerate(lengths)] == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("policy", ["least_tokens", "round_robin"])
+def test_a_lost_rank_gets_nothing_more_and_gives_back_what_it_served(policy: RoutingPolicy) -> None:
+    router = RequestRouter(3, policy)
+    placed = {number: router.place(make_request(number, 10)) for number in range(1, 10)}
+    served = [number for number, rank in placed.items() if rank == 1]
+    assert router.lose(1) == served
+    assert router.by_rank(served) == {}
+    assert router.outstanding_tokens[1] == 0
+    assert {router.place(make_request(number, 10)) for number in range(10, 20)} == {0, 2}
+    router.lose(0)
+    assert {router.place(make_request(number, 10)) for number in range(20, 24)} == {2}
