@@ -8,7 +8,10 @@ BIN := $(VENV)/bin
 PY := $(BIN)/python
 UV_VERSION := 0.13.8
 STAMP := $(VENV)/.ready
-PYTEST := $(PY) -m pytest
+# Order of the tests, and their draws: the same each time, so that a run fails for faults alone.
+SEED ?= 1
+PYTEST := $(PY) -m pytest --randomly-seed=$(SEED)
+FRESH := ATOM_TEST_SEEDS=fresh $(PY) -m pytest
 
 # Images of Python set it often. Here processes start by the hundred: what is compiled is kept.
 unexport PYTHONDONTWRITEBYTECODE
@@ -94,8 +97,8 @@ test-cluster: $(STAMP) ## Chart, API server and end-to-end tests on a real Kuber
 	@$(PY) -m tools.cluster_tests
 
 .PHONY: test-long
-test-long: $(STAMP) ## The tests that take minutes each, with and without a cluster
-	$(PYTEST) -m "slow and not cluster and not gpu and not aiter"
+test-long: $(STAMP) ## The tests that take minutes each, and random search with fresh seeds
+	$(FRESH) -m "(slow or hypothesis) and not cluster and not gpu and not aiter"
 	@$(PY) -m tools.cluster_tests --long
 
 .PHONY: test

@@ -17,11 +17,24 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-# How long an example takes says nothing where others use the cores.
+from tests.support.random_search import FRESH_SEEDS
+
+# How long an example takes says nothing where others use the cores. And the daily run fails for
+# faults, not for luck: its examples are the same each time.
 settings.register_profile(
-    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "daily",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=True,
+    database=None,
 )
-settings.load_profile("any machine")
+settings.register_profile(
+    "fresh seeds",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
+)
+settings.load_profile("fresh seeds" if FRESH_SEEDS else "daily")
 
 # What is imported and collected stays, so the collector need not walk over it: not meanwhile, where
 # it takes a sixth of the time, and not behind every so many tests.

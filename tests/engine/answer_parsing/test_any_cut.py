@@ -20,6 +20,7 @@ from tests.engine.answer_parsing.pieces import (
     events_of,
     parsings,
 )
+from tests.support.random_search import examples
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
@@ -31,7 +32,7 @@ json_values = st.recursive(
 arguments = st.dictionaries(st.text(max_size=6), json_values, max_size=3)
 
 
-@settings(max_examples=600)
+@settings(max_examples=examples(600))
 @given(st.data(), parsings, answers, st.booleans())
 def test_pieces_give_the_events_of_the_whole(
     data: st.DataObject, parsing: AnswerParsing, answer: str, ended: bool

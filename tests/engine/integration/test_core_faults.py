@@ -246,13 +246,12 @@ def test_a_step_that_raises_is_reported_with_its_rank_and_words(config: Config) 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_killed_core_is_told_with_the_signal(config: Config, number: signal.Signals) -> None:
     with core_client(config) as client:
-        victim = client.processes()[0]
+        victim, left = client.processes()
         victim.send_signal(number)
         lost = client.next_of(CoreLost)
         words = f"the engine process of rank 0 (pid {victim.pid}) was killed by signal {number:d}"
         assert lost.rank == 0
         assert words in lost.message
-        (left,) = [each for each in client.processes() if each.is_running() and each != victim]
         left.send_signal(number)
         failed = client.next_of(CoreFailed)
         assert f"the engine process of rank 1 (pid {left.pid})" in failed.message

@@ -23,6 +23,7 @@ from tests.support.guided_sequences import (
     batch_of,
     masked,
 )
+from tests.support.random_search import examples
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +70,9 @@ SCHEMAS = st.recursive(
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(schema=SCHEMAS, seed=st.integers(0, 2**32))
 @example(schema={"enum": [9223372036854775809]}, seed=0)
@@ -81,7 +84,7 @@ def test_whatever_is_drawn_fits_the_schema(guided: GuidedSequences, schema: Any,
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     choices=st.lists(
         st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1),

@@ -22,6 +22,7 @@ from tests.support.builders_engine import EOS, make_request, make_scheduler
 from tests.support.byte_tokenizer import write_byte_tokenizer
 from tests.support.front_half import stream_body
 from tests.support.paged_model import PagedModel
+from tests.support.random_search import examples
 from tests.support.step_outputs import StepReader
 
 STOP_TOKEN = 40
@@ -164,7 +165,7 @@ class Run:
             seen.last = output if output.finished else None
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     asks=st.lists(ASKS, min_size=1, max_size=7),
     depth=st.integers(0, 1),

@@ -26,6 +26,7 @@ from atom.model_loader import loader
 from atom.model_loader.load_plan import opened, plan_load
 from atom.model_ops.placement import Placement
 from atom.utils.device import Device, check_dtype
+from tests.support.random_search import examples
 from tests.support.tiny_model import make_tiny_checkpoint
 
 
@@ -182,7 +183,7 @@ def test_a_file_is_closed_when_no_thread_reads_it_any_more(
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 def test_a_header_that_was_changed_anywhere_is_refused_or_harmless(
     data: st.DataObject, good: Path
 ) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from atom.model_engine.block_manager import BlockManager
+from tests.support.random_search import examples
 
 SIZE = 4
 NUM_BLOCKS = 12
@@ -197,7 +198,9 @@ class ManagerMachine(RuleBasedStateMachine):
         assert self.manager.pool.num_held == len(held)
 
 
-ManagerMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
+ManagerMachine.TestCase.settings = settings(
+    max_examples=examples(200), stateful_step_count=30, deadline=None
+)
 TestManagerUnderAnything = ManagerMachine.TestCase
 
 

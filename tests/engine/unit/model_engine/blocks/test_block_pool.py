@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from numpy.typing import NDArray
 
 from atom.model_engine.blocks.block_pool import BlockPool
+from tests.support.random_search import examples
 
 BLOCK_SIZE = 2
 
@@ -97,7 +98,9 @@ class PoolMachine(RuleBasedStateMachine):
         assert self.pool.num_free == self.SIZE - len(held)
 
 
-PoolMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+PoolMachine.TestCase.settings = settings(
+    max_examples=examples(60), stateful_step_count=30, deadline=None
+)
 TestPoolUnderRandomOperations = PoolMachine.TestCase
 
 
@@ -155,7 +158,7 @@ def test_freeing_twice_is_caught() -> None:
         pool.free(table)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.integers(0, 5), max_size=150))
 def test_eviction_order_is_of_last_use_however_often_blocks_were_taken_again(uses) -> None:
     """Enough uses of so few blocks that the pool tidies its books several times."""

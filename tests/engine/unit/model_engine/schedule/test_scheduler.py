@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from atom.model_engine.block_manager import BlockManager
 from tests.support.builders_engine import EOS, FakeModel, make_request, make_scheduler
+from tests.support.random_search import examples
 
 
 def test_prompts_and_decodes_share_one_batch_decodes_first() -> None:
@@ -215,7 +216,7 @@ def test_same_tokens_after_another_prefix_are_not_shared() -> None:
     assert model.finished[1].num_cached_tokens == 0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     prompts=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 20)), min_size=1, max_size=12),
     num_blocks=st.integers(16, 40),

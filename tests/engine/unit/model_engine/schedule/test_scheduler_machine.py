@@ -18,6 +18,7 @@ from atom.model_engine.step_pipeline import StepPipeline
 from atom.sizing import CacheGroup
 from tests.support.builders_engine import EOS, make_request, make_scheduler
 from tests.support.paged_model import PagedModel, drawn_token
+from tests.support.random_search import examples
 from tests.support.scheduler_integrity import check_integrity
 
 MAX_MODEL_LEN = 48
@@ -262,6 +263,6 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 
 SchedulerMachine.TestCase.settings = settings(
-    max_examples=80, stateful_step_count=30, deadline=None
+    max_examples=examples(80), stateful_step_count=30, deadline=None
 )
 TestSchedulerUnderAnything = SchedulerMachine.TestCase
