@@ -164,7 +164,7 @@ class CoreManager:
                 self._send(rank, AbortBody(request_ids=mine))
 
     def abort_client(self, client: int) -> None:
-        """Another client of these cores is gone, and nobody reads what it asked for."""
+        """Another client of these cores is gone: what it asked for is aborted."""
         self._send_all(AbortClientBody(client=client))
 
     def call_utility(self, call_id: int, method: str, args: Sequence[Any] = ()) -> None:

@@ -110,7 +110,7 @@ class EngineLifecycle:
         self._maimed.set()
 
     def shut_down(self) -> None:
-        """The end that was asked for: whoever asks still hears why no request is taken."""
+        """Begin the end that was asked for; a client still hears why no request is taken."""
         self.begin_drain()
         self._shut_down = True
         self._decided.set()

@@ -51,7 +51,7 @@ class AbortBody(msgspec.Struct, frozen=True):
 
 
 class AbortClientBody(msgspec.Struct, frozen=True):
-    """A client is gone: all of its requests end, and nobody is told."""
+    """A client is gone: its requests end without an answer."""
 
     client: int
 
