@@ -171,6 +171,26 @@ def test_token_ids_stream_and_are_the_whole_answers(server: ServerProcess, clien
     ][0]["token_ids"]
 
 
+@pytest.mark.parametrize("n", [1, 2])
+def test_usage_runs_along_a_stream(client: OpenAI, n: int) -> None:
+    options: Any = {"include_usage": True, "continuous_usage_stats": True}
+    asked: dict[str, Any] = {
+        "model": SERVED_NAME, "max_tokens": 6, "n": n, "stream": True, "stream_options": options,
+        "extra_body": {"ignore_eos": True},
+    }  # fmt: skip
+    for stream in (
+        client.chat.completions.create(messages=MESSAGES, **asked),
+        client.completions.create(prompt="ATOM is", **asked),
+    ):
+        told = [chunk.usage for chunk in stream]
+        assert all(usage is not None for usage in told)
+        counts = [usage.completion_tokens for usage in told]
+        assert counts == sorted(counts)
+        assert counts[-1] == 6 * n
+        assert 0 < counts[len(counts) // 2] <= 6 * n
+        assert len({usage.prompt_tokens for usage in told}) == 1
+
+
 def test_tokens_of_logprobs_are_named_by_their_ids(server: ServerProcess) -> None:
     fields = {"return_tokens_as_token_ids": True, "return_token_ids": True, "max_tokens": 4}
     answer = chat(server, logprobs=True, top_logprobs=2, **fields)

@@ -24,7 +24,7 @@ from atom.entrypoints.openai.logprobs import (
     TokenNames,
     place_prompt,
 )
-from atom.entrypoints.openai.responses import Usage, usage_of
+from atom.entrypoints.openai.responses import PromptTokensDetails, Usage, usage_of
 from atom.errors import RequestError
 from atom.model_engine.front.request_stream import RequestGroup
 from atom.model_engine.request import FinishReason, RequestOutput, TokenLogprobs
@@ -50,15 +50,17 @@ class Shown:
 
     n: choices per prompt. logprobs: with the tokens' log-probabilities. prompt_logprobs: with the
     prompt's, in a field of their own. token_ids: with the ids of tokens, the prompt's too.
-    skips_special_tokens: they are no text. echoes: the text to put before the choices of each
-    prompt; empty for none. prompt_only: the answer itself is left out. holds_back: stop strings may
-    hold text back. parsing: what is to be found in the text; None where it is all content.
+    running_usage: every event of a stream tells the usage so far. skips_special_tokens: they are no
+    text. echoes: the text to put before the choices of each prompt; empty for none. prompt_only:
+    the answer itself is left out. holds_back: stop strings may hold text back. parsing: what is to
+    be found in the text; None where it is all content.
     """
 
     n: int = 1
     logprobs: bool = False
     prompt_logprobs: bool = False
     token_ids: bool = False
+    running_usage: bool = False
     skips_special_tokens: bool = True
     echoes: tuple[str, ...] = ()
     prompt_only: bool = False
@@ -103,6 +105,7 @@ class ChoiceReader:
     reason and the counts."""
 
     last: RequestOutput | None = None
+    num_output_tokens = 0
 
     def __init__(
         self, shown: Shown, echo: str, prompt_token_ids: Sequence[int], tokenizer: Tokenizer | None
@@ -131,11 +134,12 @@ class ChoiceReader:
         """Whether of an output that does not end the choice nothing is shown but its own text."""
         shown = self._shown
         aside = shown.logprobs or shown.prompt_logprobs or shown.prompt_only or shown.token_ids
-        return not (aside or self._echoes)
+        return not (aside or shown.running_usage or self._echoes)
 
     def read(self, output: RequestOutput) -> Piece:
         """Raises `RequestError` when the engine ended the request without an answer."""
         _check(output)
+        self.num_output_tokens = output.num_output_tokens
         if output.finished:
             self.last = output
         self._reasoning.add(output)
@@ -240,6 +244,15 @@ class Answers:
             prompt_only=self.shown.prompt_only,
             reasoning_tokens=sum(told) if told else None,
         )
+
+    def usage_shown(self, usage: Usage | None) -> Usage | None:
+        """What an event tells of it: `usage` at the end, else what has come so far if that is asked
+        for."""
+        if usage is not None or not self.shown.running_usage:
+            return usage
+        prompt = sum(self.group.num_prompt_tokens[:: self.shown.n])
+        completion = sum(reader.num_output_tokens for reader in self.readers)
+        return Usage(prompt, completion, prompt + completion, PromptTokensDetails(0))
 
     def close(self) -> None:
         """Abort what is still running. May be called again."""

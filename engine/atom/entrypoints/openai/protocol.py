@@ -49,6 +49,7 @@ class RequestBody(BaseModel):
 class StreamOptions(BaseModel):
     model_config = _STRICT
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None  # with include_usage, in every event
 
 
 def _kind_of_stop(value: Any) -> str:
@@ -133,6 +134,13 @@ class GenerationRequest(StructuredFields, RequestBody):
         if self.n_predict is not None:
             return None if self.n_predict < 0 else self.n_predict
         return default
+
+    @property
+    def wants_running_usage(self) -> bool:
+        options = self.stream_options
+        return (
+            self.wants_usage_chunk and options is not None and bool(options.continuous_usage_stats)
+        )
 
     @property
     def wants_usage_chunk(self) -> bool:

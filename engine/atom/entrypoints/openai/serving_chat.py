@@ -97,6 +97,7 @@ async def start_chat(
         logprobs=params.logprobs is not None,
         prompt_logprobs=params.prompt_logprobs is not None,
         token_ids=bool(request.return_token_ids),
+        running_usage=request.wants_running_usage,
         holds_back=bool(params.stop_strings),
         skips_special_tokens=params.skip_special_tokens,
         parsing=parsing,
@@ -215,6 +216,8 @@ class ChatEvents:
             return self._event([ChatChunkChoice(index, delta_of(event))])
         call = event.index if isinstance(event, CallArguments) else 0
         key = (index, type(event), call)
+        if self._answers.shown.running_usage:
+            return self._event([ChatChunkChoice(index, delta_of(event))])
         template = self._templates.get(key)
         if template is None:
             template = self._templates[key] = TextTemplate(
@@ -248,7 +251,7 @@ class ChatEvents:
                 created=self._head.created,
                 model=self._head.model,
                 choices=choices,
-                usage=usage if self._with_usage else UNSET,
+                usage=self._answers.usage_shown(usage) if self._with_usage else UNSET,
                 prompt_logprobs=prompt,
                 prompt_token_ids=prompt_token_ids,
             )

@@ -70,6 +70,7 @@ async def start_completion(
         logprobs=request.logprobs is not None,
         prompt_logprobs=request.prompt_logprobs is not None,
         token_ids=bool(request.return_token_ids),
+        running_usage=request.wants_running_usage,
         skips_special_tokens=params.skip_special_tokens,
         echoes=tuple(echoes),
         prompt_only=prompt_only,
@@ -173,6 +174,6 @@ class TextEvents:
                 created=self._head.created,
                 model=self._head.model,
                 choices=choices,
-                usage=usage if self._with_usage else UNSET,
+                usage=self._answers.usage_shown(usage) if self._with_usage else UNSET,
             )
         )

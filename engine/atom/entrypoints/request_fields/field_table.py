@@ -98,9 +98,6 @@ _REFUSED: tuple[FieldRow, ...] = (
     ),
     *_refused(GENERATION, "grammar_lazy", "a grammar holds for the whole answer", False),
     *_refused(GENERATION, "grammar_type grammar_triggers preserved_tokens", _TOOLS, []),
-    *_refused(
-        GENERATION, "stream_options.continuous_usage_stats", "usage comes once, at the end", False
-    ),
     *_refused(GENERATION, "functions", _TOOLS, []),
     *_refused(GENERATION, "function_call", _TOOLS, "none", "auto"),
     *_refused(GENERATION, "modalities", _TEXT_ONLY, ["text"]),

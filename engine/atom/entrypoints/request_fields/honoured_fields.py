@@ -39,7 +39,8 @@ HONOURED: tuple[FieldRow, ...] = (
         "repetition_penalty "
         "presence_penalty frequency_penalty allowed_token_ids bad_words stop stop_token_ids "
         "ignore_eos priority cache_salt timeout_seconds timeout stream stream_options "
-        "stream_options.include_usage logprobs prompt_logprobs",
+        "stream_options.include_usage stream_options.continuous_usage_stats "
+        "logprobs prompt_logprobs",
     ),
     _noted(GENERATION, "logit_bias", opaque=True),
     *_plain(
