@@ -93,7 +93,10 @@ class AsyncLLMEngine:
             clock=clock,
         )
         self._admission = Admission(
-            self._lifecycle, self._requests, config.scheduler.max_waiting_requests
+            self._lifecycle,
+            self._requests,
+            config.scheduler.max_waiting_requests,
+            fair=config.scheduler.fairness == "clients",
         )
         self._calls = UtilityCalls()
         self._request_timeout_seconds = request_timeout_seconds
@@ -243,7 +246,7 @@ class AsyncLLMEngine:
         timeout_seconds: the group raises `RequestError` (status 504) after it, and what runs is
         aborted; the server's own bound holds besides. cache_salt: only requests of the same one
         share cached prompts. client_id: as in `Request`."""
-        self._admission.check(len(prompts) * params.n)
+        self._admission.check(len(prompts) * params.n, client_id)
         requests = await self._intake.requests_of(
             prompts,
             params,
@@ -253,7 +256,7 @@ class AsyncLLMEngine:
             client_id=client_id,
         )
         # Both may have changed while a long text was tokenised.
-        self._admission.check(len(requests))
+        self._admission.check(len(requests), client_id)
         name = request_id or f"req-{uuid.uuid4().hex}"
         group = self._requests.open(itertools.repeat(name), requests)
         self._requests.limit_time(group, [timeout_seconds, self._request_timeout_seconds])

@@ -52,6 +52,11 @@ class Request(msgspec.Struct, frozen=True):
     client_id: str = ""
 
 
+def group_of(client_id: str) -> str:
+    """The group that a client belongs to; itself where there is none."""
+    return client_id.partition("/")[0]
+
+
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
     """A token's log-probability (natural logarithm, of the model's raw logits) where it stands.

@@ -38,6 +38,7 @@ from atom.entrypoints.server.server_options import ServerOptions
 from atom.errors import AtomError
 from atom.model_engine.wire.engine_protocol import EngineReport
 from atom.model_engine.wire.other_nodes import ClientPorts
+from atom.utils.exhausted import exhausted
 from atom.utils.parent_watch import ParentLines, end_with_parent
 
 logger = logging.getLogger(__name__)
@@ -60,6 +61,12 @@ def main() -> int:
             return runner.run(_run(options, listener, number, parent))
         except AtomError as error:
             logger.debug("ended: %s", error)
+            return 1
+        except Exception as error:
+            known = exhausted(error)
+            if known is None:
+                raise
+            logger.error("%s", known)
             return 1
 
 

@@ -1,9 +1,10 @@
 """Admission: whether the server takes more requests now; if not, why, and with which status.
 
 Two reasons to refuse: the engine does not serve (EngineLifecycle says why; 503), or too many
-requests wait for their first token already (`--max-waiting-requests`; 429). What a request itself
-says is checked by the input processor, and its blocks and slot are the scheduler's. Called by
-AsyncLLMEngine before a prompt is tokenised and again behind it.
+requests wait for their first token already (`--max-waiting-requests`; 429). One client's requests
+that fill this bound leave others room beyond it. What a request itself says is checked by the input
+processor, and its blocks and slot are the scheduler's. Called by AsyncLLMEngine before a prompt is
+tokenised and again behind it.
 """
 
 from __future__ import annotations
@@ -11,26 +12,44 @@ from __future__ import annotations
 from atom.errors import RequestError
 from atom.model_engine.front.engine_lifecycle import EngineLifecycle
 from atom.model_engine.front.open_requests import OpenRequests
+from atom.model_engine.request import group_of
 
 
 class Admission:
     def __init__(
-        self, lifecycle: EngineLifecycle, requests: OpenRequests, max_waiting: int
+        self,
+        lifecycle: EngineLifecycle,
+        requests: OpenRequests,
+        max_waiting: int,
+        *,
+        fair: bool = True,
     ) -> None:
-        """max_waiting: requests that may wait for their first token; 0 for any number."""
+        """max_waiting: requests that may wait for their first token; 0 for any number. fair:
+        clients with few of them may add to more than that, to twice as many at the most."""
         self._lifecycle = lifecycle
         self._requests = requests
         self._max_waiting = max_waiting
+        self._fair = fair
 
-    def check(self, count: int) -> None:
+    def check(self, count: int, client_id: str = "") -> None:
         """Refuse `count` more requests if they cannot be served, or would wait behind too many
         others: their client can then try elsewhere. Raises `RequestError` or `EngineDeadError`."""
         self._lifecycle.check_serving()
         waiting = self._requests.num_unanswered
-        if self._max_waiting and waiting + count > self._max_waiting:
+        if not self._max_waiting or waiting + count <= self._max_waiting:
+            return
+        if not self._fair or not self._has_room_beyond(waiting, count, client_id):
             raise RequestError(
                 f"{waiting} requests wait for their first token already, and this server lets "
                 f"{self._max_waiting} wait; try again later, or with fewer prompts at once",
                 status=429,
                 code="rate_limit_exceeded",
             )
+
+    def _has_room_beyond(self, waiting: int, count: int, client_id: str) -> bool:
+        """Whether others fill the bound, and the client has less than half an equal part of it."""
+        by_group = self._requests.unanswered_by_group
+        group = group_of(client_id)
+        groups = len({*by_group, group})
+        part = max(1, self._max_waiting // (2 * groups))
+        return by_group.get(group, 0) + count <= part and waiting + count <= 2 * self._max_waiting

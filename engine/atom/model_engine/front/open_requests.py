@@ -17,7 +17,7 @@ from atom.errors import RequestError
 from atom.model_engine.front.open_request import OpenRequest
 from atom.model_engine.front.output_processor import OutputProcessor
 from atom.model_engine.front.request_stream import ReaderLimits, RequestGroup
-from atom.model_engine.request import FinishReason, Request, RequestOutput
+from atom.model_engine.request import FinishReason, Request, RequestOutput, group_of
 
 
 class OpenRequests:
@@ -40,6 +40,7 @@ class OpenRequests:
         self._clock = clock
         self._requests: dict[int, OpenRequest] = {}
         self._num_answered = 0  # of these, with an output already
+        self._unanswered: dict[str, int] = {}  # the others, by group of clients
         self._idle = asyncio.Event()  # no request is open
         self._idle.set()
 
@@ -55,6 +56,19 @@ class OpenRequests:
         """Requests that wait for their first token."""
         return len(self._requests) - self._num_answered
 
+    @property
+    def unanswered_by_group(self) -> Mapping[str, int]:
+        """Requests that wait for their first token, of each group of clients that has any."""
+        return self._unanswered
+
+    def _count_unanswered(self, request: OpenRequest, more: int) -> None:
+        group = group_of(request.client)
+        left = self._unanswered.get(group, 0) + more
+        if left:
+            self._unanswered[group] = left
+        else:
+            del self._unanswered[group]
+
     def counts_by_client(self) -> dict[str, ClientCounts]:
         """What each client asked for and got, and what it has open now; walks all that is open."""
         return self._outputs.clients.told(
@@ -65,7 +79,9 @@ class OpenRequests:
         """The reader's side of one call's requests; their outputs carry these names."""
         group = RequestGroup(requests, self._leave, self._reader_limits)
         for index, (name, request) in enumerate(zip(names, requests, strict=False)):
-            self._requests[request.id] = self._outputs.begin(request, name, group, index)
+            opened = self._outputs.begin(request, name, group, index)
+            self._requests[request.id] = opened
+            self._count_unanswered(opened, 1)
             self._idle.clear()
         return group
 
@@ -95,6 +111,7 @@ class OpenRequests:
             if not request.answered:
                 request.answered = True
                 self._num_answered += 1
+                self._count_unanswered(request, -1)
             if output.finish_reason is not None:
                 self._forget(request, output.finish_reason)
         for group in groups:
@@ -148,6 +165,8 @@ class OpenRequests:
         request.ended = True
         del self._requests[request.number]
         self._num_answered -= request.answered
+        if not request.answered:
+            self._count_unanswered(request, -1)
         self._outputs.metrics.record_end(
             reason, request.num_prompt_tokens, request.num_output_tokens
         )

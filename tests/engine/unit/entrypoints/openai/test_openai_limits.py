@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from atom.config import Config
+from atom.config_values import Fairness
+from atom.entrypoints.http.client_identity import ClientIdentity
 from atom.model_engine.front.request_stream import ReaderLimits
 from tests.support.front_half import build_test_config, write_model_folder
 from tests.support.http_app import AppRig, serve_app
@@ -58,6 +60,45 @@ async def test_more_waiting_requests_than_the_bound_are_told_to_come_back(config
         three_prompts = await rig.post("/v1/completions", prompt=["a", "b", "c"])
         assert three_prompts.status_code == 429, "all of its prompts or none"
         assert rig.engine.open_requests == 0
+
+
+@pytest.mark.parametrize("fairness", ["clients", "off"])
+async def test_a_crowd_that_fills_the_bound_leaves_others_room(
+    config: Config, fairness: Fairness
+) -> None:
+    scheduler = dataclasses.replace(config.scheduler, max_waiting_requests=8, fairness=fairness)
+    bounded = dataclasses.replace(config, scheduler=scheduler)
+
+    async with serve_app(bounded, held=True) as rig:
+        rig.state.clients = ClientIdentity(header="x-tenant")
+
+        async def status(tenant: str, count: int = 1) -> int:
+            body = {"prompt": ["ab"] * count, "max_tokens": 1}
+            headers = {"x-tenant": tenant}
+            return (
+                await rig.client.post("/v1/completions", json=body, headers=headers)
+            ).status_code
+
+        asking = [asyncio.create_task(status("crowd", 8))]
+        await eventually(lambda: len(rig.core.added) == 8, "requests in the engine")
+        assert await status("crowd") == 429
+        if fairness == "off":
+            assert await status("other") == 429
+        else:
+            assert await status("other", 3) == 429, "half of an equal part is two"
+            for number, tenant in enumerate(("other", "other", "third"), start=9):
+                asking.append(asyncio.create_task(status(tenant)))
+                await eventually(lambda n=number: len(rig.core.added) == n, "one more")  # type: ignore[misc]
+            assert await status("other") == 429
+            for number in range(12, 17):
+                asking.append(asyncio.create_task(status(f"new {number}")))
+                await eventually(lambda n=number: len(rig.core.added) == n, "one more")  # type: ignore[misc]
+            assert await status("one more") == 429, "twice the bound is all"
+        rig.core.release()
+        assert set(await asyncio.gather(*asking)) == {200}
+        assert rig.engine.open_requests == 0
+        asking = [asyncio.create_task(status("crowd", 8))]
+        assert await asking[0] == 200
 
 
 # ---- time ---------------------------------------------------------------------------------------
