@@ -49,7 +49,6 @@ from atom_operator.domain import (
     Target,
 )
 from atom_operator.domain.preparation import JobRequest, Waiting
-from atom_operator.domain.resources import quota_usage
 from atom_operator.kinds import OPTIONAL_KINDS, Kind
 from atom_operator.plan.inventory import PodsAsked, pods_asked, survey
 from atom_operator.plan.learning import evidence_for, learn
@@ -315,11 +314,10 @@ def _quota_refusal(
     """What a quota says against the wanted pods, beside what an old one of them counts as."""
     if running is None or running.revision != wanted.name:
         return None
-    before = observed.last_ready
-    known = before is not None and before.name != wanted.name
-    return quota_refusal(
-        running.refused_message, quota_usage(before.template["spec"]) if known and before else None
-    )
+    old = [pod.charged for pod in observed.pods if pod.revision != wanted.name and pod.charged]
+    # Old pods may be of several revisions: which goes first is their controller's choice.
+    released = {name: min(each.get(name, 0) for each in old) for name in set().union(*old)}
+    return quota_refusal(running.refused_message, released)
 
 
 def _asked_at(running: DeploymentState | None, revision: str) -> datetime | None:

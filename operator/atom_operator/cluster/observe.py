@@ -18,6 +18,7 @@ from atom_operator.cluster.pods.events import newest_refusal
 from atom_operator.cluster.pods.pod_state import (
     annotation,
     ended_pod,
+    fell_with_its_group,
     has_ended,
     pod_state,
     time_of,
@@ -80,7 +81,7 @@ async def observe(
         describe(children, states),
         unserved=frozenset(unserved),
         leaving=len(live) - len(states),
-        ended=tuple(ended_pod(pod) for pod in pods if has_ended(pod)),
+        ended=tuple(ended_pod(pod) for pod in pods if has_ended(pod) or fell_with_its_group(pod)),
     )
     return with_refusal(observed, await _group_refusal(port, key, observed))
 

@@ -73,6 +73,7 @@ class PodState:
     created_at: datetime | None = None
     was_ready: bool = False  # and is no more
     requests: Resources | None = None  # of one that finds no node
+    charged: Resources | None = None  # what it counts as in a ResourceQuota
 
     @property
     def serves(self) -> bool:

@@ -15,6 +15,7 @@ from atom_operator.domain import DeploymentState, Observed
 from atom_operator.status.conditions import Verdict
 
 _HELD = (ConditionType.SCHEDULED, ConditionType.MODEL_LOADED, ConditionType.DEGRADED)
+_FAILURES = (Reason.POD_FAILING, Reason.POD_ENDED)
 _SAYS_NOTHING = (Reason.NO_PODS, Reason.PODS_PENDING, Reason.ENGINE_SILENT, Reason.AS_EXPECTED)
 
 
@@ -24,10 +25,12 @@ def steady(
     """The verdicts, with what was said before in place of those that a remade group makes empty."""
     running = observed.deployment
     serves = any(pod.ready and pod.serves for pod in observed.pods)
-    if running is None or running.complete or serves or not known_failure(previous, running):
+    failure = known_failure(previous, running)
+    if running is None or running.complete or serves or not failure:
         return list(verdicts)
     before = {item["type"]: item for item in previous.get("conditions") or ()}
-    return [_held(verdict, before.get(verdict.type)) for verdict in verdicts]
+    held = [_held(verdict, before.get(verdict.type)) for verdict in verdicts]
+    return [_with_failure(verdict, failure) for verdict in held]
 
 
 def known_failure(previous: Mapping[str, Any], running: DeploymentState | None) -> str | None:
@@ -37,9 +40,16 @@ def known_failure(previous: Mapping[str, Any], running: DeploymentState | None) 
     if previous.get("revision") != running.revision:
         return None
     for item in previous.get("conditions") or ():
-        if (item["type"], item["reason"]) == (ConditionType.DEGRADED, Reason.POD_FAILING):
+        if item["type"] == ConditionType.DEGRADED and item["reason"] in _FAILURES:
             return str(item["message"])
     return None
+
+
+def _with_failure(verdict: Verdict, failure: str) -> Verdict:
+    """What keeps a model from being loaded, while a group is made anew, is how the group failed."""
+    if verdict.type is not ConditionType.MODEL_LOADED or verdict.reason not in _SAYS_NOTHING:
+        return verdict
+    return Verdict(verdict.type, "False", Reason.POD_FAILING, failure)
 
 
 def _held(verdict: Verdict, before: Mapping[str, Any] | None) -> Verdict:

@@ -28,9 +28,14 @@ def _sync(state: ClusterState, item: Manifest) -> None:
     missing = item["spec"]["replicas"] - len(pods)
     failure = None
     if missing > 0:
-        failure = _create(state, item, missing) if state.may_try(item) else _known(item)
+        # The end of a pod of its own makes it look at once.
+        known = state.first_note(item, "pods", 0)
+        ended = len(state.owned(POD, item)) < known
+        may_try = ended or state.may_try(item)
+        failure = _create(state, item, missing) if may_try else _known(item)
     for pod in sorted(pods, key=_usefulness)[: max(0, -missing)]:
         state.delete_pod(pod)
+    state.note(item, "pods", len(state.owned(POD, item)))
     _report(state, item, failure)
 
 

@@ -18,18 +18,6 @@ _PAUSES_SECONDS = (1, 20, 100, 400, 1300)
 # By what there is little of, with how often each is drawn.
 _SCENES = {"cpu": 3, "devices": 4, "memory": 3, "groups": 2, "weights": 3}
 _ONE_POD_GIB = 20  # of a node that holds one pod on the CPU
-# Scenes and happenings that are not drawn yet: what they need of the operator is on its way.
-AWAITED: frozenset[str] = frozenset(
-    {
-        "groups",
-        "memory",
-        "weights",
-        "ask_for_memory",
-        "limit_by_a_quota",
-        "limit_by_a_range",
-        "refuse_by_a_policy",
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +59,7 @@ def draw_story(seed: int) -> Story:
 
 
 def _draw_scene(draw: random.Random) -> Scene:
-    kinds = [kind for kind in _SCENES if kind not in AWAITED]
-    kind = draw.choices(kinds, [_SCENES[kind] for kind in kinds])[0]
+    kind = draw.choices(list(_SCENES), list(_SCENES.values()))[0]
     replicas = 1 if kind == "groups" else draw.randint(1, 3)
     # As many nodes as what runs fills, or one more.
     nodes = replicas + draw.choice((0, 0, 1, 2))
@@ -99,7 +86,7 @@ def _draw_scene(draw: random.Random) -> Scene:
 
 
 def _draw_happening(draw: random.Random) -> Happening:
-    names = [name for name in HAPPENINGS if name not in AWAITED]
+    names = list(HAPPENINGS)
     name = draw.choices(names, [HAPPENINGS[name].weight for name in names])[0]
     arguments = tuple(draw.choice(choices) for choices in HAPPENINGS[name].choices)
     return Happening(name, arguments, draw.choice(_PAUSES_SECONDS))

@@ -13,7 +13,7 @@ from typing import Any
 
 from atom_operator import constants
 from atom_operator.domain import EndedPod, Manifest, PodState
-from atom_operator.domain.resources import Resources, requests_of
+from atom_operator.domain.resources import Resources, quota_usage, requests_of
 
 _MESSAGE_LIMIT = 300
 # A waiting container that will start by itself is no problem.
@@ -27,6 +27,16 @@ _FIRST_REPORT = timedelta(seconds=15)
 def has_ended(manifest: Manifest) -> bool:
     """Whether the pod is over: no controller counts it, and it holds nothing of its node."""
     return (manifest.get("status") or {}).get("phase") in _ENDED
+
+
+def fell_with_its_group(manifest: Manifest) -> bool:
+    """Whether the pod failed and is to go: the controller of groups deletes a group within moments
+    of a restart, and with it the only words about the failure."""
+    if (manifest["metadata"].get("labels") or {}).get(constants.LABEL_ROLE) is None:
+        return False
+    if not manifest["metadata"].get("deletionTimestamp"):
+        return False
+    return _first_problem(manifest.get("status") or {}) is not None
 
 
 def ended_pod(manifest: Manifest) -> EndedPod:
@@ -93,6 +103,7 @@ def pod_state(manifest: Manifest) -> PodState:
         created_at=created_at(manifest),
         was_ready=_was_ready(status, ready),
         requests=_requests(manifest, scheduled),
+        charged=quota_usage(manifest.get("spec") or {}),
     )
 
 
