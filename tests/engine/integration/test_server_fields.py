@@ -353,3 +353,12 @@ def test_unknown_fields_are_told_and_misspelled_ones_refused(
     assert "did you mean temperature?" in refused.json()["error"]["message"]
     nested = server.post("/v1/chat/completions", messages=[{**MESSAGES[0], "audio": {"id": "x"}}])
     assert nested.json()["error"]["message"].startswith("messages[0].audio is not supported")
+
+
+def test_a_budget_of_a_model_that_does_not_reason(server: ServerProcess) -> None:
+    """atom-tiny's template says nothing of reasoning."""
+    assert chat(server, max_tokens=2, thinking={"type": "enabled", "budget_tokens": 9})["choices"]
+    assert chat(server, max_tokens=2, reasoning_effort="low")["choices"]
+    refused = server.post("/v1/chat/completions", messages=MESSAGES, thinking_token_budget=9)
+    assert refused.status_code == 400
+    assert "start it with --reasoning-parser" in refused.json()["error"]["message"]

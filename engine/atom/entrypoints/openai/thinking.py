@@ -56,7 +56,8 @@ def thinking_budget(
     if tokens is None:
         return None
     if formats.reasoning is None or tokenizer is None:
-        if not field:
+        # Generic clients send `thinking` to every model; one that does not reason keeps to it.
+        if field in ("", "thinking"):
             return None
         raise RequestError(
             f"{field}: this server does not know how the model writes reasoning; start it with "

@@ -101,7 +101,7 @@ _REFUSED: tuple[FieldRow, ...] = (
     *_refused(GENERATION, "functions", _TOOLS, []),
     *_refused(GENERATION, "function_call", _TOOLS, "none", "auto"),
     *_refused(GENERATION, "modalities", _TEXT_ONLY, ["text"]),
-    *_refused(GENERATION, "audio prediction web_search_options moderation", "OpenAI has them"),
+    *_refused(GENERATION, "audio web_search_options moderation", "OpenAI has them"),
     *_refused(GENERATION, "chat_template", _TEMPLATE),
     *_refused(_TOKENIZE, "chat_template", _TEMPLATE),
     *_refused(
@@ -175,6 +175,7 @@ _REFUSED: tuple[FieldRow, ...] = (
     *_refused(CONVERSATION, "messages[].content[].refusal", "send it as content"),
     *_refused(CONVERSATION, "messages[].content[].name", _TOOLS),
     *_refused(CONVERSATION, "messages[].audio", _TEXT_ONLY),
+    *_refused(CONVERSATION, "messages[].images", _TEXT_ONLY, []),
     *_refused(CONVERSATION, "messages[].function_call", "send messages[].tool_calls"),
     *_refused(CONVERSATION, "messages[].tool_calls[].custom", "tools are functions here"),
     *_refused(CONVERSATION, "messages[].tools", "send tools beside messages", []),
@@ -189,6 +190,8 @@ _REFUSED: tuple[FieldRow, ...] = (
 _HARMLESS: tuple[FieldRow, ...] = (
     *_harmless(GENERATION, "user safety_identifier metadata", "names a person; nobody here asks"),
     *_harmless(GENERATION, "store service_tier", _FOR_OPENAI),
+    *_harmless(_CHAT, "prediction", "makes OpenAI's answers sooner, and changes none"),
+    *_harmless(GENERATION, "mode", "text-generation-webui's; chats go by the template"),
     *_harmless(
         GENERATION,
         "prompt_cache_key prompt_cache_options prompt_cache_retention cache_prompt n_cache_reuse",
