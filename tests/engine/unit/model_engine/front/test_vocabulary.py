@@ -15,6 +15,7 @@ from atom.config_values import EngineOptions
 from atom.errors import ModelError, RequestError
 from atom.model_engine.front.input_output_processor import InputOutputProcessor
 from atom.sampling_params import SamplingParams
+from atom.structured_outputs.thinking_budget import ThinkingBudget
 from atom.tokenizer_file import MOST_TOKEN_ID
 from tests.support.byte_tokenizer import TURN_START
 from tests.support.front_half import build_test_config, write_model_folder
@@ -71,6 +72,20 @@ def test_a_token_beyond_the_embedding_is_refused_by_name_wherever_a_text_holds_i
         assert "id 294" in str(error), name
         assert "0 to 293" in str(error), name
     assert refusal_of(asks["bad_words"]).param == "bad_words"
+
+
+def test_reasoning_is_not_closed_by_a_mark_that_the_model_has_not(tmp_path: Path) -> None:
+    folder = with_added_tokens(tmp_path, "<think>", "</think>")
+    processor = InputOutputProcessor(build_test_config(folder))
+    assert processor.tokenizer is not None
+    opening, closing = (
+        tuple(processor.tokenizer.encode(mark, add_special_tokens=False))
+        for mark in ("<think>", "</think>")
+    )
+    params = SamplingParams(thinking=ThinkingBudget(3, True, opening, closing))
+    error = refusal_of(lambda: processor.inputs.prepare(params))
+    assert error.param == "thinking_token_budget"
+    assert "id 294" in str(error)
 
 
 def test_stop_texts_of_plain_tokens_are_looked_for_in_the_text_as_ever(tmp_path: Path) -> None:
