@@ -209,9 +209,15 @@ class LLMEngine:
         inputs = self.processor.inputs
         requests = []
         for prompt, params in zip(prompts, each, strict=True):
-            token_ids = inputs.tokenize(prompt, add_special_tokens=add_special_tokens)
+            whole = inputs.tokenize(
+                prompt,
+                add_special_tokens=add_special_tokens,
+                for_answer=params.truncate_prompt_tokens is None,
+            )
+            prepared = inputs.prepare(params)
+            token_ids = inputs.truncated(whole, prepared)
             requests += inputs.build_requests(
-                self._ids, token_ids, inputs.prepare(params), arrive_time=time.monotonic()
+                self._ids, token_ids, prepared, arrive_time=time.monotonic()
             )
         return requests
 

@@ -109,6 +109,21 @@ def test_special_tokens_are_read_from_text_and_left_out_of_text(tokenizer: Token
     assert streamed(tokenizer.stream(), token_ids) == "hi"
 
 
+@given(token_ids=st.lists(st.integers(0, 400), max_size=40))
+def test_special_tokens_are_streamed_as_they_are_decoded_when_they_are_shown(
+    tokenizer: Tokenizer, token_ids: list[int]
+) -> None:
+    shown = streamed(tokenizer.stream(skip_special_tokens=False), token_ids)
+    assert shown == tokenizer.decode(token_ids, skip_special_tokens=False)
+
+
+def test_a_special_token_is_shown_as_it_is_written(tokenizer: Tokenizer) -> None:
+    text = f"hi{TURN_END}there{END_OF_TEXT}"
+    token_ids = tokenizer.encode(text, add_special_tokens=False)
+    assert streamed(tokenizer.stream(skip_special_tokens=False), token_ids) == text
+    assert streamed(tokenizer.stream(), token_ids) == "hithere"
+
+
 def test_special_tokens_are_added_only_on_request(tmp_path: Path) -> None:
     write_byte_tokenizer(tmp_path, bos_token=END_OF_TEXT)
     tokenizer = Tokenizer(tmp_path)

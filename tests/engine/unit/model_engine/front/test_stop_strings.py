@@ -10,8 +10,8 @@ small_text = st.text(alphabet="ab<|", max_size=40)
 stop_lists = st.lists(st.text(alphabet="ab<|", min_size=1, max_size=5), min_size=1, max_size=4)
 
 
-def run(stops: list[str], pieces: list[str]) -> tuple[str, bool]:
-    matcher = StopMatcher(stops)
+def run(stops: list[str], pieces: list[str], *, included: bool = False) -> tuple[str, bool]:
+    matcher = StopMatcher(stops, included=included)
     shown = ""
     for piece in pieces:
         text, matched = matcher.feed(piece)
@@ -35,6 +35,16 @@ def test_text_ends_before_the_first_complete_stop_however_it_is_cut(
     stops: list[str], pieces: list[str]
 ) -> None:
     assert run(stops, pieces) == cut_at_first_complete_stop("".join(pieces), stops)
+
+
+@given(stops=stop_lists, pieces=st.lists(small_text, max_size=10))
+def test_an_included_stop_is_the_end_of_the_text(stops: list[str], pieces: list[str]) -> None:
+    text, found = "".join(pieces), cut_at_first_complete_stop("".join(pieces), stops)
+    shown, matched = run(stops, pieces, included=True)
+    assert matched is found[1]
+    assert text.startswith(shown)
+    assert shown.startswith(found[0])
+    assert shown.removeprefix(found[0]) in (*stops, "") if matched else shown == text
 
 
 @given(
