@@ -3,34 +3,77 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
 from atom_operator import plan_command
+from atom_operator.plugin import completion
 from atom_operator.plugin.commands import add_commands, add_global_flags
 from atom_operator.plugin.kubectl import Kubectl, KubectlError
+from atom_operator.plugin.output import width, wrapped
+
+_INTERRUPTED = 130  # what shells expect after Ctrl-C
+_PIPE_CLOSED = 141  # and after SIGPIPE
+_COMPLETE = "__complete"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; its exit status."""
-    options = _parser().parse_args(arguments)
+    """Run one command; its exit status: 0 done, 1 not ready or cannot start, 2 an error (one line
+    on stderr), 130 interrupted, 141 the reader of what is printed has gone."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = _complete(words[1:]) if words[:1] == [_COMPLETE] else _run(words)
+        sys.stdout.flush()
+        return code
+    except KubectlError as error:
+        for part in wrapped(f"error: {error}", width()):
+            print(part, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:  # the reader of what we print has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the exit
+        return _PIPE_CLOSED
+
+
+def complete() -> int:
+    """Answer kubectl's own completion, which calls `kubectl_complete-atom WORDS`."""
+    return main([_COMPLETE, *sys.argv[1:]])
+
+
+def _run(words: Sequence[str]) -> int:
+    options = _parser().parse_args(words)
     if options.command == "plan":
         return plan_command.run(options)
+    if options.command == "completion":
+        print(completion.script(options.shell), end="")
+        return 0
+    kubectl = _kubectl(options)
+    if kubectl.namespace is None:
+        kubectl = Kubectl(kubectl.flags, kubectl.current_namespace())
+    return int(options.run(kubectl, options))
+
+
+def _kubectl(options: argparse.Namespace) -> Kubectl:
     flags = [
         f"--{name}={value}"
         for name in ("context", "kubeconfig")
         if (value := getattr(options, name, None)) is not None
     ]
+    return Kubectl(tuple(flags), getattr(options, "namespace", None))
+
+
+def _complete(words: Sequence[str]) -> int:
+    globals_only = argparse.ArgumentParser(add_help=False)
+    add_global_flags(globals_only)
     try:
-        kubectl = Kubectl(tuple(flags), getattr(options, "namespace", None))
-        if kubectl.namespace is None:
-            kubectl = Kubectl(tuple(flags), kubectl.current_namespace())
-        return int(options.run(kubectl, options))
-    except KubectlError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+        options = globals_only.parse_known_args(list(words[:-1]))[0]
+    except SystemExit:  # a flag without its value yet
+        options = argparse.Namespace()
+    kubectl = _kubectl(options)
+    print("\n".join(completion.complete(_parser(), words, kubectl.names)))
+    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -44,6 +87,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     plan_command.add_arguments(plan)
     add_commands(commands)
+    shell = commands.add_parser(
+        "completion", help="print what a shell sources to complete kubectl-atom"
+    )
+    shell.add_argument("shell", choices=completion.SHELLS)
     return parser
 
 

@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,14 +21,17 @@ from atom_operator import constants
 from atom_operator.admission.parsing import parse_spec
 from atom_operator.children.config import plan_config_map
 from atom_operator.children.workload import pod_template
+from atom_operator.constants import Reason
 from atom_operator.domain import Manifest, ObjectKey, Owner, Plan, Supply
 from atom_operator.domain.placed_pods import placed_pods
 from atom_operator.integration_values import Site
 from atom_operator.plan.inventory import pods_asked, survey
+from atom_operator.plan.model_facts import catalogue_sources
 from atom_operator.plan_arithmetic import terms
 from atom_operator.plan_report import PlanReport, lines
 from atom_operator.plan_site import ValuesError, site_of_values
 from atom_operator.planning import Surroundings, consider
+from atom_operator.plugin.output import FORMATS, show, show_document, width, wrapped
 
 # Only the operator knows its defaults; no number of a plan depends on the image.
 _IMAGES: dict[Literal["amd", "cpu"], str] = {
@@ -59,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="values of the operator's chart: what your engine images can do, your Prometheus",
     )
-    parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
+    parser.add_argument("-o", "--output", choices=FORMATS, default="text", help="default: text")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -75,11 +79,29 @@ def run(options: argparse.Namespace) -> int:
     except InputError as error:
         print(f"plan: {error}", file=sys.stderr)
         return 2
-    if options.output == "json":
-        print(json.dumps([_as_json(report) for report in reports], indent=2))
+    if options.output != "text":
+        show_document([_as_json(report) for report in reports], options.output)
     else:
-        print("\n\n".join("\n".join(lines(report)) for report in reports))
+        for number, report in enumerate(reports):
+            show([*([""] if number else []), *lines(report)])
+    for report in reports:
+        for part in wrapped(_not_planned(report), width()) if _not_planned(report) else ():
+            print(part, file=sys.stderr)
     return 0 if all(report.can_start for report in reports) else 1
+
+
+def _not_planned(report: PlanReport) -> str:
+    """A warning about a model of which nothing is known, which may be a name that is misspelt."""
+    plan = report.plan
+    if plan is None or plan.capacity.reason is not Reason.MODEL_FACTS_UNKNOWN:
+        return ""
+    source = str((plan.asked.get("model") or {}).get("source"))
+    near = get_close_matches(source, catalogue_sources(), n=1, cutoff=0.8)
+    meant = f"; did you mean {near[0]}?" if near else ""
+    return (
+        f"warning: {report.key.name}: nothing was planned, because {source} is not in the "
+        f"operator's catalogue and no config.json is given{meant}"
+    )
 
 
 def _report(

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from atom_operator.api.v1alpha1.common import memory_quantity
 from atom_operator.domain import Capacity, FieldProblem, ObjectKey, Plan, Supply
 from atom_operator.integration_values import Autoscaling
 from atom_operator.plan.room import placeable, shortage
@@ -86,7 +85,7 @@ def _autoscaling(scaling: Autoscaling) -> str:
 def _device(plan: Plan) -> str:
     accelerator = plan.accelerator
     known = accelerator.memory_bytes
-    memory = f"{memory_quantity(known)} each" if known is not None else "memory unknown"
+    memory = f"{size_text(known)} each" if known is not None else "memory unknown"
     engine = plan.engine
     if accelerator.type == "cpu":
         shared = f", shared by {engine.devices_per_pod} ranks" if engine.devices_per_pod > 1 else ""

@@ -118,10 +118,10 @@ def concurrency_table(budget: KvBudget, limits: RunLimits) -> tuple[Concurrency,
 def _no_block_fits(memory: DeviceMemory, block_bytes: int) -> DoesNotFitError:
     needed_bytes = memory.used_bytes + block_bytes
     return DoesNotFitError(
-        f"the weights ({_mib(memory.weights_bytes)}), activations "
-        f"({_mib(memory.activation_bytes)}), runtime ({_mib(memory.overhead_bytes)}) and one KV "
-        f"block need {_mib(needed_bytes)}, but only {_mib(memory.usable_bytes)} of the device's "
-        f"{_mib(memory.total_bytes)} may be used (memory utilization {memory.utilization:g}); use "
+        f"the weights ({_size(memory.weights_bytes)}), activations "
+        f"({_size(memory.activation_bytes)}), runtime ({_size(memory.overhead_bytes)}) and one KV "
+        f"block need {_size(needed_bytes)}, but only {_size(memory.usable_bytes)} of the device's "
+        f"{_size(memory.total_bytes)} may be used (memory utilization {memory.utilization:g}); use "
         "a device with more memory, a higher utilization, a smaller model, or fewer tokens per "
         "step",
         reason=DoesNotFitReason.WEIGHTS,
@@ -142,10 +142,10 @@ def _no_sequence_fits(memory: DeviceMemory, layout: KvLayout, limits: RunLimits)
 
     longest = lengths[max(0, bisect_left(lengths, True, key=lacks_room) - 1)]
     return DoesNotFitError(
-        f"one sequence of {asked} tokens needs {_mib(needed_bytes)} of KV cache, but "
-        f"{_mib(available_bytes)} are left beside weights ({_mib(memory.weights_bytes)}), "
-        f"activations ({_mib(memory.activation_bytes)}) and runtime "
-        f"({_mib(memory.overhead_bytes)}); "
+        f"one sequence of {asked} tokens needs {_size(needed_bytes)} of KV cache, but "
+        f"{_size(available_bytes)} are left beside weights ({_size(memory.weights_bytes)}), "
+        f"activations ({_size(memory.activation_bytes)}) and runtime "
+        f"({_size(memory.overhead_bytes)}); "
         f"a maximum model length of at most {longest} tokens fits",
         reason=DoesNotFitReason.CONTEXT,
         needed_bytes=needed_bytes,
@@ -154,5 +154,8 @@ def _no_sequence_fits(memory: DeviceMemory, layout: KvLayout, limits: RunLimits)
     )
 
 
-def _mib(size_bytes: int) -> str:
+def _size(size_bytes: int) -> str:
+    """In GiB from one on, so that a message has few units beside each other."""
+    if size_bytes >= 1024 * _MIB:
+        return f"{size_bytes / (1024 * _MIB):,.1f} GiB"
     return f"{size_bytes / _MIB:,.0f} MiB"

@@ -23,6 +23,7 @@ from atom_operator.children.workload import pod_template
 from atom_operator.constants import MODELS_DIRECTORY
 from atom_operator.domain import JOB, Manifest, Plan, SourceKind
 from atom_operator.domain.preparation import JobPurpose, JobRequest
+from atom_operator.domain.resources import amount
 
 _RETRIES = {JobPurpose.WEIGHTS: 4, JobPurpose.INSPECTION: 1}
 # A pod that never starts is told of at once; this ends what goes on without an end. The image of an
@@ -98,6 +99,7 @@ def _request(plan: Plan, purpose: JobPurpose, name: str, template: Manifest) -> 
         raise OverlayError(
             f"spec.containers: container {constants.JOB_CONTAINER} does the work; leave it in"
         )
+    _lower_requests(template, plan.jobs.template)
     labels = {**(template["metadata"].get("labels") or {}), **own}
     template["metadata"]["labels"] = labels
     seconds = plan.jobs.active_deadline_seconds or _DEADLINE_SECONDS[purpose]
@@ -126,6 +128,22 @@ def _with_words(plan: Plan, template: Manifest) -> Manifest:
     if words.annotations:
         both["annotations"] = {**words.annotations, **(metadata.get("annotations") or {})}
     return {**template, "metadata": both}
+
+
+def _lower_requests(template: Manifest, overlay: Mapping[str, Any] | None) -> None:
+    """Ask for no more than a lower limit of the user's, where they say nothing of requests."""
+    said = _resources_of(overlay or {}).get("requests") or {}
+    resources = _resources_of(template)
+    requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
+    for name in set(requests) & set(limits) - set(said):
+        if amount(name, str(limits[name])) < amount(name, str(requests[name])):
+            requests[name] = limits[name]
+
+
+def _resources_of(template: Mapping[str, Any]) -> dict[str, Any]:
+    containers = (template.get("spec") or {}).get("containers") or ()
+    work = [item for item in containers if item.get("name") == constants.JOB_CONTAINER]
+    return (work[0].get("resources") or {}) if work else {}
 
 
 def _template(

@@ -15,7 +15,7 @@ import msgspec
 from atom_operator import constants
 from atom_operator.cluster.api_connection import APPLY, ApiConnection, object_path
 from atom_operator.cluster.errors import NotFoundError, RefusedError, doing
-from atom_operator.cluster.pods.placed_pods import PlacedPod
+from atom_operator.cluster.placed_pods import PlacedPod
 from atom_operator.domain import ATOM_DEPLOYMENT, EVENT, NODE, POD, Kind, Manifest, ObjectKey
 
 PAGE_SIZE = 250

@@ -15,8 +15,12 @@ from typing import Any
 from atom_operator import constants
 from atom_operator.cluster.errors import RefusedError
 from atom_operator.cluster.observe import belongs_to
-from atom_operator.cluster.pods.events import newest_refusal
-from atom_operator.cluster.pods.pod_state import (
+from atom_operator.cluster.port import ClusterPort
+from atom_operator.constants import Reason
+from atom_operator.domain import JOB, POD, ChildKey, Manifest, Owner, Refusal
+from atom_operator.domain.preparation import JobPurpose, JobRequest, JobState
+from atom_operator.pods.events import newest_refusal
+from atom_operator.pods.pod_state import (
     annotation,
     container_problem,
     created_at,
@@ -25,10 +29,6 @@ from atom_operator.cluster.pods.pod_state import (
     pod_state,
     time_of,
 )
-from atom_operator.cluster.port import ClusterPort
-from atom_operator.constants import Reason
-from atom_operator.domain import JOB, POD, ChildKey, Manifest, Owner, Refusal
-from atom_operator.domain.preparation import JobPurpose, JobRequest, JobState
 
 RETRY_AFTER = timedelta(minutes=10)
 

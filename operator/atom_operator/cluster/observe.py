@@ -14,15 +14,6 @@ from typing import Any
 from atom_operator import constants
 from atom_operator.cluster.errors import RefusedError
 from atom_operator.cluster.foreign_edits import foreign_edits
-from atom_operator.cluster.pods.events import newest_refusal
-from atom_operator.cluster.pods.pod_state import (
-    annotation,
-    ended_pod,
-    fell_with_its_group,
-    has_ended,
-    pod_state,
-    time_of,
-)
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.domain import (
     CHILD_KINDS,
@@ -32,6 +23,7 @@ from atom_operator.domain import (
     WORKLOAD_KINDS,
     ChildKey,
     DeploymentState,
+    EndedPod,
     Evidence,
     InspectedConfig,
     Manifest,
@@ -46,10 +38,19 @@ from atom_operator.domain import (
 )
 from atom_operator.kinds import LEADER_WORKER_SET as _GROUPS
 from atom_operator.kinds import Kind
+from atom_operator.pods.events import newest_refusal, newest_warning
+from atom_operator.pods.pod_state import (
+    annotation,
+    ended_pod,
+    fell_with_its_group,
+    has_ended,
+    pod_state,
+    time_of,
+)
 
 _logger = logging.getLogger(__name__)
-# Of many groups whose pods are refused a few say why.
-_MOST_GROUPS_ASKED = 3
+# Of many groups whose pods are refused, and many pods that have ended, a few are asked why.
+_MOST_ASKED = 3
 
 
 async def observe(
@@ -83,7 +84,25 @@ async def observe(
         leaving=len(live) - len(states),
         ended=tuple(ended_pod(pod) for pod in pods if has_ended(pod) or fell_with_its_group(pod)),
     )
+    observed = replace(observed, ended=await _with_words(port, key, observed))
     return with_refusal(observed, await _group_refusal(port, key, observed))
+
+
+async def _with_words(
+    port: ClusterPort, key: ObjectKey, observed: Observed
+) -> tuple[EndedPod, ...]:
+    """The ended pods, the newest with the words of an Event where they have none: of a pod that was
+    evicted and ended in the grace that it was given the kubelet keeps only that it succeeded."""
+    running = observed.deployment
+    silent = [pod for pod in observed.ended if not pod.message]
+    if not silent or running is None or running.ready >= running.desired:
+        return observed.ended
+    asked = sorted(silent, key=lambda pod: (pod.at is not None, pod.at, pod.name))[-_MOST_ASKED:]
+    words = {
+        pod.name: newest_warning(await port.list_events(key.namespace, POD.kind, pod.name))
+        for pod in asked
+    }
+    return tuple(replace(pod, message=words.get(pod.name) or pod.message) for pod in observed.ended)
 
 
 async def _group_refusal(port: ClusterPort, key: ObjectKey, observed: Observed) -> str | None:
@@ -94,7 +113,7 @@ async def _group_refusal(port: ClusterPort, key: ObjectKey, observed: Observed) 
         return None
     leaders = sorted(pod.name for pod in observed.pods if pod.role == constants.ROLE_LEADER)
     events: list[Manifest] = []
-    for name in (key.name, *leaders[:_MOST_GROUPS_ASKED]):
+    for name in (key.name, *leaders[:_MOST_ASKED]):
         events += await port.list_events(key.namespace, "StatefulSet", name)
     made = [pod.created_at for pod in observed.pods if pod.created_at is not None]
     return newest_refusal(events, after=max(made, default=None))

@@ -88,7 +88,7 @@ class EndedPod:
     It serves nothing and holds nothing, so no number counts it."""
 
     name: str
-    message: str  # who ended it, and why
+    message: str  # who ended it, and why; empty where its status does not say
     at: datetime | None
     revision: str | None = None
 

@@ -124,8 +124,8 @@ def _judge(case: _Case, correction: _Correction, source: str) -> CapacityVerdict
     return CapacityVerdict(
         "True",
         Reason.FITS,
-        f"{capacity.kv_tokens} tokens of KV cache hold {capacity.max_sequences} sequences of "
-        f"{capacity.max_model_len} tokens per replica ({source})",
+        f"{capacity.kv_tokens:,} tokens of KV cache hold {capacity.max_sequences:,} sequences of "
+        f"{capacity.max_model_len:,} tokens per replica ({source})",
         capacity,
     )
 

@@ -69,8 +69,9 @@ def _failure(
     said = next((f"pod {pod.name}: {words}" for pod in failing if (words := _words(pod))), None)
     if said is None and running.refused_message is not None:
         said = running.refused_message
-    if said is None and ended:
-        said = f"pod {ended[-1].name} ended: {ended[-1].message}"
+    told = [pod for pod in ended if pod.message]
+    if said is None and told:
+        said = f"pod {told[-1].name} ended: {told[-1].message}"
     if said is None and failing and engine_words:
         said = f"pod {failing[0].name}: {engine_words}"
     return f"no progress within the deadline; {said or running.stalled_message}"

@@ -3,37 +3,62 @@
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from typing import Any
 
 from atom_operator import constants
 from atom_operator.domain import CHILD_KINDS
-from atom_operator.kinds import OPTIONAL_KINDS, Kind
-from atom_operator.plugin.chat import Model, converse
-from atom_operator.plugin.gpus_view import gpu_lines
+from atom_operator.kinds import OPTIONAL_KINDS
+from atom_operator.plugin import output, talking
+from atom_operator.plugin.gathering import (
+    MOST_PODS,
+    RESOURCE,
+    is_about,
+    selector,
+    served,
+    serving_pods,
+    what_is_there,
+)
+from atom_operator.plugin.gpus_view import gpu_document, gpu_lines
 from atom_operator.plugin.kubectl import Kubectl, KubectlError
-from atom_operator.plugin.status_view import status_lines
-from atom_operator.plugin.top_view import Look, Sample, kept_drafts, parse, top_lines
+from atom_operator.plugin.status_view import status_document, status_lines
+from atom_operator.plugin.top_view import Look, Sample, kept_drafts, parse, top_document, top_lines
+from atom_operator.plugin.why import causes
+from atom_operator.plugin.why_view import why_document, why_lines
 
 _LOG_LINES = 50
-_MOST_PODS = 50
 Options = argparse.Namespace
-_RESOURCE = f"{constants.PLURAL}.{constants.GROUP}"
 
 
 def status(kubectl: Kubectl, options: Options) -> int:
     """The tree of one AtomDeployment; 0 when it is ready, else 1."""
-    parent = kubectl.json("get", _RESOURCE, options.name)
-    kinds = ",".join([*_served(kubectl, (*CHILD_KINDS, *OPTIONAL_KINDS)), "pods"])
-    children = kubectl.items("get", kinds, _selector(options.name))
-    events = [item for item in kubectl.items("get", "events") if _is_about(item, options.name)]
-    _print(status_lines(parent, children, events, _drafts(kubectl, parent, children)))
+    parent = kubectl.json("get", RESOURCE, options.name)
+    kinds = ",".join([*served(kubectl, (*CHILD_KINDS, *OPTIONAL_KINDS)), "pods"])
+    children = kubectl.items("get", kinds, selector(options.name))
+    children += kubectl.items("get", "jobs", selector(options.name, constants.LABEL_JOB_FOR))
+    events = [item for item in kubectl.items("get", "events") if is_about(item, options.name)]
+    drafts = _drafts(kubectl, parent, children)
+    if options.output == "text":
+        output.show(status_lines(parent, children, events, drafts, now=datetime.now(UTC)))
+    else:
+        output.show_document(status_document(parent, children, events, drafts), options.output)
     conditions = (parent.get("status") or {}).get("conditions") or ()
     return int(not any(c["type"] == "Ready" and c["status"] == "True" for c in conditions))
+
+
+def why(kubectl: Kubectl, options: Options) -> int:
+    """What stands in the way of one AtomDeployment; 0 when nothing does, else 1."""
+    seen = what_is_there(kubectl, options.name)
+    found = causes(seen)
+    document = why_document(seen, found)
+    if options.output == "text":
+        output.show(why_lines(seen, found))
+    else:
+        output.show_document(document, options.output)
+    return int(not document["ready"])
 
 
 def _drafts(kubectl: Kubectl, parent: dict[str, Any], children: list[dict[str, Any]]) -> str:
@@ -41,7 +66,7 @@ def _drafts(kubectl: Kubectl, parent: dict[str, Any], children: list[dict[str, A
     asked = ((parent.get("spec") or {}).get("engine") or {}).get("speculative")
     if asked is None:
         return ""
-    names = _serving_pods(child for child in children if child.get("kind") == "Pod")
+    names = serving_pods(child for child in children if child.get("kind") == "Pod")
     with ThreadPoolExecutor(max_workers=8) as threads:
         return kept_drafts(list(threads.map(lambda name: _look(kubectl, name), names)))
 
@@ -50,7 +75,10 @@ def gpus(kubectl: Kubectl, options: Options) -> int:
     """The inventory of the whole cluster."""
     nodes = kubectl.items("get", "nodes")
     pods = kubectl.items("get", "pods", "--all-namespaces", "--field-selector=spec.nodeName!=")
-    _print(gpu_lines(nodes, pods))
+    if options.output == "text":
+        output.show(gpu_lines(nodes, pods, output.width()))
+    else:
+        output.show_document(gpu_document(nodes, pods), options.output)
     return 0
 
 
@@ -59,38 +87,47 @@ def top(kubectl: Kubectl, options: Options) -> int:
     while True:
         samples, seconds = _sample(kubectl, options)
         if not samples:
-            raise KubectlError(f"there is no pod of {options.name}")
-        _print(top_lines(samples, seconds))
+            kubectl.json("get", RESOURCE, options.name)  # says so where there is none
+            raise KubectlError(
+                f"AtomDeployment {options.name} has no pod: kubectl atom why {options.name}"
+            )
+        if options.output == "text":
+            output.show(top_lines(samples, seconds, output.width()))
+        else:
+            output.show_document(top_document(samples, seconds), options.output)
         if not options.watch:
             return 0
-        print()
+        if options.output != "json":
+            print("---" if options.output == "yaml" else "", flush=True)
 
 
 def logs(kubectl: Kubectl, options: Options) -> int:
     """The logs of every engine pod, each line with its pod's name."""
+    kubectl.json("get", RESOURCE, options.name)  # says so where there is none
+    if not kubectl.items("get", "pods", selector(options.name)):
+        name = options.name
+        raise KubectlError(f"AtomDeployment {name} has no pod yet: kubectl atom why {name}")
     arguments = [
         "logs",
-        _selector(options.name),
+        selector(options.name),
         f"--container={constants.ENGINE_CONTAINER}",
         "--prefix",
         f"--tail={options.tail}",
-        f"--max-log-requests={_MOST_PODS}",
+        f"--max-log-requests={MOST_PODS}",
     ]
     for flag in ("follow", "previous", "timestamps"):
         if getattr(options, flag):
             arguments.append(f"--{flag}")
-    return kubectl.run(*arguments)
+    if options.output == "text":
+        return kubectl.run(*arguments)
+    return talking.log_documents(kubectl.command(*arguments), options.output)
 
 
 def chat(kubectl: Kubectl, options: Options) -> int:
     """One question with --message, else a conversation until the end of input."""
-    questions = iter([options.message] if options.message else [])
-    read: Callable[[], str | None] = (
-        _ask if options.message is None else lambda: next(questions, None)
-    )
+    kubectl.json("get", RESOURCE, options.name)  # says so where there is none
     with kubectl.port_forward(f"service/{options.name}", constants.ENGINE_PORT) as url:
-        model = Model(url, os.environ.get("ATOM_API_KEY"))
-        converse(model, read, _write, options.max_tokens)
+        talking.talk(url, options)
     return 0
 
 
@@ -108,21 +145,28 @@ def add_commands(commands: Any) -> None:
     """Every command with its flags; `run` of the options is what to call."""
     for name, run, text in (
         ("status", status, "conditions, capacity, objects and events of one AtomDeployment"),
+        ("why", why, "why it is not ready: every cause, most causal first, and what to do next"),
         ("top", top, "what the engines do now: requests, KV cache, tokens per second"),
         ("logs", logs, "logs of every engine pod"),
         ("chat", chat, "talk to the model, through a port-forward"),
     ):
         parser = commands.add_parser(name, help=text)
-        parser.add_argument("name", help="name of the AtomDeployment")
-        parser.set_defaults(run=run)
-        add_global_flags(parser)
+        parser.add_argument("name", metavar="NAME", help="name of the AtomDeployment")
+        _common(parser, run)
         if name in _FLAGS:
             _FLAGS[name](parser)
     parser = commands.add_parser(
         "gpus", help="every AMD device of the cluster: free, used, blocked"
     )
+    _common(parser, gpus)
+
+
+def _common(parser: argparse.ArgumentParser, run: Callable[[Kubectl, Options], int]) -> None:
+    parser.set_defaults(run=run)
     add_global_flags(parser)
-    parser.set_defaults(run=gpus)
+    parser.add_argument(
+        "-o", "--output", choices=output.FORMATS, default="text", help="default: text"
+    )
 
 
 def _top_flags(parser: argparse.ArgumentParser) -> None:
@@ -151,29 +195,9 @@ _FLAGS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
 }
 
 
-def _selector(name: str) -> str:
-    return f"--selector={constants.LABEL_DEPLOYMENT}={name}"
-
-
-def _served(kubectl: Kubectl, kinds: Iterable[Kind]) -> list[str]:
-    """Of these kinds what the cluster serves: kubectl refuses a list that names another."""
-    served = set(kubectl.text("api-resources", "--namespaced", "--output=name").split())
-    names = (f"{kind.plural}.{kind.group}".rstrip(".") for kind in kinds)
-    return [name for name in names if name in served]
-
-
-def _is_about(event: dict[str, Any], name: str) -> bool:
-    """About the AtomDeployment, or something named after it."""
-    about = event.get("involvedObject") or {}
-    if about.get("kind") == constants.KIND:
-        return bool(about.get("name") == name)
-    return str(about.get("name", "")).startswith(f"{name}-")
-
-
 def _sample(kubectl: Kubectl, options: Options) -> tuple[list[Sample], float]:
     """Two looks at every pod that has an address, and the seconds between them."""
-    pods = kubectl.items("get", "pods", _selector(options.name))
-    names = _serving_pods(pods)
+    names = serving_pods(kubectl.items("get", "pods", selector(options.name)))
     with ThreadPoolExecutor(max_workers=8) as threads:
         began = time.monotonic()
         before = list(threads.map(lambda name: _look(kubectl, name), names))
@@ -181,16 +205,6 @@ def _sample(kubectl: Kubectl, options: Options) -> tuple[list[Sample], float]:
         seconds = time.monotonic() - began
         after = list(threads.map(lambda name: _look(kubectl, name), names))
     return [Sample(*item) for item in zip(names, before, after, strict=True)], seconds
-
-
-def _serving_pods(pods: Iterable[dict[str, Any]]) -> list[str]:
-    """Names of those that have an address of their own."""
-    serving = [pod for pod in pods if _role(pod) != constants.ROLE_WORKER]
-    return sorted(str(pod["metadata"]["name"]) for pod in serving)[:_MOST_PODS]
-
-
-def _role(pod: dict[str, Any]) -> str | None:
-    return (pod["metadata"].get("labels") or {}).get(constants.LABEL_ROLE)
 
 
 def _look(kubectl: Kubectl, pod: str) -> Look | None:
@@ -202,19 +216,3 @@ def _look(kubectl: Kubectl, pod: str) -> Look | None:
         return parse(kubectl.text("get", "--raw", path))
     except KubectlError:
         return None
-
-
-def _ask() -> str | None:
-    """A line of the user's; None at the end of input, or when it is left empty."""
-    try:
-        return input("> " if sys.stdin.isatty() else "").strip() or None
-    except EOFError:
-        return None
-
-
-def _write(text: str) -> None:
-    print(text, end="", flush=True)
-
-
-def _print(lines: Iterable[str]) -> None:
-    print("\n".join(lines))

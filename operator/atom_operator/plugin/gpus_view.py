@@ -33,7 +33,9 @@ _HEADER = ("NODE", "PRODUCT", "RESOURCE", "MEMORY", "DEVICES", "USED", "FREE", "
 _NOBODY = ObjectKey("", "")
 
 
-def gpu_lines(nodes: Sequence[Manifest], pods: Sequence[Manifest]) -> Iterator[str]:
+def gpu_lines(
+    nodes: Sequence[Manifest], pods: Sequence[Manifest], columns: int | None = None
+) -> Iterator[str]:
     """The table, then what all nodes have together of each resource."""
     names = sorted({name for node in nodes for name in amd_resources(node)})
     if not names:
@@ -43,12 +45,24 @@ def gpu_lines(nodes: Sequence[Manifest], pods: Sequence[Manifest]) -> Iterator[s
         )
         return
     rows = [row for name in names for row in _rows(name, nodes, pods)]
-    yield from table(_HEADER, sorted(rows))
+    yield from table(_HEADER, sorted(rows), columns)
     yield ""
     for name in names:
         of_name = [row for row in rows if row[2] == name]
         devices, used, free = (sum(int(row[column]) for row in of_name) for column in (4, 5, 6))
-        yield f"{name}: {devices} devices, {used} used, {free} free for new pods"
+        yield f"{name}: {devices:,} devices, {used:,} used, {free:,} free for new pods"
+
+
+def gpu_document(nodes: Sequence[Manifest], pods: Sequence[Manifest]) -> list[dict[str, Any]]:
+    """Give the rows as -o json and yaml show them."""
+    names = sorted({name for node in nodes for name in amd_resources(node)})
+    keys = ("node", "product", "resource", "memory", "devices", "used", "free", "state", "heldBy")
+    numbers = ("devices", "used", "free")
+    return [
+        {key: int(text) if key in numbers else text for key, text in zip(keys, row, strict=True)}
+        for name in names
+        for row in sorted(_rows(name, nodes, pods))
+    ]
 
 
 def _rows(

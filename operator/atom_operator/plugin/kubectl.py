@@ -1,7 +1,7 @@
 """The user's kubectl as functions: their context, their rights, their flags.
 
 The plug-in has no API client of its own, so it can do what `kubectl` can and nothing else. Raises
-KubectlError with kubectl's own words.
+KubectlError in the words of kubectl_words.py.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+
+from atom_operator.plugin.kubectl_words import in_our_words
 
 _COMMAND_SECONDS = 60
 _FORWARDED = re.compile(r"127\.0\.0\.1:(\d+)")
@@ -46,7 +48,8 @@ class Kubectl:
                 f"{' '.join(arguments)}: no answer in {_COMMAND_SECONDS} s"
             ) from error
         if done.returncode:
-            raise KubectlError(done.stderr.strip() or f"{' '.join(arguments)} failed")
+            words = done.stderr.strip() or f"kubectl {' '.join(arguments)} failed"
+            raise KubectlError(in_our_words(words, self.namespace))
         return done.stdout
 
     def json(self, *arguments: str) -> dict[str, Any]:
@@ -73,9 +76,21 @@ class Kubectl:
         """The whole command line."""
         program = shutil.which("kubectl")
         if program is None:
-            raise KubectlError("kubectl is not in the PATH")
+            raise KubectlError(
+                "kubectl is not in the PATH; install it (https://kubernetes.io/docs/tasks/tools)"
+            )
         namespace = (f"--namespace={self.namespace}",) if self.namespace else ()
         return [program, *self.flags, *namespace, *arguments]
+
+    def names(self, kind: str) -> list[str]:
+        """Names of a kind, or of the kubeconfig's contexts; none where that cannot be told."""
+        try:
+            if kind == "contexts":
+                return self.text("config", "get-contexts", "--output=name").split()
+            found = self.text("get", kind, "--output=name").split()
+        except KubectlError:
+            return []
+        return [name.rpartition("/")[2] for name in found]
 
     @contextmanager
     def port_forward(self, target: str, port: int) -> Iterator[str]:
@@ -92,7 +107,8 @@ class Kubectl:
             found = _FORWARDED.search(process.stdout.readline())
             if found is None:
                 process.terminate()
-                raise KubectlError(process.stderr.read().strip() or f"{target} cannot be reached")
+                words = process.stderr.read().strip() or f"{target} cannot be reached"
+                raise KubectlError(in_our_words(words, self.namespace))
             yield f"http://127.0.0.1:{found.group(1)}"
         finally:
             process.terminate()

@@ -6,7 +6,10 @@ Everything is what the API server has; nothing is judged here that the operator 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
+
+from atom_operator.plugin.ages import age
 
 Object = Mapping[str, Any]
 _MARKS = {"True": "+", "False": "-", "Unknown": "?"}
@@ -16,16 +19,22 @@ _EVENTS = 8
 
 
 def status_lines(
-    parent: Object, children: Sequence[Object], events: Sequence[Object], drafts: str = ""
+    parent: Object,
+    children: Sequence[Object],
+    events: Sequence[Object],
+    drafts: str = "",
+    *,
+    now: datetime | None = None,
 ) -> Iterator[str]:
-    """The tree, its most important line first; drafts: what became of them, in words."""
+    """The tree, its most important line first; drafts: what became of them, in words. `now`: by
+    which events have an age."""
     metadata, status = parent["metadata"], parent.get("status") or {}
     yield f"AtomDeployment {metadata['namespace']}/{metadata['name']}{_stale(parent)}"
     yield from _branch("summary", list(_summary(parent, drafts)))
     yield from _branch("capacity", list(_capacity(status.get("capacity") or {})))
     yield from _branch("conditions", list(_conditions(status.get("conditions") or ())))
     yield from _branch("objects", list(_objects(children)))
-    yield from _branch("events", list(_events(events)), last=True)
+    yield from _branch("events", list(_events(events, now)), last=True)
 
 
 def _stale(parent: Object) -> str:
@@ -55,7 +64,8 @@ def _summary(parent: Object, drafts: str) -> Iterator[str]:
     if drafts:
         yield f"drafts    {drafts}"
     rollout = status.get("rollout")
-    if rollout:
+    # How the last one went says nothing about now.
+    if rollout and _condition(status, "Progressing").get("reason") != "Complete":
         yield f"rollout   {rollout['strategy']}: {rollout['reason']}"
 
 
@@ -103,6 +113,11 @@ def _objects(children: Sequence[Object]) -> Iterator[str]:
 
 def _progress(item: Object) -> str:
     status = item.get("status") or {}
+    if item["kind"] == "Job":
+        states = ("Complete", "Failed", "Suspended")
+        conditions = status.get("conditions") or ()
+        ended = [c["type"] for c in conditions if c["status"] == "True" and c["type"] in states]
+        return f"  {', '.join(ended).lower() or 'runs'}"
     if item["kind"] in ("Deployment", "LeaderWorkerSet"):
         wanted = (item.get("spec") or {}).get("replicas", 1)
         return f"  {status.get('readyReplicas', 0)} of {wanted} ready"
@@ -127,17 +142,54 @@ def _pod(pod: Object) -> str:
     return ", ".join(words)
 
 
-def _events(events: Sequence[Object]) -> Iterator[str]:
+def _events(events: Sequence[Object], now: datetime | None) -> Iterator[str]:
     ordered = sorted(events, key=_when)
     for event in ordered[-_EVENTS:]:
         count = event.get("count") or 1
         times = f" (x{count})" if count > 1 else ""
         about = event["involvedObject"]
         what = "" if about["kind"] == "AtomDeployment" else f"{about['kind']}/{about['name']}: "
-        yield f"{_when(event)} {event['type']} {event['reason']}{times}: {what}{event['message']}"
+        time = _when(event)
+        since = f"{age(time, now)} ago" if now is not None and time else time
+        yield f"{since:<8} {event['type']} {event['reason']}{times}: {what}{event['message']}"
 
 
 def _when(event: Object) -> str:
     return str(
         event.get("lastTimestamp") or event.get("eventTime") or event.get("firstTimestamp") or ""
     )
+
+
+def status_document(
+    parent: Object, children: Sequence[Object], events: Sequence[Object], drafts: str = ""
+) -> dict[str, Any]:
+    """Give the facts of the tree as -o json and yaml show them."""
+    metadata = parent["metadata"]
+    ordered = sorted(children, key=lambda one: (one["kind"], one["metadata"]["name"]))
+    return {
+        "namespace": metadata["namespace"],
+        "name": metadata["name"],
+        "model": ((parent.get("spec") or {}).get("model") or {}).get("source"),
+        "upToDate": not _stale(parent),
+        "status": dict(parent.get("status") or {}),
+        "drafts": drafts or None,
+        "objects": [
+            {
+                "kind": item["kind"],
+                "name": item["metadata"]["name"],
+                "state": _pod(item) if item["kind"] == "Pod" else _progress(item).strip() or None,
+            }
+            for item in ordered
+        ],
+        "events": [
+            {
+                "time": _when(event),
+                "type": event.get("type"),
+                "reason": event.get("reason"),
+                "about": f"{event['involvedObject']['kind']}/{event['involvedObject']['name']}",
+                "count": event.get("count") or 1,
+                "message": event.get("message"),
+            }
+            for event in sorted(events, key=_when)
+        ],
+    }

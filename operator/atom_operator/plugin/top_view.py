@@ -56,12 +56,22 @@ def parse(text: str) -> Look:
     return Look(values, buckets)
 
 
-def top_lines(samples: Sequence[Sample], seconds: float) -> Iterator[str]:
+def top_lines(
+    samples: Sequence[Sample], seconds: float, columns: int | None = None
+) -> Iterator[str]:
     """A row per pod, and one for all where there are several."""
+    yield from table(_HEADER, _rows(samples, seconds), columns)
+
+
+def top_document(samples: Sequence[Sample], seconds: float) -> list[dict[str, str]]:
+    """Give the rows as -o json and yaml show them."""
+    keys = [name.lower().replace("/s", "PerSecond").replace("-", "_") for name in _HEADER]
+    return [dict(zip(keys, row, strict=True)) for row in _rows(samples, seconds)]
+
+
+def _rows(samples: Sequence[Sample], seconds: float) -> list[tuple[str, ...]]:
     rows = [_row(sample, seconds) for sample in samples]
-    if len(samples) > 1:
-        rows.append(_total(samples, seconds))
-    yield from table(_HEADER, rows)
+    return [*rows, _total(samples, seconds)] if len(samples) > 1 else rows
 
 
 def kept_share(accepted: float, drafted: float) -> str:

@@ -27,7 +27,8 @@ def ended_verdict(observed: Observed, deployment: DeploymentState) -> Verdict | 
         return None
     newest = max(causes, key=lambda ended: (ended.at is not None, ended.at, ended.name))
     more = f" (and {len(causes) - 1} pods before it)" if len(causes) > 1 else ""
-    message = f"pod {newest.name} ended: {newest.message}{more}; its successor is not ready yet"
+    words = newest.message or "its containers ended without an error"
+    message = f"pod {newest.name} ended: {words}{more}; its successor is not ready yet"
     return Verdict(ConditionType.DEGRADED, "True", Reason.POD_ENDED, message)
 
 

@@ -82,17 +82,19 @@ def test_an_evicted_pod_is_told_until_its_successor_serves(
 ) -> None:
     small = [{"name": "tmp", "emptyDir": {"sizeLimit": "1Mi"}}]
     slow = quick_container()
-    slow["command"][2] = f"import time; time.sleep(8)\n{slow['command'][2]}"
+    slow["command"][2] = f"import time; time.sleep(20)\n{slow['command'][2]}"
     template = {"spec": {"containers": [slow], "volumes": small}}
     apply(cluster, image, template=template)
-    wait_ready(cluster)
+    wait_ready(cluster, seconds=180)
     (pod,) = pods(cluster, "Running")
     fill = "open('/tmp/much', 'wb').write(bytes(8 << 20))"
     cluster.kubectl("exec", pod, "--container=engine", "--", "python3", "-c", fill)
-    degraded = told(cluster, "Degraded", "PodEnded")
-    assert 'Evicted: Usage of EmptyDir volume "tmp" exceeds the limit "1Mi"' in degraded["message"]
-    wait_ready(cluster)
-    assert pods(cluster, "Failed") == [pod], "it stays, and counts in nothing"
+    words = 'Usage of EmptyDir volume "tmp" exceeds the limit "1Mi"'
+    cluster.wait("the kubelet's words", lambda: words in condition(cluster, "Degraded")["message"])
+    told(cluster, "Degraded", "PodEnded")
+    wait_ready(cluster, seconds=180)
+    phase = cluster.kubectl("get", pod, "--output=jsonpath={.status.phase}").stdout
+    assert phase in ("Failed", "Succeeded"), "it stays, and counts in nothing"
     told(cluster, "Degraded", "AsExpected")
     told(cluster, "ModelLoaded", "Loaded")
 
@@ -102,10 +104,10 @@ def test_a_rollout_goes_on_in_a_quota_that_its_own_pod_fills(
 ) -> None:
     quota(cluster, pods="1")
     apply(cluster, image)
-    wait_ready(cluster)
+    wait_ready(cluster, seconds=180)
     first = status(cluster)["revision"]
     apply(cluster, image, engine={"maxModelLen": 1024})
-    now = wait_ready(cluster)
+    now = wait_ready(cluster, seconds=180)
     assert now["revision"] != first
     assert now["rollout"]["strategy"] == "InPlace"
     assert "quota team has no room for 1 pods (1 of 1 used)" in now["rollout"]["reason"]
@@ -167,6 +169,6 @@ def test_a_download_that_hangs_or_is_refused_is_told_and_put_right(
         engine = quick_container(resources={"limits": {"cpu": "1"}})
         template = {"spec": {"containers": [engine]}}
         apply(cluster, image, **weights(jobs=fits, template=template))
-        wait_ready(cluster)
+        wait_ready(cluster, seconds=180)
     finally:
         cluster.kubectl("delete", "pv", f"weights-{cluster.namespace}", "--wait=false")

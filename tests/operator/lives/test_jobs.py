@@ -192,7 +192,7 @@ def _policy(world: World) -> None:
 
 
 REFUSALS = {
-    "quota": (_small_quota, "exceeded quota: team", {"resources": {"limits": {"memory": "1Gi"}}}),
+    "quota": (_small_quota, "exceeded quota: team", {"resources": {"limits": {"memory": "256Mi"}}}),
     "limit range": (_limit_range, "maximum cpu usage", {"resources": {"limits": {"cpu": "1"}}}),
     "policy": (_policy, "label owner is required", {}),
 }

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
-from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, POD, Manifest
+from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, EVENT, POD, Manifest
 from tests.support.builders_operator import KEY, NOW, cluster_with, condition, pod, reconciler
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_engines import FakeEngines
@@ -45,17 +46,39 @@ ENDS: dict[str, dict[str, Any]] = {
     "lost with its node": {"phase": "Failed", "reason": "NodeLost", "message": "node a is gone"},
     "out of pods": {"phase": "Failed", "reason": "OutOfpods", "message": "Node didn't have enough"},
     "completed": {"phase": "Succeeded", "reason": "Completed", "message": "it returned"},
+    "evicted, and ended in time": {
+        "phase": "Succeeded",
+        "conditions": [
+            {
+                "type": "DisruptionTarget",
+                "status": "True",
+                "reason": "TerminationByKubelet",
+                "message": 'Usage of EmptyDir volume "tmp" exceeds the limit "1Mi". ',
+            }
+        ],
+    },
     "past its deadline": {"phase": "Failed", "reason": "DeadlineExceeded", "message": "too long"},
 }
 
 
+def words(how: str) -> str:
+    """What is to be told of it."""
+    status = ENDS[how]
+    said = status if "reason" in status else status["conditions"][0]
+    return f"{said['reason']}: {said['message'].strip()}"
+
+
 def ended(how: str, at: datetime = NOW, name: str = "chat-0") -> Manifest:
     """A pod that ended so, whose last report says that it was ready or never was."""
-    status = {**ENDS[how], "podIP": "10.0.0.9", "startTime": stamp(at - timedelta(hours=1))}
+    status = {
+        **copy.deepcopy(ENDS[how]),
+        "podIP": "10.0.0.9",
+        "startTime": stamp(at - timedelta(hours=1)),
+    }
     manifest = pod(name, ready=False, **status)
     manifest["metadata"]["creationTimestamp"] = stamp(at - timedelta(hours=1))
     for item in manifest["status"]["conditions"]:
-        item["lastTransitionTime"] = stamp(at)
+        item.setdefault("lastTransitionTime", stamp(at))
     return manifest
 
 
@@ -99,10 +122,11 @@ async def test_why_a_replica_is_missing_is_told_until_its_successor_is_ready(how
     await reconciler(cluster).reconcile(KEY)
     degraded = condition(cluster, "Degraded")
     assert (degraded["status"], degraded["reason"]) == ("True", "PodEnded")
-    assert f"pod chat-0 ended: {ENDS[how]['reason']}: {ENDS[how]['message']}" in degraded["message"]
+    told = words(how)
+    assert f"pod chat-0 ended: {told}" in degraded["message"]
     assert condition(cluster, "Ready")["message"] == degraded["message"]
     events = [item for key, item in cluster.objects.items() if key[0].kind == "Event"]
-    assert any(ENDS[how]["message"] in item["message"] for item in events)
+    assert any(told in item["message"] for item in events)
 
     cluster.run_deployment_controller("chat")
     cluster.put_pod(successor(ready=True, at=NOW))
@@ -137,6 +161,31 @@ async def test_two_that_ended_together_are_told_until_both_are_replaced() -> Non
     )
     await reconciler(cluster).reconcile(KEY)
     assert "and 1 pods before it" in condition(cluster, "Degraded")["message"]
+
+
+async def test_of_a_pod_that_ended_well_when_it_was_evicted_an_event_has_the_words() -> None:
+    silent = ended("completed")
+    for name in ("reason", "message"):
+        del silent["status"][name]
+    cluster = await served(silent, successor(ready=False, at=NOW), ready=0)
+    event = {
+        "metadata": {"name": "e", "namespace": "default"},
+        "involvedObject": {"kind": "Pod", "name": "chat-0"},
+        "type": "Warning",
+        "reason": "Evicted",
+        "message": 'Usage of EmptyDir volume "tmp" exceeds the limit "1Mi". ',
+        "lastTimestamp": stamp(NOW),
+    }
+    await reconciler(cluster).reconcile(KEY)
+    assert "ended without an error" in condition(cluster, "Degraded")["message"]
+    cluster.create(EVENT, event)
+    await reconciler(cluster).reconcile(KEY)
+    assert 'Evicted: Usage of EmptyDir volume "tmp"' in condition(cluster, "Degraded")["message"]
+    cluster.run_deployment_controller("chat")
+    cluster.put_pod(successor(ready=True, at=NOW))
+    before = cluster.reads.count("list Event")
+    await reconciler(cluster).reconcile(KEY)
+    assert cluster.reads.count("list Event") == before, "at rest nothing is asked for"
 
 
 async def test_a_failing_successor_is_told_before_what_ended() -> None:

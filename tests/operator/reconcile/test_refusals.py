@@ -31,7 +31,7 @@ async def test_weights_that_do_not_fit_start_nothing_and_say_the_numbers() -> No
     fits = condition(cluster, "CapacityFits")
     assert (fits["status"], fits["reason"]) == ("False", "WeightsDoNotFit")
     # 70,553,706,496 parameters of two bytes, and 512 of a table for each of 131,072 positions
-    assert "134,635 MiB" in fits["message"]
+    assert "131.5 GiB" in fits["message"]
     assert "spec.accelerator.product" in fits["message"]
     assert cluster.names(DEPLOYMENT) == []
     ready = condition(cluster, "Ready")

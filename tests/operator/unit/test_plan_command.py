@@ -98,7 +98,7 @@ def test_the_memory_of_the_nodes_fills_in_for_a_missing_product(write: Any, caps
     assert main(["plan", "-f", manifest]) == 0
     assert "AcceleratorMemoryUnknown" in capsys.readouterr().out
     assert main(["plan", "-f", manifest, "--nodes", write("nodes.yaml", gpu_node("a"))]) == 0
-    assert "192Gi each" in capsys.readouterr().out
+    assert "192 GiB each" in capsys.readouterr().out
 
 
 def test_a_config_map_in_the_same_file_is_used(write: Any, capsys: Any) -> None:

@@ -55,12 +55,18 @@ def _end(manifest: Manifest) -> str:
     problem = _first_problem(status)
     if said and problem and _is_vague(status):
         return f"{said}; {problem}"
-    return said or problem or f"its phase is {status.get('phase')}"
+    return said or problem or ""
 
 
 def _said(status: Mapping[str, Any]) -> str:
-    """The pod's own reason and message, which the kubelet or a controller of nodes writes."""
-    reason, message = status.get("reason"), str(status.get("message") or "").strip()
+    """The pod's own reason and message, which the kubelet or a controller of nodes writes; of one
+    whose containers ended well in the grace that they were given only a condition has them."""
+    conditions = status.get("conditions") or ()
+    disrupted: Mapping[str, Any] = next(
+        (item for item in conditions if item["type"] == "DisruptionTarget"), {}
+    )
+    by = disrupted if disrupted.get("status") == "True" and not status.get("reason") else status
+    reason, message = by.get("reason"), str(by.get("message") or "").strip()
     return ": ".join(str(text) for text in (reason, message[:_MESSAGE_LIMIT]) if text)
 
 

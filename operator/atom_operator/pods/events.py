@@ -10,9 +10,11 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
-from atom_operator.cluster.pods.pod_state import time_of
+from atom_operator.pods.pod_state import time_of
 
 _REFUSED = "FailedCreate"
+# What kubelets and controllers of nodes write about a pod that they end.
+_ENDED_BY = ("Evicted", "Preempting", "NodeShutdown", "TaintManagerEviction", "NodeNotReady")
 
 
 def newest_refusal(
@@ -27,6 +29,16 @@ def newest_refusal(
     if after is not None and time < after:
         return None
     return str(newest.get("message") or "").removeprefix("Error creating: ").strip()
+
+
+def newest_warning(events: Iterable[Mapping[str, Any]]) -> str | None:
+    """Reason and words of the last warning about a pod that says who ended it."""
+    found = [(event_time(item), item) for item in events if item.get("reason") in _ENDED_BY]
+    told = [(time, item) for time, item in found if time is not None]
+    if not told:
+        return None
+    newest = max(told, key=lambda each: each[0])[1]
+    return f"{newest['reason']}: {str(newest.get('message') or '').strip()}"
 
 
 def event_time(event: Mapping[str, Any]) -> datetime | None:

@@ -1,0 +1,73 @@
+"""How a command's answer reaches the user: lines within the terminal's width, JSON, or YAML.
+
+Width is the terminal's, or COLUMNS where that is set; what goes into a file or a pipe is not
+wrapped. Knows nothing of what is said. Called by every command.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import yaml
+
+FORMATS = ("text", "json", "yaml")
+_LEAST_WIDTH = 20
+# Branches of a tree, marks and a label with two spaces after it: what comes next is the text.
+_STEM = re.compile(r"[│├└─ ]*")
+_LABEL = re.compile(r"(?:[-+?] )?\S+(?: \S+)*?\s{2,}|[-+?] |\d+\. ")
+
+
+def width() -> int | None:
+    """Columns of a line at most; None where lines may be as long as they are."""
+    if not os.environ.get("COLUMNS", "").isdigit() and not sys.stdout.isatty():
+        return None
+    return max(_LEAST_WIDTH, shutil.get_terminal_size().columns)
+
+
+def show(lines: Iterable[str]) -> None:
+    """Print lines for people."""
+    columns = width()
+    for line in lines:
+        for part in wrapped(line, columns):
+            print(part)
+
+
+def show_document(document: Any, output: str) -> None:
+    """Print an answer for programs."""
+    if output == "yaml":
+        print(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), end="")
+    else:
+        print(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def wrapped(line: str, columns: int | None) -> Iterator[str]:
+    """A line in parts of at most so many columns; a tree's stems go on, text is hung below its
+    beginning."""
+    if columns is None or len(line) <= columns:
+        yield line
+        return
+    stem = _STEM.match(line)
+    assert stem is not None
+    rest = line[stem.end() :]
+    label = _LABEL.match(rest)
+    hang = len(label.group(0)) if label else 2
+    going_on = stem.group(0).replace("├─", "│ ").replace("└─", "  ")
+    indent = going_on + " " * hang
+    if len(indent) > columns // 2:
+        indent = going_on[: columns // 4] + "  "
+    yield from textwrap.wrap(
+        line,
+        columns,
+        subsequent_indent=indent,
+        drop_whitespace=True,
+        break_long_words=True,
+        break_on_hyphens=False,
+        replace_whitespace=False,
+    )

@@ -1,0 +1,73 @@
+"""`chat` and `logs` on the terminal, and as documents: what is asked, answered and written.
+
+Called by the commands.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+
+import yaml
+
+from atom_operator.plugin.chat import Message, Model, converse
+
+# kubectl's --prefix: [pod/NAME/CONTAINER] TEXT
+_PREFIXED = re.compile(r"\[pod/([^/\]]+)/([^\]]+)\] ?(.*)")
+
+
+def talk(url: str, options: argparse.Namespace) -> None:
+    """Ask what the user asks until the end of input; documents have a whole answer each."""
+    questions = iter([options.message] if options.message else [])
+    read: Callable[[], str | None] = (
+        _ask if options.message is None else lambda: next(questions, None)
+    )
+    model = Model(url, os.environ.get("ATOM_API_KEY"))
+    if options.output == "text":
+        converse(model, read, _write, options.max_tokens)
+        return
+    name, messages = model.name(), list[Message]()
+    while (question := read()) is not None:
+        messages.append({"role": "user", "content": question})
+        pieces = list(model.answer(name, messages, options.max_tokens))
+        answer = "".join(piece.text for piece in pieces if not piece.is_reasoning)
+        reasoning = "".join(piece.text for piece in pieces if piece.is_reasoning)
+        messages.append({"role": "assistant", "content": answer})
+        found = {"model": name, "question": question, "answer": answer}
+        _document({**found, **({"reasoning": reasoning} if reasoning else {})}, options.output)
+
+
+def log_documents(command: list[str], output: str) -> int:
+    """Lines of kubectl's logs as documents, one a line; kubectl's exit status."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, encoding="utf-8") as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            match = _PREFIXED.match(line.rstrip("\n"))
+            pod, container, text = match.groups() if match else (None, None, line.rstrip("\n"))
+            _document({"pod": pod, "container": container, "message": text}, output)
+    return process.returncode
+
+
+def _document(document: dict[str, object], output: str) -> None:
+    if output == "yaml":
+        text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, explicit_start=True)
+        print(text, end="", flush=True)
+    else:
+        print(json.dumps(document, ensure_ascii=False), flush=True)
+
+
+def _ask() -> str | None:
+    """A line of the user's; None at the end of input, or when it is left empty."""
+    try:
+        return input("> " if sys.stdin.isatty() else "").strip() or None
+    except EOFError:
+        return None
+
+
+def _write(text: str) -> None:
+    print(text, end="", flush=True)

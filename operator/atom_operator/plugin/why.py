@@ -1,0 +1,232 @@
+"""Why an AtomDeployment is not ready: all causes that the cluster tells of, first ones first. Pure.
+
+Reads what kubectl can read: conditions, pods, quotas and the Events of all objects between the
+AtomDeployment and its containers. Nothing is judged anew; each cause keeps the
+words of the one who refused it, and gets what a user can do next (why_remedies.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import IntEnum
+from typing import Any
+
+from atom_operator.domain import Manifest
+from atom_operator.plugin.why_remedies import remedy
+from atom_operator.pods.events import event_time
+from atom_operator.pods.pod_state import ended_pod, has_ended, pod_state
+
+Object = Mapping[str, Any]
+# What an Event says is gone an hour later at the latest; one that does not come again is over.
+_STILL = timedelta(minutes=15)
+_CONTROLLERS = ("LeaderWorkerSet", "Deployment", "StatefulSet", "ReplicaSet", "Job")
+
+
+class Rank(IntEnum):
+    """How close to the cause: nothing below it goes on before it is put right."""
+
+    SPEC = 0  # not accepted, or does not fit
+    REFUSED = 1  # objects or pods that the API server refuses
+    NO_NODE = 2
+    NOT_STARTED = 3  # volumes, images, configuration
+    FAILED = 4  # containers that end, pods that ended
+    NOT_READY = 5  # it runs and does not serve yet
+    FOLLOWS = 6  # what the operator and controllers say of all that
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One thing that stands in the way, as its source says it."""
+
+    rank: Rank
+    about: str  # kind/name
+    reason: str
+    message: str
+    since: datetime | None = None
+    count: int = 1
+    next_steps: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was read of the cluster for one AtomDeployment."""
+
+    parent: Object
+    objects: Sequence[Object] = ()  # controllers, pods and Jobs with their kinds
+    events: Sequence[Object] = ()
+    quotas: Sequence[Object] = ()
+    now: datetime = field(default_factory=lambda: datetime.now().astimezone())
+
+
+_OF_EVENTS: Mapping[str, Rank] = {
+    "FailedCreate": Rank.REFUSED,
+    "FailedScheduling": Rank.NO_NODE,
+    "FailedMount": Rank.NOT_STARTED,
+    "FailedAttachVolume": Rank.NOT_STARTED,
+    "FailedBinding": Rank.NOT_STARTED,
+    "ProvisioningFailed": Rank.NOT_STARTED,
+    "FailedCreatePodSandBox": Rank.NOT_STARTED,
+    "Failed": Rank.NOT_STARTED,
+    "InspectFailed": Rank.NOT_STARTED,
+    "Evicted": Rank.FAILED,
+    "UnexpectedAdmissionError": Rank.FAILED,
+    "Preempted": Rank.FAILED,
+    "OOMKilling": Rank.FAILED,
+    "BackoffLimitExceeded": Rank.FAILED,
+    "DeadlineExceeded": Rank.FAILED,
+    "BackOff": Rank.FAILED,
+    "Unhealthy": Rank.NOT_READY,
+}
+_OF_CONDITIONS = ("Accepted", "CapacityFits", "Scheduled", "ModelLoaded", "Progressing", "Degraded")
+_BAD_IF_TRUE = ("Degraded", "CapacityLimited")
+
+
+def causes(seen: Seen) -> list[Cause]:
+    """Every cause once, most causal first; none of an AtomDeployment that is as it should be."""
+    found = [
+        *_of_parent(seen.parent),
+        *_of_pods(seen.objects),
+        *_of_events(seen),
+        *_of_controllers(seen.objects),
+    ]
+    if any("exceeded quota" in cause.message for cause in found):
+        found += _of_quotas(seen.quotas)
+    told: dict[tuple[str, str], Cause] = {}
+    for cause in sorted(found, key=_order):
+        told.setdefault((cause.about, cause.message), cause)
+    return [_with_next(cause, seen.parent["metadata"]) for cause in _without_echoes(told.values())]
+
+
+def _order(cause: Cause) -> tuple[Rank, bool, str, str]:
+    """What a quota holds explains the refusals before it."""
+    is_quota = cause.about.startswith("ResourceQuota/")
+    return cause.rank, is_quota, cause.about, cause.reason
+
+
+def is_ready(parent: Object) -> bool:
+    """Whether its latest generation is Ready."""
+    condition = _condition(parent, "Ready")
+    seen = (parent.get("status") or {}).get("observedGeneration")
+    return condition.get("status") == "True" and seen == parent["metadata"].get("generation")
+
+
+def _condition(parent: Object, kind: str) -> Object:
+    conditions = (parent.get("status") or {}).get("conditions") or ()
+    return next((item for item in conditions if item["type"] == kind), {})
+
+
+def _of_parent(parent: Object) -> Iterator[Cause]:
+    name = f"AtomDeployment/{parent['metadata']['name']}"
+    if not (parent.get("status") or {}).get("conditions"):
+        words = "no operator has looked at it yet"
+        yield Cause(Rank.SPEC, name, "NotSeen", words)
+        return
+    for kind in _OF_CONDITIONS:
+        item = _condition(parent, kind)
+        bad = "True" if kind in _BAD_IF_TRUE else "False"
+        if item.get("status") != bad or item.get("reason") in ("Complete", "NoPods"):
+            continue
+        rank = Rank.SPEC if kind in ("Accepted", "CapacityFits") else Rank.FOLLOWS
+        yield Cause(rank, name, f"{kind}={bad} {item['reason']}", item["message"], _since(item))
+
+
+def _since(item: Object) -> datetime | None:
+    return event_time({"lastTimestamp": item.get("lastTransitionTime")})
+
+
+def _of_pods(objects: Iterable[Object]) -> Iterator[Cause]:
+    for pod in objects:
+        if pod.get("kind") != "Pod" or pod["metadata"].get("deletionTimestamp"):
+            continue
+        yield from _of_pod(dict(pod))
+
+
+def _of_pod(pod: Manifest) -> Iterator[Cause]:
+    about = f"Pod/{pod['metadata']['name']}"
+    if has_ended(pod):
+        ended = ended_pod(pod)
+        if (pod.get("status") or {}).get("phase") == "Failed":
+            yield Cause(Rank.FAILED, about, "Ended", ended.message, ended.at)
+        return
+    state = pod_state(pod)
+    if state.unschedulable_message is not None:
+        words = state.unschedulable_message
+        yield Cause(Rank.NO_NODE, about, "Unschedulable", words, state.created_at)
+    elif state.problem is not None:
+        waits = " waits: " in state.problem and "CrashLoopBackOff" not in state.problem
+        rank = Rank.NOT_STARTED if waits else Rank.FAILED
+        yield Cause(rank, about, "ContainerNotReady", state.problem, None, max(1, state.restarts))
+
+
+def _of_events(seen: Seen) -> Iterator[Cause]:
+    """Warnings that still come about objects that are still there, the newest of each sort."""
+    known = {(item.get("kind"), item["metadata"]["name"]) for item in seen.objects}
+    done = {
+        ("Pod", item["metadata"]["name"])
+        for item in seen.objects
+        if item.get("kind") == "Pod" and pod_state(dict(item)).ready
+    }
+    newest: dict[tuple[str, str, str], tuple[datetime, Object]] = {}
+    for event in seen.events:
+        about, time = event.get("involvedObject") or {}, event_time(event)
+        kind, name, reason = about.get("kind"), about.get("name"), event.get("reason")
+        if event.get("type") != "Warning" or reason not in _OF_EVENTS or time is None:
+            continue
+        if (kind, name) not in known or (kind, name) in done or seen.now - time > _STILL:
+            continue
+        key = (str(kind), str(name), str(reason))
+        if key not in newest or newest[key][0] < time:
+            newest[key] = (time, event)
+    for (kind, name, reason), (time, event) in newest.items():
+        words = str(event.get("message") or "").removeprefix("Error creating: ").strip()
+        count = int(event.get("count") or (event.get("series") or {}).get("count") or 1)
+        yield Cause(_OF_EVENTS[reason], f"{kind}/{name}", reason, words, time, count)
+
+
+def _of_controllers(objects: Iterable[Object]) -> Iterator[Cause]:
+    for item in objects:
+        if item.get("kind") not in _CONTROLLERS:
+            continue
+        about = f"{item['kind']}/{item['metadata']['name']}"
+        for condition in (item.get("status") or {}).get("conditions") or ():
+            kind, status = condition.get("type"), condition.get("status")
+            reason, words = str(condition.get("reason")), str(condition.get("message"))
+            if (kind, status) == ("ReplicaFailure", "True"):
+                yield Cause(Rank.REFUSED, about, reason, words, _since(condition))
+            elif (kind, status) in (("Progressing", "False"), ("Failed", "True")):
+                yield Cause(Rank.FOLLOWS, about, reason, words, _since(condition))
+
+
+def _of_quotas(quotas: Iterable[Object]) -> Iterator[Cause]:
+    for quota in quotas:
+        status = quota.get("status") or {}
+        hard, used = status.get("hard") or {}, status.get("used") or {}
+        rows = [f"{name} {used.get(name, '0')} of {hard[name]}" for name in sorted(hard)]
+        about = f"ResourceQuota/{quota['metadata']['name']}"
+        yield Cause(Rank.REFUSED, about, "Used", ", ".join(rows))
+
+
+def _without_echoes(found: Iterable[Cause]) -> Iterator[Cause]:
+    """Without what only repeats the words of a cause before it."""
+    said: list[str] = []
+    for cause in found:
+        core = _core(cause.message)
+        if any(core in before for before in said):
+            continue
+        said.append(core)
+        yield cause
+
+
+def _core(words: str) -> str:
+    """The words without the name of the pod that was to be made, which each try has anew."""
+    return words.partition("forbidden: ")[2] or words
+
+
+def _with_next(cause: Cause, owner: Object) -> Cause:
+    words = f"{cause.reason}: {cause.message}"
+    steps = remedy(cause.about, words, str(owner["name"]), str(owner.get("namespace")))
+    return Cause(
+        cause.rank, cause.about, cause.reason, cause.message, cause.since, cause.count, steps
+    )

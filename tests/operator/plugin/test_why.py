@@ -1,0 +1,194 @@
+"""`kubectl atom why` begins with the cause, in the words of the one who refused it, and says what
+to do next: shown on what goes wrong beside a cluster's controllers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from atom_operator.domain import (
+    ATOM_DEPLOYMENT,
+    DEPLOYMENT,
+    EVENT,
+    JOB,
+    POD,
+    VOLUME_CLAIM,
+    Manifest,
+)
+from atom_operator.integration_values import Site
+from atom_operator.kinds import LEADER_WORKER_SET
+from atom_operator.plugin.output import wrapped
+from atom_operator.plugin.why import Seen, causes
+from atom_operator.plugin.why_view import why_document, why_lines
+from tests.support.builders_operator import atom_deployment, gpu_node
+from tests.support.in_memory_cluster.cluster import InMemoryCluster
+from tests.support.in_memory_cluster.kinds import (
+    LIMIT_RANGE,
+    REPLICA_SET,
+    RESOURCE_QUOTA,
+    STATEFUL_SET,
+)
+from tests.support.in_memory_cluster.operator_client import OperatorClient
+
+SITE = Site(engine_tensor_parallel=16, engine_multi_node=True)
+GPU: dict[str, Any] = {"model": {"source": "hf://Qwen/Qwen3-8B"}}
+GPU |= {"accelerator": {"type": "amd", "product": "MI300X"}}
+HUB: dict[str, Any] = {
+    "model": {"source": "hf://Qwen/Qwen3-0.6B", "revision": "v1"},
+    "cache": {"weights": {"claim": "models"}},
+    "accelerator": {"type": "cpu", "memory": "16Gi"},
+}
+_KINDS = (DEPLOYMENT, REPLICA_SET, STATEFUL_SET, LEADER_WORKER_SET, JOB, POD)
+
+
+class World:
+    def __init__(self, **spec: Any) -> None:
+        self.cluster = InMemoryCluster(nodes=[gpu_node("a"), gpu_node("b")])
+        self.spec = spec
+        self.operator = OperatorClient(self.cluster, site=SITE)
+
+    def start(self) -> None:
+        self.cluster.api.create(ATOM_DEPLOYMENT, atom_deployment(**self.spec))
+        self.cluster.advance(150)
+
+    def seen(self) -> Seen:
+        state = self.cluster.state
+        objects = [{**item, "kind": kind.kind} for kind in _KINDS for item in state.all(kind)]
+        parent = self.cluster.api.find(ATOM_DEPLOYMENT, "chat")
+        return Seen(parent, objects, state.all(EVENT), state.all(RESOURCE_QUOTA), state.now())
+
+    def create(self, kind: Any, name: str, **spec: Any) -> None:
+        self.cluster.state.create(kind, {"metadata": {"name": name}, "spec": spec})
+
+
+def quota(**hard: str) -> Callable[[World], None]:
+    named = {name.replace("_", "."): value for name, value in hard.items()}
+    return lambda world: world.create(RESOURCE_QUOTA, "team", hard=named)
+
+
+def limits(world: World) -> None:
+    world.create(LIMIT_RANGE, "limits", limits=[{"type": "Container", "max": {"cpu": "100m"}}])
+
+
+def policy(world: World) -> None:
+    def refuse(kind: Any, _item: Manifest) -> str | None:
+        return "label owner is required" if kind == POD else None
+
+    world.cluster.state.policies.append(refuse)
+
+
+def nothing(_world: World) -> None:
+    pass
+
+
+# What goes wrong: the spec, who stands in the way, the first cause and what to do next.
+LIVES: dict[str, tuple[dict[str, Any], Callable[[World], None], tuple[str, str, str]]] = {
+    "not accepted": (
+        {"engine": {"maxModelLen": 4096}},
+        nothing,
+        ("AtomDeployment/chat", "Accepted=False", ""),
+    ),
+    "too large": (
+        {**GPU, "model": {"source": "hf://meta-llama/Llama-3.1-405B-Instruct"}},
+        nothing,
+        ("AtomDeployment/chat", "CapacityFits=False", ""),
+    ),
+    "quota of a Deployment": (
+        {},
+        quota(pods="0"),
+        ("/chat", "exceeded quota: team", "describe quota team"),
+    ),
+    "quota of a Job": (HUB, quota(pods="0"), ("Job/", "exceeded quota: team", "spec.jobs.temp")),
+    "quota of a group": (
+        {"parallelism": {"tensor": 2, "nodes": 2}},
+        quota(pods="1"),
+        ("StatefulSet/chat-0", "exceeded quota: team", "describe quota team"),
+    ),
+    "limit range": ({}, limits, ("/chat", "maximum cpu usage", "LimitRange")),
+    "policy": ({}, policy, ("/chat", "label owner is required", "spec.template.metadata")),
+    "no device": (
+        {**GPU, "parallelism": {"tensor": 8}, "replicas": 3},
+        nothing,
+        ("Pod/chat-", "Insufficient amd.com/gpu", "kubectl atom gpus"),
+    ),
+    "no such node": (
+        {"template": {"spec": {"nodeSelector": {"disk": "none"}}}},
+        nothing,
+        ("Pod/chat-", "node affinity/selector", "show-labels"),
+    ),
+    "image": (
+        {"engine": {"image": "registry.test/atom:typo"}},
+        nothing,
+        ("Pod/chat-", "ImagePullBackOff", "spec.engine.image"),
+    ),
+    "image of a Job": (
+        {**HUB, "engine": {"image": "registry.test/atom:typo"}},
+        nothing,
+        ("Pod/atom-weights-", "ImagePullBackOff", "spec.engine.image"),
+    ),
+    "crash": (
+        {"engine": {"image": "registry.test/atom:bad"}},
+        nothing,
+        ("Pod/chat-", "no such model", "kubectl atom logs chat -p"),
+    ),
+}
+
+
+@pytest.fixture(params=LIVES)
+def life(request: pytest.FixtureRequest) -> Iterator[tuple[World, tuple[str, str, str]]]:
+    spec, prepare, expected = LIVES[request.param]
+    world = World(**spec)
+    if spec.get("cache"):
+        world.create(VOLUME_CLAIM, "models", accessModes=["ReadWriteMany"])
+    prepare(world)
+    world.start()
+    yield world, expected
+    world.operator.close()
+
+
+def test_the_first_cause_is_the_one_to_begin_with(
+    life: tuple[World, tuple[str, str, str]],
+) -> None:
+    world, (about, words, step) = life
+    seen = world.seen()
+    found = causes(seen)
+    first = found[0]
+    assert about in first.about, found
+    assert words in f"{first.reason}: {first.message}"
+    assert step in " ".join(first.next_steps)
+    messages = [cause.message for cause in found]
+    assert len(messages) == len(set(messages))
+    lines = list(why_lines(seen, found))
+    assert lines[0].startswith("AtomDeployment default/chat is not ready")
+    assert all(len(part) <= 60 for line in lines for part in wrapped(line, 60))
+    document = why_document(seen, found)
+    assert document["ready"] is False
+    assert document["causes"][0]["message"] == first.message
+
+
+def test_of_what_serves_nothing_stands_in_the_way() -> None:
+    world = World()
+    world.start()
+    seen = world.seen()
+    assert causes(seen) == []
+    assert list(why_lines(seen, [])) == ["AtomDeployment default/chat is ready"]
+    world.operator.close()
+
+
+def test_what_is_mended_is_no_cause_any_more() -> None:
+    world = World(engine={"image": "registry.test/atom:typo"})
+    world.start()
+    assert causes(world.seen())
+    world.cluster.api.change_spec(ATOM_DEPLOYMENT, "chat", engine={"image": "registry.test/atom:1"})
+    world.cluster.advance(300)
+    assert causes(world.seen()) == []
+    world.operator.close()
+
+
+def test_before_an_operator_has_looked_that_is_the_cause() -> None:
+    parent = atom_deployment()
+    (cause,) = causes(Seen(parent))
+    assert cause.reason == "NotSeen"
+    assert "app.kubernetes.io/name=atom-operator" in " ".join(cause.next_steps)
