@@ -77,6 +77,7 @@ def pods(cluster: LiveCluster, phase: str) -> list[str]:
     return listed.stdout.split()
 
 
+@pytest.mark.slow
 def test_an_evicted_pod_is_told_until_its_successor_serves(
     cluster: LiveCluster, image: str
 ) -> None:
@@ -146,6 +147,7 @@ def claim(cluster: LiveCluster) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_download_that_hangs_or_is_refused_is_told_and_put_right(
     cluster: LiveCluster, image: str
 ) -> None:
