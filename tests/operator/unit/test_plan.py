@@ -78,7 +78,7 @@ def test_capacity_of_qwen3_8b_on_mi300x_by_hand() -> None:
     assert capacity.num_blocks == left // (16 * token_bytes)
     assert capacity.max_sequences == capacity.num_blocks // (40_960 // 16)
     assert capacity.concurrency[0].context_tokens == 1024
-    assert "sequences of 40960 tokens" in verdict.message
+    assert "sequences of 40,960 tokens" in verdict.message
 
 
 def test_everything_is_float32_on_a_cpu() -> None:
