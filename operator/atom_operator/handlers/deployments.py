@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import threading
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -35,6 +36,7 @@ _IDLE_SECONDS = 1.0
 _FIRST_PAUSE_SECONDS = 1.0
 _LAST_PAUSE_SECONDS = 30.0
 _WELL_SECONDS = 60.0  # who ran so long begins with short pauses again
+_END_SECONDS = 2.0  # for kopf to close its connections
 _SERVED_SECONDS = 2.0  # between two looks for the CRD
 
 
@@ -171,9 +173,10 @@ class DeploymentHandlers:
             await asyncio.sleep(_SERVED_SECONDS)
 
     async def _operate(self) -> None:
-        """kopf's operator in a thread; a cancellation only tells it to stop, and waits for nothing:
-        what it still says is not heard."""
+        """kopf's operator in a thread. A cancellation tells it to stop; what it still says is not
+        heard, and a thread that does not end in time is left behind."""
         ours, theirs = asyncio.get_running_loop(), asyncio.new_event_loop()
+        ended: asyncio.Future[Exception | None] = ours.create_future()
         stop, is_heard = asyncio.Event(), True
 
         def hear(event: DeploymentEvent) -> None:
@@ -183,31 +186,41 @@ class DeploymentHandlers:
         def tell(event: DeploymentEvent) -> None:
             ours.call_soon_threadsafe(hear, event)
 
-        memo = _Memo(tell, self._login, stop)
-        ended = ours.run_in_executor(None, self._in_thread, theirs, memo)
-        ended.add_done_callback(lambda done: done.cancelled() or done.exception())
+        def work() -> None:
+            failure = self._in_thread(theirs, _Memo(tell, self._login, stop))
+            with contextlib.suppress(RuntimeError):  # left behind, and our loop is closed
+                ours.call_soon_threadsafe(ended.set_result, failure)
+
+        threading.Thread(target=work, name="kopf", daemon=True).start()
         try:
-            await asyncio.shield(ended)
+            failure = await asyncio.shield(ended)
         finally:
             is_heard = False
             with contextlib.suppress(RuntimeError):  # it has ended, and its loop is closed
                 theirs.call_soon_threadsafe(stop.set)
+            await asyncio.wait([ended], timeout=_END_SECONDS)
+        if failure is not None:
+            raise failure
 
-    def _in_thread(self, loop: asyncio.AbstractEventLoop, memo: _Memo) -> None:
-        with asyncio.Runner(loop_factory=lambda: loop) as runner:
-            runner.run(
-                kopf.operator(
-                    registry=deployment_registry(),
-                    settings=self._settings(),
-                    memo=memo,
-                    stop_flag=memo.stop,
-                    standalone=True,
-                    clusterwide=not self._namespaces,
-                    namespaces=self._namespaces,
-                    # Otherwise kopf asks for the user's name, and a container's has none.
-                    identity=cast("Any", socket.gethostname()),
-                )
-            )
+    def _in_thread(self, loop: asyncio.AbstractEventLoop, memo: _Memo) -> Exception | None:
+        """Run until `memo.stop` is set, or kopf fails: then what it raised."""
+        operator = kopf.operator(
+            registry=deployment_registry(),
+            settings=self._settings(),
+            memo=memo,
+            stop_flag=memo.stop,
+            standalone=True,
+            clusterwide=not self._namespaces,
+            namespaces=self._namespaces,
+            # Otherwise kopf asks for the user's name, and a container's has none.
+            identity=cast("Any", socket.gethostname()),
+        )
+        try:
+            with asyncio.Runner(loop_factory=lambda: loop) as runner:
+                runner.run(operator)
+        except (Exception, asyncio.CancelledError) as error:
+            return error if isinstance(error, Exception) else None
+        return None
 
 
 class _NoProgress(kopf.ProgressStorage):
