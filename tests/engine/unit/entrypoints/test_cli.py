@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -311,3 +312,12 @@ def test_one_answer_is_printed_alone_and_a_failed_one_is_an_error() -> None:
     assert out.getvalue() == "a\n"
     with pytest.raises(EngineDeadError, match="could not answer"):
         print_in_order(iter([(0, output("", reason=FinishReason.ERROR))]), 1, out)
+
+
+def test_the_folder_of_downloads_is_where_the_hub_keeps_models(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", "before")
+    words = ["generate", "--model", str(tmp_path / "none"), "--prompt", "a"]
+    assert main([*words, "--download-dir", str(tmp_path)]) == 1
+    assert os.environ["HF_HUB_CACHE"] == str(tmp_path)

@@ -14,6 +14,7 @@ from atom.entrypoints.flags.engine_args import options_from_args
 from atom.entrypoints.serve import server_options
 from atom.entrypoints.server.server_options import ServerOptions
 from atom.errors import ConfigError
+from atom.model_engine.front.input_output_processor import InputOutputProcessor
 from tests.support.front_half import write_model_folder
 
 PARSER = build_parser()
@@ -273,3 +274,38 @@ def test_help_says_the_kind_of_each_value() -> None:
 def test_help_says_what_runs_it() -> None:
     assert "NVIDIA" in PARSER.format_help()
     assert "CPU" in PARSER.format_help()
+
+
+# ---- what goes with the checkpoint --------------------------------------------------------------
+
+
+def test_another_tokenizer_is_read_from_its_folder(tmp_path: Path) -> None:
+    write_model_folder(tmp_path / "m")
+    write_model_folder(tmp_path / "t")
+    (tmp_path / "m" / "tokenizer.json").unlink()
+    config = build_config(engine(str(tmp_path / "m"), "--tokenizer", str(tmp_path / "t")))
+    assert config.model.tokenizer_path == tmp_path / "t"
+    processor = InputOutputProcessor(config)
+    assert processor.inputs.tokenize("ab")
+    assert processor.render_chat([{"role": "user", "content": "hi"}])
+    own = build_config(engine(str(tmp_path / "t")))
+    assert own.model.tokenizer_path == own.model.path
+
+
+def test_the_method_of_a_quantised_checkpoint_may_be_named_and_no_other(tmp_path: Path) -> None:
+    write_model_folder(tmp_path)
+    file = tmp_path / "config.json"
+    plain = json.loads(file.read_text())
+    with pytest.raises(ConfigError, match="is a plain checkpoint, which is stored as fp8"):
+        build_config(engine(str(tmp_path), "--quantization", "awq"))
+    quantised = {
+        "quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128],
+    }  # fmt: skip
+    file.write_text(json.dumps(plain | {"quantization_config": quantised}))
+    as_it_is = build_config(engine(str(tmp_path))).model.facts.quantization
+    assert as_it_is is not None
+    for name in ("fp8", "fp8_marlin"):
+        facts = build_config(engine(str(tmp_path), "--quantization", name)).model.facts
+        assert facts.quantization == as_it_is
+    with pytest.raises(ConfigError, match="is quantised already"):
+        build_config(engine(str(tmp_path), "--quantization", "awq"))
