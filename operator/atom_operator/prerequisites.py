@@ -6,7 +6,7 @@ made by the reconciler. Called by the Decider.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from atom_operator.cluster.port import ClusterPort
 from atom_operator.constants import LABEL_LEARNED, Reason
 from atom_operator.domain import (
     CONFIG_MAP,
+    DEPLOYMENT,
     SERVICE_ACCOUNT,
     VOLUME_CLAIM,
     ChildKey,
@@ -36,8 +37,11 @@ from atom_operator.integration_values import Site
 from atom_operator.kinds import GATEWAY, HTTP_ROUTE, Kind
 from atom_operator.plan.claims import (
     access_modes,
+    also_mounted_by,
+    also_on_port,
     claim_problem,
     claims_of,
+    host_ports,
     is_for_one_node,
     is_for_one_pod,
     mounted_claims,
@@ -124,6 +128,37 @@ async def check_claims(port: ClusterPort, fleet: FleetReader, plan: Plan) -> Fie
         if problem is not None:
             return problem
     return None
+
+
+async def asked_by_others(
+    port: ClusterPort, fleet: FleetReader, key: ObjectKey, pod_spec: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """What other AtomDeployments' pods ask for too, and cannot have beside these, in words."""
+    claims, ports = mounted_claims(pod_spec), host_ports(pod_spec)
+    if not claims and not ports:
+        return ()
+    workloads = await port.list_children(DEPLOYMENT)
+    found = []
+    for name in claims:
+        others = also_mounted_by(key, name, workloads)
+        modes = access_modes(await port.get(VOLUME_CLAIM, key.namespace, name) if others else None)
+        nodes = await fleet.nodes() if is_for_one_node(modes) else None
+        if is_for_one_node(modes) and (nodes is None or len(nodes) != 1 or is_for_one_pod(modes)):
+            where, kind = "pod" if is_for_one_pod(modes) else "node", ", ".join(sorted(modes))
+            found.append(
+                f"claim {name} ({kind}) is mounted by {_names(others)} too, and one {where} can "
+                "mount it; give each a claim, or use one that is ReadWriteMany"
+            )
+    for number, other in also_on_port(key, pod_spec, workloads):
+        found.append(
+            f"host port {number} is asked for by {_names([other])} too, and no node takes pods of "
+            "both; give each a port of its own"
+        )
+    return tuple(found)
+
+
+def _names(keys: Iterable[ObjectKey]) -> str:
+    return ", ".join("/".join(key) for key in keys)
 
 
 async def account_secrets(

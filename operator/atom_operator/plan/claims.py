@@ -6,12 +6,12 @@ there: a second pod elsewhere would stay in ContainerCreating for ever.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from atom_operator.constants import Reason
-from atom_operator.domain import FieldProblem, Plan
+from atom_operator.constants import LABEL_DEPLOYMENT, Reason
+from atom_operator.domain import FieldProblem, Manifest, ObjectKey, Plan
 
 _SHARED_MODES = {"ReadWriteMany", "ReadOnlyMany"}
 _ONE_POD_MODE = "ReadWriteOncePod"
@@ -111,3 +111,48 @@ def _most_pods(plan: Plan) -> int:
 def _is_on_one_host(template: Mapping[str, Any] | None) -> bool:
     spec: Any = (template or {}).get("spec") or {}
     return bool((spec.get("nodeSelector") or {}).get(_HOST_LABEL))
+
+
+def also_mounted_by(
+    key: ObjectKey, claim: str, workloads: Iterable[Manifest]
+) -> tuple[ObjectKey, ...]:
+    """The other AtomDeployments of a namespace whose pods mount a claim."""
+    return tuple(
+        other
+        for other, pod_spec in _pods_of_others(key, workloads)
+        if other.namespace == key.namespace and claim in mounted_claims(pod_spec)
+    )
+
+
+def also_on_port(
+    key: ObjectKey, pod_spec: Mapping[str, Any], workloads: Iterable[Manifest]
+) -> tuple[tuple[int, ObjectKey], ...]:
+    """The ports of the host that pods with this spec and those of other AtomDeployments ask for."""
+    ours = host_ports(pod_spec)
+    return tuple(
+        (port, other)
+        for other, theirs in _pods_of_others(key, workloads)
+        for port in sorted(ours & host_ports(theirs))
+    )
+
+
+def host_ports(pod_spec: Mapping[str, Any]) -> frozenset[int]:
+    """The ports of its node that a pod takes."""
+    on_host = bool(pod_spec.get("hostNetwork"))
+    found = (
+        port.get("hostPort") or (port.get("containerPort") if on_host else None)
+        for container in pod_spec.get("containers") or ()
+        for port in container.get("ports") or ()
+    )
+    return frozenset(port for port in found if isinstance(port, int))
+
+
+def _pods_of_others(
+    key: ObjectKey, workloads: Iterable[Manifest]
+) -> Iterator[tuple[ObjectKey, Mapping[str, Any]]]:
+    for manifest in workloads:
+        metadata = manifest["metadata"]
+        name = (metadata.get("labels") or {}).get(LABEL_DEPLOYMENT)
+        other = ObjectKey(metadata["namespace"], str(name))
+        if name and other != key and manifest["spec"].get("template"):
+            yield other, manifest["spec"]["template"].get("spec") or {}

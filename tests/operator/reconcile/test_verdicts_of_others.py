@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from atom_operator.domain import ATOM_DEPLOYMENT, DISRUPTION_BUDGET, ObjectKey
+from atom_operator.domain import ATOM_DEPLOYMENT, DISRUPTION_BUDGET, VOLUME_CLAIM, ObjectKey
+from atom_operator.integration_values import Site
 from atom_operator.kinds import (
     AUTOSCALER,
     GATEWAY,
@@ -24,6 +25,7 @@ from tests.support.builders_operator import (
     atom_deployment,
     cluster_with,
     condition,
+    gpu_node,
     reconciler,
 )
 from tests.support.fake_cluster import FakeCluster
@@ -229,3 +231,50 @@ async def test_the_end_of_a_collision_is_told_to_the_other() -> None:
     assert two.woken == [ObjectKey("default", "chat")]
     await two.operator.reconcile(KEY)
     assert two.told("chat", "IntegrationsReady")["status"] == "True"
+
+
+def two_with(changes: dict[str, Any]) -> tuple[FakeCluster, Reconciler]:
+    cluster = cluster_with(**changes)
+    other = atom_deployment(**changes)
+    other["metadata"] |= {"name": "code", "uid": "uid-of-code"}
+    cluster.create(ATOM_DEPLOYMENT, other)
+    cluster.nodes = [gpu_node("a"), gpu_node("b")]
+    site = Site(template_forbidden=frozenset())
+    return cluster, reconciler(cluster, site=site)
+
+
+def mounted(claim: str) -> dict[str, Any]:
+    volume = {"name": "cache", "persistentVolumeClaim": {"claimName": claim}}
+    return {"template": {"spec": {"volumes": [volume]}}}
+
+
+HOST_PORT = {"name": "engine", "ports": [{"containerPort": 1, "hostPort": 80}]}
+ON_PORT: dict[str, Any] = {"template": {"spec": {"containers": [HOST_PORT]}}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "modes", "words"),
+    [
+        (mounted("big"), "ReadWriteOnce", "claim big (ReadWriteOnce) is mounted by default/{} too"),
+        (mounted("big"), "ReadWriteOncePod", "one pod can mount it"),
+        (mounted("big"), "ReadWriteMany", None),
+        (ON_PORT, "", "host port 80 is asked for by default/{} too"),
+    ],
+)
+async def test_two_that_cannot_run_beside_each_other_are_both_told(
+    changes: dict[str, Any], modes: str, words: str | None
+) -> None:
+    cluster, operator = two_with(changes)
+    claim = {"metadata": {"name": "big", "namespace": "default"}, "spec": {"accessModes": [modes]}}
+    cluster.create(VOLUME_CLAIM, claim)
+    names = ("chat", "code")
+    for name in (*names, *names):
+        await operator.reconcile(ObjectKey("default", name))
+    for name, other in (names, names[::-1]):
+        conditions = cluster.find(ATOM_DEPLOYMENT, name)["status"]["conditions"]
+        accepted = next(item for item in conditions if item["type"] == "Accepted")
+        assert accepted["status"] == "True"
+        if words is None:
+            assert "too, and" not in accepted["message"]
+        else:
+            assert words.format(other) in accepted["message"]
