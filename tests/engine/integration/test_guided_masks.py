@@ -5,22 +5,19 @@ float32 throughout, so that a difference is a fault and not rounding.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
 from atom.model_engine.structured_output.grammar import Grammar
-from atom.model_engine.structured_output.guided_rows import GuidedRows
-from atom.model_engine.structured_output.matcher_messages import MaskState
-from atom.model_engine.structured_output.matcher_pool import MaskNews
 from atom.sampling_params import SamplingParams
+from atom.speculative_config import SpeculativeConfig
 from atom.structured_outputs import StructuredOutputsParams
 from tests.support.core_driver import CoreDriver
+from tests.support.masks_by_length import LateRows
 from tests.support.tiny_model import make_tiny_checkpoint
 
 gpu = [
@@ -37,63 +34,41 @@ OPTIONS: dict[str, Any] = {
 ASKED = StructuredOutputsParams(choice=["what a grammar would say"])
 
 
-class EveryFifth:
-    """Masks that allow the tokens whose id leaves the answer's length so far as remainder by five,
-    made at once."""
-
-    def __init__(self, vocab_size: int) -> None:
-        self._tokens = np.arange(-(-vocab_size // 32) * 32)
-        self._lengths: dict[int, int] = {}
-        self._ready: list[MaskNews] = []
-
-    def enter(self, request_id: int, grammar: Grammar) -> None:
-        self._lengths[request_id] = 0
-        self._ready.append(MaskNews(request_id, MaskState.READY))
-
-    def accept(self, tokens: Iterable[tuple[int, int]]) -> None:
-        for request_id, _ in tokens:
-            self._lengths[request_id] += 1
-            self._ready.append(MaskNews(request_id, MaskState.READY))
-
-    def leave(self, request_ids: Iterable[int]) -> None:
-        for request_id in request_ids:
-            del self._lengths[request_id]
-
-    def mask(self, request_id: int) -> NDArray[np.int32]:
-        allowed = self._tokens % 5 == self._lengths[request_id] % 5
-        return np.packbits(allowed, bitorder="little").view(np.int32)
-
-    def poll(self, timeout_seconds: float) -> list[MaskNews]:
-        news, self._ready = self._ready, []
-        return news
-
-
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_checkpoint(tmp_path_factory.mktemp("model"), head_dim=64)
 
 
-def answers(checkpoint: Path, *, guided: bool, **options: Any) -> list[list[int]]:
+def answers(
+    checkpoint: Path, *, guided: bool, late: int = 0, seed: int = 0, **options: Any
+) -> list[list[int]]:
     """Of 17 prompts, drawn and greedy; every third is masked when `guided`."""
     driver = CoreDriver(str(checkpoint), **{**OPTIONS, **options})
-    driver.guided.rows = GuidedRows(driver.vocab_size, [], EveryFifth(driver.vocab_size))
+    driver.guided.rows = rows = LateRows(driver.vocab_size, late=late, seed=seed)
     draw = np.random.default_rng(3)
     tokens: dict[int, list[int]] = {}
+    driver.guided.hold = driver.scheduler.add  # there is no grammar to wait for
     for index, length in enumerate(draw.integers(1, 60, 17)):
-        params = {"temperature": index % 2 * 0.8, "top_k": 30 if index % 4 == 3 else -1}
-        sampling = SamplingParams(**params, seed=index, max_tokens=20, ignore_eos=True)
+        masked = guided and index % 3 == 0
+        sampling = SamplingParams(
+            temperature=index % 2 * 0.8,
+            top_k=30 if index % 4 == 3 else -1,
+            seed=index,
+            max_tokens=20,
+            ignore_eos=True,
+            structured_outputs=ASKED if masked else None,
+        )
         number = driver.add(draw.integers(3, driver.vocab_size, size=length).tolist(), sampling)
         tokens[number] = []
-        if guided and index % 3 == 0:
-            params_of_rows = SamplingParams(structured_outputs=ASKED)
-            driver.guided.rows.enter(number, Grammar(""), params_of_rows)
-    driver.guided.rows.news()  # all have their first mask
-    while driver.has_work():
+        if masked:
+            driver.guided.rows.enter(number, Grammar(""), sampling)
+    while driver.pipeline.has_requests():
         result = driver.step()
         if result is not None:
-            for number, token in zip(result.request_ids, result.token_ids, strict=True):
-                tokens[int(number)].append(int(token))
+            for number, run in result.runs():
+                tokens[number] += run
             assert all(row.reason == "length" for row in result.finished)
+    assert (rows.late > 0, rows.apart > 0) == (late > 0, late > 0)
     return list(tokens.values())
 
 
@@ -118,3 +93,26 @@ def test_masked_rows_keep_to_their_masks_and_the_others_never_notice(
         else:
             assert [token % 5 for token in beside] == [at % 5 for at in range(20)]
     assert mixed == answers(checkpoint, guided=True, device="cpu", depth=0)
+
+
+LATE_WAYS: dict[str, dict[str, Any]] = {
+    "at once": {},
+    "a step behind": {"depth": 1},
+    "chunked prompts": {"max_num_batched_tokens": 20, "depth": 1},
+    "prompts first": {"scheduling_policy": "prefill_first", "depth": 1},
+    "preempted": {"num_kv_blocks": 12, "max_model_len": 128, "depth": 1},
+    "no prefix cache": {"enable_prefix_caching": False, "depth": 1},
+    "beside drafts": {"speculative": SpeculativeConfig(num_tokens=3, adaptive=False)},
+}
+
+
+@pytest.mark.parametrize("late", [2, 7])
+@pytest.mark.parametrize("way", LATE_WAYS)
+def test_masks_may_come_late_and_change_no_token_of_any_row(
+    checkpoint: Path, way: str, late: int
+) -> None:
+    """Rows whose mask is late are set back, slow ones kept apart; all in the middle of others."""
+    options = {"device": "cpu", "max_num_seqs": 20, **LATE_WAYS[way]}
+    assert answers(checkpoint, guided=True, late=late, seed=late, **options) == answers(
+        checkpoint, guided=True, device="cpu", depth=0
+    )

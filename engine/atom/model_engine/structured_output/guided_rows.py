@@ -10,7 +10,7 @@ Knows neither scheduler nor device. Belongs to the engine core's thread.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -27,7 +27,7 @@ from atom.structured_outputs import StructuredOutputsParams
 
 # What a sequence's masks may cost, of processor time, and what one may until nobody waits for the
 # sequence's next ones.
-_TOTAL_SECONDS = 2.0
+_TOTAL_SECONDS = 1.0
 _TOTAL_SECONDS_PER_TOKEN = 0.002
 _SLOW_SECONDS = 0.004
 _SLOW_TOKENS = 16
@@ -186,7 +186,9 @@ class GuidedRows:
         if not self.has_news:
             return _NO_NEWS
         resumed, self._resumed = self._resumed, []
-        return GuidedNews(list(filter(self._is_there, resumed)), self._take_ends())
+        return GuidedNews(
+            list(filter(self._is_there, resumed)), self._take_ends(self._guides.keys())
+        )
 
     def mask(self, batch: ScheduledBatch) -> StepMask:
         """For the batch's rows that sample and are guided, when all their tokens are known. Call
@@ -210,7 +212,8 @@ class GuidedRows:
             if guide.num_tokens < guide.slow_until:
                 guide.apart = True
                 apart.append(request_id)
-        return StepMask(self._packed(masked), late, apart, self._take_ends())
+        ends = self._take_ends({request_id for _, request_id, _ in guided})
+        return StepMask(self._packed(masked), late, apart, ends)
 
     def no_mask(self) -> StepMask:
         """For a batch that holds none of these."""
@@ -261,10 +264,11 @@ class GuidedRows:
         guide = self._guides.get(request_id)
         return guide is not None and guide.end is None
 
-    def _take_ends(self) -> list[GuidedEnd]:
-        """Of those that are still here."""
-        ends, self._ends = self._ends, []
-        return [end for end in ends if end.request_id in self._guides]
+    def _take_ends(self, request_ids: Set[int]) -> list[GuidedEnd]:
+        """Of these; those of sequences that have left are forgotten."""
+        ends = [end for end in self._ends if end.request_id in self._guides]
+        self._ends = [end for end in ends if end.request_id not in request_ids]
+        return [end for end in ends if end.request_id in request_ids]
 
 
 def _fault(guide: _Guide, news: MaskNews) -> str | None:
