@@ -18,13 +18,15 @@ _DECODER = msgspec.msgpack.Decoder(list[RowReply])
 
 
 class MatcherLink:
-    """rows: request ids by the slot of their mask, also of rows that are told to leave."""
+    """rows: request ids by the slot of their mask, also of rows that are told to leave. greeted:
+    the process has begun."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
         self._connection = connection
         self._frames = FrameReader(connection)
         self.rows: dict[int, int] = {}
+        self.greeted = False
 
     def fileno(self) -> int:
         return self._connection.fileno()
@@ -49,6 +51,7 @@ class MatcherLink:
                 alive = False
         replies: list[RowReply] = []
         while (payload := self._frames.take()) is not None:
+            self.greeted = True
             replies += _DECODER.decode(payload)
         return replies, alive
 

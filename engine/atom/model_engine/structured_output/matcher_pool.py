@@ -25,12 +25,14 @@ from numpy.typing import NDArray
 from atom.errors import AtomError
 from atom.model_engine.structured_output.compile_messages import FollowOrder
 from atom.model_engine.structured_output.grammar import Grammar
+from atom.model_engine.structured_output.grammar_compiler import CompilerLostError
 from atom.model_engine.structured_output.mask_arena import MaskArena
 from atom.model_engine.structured_output.matcher_link import MatcherLink
 from atom.model_engine.structured_output.matcher_messages import MaskState, MatcherJobs, RowReply
 
 _IDLE_PROCESSES = 16
-_LOSSES = 2  # of its process, that a sequence is forgiven: one in company, one alone
+_MOST_LOSSES = 2  # of its process: one that may have been others' doing, one that was not
+_MOST_MISSES = 5  # processes that ended before they began, with the compile server
 _OPENERS = 2
 
 
@@ -47,7 +49,8 @@ class MaskNews:
 
 @dataclass(slots=True, eq=False)
 class _Row:
-    """due: replies that its process owes; sent: its tokens that the process was told of."""
+    """due: replies that its process owes; sent: its tokens that the process was told of. losses:
+    processes that ended while they followed it; misses: that never began."""
 
     request_id: int
     grammar: Grammar
@@ -56,6 +59,7 @@ class _Row:
     sent: int = 0
     due: int = 0
     losses: int = 0
+    misses: int = 0
     link: MatcherLink | None = None
     left: bool = False
 
@@ -226,6 +230,9 @@ class MatcherPool:
         for opening in done:
             try:
                 link = MatcherLink(opening.future.result())
+            except CompilerLostError as error:
+                self._open_again(opening, str(error))
+                continue
             except AtomError as error:
                 self._fail([*opening.rows, *opening.later], str(error))
                 continue
@@ -271,20 +278,35 @@ class MatcherPool:
             if row is None or row.link is not link or row.slot != slot:
                 self._arena.give_back(slot)
                 continue
-            row.losses += 1
-            if row.losses >= _LOSSES and row.due:
-                self._fail([row], None)
+            row.losses += link.greeted
+            row.misses += not link.greeted
+            if row.misses > _MOST_MISSES or (row.losses >= _MOST_LOSSES and row.due):
+                self._fail([row], TOO_SLOW)
                 continue
-            self._apart.add(row.grammar)
+            if link.greeted:
+                self._apart.add(row.grammar)
             self._news.append(MaskNews(row.request_id, None))
             self._open(row.grammar, [row], alone=True)
 
-    def _fail(self, rows: Sequence[_Row], error: str | None) -> None:
-        """Give these up; error: None where following them takes too much."""
+    def _open_again(self, opening: _Opening, error: str) -> None:
+        """Another compile server will start with it."""
+        rows = [*opening.rows, *opening.later]
+        lost = []
+        for row in rows:
+            row.misses += 1
+            if row.left or row.misses > _MOST_MISSES:
+                lost.append(row)
+        self._fail(lost, error)
+        kept = [row for row in rows if row not in lost]
+        if kept:
+            self._open(opening.grammar, kept, alone=opening.alone)
+
+    def _fail(self, rows: Sequence[_Row], error: str) -> None:
+        """Give these up."""
         for row in rows:
             self._arena.give_back(row.slot)
             if self._rows.pop(row.request_id, None) is not None:
-                self._news.append(MaskNews(row.request_id, None, error=error or TOO_SLOW))
+                self._news.append(MaskNews(row.request_id, None, error=error))
 
     def _retire_if_idle(self, link: MatcherLink) -> None:
         """Keep a few processes that wait for the next sequence of their grammar."""

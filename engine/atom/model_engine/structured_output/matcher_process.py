@@ -34,7 +34,9 @@ def follow_grammar(
     info: Any,
     setup: CompilerSetup,
 ) -> None:
-    """Serve until the connection ends."""
+    """Serve until the connection ends. The first reply is empty: it says that the process is there,
+    and what it ends of from then on is its rows' doing."""
+    connection.sendall(framed(msgspec.msgpack.encode([])))
     with _processor_time(setup.limit_cpu_seconds):
         grammar = xgrammar.CompiledGrammar.deserialize_json(order.grammar, info)
     rows = _Rows(xgrammar, grammar, setup)
