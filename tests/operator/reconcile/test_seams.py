@@ -41,11 +41,12 @@ from atom_operator.domain import (
 from atom_operator.kinds import SCALED_OBJECT
 from atom_operator.reconcile import Reconciler
 from atom_operator.settings import OperatorSettings
-from tests.support.builders_operator import KEY, NOW, cluster_with, condition
+from tests.support.builders_operator import KEY, cluster_with, condition
 from tests.support.cluster_life import BAD, NAME, ClusterLife, is_ready, parent_of
 from tests.support.fake_cluster import copied
 from tests.support.fake_engines import FakeEngines
 from tests.support.faulty_cluster import FaultyCluster, Killed
+from tests.support.in_memory_cluster.operator_client import renders_as
 
 _PASSES = 4  # until a reconcile writes nothing: the autoscaler comes in a pass of its own
 _ROUNDS = 60  # of everything, until the end is reached
@@ -61,6 +62,7 @@ class Seams(RuleBasedStateMachine):
         super().__init__()
         self.loop = asyncio.new_event_loop()
         self.default = IMAGES[0]
+        self.version = 0  # of the operator: each renders pods otherwise
 
     def teardown(self) -> None:
         try:
@@ -172,7 +174,7 @@ class Seams(RuleBasedStateMachine):
 
     @rule(pods=st.sampled_from([None, 0, 1, 2]))
     def limit_by_a_quota(self, pods: int | None) -> None:
-        self.life.quota = pods
+        self.life.limit_by_a_queue(pods)
 
     @rule(kind=st.sampled_from([SERVICE, SERVICE_ACCOUNT, DEPLOYMENT]))
     def delete_a_child(self, kind: Any) -> None:
@@ -207,11 +209,11 @@ class Seams(RuleBasedStateMachine):
         engines, time = FakeEngines(), itertools.count(step=1000.0)
         fleet = FleetReader(port, lambda: next(time))
         decider = Decider(port, fleet, engines, OperatorSettings(engine_images=images))
-        return Reconciler(port, engines, decider, clock=lambda: NOW)
+        return Reconciler(port, engines, decider, clock=self.life.state.now)
 
     @rule()
     def upgrade_the_operator(self) -> None:
-        self.life.render_otherwise()
+        self.version += 1
         self.restart()
         self.come_to_rest()
 
@@ -228,7 +230,9 @@ class Seams(RuleBasedStateMachine):
     # --- invariants --------------------------------------------------------------------------
 
     def run(self, work: Coroutine[Any, Any, Any]) -> None:
-        self.loop.run_until_complete(work)
+        self.life.state.time += 1.0  # what is made in one pass is older than what the next makes
+        with renders_as(self.version):
+            self.loop.run_until_complete(work)
 
     def come_to_rest(self) -> None:
         """Reconcile until nothing is written; every pass on its own spares what serves."""
@@ -290,7 +294,7 @@ class Seams(RuleBasedStateMachine):
     def live_on(self) -> None:
         """Once nobody disturbs it any more, it ends where it should."""
         self.cluster.refused_kinds.clear()
-        self.life.quota = None
+        self.life.limit_by_a_queue(None)
         for name in NODES:
             self.life.return_node(name)
         for _ in range(_ROUNDS):

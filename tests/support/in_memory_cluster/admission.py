@@ -24,6 +24,7 @@ from tests.support.in_memory_cluster.quantities import (
     text,
     thousandths,
 )
+from tests.support.in_memory_cluster.queue import gate
 from tests.support.in_memory_cluster.state import ClusterState, is_terminal
 
 _SIDES = ("requests", "limits")
@@ -44,6 +45,7 @@ def admitted(state: ClusterState, pod: Manifest) -> Manifest:
         if all(item["name"] != sidecar["name"] for item in made["spec"]["containers"]):
             made["spec"]["containers"].append(copied(sidecar))
     _apply_limit_ranges(state, made)
+    gate(state, made)
     check(state, POD, made)
     return made
 

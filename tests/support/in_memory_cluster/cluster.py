@@ -20,6 +20,7 @@ from tests.support.in_memory_cluster.job_controller import sync_jobs
 from tests.support.in_memory_cluster.kubelet import Kubelets
 from tests.support.in_memory_cluster.leader_worker_set import sync_leader_worker_sets
 from tests.support.in_memory_cluster.node_controller import sync_nodes
+from tests.support.in_memory_cluster.queue import sync_queue
 from tests.support.in_memory_cluster.replica_set import sync_replica_sets
 from tests.support.in_memory_cluster.scheduler import schedule
 from tests.support.in_memory_cluster.state import ClusterState, active, is_ready
@@ -57,6 +58,7 @@ class InMemoryCluster:
         sync_autoscalers(state)
         sync_deployments(state)
         sync_replica_sets(state)
+        sync_queue(state)
         schedule(state)
         update_quotas(state)
         for client in self.clients:

@@ -43,6 +43,7 @@ class Kubelets:
     end_seconds: float = 10.0
     job_seconds: float = 30.0
     rejecting: set[str] = field(default_factory=set)
+    most_restarts: int | None = None  # where the count has to come to an end
     strict_secrets: bool = False  # a Secret that is not among the objects is missed
     run: Callable[[Manifest], tuple[int, str]] = completed  # exit code and message of Jobs' pods
     _addresses: int = 0
@@ -146,12 +147,13 @@ class Kubelets:
         """Ends after a few seconds, is started again after ever longer pauses."""
         due = self.state.first_note(pod, "crashes at", since + _CRASH_SECONDS)
         restarts = self.state.first_note(pod, "restarts", 0)
-        if self.state.time >= due:
+        if self.state.time >= due and restarts != self.most_restarts:
             pause = min(_FIRST_PAUSE_SECONDS * 2**restarts, _LAST_PAUSE_SECONDS)
             restarts, due = restarts + 1, self.state.time + pause + _CRASH_SECONDS
             self.state.note(pod, "restarts", restarts)
             self.state.note(pod, "crashes at", due)
-        self.state.look_after(due - self.state.time)
+        if restarts != self.most_restarts:
+            self.state.look_after(due - self.state.time)
         if restarts:
             ended = {"reason": "Error", "exitCode": 1, "message": "no such model"}
             waiting = {"reason": "CrashLoopBackOff", "message": "back-off restarting container"}

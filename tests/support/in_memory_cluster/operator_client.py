@@ -111,7 +111,7 @@ class OperatorClient:
         state = self.cluster.state
         self.passes[key.name] += 1
         try:
-            with _renders_as(self.version):
+            with renders_as(self.version):
                 outcome = self.loop.run_until_complete(self.reconciler.reconcile(key))
             self.failed, again = False, outcome.requeue_after_seconds
         except ClusterError:
@@ -136,7 +136,7 @@ class OperatorClient:
         return found
 
 
-def _renders_as(version: int) -> AbstractContextManager[Any]:
+def renders_as(version: int) -> AbstractContextManager[Any]:
     """Make the operator render as its n-th successor: the engine's command line is another."""
     if not version:
         return nullcontext()

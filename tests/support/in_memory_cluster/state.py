@@ -33,6 +33,7 @@ class ClusterState:
     time: float = 0.0
     policies: list[Policy] = field(default_factory=list)  # of admission webhooks
     sidecars: list[Manifest] = field(default_factory=list)  # that a webhook puts into every pod
+    queue: int | None = None  # pods that it admits; None where pods are in no queue
     lost: set[str] = field(default_factory=set)  # nodes whose kubelet is silent
     draining: set[str] = field(default_factory=set)
     load: dict[str, float] = field(default_factory=dict)  # of a workload, in replicas
