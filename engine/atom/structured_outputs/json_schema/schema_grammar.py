@@ -20,7 +20,13 @@ from atom.structured_outputs.json_schema.rows import Part, Row, write_row
 from atom.structured_outputs.json_schema.sets import write_set
 from atom.structured_outputs.json_schema.spacing import Spacing
 from atom.structured_outputs.json_schema.texts import TextLanguage, text_language
-from atom.structured_outputs.regex.grammar import Encoding, automaton_expression, expression
+from atom.structured_outputs.regex.character_set import EVERY
+from atom.structured_outputs.regex.grammar import (
+    Encoding,
+    automaton_expression,
+    counted_characters,
+    expression,
+)
 
 _HEX = "[0-9A-Fa-f]"
 # One character of a text, whatever JSON escape it comes as; no half of a surrogate pair.
@@ -95,10 +101,10 @@ class SchemaGrammar:
         return f'"\\"" {self._language(language, Encoding.JSON, chr(34))}'
 
     def _plain_text(self, low: int, high: int | None) -> str:
-        if low == 0 and high is None:
-            return f'"\\"" {self._free_characters()}'
-        one = self._writer.rule("c", f'{_PLAIN} | "\\\\" ({_ESCAPE})')
-        return f'"\\"" {counted(one, low, high)} "\\""'
+        if high is not None:
+            return f'"\\"" {counted_characters(EVERY, low, high, Encoding.JSON)} "\\""'
+        least = f"{counted_characters(EVERY, low, low, Encoding.JSON)} " if low else ""
+        return f'"\\"" {least}{self._free_characters()}'
 
     def _free_characters(self) -> str:
         """The rest of a text behind its opening quotation mark."""

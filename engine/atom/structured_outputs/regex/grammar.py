@@ -6,6 +6,7 @@ character of the value is written in the one way that JSON's writers have for it
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 
 from atom.structured_outputs.grammar_writer import GrammarWriter, counted, one_of, quoted
@@ -26,6 +27,7 @@ _ESCAPED = _CONTROLS | of_text('"\\')
 _LONG = _CONTROLS - of_text("\b\f\n\r\t")
 _NUL = of_ranges([(0, 0)])
 _MAX_INLINED = 40
+_MOST_ESCAPED = 32
 
 
 class Encoding(Enum):
@@ -50,10 +52,31 @@ def expression(node: Node, encoding: Encoding) -> str:
 
 
 def _repeated(node: Repeat, encoding: Encoding) -> str:
+    if isinstance(node.node, Characters) and max(node.low, node.high or 0) > 1:
+        allowed = node.node.allowed
+        if node.high is not None:
+            return counted_characters(allowed, node.low, node.high, encoding)
+        first = counted_characters(allowed, node.low, node.low, encoding)
+        return f"({first} {characters(allowed, encoding)}*)"
     inner = expression(node.node, encoding)
     if isinstance(node.node, Repeat):
         inner = f"({inner})"
     return counted(inner, node.low, node.high)
+
+
+def counted_characters(allowed: CharacterSet, low: int, high: int, encoding: Encoding) -> str:
+    """low to high characters of a set, as an expression of xgrammar's, which it follows without a
+    rule for each character; rules that are counted take it seconds for a mask.
+
+    Where many may come none of them is one that JSON escapes, unless only such are meant."""
+    plain = allowed - (_ESCAPED if encoding is Encoding.JSON else _NUL)
+    if not plain or high <= 1:
+        return counted(characters(allowed, encoding), low, high)
+    one = _in_regex(plain)
+    if encoding is Encoding.JSON and high <= _MOST_ESCAPED and plain != allowed:
+        short = "".join(letter for of, letter in _SHORT.items() if ord(of) in allowed)
+        one = f"({one}|\\\\{_in_regex(of_text(short))})" if short else one
+    return f"Regex({quoted(f'{one}{{{low},{high}}}')})"
 
 
 def _sequence(node: Sequence, encoding: Encoding) -> list[str]:
@@ -104,6 +127,11 @@ def _class(allowed: CharacterSet) -> str:
         if last > first:
             parts.append(("" if last == first + 1 else "-") + _code(last))
     return "[" + "".join(parts) + "]"
+
+
+def _in_regex(allowed: CharacterSet) -> str:
+    """The class in xgrammar's expressions, which have no escape for what is past U+FFFF."""
+    return re.sub(r"\\U([0-9a-f]{8})", lambda found: chr(int(found[1], 16)), _class(allowed))
 
 
 def _code(code: int) -> str:
