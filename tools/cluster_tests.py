@@ -1,6 +1,8 @@
 """`make test-cluster`: prepare a cluster and run the tests that need one, or say why not.
 
-With --long the slow ones (minutes each: faults at every write, every field of the spec) instead.
+With --long the slow ones (minutes each: faults at every write, every field of the spec) instead,
+and every test beside another project's controller. Of each of those the daily run has the quickest:
+the controllers are built once and cached by content.
 
 Where no cluster can be had (not root on Linux, and no CLUSTER=current), the reason is the last line
 and the exit code 0: everything else has been tested.
@@ -24,7 +26,9 @@ _MARK = "pytest.mark.cluster"
 def main() -> int:
     parser = argparse.ArgumentParser(description="Run the tests that need a cluster.")
     parser.add_argument("--long", action="store_true", help="the slow ones instead")
-    wanted = "cluster and slow" if parser.parse_args().long else "cluster and not slow"
+    # Of each neighbour one life is in the daily run, and again among all of them in the long one.
+    everything = "cluster and (slow or neighbour)"
+    wanted = everything if parser.parse_args().long else "cluster and not slow"
     reason = target.why_unusable(os.environ)
     if reason is not None:
         print(f"cluster tests skipped: {reason}", flush=True)

@@ -19,7 +19,7 @@ from tests.support.metered_pods import metered_container, publish
 from tests.support.operator_process import operator
 from tests.support.quick_pods import condition, engine_image, wait_ready
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("only_operator")]
+pytestmark = [pytest.mark.cluster, pytest.mark.neighbour, pytest.mark.usefixtures("only_operator")]
 
 QUESTIONS = 6
 IDLE = {"atom_requests_waiting": 0, "atom_requests_running": 0, "atom_kv_cache_usage_ratio": 0}
@@ -75,12 +75,14 @@ def test_the_extension_takes_the_pool(pool: LiveCluster) -> None:
     assert pool.get("inferencepool", picker.POOL) is not None
 
 
+@pytest.mark.slow
 def test_requests_go_to_pods_that_serve(pool: LiveCluster) -> None:
     addresses = set(pods(pool).values())
     assert len(addresses) == 2
     pool.wait("a choice", lambda: chosen() <= addresses, seconds=60)
 
 
+@pytest.mark.slow
 def test_a_pod_with_a_queue_is_spared(pool: LiveCluster) -> None:
     for busy, address in pods(pool).items():
         (idle,) = set(pods(pool)) - {busy}
@@ -90,6 +92,7 @@ def test_a_pod_with_a_queue_is_spared(pool: LiveCluster) -> None:
         pool.wait("the idle pod alone", lambda others=others: chosen() == others, seconds=60)
 
 
+@pytest.mark.slow
 def test_a_pod_that_stops_serving_is_left_out(pool: LiveCluster) -> None:
     gone, stays = pods(pool)
     publish(pool, gone, down=1)

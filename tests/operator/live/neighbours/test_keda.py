@@ -20,7 +20,7 @@ from tests.support.operator_process import operator
 from tests.support.prometheus import Prometheus
 from tests.support.quick_pods import condition, engine_image, status
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("only_operator")]
+pytestmark = [pytest.mark.cluster, pytest.mark.neighbour, pytest.mark.usefixtures("only_operator")]
 
 PROMETHEUS = "http://127.0.0.1:9090"  # as KEDA, a process of the node, reaches it
 NOBODY = "http://127.0.0.1:9"
@@ -106,6 +106,7 @@ def test_an_autoscaler_that_works_is_said(scaled: Scaled) -> None:
     assert {item["type"]: item["status"] for item in conditions}["Ready"] == "True"
 
 
+@pytest.mark.slow
 def test_load_adds_a_replica_and_leaves_the_wish_alone(scaled: Scaled) -> None:
     (pod,) = scaled.pods()
     publish(scaled.cluster, pod, atom_requests_running=15)  # 10 are aimed at
@@ -113,6 +114,7 @@ def test_load_adds_a_replica_and_leaves_the_wish_alone(scaled: Scaled) -> None:
     assert scaled.cluster.get("atomd", "chat")["spec"]["replicas"] == 1
 
 
+@pytest.mark.slow
 def test_a_trigger_that_fails_is_told_and_takes_no_replica(scaled: Scaled) -> None:
     change(scaled.cluster, prometheus={"serverAddress": NOBODY})
     message = scaled.wait_said("False")
@@ -122,6 +124,7 @@ def test_a_trigger_that_fails_is_told_and_takes_no_replica(scaled: Scaled) -> No
     scaled.wait_said("True")
 
 
+@pytest.mark.slow
 def test_idleness_takes_every_replica_away(scaled: Scaled) -> None:
     publish(scaled.cluster, "gateway", gateway_queue_length=0)
     for pod in scaled.pods():
@@ -130,6 +133,7 @@ def test_idleness_takes_every_replica_away(scaled: Scaled) -> None:
     assert condition(scaled.cluster, "Ready")["reason"] == "ScaledToZero"
 
 
+@pytest.mark.slow
 def test_the_first_request_brings_one_back(scaled: Scaled) -> None:
     publish(scaled.cluster, "gateway", gateway_queue_length=3)
     scaled.wait_for(1)

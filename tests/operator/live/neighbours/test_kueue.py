@@ -15,7 +15,7 @@ from tests.support.live_cluster import LiveCluster
 from tests.support.operator_process import operator
 from tests.support.quick_pods import condition, engine_image, status, wait_ready
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("only_operator")]
+pytestmark = [pytest.mark.cluster, pytest.mark.neighbour, pytest.mark.usefixtures("only_operator")]
 
 API = "kueue.x-k8s.io/v1beta1"
 

@@ -20,7 +20,7 @@ from tests.support.live_cluster import LiveCluster
 from tests.support.operator_process import operator
 from tests.support.quick_pods import condition, engine_image, status, wait_ready
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("only_operator")]
+pytestmark = [pytest.mark.cluster, pytest.mark.neighbour, pytest.mark.usefixtures("only_operator")]
 
 GROUP = {"tensor": 2, "nodes": 2}
 CRD = "leaderworkersets.leaderworkerset.x-k8s.io"
@@ -76,6 +76,7 @@ def test_a_group_forms_and_each_pod_knows_its_place(grouped: LiveCluster) -> Non
     assert "observedGeneration" not in groups["status"], "the operator may rely on it now"
 
 
+@pytest.mark.slow
 def test_only_the_leader_is_asked(grouped: LiveCluster) -> None:
     selector = "--selector=kubernetes.io/service-name=chat"
     path = "jsonpath={.items[*].endpoints[*].targetRef.name}"
@@ -83,6 +84,7 @@ def test_only_the_leader_is_asked(grouped: LiveCluster) -> None:
     assert listed.split() == ["chat-0"]
 
 
+@pytest.mark.slow
 def test_groups_are_watched_and_not_asked_for(
     namespaced: LiveCluster, image: str, tmp_path: Path
 ) -> None:
@@ -107,6 +109,7 @@ def test_groups_are_watched_and_not_asked_for(
             assert late == []
 
 
+@pytest.mark.slow
 def test_groups_whose_crd_goes_and_comes_back(
     namespaced: LiveCluster, image: str, tmp_path: Path
 ) -> None:
@@ -126,6 +129,7 @@ def test_groups_whose_crd_goes_and_comes_back(
         namespaced.wait("two groups", lambda: status(namespaced).get("readyReplicas") == 2)
 
 
+@pytest.mark.slow
 def test_a_group_that_loses_a_pod_is_made_anew(grouped: LiveCluster) -> None:
     before = {name: pod["metadata"]["uid"] for name, pod in pods(grouped).items()}
     grouped.kubectl("delete", "pod", "chat-0-1", "--wait=false")
@@ -140,6 +144,7 @@ def test_a_group_that_loses_a_pod_is_made_anew(grouped: LiveCluster) -> None:
     wait_ready(grouped)
 
 
+@pytest.mark.slow
 def test_a_change_replaces_the_group_and_is_ready_when_it_is(
     grouped: LiveCluster, image: str
 ) -> None:
@@ -151,6 +156,7 @@ def test_a_change_replaces_the_group_and_is_ready_when_it_is(
     assert notes == {"second"}
 
 
+@pytest.mark.slow
 def test_groups_are_added_and_taken_away_by_number(grouped: LiveCluster) -> None:
     for replicas in (2, 1):
         grouped.kubectl("scale", "atomd/chat", f"--replicas={replicas}")
@@ -164,6 +170,7 @@ def test_groups_are_added_and_taken_away_by_number(grouped: LiveCluster) -> None
         )
 
 
+@pytest.mark.slow
 def test_a_switch_of_nodes_fails_no_request(grouped: LiveCluster, image: str) -> None:
     """The other kind of workload takes over once it is ready, and not before."""
     one_pod = model(image)
@@ -182,6 +189,7 @@ def test_a_switch_of_nodes_fails_no_request(grouped: LiveCluster, image: str) ->
     assert asked.failures == []
 
 
+@pytest.mark.slow
 def test_a_group_that_fails_for_ever_gives_way_to_the_one_before(
     grouped: LiveCluster, image: str
 ) -> None:
@@ -203,6 +211,7 @@ def test_a_group_that_fails_for_ever_gives_way_to_the_one_before(
     assert 1 <= times <= 2, "said once for each condition, not with each new group"
 
 
+@pytest.mark.slow
 def test_nothing_is_left_of_a_group(grouped: LiveCluster) -> None:
     theirs = ("statefulset,pod", "--selector=leaderworkerset.sigs.k8s.io/name=chat")
     ours = ("leaderworkerset,service", "--selector=serving.atom.dev/deployment=chat")
