@@ -11,7 +11,7 @@ from tests.support.builders_operator import (
     cluster_with,
     condition,
     gpu_node,
-    gpu_pod,
+    pod_of,
     ready_records,
     reconciler,
     unschedulable_pod,
@@ -27,9 +27,9 @@ async def serving_on_two_full_nodes() -> FakeCluster:
     """Two replicas of one GPU each, on two nodes that have no other."""
     cluster = cluster_with(accelerator=GPU, replicas=2)
     cluster.nodes = [gpu_node("a", 1), gpu_node("b", 1)]
-    for name, node in (("chat-1", "a"), ("chat-2", "b")):
-        cluster.put_pod(ready(gpu_pod(name, node, of="chat")))
     await reconciler(cluster).reconcile(KEY)
+    for name, node in (("chat-1", "a"), ("chat-2", "b")):
+        cluster.put_pod(pod_of(cluster.find(DEPLOYMENT, "chat"), name, node))
     cluster.run_deployment_controller("chat")
     await reconciler(cluster).reconcile(KEY)
     await reconciler(cluster).reconcile(KEY)
@@ -143,7 +143,7 @@ async def test_when_the_node_is_back_all_is_as_before() -> None:
     cluster.nodes = [gpu_node("a", 1), gpu_node("b", 1)]
     for name in ("chat-2", "chat-3"):
         del cluster.objects[POD, "default", name]
-    cluster.put_pod(ready(gpu_pod("chat-3", "b", of="chat")))
+    cluster.put_pod(pod_of(cluster.find(DEPLOYMENT, "chat"), "chat-3", "b"))
     cluster.run_deployment_controller("chat")
     await look(cluster)
     assert condition(cluster, "Ready")["status"] == "True"

@@ -14,10 +14,11 @@ from tests.support.builders_operator import (
     gated_pod,
     gpu_node,
     gpu_pod,
+    pod_of,
     reconciler,
     unschedulable_pod,
 )
-from tests.support.fake_cluster import FakeCluster
+from tests.support.fake_cluster import FakeCluster, copied
 
 GPU = {"type": "amd", "product": "MI300X"}
 NO_ROOM = "0/1 nodes are available: 1 Insufficient amd.com/gpu."
@@ -27,13 +28,18 @@ async def running(nodes: list[Any] | None, used: int, **changes: Any) -> FakeClu
     """One replica of `chat` on node a, beside pods that hold `used` devices."""
     cluster = cluster_with(accelerator=GPU, **changes)
     cluster.nodes = nodes
-    cluster.put_pod(gpu_pod("chat-1", "a", of="chat"))
     if used:
         cluster.put_pod(gpu_pod("other-1", "a", used))
     await reconciler(cluster).reconcile(KEY)
+    put_replica(cluster, "chat-1", "a")
     cluster.run_deployment_controller("chat")
     await reconciler(cluster).reconcile(KEY)
     return cluster
+
+
+def put_replica(cluster: FakeCluster, name: str, node: str) -> None:
+    """A pod as the Deployment makes it now."""
+    cluster.put_pod(pod_of(cluster.find(DEPLOYMENT, "chat"), name, node))
 
 
 async def change(cluster: FakeCluster, **engine: Any) -> dict[str, Any]:
@@ -78,7 +84,7 @@ async def test_without_a_free_device_pods_are_replaced_in_place(nodes: list[Any]
 
 async def test_a_pod_that_needs_more_than_an_old_one_gives_back_recreates() -> None:
     cluster = await running([gpu_node("a", 2)], used=0)
-    cluster.put_pod(gpu_pod("chat-2", "a", of="chat"))
+    put_replica(cluster, "chat-2", "a")
     two = {"limits": {"amd.com/gpu": "2"}, "requests": {"amd.com/gpu": "2"}}
     template = {"spec": {"containers": [{"name": "engine", "resources": two}]}}
     cluster.change_spec(ATOM_DEPLOYMENT, "chat", template=template)
@@ -129,7 +135,7 @@ async def test_a_spare_pod_without_a_device_is_not_waited_for() -> None:
 async def one_of_two_replaced(new: Manifest) -> FakeCluster:
     """Two replicas in place on a full node: one has gone, and `new` does not start."""
     cluster = await running([gpu_node("a", 2)], used=0, replicas=2)
-    cluster.put_pod(gpu_pod("chat-2", "a", of="chat"))
+    put_replica(cluster, "chat-2", "a")
     await change(cluster)
     assert strategy(cluster)["rollingUpdate"]["maxUnavailable"] == 1
     del cluster.objects[POD, "default", "chat-2"]
@@ -149,7 +155,8 @@ async def one_of_two_replaced(new: Manifest) -> FakeCluster:
 async def test_a_place_that_was_taken_meanwhile_is_not_waited_for() -> None:
     """Two replicas in place: the one that went has lost its device to somebody else."""
     cluster = await one_of_two_replaced(unschedulable_pod(NO_ROOM))
-    draining = gpu_pod("chat-2", "a", of="chat")
+    draining = copied(cluster.find(POD, "chat-1"))  # made from the same template
+    draining["metadata"]["name"] = "chat-2"
     draining["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:05Z"
     cluster.put_pod(draining)
     await reconciler(cluster).reconcile(KEY)
@@ -169,7 +176,7 @@ async def test_a_place_that_was_taken_meanwhile_is_not_waited_for() -> None:
 
 async def test_new_pods_make_no_room_for_others_of_their_revision() -> None:
     cluster = await running([gpu_node("a", 1), gpu_node("b", 1, cordoned=True)], used=0, replicas=2)
-    cluster.put_pod(gpu_pod("chat-2", "b", of="chat"))
+    put_replica(cluster, "chat-2", "b")
     await change(cluster)
     annotation = {"serving.atom.dev/revision": revision_of(cluster)}
     cluster.find(POD, "chat-1")["metadata"]["annotations"] = annotation  # it has been replaced

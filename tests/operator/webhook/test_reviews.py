@@ -26,6 +26,7 @@ from tests.support.builders_operator import (
     cluster_with,
     gpu_node,
     gpu_pod,
+    pod_of,
     reconciler,
 )
 from tests.support.fake_cluster import FakeCluster
@@ -130,7 +131,7 @@ async def test_an_update_says_what_changes_for_whom() -> None:
 
 async def test_the_announced_strategy_is_the_one_that_the_operator_takes() -> None:
     cluster = await served(**AMD)
-    cluster.put_pod(gpu_pod("chat-1", "a", 1, of="chat"))
+    cluster.put_pod(pod_of(cluster.find(DEPLOYMENT, "chat"), "chat-1", "a"))
     cluster.put_pod(gpu_pod("other", "a", 7))
     body = update(cluster, engine={"maxModelLen": 8192})
     lines = await warnings(cluster, body)
@@ -145,7 +146,7 @@ async def test_the_announced_strategy_is_the_one_that_the_operator_takes() -> No
 
 async def test_scaling_restarts_nothing_and_says_what_it_takes() -> None:
     cluster = await served(**AMD)
-    cluster.put_pod(gpu_pod("chat-1", "a", 1, of="chat"))
+    cluster.put_pod(pod_of(cluster.find(DEPLOYMENT, "chat"), "chat-1", "a"))
     lines = await warnings(cluster, update(cluster, dry_run=False, replicas=3))
     assert lines == [
         "changes replicas: 1 -> 3, 1 -> 3 amd.com/gpu",
