@@ -3,8 +3,8 @@
 A checkpoint's author is not always the one who serves it: a value that is of another type, not
 finite or outside any published model's range is a ModelFactsError that names the key, before
 anything reads it, and so is a size at which reading alone would not end. null is as if the key were
-absent, but for windows, which it turns off. Pure; called by text_part.py on every config.json that
-the engine or the operator reads.
+absent, but for windows, which it turns off, and groups of experts, whose readers refuse it.
+Pure; called by text_part.py on every config.json that the engine or the operator reads.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MOST_WIDTH = 1 << 22  # elements of a hidden state, rows of a matrix
 _MOST_EXPERTS = 1 << 16
 _MOST_TOKENS = 1 << 31  # ids and positions are int32
 _MOST_THETA = 1e15
-_KEEPS_NULL = ("sliding_window", "attention_chunk_size")
+_KEEPS_NULL = ("sliding_window", "attention_chunk_size", "n_group", "topk_group")
 
 
 class Kind(Protocol):

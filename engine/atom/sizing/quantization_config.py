@@ -47,7 +47,10 @@ def read_quantization(config: Config) -> QuantizationScheme | None:
     }.get(method)
     if reader is None:
         raise _unknown(f"quant_method {method!r}")
-    return reader(section)
+    scheme = reader(section)
+    if not scheme.formats:
+        raise _unknown(f"{method} without a format of weights")
+    return scheme
 
 
 def _scheme(

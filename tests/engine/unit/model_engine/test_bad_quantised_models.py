@@ -96,15 +96,17 @@ def test_an_element_of_another_type_is_named_with_both(
         ({"quant_method": "awq", "bits": 3}, r"awq with 3 bits"),
         ({"quant_method": "awq", "bits": 4, "version": "gemv"}, r"awq of version 'gemv'"),
         ({"weight_block_size": [128]}, r"blocks of \[128\]"),
-        ({"quant_method": "quark"}, r"quark weights of dtype None"),
+        ({"quant_method": "quark"}, r"quark without a format of weights"),
         (
             {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized",
              "config_groups": {"group_0": {}}},
             r"format 'nvfp4-pack-quantized'",
         ),
         (
-            {"quant_method": "compressed-tensors", "config_groups": {"a": {}, "b": {}}},
-            r"2 config_groups",
+            {"quant_method": "compressed-tensors", "config_groups": {
+                name: {"weights": {"num_bits": 8, "type": kind, "strategy": "channel"}}
+                for name, kind in (("a", "int"), ("b", "float"))}},
+            r"two config_groups with targets \['Linear'\]",
         ),
         (
             {"quant_method": "compressed-tensors", "config_groups": {
