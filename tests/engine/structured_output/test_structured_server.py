@@ -14,6 +14,7 @@ import pytest
 from openai import BadRequestError, OpenAI
 from pydantic import BaseModel, Field
 
+from tests.support.hostile_grammars import hostile
 from tests.support.server_process import SERVED_NAME, ServerProcess, server_process
 from tests.support.unanswered import unanswered
 from tests.support.waiting import wait_until
@@ -130,6 +131,18 @@ def test_a_costly_grammar_is_refused_and_keeps_nobody_waiting(
         with pytest.raises(BadRequestError, match="make it smaller"):
             refused.result()
     assert held_blocks(server) == 0
+
+
+def test_a_grammar_that_takes_too_much_to_follow_is_400_and_counted(
+    server: ServerProcess, client: OpenAI
+) -> None:
+    (_, asked), *_ = hostile((25,))
+    before = server.metric("guided_requests_ended_for_work_total")
+    with pytest.raises(BadRequestError, match="less ambiguous") as caught:
+        ask(client, extra_body={"structured_outputs": {"grammar": asked.grammar}})
+    assert caught.value.param == "structured_outputs"
+    assert server.metric("guided_requests_ended_for_work_total") == before + 1
+    assert ask(client, extra_body={"guided_choice": ["a"]}).choices[0].message.content == "a"
 
 
 def test_a_client_that_leaves_while_its_grammar_compiles_is_forgotten(
