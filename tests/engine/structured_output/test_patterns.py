@@ -208,3 +208,12 @@ def test_a_pattern_beside_bounds_on_length_is_their_intersection() -> None:
             value = text(random)
             found = re.search(pattern.replace("$", r"\Z"), value) is not None
             assert automaton.accepts(value) == (found and low <= len(value) <= high)
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"^\S{1,40}$", "^.{3,60}$", "^[\u0700-\u3000]{3,40}$", "^[\uc000-😀]{4,50}$"]
+)
+def test_what_is_drawn_from_counted_classes_is_utf_8(draws: GrammarDraws, pattern: str) -> None:
+    compiled = draws.compile(schema_to_grammar(json.dumps({"type": "string", "pattern": pattern})))
+    for seed in range(40):
+        assert re.search(pattern, json.loads(draws.draw(compiled, Random(seed))))

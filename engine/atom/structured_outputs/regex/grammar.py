@@ -6,8 +6,8 @@ character of the value is written in the one way that JSON's writers have for it
 
 from __future__ import annotations
 
-import re
 from enum import Enum
+from itertools import pairwise
 
 from atom.structured_outputs.grammar_writer import GrammarWriter, counted, one_of, quoted
 from atom.structured_outputs.regex.automaton import Automaton
@@ -28,6 +28,7 @@ _LONG = _CONTROLS - of_text("\b\f\n\r\t")
 _NUL = of_ranges([(0, 0)])
 _MAX_INLINED = 40
 _MOST_ESCAPED = 32
+_UTF8_LENGTHS = (0x800, 0x10000)
 
 
 class Encoding(Enum):
@@ -130,8 +131,20 @@ def _class(allowed: CharacterSet) -> str:
 
 
 def _in_regex(allowed: CharacterSet) -> str:
-    """The class in xgrammar's expressions, which have no escape for what is past U+FFFF."""
-    return re.sub(r"\\U([0-9a-f]{8})", lambda found: chr(int(found[1], 16)), _class(allowed))
+    """The class in xgrammar's expressions, which have no escape for what is past U+FFFF, and read
+    a range between lengths of UTF-8 wrongly: U+07FF and U+FFFF are left out as gaps in it."""
+    parts = []
+    for first, last in allowed.ranges:
+        starts = [first, *(start for start in _UTF8_LENGTHS if first < start <= last)]
+        for start, behind in pairwise([*starts, last + 1]):
+            end = behind - 1 - (behind <= last)
+            if start <= end:
+                parts.append(_regex_code(start) + "-" + _regex_code(end))
+    return "[" + "".join(parts) + "]"
+
+
+def _regex_code(code: int) -> str:
+    return _code(code) if code < 0x10000 else chr(code)
 
 
 def _code(code: int) -> str:
