@@ -153,8 +153,22 @@ class Promises:
                 len(serving) == wanted and workload is not None,
                 f"Ready is true, and {len(serving)} of {wanted} answer",
             )
+            self._nothing_says_otherwise(conditions)
         elif good:
             self._hold(False, f"all answer as asked, and Ready is false: {ready['message']}")
+
+    def _nothing_says_otherwise(self, conditions: dict[str, Manifest]) -> None:
+        """Whoever watches another condition hears the same."""
+        for kind, status in (
+            ("Degraded", "True"),
+            ("ModelLoaded", "False"),
+            ("Scheduled", "False"),
+        ):
+            found = conditions[kind]
+            self._hold(
+                found["status"] != status,
+                f"Ready is true, and {kind}={status} {found['reason']}: {found['message']}",
+            )
 
     def _is_as_asked(self, parent: Manifest, workload: Manifest | None) -> bool:
         """Whether all that runs is what the newest spec asks for, and nothing is left to do."""
