@@ -23,7 +23,7 @@ from tests.support.in_memory_cluster.operator_client import OperatorClient
 from tests.support.in_memory_cluster.state import is_terminal
 
 GPU = "amd.com/gpu"
-DAY_SECONDS = 24 * 3600
+DAY_HOURS, SLICE_HOURS = 24, 4  # in the long suite, and daily
 # Nodes and pods are looked at once a minute, and a replica takes some seconds to end.
 _KNOWN_AFTER_SECONDS = 150.0
 _PER_NODE = 8
@@ -76,11 +76,11 @@ class Day:
     def wanted(self) -> int:
         return max(1, min(self.most, self.places))
 
-    def live(self) -> Iterator[str]:
-        """A day in steps; each says what has just happened."""
+    def live(self, hours: int) -> Iterator[str]:
+        """So much of a day in steps; each says what has just happened."""
         self.cluster.advance(600)
         yield "the start"
-        end = self.cluster.state.time + DAY_SECONDS
+        end = self.cluster.state.time + hours * 3600
         while self.cluster.state.time < end:
             happening = self.draw.choices(
                 (self.load_moves, self.neighbour_comes, self.neighbour_goes, self.spec_changes),
@@ -135,13 +135,13 @@ class Day:
         return _PER_NODE - used
 
 
-def _live_a_day(seed: int, method: str) -> None:
+def _live_a_day(seed: int, method: str, hours: int = DAY_HOURS) -> None:
     day = Day(seed, method)
     state = day.cluster.state
     held_since = state.time
     places = day.wanted()
     try:
-        for happening in day.live():
+        for happening in day.live(hours):
             why = f"seed {seed}, {state.time:.0f} s, {happening}"
             if day.wanted() != places:
                 places, held_since = day.wanted(), state.time
@@ -168,7 +168,7 @@ def _nothing_was_stopped_by_the_ceiling(day: Day) -> None:
 @pytest.mark.parametrize("method", ["HPA", "KEDA"])
 @pytest.mark.parametrize("seed", [1])
 def test_the_ceiling_is_what_the_nodes_hold(seed: int, method: str) -> None:
-    _live_a_day(seed, method)
+    _live_a_day(seed, method, SLICE_HOURS)
 
 
 @pytest.mark.slow
