@@ -126,7 +126,7 @@ def _choose_for_pods(question: RolloutQuestion) -> Rollout:
     running = question.running
     if question.asked != "Auto":
         asked = RolloutStrategy(question.asked)
-        return Rollout(asked, f"{_ASKED}{asked.value}")
+        return Rollout(asked, f"{_ASKED}{asked.value}{_held_up(question, asked)}")
     if running is None or running.desired == 0:
         return Rollout(_default(question), "there are no pods to replace yet")
     if running.rollout is None or _is_open(question, running):
@@ -138,6 +138,22 @@ def _choose_for_pods(question: RolloutQuestion) -> Rollout:
     if question.refusal is not None:
         return _unblock_quota(question, running, question.refusal)
     return running.rollout
+
+
+def _held_up(question: RolloutQuestion, asked: RolloutStrategy) -> str:
+    """Why a surge that the spec asks for does not move. Old pods make no room for it: the user has
+    asked that none of them stops before a spare pod is ready."""
+    running = question.running
+    if asked is not _SURGE or question.in_groups:
+        return ""
+    if running is None or running.revision != question.revision:
+        return ""
+    if running.replicas <= running.updated or _waits_for(question) is None:
+        return ""
+    return (
+        ", and there is no room for a spare pod: the old ones serve until there is;"
+        " with Auto or InPlace a new pod could take the place of an old one"
+    )
 
 
 def _is_open(question: RolloutQuestion, running: DeploymentState) -> bool:

@@ -78,8 +78,8 @@ async def served(
     return world
 
 
-async def change(world: RollingWorld) -> bool:
-    world.cluster.change_spec(ATOM_DEPLOYMENT, "chat", engine={"maxModelLen": 1024})
+async def change(world: RollingWorld, **more: Any) -> bool:
+    world.cluster.change_spec(ATOM_DEPLOYMENT, "chat", engine={"maxModelLen": 1024}, **more)
     return await world.settle()
 
 
@@ -126,6 +126,22 @@ async def test_what_no_node_could_ever_take_stops_nothing(
     assert world.least_serving == 1, reason(world.cluster)
 
 
+@pytest.mark.parametrize(("name", "spec", "overlay", "each"), CASES, ids=NAMES)
+async def test_a_surge_that_was_asked_for_waits_until_there_is_room(
+    name: str, spec: dict[str, Any], overlay: dict[str, Any], each: float
+) -> None:
+    full = {"n0": {**PLENTY, name: each}}
+    world = await served(spec, full, 1, overlay)
+    assert not await change(world, rollout={"strategy": "Surge"})
+    assert (set(world.strategies), world.least_serving) == ({"Surge"}, 1)
+    assert "no room for a spare pod" in reason(world.cluster)
+    world.offers["n1"] = dict(full["n0"])
+    world.cluster.nodes = [node_of(node, offered) for node, offered in world.offers.items()]
+    assert await world.settle()
+    assert (set(world.strategies), world.least_serving) == ({"Surge"}, 1)
+    assert reason(world.cluster) == "spec.rollout.strategy is Surge"
+
+
 QUOTAS: dict[str, tuple[dict[str, Any], dict[str, Any], float]] = {
     "pods": (CPU, {}, 1),
     "count/pods": (GPU, {}, 1),
@@ -150,6 +166,19 @@ async def test_a_full_quota_is_rolled_in_place(name: str, replicas: int) -> None
     assert "quota one has no room for" in reason(world.cluster)
     assert world.least_serving >= replicas - 1
     assert condition(world.cluster, "Ready")["status"] == "True"
+
+
+@pytest.mark.parametrize("name", QUOTAS)
+async def test_a_surge_that_was_asked_for_waits_until_the_quota_has_room(name: str) -> None:
+    spec, overlay, each = QUOTAS[name]
+    world = await served(spec, {"n0": dict(PLENTY)}, 1, overlay, quota={name: each})
+    assert not await change(world, rollout={"strategy": "Surge"})
+    assert (set(world.strategies), world.least_serving) == ({"Surge"}, 1)
+    assert "no room for a spare pod" in reason(world.cluster)
+    world.quota = {name: each * 2}
+    assert await world.settle()
+    assert world.least_serving == 1
+    assert reason(world.cluster) == "spec.rollout.strategy is Surge"
 
 
 async def test_a_quota_that_was_made_smaller_is_emptied_first() -> None:
