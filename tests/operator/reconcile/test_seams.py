@@ -47,6 +47,7 @@ from tests.support.fake_cluster import copied
 from tests.support.fake_engines import FakeEngines
 from tests.support.faulty_cluster import FaultyCluster, Killed
 from tests.support.in_memory_cluster.operator_client import renders_as
+from tests.support.in_memory_cluster.state import condition_of
 
 _PASSES = 4  # until a reconcile writes nothing: the autoscaler comes in a pass of its own
 _ROUNDS = 60  # of everything, until the end is reached
@@ -301,12 +302,21 @@ class Seams(RuleBasedStateMachine):
             before = self.copied_objects()
             self.come_to_rest()
             self.life.step()
-            if self.cluster.objects == before:
+            if self.cluster.objects == before and not self.deadline_runs():
                 break
         else:
             raise AssertionError("it does not come to an end")
         self.judge_the_end()
         self.tell_the_status_anew()
+
+    def deadline_runs(self) -> bool:
+        """Whether a rollout that does not move will still be told to have failed: it is not at
+        its end before, however many minutes nothing else happens."""
+        stored = self.life.deployment
+        found = condition_of(stored, "Progressing") if stored is not None else None
+        if found is None:
+            return False
+        return found["status"] == "True" and found["reason"] != "NewReplicaSetAvailable"
 
     def judge_the_end(self) -> None:
         stored, ready = self.life.deployment, condition(self.cluster, "Ready")
@@ -317,22 +327,38 @@ class Seams(RuleBasedStateMachine):
         good = BAD not in stored["spec"]["template"]["spec"]["containers"][0]["image"]
         if good and wanted <= sum(NODES.values()):
             assert serving == wanted, f"{serving} of {wanted} serve: {ready['message']}"
-            assert all(is_ready(item) for item in self.life.pods)
+            if not all(is_ready(item) for item in self.life.pods):
+                self.judge_a_spare_pod_that_waits(wanted)
         if ready["status"] == "True":
             assert serving == wanted
         assert good or not (wanted and self.may_go_back()), "it was not rolled back"
 
+    def judge_a_spare_pod_that_waits(self, wanted: int) -> None:
+        """There is one for ever only where people asked for it, nothing is free, and the rollout
+        may not be taken back; the status says so."""
+        waiting = [item for item in self.life.pods if not is_ready(item)]
+        assert len(waiting) == 1, "more pods wait than a surge makes"
+        assert wanted == sum(self.life.nodes.values()), "a device is free"
+        assert "Surge" in [asked.get("strategy") for asked in self.rollouts_asked_for()]
+        assert not self.may_go_back(), "it was not rolled back"
+        chosen = parent_of(self.cluster)["status"]["rollout"]
+        assert "no room for a spare pod" in chosen["reason"]
+        assert condition(self.cluster, "Progressing")["reason"] == "DeadlineExceeded"
+        assert condition(self.cluster, "Ready")["status"] == "False"
+
     def may_go_back(self) -> bool:
         """Whether something else was ready, and the spec does not forbid to return to it."""
-        rollout = parent_of(self.cluster)["spec"].get("rollout") or {}
-        records = [
-            item["data"]
-            for (kind, _, _), item in self.cluster.objects.items()
-            if kind == CONTROLLER_REVISION
-        ]
-        asked = [data["spec"].get("rollout") or {} for data in records if "spec" in data]
-        allowed = all(one.get("autoRollback") is not False for one in (rollout, *asked))
-        return allowed and any("template" in data for data in records)
+        allowed = all(one.get("autoRollback") is not False for one in self.rollouts_asked_for())
+        return allowed and any("template" in data for data in self.records())
+
+    def rollouts_asked_for(self) -> list[dict[str, Any]]:
+        """By the spec, and by those before it that may still be in force."""
+        specs = [data["spec"] for data in self.records() if "spec" in data]
+        return [spec.get("rollout") or {} for spec in [parent_of(self.cluster)["spec"], *specs]]
+
+    def records(self) -> list[dict[str, Any]]:
+        objects = self.cluster.objects.items()
+        return [item["data"] for (kind, _, _), item in objects if kind == CONTROLLER_REVISION]
 
 
 def without_times(status: Mapping[str, Any]) -> dict[str, Any]:
@@ -363,6 +389,25 @@ def search(cases: int) -> None:
 def test_features_meet_in_any_order() -> None:
     """Twenty seconds: some 200 lives of a deployment, each of up to dozens of reconciles."""
     search(200)
+
+
+@pytest.mark.parametrize("back", [True, False])
+def test_a_spare_pod_that_was_asked_for_finds_no_device(back: bool) -> None:
+    """It is rolled back at the deadline or waits, as asked; the old pods serve all the while."""
+    seams = Seams()
+    try:
+        seams.create(gpu=True, replicas=1, scales=False)
+        seams.ask_for_a_rollout(strategy="Surge", back=back)
+        seams.ask_for_replicas(replicas=4)
+        seams.time_passes(steps=1)
+        served = {item["metadata"]["name"] for item in seams.life.serving}
+        seams.ask_for_a_template(note="one", variable=False)
+    finally:
+        seams.teardown()
+    assert {item["metadata"]["name"] for item in seams.life.serving} == served
+    assert len(seams.life.pods) == (4 if back else 5)
+    degraded = condition(seams.cluster, "Degraded")
+    assert degraded["reason"] == ("RolledBack" if back else "DeadlineExceeded")
 
 
 @pytest.mark.slow
