@@ -49,6 +49,11 @@ class DeploymentState:
     edits: tuple[ForeignEdit, ...] = ()  # what others have set in its spec
 
     @property
+    def refused_by_quota(self) -> bool:
+        """There may be room for its pods as soon as others have gone."""
+        return "exceeded quota" in (self.refused_message or "")
+
+    @property
     def complete(self) -> bool:
         """Every wanted pod is of the latest revision and available, and no other is left."""
         counts = {self.updated, self.replicas, self.available}

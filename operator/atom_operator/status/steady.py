@@ -1,8 +1,9 @@
 """What stays said of a group that fails while it is made anew. Pure.
 
 The controller of groups deletes every pod of one that failed and makes new ones, every few seconds
-for ever. What a look finds then is chance: an end, no pod, or pods that have not ended yet. So the
-last failure is said until a leader of the revision is ready, or another revision is asked for.
+for ever. What a look finds then is chance: an end, no pod, pods that have not ended yet, or a quota
+that those which still end have filled. So the last failure is said until a leader of the revision
+is ready, or another revision is asked for; a quota's refusal is told beside it, and turns nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ def steady(
         return list(verdicts)
     before = {item["type"]: item for item in previous.get("conditions") or ()}
     held = [_held(verdict, before.get(verdict.type)) for verdict in verdicts]
-    return [_with_failure(verdict, failure) for verdict in held]
+    beside = [_beside_failure(verdict, running, before) for verdict in held]
+    return [_with_failure(verdict, failure) for verdict in beside]
 
 
 def known_failure(previous: Mapping[str, Any], running: DeploymentState | None) -> str | None:
@@ -50,6 +52,26 @@ def _with_failure(verdict: Verdict, failure: str) -> Verdict:
     if verdict.type is not ConditionType.MODEL_LOADED or verdict.reason not in _SAYS_NOTHING:
         return verdict
     return Verdict(verdict.type, "False", Reason.POD_FAILING, failure)
+
+
+def _beside_failure(
+    verdict: Verdict, running: DeploymentState, before: Mapping[str, Mapping[str, Any]]
+) -> Verdict:
+    """Neither what a quota refuses to a group that is made anew nor that it is late takes the place
+    of its failure. What others than a quota refuse is refused as often as it is tried."""
+    refused = running.refused_message
+    by_quota = running.refused_by_quota and verdict.message == refused
+    late = verdict.reason is Reason.DEADLINE_EXCEEDED
+    if verdict.type is ConditionType.DEGRADED and (by_quota or late):
+        failed = before[verdict.type]
+        return Verdict(verdict.type, "True", Reason(failed["reason"]), str(failed["message"]))
+    if verdict.type is not ConditionType.PROGRESSING or not by_quota:
+        return verdict
+    if running.stalled_message:
+        message = f"{running.stalled_message}; {refused}"
+        return Verdict(verdict.type, "False", Reason.DEADLINE_EXCEEDED, message)
+    message = f"a group that failed is made anew; {refused}"
+    return Verdict(verdict.type, "True", Reason.ROLLING_OUT, message)
 
 
 def _held(verdict: Verdict, before: Mapping[str, Any] | None) -> Verdict:
