@@ -41,6 +41,7 @@ from atom_operator.kinds import Kind
 from atom_operator.pods.events import newest_refusal, newest_warning
 from atom_operator.pods.pod_state import (
     annotation,
+    charged_until,
     ended_pod,
     fell_with_its_group,
     has_ended,
@@ -78,10 +79,11 @@ async def observe(
     live = [pod for pod in pods if not has_ended(pod)]
     running = (pod for pod in live if not pod["metadata"].get("deletionTimestamp"))
     states = tuple(pod_state(pod) for pod in running)
+    leaving = (pod for pod in live if pod["metadata"].get("deletionTimestamp"))
     observed = replace(
         describe(children, states),
         unserved=frozenset(unserved),
-        leaving=len(live) - len(states),
+        leaving=tuple(charged_until(pod) for pod in leaving),
         ended=tuple(ended_pod(pod) for pod in pods if has_ended(pod) or fell_with_its_group(pod)),
     )
     observed = replace(observed, ended=await _with_words(port, key, observed))

@@ -109,7 +109,8 @@ class Observed:
     last_ready: PodRevision | None = None  # what every replica served with most lately
     learned: tuple[Evidence, ...] = ()
     at: datetime | None = None  # the time of this look; None where nothing depends on it
-    leaving: int = 0  # pods that end and may still hold devices
+    # Pods that end and may still hold devices: until when a quota counts each; None: till it goes.
+    leaving: tuple[datetime | None, ...] = ()
     unserved: frozenset[Kind] = frozenset()  # optional kinds that were looked for in vain
     inspected: InspectedConfig | None = None
     accepted_spec: Mapping[str, Any] | None = None  # the last that was carried out
@@ -119,6 +120,11 @@ class Observed:
 
     def workload_of(self, kind: Kind) -> DeploymentState | None:
         return next((state for key, state in self.workloads.items() if key.kind == kind), None)
+
+    @property
+    def leaving_charged(self) -> int:
+        """Pods that end and that a quota still counts."""
+        return sum(self.at is None or end is None or end >= self.at for end in self.leaving)
 
     def retiring(self, kind: Kind) -> Mapping[ChildKey, DeploymentState]:
         """What runs of another kind than `kind`, which is to run."""

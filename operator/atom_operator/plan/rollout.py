@@ -53,6 +53,7 @@ class RolloutQuestion:
     unschedulable: str | None  # the scheduler's words about a pod of ours without a node
     supply: Supply | None
     leaving: int = 0  # pods of ours that end and may still hold what others wait for
+    leaving_charged: int = 0  # of them, those that a ResourceQuota still counts
     claim_not_shared: str | None = None  # a claim that a spare pod could not mount, and why
     in_groups: bool = False  # a replica has several pods
     retiring: DeploymentState | None = None  # what of the other kind of workload still runs
@@ -243,8 +244,8 @@ def _unblock_quota(
     """The quota has no room for more pods: let old ones make room, if that would do."""
     current = running.rollout
     assert current is not None
-    if question.leaving:
-        return current  # what ends counts in the quota until it has gone
+    if question.leaving_charged:
+        return current  # there is room, or will be, once the quota counts it no more
     old, missing = running.replicas - running.updated, running.desired - running.updated
     if not refusal.has_room_after(old, missing):
         return current  # it would end with fewer pods than serve now

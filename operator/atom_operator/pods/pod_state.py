@@ -120,6 +120,16 @@ def _requests(manifest: Manifest, scheduled: Mapping[str, Any]) -> Resources | N
     return requests_of(manifest.get("spec") or {})
 
 
+def charged_until(manifest: Manifest) -> datetime | None:
+    """Until when a ResourceQuota counts a pod that is to end; None: until it has gone. One that
+    stays for twice its grace is on a node that is lost, and is counted no more."""
+    metadata = manifest["metadata"]
+    ends, grace = time_of(metadata.get("deletionTimestamp")), "deletionGracePeriodSeconds"
+    if ends is None or metadata.get(grace) is None:
+        return None
+    return ends + timedelta(seconds=metadata[grace])  # the grace is in `ends` already, once
+
+
 def annotation(manifest: Manifest, name: str) -> str | None:
     """An annotation's value; None where there is none."""
     return (manifest["metadata"].get("annotations") or {}).get(name)

@@ -90,6 +90,26 @@ REPORTED: dict[str, tuple[Scene, Steps]] = {
         ),
     ),
 }
+# What comes before a quota of as much as is used.
+QUOTA_FILLED: dict[str, tuple[Scene, Steps]] = {
+    "groups that fail and are made anew": (GROUPS, (("ask_for_an_image", _BAD, 400),)),
+    "groups that never were ready": (
+        GROUPS,
+        (("ask_for_an_image", _BAD, 1), ("delete_and_apply_again", 1000)),
+    ),
+    "a pod that stays on a lost node": (
+        scene(devices=8, nodes=4),
+        (("lose_a_node", 3, 100), ("ask_for_an_image", _BAD, 1)),
+    ),
+    "a pod that stays on a lost node, autoscaled": (
+        scene(devices=8, nodes=4, replicas=3, scales=True, keda=True),
+        (("lose_a_node", 3, 100), ("ask_for_an_image", _BAD, 1)),
+    ),
+}
+
+
+def told(where: Scene, steps: Steps) -> Story:
+    return Story(where, tuple(Happening(step[0], step[1:-1], step[-1]) for step in steps))
 
 
 def broken(story: Story) -> str | None:
@@ -113,9 +133,14 @@ def live(seed: int) -> None:
 
 @pytest.mark.parametrize("report", REPORTED)
 def test_what_operators_stumble_over_breaks_no_promise(report: str) -> None:
-    where, steps = REPORTED[report]
-    happenings = tuple(Happening(step[0], step[1:-1], step[-1]) for step in steps)
-    assert broken(Story(where, happenings)) is None
+    assert broken(told(*REPORTED[report])) is None
+
+
+@pytest.mark.parametrize("resource", ["pods", "requests.amd.com/gpu", "requests.memory"])
+@pytest.mark.parametrize("happens", QUOTA_FILLED)
+def test_a_quota_that_own_pods_fill_breaks_no_promise(happens: str, resource: str) -> None:
+    where, steps = QUOTA_FILLED[happens]
+    assert broken(told(where, (*steps, ("limit_by_a_quota", resource, 0, 1300)))) is None
 
 
 def test_lives_hold_what_the_documents_promise() -> None:

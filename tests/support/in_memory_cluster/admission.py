@@ -115,11 +115,13 @@ def _used(state: ClusterState, quota: Manifest) -> Amounts:
 
 
 def _is_charged(state: ClusterState, kind: Kind, item: Manifest) -> bool:
-    """A pod that ended is not, nor one that should be gone by now."""
+    """A pod that ended is not, nor one that is still there long after it should be gone: once its
+    grace has passed a second time, as the quota's controller has it."""
     if kind != POD:
         return True
     ends = item["metadata"].get("deletionTimestamp")
-    return not is_terminal(item) and (ends is None or state.seconds_since(ends) <= 0)
+    grace = item["metadata"].get("deletionGracePeriodSeconds", 0)
+    return not is_terminal(item) and (ends is None or state.seconds_since(ends) <= grace)
 
 
 def _charges(kind: Kind, item: Manifest) -> dict[str, int]:
