@@ -28,7 +28,8 @@ ROOT = Path(__file__).resolve().parents[2]
 def facts_of_code() -> dict[str, Fact]:
     """Every fact by its name."""
     options = EngineOptions(model="")
-    commands = _subparsers(build_parser())
+    # Those that run a model; `completion` only prints what completes their flags in a shell.
+    commands = [name for name in _subparsers(build_parser()) if name != "completion"]
     return {
         "architectures": _some(a.removesuffix("ForCausalLM") for a in SUPPORTED_ARCHITECTURES),
         "backends": _some(name for name in BACKENDS if name != "auto"),
