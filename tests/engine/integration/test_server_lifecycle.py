@@ -35,10 +35,19 @@ def ready_server(checkpoint: Path, tmp_path: Path, *flags: str) -> Iterator[Serv
         yield server.wait_ready()
 
 
+@pytest.fixture
+def hears_hangups() -> Iterator[None]:
+    """What is started hears SIGHUP, though this run may be one that nohup started."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 def ask(server: ServerProcess) -> httpx.Response:
     return server.post("/v1/completions", prompt="y")
 
 
+@pytest.mark.usefixtures("hears_hangups")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_lets_running_requests_finish_refuses_new_ones_and_exits_0(
     checkpoint: Path, tmp_path: Path, number: signal.Signals

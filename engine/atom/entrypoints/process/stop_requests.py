@@ -23,14 +23,15 @@ class StopRequests:
     """Belongs to the running loop."""
 
     def __init__(self, numbers: Sequence[signal.Signals], on_stop: Callable[[], None]) -> None:
-        """numbers: signals that count, but for those that the process was started to ignore, as
-        nohup has it; none where another process speaks. on_stop: called with the first request."""
+        """numbers: signals that count, SIGHUP unless the process was started to ignore it; none
+        where another process speaks. on_stop: called with the first request."""
         self._on_stop = on_stop
         self.stop = asyncio.Event()
         self.stop_now = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in numbers:
-            if signal.getsignal(number) is signal.SIG_IGN:
+            # As nohup has it; a shell's background jobs ignore SIGINT, which is no such wish.
+            if number is signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
                 continue
             loop.add_signal_handler(number, self.ask, number.name)
 
