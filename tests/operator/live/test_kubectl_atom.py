@@ -75,11 +75,13 @@ def test_gpus_reads_the_nodes(live_cluster: LiveCluster, plugins: Path) -> None:
     assert done.stdout.startswith(("NODE", "no node has AMD devices"))
 
 
-def test_errors_are_kubectls_own_words(namespaced: LiveCluster, plugins: Path) -> None:
+def test_an_object_that_is_not_there_is_said_with_the_remedy(
+    namespaced: LiveCluster, plugins: Path
+) -> None:
     done = atom(namespaced, plugins, "status", "nobody", "-n", namespaced.namespace)
     assert done.returncode == 2
-    assert '"nobody" not found' in done.stderr
+    assert "there is no AtomDeployment nobody in namespace" in done.stderr
     done = atom(namespaced, plugins, "top", "nobody", "-n", namespaced.namespace)
     assert (done.returncode, "there is no pod of nobody" in done.stderr) == (2, True)
     done = atom(namespaced, plugins, "chat", "nobody", "-m", "hi", "-n", namespaced.namespace)
-    assert (done.returncode, "not found" in done.stderr) == (2, True)
+    assert (done.returncode, "there is no AtomDeployment nobody" in done.stderr) == (2, True)
