@@ -82,6 +82,6 @@ def test_an_object_that_is_not_there_is_said_with_the_remedy(
     assert done.returncode == 2
     assert "there is no AtomDeployment nobody in namespace" in done.stderr
     done = atom(namespaced, plugins, "top", "nobody", "-n", namespaced.namespace)
-    assert (done.returncode, "there is no pod of nobody" in done.stderr) == (2, True)
+    assert (done.returncode, "AtomDeployment nobody" in done.stderr) == (2, True)
     done = atom(namespaced, plugins, "chat", "nobody", "-m", "hi", "-n", namespaced.namespace)
-    assert (done.returncode, "there is no AtomDeployment nobody" in done.stderr) == (2, True)
+    assert (done.returncode, "AtomDeployment nobody" in done.stderr) == (2, True)
