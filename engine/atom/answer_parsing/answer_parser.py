@@ -74,8 +74,8 @@ class AnswerParser:
         return self._events(reasoning, text)
 
     def finish(self, *, ended: bool) -> list[Event]:
-        """What was held back; nothing is fed afterwards. ended: the model ended the answer, which
-        was not cut."""
+        """Give what was held back; nothing is fed afterwards. ended: the model ended the answer,
+        which was not cut."""
         reasoning, text = self._reasoning.finish()
         calls: Sequence[CallEvent] = ()
         if self._trailing is not None:

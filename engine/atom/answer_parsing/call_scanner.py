@@ -39,7 +39,7 @@ class CallScanner(ABC):
 
     @property
     def within_call(self) -> bool:
-        """Whether an object has begun and not ended."""
+        """Tell whether an object has begun and not ended."""
         return self._object is not None
 
     def finish(self, *, ended: bool) -> list[CallEvent]:

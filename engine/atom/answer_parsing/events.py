@@ -46,11 +46,11 @@ class CallParser(Protocol):
         ...
 
     def finish(self, *, ended: bool) -> list[CallEvent]:
-        """What was held back. Nothing is fed afterwards. ended: the answer was not cut, so that
-        what its last call lacks is added."""
+        """Give what was held back; nothing is fed afterwards. ended: the answer was not cut, so
+        that what its last call lacks is added."""
         ...
 
     @property
     def within_call(self) -> bool:
-        """Whether a call has begun and not ended."""
+        """Tell whether a call has begun and not ended."""
         ...

@@ -1,4 +1,4 @@
-"""One JSON value that a model writes in pieces: where it ends, and its text as JSON.
+"""JsonValue finds where a JSON value ends that a model writes in pieces, and mends its text.
 
 Models write line breaks and other control characters into texts as they are, escape what JSON does
 not, and forget closing brackets before a mark. Every client refuses that, so it is mended on the
@@ -21,7 +21,7 @@ _CLOSING = {"{": "}", "[": "]"}
 
 
 class JsonValue:
-    """One value, from its first character on. broken: a mark stands where it should go on."""
+    """Follows one value from its first character. broken: a mark stands where it should go on."""
 
     __slots__ = ("_escaped", "_in_text", "_open", "broken", "first")
 
@@ -40,7 +40,7 @@ class JsonValue:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing is open."""
+        """Tell whether no text and no bracket is open."""
         return not (self._in_text or self._open)
 
     def feed(self, text: str, position: int) -> tuple[int, str]:
@@ -70,7 +70,7 @@ class JsonValue:
         return -1, "".join(written)
 
     def closing(self) -> str:
-        """What is missing at the end of a value that was given up."""
+        """Close what is open at the end of a value that was given up."""
         text = "\\\\" if self._escaped else ""
         text += '"' if self._in_text else ""
         return text + "".join(_CLOSING[sign] for sign in reversed(self._open))

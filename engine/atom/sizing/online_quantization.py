@@ -8,6 +8,7 @@ names, and names of what stays plain. Pure; the engine reads it from the command
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from atom.sizing.errors import ModelFactsError
 from atom.sizing.quantization import MXFP4_GROUP, SCALE_BYTES, Element, Quantization
@@ -21,20 +22,8 @@ _FP8_BLOCKS = Quantization(
     block=(128, 128),
     input_bits=8,
 )
-_FP8_ROWS = Quantization(
-    method="online",
-    element=Element.FP8,
-    granularity="row",
-    scale_bytes=SCALE_BYTES,
-    input_bits=8,
-)
-_INT8_ROWS = Quantization(
-    method="online",
-    element=Element.INT8,
-    granularity="row",
-    scale_bytes=SCALE_BYTES,
-    input_bits=8,
-)
+_FP8_ROWS = replace(_FP8_BLOCKS, granularity="row", block=(0, 0))
+_INT8_ROWS = replace(_FP8_ROWS, element=Element.INT8)
 _MXFP4 = Quantization(
     method="online",
     element=Element.FP4,

@@ -79,10 +79,6 @@ def config_of(folder: Path) -> dict[str, Any]:
     return config
 
 
-def is_read(key: str, config: Mapping[str, Any]) -> bool:
-    return key in FIELDS and key in config
-
-
 def test_nonsense_is_refused_by_its_key_in_every_family(tiny: Path) -> None:
     config = config_of(tiny)
     wrong: list[str] = []

@@ -44,7 +44,7 @@ def test_so_are_codes_and_scales(tmp_path: Path, name: str) -> None:
 
 
 def test_one_value_that_is_no_number_is_served(tmp_path: Path) -> None:
-    """What a row of a vocabulary that nobody uses may be is not the loader's affair."""
+    """A row of the vocabulary that no text uses may hold anything."""
     folder = make_tiny_checkpoint(tmp_path)
     file = folder / "model.safetensors"
     tensors = load_file(file)
