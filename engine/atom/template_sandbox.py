@@ -76,6 +76,7 @@ def render_within_bounds(
         _work.reset(token)
 
 
+@functools.cache  # a template is compiled and looked into by the same one
 def template_environment() -> jinja2.Environment:
     """What transformers gives a template, within bounds."""
     environment = _BoundedEnvironment(

@@ -92,7 +92,7 @@ def _answer_and_exit(
         frames = FrameReader(connection)
         order = msgspec.msgpack.decode(frames.wait() or b"", type=ServerOrder)
         if order.follow is not None:
-            follow_grammar(frames, connection, order.follow, xgrammar, info, setup)
+            follow_grammar(frames, order.follow, xgrammar, info, setup)
         elif order.compile is not None:
             _limit_time(setup)
             reply = _compile(xgrammar, info, order.compile, setup)

@@ -21,7 +21,7 @@ class FrameReader:
     """The messages of one connection, as they become whole."""
 
     def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
+        self.connection = connection
         self._buffer = bytearray()
 
     def take(self) -> bytes | None:
@@ -41,7 +41,7 @@ class FrameReader:
     def read(self) -> bool:
         """Read once what is there; False at the connection's end. Raises BlockingIOError when a
         non-blocking connection has nothing."""
-        data = self._connection.recv(_READ_BYTES)
+        data = self.connection.recv(_READ_BYTES)
         self._buffer += data
         return bool(data)
 

@@ -28,7 +28,6 @@ _TOKENS_PER_CALL = 64  # of those that a new row has already
 
 def follow_grammar(
     frames: FrameReader,
-    connection: socket.socket,
     order: FollowOrder,
     xgrammar: Any,
     info: Any,
@@ -36,6 +35,7 @@ def follow_grammar(
 ) -> None:
     """Serve until the connection ends. The first reply is empty: it says that the process is there,
     and what it ends of from then on is its rows' doing."""
+    connection = frames.connection
     connection.sendall(framed(msgspec.msgpack.encode([])))
     with _processor_time(setup.limit_cpu_seconds):
         grammar = xgrammar.CompiledGrammar.deserialize_json(order.grammar, info)
