@@ -250,17 +250,21 @@ class Scheduler:
         chunks: list[Chunk] = []
         for slot in self._prefilling:
             budget = self._add_chunk(chunks, slot, budget)
-        if self._delay.passed(now, self.waiting, others_run=self.num_running > 0):
-            if self.waiting and self.rows.has_free_slot:
-                self.waiting.settle()
-            while budget > 0 and self.waiting and self.rows.has_free_slot:
-                sequence = self.waiting.first
-                if not self._admit(sequence, now):
-                    break
-                budget = self._add_chunk(chunks, sequence.slot, budget)
+        if self._delay.passed(now, self.waiting, others_run=self.num_running > 0) and self.waiting:
+            self._begin_chunks(chunks, budget, now)
         if chunks:
             self._delay.began(now)
         return chunks
+
+    def _begin_chunks(self, chunks: list[Chunk], budget: int, now: float) -> None:
+        """Append the first chunks of those that wait, as far as the token budget allows."""
+        if self.rows.has_free_slot:
+            self.waiting.settle()
+        while budget > 0 and self.waiting and self.rows.has_free_slot:
+            sequence = self.waiting.first
+            if not self._admit(sequence, now):
+                break
+            budget = self._add_chunk(chunks, sequence.slot, budget)
 
     def _add_chunk(self, chunks: list[Chunk], slot: int, budget: int) -> int:
         """Append as much of the row as budget, threshold and blocks allow; the budget left."""
@@ -389,7 +393,8 @@ class Scheduler:
             self.waiting.end(sequence)
         if runs:
             self._release(sequence)
-        self._held.discard(sequence.id)
+        if self._held:
+            self._held.discard(sequence.id)
 
     def _release(self, sequence: Sequence) -> None:
         slot = sequence.slot

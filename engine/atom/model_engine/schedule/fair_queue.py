@@ -7,6 +7,10 @@ order is WaitingQueue's, by priority and arrival; with one client that is the or
 preempted request returns to its place there and is charged for nothing twice. Used by Scheduler
 only; reads no clock.
 
+While all requests that are there are one client's, which is most of the time, nothing is kept but
+its WaitingQueue: what it is given moves its service and the virtual time alike. Accounts are opened
+when another client comes, and given up once no request is left.
+
 Who makes room is decided here too: of the group, and in it of the client, that runs most requests
 by its weight, the one that is due last. So a client's first request never makes room for another's
 fiftieth, and no two make room for each other in turn.
@@ -21,7 +25,7 @@ import numpy as np
 from atom.model_engine.schedule.fair_shares import Account, FairShares
 from atom.model_engine.schedule.row_table import RowTable
 from atom.model_engine.schedule.waiting_queue import Rank, WaitingQueue, rank_of
-from atom.model_engine.sequence import Sequence
+from atom.model_engine.sequence import NO_SLOT, Sequence
 
 Clients = FairShares[WaitingQueue]
 Client = Account[WaitingQueue]
@@ -36,6 +40,10 @@ class FairQueue:
         self._rows = rows
         self._weights = weights or {}
         self._fair = fair
+        self._alone: WaitingQueue | None = WaitingQueue()  # the one client's; None of several
+        self._alone_id = ""
+        self._was_served = False  # the one client, since it came
+        # Below: of several clients.
         self._groups: FairShares[Clients] = FairShares(self._weights)
         self._clients: dict[int, Client] = {}  # of each request, by id
         self._num_waiting = 0
@@ -45,10 +53,12 @@ class FairQueue:
 
     def __len__(self) -> int:
         """How many wait."""
-        return self._num_waiting
+        return self._num_waiting if self._alone is None else len(self._alone)
 
     def __iter__(self) -> Iterator[Sequence]:
         """All that wait, in no particular order."""
+        if self._alone is not None:
+            yield from self._alone
         for group in self._groups:
             for client in group.holder:
                 yield from client.holder
@@ -56,13 +66,20 @@ class FairQueue:
     @property
     def first(self) -> Sequence:
         """The sequence that is served next, by what was charged so far; at least one must wait."""
+        if self._alone is not None:
+            return self._alone.first
         return self._groups.next().holder.next().holder.first
 
     # ---- what becomes of a request ------------------------------------------------------------
 
     def add(self, sequence: Sequence) -> None:
         """It comes."""
-        client = self._client_of(sequence)
+        if self._alone is not None:
+            if self._is_alone(sequence.client_id if self._fair else ""):
+                self._alone.add(sequence)
+                return
+            self._open_accounts(self._alone)
+        client = self._client_of(sequence.client_id)
         self._clients[sequence.id] = client
         if not client.open:
             self.settle(entering=True)
@@ -71,6 +88,10 @@ class FairQueue:
     def admit(self, sequence: Sequence, computed_tokens: int) -> None:
         """The first has a slot; so many of its tokens are to be computed that were not charged
         before."""
+        if self._alone is not None:
+            self._was_served = True
+            self._alone.remove(sequence)
+            return
         client = self._clients[sequence.id]
         client.holder.remove(sequence)
         self._num_waiting -= 1
@@ -82,29 +103,65 @@ class FairQueue:
 
     def preempt(self, sequence: Sequence) -> None:
         """It is about to leave its slot, and waits again."""
+        if self._alone is not None:
+            self._alone.add(sequence)
+            return
         client = self._clients[sequence.id]
         self._wait(sequence, client)
         self._leave(sequence, client)
 
     def end(self, sequence: Sequence) -> None:
         """It waits no more, or is about to leave its slot."""
+        if self._alone is not None:
+            if sequence.slot == NO_SLOT:
+                self._alone.remove(sequence)
+            return
         client = self._clients.pop(sequence.id)
         if sequence.slot in self._runs:
             self._leave(sequence, client)
-            return
-        if client.open == 1:
-            self.settle()
-        client.holder.remove(sequence)
-        self._num_waiting -= 1
-        self._move(client, waiting=-1)
+        else:
+            if client.open == 1:
+                self.settle()
+            client.holder.remove(sequence)
+            self._num_waiting -= 1
+            self._move(client, waiting=-1)
+        if not self._num_active:
+            self._alone = WaitingQueue()
 
-    def _client_of(self, sequence: Sequence) -> Client:
-        group_name, _, name = sequence.client_id.partition("/") if self._fair else ("", "", "")
+    # ---- one client, and several --------------------------------------------------------------
+
+    def _is_alone(self, client_id: str) -> bool:
+        """Whether a request of this client's leaves it the only one."""
+        if self._alone or not self._rows.is_empty:
+            return client_id == self._alone_id
+        self._alone_id = client_id
+        self._was_served = False
+        return True
+
+    def _open_accounts(self, alone: WaitingQueue) -> None:
+        """Another client comes: keep accounts, of which the first is the one that was alone. All
+        that it was given so far is its own and the virtual time's."""
+        self._alone = None
+        running = [sequence for sequence in self._rows.sequences if sequence is not None]
+        client = self._client_of(self._alone_id, alone)
+        self._num_waiting = len(alone)
+        self._clients.update((sequence.id, client) for sequence in (*alone, *running))
+        self._runs = {sequence.slot: client for sequence in running}
+        self._charged[:] = self._rows.num_tokens
+        if self._was_served:
+            client.pick()
+        self._move(client, waiting=len(alone), running=len(running))
+
+    def _client_of(self, client_id: str, holder: WaitingQueue | None = None) -> Client:
+        """holder: of one that is new, where it is there already."""
+        group_name, _, name = client_id.partition("/")
         group = self._groups.get(group_name)
         if group is None:
             group = self._groups.open(group_name, FairShares(self._weights))
         client = group.holder.get(name)
-        return client or group.holder.open(name, WaitingQueue(), group)
+        if client is None:
+            client = group.holder.open(name, WaitingQueue() if holder is None else holder, group)
+        return client
 
     def _wait(self, sequence: Sequence, client: Client) -> None:
         client.holder.add(sequence)
@@ -153,6 +210,8 @@ class FairQueue:
 
     def last_due(self, running: Iterable[Sequence]) -> Sequence:
         """Of these, one at least, the one that makes room for the others."""
+        if self._alone is not None:
+            return max(running, key=rank_of)
         return max(running, key=self._dueness)
 
     def _dueness(self, sequence: Sequence) -> tuple[float, float, Rank]:

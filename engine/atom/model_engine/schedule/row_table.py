@@ -50,6 +50,11 @@ class RowTable:
     def has_free_slot(self) -> bool:
         return bool(self._free_slots)
 
+    @property
+    def is_empty(self) -> bool:
+        """No slot is taken."""
+        return len(self._free_slots) == len(self.sequences)
+
     def sequence_in(self, slot: int) -> Sequence:
         """Of a slot that is taken."""
         sequence = self.sequences[slot]

@@ -297,6 +297,78 @@ def test_one_client_alone_is_served_as_without_fairness(arrivals, slots, choices
     assert [sequence.id for sequence in fair.begun] == [sequence.id for sequence in plain.begun]
 
 
+class AccountsOnly(FairQueue):
+    """Keeps accounts of one client too, at any time."""
+
+    def add(self, sequence: Sequence) -> None:
+        vars(self)["_alone"] = None
+        super().add(sequence)
+
+    def end(self, sequence: Sequence) -> None:
+        super().end(sequence)
+        vars(self)["_alone"] = None
+
+
+# Each a client that asks, so many steps, a request that is preempted, or one that ends early.
+CLIENTS = ("a", "a", "a", "b", "c/1", "c/2")
+ACTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("ask"), st.integers(0, len(CLIENTS) - 1), st.integers(-3, 3)),
+        st.tuples(st.just("step"), st.integers(1, 12), st.just(0)),
+        st.tuples(st.sampled_from(["preempt", "abort"]), st.integers(0, 99), st.just(0)),
+    ),
+    max_size=60,
+)
+
+
+def begun_of(engine: Slots, acts: list[tuple[str, int, int]]) -> list[int]:
+    """Ids of the requests in the order in which they began, preempted ones again."""
+    for act, number, priority in acts:
+        open_requests = sorted([*engine.queue, *engine.running], key=rank_of)
+        if act == "ask":
+            client = CLIENTS[number]
+            engine.ask(client, 2 + number, 1 + (number + priority) % 7, priority)
+        elif act == "step":
+            for _ in range(number):
+                engine.step()
+        elif act == "preempt" and engine.running:
+            engine.preempt(engine.queue.last_due(engine.running))
+        elif act == "abort" and open_requests:
+            sequence = open_requests[number % len(open_requests)]
+            if sequence in engine.running:
+                engine.leave(sequence)
+            else:
+                engine.queue.end(sequence)
+    engine.until(lambda: not engine.queue and not engine.running)
+    return [sequence.id for sequence in engine.begun]
+
+
+@given(ACTS, st.integers(1, 3), st.sampled_from([{}, {"a": 2.0}, {"b": 0.5, "1": 4.0}]))
+def test_the_order_is_that_of_accounts_though_one_client_has_none(acts, slots, weights) -> None:
+    """However clients come and go, at whatever moment another comes."""
+    quick, plain = Slots(slots, weights=weights), Slots(slots, weights=weights)
+    plain.queue = AccountsOnly(plain.rows, weights=weights)
+    vars(plain.queue)["_alone"] = None
+    assert begun_of(quick, acts) == begun_of(plain, acts)
+
+
+def test_one_client_has_no_accounts_until_another_comes_and_after_all_have_left() -> None:
+    engine = Slots(2)
+
+    def has_accounts() -> bool:
+        return len(vars(engine.queue)["_groups"]) > 0
+
+    for _ in range(5):
+        engine.ask("a")
+        engine.step()
+        assert not has_accounts()
+    engine.ask("b")
+    assert has_accounts()
+    engine.until(lambda: not engine.queue and not engine.running)
+    engine.ask("b")
+    assert not has_accounts()
+
+
 # ---- preemption ---------------------------------------------------------------------------------
 
 
