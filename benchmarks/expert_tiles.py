@@ -4,7 +4,7 @@
 
 Both products of one layer, random weights and choices, activations in bfloat16; calls are captured
 into a graph and rotate over choices. Prints the best tiles of each number of tokens with the share
-of what the card allows, and where the engine's own choice (expert_tiles.py) stands.
+of what the card allows, and where the engine's own choice (grouped_tiles.py) stands.
 """
 
 from __future__ import annotations
@@ -19,11 +19,8 @@ import torch
 import triton
 from triton.runtime.errors import OutOfResources
 
-from atom.model_ops.backends.triton_ops.experts.expert_products import (
-    expert_parts,
-    prepare_experts,
-)
-from atom.model_ops.backends.triton_ops.experts.expert_tiles import ExpertTile, expert_tile
+from atom.model_ops.backends.triton_ops.moe.grouped_gemm import expert_parts, prepare_experts
+from atom.model_ops.backends.triton_ops.moe.grouped_tiles import ExpertTile, expert_tile
 from atom.model_ops.backends.triton_ops.timing import graph_microseconds
 from atom.model_ops.routing import Routed
 from atom.model_ops.values import (

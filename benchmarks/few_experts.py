@@ -23,10 +23,10 @@ import torch
 from atom.model_ops.backends import resolve_ops
 from atom.model_ops.backends.composed import norm_experts as single_kernels
 from atom.model_ops.backends.interface import OpCase
-from atom.model_ops.backends.triton_ops.experts import few_experts as few
-from atom.model_ops.backends.triton_ops.experts.expert_products import expert_parts
-from atom.model_ops.backends.triton_ops.experts.norm_logits import norm_logits
-from atom.model_ops.backends.triton_ops.rehearsal import rehearsal
+from atom.model_ops.backends.triton_ops.compile.warmup import rehearsal
+from atom.model_ops.backends.triton_ops.moe import gemv as few
+from atom.model_ops.backends.triton_ops.moe.grouped_gemm import expert_parts
+from atom.model_ops.backends.triton_ops.moe.norm_router import norm_logits
 from atom.model_ops.backends.triton_ops.timing import graph_microseconds
 from atom.model_ops.routing import Routing
 from atom.model_ops.values import (

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from atom.model_ops.backends import resolve_ops
 from atom.model_ops.backends.interface import LogitFilters, OpCase, Ops, SamplingTensors
 from atom.model_ops.backends.step_mail import empty_mail
-from atom.model_ops.backends.triton_ops.attention.attention_cases import (
+from atom.model_ops.backends.triton_ops.attention.benchmark_cases import (
     AttentionCase,
     attention_case,
 )

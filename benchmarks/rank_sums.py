@@ -22,7 +22,7 @@ from atom.collectives.group import Group
 from atom.collectives.torch_group import Place, TorchGroup, find_store, open_store
 from atom.model_ops.backends.interface import Ops
 from atom.model_ops.backends.triton_ops import backend
-from atom.model_ops.backends.triton_ops.rank_group import join
+from atom.model_ops.backends.triton_ops.allreduce_group import join
 from atom.model_ops.backends.triton_ops.timing import graph_microseconds
 from atom.model_ops.rank_sums import over_ranks
 from atom.model_ops.values import NormWeight, Pending, Stream

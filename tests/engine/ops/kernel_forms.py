@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from atom.model_ops.backends.triton_ops.products import skinny_linear, split_linear
-from atom.model_ops.backends.triton_ops.tuning import LinearConfig, SkinnyConfig
+from atom.model_ops.backends.triton_ops.compile.tuning import LinearConfig, SkinnyConfig
+from atom.model_ops.backends.triton_ops.gemm import skinny_linear, split_k_linear
 from tests.engine.ops.kernel_cases import UNSCALED
 from tests.engine.ops.test_kernels_compile import compiled
 
@@ -20,7 +20,7 @@ def compiled_product(config: LinearConfig, tokens: int) -> Any:
         kernel = skinny_linear._dot_kernel
         own |= {"TOKENS": max(8, tokens), "SPLIT_K": config.split_k, "EVEN": True, **UNSCALED}
     else:
-        kernel = split_linear._split_kernel
+        kernel = split_k_linear._split_kernel
         own |= {"BLOCK_T": tokens, "WEIGHTS_FIRST": config.weights_first, "GATED": False}
     options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
     return compiled(kernel, own, {**options, "even": ("N", "K", "slice")}, "H200")

@@ -23,12 +23,12 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from atom.model_ops.backends.triton_ops.attention import (
-    latent_decode,
-    latent_prefill,
-    prefill_attention,
-    selected_attention,
+    mla_decode,
+    mla_prefill,
+    prefill,
+    sparse_mla_decode,
 )
-from atom.model_ops.backends.triton_ops.experts.expert_kernel import experts_kernel
+from atom.model_ops.backends.triton_ops.moe.grouped_kernel import experts_kernel
 from tests.engine.ops.expert_cases import DESCRIBED
 from tests.engine.ops.kernel_cases import (
     CASES,
@@ -66,9 +66,9 @@ TYPES = {
 # Bytes of scratch per lane that an AMD card's compiler may spill registers to, by kernel: none, but
 # for these, which hold more than its 512 registers (docs/results/amd-kernels.md has the figures).
 SCRATCH_BYTES = {
-    latent_decode._latent_decode_kernel: 1536,
-    latent_prefill._latent_prefill_kernel: 2048,
-    prefill_attention._prefill_kernel: 768,
+    mla_decode._latent_decode_kernel: 1536,
+    mla_prefill._latent_prefill_kernel: 2048,
+    prefill._prefill_kernel: 768,
 }
 WAVE = 64  # lanes of a wavefront of these cards
 
@@ -164,8 +164,8 @@ def _check_compiled(
 @pytest.mark.parametrize(
     ("kernel", "constants", "options"),
     [
-        (selected_attention._selected_kernel, {**SELECTED, "IS_SPLIT": True}, SLOTS),
-        (latent_decode._latent_decode_kernel, {**FP8_LATENT, "IS_SPLIT": True}, ENTRIES),
+        (sparse_mla_decode._selected_kernel, {**SELECTED, "IS_SPLIT": True}, SLOTS),
+        (mla_decode._latent_decode_kernel, {**FP8_LATENT, "IS_SPLIT": True}, ENTRIES),
     ],
     ids=["selection", "fp8"],
 )

@@ -8,7 +8,7 @@ import torch
 
 from atom.collectives.group import Alone
 from atom.collectives.peer_buffers import PeerBuffers
-from atom.model_ops.backends.triton_ops.rank_group import PeerGroup
+from atom.model_ops.backends.triton_ops.allreduce_group import PeerGroup
 
 
 class Witness(Alone):

@@ -10,13 +10,10 @@ import torch
 if find_spec("triton") is None:
     pytest.skip("triton is not installed", allow_module_level=True)
 
-from atom.model_ops.backends.triton_ops.products import (
-    library_fp8,
-    measured_tiles,
-    quantised_tiles,
-)
-from atom.model_ops.backends.triton_ops.products.measured_tiles import measured_tile
-from atom.model_ops.backends.triton_ops.products.quantised_tiles import choose_tile
+from atom.model_ops.backends.triton_ops.gemm import measured_tiles, quantised_tiles
+from atom.model_ops.backends.triton_ops.gemm.measured_tiles import measured_tile
+from atom.model_ops.backends.triton_ops.gemm.quantised_tiles import choose_tile
+from atom.model_ops.backends.triton_ops.nvidia import scaled_mm
 from atom.model_ops.values import LinearWeight, Scales, WeightFormat
 
 FORMATS = [
@@ -82,7 +79,7 @@ def test_other_cards_keep_the_estimates() -> None:
 
 
 def test_many_tokens_of_fp8_are_the_librarys() -> None:
-    assert not library_fp8.is_faster(16, in_parts=False)
-    assert library_fp8.is_faster(17, in_parts=False)
-    assert not library_fp8.is_faster(128, in_parts=True)
-    assert library_fp8.is_faster(129, in_parts=True)
+    assert not scaled_mm.is_faster(16, in_parts=False)
+    assert scaled_mm.is_faster(17, in_parts=False)
+    assert not scaled_mm.is_faster(128, in_parts=True)
+    assert scaled_mm.is_faster(129, in_parts=True)

@@ -12,13 +12,14 @@ import pytest
 if find_spec("triton") is None:
     pytest.skip("triton is not installed", allow_module_level=True)
 
-from atom.model_ops.backends.triton_ops import tuning
-from atom.model_ops.backends.triton_ops.products.product_families import (
-    Point,
-    family_config,
-    measured_points,
+from atom.model_ops.backends.triton_ops.compile import tuning
+from atom.model_ops.backends.triton_ops.compile.tuning import (
+    TOKEN_BUCKETS,
+    LinearConfig,
+    SkinnyConfig,
+    SplitConfig,
 )
-from atom.model_ops.backends.triton_ops.products.product_model import (
+from atom.model_ops.backends.triton_ops.gemm.cost_model import (
     Card,
     Product,
     fits,
@@ -26,11 +27,10 @@ from atom.model_ops.backends.triton_ops.products.product_model import (
     seconds,
     shared_bytes,
 )
-from atom.model_ops.backends.triton_ops.tuning import (
-    TOKEN_BUCKETS,
-    LinearConfig,
-    SkinnyConfig,
-    SplitConfig,
+from atom.model_ops.backends.triton_ops.gemm.tile_families import (
+    Point,
+    family_config,
+    measured_points,
 )
 
 TABLES = tuning.parse(json.loads(tuning.shipped_path("NVIDIA H200").read_text()))

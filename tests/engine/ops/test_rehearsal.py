@@ -24,15 +24,10 @@ import torch
 import triton
 from triton.compiler import ASTSource
 
-from atom.model_ops.backends.triton_ops import (
-    activation,
-    compiler_process,
-    form_compilers,
-    norms,
-    rehearsal,
-)
+from atom.model_ops.backends.triton_ops import activation, norms
 from atom.model_ops.backends.triton_ops.activation import act_and_mul
-from atom.model_ops.backends.triton_ops.compiler_process import Form
+from atom.model_ops.backends.triton_ops.compile import compiler_pool, compiler_process, warmup
+from atom.model_ops.backends.triton_ops.compile.compiler_process import Form
 from atom.model_ops.values import Activation, NormWeight, Stream
 from tests.support.compile_only import CompileOnlyDriver, compile_only
 
@@ -62,7 +57,7 @@ def met_forms(call: Callable[[], object]) -> list[str]:
     met: list[str] = []
     with triton.knobs.runtime.scope():
         triton.knobs.runtime.jit_cache_hook = lambda *, fn, **_: met.append(fn.name) or True
-        with rehearsal._launching_nothing():
+        with warmup._launching_nothing():
             call()
     return met
 
@@ -74,7 +69,7 @@ def looked_up(call: Callable[[], object]) -> list[tuple[str, bool]]:
         triton.knobs.compilation.listener = lambda *, src, cache_hit, **_: made.append(
             (src.name, cache_hit)
         )
-        with rehearsal._launching_nothing():
+        with warmup._launching_nothing():
             call()
     return made
 
@@ -87,7 +82,7 @@ def test_a_rehearsed_step_finds_all_of_its_kernels_compiled(
 
     monkeypatch.setattr(CompileOnlyDriver, "launcher_cls", link)
     with caplog.at_level(logging.INFO):
-        with rehearsal.rehearsal(CPU, "a start", workers=2) as finish:
+        with warmup.rehearsal(CPU, "a start", workers=2) as finish:
             for _ in range(3):  # as layers do
                 out = small_step(160)
         finish()
@@ -116,7 +111,7 @@ def test_threads_compile_what_processes_cannot(
     if "took over" in why:
         monkeypatch.setattr(compiler_process, "_PATIENCE_SECONDS", 0.0)
     with caplog.at_level(logging.INFO):
-        with rehearsal.rehearsal(CPU, "a start", workers=1) as finish:
+        with warmup.rehearsal(CPU, "a start", workers=1) as finish:
             small_step(160)
         finish()
     assert caplog.text.count("compiled by threads from here on") == 1
@@ -127,7 +122,7 @@ def test_threads_compile_what_processes_cannot(
 
 def test_compilers_leave_nothing_behind() -> None:
     before = set(psutil.Process().children())
-    compilers = form_compilers.FormCompilers(CPU, 2)
+    compilers = compiler_pool.FormCompilers(CPU, 2)
     forks, pipes = compilers._processes, [fork._pipe for fork in compilers._processes]
     started = set(psutil.Process().children()) - before
     assert len(started) == len(forks) == 2
@@ -144,7 +139,7 @@ def test_threads_compile_where_no_process_can_be_started(
         raise BlockingIOError("too many processes")
 
     monkeypatch.setattr(multiprocessing.context.ForkProcess, "start", refuse)
-    with rehearsal.rehearsal(CPU, "a start", workers=2) as finish:
+    with warmup.rehearsal(CPU, "a start", workers=2) as finish:
         small_step(160)
     finish()
     assert "no process for them: BlockingIOError('too many processes')" in caplog.text
@@ -156,7 +151,7 @@ def test_a_variable_has_threads_compile(
 ) -> None:
     monkeypatch.setenv("ATOM_COMPILE_AHEAD", "threads")
     with caplog.at_level(logging.INFO):
-        with rehearsal.rehearsal(CPU, "a start", workers=2) as finish:
+        with warmup.rehearsal(CPU, "a start", workers=2) as finish:
             small_step(160)
         finish()
     assert "compiled 2 forms of kernels by 2 threads" in caplog.text
@@ -198,34 +193,34 @@ def test_kernels_are_parsed_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("ATOM_COMPILE_AHEAD", "threads")
     with monkeypatch.context() as patched:
         patched.setattr(ast, "parse", watched)
-        with rehearsal.rehearsal(CPU, "a start", workers=2) as finish:
+        with warmup.rehearsal(CPU, "a start", workers=2) as finish:
             small_step(192)
         finish()
     assert not met.is_set()
 
 
 def test_a_start_is_rehearsed_once_while_its_cache_lasts(tmp_path: Path) -> None:
-    assert not rehearsal.is_rehearsed(CPU, "a start")
-    with rehearsal.rehearsal(CPU, "a start", workers=1) as finish:
+    assert not warmup.is_rehearsed(CPU, "a start")
+    with warmup.rehearsal(CPU, "a start", workers=1) as finish:
         pass
-    assert not rehearsal.is_rehearsed(CPU, "a start"), "nothing is compiled yet"
+    assert not warmup.is_rehearsed(CPU, "a start"), "nothing is compiled yet"
     finish()
-    assert rehearsal.is_rehearsed(CPU, "a start")
-    assert not rehearsal.is_rehearsed(CPU, "another")
+    assert warmup.is_rehearsed(CPU, "a start")
+    assert not warmup.is_rehearsed(CPU, "another")
     triton.knobs.cache.dir = str(tmp_path / "emptied")
-    assert not rehearsal.is_rehearsed(CPU, "a start")
+    assert not warmup.is_rehearsed(CPU, "a start")
 
 
 def test_a_rehearsal_that_fails_leaves_triton_as_it_was_and_no_mark() -> None:
     kernel, hook = triton.JITFunction, triton.knobs.runtime.jit_cache_hook
     run, parse = kernel.run, kernel.parse
     with pytest.raises(RuntimeError, match="of the step"):
-        with rehearsal.rehearsal(CPU, "a start", workers=1):
+        with warmup.rehearsal(CPU, "a start", workers=1):
             raise RuntimeError("of the step")
     assert kernel.run is run
     assert kernel.parse is parse
     assert triton.knobs.runtime.jit_cache_hook is hook
-    assert not rehearsal.is_rehearsed(CPU, "a start")
+    assert not warmup.is_rehearsed(CPU, "a start")
 
 
 def test_a_kernel_that_does_not_compile_is_left_to_the_call_that_needs_it(
@@ -235,7 +230,7 @@ def test_a_kernel_that_does_not_compile_is_left_to_the_call_that_needs_it(
         raise RuntimeError("out of registers")
 
     monkeypatch.setattr(triton.JITFunction, "preload", broken)
-    with rehearsal.rehearsal(CPU, "a start", workers=1) as finish:
+    with warmup.rehearsal(CPU, "a start", workers=1) as finish:
         small_step(224)
     with caplog.at_level(logging.WARNING):
         finish()

@@ -14,15 +14,19 @@ if find_spec("triton") is None:
 
 import torch
 
-from atom.model_ops.backends.triton_ops import tuning
-from atom.model_ops.backends.triton_ops.attention.decode_attention import choose_splits
-from atom.model_ops.backends.triton_ops.attention.run_attention import (
+from atom.model_ops.backends.triton_ops.attention.decode import choose_splits
+from atom.model_ops.backends.triton_ops.attention.verify import (
     RunTile,
     choose_run_tile,
     fewest_runs,
 )
-from atom.model_ops.backends.triton_ops.products import product_choice
-from atom.model_ops.backends.triton_ops.tuning import DecodeConfig, SkinnyConfig, SplitConfig
+from atom.model_ops.backends.triton_ops.compile import tuning
+from atom.model_ops.backends.triton_ops.compile.tuning import (
+    DecodeConfig,
+    SkinnyConfig,
+    SplitConfig,
+)
+from atom.model_ops.backends.triton_ops.gemm import choose
 from atom.model_ops.values import LinearWeight
 
 SHIPPED = sorted(tuning.shipped_path("x").parent.glob("*.json"))
@@ -110,19 +114,19 @@ def test_batches_of_decodes_are_told_apart_by_their_rows() -> None:
 
 def test_an_unknown_shape_is_the_librarys() -> None:
     w = LinearWeight(torch.empty(123, 456, dtype=torch.bfloat16))
-    assert product_choice.linear_config(CPU, w, 1) is None
-    assert product_choice.linear_config(CPU, w, 10_000) is None
+    assert choose.linear_config(CPU, w, 1) is None
+    assert choose.linear_config(CPU, w, 10_000) is None
 
 
 @pytest.fixture
 def some_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[torch.device]:
     """A GPU that was not measured, of 132 multiprocessors."""
     monkeypatch.setattr(tuning.torch.cuda, "get_device_name", lambda device: "NVIDIA Other")
-    monkeypatch.setattr(product_choice, "compute_units", lambda device: 132)
-    monkeypatch.setattr(product_choice, "shared_bytes", lambda device: 227 * 1024)
+    monkeypatch.setattr(choose, "compute_units", lambda device: 132)
+    monkeypatch.setattr(choose, "shared_bytes", lambda device: 227 * 1024)
     yield torch.device("cuda", 7)
     for remembered in ("_chosen", "_points", "_known", "_card"):
-        getattr(product_choice, remembered).cache_clear()
+        getattr(choose, remembered).cache_clear()
     tuning.tables.cache_clear()
 
 
@@ -131,11 +135,11 @@ def test_a_card_that_was_not_measured_borrows_from_one_of_its_vendor(
 ) -> None:
     w = LinearWeight(torch.empty(4096, 6144, dtype=torch.bfloat16))
     known = tuning.read_tables("NVIDIA H200")
-    ours = product_choice.addend_config(some_card, w, 8)
+    ours = choose.addend_config(some_card, w, 8)
     assert ours in known.addend.values()
-    assert product_choice.addend_config(some_card, w, 5) == ours, "a bucket has one tile"
-    assert product_choice.linear_config(some_card, w, 1) is not None
-    assert product_choice.linear_config(some_card, w, 257) is None
+    assert choose.addend_config(some_card, w, 5) == ours, "a bucket has one tile"
+    assert choose.linear_config(some_card, w, 1) is not None
+    assert choose.linear_config(some_card, w, 257) is None
 
 
 def test_a_card_of_another_vendor_multiplies_by_the_library(
@@ -144,8 +148,8 @@ def test_a_card_of_another_vendor_multiplies_by_the_library(
     monkeypatch.setattr(torch.version, "hip", "7.0")
     for dtype in (torch.bfloat16, torch.float8_e4m3fn):
         w = LinearWeight(torch.empty(4096, 4096, dtype=dtype))
-        assert product_choice.linear_config(some_card, w, 1) is None
-        assert product_choice.addend_config(some_card, w, 8) is None
+        assert choose.linear_config(some_card, w, 1) is None
+        assert choose.addend_config(some_card, w, 8) is None
 
 
 def test_token_counts_share_the_next_larger_bucket() -> None:

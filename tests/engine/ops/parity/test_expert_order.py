@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from atom.model_ops.backends.triton_ops.experts.expert_order import order_by_expert
+from atom.model_ops.backends.triton_ops.moe.sort_by_expert import order_by_expert
 
 
 @pytest.mark.parametrize("tokens", [1, 340, 2731, 5500])

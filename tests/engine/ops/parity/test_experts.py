@@ -394,8 +394,8 @@ def test_tiles_are_copied_by_description_as_they_are_read_by_pointers(
 ) -> None:  # fmt: skip
     if backend.name != "triton":
         pytest.skip("tiles are the kernels'")
-    from atom.model_ops.backends.triton_ops.experts.expert_products import expert_parts
-    from atom.model_ops.backends.triton_ops.experts.expert_tiles import expert_tile
+    from atom.model_ops.backends.triton_ops.moe.grouped_gemm import expert_parts
+    from atom.model_ops.backends.triton_ops.moe.grouped_tiles import expert_tile
 
     x = torch.randn(tokens, hidden, device=device).bfloat16()
     w = weights(count, hidden, inner, device, torch.bfloat16, bias=True)

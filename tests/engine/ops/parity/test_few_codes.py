@@ -11,7 +11,7 @@ import torch
 if find_spec("triton") is None:
     pytest.skip("triton is not installed", allow_module_level=True)
 
-from atom.model_ops.backends.triton_ops.experts import few_experts
+from atom.model_ops.backends.triton_ops.moe import gemv
 from atom.model_ops.routing import Routing
 from atom.model_ops.values import (
     Activation,
@@ -65,19 +65,19 @@ def layer(
     ],
 )
 def test_which_formats_are_two_launches(w: MoEWeight, taken: bool) -> None:
-    assert few_experts.multiplies(w) is taken
+    assert gemv.multiplies(w) is taken
 
 
 def test_blocks_of_a_shared_expert_are_the_experts() -> None:
     w = layer(BLOCKS, (128, 128), BLOCKS)
     assert w.shared is not None
     down = matrix((32, 48), BLOCKS, (64, 128))
-    assert not few_experts.multiplies(replace(w, shared=replace(w.shared, down=down)))
+    assert not gemv.multiplies(replace(w, shared=replace(w.shared, down=down)))
     stack = matrix((64, 32, 48), BLOCKS, (64, 128))
     experts, shared = replace(w.experts, down=stack), replace(w.shared, down=down)
-    assert few_experts.multiplies(replace(w, experts=experts, shared=shared))
+    assert gemv.multiplies(replace(w, experts=experts, shared=shared))
 
 
 def test_tokens_that_share_experts_are_the_tensor_cores() -> None:
     w = layer(BLOCKS, (128, 128))
-    assert [few_experts.takes(w, tokens) for tokens in (1, 4, 5)] == [True, True, False]
+    assert [gemv.takes(w, tokens) for tokens in (1, 4, 5)] == [True, True, False]

@@ -14,12 +14,12 @@ if find_spec("triton") is None:
     pytest.skip("triton is not installed", allow_module_level=True)
 
 from atom.model_ops.backends.torch_ref.dense import norm as reference_norm
-from atom.model_ops.backends.triton_ops.products import code_linear as codes
-from atom.model_ops.backends.triton_ops.products import library_fp8
-from atom.model_ops.backends.triton_ops.products.linear import prepare_linear
-from atom.model_ops.backends.triton_ops.products.norm_linear import can_fuse, norm_linear
-from atom.model_ops.backends.triton_ops.products.skinny_linear import skinny_linear
-from atom.model_ops.backends.triton_ops.tuning import SkinnyConfig
+from atom.model_ops.backends.triton_ops.compile.tuning import SkinnyConfig
+from atom.model_ops.backends.triton_ops.gemm import w8a16_gemv as codes
+from atom.model_ops.backends.triton_ops.gemm.linear import prepare_linear
+from atom.model_ops.backends.triton_ops.gemm.norm_linear import can_fuse, norm_linear
+from atom.model_ops.backends.triton_ops.gemm.skinny_linear import skinny_linear
+from atom.model_ops.backends.triton_ops.nvidia import scaled_mm
 from atom.model_ops.quantised.dequantise import dequantise
 from atom.model_ops.quantised.quantise import quantise
 from atom.model_ops.values import LinearWeight, NormWeight, Pending, Scales, Stream, WeightFormat
@@ -142,6 +142,6 @@ def test_the_librarys_product(device: torch.device, tokens: int, kind: WeightFor
     data, scale = quantise(torch.randn(256, 512, device=device) / 16, kind, block)
     bias = torch.randn(256, device=device).bfloat16()
     w = LinearWeight(data, bias, Scales(kind, scale, block, torch.bfloat16))
-    if not library_fp8.takes(x, w):
+    if not scaled_mm.takes(x, w):
         pytest.skip("this card's library has no products of these formats")
-    assert_rows_agree(library_fp8.multiply(x, w), product(x, w), torch.bfloat16, slack=4.0)
+    assert_rows_agree(scaled_mm.multiply(x, w), product(x, w), torch.bfloat16, slack=4.0)

@@ -13,13 +13,10 @@ import pytest
 import torch
 
 from atom.model_ops.backends.interface import Backend
-from atom.model_ops.backends.triton_ops.attention import grouped_attention
-from atom.model_ops.backends.triton_ops.attention.attention_tiles import LayerStep
-from atom.model_ops.backends.triton_ops.attention.chunk_attention import (
-    chunk_attention,
-    is_for_library,
-)
-from atom.model_ops.backends.triton_ops.attention.piece_attention import piece_attention
+from atom.model_ops.backends.triton_ops.attention import gqa
+from atom.model_ops.backends.triton_ops.attention.long_chunks import chunk_attention, is_for_library
+from atom.model_ops.backends.triton_ops.attention.paged_tiles import LayerStep
+from atom.model_ops.backends.triton_ops.nvidia.cudnn_attention import piece_attention
 from atom.model_ops.values import AttentionShape
 from atom.utils import long_chunks as chunk_plan
 from atom.utils.forward_context import LongChunk
@@ -148,7 +145,7 @@ def test_an_engine_attends_to_its_chunks_in_pieces(
         attended.append(chunk)
         chunk_attention(q, layer, chunk, out)
 
-    monkeypatch.setattr(grouped_attention, "chunk_attention", attend)
+    monkeypatch.setattr(gqa, "chunk_attention", attend)
     folder = make_tiny_checkpoint(tmp_path, "qwen3")
     operations = "qk_norm_rope_store", "paged_attention"
     assert_reference_answers(folder, backend, device, operations)

@@ -12,13 +12,10 @@ from tests.engine.ops.inputs import assert_rows_agree
 if find_spec("triton") is None:
     pytest.skip("triton is not installed", allow_module_level=True)
 
-from atom.model_ops.backends.triton_ops.products.linear import prepare_linear
-from atom.model_ops.backends.triton_ops.products.quantise_inputs import (
-    quantise_groups,
-    quantise_rows,
-)
-from atom.model_ops.backends.triton_ops.products.quantised_tiles import choose_tile, whole
-from atom.model_ops.backends.triton_ops.products.scaled_linear import scaled_linear
+from atom.model_ops.backends.triton_ops.gemm.linear import prepare_linear
+from atom.model_ops.backends.triton_ops.gemm.quantised_tiles import choose_tile, whole
+from atom.model_ops.backends.triton_ops.gemm.w8a8_gemm import scaled_linear
+from atom.model_ops.backends.triton_ops.quantise_activations import quantise_groups, quantise_rows
 from atom.model_ops.quantised.dequantise import dequantise
 from atom.model_ops.quantised.quantise import quantise
 from atom.model_ops.values import LinearWeight, Scales, WeightFormat

@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from atom.model_ops.backends.triton_ops.products.skinny_linear import skinny_linear
-from atom.model_ops.backends.triton_ops.tuning import SkinnyConfig
+from atom.model_ops.backends.triton_ops.compile.tuning import SkinnyConfig
+from atom.model_ops.backends.triton_ops.gemm.skinny_linear import skinny_linear
 from atom.model_ops.values import LinearWeight
 from tests.engine.ops.inputs import assert_rows_agree
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from atom.model_ops.backends.interface import Backend
-from atom.model_ops.backends.triton_ops.attention import sparse_attention
+from atom.model_ops.backends.triton_ops.attention import sparse_mla
 from tests.engine.ops.inputs import assert_rows_agree
 from tests.engine.ops.latent_inputs import latent_case
 from tests.engine.ops.parity.test_sparse_attention import (
@@ -30,7 +30,7 @@ def test_pieces_that_cut_rows(
 ) -> None:
     latent = with_slots(latent_case(rows, device=device, dtype=torch.float32))
     case = index_case(latent, EXACT, whole=True)
-    monkeypatch.setattr(sparse_attention, "MOST_SCORES", 5 * case.step.max_context_len)
+    monkeypatch.setattr(sparse_mla, "MOST_SCORES", 5 * case.step.max_context_len)
     assert_same_slots(case.selected(backend), case.selected(reference))
 
 
@@ -40,7 +40,7 @@ def test_queries_folded_in_pieces(
     case = latent_case(CHUNKS, device=device, dtype=torch.float32)
     selected, found = random_slots(case, 20), []
     for elements in (2**25, 5 * case.shape.num_heads * case.shape.kv_rank):
-        monkeypatch.setattr(sparse_attention, "_FOLDED", elements)
+        monkeypatch.setattr(sparse_mla, "_FOLDED", elements)
         tokens, shape, up, cache, _ = case.arguments
         attend = backend.operations["selected_latent_attention"]
         found.append(attend(tokens, shape, up, cache, selected))

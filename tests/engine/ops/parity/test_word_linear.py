@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from atom.model_ops.backends.triton_ops.products.linear import linear, prepare_linear
-from atom.model_ops.backends.triton_ops.products.word_linear import takes
+from atom.model_ops.backends.triton_ops.gemm.linear import linear, prepare_linear
+from atom.model_ops.backends.triton_ops.gemm.packed_int32_gemm import takes
 from atom.model_ops.quantised.codes import pack_pairs, unpack_pairs
 from atom.model_ops.quantised.dequantise import dequantise
 from atom.model_ops.values import LinearWeight, WeightFormat

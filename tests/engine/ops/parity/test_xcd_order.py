@@ -15,11 +15,11 @@ if find_spec("triton") is None:
 
 from atom.model_ops.backends.interface import Backend
 from atom.model_ops.backends.triton_ops import xcd_order
-from atom.model_ops.backends.triton_ops.experts.expert_products import expert_parts
-from atom.model_ops.backends.triton_ops.experts.expert_tiles import ExpertTile
-from atom.model_ops.backends.triton_ops.products import measured_tiles
-from atom.model_ops.backends.triton_ops.products.split_linear import gated_linear, split_linear
-from atom.model_ops.backends.triton_ops.tuning import SplitConfig
+from atom.model_ops.backends.triton_ops.compile.tuning import SplitConfig
+from atom.model_ops.backends.triton_ops.gemm import measured_tiles
+from atom.model_ops.backends.triton_ops.gemm.split_k_linear import gated_linear, split_linear
+from atom.model_ops.backends.triton_ops.moe.grouped_gemm import expert_parts
+from atom.model_ops.backends.triton_ops.moe.grouped_tiles import ExpertTile
 from atom.model_ops.routing import Routed
 from atom.model_ops.values import Activation, ExpertsWeight, LinearWeight, WeightFormat
 from tests.engine.ops.inputs import paged_case

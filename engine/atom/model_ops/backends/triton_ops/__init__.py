@@ -54,32 +54,23 @@ def backend() -> Backend:
     if reasons:
         return Backend(name="triton", operations={}, unusable=reasons)
     # Imported here: the kernels' modules need Triton.
-    from atom.model_ops.backends.triton_ops import (
-        activation,
-        compiler_process,
-        norms,
-        rank_group,
-        rehearsal,
-    )
+    from atom.model_ops.backends.triton_ops import activation, allreduce_group, norms
     from atom.model_ops.backends.triton_ops.attention import (
-        grouped_attention,
-        latent_attention,
-        latent_store,
+        gqa,
+        mla,
+        mla_store,
         rope_store,
-        sparse_attention,
+        sparse_mla,
     )
-    from atom.model_ops.backends.triton_ops.experts import (
-        expert_products,
-        norm_experts,
-        routing,
-    )
-    from atom.model_ops.backends.triton_ops.products import linear
-    from atom.model_ops.backends.triton_ops.steps import (
+    from atom.model_ops.backends.triton_ops.compile import compiler_process, warmup
+    from atom.model_ops.backends.triton_ops.gemm import linear
+    from atom.model_ops.backends.triton_ops.moe import grouped_gemm, norm_experts, routing
+    from atom.model_ops.backends.triton_ops.sampling import (
         decode_state,
-        drafting,
-        logit_filters,
+        ngram_drafts,
         sampling,
-        token_mask,
+        token_bitmask,
+        top_k_top_p_min_p,
     )
 
     if torch.cuda.is_available():
@@ -88,7 +79,7 @@ def backend() -> Backend:
         "embedding": linear.embedding,
         "linear": linear.linear,
         "prepare_linear": linear.prepare_linear,
-        "prepare_experts": expert_products.prepare_experts,
+        "prepare_experts": grouped_gemm.prepare_experts,
         "linear_parts": linear.linear_parts,
         "gated_linear": linear.gated_linear,
         "add": linear.add,
@@ -98,27 +89,27 @@ def backend() -> Backend:
         "norm": norms.norm,
         "act_and_mul": activation.act_and_mul,
         "route": routing.route,
-        "experts": expert_products.experts,
-        "add_experts": expert_products.add_experts,
+        "experts": grouped_gemm.experts,
+        "add_experts": grouped_gemm.add_experts,
         "norm_experts": norm_experts.norm_experts,
         "qk_norm_rope_store": rope_store.qk_norm_rope_store,
-        "paged_attention": grouped_attention.paged_attention,
-        "attention": grouped_attention.attention,
-        "latent_rope_store": latent_store.latent_rope_store,
-        "paged_latent_attention": latent_attention.paged_latent_attention,
-        "select_tokens": sparse_attention.select_tokens,
-        "selected_latent_attention": sparse_attention.selected_latent_attention,
+        "paged_attention": gqa.paged_attention,
+        "attention": gqa.attention,
+        "latent_rope_store": mla_store.latent_rope_store,
+        "paged_latent_attention": mla.paged_latent_attention,
+        "select_tokens": sparse_mla.select_tokens,
+        "selected_latent_attention": sparse_mla.selected_latent_attention,
         "sample": sampling.sample,
         "sample_stretch": sampling.sample_stretch,
-        "filter_logits": logit_filters.filter_logits,
-        "apply_token_mask": token_mask.apply_token_mask,
+        "filter_logits": top_k_top_p_min_p.filter_logits,
+        "apply_token_mask": token_bitmask.apply_token_mask,
         "receive_step": decode_state.receive_step,
         "prepare_decode": decode_state.prepare_decode,
         "commit_tokens": decode_state.commit_tokens,
-        "draft_ngrams": drafting.draft_ngrams,
-        "lay_out_drafts": drafting.lay_out_drafts,
-        "prepare_drafted": drafting.prepare_drafted,
-        "accept_drafts": drafting.accept_drafts,
+        "draft_ngrams": ngram_drafts.draft_ngrams,
+        "lay_out_drafts": ngram_drafts.lay_out_drafts,
+        "prepare_drafted": ngram_drafts.prepare_drafted,
+        "accept_drafts": ngram_drafts.accept_drafts,
     }
     return Backend(
         name="triton",
@@ -127,17 +118,13 @@ def backend() -> Backend:
         # Scores of an indexer are computed in pieces as wide as the longest context.
         prompts=("paged_attention", "paged_latent_attention"),
         reasons_against=reasons_against,
-        join=rank_group.join,
-        rehearsal=None if _one_by_one() else Rehearsal(rehearsal.rehearsal, rehearsal.is_rehearsed),
+        join=allreduce_group.join,
+        rehearsal=None if _one_by_one() else Rehearsal(warmup.rehearsal, warmup.is_rehearsed),
     )
 
 
 def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
-    from atom.model_ops.backends.triton_ops.attention import (
-        grouped_attention,
-        latent_attention,
-        sparse_attention,
-    )
+    from atom.model_ops.backends.triton_ops.attention import gqa, mla, sparse_mla
 
     if op in _PRODUCTS:
         return _against_fp8(case.formats)
@@ -145,7 +132,7 @@ def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
         return _against_fp8(case.expert_formats)
     if op in _CACHED and case.kv_dtype in FP8_DTYPES and native_fp8(_device()) is None:
         return ("this card converts no fp8, which the KV cache is to have",)
-    attentions = (grouped_attention, latent_attention, sparse_attention)
+    attentions = (gqa, mla, sparse_mla)
     return tuple(reason for kind in attentions for reason in kind.reasons_against(op, case))
 
 

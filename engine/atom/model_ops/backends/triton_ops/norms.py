@@ -2,7 +2,7 @@
 """RMSNorm, alone or fused with the residual addition before it: one program per token.
 
 What is added may come as the parts of a product that was split over its inner dimension
-(products/split_linear.py): their sum costs no launch of its own. Roundings are those of the
+(gemm/split_k_linear.py): their sum costs no launch of its own. Roundings are those of the
 reference: sums in float32, back to the activation's dtype before the weight is multiplied in.
 """
 

@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from atom.model_ops.backends.triton_ops.attention.attention_tiles import head_codes, head_scale
+from atom.model_ops.backends.triton_ops.attention.paged_tiles import head_codes, head_scale
 from atom.model_ops.backends.triton_ops.launch import fp8_constants, head_lanes
 from atom.model_ops.values import AttentionShape, LayerCache, Rotary
 

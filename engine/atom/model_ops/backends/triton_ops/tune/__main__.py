@@ -23,7 +23,12 @@ import torch
 import triton
 from triton.runtime.errors import OutOfResources
 
-from atom.model_ops.backends.triton_ops import tuning
+from atom.model_ops.backends.triton_ops.compile import tuning
+from atom.model_ops.backends.triton_ops.compile.tuning import (
+    TOKEN_BUCKETS,
+    SkinnyConfig,
+    SplitConfig,
+)
 from atom.model_ops.backends.triton_ops.tune.attention import (
     compile_attention,
     decode_candidates,
@@ -43,7 +48,6 @@ from atom.model_ops.backends.triton_ops.tune.products import (
     tune_gated,
     tune_linear,
 )
-from atom.model_ops.backends.triton_ops.tuning import TOKEN_BUCKETS, SkinnyConfig, SplitConfig
 
 PARTS = ("decode", "prefill", "linear", "addend", "gated")
 

@@ -11,20 +11,17 @@ from typing import Any
 
 import torch
 
-from atom.model_ops.backends.triton_ops import tuning
-from atom.model_ops.backends.triton_ops.attention.attention_cases import (
+from atom.model_ops.backends.triton_ops.attention.benchmark_cases import (
     AttentionCase,
     attention_case,
 )
-from atom.model_ops.backends.triton_ops.attention.attention_tiles import LayerStep
-from atom.model_ops.backends.triton_ops.attention.decode_attention import decode_attention
-from atom.model_ops.backends.triton_ops.attention.prefill_attention import (
-    RowSpan,
-    prefill_attention,
-)
+from atom.model_ops.backends.triton_ops.attention.decode import decode_attention
+from atom.model_ops.backends.triton_ops.attention.paged_tiles import LayerStep
+from atom.model_ops.backends.triton_ops.attention.prefill import RowSpan, prefill_attention
+from atom.model_ops.backends.triton_ops.compile import tuning
+from atom.model_ops.backends.triton_ops.compile.tuning import DecodeConfig, PrefillConfig
 from atom.model_ops.backends.triton_ops.timing import copies_beyond_cache, graph_microseconds
 from atom.model_ops.backends.triton_ops.tune.search import best
-from atom.model_ops.backends.triton_ops.tuning import DecodeConfig, PrefillConfig
 
 _CAPACITY = 4096
 # Of every name in tuning.DECODE_BATCHES.

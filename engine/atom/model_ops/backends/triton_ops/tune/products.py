@@ -15,17 +15,21 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from atom.model_ops.backends.triton_ops import tuning
 from atom.model_ops.backends.triton_ops.activation import act_and_mul
+from atom.model_ops.backends.triton_ops.compile import tuning
+from atom.model_ops.backends.triton_ops.compile.tuning import (
+    TOKEN_BUCKETS,
+    SkinnyConfig,
+    SplitConfig,
+)
+from atom.model_ops.backends.triton_ops.gemm.choose import Table, foreseen
+from atom.model_ops.backends.triton_ops.gemm.cost_model import Product
+from atom.model_ops.backends.triton_ops.gemm.linear import linear
+from atom.model_ops.backends.triton_ops.gemm.skinny_linear import skinny_linear
+from atom.model_ops.backends.triton_ops.gemm.split_k_linear import gated_linear, split_linear
 from atom.model_ops.backends.triton_ops.norms import norm as settle_and_norm
-from atom.model_ops.backends.triton_ops.products.linear import linear
-from atom.model_ops.backends.triton_ops.products.product_choice import Table, foreseen
-from atom.model_ops.backends.triton_ops.products.product_model import Product
-from atom.model_ops.backends.triton_ops.products.skinny_linear import skinny_linear
-from atom.model_ops.backends.triton_ops.products.split_linear import gated_linear, split_linear
 from atom.model_ops.backends.triton_ops.timing import copies_beyond_cache, graph_microseconds
 from atom.model_ops.backends.triton_ops.tune.search import best
-from atom.model_ops.backends.triton_ops.tuning import TOKEN_BUCKETS, SkinnyConfig, SplitConfig
 from atom.model_ops.values import Activation, LinearWeight, NormWeight, Pending, Stream
 
 # Qwen3-0.6B, Qwen3-8B, Llama-3.1-8B: qkv, o, gate_up, down, head.
@@ -197,7 +201,7 @@ def tune_gated(
 def family_loss(
     table: Table, shape: Product, cost: Callable[[Any], float], without: float, least: float
 ) -> str:
-    """What the family's choice (product_choice.py), made without this measurement, costs more than
+    """What the family's choice (choose.py), made without this measurement, costs more than
     the best. without: µs of the library's way; least: of the best."""
     config = foreseen(torch.device("cuda", torch.cuda.current_device()), table, shape)
     took = without if config is None else cost(config)

@@ -10,7 +10,7 @@ import triton
 from triton.runtime.errors import OutOfResources
 
 from atom.errors import ConfigError
-from atom.model_ops.backends.triton_ops.tuning import (
+from atom.model_ops.backends.triton_ops.compile.tuning import (
     DecodeConfig,
     PrefillConfig,
     SkinnyConfig,

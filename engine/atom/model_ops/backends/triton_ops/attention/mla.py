@@ -1,0 +1,120 @@
+"""Latent attention of a step: decodes and ragged rows in the latent, long prompts unfolded.
+
+Queries are folded and weighted latents unfolded by batched products of the vendor's library. A long
+prompt without a history takes fewer multiplications with keys and values of every token; those are
+made of what the step itself stored, and attended to by the library.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from atom.model_ops.backends.interface import OpCase
+from atom.model_ops.backends.triton_ops.attention.gqa import spans_between
+from atom.model_ops.backends.triton_ops.attention.mla_decode import latent_decode
+from atom.model_ops.backends.triton_ops.attention.mla_prefill import latent_prefill
+from atom.model_ops.backends.triton_ops.attention.prefill import RowSpan
+from atom.model_ops.values import LatentCache, LatentShape, LatentTokens, LinearWeight
+from atom.utils.forward_context import AttentionMetaData, EqualPrompts
+
+_OPS = ("latent_rope_store", "paged_latent_attention", "selected_latent_attention")
+_LARGEST_RANK, _LARGEST_ROPE = 512, 128
+_ALIGNMENT = 16  # bytes; where tensors begin, the library's kernels rely on it and do not check
+
+
+def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
+    if op not in _OPS:
+        return ()
+    return tuple(
+        f"computes latent attention for ranks up to {_LARGEST_RANK} and rotated keys up to "
+        f"{_LARGEST_ROPE}, not {shape.kv_rank} and {shape.rope_dim}"
+        for shape in case.latent
+        if shape.kv_rank > _LARGEST_RANK or shape.rope_dim > _LARGEST_ROPE
+    )
+
+
+def paged_latent_attention(
+    tokens: LatentTokens,
+    shape: LatentShape,
+    up: LinearWeight,
+    cache: LatentCache,
+    step: AttentionMetaData,
+) -> torch.Tensor:
+    q, decodes = tokens.q, step.num_decodes
+    groups = tuple(
+        group
+        for group in step.long_prompts
+        if not shape.prefers_latent(group.leading, group.leading)
+    )
+    keys, values = up_by_head(up, shape)
+    still, turning = q.split([shape.nope_dim, shape.rope_dim], dim=-1)
+    out = torch.empty(
+        (q.shape[0], shape.num_heads, shape.value_dim), dtype=q.dtype, device=q.device
+    )
+    if not _is_all(groups, step, q.shape[0]):
+        folded = by_head(still, keys)
+        found = torch.zeros_like(folded) if step.has_padding else torch.empty_like(folded)
+        if decodes:
+            found[:decodes] = latent_decode(folded[:decodes], turning[:decodes], shape, cache, step)
+        for span in _spans(groups, step, q.shape[0]):
+            latent_prefill((folded, turning), shape, cache, step, span, found)
+        by_head(found, values.transpose(1, 2), out)
+    for group in groups:
+        end = group.first_token + group.rows * group.leading
+        out[group.first_token : end] = _unfolded(tokens, shape, up, group)
+    return out.flatten(1)
+
+
+def _is_all(groups: tuple[EqualPrompts, ...], step: AttentionMetaData, tokens: int) -> bool:
+    """Whether the groups leave nothing to compute in the latent."""
+    return step.num_decodes == 0 and sum(g.rows * g.leading for g in groups) == tokens
+
+
+def _spans(groups: tuple[EqualPrompts, ...], step: AttentionMetaData, tokens: int) -> list[RowSpan]:
+    """What is computed in the latent beside decodes."""
+    rests = [
+        RowSpan(group.first_row, 1, group.length - group.leading, skipped=group.leading)
+        for group in groups
+        if group.leading < group.length
+    ]
+    return [*rests, *spans_between(groups, step, tokens)]
+
+
+def up_by_head(up: LinearWeight, shape: LatentShape) -> tuple[torch.Tensor, torch.Tensor]:
+    """What makes keys [Hq, nope, rank] and values [Hq, value, rank] of a latent."""
+    keys, values = up.data.unflatten(0, (shape.num_heads, -1)).split(
+        [shape.nope_dim, shape.value_dim], dim=1
+    )
+    return keys, values
+
+
+def by_head(
+    x: torch.Tensor, matrices: torch.Tensor, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """x [T, Hq, in] by each head's matrix [in, out] of matrices [Hq, in, out] → [T, Hq, out]."""
+    if out is None:
+        size = (x.shape[0], matrices.shape[0], matrices.shape[2])
+        out = torch.empty(size, dtype=x.dtype, device=x.device)
+    torch.bmm(x.transpose(0, 1), matrices, out=out.transpose(0, 1))
+    return out
+
+
+def _unfolded(
+    tokens: LatentTokens, shape: LatentShape, up: LinearWeight, group: EqualPrompts
+) -> torch.Tensor:
+    """The leading tokens of the group's prompts, [rows · leading, Hq, value]."""
+    own = slice(group.first_token, group.first_token + group.rows * group.leading)
+    latent, key = tokens.entries[own].split([shape.kv_rank, shape.rope_dim], dim=-1)
+    unfolded = F.linear(latent, up.data).unflatten(1, (shape.num_heads, -1))
+    k, v = unfolded.split([shape.nope_dim, shape.value_dim], dim=-1)
+    k = torch.cat((k, key.unsqueeze(1).expand(-1, shape.num_heads, -1)), dim=-1)
+    if shape.value_dim < shape.head_dim:  # the library is fastest for equal sizes
+        v = F.pad(v, (0, shape.head_dim - shape.value_dim))
+    elif shape.nope_dim * v.element_size() % _ALIGNMENT:
+        v = v.contiguous()
+    q, k, v = (
+        x.unflatten(0, (group.rows, group.leading)).transpose(1, 2) for x in (tokens.q[own], k, v)
+    )
+    result = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=shape.scale)
+    return result[..., : shape.value_dim].transpose(1, 2).flatten(0, 1)

@@ -1,0 +1,138 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""Latent attention of one query per row, long contexts split among programs.
+
+A program takes one row, a tile of its query heads and one split of its context. Queries come folded
+into the latent; what comes out are weighted latents. How contexts are split, and how splits are
+combined, is as in decode.py: the grid depends on sizes that the host knows alone, so a
+captured graph stays right as contexts grow, and a row of context 0 (padding) yields zeros.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+
+from atom.model_ops.backends.triton_ops.attention.decode import (
+    SplitParts,
+    choose_splits,
+    combine_splits,
+    split_length,
+)
+from atom.model_ops.backends.triton_ops.attention.mla_tiles import (
+    LatentLaunch,
+    attend_entries,
+    latent_launch,
+    load_part,
+    tile_in_registers,
+)
+from atom.model_ops.backends.triton_ops.compile.tuning import DecodeConfig
+from atom.model_ops.backends.triton_ops.launch import compute_units
+from atom.model_ops.values import LatentCache, LatentShape
+from atom.utils.forward_context import AttentionMetaData
+
+# A split costs RANK float32 per head: few of them.
+_MOST_SPLITS = 64
+# Heads from which a program is bound by its products, and not by what it reads.
+_MANY_HEADS = 64
+
+
+@triton.jit(do_not_specialize=["table_stride", "turning_stride", "least", "splits"])
+def _latent_decode_kernel(
+    folded_ptr, turning_ptr, cache_ptr, key_cache_ptr, entry_scale_ptr, tables_ptr, contexts_ptr,
+    out_ptr, partial_ptr, lse_ptr,
+    table_stride, turning_stride, least, splits, scale,
+    HQ: tl.constexpr, HEAD: tl.constexpr, RANK: tl.constexpr, ROPE: tl.constexpr,
+    RANK_LANES: tl.constexpr, ROPE_LANES: tl.constexpr, HEADS: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, IS_SPLIT: tl.constexpr,
+):  # fmt: skip
+    """folded_ptr [R, Hq, RANK]; turning_ptr: the rotated parts of queries, HEAD elements from head
+    to head."""
+    tile, row, split = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2)
+    context = tl.load(contexts_ptr + row)
+    if IS_SPLIT:
+        length = split_length(context, least, splits, BLOCK_N)
+        start = split * length
+        end = tl.minimum(start + length, context)
+        if (start >= context) & (split > 0):
+            return
+    else:
+        start, end, length = 0, context, context
+    head = tile * HEADS + tl.arange(0, HEADS)
+    real = head < HQ
+    query_head = row * HQ + head
+    folded = load_part(folded_ptr + query_head * RANK, real, RANK, RANK_LANES)
+    turning = load_part(turning_ptr + row * turning_stride + head * HEAD, real, ROPE, ROPE_LANES)
+    running_max = tl.full([HEADS], float("-inf"), tl.float32)
+    running_sum = tl.zeros([HEADS], tl.float32)
+    acc = tl.zeros([HEADS, RANK_LANES], tl.float32)
+    table_ptr = tables_ptr + row * table_stride
+    running_max, running_sum, acc = attend_entries(
+        folded, turning, cache_ptr, key_cache_ptr, entry_scale_ptr, table_ptr, head, start, end,
+        scale, running_max, running_sum, acc,
+        RANK, ROPE, RANK_LANES, ROPE_LANES, BLOCK_SIZE, BLOCK_N, False,
+    )  # fmt: skip
+    total = tl.where(running_sum > 0, running_sum, 1.0)
+    result = acc / total[:, None]
+    lane = tl.arange(0, RANK_LANES)
+    stored = real[:, None] & (lane < RANK)[None, :]
+    if context <= length:
+        out_at = out_ptr + query_head[:, None] * RANK + lane[None, :]
+        tl.store(out_at, result.to(out_ptr.dtype.element_ty), mask=stored)
+    else:
+        at = query_head * splits + split
+        tl.store(partial_ptr + at[:, None] * RANK + lane[None, :], result, mask=stored)
+        tl.store(lse_ptr + at, running_max + tl.log2(total), mask=real)
+
+
+def latent_config(launch: LatentLaunch, device: torch.device) -> DecodeConfig:
+    """Tiles of a decode, measured on an H200 with 16 and 128 heads in bfloat16; other cards' local
+    memory holds two of them."""
+    is_measured = device.type == "cuda" and not torch.version.hip
+    if not is_measured or torch.cuda.get_device_capability(device) < (9, 0):
+        return DecodeConfig(launch.block_n, launch.num_warps, 2, 4, _MOST_SPLITS)
+    if launch.heads >= _MANY_HEADS:
+        return DecodeConfig(64, 8, 2, 4, _MOST_SPLITS)
+    return DecodeConfig(launch.block_n, launch.num_warps, 3, 2, _MOST_SPLITS)
+
+
+def latent_decode(
+    folded: torch.Tensor,
+    turning: torch.Tensor,
+    shape: LatentShape,
+    cache: LatentCache,
+    step: AttentionMetaData,
+) -> torch.Tensor:
+    """The step's first rows, as many as folded [R, Hq, rank] and turning [R, Hq, rope] have →
+    weighted latents [R, Hq, rank]."""
+    rows, heads = folded.shape[:2]
+    launch = latent_launch(shape, folded.dtype)
+    config = latent_config(launch, folded.device)
+    tile = tile_in_registers(config.block_n, config.num_warps, more=cache.scale is not None)
+    splits = choose_splits(
+        rows, launch.head_tiles, step.max_context_len, compute_units(folded.device), config,
+        even=step.even_contexts,
+    )  # fmt: skip
+    out = torch.empty_like(folded)
+    partial = lse = out
+    if not splits.whole:
+        size = rows * heads * splits.count
+        partial = torch.empty((size, shape.kv_rank), dtype=torch.float32, device=folded.device)
+        lse = torch.empty((size,), dtype=torch.float32, device=folded.device)
+    tables = step.block_tables
+    _latent_decode_kernel[(launch.head_tiles, rows, splits.count)](
+        folded, turning, cache.entries, cache.keys, cache.scale, tables, step.context_lens,
+        out, partial, lse,
+        tables.stride(0), turning.stride(0), splits.least, splits.count,
+        shape.scale * math.log2(math.e),
+        HQ=heads, HEAD=shape.head_dim, RANK=shape.kv_rank, ROPE=shape.rope_dim,
+        RANK_LANES=launch.rank_lanes, ROPE_LANES=launch.rope_lanes, HEADS=launch.heads,
+        BLOCK_SIZE=cache.block_size, BLOCK_N=tile.block_n, IS_SPLIT=not splits.whole,
+        num_warps=tile.num_warps, num_stages=config.num_stages,
+    )  # fmt: skip
+    if splits.count > 1:
+        parts = SplitParts(partial, lse, tile.block_n)
+        combine_splits(parts, step.context_lens, out, splits)
+    return out

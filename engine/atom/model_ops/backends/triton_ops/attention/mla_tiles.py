@@ -1,0 +1,126 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""What decode and prefill of latent attention share: tiles of cached entries, and their launches.
+
+An entry is a latent of RANK elements and a rotated key of ROPE; each part has as many lanes as the
+next power of two. The latent is key and value at once, so a tile of them is loaded once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from atom.model_ops.backends.triton_ops.attention.paged_tiles import load_blocks, softmax_step
+from atom.model_ops.backends.triton_ops.launch import head_lanes, next_power_of_2
+from atom.model_ops.values import LatentShape
+
+# Queries of a tile (heads, or heads of a few tokens): the tensor core's smallest number, and as
+# many as registers can sum up and 64 KiB of shared memory hold, which is all that a gfx942 has.
+_LEAST_QUERIES, _MOST_QUERIES, _QUERY_BYTES = 16, 64, 64 * 1024
+_TILE_BYTES = 36 * 1024  # of cached entries
+
+
+@triton.jit
+def load_part(at, inside, SIZE: tl.constexpr, LANES: tl.constexpr):
+    """SIZE elements at each of `at` [N], in LANES lanes; zeros where not `inside`."""
+    lane = tl.arange(0, LANES)
+    mask = inside[:, None]
+    if SIZE != LANES:
+        mask = mask & (lane < SIZE)[None, :]
+    return tl.load(at[:, None] + lane[None, :], mask=mask, other=0.0)
+
+
+@triton.jit
+def attend_entries(
+    folded, turning, cache_ptr, key_cache_ptr, entry_scale_ptr, table_ptr, position, first, end,
+    scale,
+    running_max, running_sum, acc,
+    RANK: tl.constexpr, ROPE: tl.constexpr, RANK_LANES: tl.constexpr, ROPE_LANES: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr,
+):  # fmt: skip
+    """Fold the cached entries [first, end) into the softmax of M queries: folded [M, RANK_LANES],
+    turning [M, ROPE_LANES]. CAUSAL: of query m those up to position[m] alone; key_cache_ptr,
+    entry_scale_ptr: of a cache in fp8."""
+    block = load_blocks(table_ptr, first, 0, end, BLOCK_SIZE, BLOCK_N, False)
+    for start in range(first, end, BLOCK_N):
+        token = start + tl.arange(0, BLOCK_N)
+        inside = token < end
+        # Each part by itself: of their sum Triton 3.6 expects more alignment than it has.
+        latent_scale = 1.0
+        if entry_scale_ptr is None:
+            block_at = block.to(tl.int64) * (BLOCK_SIZE * (RANK + ROPE))
+            entry = cache_ptr + block_at + token % BLOCK_SIZE * (RANK + ROPE)
+            latent = load_part(entry, inside, RANK, RANK_LANES).to(folded.dtype)
+            key = load_part(entry + RANK, inside, ROPE, ROPE_LANES).to(folded.dtype)
+        else:
+            block_at = block.to(tl.int64) * BLOCK_SIZE
+            offset = token % BLOCK_SIZE
+            entry = cache_ptr + block_at * RANK + offset * RANK
+            latent = load_part(entry, inside, RANK, RANK_LANES).to(folded.dtype)
+            entry = key_cache_ptr + block_at * ROPE + offset * ROPE
+            key = load_part(entry, inside, ROPE, ROPE_LANES).to(folded.dtype)
+            scale_at = entry_scale_ptr + block_at + offset
+            latent_scale = tl.load(scale_at, mask=inside, other=0.0)
+        block = load_blocks(table_ptr, start + BLOCK_N, 0, end, BLOCK_SIZE, BLOCK_N, False)
+        scores = tl.dot(folded, tl.trans(latent), input_precision="ieee")
+        if entry_scale_ptr is not None:
+            scores = scores * tl.expand_dims(latent_scale, 0)
+        scores = tl.dot(turning, tl.trans(key), scores, input_precision="ieee")
+        seen = inside[None, :]
+        if CAUSAL:
+            seen = seen & (token[None, :] <= position[:, None])
+        scores = tl.where(seen, scores, float("-inf"))
+        running_max, running_sum, acc = softmax_step(
+            scores, latent, latent_scale, scale, running_max, running_sum, acc, False,
+            entry_scale_ptr is not None,
+        )  # fmt: skip
+    return running_max, running_sum, acc
+
+
+@dataclass(frozen=True, slots=True)
+class LatentLaunch:
+    """Tiles of a launch: queries, heads among them and how many tiles all heads make, cached
+    entries, lanes of each part. By what fits."""
+
+    queries: int
+    heads: int
+    head_tiles: int
+    block_n: int
+    num_warps: int
+    rank_lanes: int
+    rope_lanes: int
+
+
+def latent_launch(shape: LatentShape, dtype: torch.dtype) -> LatentLaunch:
+    rank_lanes, rope_lanes = head_lanes(shape.kv_rank), head_lanes(shape.rope_dim)
+    queries = min(_MOST_QUERIES, _QUERY_BYTES // (rank_lanes * dtype.itemsize))
+    heads = max(_LEAST_QUERIES, min(queries, next_power_of_2(shape.num_heads)))
+    fitting = _TILE_BYTES // ((rank_lanes + rope_lanes) * dtype.itemsize)
+    block_n = 1 << max(4, min(6, fitting.bit_length() - 1))
+    num_warps = 8 if heads * rank_lanes > 16 * 1024 else 4
+    return LatentLaunch(
+        queries=queries,
+        heads=heads,
+        head_tiles=triton.cdiv(shape.num_heads, heads),
+        block_n=block_n,
+        num_warps=num_warps,
+        rank_lanes=rank_lanes,
+        rope_lanes=rope_lanes,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EntryTile:
+    """Entries of a tile, and the warps of a program."""
+
+    block_n: int
+    num_warps: int
+
+
+def tile_in_registers(block_n: int, num_warps: int, *, more: bool) -> EntryTile:
+    """The tile that is asked for, or what AMD's cards do not spill of a kernel that needs registers
+    for `more` than entries: scales and numbers made of codes, or an address of each."""
+    return EntryTile(16, 4) if more and torch.version.hip else EntryTile(block_n, num_warps)

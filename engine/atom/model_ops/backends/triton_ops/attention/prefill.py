@@ -1,0 +1,221 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""Causal attention of ragged rows of queries over the paged cache, their own tokens included.
+
+A program takes one tile of one row's queries and one KV head; the query heads of the group are
+interleaved in the tile, so keys and values are loaded once for all of them. Tiles that lie wholly
+before the first query need no mask; only those around the diagonal do. A chunk may begin anywhere
+in its context. FlashAttention-2 (Dao 2023).
+
+The grid bounds the number of tiles from above without looking at the rows; each program finds its
+row by a search in query_starts, and rows' last tiles, the longest, come first.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from atom.model_ops.backends.triton_ops.attention.paged_tiles import (
+    LayerStep,
+    add_sinks,
+    cache_offsets,
+    cap_scores,
+    first_seen,
+    head_elements,
+    load_blocks,
+    load_scales,
+    load_sinks,
+    load_tile,
+    real_elements,
+    softmax_step,
+)
+from atom.model_ops.backends.triton_ops.compile.tuning import PrefillConfig, prefill_config
+from atom.model_ops.backends.triton_ops.launch import head_lanes, next_power_of_2
+from atom.model_ops.backends.triton_ops.xcd_order import head_dies, head_tile
+
+
+@triton.jit
+def find_row(starts_ptr, tile, first_row, rows, TOKENS: tl.constexpr):
+    """The row that owns a tile, counted from first_row: row r begins at tile start/TOKENS + r."""
+    base = tl.load(starts_ptr + first_row)
+    low, high = 0, rows
+    while low < high:
+        middle = (low + high) // 2
+        begins = (tl.load(starts_ptr + first_row + middle) - base) // TOKENS + middle
+        if begins <= tile:
+            low = middle + 1
+        else:
+            high = middle
+    return low - 1
+
+
+@triton.jit
+def _attend(
+    q, k_cache_ptr, v_cache_ptr, k_scale_ptr, v_scale_ptr, table_ptr, head, position,
+    first, end, low, limit, scale, running_max, running_sum, acc,
+    HKV: tl.constexpr, D: tl.constexpr, LANES: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    BLOCK_N: tl.constexpr, WINDOW: tl.constexpr, IN_CHUNKS: tl.constexpr,
+    SOFTCAP: tl.constexpr, FP8: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Tokens [first, end) of the cache; masked tiles respect [low, limit), causality and window."""
+    HAS_LOW: tl.constexpr = MASKED and WINDOW > 0
+    element, real = head_elements(D, LANES), real_elements(D, LANES)
+    block = load_blocks(table_ptr, first, low, limit, BLOCK_SIZE, BLOCK_N, HAS_LOW)
+    # The few masked tiles are not worth a pipeline; with one, the compiler of CUDA's assembler
+    # serialises the matrix instructions of both loops (warning C7515).
+    for start in tl.range(first, end, BLOCK_N, num_stages=1 if MASKED else None):
+        at = cache_offsets(block, start, head, element, BLOCK_SIZE, BLOCK_N, HKV, D)
+        token = start + tl.arange(0, BLOCK_N)
+        inside = token < limit
+        if HAS_LOW:
+            inside = inside & (token >= low)
+        key = load_tile(k_cache_ptr + at, inside, real, MASKED, D != LANES).to(q.dtype)
+        value = load_tile(v_cache_ptr + at, inside, real, MASKED, D != LANES).to(q.dtype)
+        value_scale = 1.0
+        scores = tl.dot(q, tl.trans(key), input_precision="ieee")
+        if FP8:
+            key_scale = load_scales(
+                k_scale_ptr, block, start, head, inside, BLOCK_SIZE, BLOCK_N, HKV
+            )
+            value_scale = load_scales(
+                v_scale_ptr, block, start, head, inside, BLOCK_SIZE, BLOCK_N, HKV
+            )
+            scores = scores * key_scale[None, :]
+        block = load_blocks(table_ptr, start + BLOCK_N, low, limit, BLOCK_SIZE, BLOCK_N, HAS_LOW)
+        scores = cap_scores(scores, scale, SOFTCAP)
+        if MASKED:
+            seen = token[None, :] <= position[:, None]
+            if IN_CHUNKS:
+                seen &= token[None, :] >= first_seen(position + 1, WINDOW, True)[:, None]
+            elif WINDOW:
+                seen &= token[None, :] > position[:, None] - WINDOW
+            scores = tl.where(seen, scores, float("-inf"))
+        running_max, running_sum, acc = softmax_step(
+            scores, value, value_scale, scale, running_max, running_sum, acc, HAS_LOW, FP8
+        )
+    return running_max, running_sum, acc
+
+
+@triton.jit(do_not_specialize=["table_stride", "first_row", "rows", "skipped", "tokens"])
+def _prefill_kernel(
+    q_ptr, k_cache_ptr, v_cache_ptr, k_scale_ptr, v_scale_ptr, tables_ptr, contexts_ptr,
+    starts_ptr, out_ptr, sinks_ptr,
+    table_stride, first_row, rows, skipped, tokens, scale,
+    GROUP: tl.constexpr, GROUP_PADDED: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr,
+    LANES: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    WINDOW: tl.constexpr, IN_CHUNKS: tl.constexpr, SOFTCAP: tl.constexpr, FP8: tl.constexpr,
+    DIES: tl.constexpr,
+):  # fmt: skip
+    """skipped: leading queries of the only row that others compute; tokens: queries of all rows, at
+    least, or fewer than the only row has left, whose others compute the rest."""
+    tokens_per_tile: tl.constexpr = BLOCK_M // GROUP_PADDED
+    tile, head = head_tile(0, DIES), head_tile(1, DIES)
+    index = find_row(starts_ptr, tile, first_row, rows, tokens_per_tile)
+    row = first_row + index
+    start = tl.load(starts_ptr + row) + skipped
+    base = tl.load(starts_ptr + first_row) + skipped
+    left = tl.load(starts_ptr + row + 1) - start
+    queries = tl.minimum(left, tokens)
+    tile = tile - ((start - base) // tokens_per_tile + index)
+    tiles = tl.cdiv(queries, tokens_per_tile)
+    if tile >= tiles:
+        return
+    tile = tiles - 1 - tile
+    context = tl.load(contexts_ptr + row)
+
+    lane = tl.arange(0, BLOCK_M)
+    element = head_elements(D, LANES)
+    query = tile * tokens_per_tile + lane // GROUP_PADDED
+    member = lane % GROUP_PADDED
+    real = ((query < queries) & (member < GROUP))[:, None]
+    if D != LANES:
+        real = real & real_elements(D, LANES)[None, :]
+    query_head = (start + query).to(tl.int64) * (HKV * GROUP) + head * GROUP + member
+    q = tl.load(q_ptr + query_head[:, None] * D + element[None, :], mask=real, other=0.0)
+    position = context - left + query
+    first_position = context - left + tile * tokens_per_tile
+    end = tl.minimum(first_position + tokens_per_tile, context)
+    unmasked_end = (first_position + 1) // BLOCK_N * BLOCK_N
+
+    table_ptr = tables_ptr + row.to(tl.int64) * table_stride
+    running_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    running_sum = tl.zeros([BLOCK_M], tl.float32)
+    acc = tl.zeros([BLOCK_M, LANES], tl.float32)
+    low, unmasked = 0, 0
+    if WINDOW:
+        # What the first query sees begins at `low`; from `unmasked` on every query sees all.
+        if IN_CHUNKS:
+            low = first_seen(first_position + 1, WINDOW, True)
+        else:
+            low = tl.maximum(first_position - WINDOW + 1, 0)
+        all_see = first_seen(first_position + tokens_per_tile, WINDOW, IN_CHUNKS)
+        unmasked = tl.minimum(tl.cdiv(all_see, BLOCK_N) * BLOCK_N, unmasked_end)
+        unmasked = tl.maximum(unmasked, low // BLOCK_N * BLOCK_N)
+        running_max, running_sum, acc = _attend(
+            q, k_cache_ptr, v_cache_ptr, k_scale_ptr, v_scale_ptr, table_ptr, head, position,
+            low // BLOCK_N * BLOCK_N, unmasked, low, end, scale, running_max, running_sum, acc,
+            HKV, D, LANES, BLOCK_SIZE, BLOCK_N, WINDOW, IN_CHUNKS, SOFTCAP, FP8, True,
+        )  # fmt: skip
+    running_max, running_sum, acc = _attend(
+        q, k_cache_ptr, v_cache_ptr, k_scale_ptr, v_scale_ptr, table_ptr, head, position,
+        unmasked, unmasked_end, low, end,
+        scale, running_max, running_sum, acc,
+        HKV, D, LANES, BLOCK_SIZE, BLOCK_N, WINDOW, IN_CHUNKS, SOFTCAP, FP8, False,
+    )  # fmt: skip
+    running_max, running_sum, acc = _attend(
+        q, k_cache_ptr, v_cache_ptr, k_scale_ptr, v_scale_ptr, table_ptr, head, position,
+        unmasked_end, end, low, end,
+        scale, running_max, running_sum, acc,
+        HKV, D, LANES, BLOCK_SIZE, BLOCK_N, WINDOW, IN_CHUNKS, SOFTCAP, FP8, True,
+    )  # fmt: skip
+
+    if sinks_ptr is not None:
+        sinks = load_sinks(sinks_ptr, head * GROUP + member, member < GROUP)
+        running_max, running_sum, acc = add_sinks(sinks, running_max, running_sum, acc)
+    result = (acc / running_sum[:, None]).to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + query_head[:, None] * D + element[None, :], result, mask=real)
+
+
+@dataclass(frozen=True, slots=True)
+class RowSpan:
+    """Neighbouring rows of a step, and how many queries they have together (or more). skipped: of
+    a single row, the leading queries that are not of the span; it may then end before the row."""
+
+    first_row: int
+    rows: int
+    tokens: int
+    skipped: int = 0
+
+
+def prefill_attention(
+    q: torch.Tensor,
+    layer: LayerStep,
+    span: RowSpan,
+    out: torch.Tensor,
+    config: PrefillConfig | None = None,
+) -> None:
+    """q, out [T, Hq, D] of the whole step; the rows of `span` are computed."""
+    shape, cache, step = layer.shape, layer.cache, layer.step
+    lanes = head_lanes(shape.head_dim)
+    config = config or prefill_config(q.device, lanes, q.element_size())
+    group = shape.num_heads // shape.num_kv_heads
+    group_padded = next_power_of_2(group)
+    block_m = max(config.block_m, group_padded)
+    tiles = span.tokens // (block_m // group_padded) + span.rows
+    # An option of CUDA's backend alone; only a table measured on such a card asks for it.
+    limits = {} if config.max_registers is None else {"maxnreg": config.max_registers}
+    _prefill_kernel[(tiles, shape.num_kv_heads)](
+        q, cache.k, cache.v, cache.k_scale, cache.v_scale, step.block_tables, step.context_lens,
+        step.query_starts, out, shape.sinks,
+        step.block_tables.stride(0), span.first_row, span.rows, span.skipped,
+        span.tokens, shape.scale * math.log2(math.e),
+        GROUP=group, GROUP_PADDED=group_padded, HKV=shape.num_kv_heads, D=shape.head_dim,
+        LANES=lanes, BLOCK_SIZE=cache.block_size, BLOCK_M=block_m, BLOCK_N=config.block_n,
+        WINDOW=shape.window or 0, IN_CHUNKS=shape.in_chunks, SOFTCAP=shape.softcap or 0.0,
+        FP8=cache.k_scale is not None, DIES=head_dies(q.device, shape.num_kv_heads),
+        num_warps=config.num_warps, num_stages=config.num_stages, **limits,
+    )  # fmt: skip

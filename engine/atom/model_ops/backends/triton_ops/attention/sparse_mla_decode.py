@@ -1,0 +1,143 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""Latent attention of every token to cache slots of its own, as an indexer selected them.
+
+A program takes a token, a tile of its query heads and one split of its slots; tokens share nothing,
+so decodes and prompts are the same. Slots come in any order, with -1 behind them for none: a
+captured step knows only the most, and costs what its contexts have. Splits and their combination
+are those of mla_decode.py; a token without slots yields zeros.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+
+from atom.model_ops.backends.triton_ops.attention.decode import (
+    SplitParts,
+    choose_splits,
+    combine_splits,
+    split_length,
+)
+from atom.model_ops.backends.triton_ops.attention.mla_decode import latent_config
+from atom.model_ops.backends.triton_ops.attention.mla_tiles import (
+    latent_launch,
+    load_part,
+    tile_in_registers,
+)
+from atom.model_ops.backends.triton_ops.attention.paged_tiles import softmax_step
+from atom.model_ops.backends.triton_ops.launch import compute_units, next_power_of_2
+from atom.model_ops.values import LatentCache, LatentShape
+
+
+@triton.jit(do_not_specialize=["turning_stride", "least", "splits"])
+def _selected_kernel(
+    folded_ptr, turning_ptr, cache_ptr, key_cache_ptr, entry_scale_ptr, selected_ptr, out_ptr,
+    partial_ptr, lse_ptr,
+    turning_stride, least, splits, scale,
+    HQ: tl.constexpr, HEAD: tl.constexpr, RANK: tl.constexpr, ROPE: tl.constexpr,
+    RANK_LANES: tl.constexpr, ROPE_LANES: tl.constexpr, HEADS: tl.constexpr,
+    TOP_K: tl.constexpr, SLOTS: tl.constexpr, BLOCK_N: tl.constexpr, IS_SPLIT: tl.constexpr,
+):  # fmt: skip
+    """folded_ptr, turning_ptr: as in mla_decode.py; selected_ptr [T, TOP_K] int64;
+    SLOTS: lanes of TOP_K."""
+    tile, token, split = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2)
+    start, end, length = 0, TOP_K, TOP_K
+    if IS_SPLIT:
+        length = split_length(TOP_K, least, splits, BLOCK_N)
+        start = split * length
+        end = tl.minimum(start + length, TOP_K)
+        if (start >= TOP_K) & (split > 0):
+            return
+    head = tile * HEADS + tl.arange(0, HEADS)
+    real = head < HQ
+    query_head = token * HQ + head
+    folded = load_part(folded_ptr + query_head * RANK, real, RANK, RANK_LANES)
+    turning = load_part(turning_ptr + token * turning_stride + head * HEAD, real, ROPE, ROPE_LANES)
+    running_max = tl.full([HEADS], float("-inf"), tl.float32)
+    running_sum = tl.zeros([HEADS], tl.float32)
+    acc = tl.zeros([HEADS, RANK_LANES], tl.float32)
+    selected_ptr += token * TOP_K
+    index = tl.arange(0, SLOTS)
+    own = tl.load(selected_ptr + index, mask=(index >= start) & (index < end), other=-1)
+    end = start + tl.sum((own >= 0).to(tl.int32), axis=0)
+    # A tile's slots are loaded with the one before, as blocks are in paged_tiles.py.
+    place = tl.arange(0, BLOCK_N)
+    slots_ptr = selected_ptr + place
+    slot = tl.load(slots_ptr + start, mask=start + place < end, other=-1)
+    for first in range(start, end, BLOCK_N):
+        chosen = slot >= 0
+        latent_scale = 1.0
+        if entry_scale_ptr is None:
+            entry = cache_ptr + slot * (RANK + ROPE)
+            key_at = entry + RANK
+        else:
+            entry = cache_ptr + slot * RANK
+            key_at = key_cache_ptr + slot * ROPE
+            latent_scale = tl.load(entry_scale_ptr + slot, mask=chosen, other=0.0)
+        latent = load_part(entry, chosen, RANK, RANK_LANES).to(folded.dtype)
+        key = load_part(key_at, chosen, ROPE, ROPE_LANES).to(folded.dtype)
+        following = first + BLOCK_N
+        slot = tl.load(slots_ptr + following, mask=following + place < end, other=-1)
+        scores = tl.dot(folded, tl.trans(latent), input_precision="ieee")
+        if entry_scale_ptr is not None:
+            scores = scores * tl.expand_dims(latent_scale, 0)
+        scores = tl.dot(turning, tl.trans(key), scores, input_precision="ieee")
+        scores = tl.where(chosen[None, :], scores, float("-inf"))
+        running_max, running_sum, acc = softmax_step(
+            scores, latent, latent_scale, scale, running_max, running_sum, acc, True,
+            entry_scale_ptr is not None,
+        )  # fmt: skip
+    total = tl.where(running_sum > 0, running_sum, 1.0)
+    result = acc / total[:, None]
+    lane = tl.arange(0, RANK_LANES)
+    stored = real[:, None] & (lane < RANK)[None, :]
+    if length >= TOP_K:
+        out_at = out_ptr + query_head[:, None] * RANK + lane[None, :]
+        tl.store(out_at, result.to(out_ptr.dtype.element_ty), mask=stored)
+    else:
+        at = query_head * splits + split
+        tl.store(partial_ptr + at[:, None] * RANK + lane[None, :], result, mask=stored)
+        # Finite, so that splits without slots weigh nothing and do not make NaN of others.
+        lse = tl.maximum(running_max, -1e30) + tl.log2(total)
+        tl.store(lse_ptr + at, lse, mask=real)
+
+
+def selected_attention(
+    queries: tuple[torch.Tensor, torch.Tensor],
+    shape: LatentShape,
+    cache: LatentCache,
+    selected: torch.Tensor,
+) -> torch.Tensor:
+    """queries: folded [T, Hq, rank] and turning [T, Hq, rope] of tokens with slots selected
+    [T, top_k] → weighted latents [T, Hq, rank]."""
+    (folded, turning), (tokens, top_k) = queries, selected.shape
+    device, heads = folded.device, shape.num_heads
+    launch = latent_launch(shape, folded.dtype)
+    config = latent_config(launch, device)
+    tile = tile_in_registers(config.block_n, config.num_warps, more=True)
+    splits = choose_splits(
+        tokens, launch.head_tiles, top_k, compute_units(device), config, even=True
+    )
+    out = torch.empty_like(folded)
+    partial = lse = out
+    is_split = splits.count > 1
+    if is_split:
+        size = tokens * heads * splits.count
+        partial = torch.empty((size, shape.kv_rank), dtype=torch.float32, device=device)
+        lse = torch.empty((size,), dtype=torch.float32, device=device)
+    _selected_kernel[(launch.head_tiles, tokens, splits.count)](
+        folded, turning, cache.entries, cache.keys, cache.scale, selected, out, partial, lse,
+        turning.stride(0), splits.least, splits.count, shape.scale * math.log2(math.e),
+        HQ=heads, HEAD=shape.head_dim, RANK=shape.kv_rank, ROPE=shape.rope_dim,
+        RANK_LANES=launch.rank_lanes, ROPE_LANES=launch.rope_lanes, HEADS=launch.heads,
+        TOP_K=top_k, SLOTS=next_power_of_2(top_k), BLOCK_N=tile.block_n, IS_SPLIT=is_split,
+        num_warps=tile.num_warps, num_stages=config.num_stages,
+    )  # fmt: skip
+    if is_split:
+        parts = SplitParts(partial, lse, tile.block_n)
+        contexts = torch.full((tokens,), top_k, dtype=torch.int32, device=device)
+        combine_splits(parts, contexts, out, splits)
+    return out

@@ -1,0 +1,253 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""Attention of decode rows of one sequence: a newest token and the drafts behind it.
+
+A program takes a run of rows, one KV head and one split of the run's context; the rows' query heads
+of the group fill the tensor core's tile, which a single row would leave mostly padding, and the
+sequence's keys and values are read once for all of them. Each row sees as much of it as its own
+context says, in whatever order they stand. The cache holds the newest tokens of all rows: others
+have written them before.
+
+The grid depends on what the host knows: how many runs there are at most, and how long one is at
+most. Where they begin is read on the device; a program of an empty run ends at once, and the
+programs behind the last run write zeros for the rows that are of none, a graph's padding. A run
+that no tile holds is cut into chunks, which read its context once each. Splits are decode
+attention's, of all that any row of the run sees; from the run's program each learns how many parts
+it has.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from atom.model_ops.backends.triton_ops.attention.decode import (
+    MIN_GROUP,
+    choose_splits,
+    combining_tile,
+    split_length,
+    weigh_parts,
+)
+from atom.model_ops.backends.triton_ops.attention.paged_tiles import (
+    LayerStep,
+    add_sinks,
+    cache_offsets,
+    cap_scores,
+    first_seen,
+    head_elements,
+    load_blocks,
+    load_scales,
+    load_sinks,
+    load_tile,
+    real_elements,
+    softmax_step,
+)
+from atom.model_ops.backends.triton_ops.compile.tuning import DecodeConfig, decode_config
+from atom.model_ops.backends.triton_ops.launch import compute_units, head_lanes, next_power_of_2
+from atom.utils.forward_context import DecodeRuns
+
+# Rows of a tile, and their elements, up to which its sums stay in registers.
+_MOST_ROWS, _MOST_ELEMENTS = 64, 8192
+_SUMS_OF_WARP = 2048
+
+
+@triton.jit(do_not_specialize=["table_stride", "rows", "places", "chunks", "least", "splits"])
+def _run_kernel(
+    q_ptr, k_cache_ptr, v_cache_ptr, k_scale_ptr, v_scale_ptr, tables_ptr, contexts_ptr,
+    run_starts_ptr, out_ptr, partial_ptr, lse_ptr, counts_ptr, sinks_ptr,
+    table_stride, rows, places, chunks, least, splits, scale,
+    GROUP: tl.constexpr, TILE: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr,
+    LANES: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, WINDOW: tl.constexpr,
+    IN_CHUNKS: tl.constexpr, SOFTCAP: tl.constexpr, FP8: tl.constexpr,
+):  # fmt: skip
+    """q_ptr, out_ptr: [rows, Hq, D]; counts_ptr: [rows] parts of each row's context."""
+    head, tile, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    run = tile // chunks
+    first = tl.load(run_starts_ptr + run) + tile % chunks * places
+    PADDED: tl.constexpr = D != LANES
+    dtype = out_ptr.dtype.element_ty
+    lane = tl.arange(0, TILE)
+    place, member = lane // GROUP, lane % GROUP
+    element = head_elements(D, LANES)
+    real_element = real_elements(D, LANES)
+    if tile == tl.num_programs(1) - 1:
+        for row in range(first + split, rows, splits):
+            at = (row + tl.zeros([TILE], tl.int64)) * (HKV * GROUP) + head * GROUP + lane
+            zeros = tl.zeros([TILE, LANES], dtype)
+            mask = (lane < GROUP)[:, None] & real_element[None, :]
+            tl.store(out_ptr + at[:, None] * D + element[None, :], zeros, mask=mask)
+            tl.store(counts_ptr + row, 0)
+        return
+    count = tl.minimum(tl.load(run_starts_ptr + run + 1) - first, places)
+    if count <= 0:
+        return
+    # Of each row what it sees; of the longest the block table, which reaches furthest.
+    seen = tl.load(contexts_ptr + first + place, mask=place < count, other=0)
+    context = tl.max(seen, axis=0)
+    longest = first + tl.max(tl.where(seen == context, place, 0), axis=0)
+    low = 0
+    if WINDOW:
+        shortest = tl.min(tl.where(place < count, seen, context), axis=0)
+        low = first_seen(shortest, WINDOW, IN_CHUNKS)
+    length = split_length(context - low, least, splits, BLOCK_N)
+    start = low + split * length
+    end = tl.minimum(start + length, context)
+    if (start >= context) & (split > 0):
+        return
+    if (split == 0) & (head == 0):
+        parts = tl.cdiv(context - low, length) + 0 * lane
+        tl.store(counts_ptr + first + lane, parts, mask=lane < count)
+
+    stored_lanes = (place < count)[:, None]
+    if PADDED:
+        stored_lanes = stored_lanes & real_element[None, :]
+    query_head = (first + place).to(tl.int64) * (HKV * GROUP) + head * GROUP + member
+    query_at = query_head[:, None] * D + element[None, :]
+    q = tl.load(q_ptr + query_at, mask=stored_lanes, other=0.0)
+    table_ptr = tables_ptr + longest.to(tl.int64) * table_stride
+    running_max = tl.full([TILE], float("-inf"), tl.float32)
+    running_sum = tl.zeros([TILE], tl.float32)
+    acc = tl.zeros([TILE, LANES], tl.float32)
+    block = load_blocks(table_ptr, start, low, end, BLOCK_SIZE, BLOCK_N, False)
+    for first_token in range(start, end, BLOCK_N):
+        token = first_token + tl.arange(0, BLOCK_N)
+        inside = token < end
+        at = cache_offsets(block, first_token, head, element, BLOCK_SIZE, BLOCK_N, HKV, D)
+        key = load_tile(k_cache_ptr + at, inside, real_element, True, PADDED).to(dtype)
+        value = load_tile(v_cache_ptr + at, inside, real_element, True, PADDED).to(dtype)
+        value_scale = 1.0
+        scores = tl.dot(q, tl.trans(key), input_precision="ieee")
+        if FP8:
+            key_scale = load_scales(
+                k_scale_ptr, block, first_token, head, inside, BLOCK_SIZE, BLOCK_N, HKV
+            )
+            value_scale = load_scales(
+                v_scale_ptr, block, first_token, head, inside, BLOCK_SIZE, BLOCK_N, HKV
+            )
+            scores = scores * key_scale[None, :]
+        block = load_blocks(table_ptr, first_token + BLOCK_N, low, end, BLOCK_SIZE, BLOCK_N, False)
+        scores = cap_scores(scores, scale, SOFTCAP)
+        visible = inside[None, :] & (token[None, :] < seen[:, None])
+        if IN_CHUNKS:
+            visible &= token[None, :] >= first_seen(seen, WINDOW, True)[:, None]
+        elif WINDOW:
+            visible &= token[None, :] >= seen[:, None] - WINDOW
+        scores = tl.where(visible, scores, float("-inf"))
+        running_max, running_sum, acc = softmax_step(
+            scores, value, value_scale, scale, running_max, running_sum, acc, True, FP8
+        )
+
+    whole = context - low <= length
+    if sinks_ptr is not None:  # noqa: SIM102 - what the compiler knows, and what a program does
+        if whole:  # of parts they count once, where these are combined
+            sinks = load_sinks(sinks_ptr, head * GROUP + member, place < count)
+            running_max, running_sum, acc = add_sinks(sinks, running_max, running_sum, acc)
+    total = tl.where(running_sum > 0, running_sum, 1.0)
+    result = acc / total[:, None]
+    if whole:
+        tl.store(out_ptr + query_at, result.to(dtype), mask=stored_lanes)
+    else:
+        at = query_head * splits + split
+        tl.store(partial_ptr + at[:, None] * D + element[None, :], result, mask=stored_lanes)
+        # -inf of a row that sees nothing of this part.
+        tl.store(lse_ptr + at, running_max + tl.log2(total), mask=place < count)
+
+
+@triton.jit(do_not_specialize=["splits"])
+def _combine_runs_kernel(
+    partial_ptr, lse_ptr, counts_ptr, out_ptr, sinks_ptr, splits,
+    HQ: tl.constexpr, D: tl.constexpr, LANES: tl.constexpr, PADDED: tl.constexpr,
+):  # fmt: skip
+    """Weigh the parts of one row and head."""
+    row, head = tl.program_id(0), tl.program_id(1)
+    count = tl.load(counts_ptr + row)
+    if count <= 1:
+        return
+    split = tl.arange(0, PADDED)
+    at = (row.to(tl.int64) * HQ + head) * splits + split
+    result = weigh_parts(partial_ptr, lse_ptr, sinks_ptr, at, split < count, head, HQ, D, LANES)
+    result = result.to(out_ptr.dtype.element_ty)
+    element = tl.arange(0, LANES)
+    tl.store(out_ptr + (row.to(tl.int64) * HQ + head) * D + element, result, mask=element < D)
+
+
+@dataclass(frozen=True, slots=True)
+class RunTile:
+    """rows: of the tensor core's tile, a power of two; places: of a run that it holds, each with
+    the heads of a group; chunks: tiles of the longest run."""
+
+    rows: int
+    places: int
+    chunks: int
+
+    def warps(self, config: DecodeConfig, lanes: int, *, fp8: bool) -> int:
+        """As many as hold the sums and masks: more wait for each other. Of the smallest tile, and
+        of codes, which are converted in registers, a single row's at least."""
+        fewest = max(self.rows // MIN_GROUP, self.rows * lanes // _SUMS_OF_WARP, 2)
+        return max(config.num_warps, fewest) if fp8 or self.rows == MIN_GROUP else fewest
+
+
+def choose_run_tile(group: int, longest: int, lanes: int) -> RunTile:
+    """A whole run where its sums fit the registers, else chunks of equal size."""
+    most_rows = max(min(_MOST_ROWS, _MOST_ELEMENTS // lanes), MIN_GROUP)
+    chunks = -(-longest // max(1, most_rows // group))
+    places = -(-longest // chunks)
+    return RunTile(max(MIN_GROUP, next_power_of_2(places * group)), places, chunks)
+
+
+def fewest_runs(rows: int, runs: int, longest: int) -> int:
+    """Of how many runs, of up to `runs`, so many rows are at least. Splits are chosen for these:
+    more are split too finely, which costs little, where fewer would leave the card idle."""
+    return max(1, min(runs, -(-rows // longest)))
+
+
+def run_attention(
+    q: torch.Tensor,
+    layer: LayerStep,
+    runs: DecodeRuns,
+    out: torch.Tensor,
+    config: DecodeConfig | None = None,
+) -> None:
+    """Attention of a step's first rows, as many as q and out [R, Hq, D] have; the cache holds the
+    newest token of each."""
+    shape, cache, step = layer.shape, layer.cache, layer.step
+    rows, heads, dim = out.shape
+    kv_heads, lanes, most_runs = shape.num_kv_heads, head_lanes(dim), runs.starts.shape[0] - 1
+    few = fewest_runs(rows, most_runs, runs.longest)
+    config = config or decode_config(q.device, lanes, q.element_size(), few)
+    # Rows that are even could be left whole, which is a form more of a kernel that graphs, who know
+    # nothing of contexts, never ask for.
+    splits = choose_splits(
+        few,
+        kv_heads,
+        shape.most_seen(step.max_context_len),
+        compute_units(q.device),
+        config,
+        even=False,
+    )
+    tile = choose_run_tile(heads // kv_heads, runs.longest, lanes)
+    size = rows * heads * splits.count
+    partial = torch.empty((size, dim), dtype=torch.float32, device=q.device)
+    lse = torch.empty((size,), dtype=torch.float32, device=q.device)
+    counts = torch.empty((rows,), dtype=torch.int32, device=q.device)
+    tables = step.block_tables
+    _run_kernel[(kv_heads, most_runs * tile.chunks + 1, splits.count)](
+        q, cache.k, cache.v, cache.k_scale, cache.v_scale, tables, step.context_lens, runs.starts,
+        out, partial, lse, counts, shape.sinks,
+        tables.stride(0), rows, tile.places, tile.chunks, splits.least, splits.count,
+        shape.scale * math.log2(math.e),
+        GROUP=heads // kv_heads, TILE=tile.rows, HKV=kv_heads, D=dim, LANES=lanes,
+        BLOCK_SIZE=cache.block_size, BLOCK_N=config.block_n, WINDOW=shape.window or 0,
+        IN_CHUNKS=shape.in_chunks, SOFTCAP=shape.softcap or 0.0, FP8=cache.k_scale is not None,
+        num_warps=tile.warps(config, lanes, fp8=cache.k_scale is not None),
+        num_stages=config.num_stages,
+    )  # fmt: skip
+    if splits.count > 1:
+        padded, warps = combining_tile(splits.count, lanes)
+        _combine_runs_kernel[(rows, heads)](
+            partial, lse, counts, out, shape.sinks, splits.count,
+            HQ=heads, D=dim, LANES=lanes, PADDED=padded, num_warps=warps,
+        )  # fmt: skip

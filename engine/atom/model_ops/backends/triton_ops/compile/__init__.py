@@ -1,0 +1,1 @@
+"""Compiles kernels ahead of a start, and chooses the configuration each runs with."""

@@ -1,0 +1,123 @@
+"""Compiling side by side: a start's steps are run once without their kernels, only to meet them.
+
+A kernel is compiled when a call first needs one of its forms, and the call waits: a first start
+would compile some sixty, one after the other. In a rehearsal a launch hands its form to compilers
+(FormCompilers) and starts nothing; what they make is in Triton's cache when a launch looks for it.
+Other operations run as they do, on zeros where a kernel would have written: tokens, places and
+tables of zero are valid everywhere. What a rehearsal leaves out is compiled later as ever, so it
+decides how long a start takes and nothing else. A mark beside Triton's cache says that a start was
+rehearsed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from torch.overrides import TorchFunctionMode
+from triton.runtime.jit import JITFunction
+
+from atom.model_ops.backends.triton_ops.compile.compiler_pool import FormCompilers
+from atom.model_ops.backends.triton_ops.compile.compiler_process import Form
+
+logger = logging.getLogger(__name__)
+
+_UNFILLED = {
+    torch.empty,
+    torch.empty_like,
+    torch.empty_strided,
+    torch.Tensor.new_empty,
+    torch.Tensor.new_empty_strided,
+}
+
+
+def is_rehearsed(device: torch.device, start: str) -> bool:
+    """Whether a start has been rehearsed; start: tells what runs from what would need other forms.
+    A cache that was emptied since has lost its marks, too."""
+    return _mark(device, start).exists()
+
+
+@contextmanager
+def rehearsal(device: torch.device, start: str, workers: int) -> Iterator[Callable[[], None]]:
+    """Within it, in this thread, kernels are met and not launched. What it gives, called behind it,
+    waits until they are compiled."""
+    began = time.perf_counter()
+    compilers = FormCompilers(device, workers)
+    ready = time.perf_counter()
+
+    def meet(*, fn: Any, compile: dict[str, Any], **_: Any) -> bool:
+        """Triton's hook before it compiles; True keeps it from doing so."""
+        if compilers.is_calling:
+            return False
+        compilers.compile(Form(fn.module, fn.name, compile["specialization_data"]))
+        return True
+
+    def finish() -> None:
+        waits = time.perf_counter()
+        compilers.wait()
+        ends = time.perf_counter()
+        logger.info(
+            "compiled %d forms of kernels by %s in %.1f s, begun in %.1f, waited for %.1f",
+            *(compilers.count, compilers.means, ends - ready, ready - began, ends - waits),
+        )
+        mark = _mark(device, start)
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+
+    hook = triton.knobs.runtime.jit_cache_hook
+    triton.knobs.runtime.jit_cache_hook = meet
+    try:
+        with _launching_nothing(), _Zeros():
+            yield finish
+    except BaseException:
+        compilers.give_up()
+        raise
+    finally:
+        triton.knobs.runtime.jit_cache_hook = hook
+
+
+class _Zeros(TorchFunctionMode):
+    """Fills what is allocated: nothing writes to it."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        made = func(*args, **(kwargs or {}))
+        return made.zero_() if func in _UNFILLED else made
+
+
+@contextmanager
+def _launching_nothing() -> Iterator[None]:
+    """Each launch is what Triton calls a warm-up: it has the kernel made, and no more."""
+    run = JITFunction.run
+
+    def only_warm(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+        return run(self, *args, grid=grid, warmup=True, **options)
+
+    JITFunction.run = only_warm
+    try:
+        yield
+    finally:
+        JITFunction.run = run
+
+
+def _mark(device: torch.device, start: str) -> Path:
+    digest = hashlib.sha256(f"{_sources()}|{device.type}|{start}".encode())
+    if device.type == "cuda":
+        digest.update(torch.cuda.get_device_name(device).encode())
+    return Path(triton.knobs.cache.dir) / f"atom-rehearsed-{digest.hexdigest()[:24]}"
+
+
+def _sources() -> str:
+    """Of all kernels and of what chooses among them."""
+    digest = hashlib.sha256(triton.__version__.encode())
+    for path in sorted(Path(__file__).parent.parent.rglob("*.[pj][ys]*")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()

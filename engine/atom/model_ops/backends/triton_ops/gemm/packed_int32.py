@@ -1,0 +1,124 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""Codes of 32-bit words as numbers: two at once, by what their bits mean in a 16-bit float.
+
+A word of 4-bit codes has inputs 8w .. 8w + 7. Its nibbles i and i + 4 stand where the two halves of
+a word have theirs, by one shift for both: so tile i has of every word the inputs i and i + 4, and
+activations are divided in the same way (`quarters`). e2m1 has sign, exponent and fraction where
+bfloat16 and float16 have them. int4 alone in a half is one of the dtype's smallest numbers, which a
+tensor core multiplies as any other; where a scale is multiplied into it, it becomes the fraction of
+a number that is whole there.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+# What products with bare codes lack: they are 2^-133 or 2^-24 of what they mean, and bfloat16's
+# inputs are 2^60 times as large (packed_int32_inputs.py).
+LACK_BF16, LACK_FP16 = tl.constexpr(2.0**73), tl.constexpr(2.0**24)
+
+
+@triton.jit
+def _halves(words, dtype: tl.constexpr):
+    high = (words >> 16).to(tl.int16).to(dtype, bitcast=True)
+    return words.to(tl.int16).to(dtype, bitcast=True), high
+
+
+@triton.jit
+def _in_turn(low, high):
+    """[N, W], twice → [N, 2W]."""
+    N: tl.constexpr = low.shape[0]
+    WORDS: tl.constexpr = low.shape[1]
+    return tl.reshape(tl.join(low, high), (N, 2 * WORDS))
+
+
+@triton.jit
+def quarters(x, ROWS: tl.constexpr, BLOCK_K: tl.constexpr):
+    """x [ROWS, BLOCK_K] → four tiles [BLOCK_K / 4, ROWS], the i-th of inputs 4j + i."""
+    # First by the lower bit of i, then by the upper.
+    even, odd = tl.split(tl.reshape(x, (ROWS, BLOCK_K // 4, 2, 2)))
+    x0, x2 = tl.split(even)
+    x1, x3 = tl.split(odd)
+    return tl.trans(x0), tl.trans(x1), tl.trans(x2), tl.trans(x3)
+
+
+@triton.jit
+def fp4_numbers(words, scales, NIBBLE: tl.constexpr):
+    """words int32 [N, W], scales bfloat16 [N, W], 2^126 times as large → the inputs NIBBLE and
+    NIBBLE + 4 of each word, bfloat16 [N, 2W]. Codes alone are 2^-126 of what they should be, ½ and
+    0 included."""
+    sign, size = fp4_shifted(words, NIBBLE)
+    bits = (sign & -2147450880) | (size & 0x01C001C0)  # 0x80008000
+    low, high = _halves(bits, tl.bfloat16)
+    high = high * scales
+    low = low * scales
+    return _in_turn(low, high)
+
+
+@triton.jit
+def fp4_shifted(words, NIBBLE: tl.constexpr):
+    """words int32, twice: where the halves have the sign of the inputs NIBBLE and NIBBLE + 4 as a
+    bfloat16 has it, and where they have its size."""
+    size = words << (6 - 4 * NIBBLE) if NIBBLE < 2 else words >> (4 * NIBBLE - 6)
+    return words << (12 - 4 * NIBBLE), size
+
+
+@triton.jit
+def fp4_scales(exponents):
+    """Exponents uint8 → 2^126 × scales, bfloat16."""
+    return ((exponents.to(tl.int16) + 126) << 7).to(tl.bfloat16, bitcast=True)
+
+
+@triton.jit
+def fp4_halves(words, scales, NIBBLE: tl.constexpr):
+    """`fp4_numbers` in float16, of scales in float32 [N, W], 2^14 times as large (packed_tiles)."""
+    size = words << (9 - 4 * NIBBLE) if NIBBLE < 3 else words >> (4 * NIBBLE - 9)
+    bits = ((words << (12 - 4 * NIBBLE)) & -2147450880) | (size & 0x0E000E00)
+    low, high = _halves(bits, tl.float16)
+    low, high = low.to(tl.float32) * scales, high.to(tl.float32) * scales
+    return _in_turn(low.to(tl.float16), high.to(tl.float16))
+
+
+@triton.jit
+def int4_tile(words, scales, dtype: tl.constexpr):
+    """words int32 [N, W] → their inputs nibble by nibble, [N, 8W] of dtype, bfloat16 or float16.
+    Without scales: codes as they are, which are the smallest of the dtype's numbers; with scales
+    float32 [N, W]: codes less 8, times the scales."""
+    WORDS: tl.constexpr = words.shape[1]
+    even = tl.join(_pairs(words, scales, 0, dtype), _pairs(words, scales, 2, dtype))
+    odd = tl.join(_pairs(words, scales, 1, dtype), _pairs(words, scales, 3, dtype))
+    nibbles = tl.permute(tl.join(even, odd), (0, 2, 3, 1))  # [N, 2, 2, 2W]
+    return tl.reshape(nibbles, (words.shape[0], 8 * WORDS))
+
+
+@triton.jit
+def _pairs(words, scales, NIBBLE: tl.constexpr, dtype: tl.constexpr):
+    if scales is None:
+        low, high = _halves(_bare_codes(words, NIBBLE, dtype), dtype)
+    else:
+        MIDDLE: tl.constexpr = 136.0 if dtype == tl.bfloat16 else 1032.0
+        low, high = _halves(int4_bits(words, NIBBLE, dtype), dtype)
+        low = ((low - MIDDLE).to(tl.float32) * scales).to(dtype)
+        high = ((high - MIDDLE).to(tl.float32) * scales).to(dtype)
+    return _in_turn(low, high)
+
+
+@triton.jit
+def _bare_codes(words, NIBBLE: tl.constexpr, dtype: tl.constexpr):
+    """words int32 → a code alone in each half. The lowest eight bits of a bfloat16 are so many
+    2^-133, subnormal or not, so of two nibbles one stays where it is: it means 16 times as much,
+    which its inputs lack (packed_int32_inputs.py)."""
+    if dtype == tl.bfloat16:
+        MASK: tl.constexpr = 0x00F000F0 if NIBBLE % 2 else 0x000F000F
+        return (words >> (NIBBLE // 2 * 8)) & MASK
+    else:
+        return (words >> (4 * NIBBLE)) & 0x000F000F
+
+
+@triton.jit
+def int4_bits(words, NIBBLE: tl.constexpr, dtype: tl.constexpr):
+    """words int32 → the inputs NIBBLE and NIBBLE + 4 of each in its lower and its upper half, 128 +
+    code in bfloat16 or 1024 + code in float16: codes are their last bits."""
+    WHOLE: tl.constexpr = 0x4300 if dtype == tl.bfloat16 else 0x6400
+    return ((words >> (4 * NIBBLE)) & 0x000F000F) | (WHOLE * 0x10001)

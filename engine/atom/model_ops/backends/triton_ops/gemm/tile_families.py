@@ -1,0 +1,76 @@
+"""Tiles of a product by its family: what was measured for shapes like it, as far as it fits.
+
+Measured points lie in a plane of outputs and inputs, on logarithmic scales, one plane for every
+kind of product and number of tokens. A point says which tile was the fastest there, or that the
+library was. Of a shape between them the nearest point says whether the library wins; if not, the
+tiles of all points compete in the model of time (cost_model.py). A tile pays for its distance
+from where it was proven, since what the model does not know was measured there, and none is taken
+that the model calls slower than the library. So a point keeps its own tile, and no shape needs one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from atom.model_ops.backends.triton_ops.compile.tuning import LinearConfig, read_linear_key
+from atom.model_ops.backends.triton_ops.gemm.cost_model import (
+    Card,
+    Product,
+    fits,
+    library_seconds,
+    seconds,
+)
+
+# What a tile pays for an octave between a shape and where it was proven.
+_DOUBT = 0.04
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """config: the fastest tile measured for a matrix [outputs, inner]; None: the library was."""
+
+    outputs: int
+    inner: int
+    config: LinearConfig | None
+
+    def octaves(self, product: Product) -> float:
+        """How far a product's matrix is from it."""
+        tall = math.log2(product.outputs / self.outputs)
+        return abs(tall) + abs(math.log2(product.inner / self.inner))
+
+
+def measured_points(table: Mapping[str, LinearConfig | None], bucket: int) -> tuple[Point, ...]:
+    """Of a part of the tables (`linear_key` → configuration), those of a bucket of tokens."""
+    keys = ((key, read_linear_key(key)) for key in table)
+    return tuple(
+        Point(outputs, inner, table[key])
+        for key, (outputs, inner, tokens) in keys
+        if tokens == bucket
+    )
+
+
+def family_config(points: Sequence[Point], product: Product, card: Card) -> LinearConfig | None:
+    """The tile for a product; None for the library."""
+    if not points:
+        return None
+    nearest = min(points, key=lambda point: point.octaves(product))
+    if nearest.config is None or nearest.octaves(product) == 0:
+        return nearest.config
+    possible = [config for config in _proven(points) if fits(config, product, card)]
+    if not possible:
+        return None
+    best = min(possible, key=lambda config: _cost(config, points, product, card))
+    return best if seconds(best, product, card) < library_seconds(product, card) else None
+
+
+def _cost(config: LinearConfig, points: Iterable[Point], product: Product, card: Card) -> float:
+    far = min(point.octaves(product) for point in points if point.config == config)
+    return seconds(config, product, card) * (1.0 + _DOUBT * far)
+
+
+def _proven(points: Iterable[Point]) -> list[Any]:
+    """The tiles of the points, each once."""
+    return list(dict.fromkeys(point.config for point in points if point.config is not None))

@@ -1,0 +1,311 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""Experts: a product of each token with the gates and ups it chose, and one with their downs.
+
+A pair is a token and one of its experts. Pairs of few tokens are not sorted: each program goes
+through all of their ids and picks its expert's, which costs less than a launch. Where there are
+fewer pairs than experts, programs belong to pairs, and the first pair of an expert computes for the
+others. Pairs of many tokens are sorted by expert (sort_by_expert.py), as are those whose tokens are
+made codes by a launch anyway, and tiles of rows find their expert in the counts.
+
+Experts of four bits become numbers of the activations' dtype tile by tile (grouped_int4.py,
+grouped_mxfp4.py), or of fp8 where activations are in two codes of it (mxfp4_hi_lo.py); those of
+eight do where activations are not multiplied in fp8 (grouped_fp8.py).
+
+The downs' results come as one part per choice, [k, T, H], weighed; the next norm adds them up while
+it reads them (norms.norm), or `_sum_kernel` does.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from atom.model_ops.backends.triton_ops.activation import gating
+from atom.model_ops.backends.triton_ops.gemm.dequantise import expand_codes
+from atom.model_ops.backends.triton_ops.gemm.linear import prepare_linear
+from atom.model_ops.backends.triton_ops.gemm.packed_bytes_gemm import orders
+from atom.model_ops.backends.triton_ops.launch import next_power_of_2, warps_for
+from atom.model_ops.backends.triton_ops.moe.grouped_kernel import Packing, Programs, experts_kernel
+from atom.model_ops.backends.triton_ops.moe.grouped_tiles import (
+    ExpertTile,
+    expanded_rows,
+    expert_tile,
+)
+from atom.model_ops.backends.triton_ops.moe.sort_and_quantise import ordered_codes
+from atom.model_ops.backends.triton_ops.moe.sort_by_expert import Order, order_by_expert
+from atom.model_ops.backends.triton_ops.nvidia.fp8_hi_lo import (
+    empty_twins,
+    suits_codes,
+    twin_codes,
+)
+from atom.model_ops.backends.triton_ops.nvidia.tma_tiles import (
+    can_describe,
+    describe_rows,
+    describe_stack,
+)
+from atom.model_ops.backends.triton_ops.quantise_activations import fp8_limit, quantise_groups
+from atom.model_ops.backends.triton_ops.xcd_order import row_dies
+from atom.model_ops.quantised.octets import in_octets
+from atom.model_ops.routing import Routed
+from atom.model_ops.values import (
+    INT4_FORMATS,
+    ClampedSwiGLU,
+    ExpertsWeight,
+    LinearWeight,
+    Pending,
+    Stream,
+    WeightFormat,
+)
+
+# Tokens from which pairs are sorted; with fewer, programs look for their own, which costs less than
+# a launch.
+_SORTED_TOKENS = 64
+# Up to so many tokens the sum is left to the next norm, which reads parts in float32.
+_PARTS_TOKENS = 256
+_SUM_BLOCK = 1024
+# What the tensor core multiplies of fp8 at once, which shares a scale.
+_FP8_INPUTS = 32
+
+
+@triton.jit(do_not_specialize=["tokens"])
+def _sum_kernel(
+    parts_ptr, shared_ptr, out_ptr, tokens, H, PARTS: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """Add up one token's parts, and what all tokens went through."""
+    row = tl.program_id(0).to(tl.int64) * H
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < H
+    total = tl.load(parts_ptr + row + at, mask=inside, other=0.0).to(tl.float32)
+    for part in tl.static_range(1, PARTS):
+        part_at = parts_ptr + part * tokens.to(tl.int64) * H + row + at
+        total += tl.load(part_at, mask=inside, other=0.0).to(tl.float32)
+    dtype = out_ptr.dtype.element_ty
+    if shared_ptr is not None:
+        shared = tl.load(shared_ptr + row + at, mask=inside, other=0.0).to(tl.float32)
+        total = total.to(dtype).to(tl.float32) + shared
+    tl.store(out_ptr + row + at, total.to(dtype), mask=inside)
+
+
+def prepare_experts(w: LinearWeight) -> LinearWeight:
+    w = prepare_linear(w)
+    return in_octets(w) if suits_codes(w) else w
+
+
+def experts(x: torch.Tensor, w: ExpertsWeight, routed: Routed) -> torch.Tensor:
+    return _sum(expert_parts(x, w, routed), None, x.dtype)
+
+
+def add_experts(
+    stream: Stream,
+    x: torch.Tensor,
+    w: ExpertsWeight,
+    routed: Routed,
+    shared: torch.Tensor | None,
+) -> Stream:
+    parts = expert_parts(x, w, routed)
+    if shared is None and parts.dtype is torch.float32 and x.shape[0] <= _PARTS_TOKENS:
+        return Stream(stream.residual, parts, Pending.PARTS)
+    return stream.plus(_sum(parts, shared, x.dtype))
+
+
+def _sum(parts: torch.Tensor, shared: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
+    chosen, tokens, hidden = parts.shape
+    out = torch.empty((tokens, hidden), dtype=dtype, device=parts.device)
+    _sum_kernel[(tokens, triton.cdiv(hidden, _SUM_BLOCK))](
+        parts, shared, out, tokens, hidden, PARTS=chosen, BLOCK=_SUM_BLOCK,
+        num_warps=warps_for(_SUM_BLOCK, 256),
+    )  # fmt: skip
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How a step's pairs are divided over programs; tile and order are for both products.
+    weighs_inputs: see ExpertsWeight."""
+
+    routed: Routed
+    weighs_inputs: bool
+    dtype: torch.dtype  # of activations
+    programs: Programs
+    rows: int  # programs, but for the tiles of a matrix' rows
+    tile: ExpertTile
+    order: Order | None
+
+    @property
+    def search(self) -> int:
+        """Ids that a program looks at at a time."""
+        return 16 if self.routed.ids.numel() <= 16 else 256
+
+
+def expert_parts(
+    x: torch.Tensor, w: ExpertsWeight, routed: Routed, tile: ExpertTile | None = None
+) -> torch.Tensor:
+    """[k, T, H] that add up to the result: float32, or of many tokens x's dtype."""
+    tokens, chosen = routed.ids.shape
+    tile = tile or expert_tile(w.down, routed.ids.numel(), x.element_size())
+    plan, given = _planned(x, w, routed, tile)
+    active = _active(w, plan, x.device)
+    _launch(given, _multiplied(w.gate_up, plan), active, plan, gating(w.activation))
+    wide = torch.float32 if tokens <= _PARTS_TOKENS else x.dtype
+    make = torch.zeros if routed.is_partial else torch.empty  # pairs of other ranks write nothing
+    parts = make((chosen, tokens, w.down.outputs), dtype=wide, device=x.device)
+    _launch(active, _multiplied(w.down, plan), _Activations(parts), plan, None)
+    return parts
+
+
+@dataclass(frozen=True, slots=True)
+class _Activations:
+    """What a stack is multiplied with or gives: numbers, or codes with the scales of their groups,
+    [rows, groups] float32."""
+
+    data: torch.Tensor
+    scales: torch.Tensor | None = None
+
+
+def _planned(
+    x: torch.Tensor, w: ExpertsWeight, routed: Routed, tile: ExpertTile
+) -> tuple[_Plan, _Activations]:
+    """The division, and the activations as gates and ups are multiplied with them."""
+    pairs = routed.ids.numel()
+    plan = _Plan(routed, w.weighs_inputs, x.dtype, Programs.EXPERT, w.count, tile, None)
+    is_coded = _kind(w.gate_up, plan) is Packing.FP4_CODES  # by a launch that sorts as well
+    if is_coded or routed.ids.shape[0] >= _SORTED_TOKENS:
+        plan = replace(plan, programs=Programs.TILE, rows=pairs // tile.block_m + w.count)
+        if is_coded:
+            codes, scales, order = ordered_codes(x, routed.ids, w.count)
+            return replace(plan, order=order), _Activations(codes, scales)
+        return replace(plan, order=order_by_expert(routed.ids, w.count)), _Activations(x)
+    if pairs < w.count and not routed.is_partial:  # a pair may be another rank's
+        plan = replace(plan, programs=Programs.PAIR, rows=pairs)
+    return plan, _Activations(x)
+
+
+def _active(w: ExpertsWeight, plan: _Plan, device: torch.device) -> _Activations:
+    """Room for what gates and ups give: codes at once where a tile of them is a group, and twin
+    codes where the activation's limit is a scale for all."""
+    down, tile, pairs = w.down, plan.tile, plan.routed.ids.numel()
+    inner, kind = down.inputs, _kind(down, plan)
+    if kind is Packing.FP4_CODES and isinstance(w.activation, ClampedSwiGLU):
+        return _Activations(*empty_twins(pairs, inner, device))
+    if kind is not Packing.FP8 or tile.block_n != _block_k(down, tile):
+        return _Activations(torch.empty((pairs, inner), dtype=plan.dtype, device=device))
+    codes = torch.empty((pairs, inner), dtype=down.data.dtype, device=device)
+    groups = triton.cdiv(inner, tile.block_n)
+    return _Activations(codes, torch.empty((pairs, groups), dtype=torch.float32, device=device))
+
+
+def _expands(w: LinearWeight, plan: _Plan) -> bool:
+    """Whether the stack is made a plain one for a moment, where codes are slower."""
+    rows = plan.routed.ids.numel() / w.data.shape[0]
+    # Inputs in another order are ordered by expert, which no plain kernel reads by.
+    kept = w.format in (WeightFormat.PLAIN, WeightFormat.INT4_ORDERED) or rows < expanded_rows(w)
+    return not kept and _packing(plan.dtype, w) is not Packing.FP8
+
+
+def _kind(w: LinearWeight, plan: _Plan) -> Packing:
+    return Packing.NONE if _expands(w, plan) else _packing(plan.dtype, w)
+
+
+def _multiplied(w: LinearWeight, plan: _Plan) -> LinearWeight:
+    if not _expands(w, plan):
+        return w
+    assert w.scales is not None
+    return expand_codes(w, w.scales.dtype)
+
+
+def _launch(
+    x: _Activations,
+    w: LinearWeight,
+    out: _Activations,
+    plan: _Plan,
+    activation: dict[str, float] | None,
+) -> None:
+    routed, tile, order, scales = plan.routed, plan.tile, plan.order, w.scales
+    tokens, chosen = routed.ids.shape
+    count, columns, inner = w.data.shape[0], w.outputs // (1 if activation is None else 2), w.inputs
+    tall, wide = (1, 0) if scales is None else scales.block
+    inputs, index = (None, None) if scales is None else orders(scales)
+    block_k, packing = _block_k(w, tile), _packing(plan.dtype, w)
+    data, scale = _as_read(w, packing)
+    if packing is Packing.FP8 and x.scales is None:
+        x = _Activations(*quantise_groups(x.data, w.data.dtype, block_k))
+    elif packing is Packing.FP4_CODES and x.scales is None:
+        x = _Activations(*twin_codes(x.data))
+    block_n = tile.block_n * (2 if activation is None and tile.wide_downs else 1)
+    column_tiles, codes = triton.cdiv(columns, block_n), out.scales is not None
+    own_tile = replace(tile, block_n=block_n, block_k=block_k)
+    x_tiles, w_tiles = _described(x.data, data, plan, own_tile, gated=activation is not None)
+    experts_kernel[(column_tiles, plan.rows)](
+        x.data, x.scales, data, scale, scales and scales.zero, inputs, index,
+        w.bias,
+        routed.ids, routed.weights, order and order.pairs, order and order.counts,
+        out.data, out.scales, x_tiles, w_tiles, tokens, K=inner, N=columns,
+        PROGRAMS=int(plan.programs), EXPERTS=count, EXPERTS_PADDED=next_power_of_2(count),
+        TOP_K=chosen, SEARCH=plan.search,
+        BLOCK_M=tile.block_m, BLOCK_N=block_n, BLOCK_K=block_k,
+        GATED=activation is not None, TALL=tall, WIDE=wide,
+        COLUMNS=0 if scale is None else scale.shape[-1],
+        ORDERS=0 if inputs is None else inputs.shape[-2],
+        PACKED=int(packing), FP8_MOST=fp8_limit(out.data.dtype) if codes else 0.0,
+        TWINS=codes and out.data.shape[-1] > columns, HIP=torch.version.hip is not None,
+        WEIGHED=(activation is not None) == plan.weighs_inputs,
+        # Only tiles of sorted pairs read an expert's matrix more than once.
+        DIES=row_dies(x.data.device, column_tiles) if plan.programs is Programs.TILE else 1,
+        **(activation or {"KIND": 0, "ALPHA": 1.0, "LIMIT": 0.0}),
+        num_warps=tile.num_warps, num_stages=tile.num_stages,
+        **({"maxnreg": tile.registers} if tile.registers else {}),
+    )  # fmt: skip
+
+
+def _described(
+    x: torch.Tensor, w: torch.Tensor, plan: _Plan, tile: ExpertTile, gated: bool
+) -> tuple[TensorDescriptor | None, TensorDescriptor | None]:
+    """What is copied by description: x where its rows are pairs in order, and w."""
+    if not tile.described or plan.programs is not Programs.TILE:
+        return None, None
+    if not can_describe(w.device, w.shape[-1] * w.element_size()):
+        return None, None
+    w_tiles = describe_stack(w, 2 if gated else 1, tile.block_n, tile.block_k)
+    return None if gated else describe_rows(x, tile.block_m, tile.block_k), w_tiles
+
+
+def _as_read(w: LinearWeight, packing: Packing) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """A matrix' data and scales, by what a kernel reads at once."""
+    scale = None if w.scales is None else w.scales.scale
+    if packing not in (Packing.FP4_WORDS, Packing.FP4_CODES) or scale is None:
+        return w.data, scale
+    in_fours = packing is Packing.FP4_CODES
+    return w.data.view(torch.int32), scale.view(torch.int32) if in_fours else scale
+
+
+def _packing(dtype: torch.dtype, w: LinearWeight) -> Packing:
+    """How w is read where it is multiplied with activations of dtype."""
+    in_words = dtype is torch.bfloat16
+    if w.format is WeightFormat.MXFP4_OCTETS:
+        return Packing.FP4_CODES
+    if w.format is WeightFormat.MXFP4:
+        return Packing.FP4_WORDS if in_words else Packing.FP4
+    if w.format in INT4_FORMATS:
+        return Packing.INT4
+    if w.format not in (WeightFormat.FP8, WeightFormat.FP8_BLOCKS) or not in_words:
+        return Packing.NONE
+    assert w.scales is not None
+    wide = w.scales.block[1]
+    narrow = w.format is WeightFormat.FP8_BLOCKS and wide % _FP8_INPUTS
+    return Packing.NONE if narrow else Packing.FP8
+
+
+def _block_k(w: LinearWeight, tile: ExpertTile) -> int:
+    """Inputs of a tile: that share a scale, or in whole groups where two share a byte."""
+    if w.format not in (WeightFormat.FP8_BLOCKS, *INT4_FORMATS, WeightFormat.MXFP4):
+        return tile.block_k
+    assert w.scales is not None
+    wide = w.scales.block[1]
+    if w.format is not WeightFormat.FP8_BLOCKS and tile.block_k % wide == 0:
+        return tile.block_k
+    return math.gcd(tile.block_k, wide)

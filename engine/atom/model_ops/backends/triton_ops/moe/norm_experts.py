@@ -1,0 +1,51 @@
+"""A norm and the experts behind it, of few tokens: norm and router at once, and where tokens hardly
+share experts two launches more for all the rest.
+
+Launches of a layer from its second norm on, of one token: three (norm and logits; choice, gates
+and ups; downs and the sum), a shared expert included. Of up to sixteen tokens four and a shared
+expert's: there experts' matrices are shared, and go to the tensor core.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+from atom.model_ops.backends.composed import norm_experts as composed
+from atom.model_ops.backends.composed import shared_part
+from atom.model_ops.backends.interface import Ops
+from atom.model_ops.backends.triton_ops.gemm.linear import gated_linear, linear
+from atom.model_ops.backends.triton_ops.moe import gemv as few
+from atom.model_ops.backends.triton_ops.moe.grouped_gemm import add_experts
+from atom.model_ops.backends.triton_ops.moe.norm_router import MOST_INPUTS, norm_logits
+from atom.model_ops.backends.triton_ops.moe.routing import choose, route
+from atom.model_ops.backends.triton_ops.norms import norm as settle_and_norm
+from atom.model_ops.values import MoEWeight, NormWeight, Stream
+
+# Up to so many tokens a program norms its own instead of reading what another has normed.
+_FEW_TOKENS = 16
+_OWN = cast(
+    Ops,
+    SimpleNamespace(
+        norm=settle_and_norm,
+        route=route,
+        gated_linear=gated_linear,
+        linear=linear,
+        add_experts=add_experts,
+    ),
+)
+
+
+def norm_experts(stream: Stream, norm: NormWeight, w: MoEWeight) -> Stream:
+    tokens, hidden = stream.residual.shape
+    if not 0 < tokens <= _FEW_TOKENS or hidden > MOST_INPUTS:
+        return composed(_OWN, stream, norm, w)
+    if few.takes(w, tokens):
+        x, logits, stream = norm_logits(stream, norm, w.router.matrix, few.planes_of(w.experts))
+        routed = None
+        if not few.chooses(w.routing, w.experts.count):
+            routed = choose(logits, w.router, w.routing)
+        return stream.plus(few.few_experts(x, logits, w, routed))
+    x, logits, stream = norm_logits(stream, norm, w.router.matrix)
+    routed = choose(logits, w.router, w.routing)
+    return add_experts(stream, x, w.experts, routed, shared_part(_OWN, x, w.shared))

@@ -1,0 +1,49 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""Sorts pairs by expert and splits activations into two fp8 terms, in one launch.
+
+Both are short and wait for nothing of each other; a launch of each would be a third of what they
+take. Taken with MXFP4 experts on NVIDIA's cards alone (nvidia/fp8_hi_lo.py).
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from atom.model_ops.backends.triton_ops.launch import next_power_of_2, warps_for
+from atom.model_ops.backends.triton_ops.moe.sort_by_expert import (
+    STRETCH,
+    Order,
+    empty_order,
+    order_expert,
+)
+from atom.model_ops.backends.triton_ops.nvidia.fp8_hi_lo import empty_twins, write_twins
+
+
+@triton.jit(do_not_specialize=["pairs"])
+def _ordered_codes_kernel(
+    x_ptr, codes_ptr, scales_ptr, chosen_ptr, counts_ptr, order_ptr, pairs,
+    K: tl.constexpr, BLOCK: tl.constexpr, EXPERTS: tl.constexpr, STRETCH: tl.constexpr,
+):  # fmt: skip
+    program = tl.program_id(0)
+    if program < EXPERTS:
+        order_expert(chosen_ptr, counts_ptr, order_ptr, program, pairs, STRETCH)
+    else:
+        row = (program - EXPERTS).to(tl.int64)
+        write_twins(x_ptr, codes_ptr, scales_ptr, row, K, BLOCK)
+
+
+def ordered_codes(
+    x: torch.Tensor, ids: torch.Tensor, experts: int
+) -> tuple[torch.Tensor, torch.Tensor, Order]:
+    """`twin_codes` of x, and `order_by_expert` of ids [T, k], in one launch."""
+    tokens, inner = x.shape
+    codes, scales = empty_twins(tokens, inner, x.device)
+    order = empty_order(ids, experts)
+    block = next_power_of_2(inner)
+    _ordered_codes_kernel[(experts + tokens,)](
+        x, codes, scales, ids, order.counts, order.pairs, ids.numel(),
+        K=inner, BLOCK=block, EXPERTS=experts, STRETCH=STRETCH, num_warps=warps_for(block),
+    )  # fmt: skip
+    return codes, scales, order
