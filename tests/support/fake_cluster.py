@@ -383,10 +383,27 @@ def _merge(stored: Manifest, wanted: Mapping[str, Any]) -> None:
 
 
 def _merge_items(stored: list[Any], wanted: list[Any], key: str) -> list[Any]:
-    merged = {item[key]: item for item in stored}
-    for item in wanted:
-        _merge(merged.setdefault(item[key], {}), item)
+    before, asked = {item[key]: item for item in stored}, {item[key]: item for item in wanted}
+    merged = {name: before.get(name, {}) for name in _merged_order(list(before), list(asked))}
+    for name, item in asked.items():
+        _merge(merged[name], item)
     return list(merged.values())
+
+
+def _merged_order(before: list[str], asked: list[str]) -> list[str]:
+    """The order of structured-merge-diff: what is applied keeps its own, others' items come as
+    soon as theirs allows. So an apply and a replacement write the same list."""
+    order: list[str] = []
+    place = 0
+    for number, name in enumerate(asked):
+        shared = next((item for item in asked[number:] if item in before), None)
+        while place < len(before) and before[place] not in (shared, name):
+            if before[place] not in asked:
+                order.append(before[place])
+            place += 1
+        place += before[place : place + 1] == [name]
+        order.append(name)
+    return [*order, *(item for item in before[place:] if item not in asked)]
 
 
 def _remove(stored: Manifest, path: Path) -> None:

@@ -410,6 +410,19 @@ def test_a_spare_pod_that_was_asked_for_finds_no_device(back: bool) -> None:
     assert degraded["reason"] == ("RolledBack" if back else "DeadlineExceeded")
 
 
+def test_a_workload_put_in_its_place_unchanged_is_no_rollout() -> None:
+    """An apply and a replacement write a list that both know in one order, so no pod is made
+    anew, and a status that was lost is told again the same."""
+    seams = Seams()
+    try:
+        seams.create(gpu=False, replicas=1, scales=False)
+        seams.spoil_the_workload(length=512)
+        seams.ask_for_a_template(note=None, variable=True)
+        seams.spoil_the_workload(length=512)
+    finally:
+        seams.teardown()
+
+
 @pytest.mark.slow
 def test_features_meet_in_ten_thousand_orders() -> None:
     """A quarter of an hour of one core."""
