@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support.random_search import FRESH_SEEDS
+from tests.support.random_search import FRESH_SEEDS, draw_the_same_everywhere
 
 # How long an example takes says nothing where others use the cores. And the daily run fails for
 # faults, not for luck: its examples are the same each time.
@@ -35,6 +35,8 @@ settings.register_profile(
     print_blob=True,
 )
 settings.load_profile("fresh seeds" if FRESH_SEEDS else "daily")
+if not FRESH_SEEDS:
+    draw_the_same_everywhere()
 
 # What is imported and collected stays, so the collector need not walk over it: not meanwhile, where
 # it takes a sixth of the time, and not behind every so many tests.
