@@ -67,6 +67,9 @@ CLUSTER_LEASE: Final = "atom-operator"
 LABEL_WATCHES: Final = f"{GROUP}/watches"
 WATCHES_NAMESPACES: Final = "namespaces"
 ANNOTATION_RECONCILES: Final = f"{GROUP}/reconciles"
+# Of an object in every namespace that a release watches by name: where its Lease is.
+LABEL_POINTS_TO_LEASE: Final = f"{GROUP}/points-to-lease"
+ANNOTATION_LEASE: Final = f"{GROUP}/lease"
 
 # Service names must be DNS labels; 40 characters leave room for the suffixes of children.
 MAX_NAME_LENGTH: Final = 40

@@ -199,7 +199,8 @@ class Runtime:
             assert record is not None, "a holder has seen its Lease"
             return Rival(name, record)
 
-        rivals = Rivals(lambda: own.rivals(settings.cluster_namespace), time.monotonic)
+        namespaces = self.settings.namespaces
+        rivals = Rivals(lambda: own.rivals(settings.cluster_namespace, namespaces), time.monotonic)
         await rivals.wait(mine, elector.tell)
 
     async def _list_keys(self) -> list[ObjectKey]:

@@ -76,21 +76,44 @@ class ApiLease:
             written = await self._connection.request("PUT", path, body=self._manifest(record))
         return lease_record(written)
 
-    async def rivals(self, cluster_namespace: str | None) -> Sequence[Rival]:
-        """Those of other releases: where ours is of single namespaces that of the whole cluster, in
-        `cluster_namespace`; else (None) all of single namespaces."""
+    async def rivals(
+        self, cluster_namespace: str | None, namespaces: Sequence[str] = ()
+    ) -> Sequence[Rival]:
+        """Those of other releases: where ours is of single `namespaces` that of the whole cluster,
+        in `cluster_namespace`, and those that watch one of them too; else (None) all of single
+        namespaces."""
         if cluster_namespace is not None:
-            whole = ApiLease(self._connection, cluster_namespace, constants.CLUSTER_LEASE)
-            record = await whole.read()
-            found = f"{cluster_namespace}/{constants.CLUSTER_LEASE}"
-            return [] if record is None else [Rival(found, record)]
-        query = {"labelSelector": f"{constants.LABEL_WATCHES}={constants.WATCHES_NAMESPACES}"}
-        with doing("list Leases"):
-            listed = await self._connection.request("GET", object_path(_LEASE, None), query=query)
+            whole = await self._rival(cluster_namespace, constants.CLUSTER_LEASE)
+            return [*whole, *await self._neighbours(namespaces)]
+        found = await self._list(None, f"{constants.LABEL_WATCHES}={constants.WATCHES_NAMESPACES}")
         return [
             Rival(f"{item['metadata']['namespace']}/{item['metadata']['name']}", lease_record(item))
-            for item in listed.get("items") or ()
+            for item in found
         ]
+
+    async def _neighbours(self, namespaces: Sequence[str]) -> list[Rival]:
+        """Of every other release that one of the namespaces points to."""
+        shared: dict[str, list[str]] = {}
+        for namespace in namespaces:
+            for item in await self._list(namespace, f"{constants.LABEL_POINTS_TO_LEASE}=true"):
+                lease = _annotations(item).get(constants.ANNOTATION_LEASE) or ""
+                if lease != f"{self._namespace}/{self._name}" and lease.count("/") == 1:
+                    shared.setdefault(lease, []).append(namespace)
+        found: list[Rival] = []
+        for lease, where in shared.items():
+            namespace, name = lease.split("/")
+            found += await self._rival(namespace, name, tuple(where))
+        return found
+
+    async def _rival(self, namespace: str, name: str, shared: tuple[str, ...] = ()) -> list[Rival]:
+        record = await ApiLease(self._connection, namespace, name).read()
+        return [] if record is None else [Rival(f"{namespace}/{name}", record, shared)]
+
+    async def _list(self, namespace: str | None, selector: str) -> Sequence[Mapping[str, Any]]:
+        path, query = object_path(_LEASE, namespace), {"labelSelector": selector}
+        with doing("list Leases"):
+            listed = await self._connection.request("GET", path, query=query)
+        return listed.get("items") or ()
 
     async def close(self) -> None:
         """Close the connections."""

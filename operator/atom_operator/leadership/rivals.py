@@ -1,10 +1,10 @@
 """Rivals: operators of other releases that would reconcile the same objects, and the wait for them.
 
-One that watches the whole cluster and one that watches single namespaces have Leases of their own,
-so both would lead, and undo each other's writes for ever. The second therefore waits: for a Lease
-that says that its holder reconciles, and where neither does yet for the one that was taken first.
-A Lease that does not change any more has no holder, as among replicas. Called by the runtime with
-the Leases that it can read; knows nothing of what it keeps from beginning.
+A release for the whole cluster and each that watches single namespaces have Leases of their own,
+so two of them would lead, and undo each other's writes for ever. The second therefore waits: for a
+Lease that says that its holder reconciles, and where neither does yet for the one that was taken
+first. A Lease that does not change any more has no holder, as among replicas. Called by the runtime
+with the Leases that it can read; knows nothing of what it keeps from beginning.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ _NEVER = datetime.min.replace(tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Rival:
-    """The Lease of another release, by namespace and name."""
+    """The Lease of another release, by namespace and name; and which namespaces both watch, where
+    it does not watch all of ours."""
 
     name: str
     record: LeaseRecord
+    shared: tuple[str, ...] = ()
 
 
 class Rivals:
@@ -102,8 +104,10 @@ def _order(rival: Rival) -> tuple[datetime, str]:
 
 
 def _reason(rival: Rival) -> str:
+    what = "namespaces that this one watches too"
+    if rival.shared:
+        what = f"{', '.join(rival.shared)}, and so does this one"
     return (
-        f"nothing is reconciled: the release of Lease {rival.name} watches "
-        "namespaces that this one watches too. Uninstall one of them, or give each namespaces of "
-        "its own (watchNamespaces)"
+        f"nothing is reconciled: the release of Lease {rival.name} watches {what}. "
+        "Uninstall one of them, or give each namespaces of its own (watchNamespaces)"
     )

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import re
+import time
 from typing import Any
 
 import pytest
 import yaml
+from aiohttp import web
 
+from atom_operator.leadership.lease_object import ApiLease, lease_record
+from atom_operator.leadership.rivals import Rival, Rivals
 from atom_operator.settings import OperatorSettings
 from tests.support.helm_chart import CHART, KUBE_VERSION, run_helm
+from tests.support.stub_api_server import stub_api_server
 
 
 def only(documents: list[dict[str, Any]], kind: str) -> dict[str, Any]:
@@ -72,6 +79,62 @@ def test_two_releases_of_one_name_in_two_namespaces_share_no_object(helm: str) -
             for namespace in ("team-a", "team-b")
         )
         assert not one & two
+
+
+def lease(namespace: str, name: str, *, reconciles: bool, **spec: Any) -> dict[str, Any]:
+    annotations = {"serving.atom.dev/reconciles": "true"} if reconciles else {}
+    metadata = {"namespace": namespace, "name": name, "annotations": annotations}
+    return {"metadata": metadata, "spec": {"leaseDurationSeconds": 12, **spec}}
+
+
+def lease_of(documents: list[dict[str, Any]]) -> tuple[str, str]:
+    """Where the operator of a rendered release has its Lease."""
+    (container,) = only(documents, "Deployment")["spec"]["template"]["spec"]["containers"]
+    environ = {item["name"]: item["value"] for item in container["env"] if "value" in item}
+    return environ["ATOM_OPERATOR_LEASE_NAMESPACE"], environ["ATOM_OPERATOR_LEASE"]
+
+
+@pytest.mark.parametrize("release", ["atom", "another"])
+@pytest.mark.parametrize("watched", ["shared", "own,shared", "shared,more", "own"])
+async def test_the_second_release_for_one_namespace_finds_the_first_and_says_so(
+    helm: str, caplog: pytest.LogCaptureFixture, release: str, watched: str
+) -> None:
+    first = rendered_as(helm, "atom", "team-a", "watchNamespaces={shared,more}")
+    second = rendered_as(helm, release, "team-b", f"watchNamespaces={{{watched}}}")
+    stored = [item for item in (*first, *second) if item["kind"] == "Lease"]
+    both = [name for name in watched.split(",") if name in ("shared", "more")]
+    stored.append(lease(*lease_of(first), reconciles=True, holderIdentity="a-0"))
+
+    def answer(request: web.Request) -> web.StreamResponse:
+        *_, namespace, kind = request.path.rsplit("/", 2)
+        if kind == "leases":
+            label, value = request.query["labelSelector"].split("=")
+            found = [item for item in stored if item["metadata"]["namespace"] == namespace]
+            chosen = [i for i in found if (i["metadata"].get("labels") or {}).get(label) == value]
+            return web.json_response({"items": chosen})
+        place = [request.path.split("/")[-3], kind]
+        for item in stored:
+            if [item["metadata"]["namespace"], item["metadata"]["name"]] == place:
+                return web.json_response(item)
+        return web.json_response({"code": 404}, status=404)
+
+    mine = Rival("own", lease_record(lease(*lease_of(second), reconciles=False)))
+    async with stub_api_server(answer) as server:
+        connection = server.connection()
+        own = ApiLease(connection, *lease_of(second))
+        rivals = Rivals(lambda: own.rivals("kube-system", watched.split(",")), time.monotonic, 0.01)
+        looked = asyncio.Event()
+        waiting = asyncio.ensure_future(rivals.wait(lambda: mine, lambda _: looked.set()))
+        if both:
+            await looked.wait()
+            assert not waiting.done()
+            stored[-1] = lease(*lease_of(first), reconciles=False, holderIdentity="")
+        await waiting
+        await connection.close()
+    told = [item.getMessage() for item in caplog.records if item.levelno == logging.ERROR]
+    expected = f"the release of Lease team-a/{lease_of(first)[1]} watches {', '.join(both)}, and so"
+    assert len(told) == bool(both)
+    assert all(expected in text for text in told)
 
 
 def test_openshift_gets_pods_without_user_ids(helm: str) -> None:
