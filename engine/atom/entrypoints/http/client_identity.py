@@ -9,6 +9,8 @@ of one address apart, and no more. Knows nothing of queues; called by the routes
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from starlette.types import Scope
 
 from atom.client_label import address_name, client_label
@@ -31,17 +33,18 @@ class ClientIdentity:
                 return client_label("header", named)
         if self._num_keys > 1:
             return client_label("key", _bearer(scope))
-        address = _address(scope)
-        if address is None:
+        client = scope.get("client")
+        if client is None:
             return ""
-        label = client_label("addr", address)
+        label = _address_label(str(client[0]))
         key = "" if self._num_keys else _bearer(scope)
         return f"{label}/{client_label('key', key)}" if key else label
 
 
-def _address(scope: Scope) -> str | None:
-    client = scope.get("client")
-    return None if client is None else address_name(str(client[0]))
+@lru_cache(maxsize=1024)
+def _address_label(address: str) -> str:
+    """A client asks many times. Of keys nothing is remembered."""
+    return client_label("addr", address_name(address))
 
 
 def _bearer(scope: Scope) -> str:

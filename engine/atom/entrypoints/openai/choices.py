@@ -115,7 +115,10 @@ class ChoiceReader:
         self._echoes = bool(shown.echoes)
         self._prompt_token_ids = prompt_token_ids
         self._tokenizer = tokenizer
-        self._reasoning = ReasoningTokens(shown.parsing, tokenizer)
+        start = ReasoningStart.OVER if shown.parsing is None else shown.parsing.reasoning
+        self._reasoning: ReasoningTokens | None = None
+        if tokenizer is not None and start is not ReasoningStart.OVER:
+            self._reasoning = ReasoningTokens(start, tokenizer)
         self._feed: LogprobFeed | None = None
         if shown.logprobs:
             self._feed = LogprobFeed(
@@ -127,7 +130,8 @@ class ChoiceReader:
 
     @property
     def reasoning_tokens(self) -> int | None:
-        return self._reasoning.total
+        """None where no reasoning is looked for."""
+        return None if self._reasoning is None else self._reasoning.total
 
     @property
     def shows_text_alone(self) -> bool:
@@ -142,7 +146,8 @@ class ChoiceReader:
         self.num_output_tokens = output.num_output_tokens
         if output.finished:
             self.last = output
-        self._reasoning.add(output)
+        if self._reasoning is not None:
+            self._reasoning.add(output)
         text = "" if self._shown.prompt_only else output.text
         logprobs = None if self._feed is None else self._feed.take(output)
         if logprobs is not None and self._shown.prompt_only:
@@ -166,18 +171,13 @@ class ReasoningTokens:
     """Counts the tokens of one answer up to the end of its reasoning, by their own texts: an output
     may hold many."""
 
-    def __init__(self, parsing: AnswerParsing | None, tokenizer: Tokenizer | None) -> None:
-        start = ReasoningStart.OVER if parsing is None else parsing.reasoning
-        self._splitter = None
-        if tokenizer is not None and start is not ReasoningStart.OVER:
-            self._splitter = ReasoningSplitter(start)
-            self._stream = tokenizer.stream()
+    def __init__(self, start: ReasoningStart, tokenizer: Tokenizer) -> None:
+        self._splitter = ReasoningSplitter(start)
+        self._stream = tokenizer.stream()
         self._count = 0
 
     def add(self, output: RequestOutput) -> None:
         splitter = self._splitter
-        if splitter is None:
-            return
         for token_id in output.output_tokens:
             if splitter.has_ended:
                 return
@@ -185,10 +185,7 @@ class ReasoningTokens:
             splitter.feed(self._stream.push(token_id))
 
     @property
-    def total(self) -> int | None:
-        """None where no reasoning is looked for."""
-        if self._splitter is None:
-            return None
+    def total(self) -> int:
         return self._count if self._splitter.reasons else 0
 
 

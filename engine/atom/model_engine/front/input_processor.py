@@ -8,7 +8,7 @@ run on any thread. Called by LLMEngine and AsyncLLMEngine.
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from operator import index
 from typing import Any
@@ -215,14 +215,15 @@ class InputProcessor:
         return found
 
     def _check_tokens(self, params: SamplingParams) -> None:
-        named: dict[str, Iterable[int]] = {
+        named = {
             "stop_token_ids": params.stop_token_ids,
-            "logit_bias": params.logit_bias or (),
-            "allowed_token_ids": params.allowed_token_ids or (),
-            "bad_words": (token for word in params.bad_words_token_ids for token in word),
+            "logit_bias": params.logit_bias,
+            "allowed_token_ids": params.allowed_token_ids,
+            "bad_words": [token for word in params.bad_words_token_ids for token in word],
         }
         for param, token_ids in named.items():
-            self.vocabulary.check(list(token_ids), param)
+            if token_ids:
+                self.vocabulary.check(list(token_ids), param)
         self._check_something_allowed(params)
 
     def _check_something_allowed(self, params: SamplingParams) -> None:

@@ -110,10 +110,12 @@ def add_stats(parts: Sequence[StatsBody]) -> StatsBody:
 
 
 class RankStatsBoard:
-    """by_rank: what each rank told last."""
+    """by_rank: what each rank told last. num_waiting: requests that wait for a place among those
+    that run; looked at with every token."""
 
     def __init__(self) -> None:
         self.by_rank: dict[int, RankStats] = {}
+        self.num_waiting = 0
         self._told_at: dict[int, float] = {}
 
     def put(self, told: RankStats, now: float) -> None:
@@ -121,6 +123,7 @@ class RankStatsBoard:
         # A heartbeat comes from a thread of its own, and may be overtaken by a step.
         keep_newest(self.by_rank, [told])
         self._told_at[told.rank] = now
+        self._count_waiting()
 
     def lose(self, rank: int) -> None:
         """Of a rank that is gone the totals stay, so that no sum goes back; nothing runs there."""
@@ -132,17 +135,16 @@ class RankStatsBoard:
             self.by_rank[rank] = msgspec.structs.replace(
                 told, stats=msgspec.structs.replace(told.stats, **none)
             )
+            self._count_waiting()
+
+    def _count_waiting(self) -> None:
+        self.num_waiting = sum(told.stats.requests_waiting for told in self.by_rank.values())
 
     @property
     def total(self) -> StatsBody | None:
         """Of all ranks together; None before the first has told any."""
         parts = [told.stats for told in self.by_rank.values()]
         return add_stats(parts) if parts else None
-
-    @property
-    def num_waiting(self) -> int:
-        """Requests that wait for a place among those that run."""
-        return sum(told.stats.requests_waiting for told in self.by_rank.values())
 
     @property
     def told_at(self) -> float | None:
