@@ -277,6 +277,9 @@ class Decider:
             unschedulable=unschedulable(observed),
             leaving=len(observed.leaving),
             leaving_charged=observed.leaving_charged,
+            starting=sum(
+                pod.revision == target.pods.name and not pod.ready for pod in observed.pods
+            ),
             supply=None,
             claim_not_shared=await claim_not_shared(self.port, self.fleet, namespace, pod_spec),
             in_groups=plan.engine.nodes > 1,

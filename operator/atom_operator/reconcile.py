@@ -19,9 +19,10 @@ from atom_operator.cluster.apply import ChildrenState, apply_children
 from atom_operator.cluster.engines import EnginePort, ask_drafts, ask_engines
 from atom_operator.cluster.errors import ClusterError
 from atom_operator.cluster.jobs import ensure_jobs
-from atom_operator.cluster.observe import describe, observe, with_refusal
+from atom_operator.cluster.observe import describe, observe
 from atom_operator.cluster.optional import OptionalKinds
 from atom_operator.cluster.port import ClusterPort
+from atom_operator.cluster.refused_pods import told
 from atom_operator.cluster.replicas import give_up_replicas
 from atom_operator.decider import Decider, Decision, optional_kinds
 from atom_operator.domain import (
@@ -127,8 +128,8 @@ class Reconciler:
         await give_up_replicas(self.port, key, desired, observed.children)
         state = ChildrenState(desired, observed.children, todo.kept)
         report, children = await apply_children(self.port, key, state, self.applied)
-        now = with_refusal(describe(children, observed.pods), observed.group_refusal)
-        return report, replace(now, leaving=observed.leaving, ended=observed.ended)
+        now = replace(describe(children, observed.pods), refusal=observed.refusal)
+        return report, replace(told(now), leaving=observed.leaving, ended=observed.ended)
 
     async def _ensure_jobs(
         self, key: ObjectKey, parent: Manifest, decision: Decision

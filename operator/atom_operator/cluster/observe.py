@@ -15,6 +15,7 @@ from atom_operator import constants
 from atom_operator.cluster.errors import RefusedError
 from atom_operator.cluster.foreign_edits import foreign_edits
 from atom_operator.cluster.port import ClusterPort
+from atom_operator.cluster.refused_pods import pods_wanted, with_refusal
 from atom_operator.domain import (
     CHILD_KINDS,
     CONFIG_MAP,
@@ -36,9 +37,8 @@ from atom_operator.domain import (
     RolloutStrategy,
     StartupTimes,
 )
-from atom_operator.kinds import LEADER_WORKER_SET as _GROUPS
 from atom_operator.kinds import Kind
-from atom_operator.pods.events import newest_refusal, newest_warning
+from atom_operator.pods.events import newest_warning
 from atom_operator.pods.pod_state import (
     annotation,
     charged_until,
@@ -50,7 +50,7 @@ from atom_operator.pods.pod_state import (
 )
 
 _logger = logging.getLogger(__name__)
-# Of many groups whose pods are refused, and many pods that have ended, a few are asked why.
+# Of many pods that have ended, a few are asked why.
 _MOST_ASKED = 3
 
 
@@ -87,7 +87,7 @@ async def observe(
         ended=tuple(ended_pod(pod) for pod in pods if has_ended(pod) or fell_with_its_group(pod)),
     )
     observed = replace(observed, ended=await _with_words(port, key, observed))
-    return with_refusal(observed, await _group_refusal(port, key, observed))
+    return await with_refusal(port, key, observed)
 
 
 async def _with_words(
@@ -105,37 +105,6 @@ async def _with_words(
         for pod in asked
     }
     return tuple(replace(pod, message=words.get(pod.name) or pod.message) for pod in observed.ended)
-
-
-async def _group_refusal(port: ClusterPort, key: ObjectKey, observed: Observed) -> str | None:
-    """Why pods of groups are not made. A LeaderWorkerSet has no condition for that: its pods are of
-    StatefulSets, one of its own name and one for each leader, and only their Events tell."""
-    groups = next((item for at, item in observed.children.items() if at.kind == _GROUPS), None)
-    if groups is None or len(observed.pods) >= _pods_wanted(groups):
-        return None
-    leaders = sorted(pod.name for pod in observed.pods if pod.role == constants.ROLE_LEADER)
-    events: list[Manifest] = []
-    for name in (key.name, *leaders[:_MOST_ASKED]):
-        events += await port.list_events(key.namespace, "StatefulSet", name)
-    made = [pod.created_at for pod in observed.pods if pod.created_at is not None]
-    return newest_refusal(events, after=max(made, default=None))
-
-
-def with_refusal(observed: Observed, words: str | None) -> Observed:
-    """What is observed, and why pods of groups are not made."""
-    if words is None:
-        return observed
-
-    def told(state: DeploymentState) -> DeploymentState:
-        return replace(state, refused_message=words) if state.in_groups else state
-
-    running = observed.deployment
-    return replace(
-        observed,
-        deployment=told(running) if running is not None else None,
-        workloads={key: told(state) for key, state in observed.workloads.items()},
-        group_refusal=words,
-    )
 
 
 async def _optional(
@@ -299,14 +268,9 @@ def _groups_run(manifest: Manifest, pods: Sequence[PodState]) -> bool:
     counts alone may be those of the spec before."""
     revision = annotation(manifest, constants.ANNOTATION_REVISION)
     own = [pod for pod in pods if pod.role is not None]  # others are a Deployment's
-    return len(own) == _pods_wanted(manifest) and all(
+    return len(own) == pods_wanted(manifest) and all(
         pod.ready and pod.revision == revision for pod in own
     )
-
-
-def _pods_wanted(groups: Manifest) -> int:
-    spec = groups["spec"]
-    return int(spec.get("replicas", 1)) * int(spec["leaderWorkerTemplate"].get("size", 1))
 
 
 def _rollback(manifest: Manifest) -> Rollback | None:

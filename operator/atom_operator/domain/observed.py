@@ -116,7 +116,7 @@ class Observed:
     accepted_spec: Mapping[str, Any] | None = None  # the last that was carried out
     workloads: Mapping[ChildKey, DeploymentState] = field(default_factory=dict)  # of both kinds
     ended: tuple[EndedPod, ...] = ()
-    group_refusal: str | None = None  # why pods of groups are not made
+    refusal: str | None = None  # why pods are not made, by newer words than the workload's
 
     def workload_of(self, kind: Kind) -> DeploymentState | None:
         return next((state for key, state in self.workloads.items() if key.kind == kind), None)

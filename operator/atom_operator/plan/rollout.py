@@ -54,6 +54,7 @@ class RolloutQuestion:
     supply: Supply | None
     leaving: int = 0  # pods of ours that end and may still hold what others wait for
     leaving_charged: int = 0  # of them, those that a ResourceQuota still counts
+    starting: int = 0  # pods of the wanted revision that are not ready
     claim_not_shared: str | None = None  # a claim that a spare pod could not mount, and why
     in_groups: bool = False  # a replica has several pods
     retiring: DeploymentState | None = None  # what of the other kind of workload still runs
@@ -246,9 +247,12 @@ def _unblock_quota(
     assert current is not None
     if question.leaving_charged:
         return current  # there is room, or will be, once the quota counts it no more
+    if question.starting:
+        return current  # it takes the place of an old pod that serves when it is ready
     old, missing = running.replicas - running.updated, running.desired - running.updated
-    if not refusal.has_room_after(old, missing):
-        return current  # it would end with fewer pods than serve now
+    # All of what is wanted need not fit: a new pod for each old one that may serve is no loss.
+    if not refusal.has_room_after(old, min(old, missing)):
+        return current
     if current.strategy is _IN_PLACE:
         return _wider(running, current)
     full = f"quota {refusal.name} has no room for {refusal.lacking}"

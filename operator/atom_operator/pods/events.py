@@ -13,6 +13,7 @@ from typing import Any
 from atom_operator.pods.pod_state import time_of
 
 _REFUSED = "FailedCreate"
+_COMBINED = "(combined from similar events): "
 # What kubelets and controllers of nodes write about a pod that they end.
 _ENDED_BY = ("Evicted", "Preempting", "NodeShutdown", "TaintManagerEviction", "NodeNotReady")
 
@@ -28,7 +29,8 @@ def newest_refusal(
     time, newest = max(told, key=lambda each: each[0])
     if after is not None and time < after:
         return None
-    return str(newest.get("message") or "").removeprefix("Error creating: ").strip()
+    words = str(newest.get("message") or "").removeprefix(_COMBINED)
+    return words.removeprefix("Error creating: ").strip()
 
 
 def newest_warning(events: Iterable[Mapping[str, Any]]) -> str | None:

@@ -56,6 +56,31 @@ REPORTED: dict[str, tuple[Scene, Steps]] = {
             ("limit_by_a_quota", "limits.memory", 1, 1300),
         ),
     ),
+    "a quota that holds fewer pods than are asked for, old and new": (
+        scene(devices=0, nodes=5, replicas=3, scales=True),
+        (
+            ("lift_the_quota", 1300),
+            ("limit_by_a_quota", "limits.memory", 1, 100),
+            ("ask_for_a_length", 512, 100),
+            ("ask_for_an_autoscaler", None, 1300),
+        ),
+    ),
+    "a second reason to refuse pods, which no condition tells": (
+        scene(devices=4, nodes=3, scales=True),
+        (
+            ("limit_by_a_quota", "limits.memory", 1, 20),
+            ("evict_by_its_kubelet", 7, 1),
+            ("limit_by_a_range", {"default": {"memory": "256Gi"}}, 1300),
+        ),
+    ),
+    "a group whose worker is refused, and that then goes": (
+        scene(nodes=2, groups=True, gitops=True),
+        (
+            ("delete_a_pod", 3, 1),
+            ("refuse_by_a_policy", (POD, JOB), 1300),
+            ("drain_a_node", 2, 1300),
+        ),
+    ),
     "a download whose image is wrong": (
         WEIGHTS,
         (

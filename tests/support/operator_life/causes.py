@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from atom_operator.domain import EVENT, JOB, Manifest
+from atom_operator.domain import EVENT, JOB, POD, Manifest
 from tests.support.in_memory_cluster.kinds import REPLICA_SET, STATEFUL_SET
 from tests.support.in_memory_cluster.state import condition_of, is_ready
 
@@ -68,7 +68,7 @@ def _of_refusals(life: Life, item: Manifest, said: str, seconds: float) -> Itera
         lacks = not status.get("active") and not status.get("conditions")
     else:
         lacks = spec["replicas"] > status.get("replicas", 0)
-    if not lacks:
+    if not lacks or _goes_with_its_leader(life, item):
         return
     for event in life.state.all(EVENT):
         about = event.get("involvedObject") or {}
@@ -79,6 +79,15 @@ def _of_refusals(life: Life, item: Manifest, said: str, seconds: float) -> Itera
         words = event["message"].partition(" is forbidden: ")[2] or event["message"][-60:]
         if lasts and fresh and _without_numbers(words) not in _without_numbers(said):
             yield f"{item['kind']} {item['metadata']['name']}: {event['message']}"
+
+
+def _goes_with_its_leader(life: Life, item: Manifest) -> bool:
+    """The StatefulSet of a leader that ends makes no pods: none of them waits for anything."""
+    owners = {owner["uid"] for owner in item["metadata"].get("ownerReferences") or ()}
+    return any(
+        pod["metadata"]["uid"] in owners and pod["metadata"].get("deletionTimestamp")
+        for pod in life.state.all(POD)
+    )
 
 
 def _without_numbers(words: str) -> str:

@@ -1,0 +1,99 @@
+"""Why pods of a workload are not made, in the newest words of the quota or policy against them.
+
+A LeaderWorkerSet has no condition for it: its pods are of StatefulSets, one of its own name and one
+for each leader, and only their Events tell. A Deployment has one, but its controllers write that
+once: while pods are refused, first for one reason and then for another, it keeps the words of the
+first, and only the Events of its ReplicaSets go on. Called by observe.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from atom_operator import constants
+from atom_operator.cluster.port import ClusterPort
+from atom_operator.domain import DEPLOYMENT, DeploymentState, Manifest, ObjectKey, Observed
+from atom_operator.kinds import LEADER_WORKER_SET
+from atom_operator.pods.events import newest_refusal
+
+_MOST_ASKED = 3  # of many groups whose pods are refused
+_REPLICA_SET = re.compile(r'[Rr]eplica ?[Ss]et "([^"]+)"')
+# A controller draws the end of a name anew for each pod that it tries to make.
+_DRAWN_NAME = re.compile(r'pods "([^"]+)-[^-"]+" is forbidden')
+
+
+async def with_refusal(port: ClusterPort, key: ObjectKey, observed: Observed) -> Observed:
+    """What is observed, with the words of the Events."""
+    groups = _newest(observed, in_groups=True)
+    words: str | None = None
+    if groups is not None and len(observed.pods) < pods_wanted(groups):
+        words = await _of_groups(port, key, observed)
+    deployment = _newest(observed, in_groups=False)
+    if deployment is not None:
+        words = await _of_deployment(port, key, deployment) or words
+    return told(replace(observed, refusal=words))
+
+
+def told(observed: Observed) -> Observed:
+    """Puts these words into the state of every workload whose pods are refused."""
+    words = observed.refusal
+    if words is None:
+        return observed
+
+    def tell(state: DeploymentState) -> DeploymentState:
+        refused = state.in_groups or state.refused_message is not None
+        return replace(state, refused_message=words) if refused else state
+
+    running = observed.deployment
+    return replace(
+        observed,
+        deployment=tell(running) if running is not None else None,
+        workloads={at: tell(state) for at, state in observed.workloads.items()},
+    )
+
+
+def pods_wanted(groups: Manifest) -> int:
+    """How many pods a LeaderWorkerSet is to have."""
+    spec = groups["spec"]
+    return int(spec.get("replicas", 1)) * int(spec["leaderWorkerTemplate"].get("size", 1))
+
+
+def _newest(observed: Observed, *, in_groups: bool) -> Manifest | None:
+    kind = LEADER_WORKER_SET if in_groups else DEPLOYMENT
+    return next((item for at, item in observed.children.items() if at.kind == kind), None)
+
+
+async def _of_groups(port: ClusterPort, key: ObjectKey, observed: Observed) -> str | None:
+    leaders = sorted(pod.name for pod in observed.pods if pod.role == constants.ROLE_LEADER)
+    events: list[Manifest] = []
+    for name in (key.name, *leaders[:_MOST_ASKED]):
+        events += await port.list_events(key.namespace, "StatefulSet", name)
+    made = [pod.created_at for pod in observed.pods if pod.created_at is not None]
+    return newest_refusal(events, after=max(made, default=None))
+
+
+async def _of_deployment(port: ClusterPort, key: ObjectKey, deployment: Manifest) -> str | None:
+    conditions: dict[Any, Mapping[str, Any]] = {
+        item.get("type"): item for item in (deployment.get("status") or {}).get("conditions") or ()
+    }
+    failure = conditions.get("ReplicaFailure") or {}
+    if failure.get("status") != "True":
+        return None
+    first = str(failure.get("message"))
+    names = _DRAWN_NAME.findall(first)
+    names += _REPLICA_SET.findall(str((conditions.get("Progressing") or {}).get("message")))
+    events: list[Manifest] = []
+    for name in dict.fromkeys(names):
+        events += await port.list_events(key.namespace, "ReplicaSet", name)
+    newest = newest_refusal(events)
+    if newest is None or _steady(newest) == _steady(first):
+        return None
+    return f"{failure.get('reason')}: {_steady(newest)}"
+
+
+def _steady(words: str) -> str:
+    """Equal words for equal refusals of differently named pods."""
+    return _DRAWN_NAME.sub(r'pods "\1-*" is forbidden', words)
