@@ -48,6 +48,7 @@ from atom_operator.domain import (
     Supply,
     Target,
 )
+from atom_operator.domain.placed_pods import PlacedPods
 from atom_operator.domain.preparation import JobRequest, Waiting
 from atom_operator.kinds import OPTIONAL_KINDS, Kind
 from atom_operator.plan.inventory import PodsAsked, pods_asked, survey
@@ -55,7 +56,13 @@ from atom_operator.plan.learning import evidence_for, learn
 from atom_operator.plan.quota import QuotaRefusal, quota_refusal
 from atom_operator.plan.resolve_integrations import asked_kinds
 from atom_operator.plan.rollback import choose_target
-from atom_operator.plan.rollout import RolloutQuestion, choose_rollout, is_changing, needs_supply
+from atom_operator.plan.rollout import (
+    RolloutQuestion,
+    choose_rollout,
+    is_changing,
+    needs_supply,
+    stops_serving_pods,
+)
 from atom_operator.plan.scaling import leave_to_autoscaler
 from atom_operator.planning import (
     Surroundings,
@@ -292,6 +299,11 @@ class Decider:
             asked_pods = pods_asked(plan, target.pods.template, target.pods.name, observed)
             supply = await self._survey(plan, asked_pods, now=now)
         rollout = choose_rollout(replace(question, supply=supply))
+        if now and stops_serving_pods(question, rollout):
+            # The pods are observed by a watch: in an older picture one of ours that has gone since
+            # still holds what the new one is about to take.
+            supply = await self._survey_again(plan, asked_pods)
+            rollout = choose_rollout(replace(question, supply=supply))
         if question.in_groups:
             rollout = replace(rollout, asked_at=_asked_at(own, question.revision) or observed.at)
         surges = rollout.strategy is RolloutStrategy.SURGE
@@ -311,9 +323,20 @@ class Decider:
         fleet = self.fleet
         nodes = await (fleet.nodes() if now else fleet.known_nodes())
         pods = await (fleet.pods() if now else fleet.known_pods())
-        if nodes is None or pods is None:
-            return None
-        return replace(survey(nodes, pods, asked), pods_per_replica=plan.engine.nodes)
+        return _supply(plan, nodes, pods, asked)
+
+    async def _survey_again(self, plan: Plan, asked: PodsAsked) -> Supply | None:
+        """As it is after what was observed."""
+        fleet = self.fleet
+        return _supply(plan, await fleet.nodes_now(), await fleet.pods_now(), asked)
+
+
+def _supply(
+    plan: Plan, nodes: list[Manifest] | None, pods: PlacedPods | None, asked: PodsAsked
+) -> Supply | None:
+    if nodes is None or pods is None:
+        return None
+    return replace(survey(nodes, pods, asked), pods_per_replica=plan.engine.nodes)
 
 
 def _quota_refusal(

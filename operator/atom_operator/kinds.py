@@ -29,6 +29,8 @@ GATEWAY = Kind("gateway.networking.k8s.io", "v1", "Gateway", "gateways")
 HTTP_ROUTE = Kind("gateway.networking.k8s.io", "v1", "HTTPRoute", "httproutes")
 POD_MONITOR = Kind("monitoring.coreos.com", "v1", "PodMonitor", "podmonitors")
 PROMETHEUS_RULE = Kind("monitoring.coreos.com", "v1", "PrometheusRule", "prometheusrules")
+# Kueue's record of one pod that waits for a quota; only read.
+QUOTA_WORKLOAD = Kind("kueue.x-k8s.io", "v1beta1", "Workload", "workloads")
 NETWORK_POLICY = Kind("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies")
 
 # Children that exist only where a spec asks for them, most of them of other projects' CRDs.

@@ -41,7 +41,8 @@ def look_again(
     # A controller that a quota or an admission refuses tries again, ever more rarely.
     running = observed.deployment
     refused = running is not None and running.refused_message is not None and not running.complete
-    stuck = unschedulable(observed) is not None or refused
+    held_back = any(pod.gated for pod in observed.pods)
+    stuck = unschedulable(observed) is not None or held_back or refused
     waits = bool(report.refused) or waits_for_config or stuck
     if waits or _depends_on_others(decision, report):
         return _LOOK_AGAIN_SECONDS

@@ -145,6 +145,10 @@ of the same objects would undo each other's writes for ever. Of single namespace
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch]
+# Why a quota of Kueue's does not admit a pod.
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloads]
+  verbs: [get, list]
 # The same condition flipping again counts up its Event, which is read for that. Of Jobs and groups
 # whose pods are refused only Events say why.
 - apiGroups: [""]

@@ -48,6 +48,15 @@ class FleetReader:
         """Every pod on a node; None where reading them is forbidden."""
         return await self._pods.read(_FRESH_SECONDS)
 
+    async def nodes_now(self) -> list[Manifest] | None:
+        """Read every node as it is after this call: for what takes something from users, which no
+        older picture than what was observed beside it may decide. None where it is forbidden."""
+        return await self._nodes.read(0.0)
+
+    async def pods_now(self) -> PlacedPods | None:
+        """Read every pod on a node as it is after this call."""
+        return await self._pods.read(0.0)
+
     async def known_pods(self) -> PlacedPods | None:
         """Every pod on a node, up to a minute old."""
         return await self._pods.read(_KNOWN_SECONDS)
@@ -70,10 +79,14 @@ class _Shared(Generic[_T]):
         self._read_at = float("-inf")
 
     async def read(self, fresh_seconds: float) -> _T | None:
+        """Read it, or take the last answer: one that was asked for at most so long before this
+        call, or by another while this one waited."""
+        asked_at = self._monotonic()
         async with self._lock:
-            age = self._monotonic() - self._read_at
-            if age < (_FORBIDDEN_SECONDS if self._value is None else fresh_seconds):
+            fresh = _FORBIDDEN_SECONDS if self._value is None else fresh_seconds
+            if self._read_at > asked_at - fresh:
                 return self._value
+            started = self._monotonic()
             try:
                 self._value = await self._read()
             except RefusedError as error:
@@ -81,5 +94,5 @@ class _Shared(Generic[_T]):
                     "%s cannot be read, so free devices are unknown: %s", self._what, error
                 )
                 self._value = None
-            self._read_at = self._monotonic()
+            self._read_at = started
             return self._value

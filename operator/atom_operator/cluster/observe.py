@@ -37,7 +37,7 @@ from atom_operator.domain import (
     RolloutStrategy,
     StartupTimes,
 )
-from atom_operator.kinds import Kind
+from atom_operator.kinds import QUOTA_WORKLOAD, Kind
 from atom_operator.pods.events import newest_warning
 from atom_operator.pods.pod_state import (
     annotation,
@@ -48,6 +48,7 @@ from atom_operator.pods.pod_state import (
     pod_state,
     time_of,
 )
+from atom_operator.pods.quota_queue import waits_for_quota, with_quota_words, workload_labels
 
 _logger = logging.getLogger(__name__)
 # Of many pods that have ended, a few are asked why.
@@ -77,8 +78,8 @@ async def observe(
                 children[ChildKey(kind, manifest["metadata"]["name"])] = manifest
     pods = await port.list_labelled(POD, key.namespace, labels)
     live = [pod for pod in pods if not has_ended(pod)]
-    running = (pod for pod in live if not pod["metadata"].get("deletionTimestamp"))
-    states = tuple(pod_state(pod) for pod in running)
+    running = [pod for pod in live if not pod["metadata"].get("deletionTimestamp")]
+    states = await with_quotas(port, key.namespace, running)
     leaving = (pod for pod in live if pod["metadata"].get("deletionTimestamp"))
     observed = replace(
         describe(children, states),
@@ -88,6 +89,19 @@ async def observe(
     )
     observed = replace(observed, ended=await _with_words(port, key, observed))
     return await with_refusal(port, key, observed)
+
+
+async def with_quotas(
+    port: ClusterPort, namespace: str, pods: Sequence[Manifest]
+) -> tuple[PodState, ...]:
+    """The pods' states, some of those that wait for a quota of Kueue's with its words."""
+    states = [pod_state(pod) for pod in pods]
+    held = [number for number, pod in enumerate(pods) if waits_for_quota(pod)]
+    for number in held[:_MOST_ASKED]:
+        labels = workload_labels(pods[number])
+        found = await _optional(port, QUOTA_WORKLOAD, namespace, labels)
+        states[number] = with_quota_words(states[number], found or ())
+    return tuple(states)
 
 
 async def _with_words(

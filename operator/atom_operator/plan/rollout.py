@@ -73,6 +73,14 @@ def needs_supply(question: RolloutQuestion) -> bool:
     return _is_open(question, running) or question.unschedulable is not None
 
 
+def stops_serving_pods(question: RolloutQuestion, chosen: Rollout) -> bool:
+    """Whether old pods would go before new ones serve, and that was not so chosen before."""
+    running = question.running
+    if running is None or chosen.strategy is _SURGE:
+        return False
+    return running.revision != question.revision or chosen != running.rollout
+
+
 def choose_rollout(question: RolloutQuestion) -> Rollout:
     """The strategy for this revision, with the reason for status.rollout."""
     if question.retiring is not None and is_changing(question):

@@ -145,12 +145,13 @@ def test_what_only_the_operator_can_know_becomes_a_condition(
         apply(cluster, template=overlay)
         refused = cluster.wait("refusal of a value", lambda: _refusal(cluster, "containerPort"))
         assert "-1" in refused
-        # The API server answers this one with an internal error.
+        assert cluster.get("deployment", "chat") is None
         apply(cluster, template={"spec": {"noSuchField": 1}})
         cluster.wait("refusal of a field", lambda: _refusal(cluster, "noSuchField"))
 
 
 def _refusal(cluster: LiveCluster, words: str) -> str | None:
-    found = condition(cluster, "Degraded") or {}
+    """What the API server says of the pods, asked before any child is written."""
+    found = condition(cluster, "Accepted") or {}
     message = str(found.get("message"))
-    return message if found.get("reason") == "ApplyRefused" and words in message else None
+    return message if found.get("reason") == "InvalidSpec" and words in message else None

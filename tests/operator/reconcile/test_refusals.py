@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from atom_operator.domain import ATOM_DEPLOYMENT, CONFIG_MAP, DEPLOYMENT, POD, SERVICE
+from atom_operator.kinds import QUOTA_WORKLOAD
 from tests.support.builders_operator import (
     KEY,
     NOW,
@@ -306,6 +307,24 @@ async def test_a_pod_that_a_quota_holds_back_says_whose_gate_it_is() -> None:
     assert "in the queue models" in scheduled["message"]
     assert "kueue.x-k8s.io/admission" in scheduled["message"]
     assert condition(cluster, "Ready")["message"] == scheduled["message"]
+
+
+@pytest.mark.parametrize("decision", ["QuotaReserved", "Admitted"])
+async def test_a_pod_that_a_quota_holds_back_says_what_the_quota_lacks(decision: str) -> None:
+    cluster, lacking = cluster_with(), "resource ephemeral-storage unavailable in ClusterQueue"
+    await reconciler(cluster).reconcile(KEY)
+    held = gated_pod(queue="models")
+    held["metadata"]["uid"] = "1234"
+    cluster.put_pod(held)
+    workload = {
+        "metadata": {"name": "pod-chat-1", "labels": {"kueue.x-k8s.io/job-uid": "1234"}},
+        "status": {"conditions": [{"type": decision, "status": "False", "message": lacking}]},
+    }
+    cluster.objects[QUOTA_WORKLOAD, "default", "pod-chat-1"] = workload
+    outcome = await reconciler(cluster).reconcile(KEY)
+    scheduled = condition(cluster, "Scheduled")
+    assert scheduled["message"].endswith(f"kueue.x-k8s.io/admission: {lacking}")
+    assert outcome.requeue_after_seconds is not None, "no event tells of the quota"
 
 
 async def test_a_stopping_pod_counts_for_nothing() -> None:

@@ -174,6 +174,29 @@ async def test_a_place_that_was_taken_meanwhile_is_not_waited_for() -> None:
     assert strategy(cluster)["rollingUpdate"]["maxUnavailable"] == 1
 
 
+async def test_an_old_picture_of_the_nodes_stops_no_pod_that_serves() -> None:
+    """Nodes and pods are read once in five seconds; the pods of an AtomDeployment are watched."""
+    cluster = await running([gpu_node("a", 2)], used=0, replicas=2)
+    put_replica(cluster, "chat-2", "a")
+    await change(cluster)
+    deployment = cluster.find(DEPLOYMENT, "chat")
+    deployment["status"].update(
+        observedGeneration=deployment["metadata"]["generation"],
+        replicas=2,
+        updatedReplicas=1,
+        readyReplicas=1,
+        availableReplicas=1,
+    )
+    cluster.find(POD, "chat-2")["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:05Z"
+    cluster.put_pod(unschedulable_pod(NO_ROOM))
+    worker = reconciler(cluster)
+    await worker.reconcile(KEY)
+    del cluster.objects[POD, "default", "chat-2"]  # and its device is free
+    await worker.reconcile(KEY)
+    assert strategy(cluster)["rollingUpdate"]["maxUnavailable"] == 1
+    assert "no eligible node has 1 amd.com/gpu free" in status(cluster)["reason"]
+
+
 async def test_new_pods_make_no_room_for_others_of_their_revision() -> None:
     cluster = await running([gpu_node("a", 1), gpu_node("b", 1, cordoned=True)], used=0, replicas=2)
     put_replica(cluster, "chat-2", "b")

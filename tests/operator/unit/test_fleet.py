@@ -36,6 +36,33 @@ async def test_a_list_is_read_again_when_it_is_old() -> None:
     assert cluster.node_reads == 2
 
 
+async def test_what_is_wanted_as_it_is_now_is_read_though_the_last_list_is_new() -> None:
+    cluster, clock = FakeCluster(nodes=[]), Clock()
+    fleet = FleetReader(cluster, clock)
+    await fleet.nodes()
+    cluster.nodes = [gpu_node("a")]
+    clock.seconds = 1
+    assert await fleet.nodes() == []
+    assert await fleet.nodes_now() == cluster.nodes
+    assert await fleet.nodes() == cluster.nodes
+    assert cluster.node_reads == 2
+
+
+async def test_those_who_wait_for_a_list_as_it_is_now_share_the_next_one() -> None:
+    clock = Clock()
+
+    class Slow(FakeCluster):
+        async def list_nodes(self) -> list[dict[str, object]] | None:
+            await asyncio.sleep(0)  # all the others ask meanwhile
+            clock.seconds += 1
+            return await super().list_nodes()
+
+    cluster = Slow(nodes=[])
+    fleet = FleetReader(cluster, clock)
+    await asyncio.gather(*(fleet.nodes_now() for _ in range(50)))
+    assert cluster.node_reads == 2, "the first began before the others asked"
+
+
 async def test_what_is_forbidden_is_asked_rarely() -> None:
     cluster, clock = FakeCluster(nodes=None), Clock()
     fleet = FleetReader(cluster, clock)

@@ -34,7 +34,8 @@ def limited(namespaced: LiveCluster, tmp_path: Path) -> Iterator[LiveCluster]:
 
 
 def quota(name: str, pods: int) -> list[dict[str, Any]]:
-    amounts = {"pods": pods, "cpu": "8", "memory": "64Gi"}  # what a pod requests must be covered
+    # Whatever a pod requests must be covered, and the operator has it request its cache's disk.
+    amounts = {"pods": pods, "cpu": "8", "memory": "64Gi", "ephemeral-storage": "64Gi"}
     resources = [{"name": key, "nominalQuota": amount} for key, amount in amounts.items()]
     flavor = {"name": name, "resources": resources}
     covered = [{"coveredResources": [*amounts], "flavors": [flavor]}]
@@ -57,12 +58,12 @@ def test_a_quota_holds_a_replica_back_and_the_status_says_so(limited: LiveCluste
 
     limited.kubectl("scale", "atomd/chat", "--replicas=2")
     held = limited.wait(
-        "the word about the gate",
+        "Kueue's word about the quota",
         lambda: (
-            (found := condition(limited, "Scheduled")).get("reason") == "Unschedulable" and found
+            (found := condition(limited, "Scheduled")) and "quota" in found["message"] and found
         ),
     )
-    assert held["status"] == "False"
+    assert (held["status"], held["reason"]) == ("False", "Unschedulable")
     assert "kueue.x-k8s.io/admission" in held["message"]
     assert status(limited)["readyReplicas"] == 1, "what was admitted serves on"
 

@@ -1,0 +1,42 @@
+"""What Kueue says of a pod that its scheduling gate holds back. Pure.
+
+Kueue makes a Workload for each pod of a queue and says there why it is not admitted: the pod itself
+has only the gate. Called by observe, which reads the Workloads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from atom_operator.domain import Manifest, PodState
+
+_GATES = "kueue.x-k8s.io/"
+_OWNER_UID = "kueue.x-k8s.io/job-uid"
+# In the order of Kueue's own decisions; a Workload that got past one of them waits for the next.
+_DECISIONS = ("QuotaReserved", "Admitted")
+
+
+def waits_for_quota(pod: Manifest) -> bool:
+    """Whether a pod is held back by a gate of Kueue's."""
+    gates = (pod.get("spec") or {}).get("schedulingGates") or ()
+    return any(gate["name"].startswith(_GATES) for gate in gates)
+
+
+def workload_labels(pod: Manifest) -> dict[str, str]:
+    """The label by which the Workload of a pod is found."""
+    return {_OWNER_UID: str(pod["metadata"].get("uid"))}
+
+
+def with_quota_words(state: PodState, workloads: Iterable[Manifest]) -> PodState:
+    """The pod with what its Workload says of the quota, where that says anything yet."""
+    for workload in workloads:
+        found = (workload.get("status") or {}).get("conditions") or ()
+        told = {item["type"]: item for item in found if item.get("status") == "False"}
+        for decision in _DECISIONS:
+            words = str(told.get(decision, {}).get("message") or "").strip()
+            if words:
+                return replace(
+                    state, unschedulable_message=f"{state.unschedulable_message}: {words}"
+                )
+    return state
