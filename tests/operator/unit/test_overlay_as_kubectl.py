@@ -35,7 +35,15 @@ def patched(kubectl: str, folder: Path, base: dict[str, Any], patch: object) -> 
     command += [f"--patch={json.dumps({'template': patch})}", "--output=json"]
     done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
     assert done.returncode == 0, f"{done.stderr}\n{json.dumps(patch)}"
-    return json.loads(done.stdout)["template"]  # type: ignore[no-any-return]
+    return without_nulls(json.loads(done.stdout)["template"])  # type: ignore[no-any-return]
+
+
+def without_nulls(value: Any) -> Any:
+    """A copy without what is null: kubectl keeps it in the items of a list that is replaced, and to
+    the API server it is as if it were not there."""
+    if isinstance(value, dict):
+        return {name: without_nulls(inner) for name, inner in value.items() if inner is not None}
+    return [without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def compare(cluster: LiveCluster, folder: Path, seeds: range) -> None:
