@@ -15,13 +15,14 @@ from typing import Any
 from atom_operator.admission.parsing import parse_spec
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.api.v1alpha1.atomdeployment import RolloutSpec
+from atom_operator.children.job import inspection_job, weights_job
 from atom_operator.children.overlay import overlay_paths
 from atom_operator.children.render import plan_of, render
 from atom_operator.children.workload import pod_revision, pod_template, workload_kind
 from atom_operator.cluster.engines import EnginePort
 from atom_operator.cluster.fleet import FleetReader
 from atom_operator.cluster.port import ClusterPort
-from atom_operator.cluster.template_judge import AcceptedTemplates, judge_template
+from atom_operator.cluster.template_judge import AcceptedTemplates, judge_job, judge_template
 from atom_operator.continuity import (
     as_it_runs,
     engine_image,
@@ -173,14 +174,18 @@ class Decider:
         return Decision(desired=desired, kept=_kept(plan, observed))
 
     async def _judge_template(self, plan: Plan, observed: Observed) -> FieldProblem | None:
-        """Nothing is asked about pods as we render them, nor about what those that run came
-        from."""
-        running = observed.deployment
-        if plan.template is None and not plan.template_removed:
-            return None
-        if running is not None and running.spec_digest == plan.spec_digest:
-            return None
-        return await judge_template(self.port, plan.key, pod_revision(plan), self.templates)
+        """Nothing is asked about pods as we render them, nor about what was carried out
+        before."""
+        running, carried_out = observed.deployment, observed.accepted_spec or {}
+        found, overlaid = None, plan.template is not None or plan.template_removed
+        if overlaid and (running is None or running.spec_digest != plan.spec_digest):
+            pods = pod_revision(plan)
+            found = await judge_template(self.port, plan.key, pods, self.templates)
+        jobs = plan.jobs.template
+        if found is None and jobs and (carried_out.get("jobs") or {}).get("template") != jobs:
+            job = weights_job(plan) or inspection_job(plan)
+            found = await judge_job(self.port, plan.key, job, self.templates)
+        return found
 
     async def _with_pull_secrets(self, plan: Plan, observed: Observed, *, spec_seen: bool) -> Plan:
         site = self.settings.site

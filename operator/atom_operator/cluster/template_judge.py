@@ -1,7 +1,7 @@
 """Ask the API server what it makes of a pod template, before anything is planned with it.
 
-A server-side dry run of the Deployment that would have it, under a name of its own: nothing is
-stored, and no other object's state matters. What it finds wrong is the user's to read in the
+A server-side dry run of the Deployment or Job that would have it, under a name of its own: nothing
+is stored, and no other object's state matters. What it finds wrong is the user's to read in the
 Accepted condition; quota and admission, which judge the moment, answer when pods are asked for.
 What was accepted once is not asked again. Called by the Decider.
 """
@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from atom_operator import constants
 from atom_operator.cluster.errors import RefusedError
 from atom_operator.cluster.port import ClusterPort
-from atom_operator.domain import DEPLOYMENT, FieldProblem, ObjectKey, PodRevision
+from atom_operator.domain import DEPLOYMENT, JOB, FieldProblem, Manifest, ObjectKey, PodRevision
+from atom_operator.domain.preparation import JobRequest
+from atom_operator.kinds import Kind
 
 _INVALID_CODES = (400, 422)
 # What stands before the words about fields: the action, the made-up name, the decoder.
@@ -23,12 +25,15 @@ _PREAMBLE = re.compile(r"^.*?( is invalid: |strict decoding error: )", re.DOTALL
 
 @dataclass(frozen=True, slots=True)
 class AcceptedTemplates:
-    """The revision of each AtomDeployment's pods that the API server has accepted last."""
+    """What the API server has accepted last of each AtomDeployment: the revision of its pods, and
+    the digest of its Jobs."""
 
     known: dict[ObjectKey, str] = field(default_factory=dict)
+    jobs: dict[ObjectKey, str] = field(default_factory=dict)
 
     def forget(self, key: ObjectKey) -> None:
         self.known.pop(key, None)
+        self.jobs.pop(key, None)
 
 
 async def judge_template(
@@ -40,21 +45,38 @@ async def judge_template(
         return None
     labels = pods.template["metadata"]["labels"]
     selected = {constants.LABEL_DEPLOYMENT: labels[constants.LABEL_DEPLOYMENT]}
-    deployment = {
-        "apiVersion": DEPLOYMENT.api_version,
-        "kind": DEPLOYMENT.kind,
+    spec = {"replicas": 0, "selector": {"matchLabels": selected}, "template": pods.template}
+    words = await _refusal(port, DEPLOYMENT, key, spec)
+    if words is None:
+        accepted.known[key] = pods.name
+        return None
+    return FieldProblem("spec.template", f"the API server refuses such pods: {words}")
+
+
+async def judge_job(
+    port: ClusterPort, key: ObjectKey, job: JobRequest, accepted: AcceptedTemplates
+) -> FieldProblem | None:
+    """Why it would refuse the Job that spec.jobs.template is laid over, as of pods."""
+    if accepted.jobs.get(key) == job.digest:
+        return None
+    words = await _refusal(port, JOB, key, job.manifest["spec"])
+    if words is None:
+        accepted.jobs[key] = job.digest
+        return None
+    return FieldProblem("spec.jobs.template", f"the API server refuses such pods: {words}")
+
+
+async def _refusal(port: ClusterPort, kind: Kind, key: ObjectKey, spec: Manifest) -> str | None:
+    """What is invalid about an object with this spec."""
+    manifest = {
+        "apiVersion": kind.api_version,
+        "kind": kind.kind,
         "metadata": {"generateName": f"{key.name}-", "namespace": key.namespace},
-        "spec": {
-            "replicas": 0,
-            "selector": {"matchLabels": selected},
-            "template": pods.template,
-        },
+        "spec": spec,
     }
     try:
-        await port.dry_run(DEPLOYMENT, deployment)
+        await port.dry_run(kind, manifest)
     except RefusedError as error:
         if error.code in _INVALID_CODES:
-            words = _PREAMBLE.sub("", str(error))
-            return FieldProblem("spec.template", f"the API server refuses such pods: {words}")
-    accepted.known[key] = pods.name
+            return _PREAMBLE.sub("", str(error))
     return None

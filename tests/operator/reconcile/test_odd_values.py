@@ -10,7 +10,7 @@ import pytest
 
 from atom_operator.children.workload import pod_template
 from atom_operator.cluster.errors import RefusedError
-from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, POD
+from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, JOB, POD
 from atom_operator.integration_values import Site
 from tests.support.builders_operator import (
     KEY,
@@ -34,6 +34,10 @@ AMD: dict[str, Any] = {
     "monitoring": {"podMonitor": {"labels": {"a": "b"}}, "alerts": {}, "dashboard": {}},
     "rollout": {"drainSeconds": 30, "strategy": "InPlace"},
     "cache": {"compile": {"claim": "kernels"}},
+}
+WEIGHTS: dict[str, Any] = {
+    "model": {"source": "hf://Qwen/Qwen3-0.6B", "revision": "v1"},
+    "cache": {"weights": {"claim": "models"}},
 }
 SITE = Site(template_forbidden=frozenset())
 
@@ -141,3 +145,36 @@ async def test_a_template_is_judged_once() -> None:
     assert cluster.reads.count("dry run Deployment") == 1
     await reconciler(cluster).reconcile(KEY)  # nor by an operator that starts anew
     assert cluster.reads.count("dry run Deployment") == 1
+
+
+async def test_what_the_api_server_refuses_of_jobs_is_not_accepted_in_its_words() -> None:
+    """Before any Job is asked for, and whether or not this model needs one."""
+    for changes in ({}, WEIGHTS):
+        cluster = cluster_with(**changes)
+        operator = reconciler(cluster)
+        await operator.reconcile(KEY)
+        words = "spec.template.spec.dnsPolicy: Unsupported value"
+        cluster.refused_dry_run = RefusedError(f'Job.batch "chat-x" is invalid: {words}', 422)
+        jobs = {"template": {"spec": {"dnsPolicy": "Sometimes"}}}
+        cluster.change_spec(ATOM_DEPLOYMENT, "chat", jobs=jobs)
+        before = len(cluster.names(JOB))
+        await operator.reconcile(KEY)
+        accepted = condition(cluster, "Accepted")
+        assert (
+            accepted["message"] == f"spec.jobs.template: the API server refuses such pods: {words}"
+        )
+        assert len(cluster.names(JOB)) == before
+        cluster.refused_dry_run = None
+        await operator.reconcile(KEY)
+        assert condition(cluster, "Accepted")["status"] == "True"
+
+
+async def test_a_template_of_jobs_is_judged_once() -> None:
+    cluster = cluster_with(jobs={"template": {"spec": {"dnsPolicy": "Default"}}})
+    operator = reconciler(cluster)
+    for _ in range(3):
+        await operator.reconcile(KEY)
+    assert cluster.reads.count("dry run Job") == 1
+    await reconciler(cluster).reconcile(KEY)  # nor by an operator that starts anew
+    assert cluster.reads.count("dry run Job") == 1
+    assert cluster.reads.count("dry run Deployment") == 0
