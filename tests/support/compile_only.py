@@ -1,6 +1,6 @@
 """A card that compiles and runs nothing: Triton's driver without a device.
 
-Launches within a rehearsal need no card, only its name; tensors are the CPU's.
+Launches within a warm-up compile need no card, only its name; tensors are the CPU's.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ GLUON = AttentionShape(8, 2, 64, 0.2, has_sinks=True)
 LATENT = LatentShape(num_heads=16, nope_dim=128, rope_dim=64, kv_rank=512, value_dim=128, scale=0.1)
 
 
-def selected_latent_attention(ops: Ops) -> None:
+def sparse_mla_attention(ops: Ops) -> None:
     """Of slots in any order, with fewer than there might be anywhere among them."""
     shape, dtype = LATENT, torch.bfloat16
     up = LinearWeight(draw(shape.num_heads * 256, shape.kv_rank, dtype=dtype, scale=0.03))
@@ -153,13 +153,13 @@ def selected_latent_attention(ops: Ops) -> None:
     selected[0, 1:] = -1
     selected[2, ::3] = -1
     tokens, wide = (LatentTokens(x, x.new_empty(5, shape.entry_dim)) for x in (q, q.float()))
-    expected = reference()["selected_latent_attention"](
+    expected = reference()["sparse_mla_attention"](
         wide, shape, LinearWeight(up.data.float()), clean, selected
     )
-    out = ops["selected_latent_attention"](tokens, shape, up, cache, selected)
+    out = ops["sparse_mla_attention"](tokens, shape, up, cache, selected)
     agree(out, expected, BFLOAT16, dtype)
     selected[3:] = -1
-    out = ops["selected_latent_attention"](tokens, shape, up, cache, selected)
+    out = ops["sparse_mla_attention"](tokens, shape, up, cache, selected)
     assert not out[3:].any(), "what selects nothing attends to nothing"
 
 
@@ -182,8 +182,8 @@ def latent_attention(ops: Ops) -> None:
             q, entries = own_both[:, :width], own_both[:, width:]
             tokens = LatentTokens(q.view(len(q), shape.num_heads, shape.head_dim), entries)
             rotary = Rotary(table, positions, None, NormWeight(weight.to(kind), EPSILON))
-            tokens = own["latent_rope_store"](tokens, shape, rotary, kept, step.slot_mapping)
-            out = own["paged_latent_attention"](tokens, shape, matrix, kept, step)
+            tokens = own["mla_rope_store"](tokens, shape, rotary, kept, step.slot_mapping)
+            out = own["mla_attention"](tokens, shape, matrix, kept, step)
             results.append((tokens.q, tokens.entries, out))
         for out, expected in zip(*results, strict=True):
             agree(out, expected, BFLOAT16, dtype)
@@ -191,5 +191,5 @@ def latent_attention(ops: Ops) -> None:
     tokens = LatentTokens(
         draw(3, shape.num_heads, shape.head_dim, dtype=dtype), draw(3, shape.entry_dim, dtype=dtype)
     )
-    out = ops["paged_latent_attention"](tokens, shape, up, cache, step)
+    out = ops["mla_attention"](tokens, shape, up, cache, step)
     assert not out[1:].any(), "padding attends to nothing"

@@ -19,7 +19,7 @@ from atom.first_hour.attention_exercises import (
     GLUON,
     attention,
     latent_attention,
-    selected_latent_attention,
+    sparse_mla_attention,
 )
 from atom.first_hour.comparison import (
     BFLOAT16,
@@ -261,7 +261,7 @@ EXERCISES: dict[str, tuple[Callable[[Ops], None], tuple[str, ...]]] = {
             "attention": attention(ASSEMBLY, normed=False),
             "attention with sinks": attention(GLUON, normed=False),
             "latent attention": latent_attention,
-            "selected latent attention": selected_latent_attention,
+            "selected latent attention": sparse_mla_attention,
             "softmax router": routing(SOFTMAX),
             "grouped router": routing(GROUPED),
             "sigmoid router": routing(SIGMOID, corrected=True),

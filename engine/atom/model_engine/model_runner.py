@@ -188,27 +188,27 @@ class ModelRunner:
     def _compile_ahead(self, progress: Progress) -> Callable[[], None] | None:
         """Begin to compile the kernels of every kind of step side by side, unless a start like this
         one has; what waits until they are. Weights are not read yet: they are zeros, too."""
-        config, rehearsal = self._config, self._resolved.rehearsal
+        config, warmup = self._config, self._resolved.warmup_compile
         # What a drafter follows, and what ranks exchange, is what kernels have computed.
         if not self._device.is_gpu or config.speculative is not None or self._exchange is not None:
             return None
         device, start = self._device.torch_device, describe_start(config)
-        if rehearsal is None or self._all_say(rehearsal.is_done(device, start)):
+        if warmup is None or self._all_say(warmup.is_done(device, start)):
             return None
         progress("compiling kernels", 0.0)
         for parameter in self._model.parameters():
             parameter.data.zero_()
         cache = self._cache_shape(-(-config.model.max_model_len // config.cache.block_size))
         self._allocate_cache(cache.num_blocks)
-        self._steps = self._step_runner()  # of the rehearsal alone
+        self._steps = self._step_runner()  # of the warm-up compile alone
         try:
             with (
                 self._few_layers(),
-                rehearsal.steps(device, start, self._device.threads()) as finish,
+                warmup.steps(device, start, self._device.threads()) as finish,
             ):
                 graphs = self._decode_graphs()
                 if graphs is not None:
-                    graphs.rehearse()
+                    graphs.compile_ahead()
                 warm_up(
                     self._steps, config, cache, lambda share: progress("compiling kernels", share)
                 )

@@ -26,7 +26,9 @@ class WeightFormat(enum.Enum):
     INT4 = "int4 groups"  # uint8 [out, in / 2], less a zero point; float16 [out, groups]
     INT4_ORDERED = "int4 ordered groups"  # the same, and each input says its group
     MXFP4 = "mxfp4"  # e2m1 in uint8 [out, in / 2]; uint8 [out, in / 32], exponents of 2 from -127
-    MXFP4_OCTETS = "mxfp4 octets"  # the same, of experts, rows by eight (quantised/octets.py)
+    MXFP4_INTERLEAVED = (
+        "mxfp4 interleaved"  # the same, of experts, rows by eight (quantised/mxfp4_interleaved.py)
+    )
 
     @property
     def elements_per_byte(self) -> int:
@@ -36,7 +38,7 @@ class WeightFormat(enum.Enum):
 
 
 INT4_FORMATS = (WeightFormat.INT4, WeightFormat.INT4_ORDERED)
-FP4_FORMATS = (WeightFormat.MXFP4, WeightFormat.MXFP4_OCTETS)
+FP4_FORMATS = (WeightFormat.MXFP4, WeightFormat.MXFP4_INTERLEAVED)
 # Whose matrices are multiplied with activations of the same element.
 EIGHT_BITS = (WeightFormat.FP8, WeightFormat.FP8_BLOCKS, WeightFormat.INT8)
 

@@ -65,15 +65,15 @@ REFUSED: dict[str, tuple[str, OpCase, str, str]] = {
         "qk_norm_rope_store", replace(DENSE, block_size=32), "gfx942", "16, not 32",
     ),
     "short latents": (
-        "paged_latent_attention", _latent(kv_rank=256), "gfx942", "not 256 and 64",
+        "mla_attention", _latent(kv_rank=256), "gfx942", "not 256 and 64",
     ),
-    "12 heads of latents": ("paged_latent_attention", _latent(num_heads=12), "gfx942", "not 12"),
+    "12 heads of latents": ("mla_attention", _latent(num_heads=12), "gfx942", "not 12"),
     "an indexer": (
         "select_tokens", replace(LATENTS, index=(IndexShape(16, 128, 64, 2048),)), "gfx942",
         "scales in one row",
     ),
     "a selection of short latents": (
-        "selected_latent_attention",
+        "sparse_mla_attention",
         replace(_latent(kv_rank=256), index=(IndexShape(16, 128, 64, 2048),)), "gfx942",
         "not 256 and 64",
     ),

@@ -11,10 +11,10 @@ import torch
 
 from atom.first_hour.exercises import EXERCISES
 from atom.model_ops.backends import aiter_ops, load_backend
-from atom.model_ops.backends.aiter_ops import latent_rows
+from atom.model_ops.backends.aiter_ops import mla_rows
 from atom.model_ops.backends.aiter_ops.cache_views import PromptKeys, TiledCache
-from atom.model_ops.backends.aiter_ops.latent_attention import LatentAttention
 from atom.model_ops.backends.aiter_ops.library import Library, load_library
+from atom.model_ops.backends.aiter_ops.mla import LatentAttention
 from atom.model_ops.values import LinearWeight
 from tests.support.aiter_fp4_mutations import FP4_MUTATIONS
 from tests.support.aiter_models import amd_card
@@ -78,11 +78,11 @@ PARTS: list[tuple[str, Any, str]] = [
     ("linear.is_shuffled", lambda w: True, "fp8 product of odd outputs"),
     ("attention.gather", _plain_values, "attention"),
     ("attention.is_for_assembly", lambda shape: True, "attention with sinks"),
-    ("latent_rows._indices", lambda asked, step, counts, pages: step.block_tables.flatten(),
+    ("mla_rows._indices", lambda asked, step, counts, pages: step.block_tables.flatten(),
      "latent attention"),
-    ("latent_attention.selected_rows", lambda library, asked, selected: latent_rows.selected_rows(
+    ("mla.selected_rows", lambda library, asked, selected: mla_rows.selected_rows(
         library, asked, selected.clamp_min(0)), "selected latent attention"),
-    ("latent_attention.LatentAttention._in_latent", _padded_with_anything,
+    ("mla.LatentAttention._in_latent", _padded_with_anything,
      "selected latent attention"),
 ]  # fmt: skip
 

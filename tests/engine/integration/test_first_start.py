@@ -18,7 +18,7 @@ import pytest
 if find_spec("triton") is None:
     pytest.skip("triton is not installed", allow_module_level=True)
 if os.environ.get("TRITON_INTERPRET") == "1":
-    pytest.skip("the interpreter launches what is rehearsed here", allow_module_level=True)
+    pytest.skip("the interpreter launches what is only compiled here", allow_module_level=True)
 
 import torch
 import triton
@@ -129,7 +129,7 @@ def test_a_start_that_needs_other_kernels_is_another(tmp_path: Path, met: Counte
     assert describe_start(config) == describe_start(replace(config, seed=5))
 
 
-def test_a_variable_leaves_the_rehearsal_out(
+def test_a_variable_leaves_the_warmup_compile_out(
     tmp_path: Path, met: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ATOM_COMPILE_AHEAD", "0")
@@ -137,7 +137,7 @@ def test_a_variable_leaves_the_rehearsal_out(
     assert not met
 
 
-def test_a_rehearsal_that_fails_is_told_of_and_ends_no_start(
+def test_a_warmup_compile_that_fails_is_told_of_and_ends_no_start(
     tmp_path: Path,
     met: Counter[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -148,7 +148,7 @@ def test_a_rehearsal_that_fails_is_told_of_and_ends_no_start(
     def fail(_: DecodeGraphs) -> None:
         raise RuntimeError("no zeros here")
 
-    monkeypatch.setattr(DecodeGraphs, "rehearse", fail)
+    monkeypatch.setattr(DecodeGraphs, "compile_ahead", fail)
     assert compile_ahead(runner) == [("compiling kernels", 0.0)]
     assert "compiled as steps need them" in caplog.text
     assert "no zeros here" in caplog.text

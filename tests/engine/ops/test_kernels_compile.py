@@ -28,8 +28,8 @@ from atom.model_ops.backends.triton_ops.attention import (
     prefill,
     sparse_mla_decode,
 )
-from atom.model_ops.backends.triton_ops.moe.grouped_kernel import experts_kernel
-from tests.engine.ops.expert_cases import DESCRIBED
+from atom.model_ops.backends.triton_ops.moe.grouped_kernel import grouped_gemm_kernel
+from tests.engine.ops.expert_cases import BY_TMA
 from tests.engine.ops.kernel_cases import (
     CASES,
     DEALT_CASES,
@@ -61,13 +61,13 @@ TYPES = {
     "min_p_ptr": "*fp32", "mass_ptr": "*fp32", "highest_ptr": "*fp32", "chosen_ptr": "*i32",
     "least_ptr": "*fp32", "scales_ptr": "*fp32", "x_scale_ptr": "*fp32", "sinks_ptr": "*fp32",
     "own_ptr": "*i64", "addresses_ptr": "*i64", "sums_ptr": "*i32",
-    "weights_ptr": "*fp32", "order_ptr": "*i32", "counts_ptr": "*i32", "correction_ptr": "*fp32",
+    "weights_ptr": "*fp32", "order_ptr": "*i32", "counts_ptr": "*i32", "score_bias_ptr": "*fp32",
 }  # fmt: skip
 # Bytes of scratch per lane that an AMD card's compiler may spill registers to, by kernel: none, but
 # for these, which hold more than its 512 registers (docs/results/amd-kernels.md has the figures).
 SCRATCH_BYTES = {
-    mla_decode._latent_decode_kernel: 1536,
-    mla_prefill._latent_prefill_kernel: 2048,
+    mla_decode._mla_decode_kernel: 1536,
+    mla_prefill._mla_prefill_kernel: 2048,
     prefill._prefill_kernel: 768,
 }
 WAVE = 64  # lanes of a wavefront of these cards
@@ -119,19 +119,19 @@ def test_codes_of_one_token_are_no_zeros(card: str) -> None:
         assert ".amdhsa_float_denorm_mode_32 3" in binary.asm["amdgcn"]
 
 
-@pytest.mark.parametrize(("constants", "types"), DESCRIBED, ids=["gates", "downs"])
+@pytest.mark.parametrize(("constants", "types"), BY_TMA, ids=["gates", "downs"])
 def test_described_tiles_are_copied_by_the_engine(
     constants: dict[str, Any], types: dict[str, str]
 ) -> None:
     """The matrix', and the downs' activations as well."""
     read = {name: value for name, value in constants.items() if name not in types}
     binary = compiled(
-        experts_kernel, read, {"types": types, "num_warps": 8, "num_stages": 4}, "H200"
+        grouped_gemm_kernel, read, {"types": types, "num_warps": 8, "num_stages": 4}, "H200"
     )
     assert binary.metadata.shared <= TARGETS["H200"][1]
     copies = re.findall(r"cp\.async(?:\.bulk\.tensor)?", binary.asm["ptx"])
     assert "cp.async.bulk.tensor" in copies
-    assert ("cp.async" in copies) == ("x_tiles" not in types)
+    assert ("cp.async" in copies) == ("x_desc" not in types)
 
 
 @pytest.mark.parametrize("card", TARGETS)
@@ -164,8 +164,8 @@ def _check_compiled(
 @pytest.mark.parametrize(
     ("kernel", "constants", "options"),
     [
-        (sparse_mla_decode._selected_kernel, {**SELECTED, "IS_SPLIT": True}, SLOTS),
-        (mla_decode._latent_decode_kernel, {**FP8_LATENT, "IS_SPLIT": True}, ENTRIES),
+        (sparse_mla_decode._sparse_mla_kernel, {**SELECTED, "IS_SPLIT": True}, SLOTS),
+        (mla_decode._mla_decode_kernel, {**FP8_LATENT, "IS_SPLIT": True}, ENTRIES),
     ],
     ids=["selection", "fp8"],
 )

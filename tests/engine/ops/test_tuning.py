@@ -16,15 +16,15 @@ import torch
 
 from atom.model_ops.backends.triton_ops.attention.decode import choose_splits
 from atom.model_ops.backends.triton_ops.attention.verify import (
-    RunTile,
-    choose_run_tile,
+    VerifyTile,
+    choose_verify_tile,
     fewest_runs,
 )
 from atom.model_ops.backends.triton_ops.compile import tuning
 from atom.model_ops.backends.triton_ops.compile.tuning import (
     DecodeConfig,
     SkinnyConfig,
-    SplitConfig,
+    SplitKConfig,
 )
 from atom.model_ops.backends.triton_ops.gemm import choose
 from atom.model_ops.values import LinearWeight
@@ -44,7 +44,7 @@ def test_a_shipped_table_names_its_card_and_has_possible_configurations(path: Pa
     tables = tuning.parse(raw)
     for key, config in tables.linear.items():
         inner = int(key.split(":")[1].split("x")[1])
-        if isinstance(config, SplitConfig):
+        if isinstance(config, SplitKConfig):
             assert config.split_k == 1
             assert_fits(config, key)
         elif config is not None:
@@ -64,7 +64,7 @@ def test_a_shipped_table_names_its_card_and_has_possible_configurations(path: Pa
         assert tile.block_n >= 16, "the tensor core's smallest tile"
 
 
-def assert_fits(config: SplitConfig, key: str) -> None:
+def assert_fits(config: SplitKConfig, key: str) -> None:
     outputs, inner = map(int, key.split(":")[1].split("x"))
     assert outputs % config.block_n == 0
     assert inner % (config.block_k * config.split_k) == 0
@@ -195,7 +195,7 @@ def test_rows_that_fill_the_card_are_split_only_where_one_may_outlast_the_rest()
 @pytest.mark.parametrize("lanes", [16, 64, 128, 256])
 def test_a_run_is_one_tile_as_far_as_its_sums_stay_in_registers(group: int, lanes: int) -> None:
     for longest in range(1, 18):
-        tile = choose_run_tile(group, longest, lanes)
+        tile = choose_verify_tile(group, longest, lanes)
         assert is_power_of_two(tile.rows)
         assert tile.rows >= 16, "the tensor core's smallest tile"
         assert tile.places * group <= tile.rows
@@ -209,13 +209,13 @@ def test_a_run_is_one_tile_as_far_as_its_sums_stay_in_registers(group: int, lane
 
 
 def test_tiles_of_a_model_that_drafts() -> None:
-    assert choose_run_tile(4, 4, 128) == RunTile(16, 4, 1)
-    assert choose_run_tile(4, 6, 128) == RunTile(32, 6, 1)
-    assert choose_run_tile(4, 17, 128) == RunTile(64, 9, 2)
-    assert choose_run_tile(8, 6, 256) == RunTile(32, 3, 2)
-    assert RunTile(16, 4, 1).warps(DecodeConfig(32, 1, 3), 128, fp8=False) == 2
-    assert RunTile(32, 6, 1).warps(CONFIG, 128, fp8=False) == 2, "four on H200: 107 µs, not 87"
-    assert RunTile(32, 6, 1).warps(CONFIG, 128, fp8=True) == CONFIG.num_warps
+    assert choose_verify_tile(4, 4, 128) == VerifyTile(16, 4, 1)
+    assert choose_verify_tile(4, 6, 128) == VerifyTile(32, 6, 1)
+    assert choose_verify_tile(4, 17, 128) == VerifyTile(64, 9, 2)
+    assert choose_verify_tile(8, 6, 256) == VerifyTile(32, 3, 2)
+    assert VerifyTile(16, 4, 1).warps(DecodeConfig(32, 1, 3), 128, fp8=False) == 2
+    assert VerifyTile(32, 6, 1).warps(CONFIG, 128, fp8=False) == 2, "four on H200: 107 µs, not 87"
+    assert VerifyTile(32, 6, 1).warps(CONFIG, 128, fp8=True) == CONFIG.num_warps
 
 
 def test_runs_are_split_as_if_there_were_as_few_as_may_be() -> None:

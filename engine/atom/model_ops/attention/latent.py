@@ -33,7 +33,7 @@ from atom.model_ops.values import (
 @dataclass(frozen=True, slots=True)
 class LatentParts:
     """What a layer's parameters do in its attention. norm: of the latent; up: see
-    `Ops.paged_latent_attention`."""
+    `Ops.mla_attention`."""
 
     rotary: RotaryEmbedding
     norm: RMSNorm
@@ -89,7 +89,7 @@ class LatentAttention(CachedAttention):
         gave."""
         parts, step = self._parts, self._step
         rotary = parts.rotary(positions, None, parts.norm.norm)
-        tokens = self._ops.latent_rope_store(
+        tokens = self._ops.mla_rope_store(
             tokens, self.shape, rotary, self._cache, step.slot_mapping
         )
         selected = None
@@ -97,5 +97,5 @@ class LatentAttention(CachedAttention):
             selected = self._ops.select_tokens(asking, self.index, rotary, self._index_cache, step)
         up = parts.up.w
         if selected is None:
-            return self._ops.paged_latent_attention(tokens, self.shape, up, self._cache, step)
-        return self._ops.selected_latent_attention(tokens, self.shape, up, self._cache, selected)
+            return self._ops.mla_attention(tokens, self.shape, up, self._cache, step)
+        return self._ops.sparse_mla_attention(tokens, self.shape, up, self._cache, selected)

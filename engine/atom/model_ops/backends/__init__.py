@@ -30,7 +30,7 @@ from atom.model_ops.backends.interface import (
     Backend,
     OpCase,
     Ops,
-    Rehearsal,
+    WarmupCompile,
 )
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class ResolvedOps:
     """ops: the operations to call; chosen: op → backend name, for people; uncapturable: those that
     keep a step from being captured into a graph, uncapturable_prompts: one with prompts; expands:
     quantised matrices become plain ones when they are prepared; join: what ranks reach each other
-    by where norms are, if not by torch; rehearsal: how kernels are compiled ahead, where one
+    by where norms are, if not by torch; warmup_compile: how kernels are compiled ahead, where one
     backend alone has any."""
 
     ops: Ops
@@ -64,7 +64,7 @@ class ResolvedOps:
     uncapturable_prompts: tuple[str, ...]
     expands: bool
     join: Callable[[Group, torch.device, int], Group] | None
-    rehearsal: Rehearsal | None
+    warmup_compile: WarmupCompile | None
 
 
 def resolve_ops(
@@ -102,15 +102,15 @@ def resolve_ops(
         ),
         expands=chosen["prepare_linear"].expands,
         join=chosen["norm"].join,
-        rehearsal=_rehearsal(chosen.values()),
+        warmup_compile=_warmup_compile(chosen.values()),
     )
 
 
-def _rehearsal(chosen: Iterable[Backend]) -> Rehearsal | None:
+def _warmup_compile(chosen: Iterable[Backend]) -> WarmupCompile | None:
     """None where another library's kernels would run among those that do not."""
     backends = {backend.name: backend for backend in chosen}
     backends.pop("torch_ref", None)
-    return next(iter(backends.values())).rehearsal if len(backends) == 1 else None
+    return next(iter(backends.values())).warmup_compile if len(backends) == 1 else None
 
 
 def _fused(op: str, providers: list[Backend], case: OpCase) -> Callable[..., object] | None:

@@ -152,7 +152,7 @@ class Ops(Protocol):
         read. Where it is captured a decode row of context 0 (padding) yields zeros, and so do
         tokens of no row where the step has padding."""
 
-    def latent_rope_store(
+    def mla_rope_store(
         self,
         tokens: LatentTokens,
         shape: LatentShape,
@@ -166,7 +166,7 @@ class Ops(Protocol):
         numbers whether these are looked up or not. May overwrite the tokens. Where it is captured
         it takes slots below 0 as padding."""
 
-    def paged_latent_attention(
+    def mla_attention(
         self,
         tokens: LatentTokens,
         shape: LatentShape,
@@ -174,7 +174,7 @@ class Ops(Protocol):
         cache: LatentCache,
         step: AttentionMetaData,
     ) -> torch.Tensor:
-        """Causal attention of the queries of `latent_rope_store` over each row's cached tokens →
+        """Causal attention of the queries of `mla_rope_store` over each row's cached tokens →
         [T, Hq·value_dim]. up [Hq · (nope_dim + value_dim), kv_rank] makes each head's key and then
         value of a latent: of all that are attended to, or, which is the same, of queries and
         results. Padding is as in `paged_attention`."""
@@ -194,7 +194,7 @@ class Ops(Protocol):
         are fewer; None where no row has more than top_k, and so all are selected. May overwrite the
         tokens. Where it is captured it takes slots below 0 as padding."""
 
-    def selected_latent_attention(
+    def sparse_mla_attention(
         self,
         tokens: LatentTokens,
         shape: LatentShape,
@@ -202,7 +202,7 @@ class Ops(Protocol):
         cache: LatentCache,
         selected: torch.Tensor,
     ) -> torch.Tensor:
-        """`paged_latent_attention` of each token to its selected cache slots alone; zeros of one
+        """`mla_attention` of each token to its selected cache slots alone; zeros of one
         that has none, where it is captured."""
 
     def linear_parts(self, x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
@@ -258,7 +258,7 @@ class Ops(Protocol):
         rest of the batch. A token of logit -inf is never chosen while there is another. May
         overwrite logits."""
 
-    def sample_stretch(
+    def sample_vocab_shard(
         self, logits: torch.Tensor, first: int, sampling: SamplingTensors
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """`sample` of a stretch of the vocabulary: logits [R, n] of the tokens from `first` on →
@@ -360,12 +360,12 @@ OPS = (
     "experts",
     "qk_norm_rope_store",
     "paged_attention",
-    "latent_rope_store",
-    "paged_latent_attention",
+    "mla_rope_store",
+    "mla_attention",
     "select_tokens",
-    "selected_latent_attention",
+    "sparse_mla_attention",
     "sample",
-    "sample_stretch",
+    "sample_vocab_shard",
     "filter_logits",
     "apply_token_mask",
     "receive_step",
@@ -433,8 +433,8 @@ class OpCase:
         return op not in _SPARSE_OPS or bool(self.index)
 
 
-_SPARSE_OPS = ("select_tokens", "selected_latent_attention")
-ATTENTION_OPS = ("paged_attention", "paged_latent_attention", *_SPARSE_OPS)
+_SPARSE_OPS = ("select_tokens", "sparse_mla_attention")
+ATTENTION_OPS = ("paged_attention", "mla_attention", *_SPARSE_OPS)
 _DRAFT_OPS = ("draft_ngrams", "lay_out_drafts", "prepare_drafted", "accept_drafts")
 
 
@@ -443,7 +443,7 @@ def _no_reasons(op: str, case: OpCase) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Rehearsal:
+class WarmupCompile:
     """steps: a device, what tells a start from others, and a number of cores → a context in which
     steps have kernels compiled and start none; it gives what waits until they are ready. is_done:
     whether a start like it has done so, and its kernels are kept."""
@@ -463,7 +463,7 @@ class Backend:
     it can; expands: its `prepare_linear` makes quantised matrices plain ones of the model's dtype;
     arranges: matrices that it prepared, or blocks that it filled, are for its own operations alone;
     join: a group of ranks, its device, bytes of a token between layers → the same ranks by kernels
-    of its own; rehearsal: how steps have its kernels compiled before one is launched.
+    of its own; warmup_compile: how steps have its kernels compiled before one is launched.
     """
 
     name: str
@@ -475,4 +475,4 @@ class Backend:
     expands: bool = False
     arranges: bool = False
     join: Callable[[Group, torch.device, int], Group] | None = None
-    rehearsal: Rehearsal | None = None
+    warmup_compile: WarmupCompile | None = None

@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 
 from atom.model_ops.quantised.codes import exponent_scales, fp4_values, unpack_pairs
-from atom.model_ops.quantised.octets import in_rows
+from atom.model_ops.quantised.mxfp4_interleaved import in_rows
 from atom.model_ops.values import INT4_FORMATS, LinearWeight, Scales, WeightFormat
 
 _SYMMETRIC_ZERO = 8
@@ -18,7 +18,7 @@ _SYMMETRIC_ZERO = 8
 
 def dequantise(data: torch.Tensor, scales: Scales) -> torch.Tensor:
     """data as stored [.., out, in or in / 2] → float32 [.., out, in]."""
-    if scales.format is WeightFormat.MXFP4_OCTETS:
+    if scales.format is WeightFormat.MXFP4_INTERLEAVED:
         data, scales = in_rows(data, scales)
     values = _values(data, scales)
     if scales.groups is not None:

@@ -25,7 +25,7 @@ def ranked_draw(
     logits: torch.Tensor, sampling: SamplingTensors, ops: Ops, group: Group
 ) -> torch.Tensor:
     """logits [R, V / ranks], this rank's stretch → token ids [R] int64. See `Ops.sample`."""
-    tokens, scores = ops.sample_stretch(logits, group.rank * logits.shape[1], sampling)
+    tokens, scores = ops.sample_vocab_shard(logits, group.rank * logits.shape[1], sampling)
     # Both numbers are exact in float64, and so travel together.
     own = torch.stack((scores.double(), tokens.double()), dim=1)
     everyone = group.gather(own).unflatten(1, (-1, 2))  # [R, ranks, 2]

@@ -1,4 +1,4 @@
-"""The ends of a captured decode step equal their plain twins, padding rows included."""
+"""The ends of a captured decode step equal their plain split_hi_lo, padding rows included."""
 
 from __future__ import annotations
 

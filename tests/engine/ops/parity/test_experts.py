@@ -403,7 +403,7 @@ def test_tiles_are_copied_by_description_as_they_are_read_by_pointers(
         w = coded(kind, w, torch.bfloat16, zeros=False)
     routed = chosen(tokens, count, top_k, device)
     tile = expert_tile(w.down, tokens * top_k, 2)
-    if not tile.described:
+    if not tile.by_tma:
         pytest.skip("this card copies nothing by description")
-    described = expert_parts(x, w, routed, tile)
-    assert torch.equal(described, expert_parts(x, w, routed, replace(tile, described=False)))
+    by_tma = expert_parts(x, w, routed, tile)
+    assert torch.equal(by_tma, expert_parts(x, w, routed, replace(tile, by_tma=False)))

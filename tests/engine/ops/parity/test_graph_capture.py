@@ -18,8 +18,8 @@ from atom.model_ops.values import (
     Stream,
 )
 from tests.engine.ops.inputs import paged_case
-from tests.engine.ops.latent_inputs import REAL, latent_case
-from tests.engine.ops.parity.test_sparse_attention import PUBLISHED, index_case, with_slots
+from tests.engine.ops.mla_inputs import REAL, latent_case
+from tests.engine.ops.parity.test_sparse_mla import PUBLISHED, index_case, with_slots
 
 pytestmark = pytest.mark.gpu
 
@@ -102,7 +102,7 @@ def test_latent_attention_replayed_on_new_contents_equals_eager(
         [(300 - 41 * i, 1) for i in range(6)], device=device, dtype=torch.bfloat16, shape=REAL,
         max_context=2048,
     )  # fmt: skip
-    attend = backend.operations["paged_latent_attention"]
+    attend = backend.operations["mla_attention"]
 
     def step() -> torch.Tensor:
         return attend(case.tokens, case.shape, case.up, case.cache, case.step)
@@ -135,7 +135,7 @@ def test_a_selection_replayed_on_new_contents_equals_eager(
 
     def step() -> torch.Tensor:
         selected = case.selected(backend)
-        attend = backend.operations["selected_latent_attention"]
+        attend = backend.operations["sparse_mla_attention"]
         found: torch.Tensor = attend(*latent.arguments[:4], selected)
         return found
 

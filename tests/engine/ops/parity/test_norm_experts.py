@@ -12,7 +12,7 @@ import torch
 
 from atom.model_ops.backends.composed import COMPOSED
 from atom.model_ops.backends.interface import Backend
-from atom.model_ops.quantised.octets import in_octets
+from atom.model_ops.quantised.mxfp4_interleaved import interleaved
 from atom.model_ops.quantised.quantise import quantise
 from atom.model_ops.routing import Routing, Scoring
 from atom.model_ops.values import (
@@ -176,7 +176,7 @@ def test_a_shared_expert_with_a_gate(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("octets", [False, True])
+@pytest.mark.parametrize("interleaves", [False, True])
 @pytest.mark.parametrize(
     ("tokens", "sizes"),
     [
@@ -188,17 +188,17 @@ def test_a_shared_expert_with_a_gate(
 )
 def test_experts_in_mxfp4(
     backend: Backend, reference: Backend, device: torch.device, tokens: int,
-    sizes: tuple[int, int, int], octets: bool, dtype: torch.dtype,
+    sizes: tuple[int, int, int], interleaves: bool, dtype: torch.dtype,
 ) -> None:  # fmt: skip
-    """octets: as a card has them, in what order rows lie."""
+    """interleaves: as a card has them, in what order rows lie."""
     if backend.name == "native_cpu":
         pytest.skip("native_cpu leaves quantised experts to another backend")
     clamped = ClampedSwiGLU(1.702, 7.0)
     w = layer(sizes, ROUTINGS["softmax"], device, dtype, bias=True, activation=clamped)
     w = coded(w, MXFP4, (1, 32))
-    if octets:
+    if interleaves:
         stacks = w.experts
-        stacks = replace(stacks, gate_up=in_octets(stacks.gate_up), down=in_octets(stacks.down))
+        stacks = replace(stacks, gate_up=interleaved(stacks.gate_up), down=interleaved(stacks.down))
         w = replace(w, experts=stacks)
     check(backend, reference, device, w, stream_of(tokens, sizes[1], Pending.WHOLE, dtype))
 

@@ -42,17 +42,17 @@ def test_draws_equal_the_reference(
 
 
 @pytest.mark.parametrize(
-    ("rows", "stretch"), [(12, 1280), pytest.param(256, 75968, marks=gpu)], ids=["small", "qwen3"]
+    ("rows", "chunk"), [(12, 1280), pytest.param(256, 75968, marks=gpu)], ids=["small", "qwen3"]
 )
 def test_the_best_of_stretches_is_what_the_reference_draws_of_all(
-    backend: Backend, reference: Backend, device: torch.device, rows: int, stretch: int
+    backend: Backend, reference: Backend, device: torch.device, rows: int, chunk: int
 ) -> None:
-    logits = torch.randn(rows, 2 * stretch, device=device) * 3
+    logits = torch.randn(rows, 2 * chunk, device=device) * 3
     sampling = parameters(rows, device, greedy_every=4)
     expected = reference.operations["sample"](logits.clone(), sampling)
     found = [
-        backend.operations["sample_stretch"](part.contiguous(), number * stretch, sampling)
-        for number, part in enumerate(logits.split(stretch, dim=1))
+        backend.operations["sample_vocab_shard"](part.contiguous(), number * chunk, sampling)
+        for number, part in enumerate(logits.split(chunk, dim=1))
     ]
     tokens, scores = (torch.stack(each, dim=1) for each in zip(*found, strict=True))
     winner = scores.argmax(dim=1, keepdim=True)

@@ -15,9 +15,9 @@ if find_spec("triton") is None:
 
 from atom.model_ops.backends.interface import Backend
 from atom.model_ops.backends.triton_ops import xcd_order
-from atom.model_ops.backends.triton_ops.compile.tuning import SplitConfig
+from atom.model_ops.backends.triton_ops.compile.tuning import SplitKConfig
 from atom.model_ops.backends.triton_ops.gemm import measured_tiles
-from atom.model_ops.backends.triton_ops.gemm.split_k_linear import gated_linear, split_linear
+from atom.model_ops.backends.triton_ops.gemm.split_k_linear import gated_linear, split_k_linear
 from atom.model_ops.backends.triton_ops.moe.grouped_gemm import expert_parts
 from atom.model_ops.backends.triton_ops.moe.grouped_tiles import ExpertTile
 from atom.model_ops.routing import Routed
@@ -73,8 +73,8 @@ def test_split_products(
 ) -> None:
     x = torch.randn(75, 256, device=device)
     w = LinearWeight(torch.randn(320, 256, device=device) / 16)
-    config = SplitConfig(64, 64, split_k, True, 4, 3, block_t=32)
-    same_on_eight_dies(lambda: split_linear(x, w, config))
+    config = SplitKConfig(64, 64, split_k, True, 4, 3, block_t=32)
+    same_on_eight_dies(lambda: split_k_linear(x, w, config))
     if split_k == 1:
         same_on_eight_dies(lambda: gated_linear(x, LinearWeight(w.data[:256]), config))
 

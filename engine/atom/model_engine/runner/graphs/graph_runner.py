@@ -116,13 +116,13 @@ class DecodeGraphs:
             self.drafted.capture(progress)
         self._mailbox.restart()
 
-    def rehearse(self) -> None:
+    def compile_ahead(self) -> None:
         """Run once what graphs will be captured of, a bucket of each power of two."""
         for variant in self._variants():
             if variant.size & (variant.size - 1) == 0 or variant.size == self._sizes[-1]:
                 self._run(variant)
         if self.prompts is not None:
-            self.prompts.rehearse()
+            self.prompts.compile_ahead()
 
     def forward(self, batch: ScheduledBatch, least: int = 0) -> ForwardOutput:
         """Run the layers of a batch of decodes, in a bucket no smaller than `least`."""

@@ -66,7 +66,7 @@ class PromptGraphs:
             progress(done / len(self._buckets))
             self._captured[bucket] = self._capture(bucket)
 
-    def rehearse(self) -> None:
+    def compile_ahead(self) -> None:
         """Run once what graphs will be captured of, without decodes and with as many as there may
         be."""
         most = max((bucket.decodes for bucket in self._buckets), default=0)

@@ -22,10 +22,10 @@ from atom.model_ops.backends.aiter_ops.card import Card
 from atom.model_ops.backends.aiter_ops.dense import Activations, Norms
 from atom.model_ops.backends.aiter_ops.experts import Experts
 from atom.model_ops.backends.aiter_ops.fused import NormedProducts
-from atom.model_ops.backends.aiter_ops.latent_attention import LatentAttention
 from atom.model_ops.backends.aiter_ops.library import Library, LibraryError, load_library
 from atom.model_ops.backends.aiter_ops.limits import reasons_against
 from atom.model_ops.backends.aiter_ops.linear import Products
+from atom.model_ops.backends.aiter_ops.mla import LatentAttention
 from atom.model_ops.backends.aiter_ops.requirements import functions_of
 from atom.model_ops.backends.aiter_ops.rope_store import RopeStore
 from atom.model_ops.backends.aiter_ops.routing import Router
@@ -75,9 +75,9 @@ def _operations(library: Library, card: Card) -> dict[str, Callable[..., Any]]:
         "qk_norm_rope_store": rope_store.qk_norm_rope_store,
         "paged_attention": attention.paged_attention,
         "attention": attention.attention,
-        "latent_rope_store": latent.latent_rope_store,
-        "paged_latent_attention": latent.paged_latent_attention,
-        "selected_latent_attention": latent.selected_latent_attention,
+        "mla_rope_store": latent.mla_rope_store,
+        "mla_attention": latent.mla_attention,
+        "sparse_mla_attention": latent.sparse_mla_attention,
     }
 
 

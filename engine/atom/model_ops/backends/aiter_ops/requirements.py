@@ -16,19 +16,19 @@ _ALWAYS: dict[str, tuple[str, ...]] = {
     "act_and_mul": ("silu_and_mul",),
 }
 _OF_LATENT: dict[str, tuple[str, ...]] = {
-    "latent_rope_store": (
+    "mla_rope_store": (
         "rmsnorm2d_fwd",
         "rope_cached_positions_2c_fwd_inplace",
         "concat_and_cache_mla",
     ),
-    "paged_latent_attention": (
+    "mla_attention": (
         "get_mla_metadata_info_v1",
         "get_mla_metadata_v1",
         "mla_decode_fwd",
         "flash_attn_varlen_func",
         "tgemm.mm",
     ),
-    "selected_latent_attention": (
+    "sparse_mla_attention": (
         "get_mla_metadata_info_v1",
         "get_mla_metadata_v1",
         "mla_decode_fwd",

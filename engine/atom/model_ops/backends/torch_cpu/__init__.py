@@ -13,8 +13,8 @@ from atom.model_ops.backends.torch_cpu import (
     attention,
     dense,
     drafting,
-    latent_attention,
     logit_filters,
+    mla,
     rope_store,
 )
 
@@ -32,8 +32,8 @@ def backend() -> Backend:
             "experts": grouped_experts(dense.linear, dense.act_and_mul),
             "qk_norm_rope_store": rope_store.qk_norm_rope_store,
             "paged_attention": attention.paged_attention,
-            "latent_rope_store": latent_attention.latent_rope_store,
-            "paged_latent_attention": latent_attention.paged_latent_attention,
+            "mla_rope_store": mla.mla_rope_store,
+            "mla_attention": mla.mla_attention,
             "filter_logits": logit_filters.filter_logits,
             "draft_ngrams": drafting.draft_ngrams,
         },

@@ -23,7 +23,7 @@ def sample(logits: torch.Tensor, sampling: SamplingTensors) -> torch.Tensor:
     return torch.where(sampling.temperature == 0, logits.argmax(dim=-1), drawn_ids)
 
 
-def sample_stretch(
+def sample_vocab_shard(
     logits: torch.Tensor, first: int, sampling: SamplingTensors
 ) -> tuple[torch.Tensor, torch.Tensor]:
     tokens = logits.argmax(dim=-1)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from atom.model_ops.backends.interface import Backend, OpCase, Rehearsal
+from atom.model_ops.backends.interface import Backend, OpCase, WarmupCompile
 from atom.model_ops.quantised.cached_heads import FP8_DTYPES
 from atom.model_ops.values import WeightFormat
 from atom.utils.device import native_fp8
@@ -27,10 +27,10 @@ _CACHED = (
     "qk_norm_rope_store",
     "paged_attention",
     "attention",
-    "latent_rope_store",
-    "paged_latent_attention",
+    "mla_rope_store",
+    "mla_attention",
     "select_tokens",
-    "selected_latent_attention",
+    "sparse_mla_attention",
 )
 _PRODUCTS = (
     "prepare_linear",
@@ -44,8 +44,8 @@ _PRODUCTS = (
 
 
 def _one_by_one() -> bool:
-    """Whether kernels are to be compiled as steps need them: the way out, should a card or driver
-    not bear a rehearsal."""
+    """Tell whether kernels are to be compiled as steps need them: the way out, should a card or
+    driver not bear a warm-up compile."""
     return os.environ.get("ATOM_COMPILE_AHEAD") == "0"
 
 
@@ -95,12 +95,12 @@ def backend() -> Backend:
         "qk_norm_rope_store": rope_store.qk_norm_rope_store,
         "paged_attention": gqa.paged_attention,
         "attention": gqa.attention,
-        "latent_rope_store": mla_store.latent_rope_store,
-        "paged_latent_attention": mla.paged_latent_attention,
+        "mla_rope_store": mla_store.mla_rope_store,
+        "mla_attention": mla.mla_attention,
         "select_tokens": sparse_mla.select_tokens,
-        "selected_latent_attention": sparse_mla.selected_latent_attention,
+        "sparse_mla_attention": sparse_mla.sparse_mla_attention,
         "sample": sampling.sample,
-        "sample_stretch": sampling.sample_stretch,
+        "sample_vocab_shard": sampling.sample_vocab_shard,
         "filter_logits": top_k_top_p_min_p.filter_logits,
         "apply_token_mask": token_bitmask.apply_token_mask,
         "receive_step": decode_state.receive_step,
@@ -116,10 +116,12 @@ def backend() -> Backend:
         operations=operations,
         capturable=operations.keys() if torch.cuda.is_available() else (),
         # Scores of an indexer are computed in pieces as wide as the longest context.
-        prompts=("paged_attention", "paged_latent_attention"),
+        prompts=("paged_attention", "mla_attention"),
         reasons_against=reasons_against,
         join=allreduce_group.join,
-        rehearsal=None if _one_by_one() else Rehearsal(warmup.rehearsal, warmup.is_rehearsed),
+        warmup_compile=None
+        if _one_by_one()
+        else WarmupCompile(warmup.warmup_compile, warmup.is_compiled_ahead),
     )
 
 

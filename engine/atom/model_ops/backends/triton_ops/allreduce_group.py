@@ -19,7 +19,7 @@ from atom.collectives.peer_buffers import (
     reasons_against_peers,
     share,
 )
-from atom.model_ops.backends.triton_ops.allreduce_norm import reduce_norm
+from atom.model_ops.backends.triton_ops.allreduce_norm import allreduce_norm
 from atom.model_ops.values import NormWeight
 
 logger = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class PeerGroup:
             return None
         assert self._peers is not None, "the group was left"
         self.enter()
-        return reduce_norm(x, residual, NormWeight(weight, eps), self._peers), residual
+        return allreduce_norm(x, residual, NormWeight(weight, eps), self._peers), residual
 
     def takes_parts(self, tokens: int) -> bool:
         return tokens <= self._rows

@@ -42,7 +42,7 @@ def _numbers(words, dtype: tl.constexpr, PAIRED: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["tokens"])
-def _reduce_norm_kernel(
+def _allreduce_norm_kernel(
     share_ptr, residual_ptr, weight_ptr, out_ptr, own_ptr, addresses_ptr, sums_ptr, tokens, eps,
     HIDDEN: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr, PAIRED: tl.constexpr,
     RANK: tl.constexpr, RANKS: tl.constexpr, ROWS: tl.constexpr, WORDS: tl.constexpr,
@@ -91,7 +91,7 @@ def _reduce_norm_kernel(
     tl.store(sums_ptr + row, number)
 
 
-def reduce_norm(
+def allreduce_norm(
     share: torch.Tensor, residual: torch.Tensor, norm: NormWeight, peers: PeerBuffers
 ) -> torch.Tensor:
     """share [T, H] or its parts [parts, T, H] float32; residual [T, H] becomes the sum → its norm,
@@ -100,7 +100,7 @@ def reduce_norm(
     rows, hidden = residual.shape
     out = torch.empty_like(residual)
     block = next_power_of_2(hidden)
-    _reduce_norm_kernel[(rows,)](
+    _allreduce_norm_kernel[(rows,)](
         share, residual, norm.weight, out, peers.own, peers.addresses, peers.sums, rows, norm.eps,
         HIDDEN=hidden, BLOCK=block, PARTS=share.shape[0] if share.dim() == 3 else 1,
         PAIRED=residual.element_size() == 2, RANK=peers.rank, RANKS=peers.size, ROWS=peers.rows,

@@ -22,7 +22,7 @@ _INT8_MAX = 127.0
 
 
 @triton.jit
-def scaled_codes(x, LIMIT: tl.constexpr, dtype: tl.constexpr):
+def quantise_tile(x, LIMIT: tl.constexpr, dtype: tl.constexpr):
     """x [rows, n] float32 → codes of dtype, and each row's scale [rows]."""
     largest = tl.max(tl.abs(x), axis=1)
     scale = tl.where(largest > 0, largest / LIMIT, 1.0)
@@ -43,7 +43,7 @@ def _groups_kernel(
     group = tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)
     k = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
     x = tl.load(x_ptr + row * K + k, mask=k < K, other=0.0).to(tl.float32)
-    codes, scale = scaled_codes(x, LIMIT, codes_ptr.dtype.element_ty)
+    codes, scale = quantise_tile(x, LIMIT, codes_ptr.dtype.element_ty)
     tl.store(codes_ptr + row * K + k, codes, mask=k < K)
     count = tl.cdiv(K, GROUP)
     at = scales_ptr + row * row_stride + group * group_stride
@@ -55,7 +55,7 @@ def _rows_kernel(x_ptr, codes_ptr, scales_ptr, K, BLOCK: tl.constexpr, LIMIT: tl
     row = tl.program_id(0).to(tl.int64)
     k = tl.arange(0, BLOCK)[None, :]
     x = tl.load(x_ptr + row * K + k, mask=k < K, other=0.0).to(tl.float32)
-    codes, scale = scaled_codes(x, LIMIT, codes_ptr.dtype.element_ty)
+    codes, scale = quantise_tile(x, LIMIT, codes_ptr.dtype.element_ty)
     tl.store(codes_ptr + row * K + k, codes, mask=k < K)
     tl.store(scales_ptr + row + tl.arange(0, 1), scale)
 

@@ -108,9 +108,9 @@ def test_each_group_of_layers_has_its_tables(tmp_path: Path) -> None:
     assert pool.replays["PromptGraphs._forward"] > 5
 
 
-def test_a_model_too_large_for_any_bucket_rehearses_none() -> None:
+def test_a_model_too_large_for_any_bucket_compiles_none_ahead() -> None:
     """As one of 400 billion parameters on a device: 64 tokens keep it busier than its host."""
     parts: Any = SimpleNamespace(model=None, state=None)
     graphs = PromptGraphs(parts, prompt_buckets(64, 2048, host_bound_tokens=40))
     assert graphs.captures() == []
-    graphs.rehearse()
+    graphs.compile_ahead()

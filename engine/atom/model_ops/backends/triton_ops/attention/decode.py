@@ -33,13 +33,13 @@ from atom.model_ops.backends.triton_ops.attention.paged_tiles import (
     cache_offsets,
     cap_scores,
     first_seen,
-    head_codes,
     head_elements,
     head_scale,
     load_blocks,
     load_scales,
     load_sinks,
     load_tile,
+    quantise_head,
     real_elements,
     softmax_step,
 )
@@ -167,9 +167,9 @@ def _decode_kernel(
             largest = tl.maximum(tl.max(tl.abs(k_first), axis=0), tl.max(tl.abs(k_second), axis=0))
             k_scale = head_scale(largest, LIMIT)
             v_scale = head_scale(tl.max(tl.abs(new_value), axis=0), LIMIT)
-            k_first = head_codes(k_first, k_scale, LIMIT, stored)
-            k_second = head_codes(k_second, k_scale, LIMIT, stored)
-            new_value = head_codes(new_value, v_scale, LIMIT, stored)
+            k_first = quantise_head(k_first, k_scale, LIMIT, stored)
+            k_second = quantise_head(k_second, k_scale, LIMIT, stored)
+            new_value = quantise_head(new_value, v_scale, LIMIT, stored)
         else:
             k_first, k_second = k_first.to(stored), k_second.to(stored)
             new_value = new_value.to(stored)

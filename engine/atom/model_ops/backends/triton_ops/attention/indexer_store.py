@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from atom.model_ops.backends.triton_ops.attention.mla_store import rotated, store_halves
-from atom.model_ops.backends.triton_ops.attention.paged_tiles import head_codes, head_scale
+from atom.model_ops.backends.triton_ops.attention.paged_tiles import head_scale, quantise_head
 from atom.model_ops.backends.triton_ops.launch import fp8_limit, next_power_of_2
 from atom.model_ops.values import IndexCache, IndexShape, IndexTokens, Rotary
 
@@ -56,9 +56,9 @@ def _index_store_kernel(
             turned = tl.where(within, tl.maximum(tl.abs(first), tl.abs(second)), 0.0)
             largest = tl.maximum(tl.max(turned, axis=0), tl.max(tl.abs(still), axis=0))
             scale = head_scale(largest, LIMIT)
-            first = head_codes(first, scale, LIMIT, stored)
-            second = head_codes(second, scale, LIMIT, stored)
-            still = head_codes(still, scale, LIMIT, stored)
+            first = quantise_head(first, scale, LIMIT, stored)
+            second = quantise_head(second, scale, LIMIT, stored)
+            still = quantise_head(still, scale, LIMIT, stored)
             tl.store(key_scale_ptr + slot, scale)
         store_halves(cached + half, first, second, within, ROPE)
         tl.store(cached + ROPE + lane, still.to(stored), mask=behind)

@@ -20,7 +20,7 @@ from atom.model_ops.values import IndexShape
 from atom.utils.forward_context import AttentionMetaData
 
 # Scores that a pass takes at once; in the interpreter fewer, for less to compute.
-_STRETCH, _INTERPRETED_STRETCH = 4096, 1024
+_CHUNK, _INTERPRETED_CHUNK = 4096, 1024
 
 
 @triton.jit
@@ -42,7 +42,7 @@ def _slots_at(table_ptr, position, mask, BLOCK_SIZE: tl.constexpr):
 
 
 @triton.jit
-def _least_selected(scores_ptr, reach, TOP_K: tl.constexpr, STRETCH: tl.constexpr):
+def _least_selected(scores_ptr, reach, TOP_K: tl.constexpr, CHUNK: tl.constexpr):
     """The key of the k-th highest of `reach` scores, and how many equals of it are selected."""
     found = tl.full([], 0, tl.uint32)
     agreed = tl.full([], 0, tl.uint32)  # mask of the bits that are found
@@ -51,8 +51,8 @@ def _least_selected(scores_ptr, reach, TOP_K: tl.constexpr, STRETCH: tl.constexp
     shift = tl.full([], 24, tl.uint32)
     for _ in range(4):
         counts = tl.zeros([256], tl.int32)
-        for start in range(0, reach, STRETCH):
-            position = start + tl.arange(0, STRETCH)
+        for start in range(0, reach, CHUNK):
+            position = start + tl.arange(0, CHUNK)
             inside = position < reach
             key = ordered_key(tl.load(scores_ptr + position, mask=inside, other=0.0))
             own = ((key >> shift) & 255).to(tl.int32)
@@ -70,7 +70,7 @@ def _least_selected(scores_ptr, reach, TOP_K: tl.constexpr, STRETCH: tl.constexp
 def _index_select_kernel(
     scores_ptr, tables_ptr, contexts_ptr, starts_ptr, selected_ptr,
     table_stride, rows, first, width,
-    TOP_K: tl.constexpr, BLOCK_SIZE: tl.constexpr, STRETCH: tl.constexpr, DECODES: tl.constexpr,
+    TOP_K: tl.constexpr, BLOCK_SIZE: tl.constexpr, CHUNK: tl.constexpr, DECODES: tl.constexpr,
 ):  # fmt: skip
     """selected_ptr [T, TOP_K]; DECODES: every token is a row."""
     token = first + tl.program_id(0)
@@ -81,17 +81,17 @@ def _index_select_kernel(
     table_ptr = tables_ptr + row.to(tl.int64) * table_stride
     to = selected_ptr + token.to(tl.int64) * TOP_K
     if reach <= TOP_K:
-        for start in range(0, TOP_K, STRETCH):
-            position = start + tl.arange(0, STRETCH)
+        for start in range(0, TOP_K, CHUNK):
+            position = start + tl.arange(0, CHUNK)
             inside = position < reach
             slot = _slots_at(table_ptr, position, inside, BLOCK_SIZE)
             tl.store(to + position, tl.where(inside, slot, -1), mask=position < TOP_K)
         return
     scores_ptr += tl.program_id(0).to(tl.int64) * width
-    least, equals = _least_selected(scores_ptr, reach, TOP_K, STRETCH)
+    least, equals = _least_selected(scores_ptr, reach, TOP_K, CHUNK)
     written = tl.full([], 0, tl.int32)
-    for start in range(0, reach, STRETCH):
-        position = start + tl.arange(0, STRETCH)
+    for start in range(0, reach, CHUNK):
+        position = start + tl.arange(0, CHUNK)
         inside = position < reach
         key = ordered_key(tl.load(scores_ptr + position, mask=inside, other=0.0))
         equal = (inside & (key == least)).to(tl.int32)
@@ -115,10 +115,10 @@ def index_select(
 ) -> None:
     """Slots of the piece's tokens by their scores [tokens, width], into selected [T, top_k]."""
     tables = step.block_tables
-    stretch = _STRETCH if selected.is_cuda else _INTERPRETED_STRETCH
+    chunk = _CHUNK if selected.is_cuda else _INTERPRETED_CHUNK
     _index_select_kernel[(piece.tokens,)](
         scores, tables, step.context_lens, step.query_starts, selected,
         tables.stride(0), step.context_lens.shape[0], piece.first, piece.width,
-        TOP_K=shape.top_k, BLOCK_SIZE=block_size, STRETCH=stretch, DECODES=piece.decodes,
+        TOP_K=shape.top_k, BLOCK_SIZE=block_size, CHUNK=chunk, DECODES=piece.decodes,
         num_warps=8,
     )  # fmt: skip

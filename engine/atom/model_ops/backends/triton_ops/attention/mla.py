@@ -1,8 +1,8 @@
-"""Latent attention of a step: decodes and ragged rows in the latent, long prompts unfolded.
+"""MLA of a step: decodes and ragged rows absorbed, long prompts up-projected.
 
-Queries are folded and weighted latents unfolded by batched products of the vendor's library. A long
-prompt without a history takes fewer multiplications with keys and values of every token; those are
-made of what the step itself stored, and attended to by the library.
+Queries are absorbed, and weighted latents up-projected, by batched products of the vendor's
+library. A long prompt without a history takes fewer multiplications with keys and values of every
+token; those are made of what the step itself stored, and attended to by the library.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import torch.nn.functional as F
 
 from atom.model_ops.backends.interface import OpCase
 from atom.model_ops.backends.triton_ops.attention.gqa import spans_between
-from atom.model_ops.backends.triton_ops.attention.mla_decode import latent_decode
-from atom.model_ops.backends.triton_ops.attention.mla_prefill import latent_prefill
+from atom.model_ops.backends.triton_ops.attention.mla_decode import mla_decode
+from atom.model_ops.backends.triton_ops.attention.mla_prefill import mla_prefill
 from atom.model_ops.backends.triton_ops.attention.prefill import RowSpan
 from atom.model_ops.values import LatentCache, LatentShape, LatentTokens, LinearWeight
 from atom.utils.forward_context import AttentionMetaData, EqualPrompts
 
-_OPS = ("latent_rope_store", "paged_latent_attention", "selected_latent_attention")
+_OPS = ("mla_rope_store", "mla_attention", "sparse_mla_attention")
 _LARGEST_RANK, _LARGEST_ROPE = 512, 128
 _ALIGNMENT = 16  # bytes; where tensors begin, the library's kernels rely on it and do not check
 
@@ -34,7 +34,7 @@ def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
     )
 
 
-def paged_latent_attention(
+def mla_attention(
     tokens: LatentTokens,
     shape: LatentShape,
     up: LinearWeight,
@@ -48,21 +48,21 @@ def paged_latent_attention(
         if not shape.prefers_latent(group.leading, group.leading)
     )
     keys, values = up_by_head(up, shape)
-    still, turning = q.split([shape.nope_dim, shape.rope_dim], dim=-1)
+    still, q_rope = q.split([shape.nope_dim, shape.rope_dim], dim=-1)
     out = torch.empty(
         (q.shape[0], shape.num_heads, shape.value_dim), dtype=q.dtype, device=q.device
     )
     if not _is_all(groups, step, q.shape[0]):
-        folded = by_head(still, keys)
-        found = torch.zeros_like(folded) if step.has_padding else torch.empty_like(folded)
+        absorbed = by_head(still, keys)
+        found = torch.zeros_like(absorbed) if step.has_padding else torch.empty_like(absorbed)
         if decodes:
-            found[:decodes] = latent_decode(folded[:decodes], turning[:decodes], shape, cache, step)
+            found[:decodes] = mla_decode(absorbed[:decodes], q_rope[:decodes], shape, cache, step)
         for span in _spans(groups, step, q.shape[0]):
-            latent_prefill((folded, turning), shape, cache, step, span, found)
+            mla_prefill((absorbed, q_rope), shape, cache, step, span, found)
         by_head(found, values.transpose(1, 2), out)
     for group in groups:
         end = group.first_token + group.rows * group.leading
-        out[group.first_token : end] = _unfolded(tokens, shape, up, group)
+        out[group.first_token : end] = _up_projected(tokens, shape, up, group)
     return out.flatten(1)
 
 
@@ -100,7 +100,7 @@ def by_head(
     return out
 
 
-def _unfolded(
+def _up_projected(
     tokens: LatentTokens, shape: LatentShape, up: LinearWeight, group: EqualPrompts
 ) -> torch.Tensor:
     """The leading tokens of the group's prompts, [rows · leading, Hq, value]."""

@@ -1,9 +1,9 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Latent attention of one query per row, long contexts split among programs.
+"""MLA of one absorbed query per row, long contexts split among programs.
 
-A program takes one row, a tile of its query heads and one split of its context. Queries come folded
-into the latent; what comes out are weighted latents. How contexts are split, and how splits are
-combined, is as in decode.py: the grid depends on sizes that the host knows alone, so a
+A program takes one row, a tile of its query heads and one split of its context. Queries come
+absorbed into the latent; what comes out are weighted latents. How contexts are split, and how
+splits are combined, is as in decode.py: the grid depends on sizes that the host knows alone, so a
 captured graph stays right as contexts grow, and a row of context 0 (padding) yields zeros.
 """
 
@@ -22,10 +22,10 @@ from atom.model_ops.backends.triton_ops.attention.decode import (
     split_length,
 )
 from atom.model_ops.backends.triton_ops.attention.mla_tiles import (
-    LatentLaunch,
+    MlaLaunch,
     attend_entries,
-    latent_launch,
     load_part,
+    mla_launch,
     tile_in_registers,
 )
 from atom.model_ops.backends.triton_ops.compile.tuning import DecodeConfig
@@ -39,16 +39,16 @@ _MOST_SPLITS = 64
 _MANY_HEADS = 64
 
 
-@triton.jit(do_not_specialize=["table_stride", "turning_stride", "least", "splits"])
-def _latent_decode_kernel(
-    folded_ptr, turning_ptr, cache_ptr, key_cache_ptr, entry_scale_ptr, tables_ptr, contexts_ptr,
+@triton.jit(do_not_specialize=["table_stride", "q_rope_stride", "least", "splits"])
+def _mla_decode_kernel(
+    absorbed_ptr, q_rope_ptr, cache_ptr, key_cache_ptr, entry_scale_ptr, tables_ptr, contexts_ptr,
     out_ptr, partial_ptr, lse_ptr,
-    table_stride, turning_stride, least, splits, scale,
+    table_stride, q_rope_stride, least, splits, scale,
     HQ: tl.constexpr, HEAD: tl.constexpr, RANK: tl.constexpr, ROPE: tl.constexpr,
     RANK_LANES: tl.constexpr, ROPE_LANES: tl.constexpr, HEADS: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, IS_SPLIT: tl.constexpr,
 ):  # fmt: skip
-    """folded_ptr [R, Hq, RANK]; turning_ptr: the rotated parts of queries, HEAD elements from head
+    """absorbed_ptr [R, Hq, RANK]; q_rope_ptr: the rotated parts of queries, HEAD elements from head
     to head."""
     tile, row, split = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2)
     context = tl.load(contexts_ptr + row)
@@ -63,14 +63,14 @@ def _latent_decode_kernel(
     head = tile * HEADS + tl.arange(0, HEADS)
     real = head < HQ
     query_head = row * HQ + head
-    folded = load_part(folded_ptr + query_head * RANK, real, RANK, RANK_LANES)
-    turning = load_part(turning_ptr + row * turning_stride + head * HEAD, real, ROPE, ROPE_LANES)
+    absorbed = load_part(absorbed_ptr + query_head * RANK, real, RANK, RANK_LANES)
+    q_rope = load_part(q_rope_ptr + row * q_rope_stride + head * HEAD, real, ROPE, ROPE_LANES)
     running_max = tl.full([HEADS], float("-inf"), tl.float32)
     running_sum = tl.zeros([HEADS], tl.float32)
     acc = tl.zeros([HEADS, RANK_LANES], tl.float32)
     table_ptr = tables_ptr + row * table_stride
     running_max, running_sum, acc = attend_entries(
-        folded, turning, cache_ptr, key_cache_ptr, entry_scale_ptr, table_ptr, head, start, end,
+        absorbed, q_rope, cache_ptr, key_cache_ptr, entry_scale_ptr, table_ptr, head, start, end,
         scale, running_max, running_sum, acc,
         RANK, ROPE, RANK_LANES, ROPE_LANES, BLOCK_SIZE, BLOCK_N, False,
     )  # fmt: skip
@@ -87,7 +87,7 @@ def _latent_decode_kernel(
         tl.store(lse_ptr + at, running_max + tl.log2(total), mask=real)
 
 
-def latent_config(launch: LatentLaunch, device: torch.device) -> DecodeConfig:
+def mla_config(launch: MlaLaunch, device: torch.device) -> DecodeConfig:
     """Tiles of a decode, measured on an H200 with 16 and 128 heads in bfloat16; other cards' local
     memory holds two of them."""
     is_measured = device.type == "cuda" and not torch.version.hip
@@ -98,34 +98,34 @@ def latent_config(launch: LatentLaunch, device: torch.device) -> DecodeConfig:
     return DecodeConfig(launch.block_n, launch.num_warps, 3, 2, _MOST_SPLITS)
 
 
-def latent_decode(
-    folded: torch.Tensor,
-    turning: torch.Tensor,
+def mla_decode(
+    absorbed: torch.Tensor,
+    q_rope: torch.Tensor,
     shape: LatentShape,
     cache: LatentCache,
     step: AttentionMetaData,
 ) -> torch.Tensor:
-    """The step's first rows, as many as folded [R, Hq, rank] and turning [R, Hq, rope] have →
+    """The step's first rows, as many as absorbed [R, Hq, rank] and q_rope [R, Hq, rope] have →
     weighted latents [R, Hq, rank]."""
-    rows, heads = folded.shape[:2]
-    launch = latent_launch(shape, folded.dtype)
-    config = latent_config(launch, folded.device)
+    rows, heads = absorbed.shape[:2]
+    launch = mla_launch(shape, absorbed.dtype)
+    config = mla_config(launch, absorbed.device)
     tile = tile_in_registers(config.block_n, config.num_warps, more=cache.scale is not None)
     splits = choose_splits(
-        rows, launch.head_tiles, step.max_context_len, compute_units(folded.device), config,
+        rows, launch.head_tiles, step.max_context_len, compute_units(absorbed.device), config,
         even=step.even_contexts,
     )  # fmt: skip
-    out = torch.empty_like(folded)
+    out = torch.empty_like(absorbed)
     partial = lse = out
     if not splits.whole:
         size = rows * heads * splits.count
-        partial = torch.empty((size, shape.kv_rank), dtype=torch.float32, device=folded.device)
-        lse = torch.empty((size,), dtype=torch.float32, device=folded.device)
+        partial = torch.empty((size, shape.kv_rank), dtype=torch.float32, device=absorbed.device)
+        lse = torch.empty((size,), dtype=torch.float32, device=absorbed.device)
     tables = step.block_tables
-    _latent_decode_kernel[(launch.head_tiles, rows, splits.count)](
-        folded, turning, cache.entries, cache.keys, cache.scale, tables, step.context_lens,
+    _mla_decode_kernel[(launch.head_tiles, rows, splits.count)](
+        absorbed, q_rope, cache.entries, cache.keys, cache.scale, tables, step.context_lens,
         out, partial, lse,
-        tables.stride(0), turning.stride(0), splits.least, splits.count,
+        tables.stride(0), q_rope.stride(0), splits.least, splits.count,
         shape.scale * math.log2(math.e),
         HQ=heads, HEAD=shape.head_dim, RANK=shape.kv_rank, ROPE=shape.rope_dim,
         RANK_LANES=launch.rank_lanes, ROPE_LANES=launch.rope_lanes, HEADS=launch.heads,

@@ -1,7 +1,7 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """Causal latent attention of ragged rows of queries over the paged cache, their own included.
 
-Queries come folded into the latent. A program takes a few neighbouring queries of one row with a
+Queries come absorbed into the latent. A program takes a few neighbouring queries of one row with a
 tile of their heads, so that a tile of entries serves all of them; tiles wholly before the first
 query need no mask. How programs find their rows is as in prefill.py.
 """
@@ -16,8 +16,8 @@ import triton.language as tl
 
 from atom.model_ops.backends.triton_ops.attention.mla_tiles import (
     attend_entries,
-    latent_launch,
     load_part,
+    mla_launch,
     tile_in_registers,
 )
 from atom.model_ops.backends.triton_ops.attention.prefill import RowSpan, find_row
@@ -25,11 +25,11 @@ from atom.model_ops.values import LatentCache, LatentShape
 from atom.utils.forward_context import AttentionMetaData
 
 
-@triton.jit(do_not_specialize=["table_stride", "turning_stride", "first_row", "rows", "skipped"])
-def _latent_prefill_kernel(
-    folded_ptr, turning_ptr, cache_ptr, key_cache_ptr, entry_scale_ptr, tables_ptr, contexts_ptr,
+@triton.jit(do_not_specialize=["table_stride", "q_rope_stride", "first_row", "rows", "skipped"])
+def _mla_prefill_kernel(
+    absorbed_ptr, q_rope_ptr, cache_ptr, key_cache_ptr, entry_scale_ptr, tables_ptr, contexts_ptr,
     starts_ptr, out_ptr,
-    table_stride, turning_stride, first_row, rows, skipped, scale,
+    table_stride, q_rope_stride, first_row, rows, skipped, scale,
     HQ: tl.constexpr, HEAD: tl.constexpr, RANK: tl.constexpr, ROPE: tl.constexpr,
     RANK_LANES: tl.constexpr, ROPE_LANES: tl.constexpr, HEADS: tl.constexpr, TOKENS: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -53,8 +53,8 @@ def _latent_prefill_kernel(
     head = head_tile * HEADS + lane % HEADS
     real = (query < queries) & (head < HQ)
     token = (start + query).to(tl.int64)
-    folded = load_part(folded_ptr + (token * HQ + head) * RANK, real, RANK, RANK_LANES)
-    turning = load_part(turning_ptr + token * turning_stride + head * HEAD, real, ROPE, ROPE_LANES)
+    absorbed = load_part(absorbed_ptr + (token * HQ + head) * RANK, real, RANK, RANK_LANES)
+    q_rope = load_part(q_rope_ptr + token * q_rope_stride + head * HEAD, real, ROPE, ROPE_LANES)
     position = context - queries + query
     first_position = context - queries + tile * TOKENS
     end = tl.minimum(first_position + TOKENS, context)
@@ -64,12 +64,12 @@ def _latent_prefill_kernel(
     acc = tl.zeros([TOKENS * HEADS, RANK_LANES], tl.float32)
     table_ptr = tables_ptr + row.to(tl.int64) * table_stride
     running_max, running_sum, acc = attend_entries(
-        folded, turning, cache_ptr, key_cache_ptr, entry_scale_ptr, table_ptr, position, 0,
+        absorbed, q_rope, cache_ptr, key_cache_ptr, entry_scale_ptr, table_ptr, position, 0,
         unmasked_end, scale, running_max, running_sum, acc,
         RANK, ROPE, RANK_LANES, ROPE_LANES, BLOCK_SIZE, BLOCK_N, False,
     )  # fmt: skip
     running_max, running_sum, acc = attend_entries(
-        folded, turning, cache_ptr, key_cache_ptr, entry_scale_ptr, table_ptr, position,
+        absorbed, q_rope, cache_ptr, key_cache_ptr, entry_scale_ptr, table_ptr, position,
         unmasked_end, end, scale, running_max, running_sum, acc,
         RANK, ROPE, RANK_LANES, ROPE_LANES, BLOCK_SIZE, BLOCK_N, True,
     )  # fmt: skip
@@ -79,7 +79,7 @@ def _latent_prefill_kernel(
     tl.store(at, result, mask=real[:, None] & (element < RANK)[None, :])
 
 
-def latent_prefill(
+def mla_prefill(
     queries: tuple[torch.Tensor, torch.Tensor],
     shape: LatentShape,
     cache: LatentCache,
@@ -87,17 +87,17 @@ def latent_prefill(
     span: RowSpan,
     out: torch.Tensor,
 ) -> None:
-    """queries: folded [T, Hq, rank] and turning [T, Hq, rope] of the whole step; of out [T, Hq,
+    """queries: absorbed [T, Hq, rank] and q_rope [T, Hq, rope] of the whole step; of out [T, Hq,
     rank], weighted latents, the rows of `span` are computed."""
-    (folded, turning), tables = queries, step.block_tables
-    launch = latent_launch(shape, folded.dtype)
+    (absorbed, q_rope), tables = queries, step.block_tables
+    launch = mla_launch(shape, absorbed.dtype)
     tokens_of_tile = launch.queries // launch.heads
     tiles = span.tokens // tokens_of_tile + span.rows
     tile = tile_in_registers(launch.block_n, 8, more=cache.scale is not None)
-    _latent_prefill_kernel[(tiles, launch.head_tiles)](
-        folded, turning, cache.entries, cache.keys, cache.scale, tables, step.context_lens,
+    _mla_prefill_kernel[(tiles, launch.head_tiles)](
+        absorbed, q_rope, cache.entries, cache.keys, cache.scale, tables, step.context_lens,
         step.query_starts, out,
-        tables.stride(0), turning.stride(0), span.first_row, span.rows, span.skipped,
+        tables.stride(0), q_rope.stride(0), span.first_row, span.rows, span.skipped,
         shape.scale * math.log2(math.e),
         HQ=shape.num_heads, HEAD=shape.head_dim, RANK=shape.kv_rank, ROPE=shape.rope_dim,
         RANK_LANES=launch.rank_lanes, ROPE_LANES=launch.rope_lanes, HEADS=launch.heads,

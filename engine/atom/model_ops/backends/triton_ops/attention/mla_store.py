@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from atom.model_ops.backends.triton_ops.attention.paged_tiles import head_codes, head_scale
+from atom.model_ops.backends.triton_ops.attention.paged_tiles import head_scale, quantise_head
 from atom.model_ops.backends.triton_ops.launch import fp8_limit, next_power_of_2
 from atom.model_ops.values import LatentCache, LatentShape, LatentTokens, Rotary
 
@@ -34,7 +34,7 @@ def store_halves(at, first, second, mask, ROPE: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["q_stride", "entry_stride"])
-def _latent_store_kernel(
+def _mla_store_kernel(
     q_ptr, entry_ptr, cache_ptr, key_cache_ptr, entry_scale_ptr, weight_ptr, cos_sin_ptr,
     positions_ptr, slots_ptr, q_stride, entry_stride, eps,
     HQ: tl.constexpr, NOPE: tl.constexpr, ROPE: tl.constexpr, RANK: tl.constexpr,
@@ -68,7 +68,7 @@ def _latent_store_kernel(
         key = entry + RANK + half
         wide = normed.to(tl.float32)
         scale = head_scale(tl.max(tl.abs(wide), axis=0), LIMIT)
-        codes = head_codes(wide, scale, LIMIT, cache_ptr.dtype.element_ty)
+        codes = quantise_head(wide, scale, LIMIT, cache_ptr.dtype.element_ty)
         tl.store(entry + lane, (codes.to(tl.float32) * scale).to(dtype), mask=inside)
         first, second = rotated(key, cos, sin, within, ROPE)
         kept = key_cache_ptr.dtype.element_ty
@@ -89,7 +89,7 @@ def _latent_store_kernel(
         store_halves(cached + RANK + half, first, second, within, ROPE)
 
 
-def latent_rope_store(
+def mla_rope_store(
     tokens: LatentTokens,
     shape: LatentShape,
     rotary: Rotary,
@@ -99,7 +99,7 @@ def latent_rope_store(
     assert rotary.k_norm is not None
     q, entries = tokens.q, tokens.entries
     heads = min(_HEADS, next_power_of_2(shape.num_heads))
-    _latent_store_kernel[(q.shape[0], 1 + triton.cdiv(shape.num_heads, heads))](
+    _mla_store_kernel[(q.shape[0], 1 + triton.cdiv(shape.num_heads, heads))](
         q, entries, cache.entries, cache.keys, cache.scale, rotary.k_norm.weight, rotary.cos_sin,
         rotary.positions, slot_mapping, q.stride(0), entries.stride(0), rotary.k_norm.eps,
         HQ=shape.num_heads, NOPE=shape.nope_dim, ROPE=shape.rope_dim, RANK=shape.kv_rank,

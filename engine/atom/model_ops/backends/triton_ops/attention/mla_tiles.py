@@ -35,14 +35,14 @@ def load_part(at, inside, SIZE: tl.constexpr, LANES: tl.constexpr):
 
 @triton.jit
 def attend_entries(
-    folded, turning, cache_ptr, key_cache_ptr, entry_scale_ptr, table_ptr, position, first, end,
+    absorbed, q_rope, cache_ptr, key_cache_ptr, entry_scale_ptr, table_ptr, position, first, end,
     scale,
     running_max, running_sum, acc,
     RANK: tl.constexpr, ROPE: tl.constexpr, RANK_LANES: tl.constexpr, ROPE_LANES: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr,
 ):  # fmt: skip
-    """Fold the cached entries [first, end) into the softmax of M queries: folded [M, RANK_LANES],
-    turning [M, ROPE_LANES]. CAUSAL: of query m those up to position[m] alone; key_cache_ptr,
+    """Fold the cached entries [first, end) into the softmax of M queries: absorbed [M, RANK_LANES],
+    q_rope [M, ROPE_LANES]. CAUSAL: of query m those up to position[m] alone; key_cache_ptr,
     entry_scale_ptr: of a cache in fp8."""
     block = load_blocks(table_ptr, first, 0, end, BLOCK_SIZE, BLOCK_N, False)
     for start in range(first, end, BLOCK_N):
@@ -53,22 +53,22 @@ def attend_entries(
         if entry_scale_ptr is None:
             block_at = block.to(tl.int64) * (BLOCK_SIZE * (RANK + ROPE))
             entry = cache_ptr + block_at + token % BLOCK_SIZE * (RANK + ROPE)
-            latent = load_part(entry, inside, RANK, RANK_LANES).to(folded.dtype)
-            key = load_part(entry + RANK, inside, ROPE, ROPE_LANES).to(folded.dtype)
+            latent = load_part(entry, inside, RANK, RANK_LANES).to(absorbed.dtype)
+            key = load_part(entry + RANK, inside, ROPE, ROPE_LANES).to(absorbed.dtype)
         else:
             block_at = block.to(tl.int64) * BLOCK_SIZE
             offset = token % BLOCK_SIZE
             entry = cache_ptr + block_at * RANK + offset * RANK
-            latent = load_part(entry, inside, RANK, RANK_LANES).to(folded.dtype)
+            latent = load_part(entry, inside, RANK, RANK_LANES).to(absorbed.dtype)
             entry = key_cache_ptr + block_at * ROPE + offset * ROPE
-            key = load_part(entry, inside, ROPE, ROPE_LANES).to(folded.dtype)
+            key = load_part(entry, inside, ROPE, ROPE_LANES).to(absorbed.dtype)
             scale_at = entry_scale_ptr + block_at + offset
             latent_scale = tl.load(scale_at, mask=inside, other=0.0)
         block = load_blocks(table_ptr, start + BLOCK_N, 0, end, BLOCK_SIZE, BLOCK_N, False)
-        scores = tl.dot(folded, tl.trans(latent), input_precision="ieee")
+        scores = tl.dot(absorbed, tl.trans(latent), input_precision="ieee")
         if entry_scale_ptr is not None:
             scores = scores * tl.expand_dims(latent_scale, 0)
-        scores = tl.dot(turning, tl.trans(key), scores, input_precision="ieee")
+        scores = tl.dot(q_rope, tl.trans(key), scores, input_precision="ieee")
         seen = inside[None, :]
         if CAUSAL:
             seen = seen & (token[None, :] <= position[:, None])
@@ -81,7 +81,7 @@ def attend_entries(
 
 
 @dataclass(frozen=True, slots=True)
-class LatentLaunch:
+class MlaLaunch:
     """Tiles of a launch: queries, heads among them and how many tiles all heads make, cached
     entries, lanes of each part. By what fits."""
 
@@ -94,14 +94,14 @@ class LatentLaunch:
     rope_lanes: int
 
 
-def latent_launch(shape: LatentShape, dtype: torch.dtype) -> LatentLaunch:
+def mla_launch(shape: LatentShape, dtype: torch.dtype) -> MlaLaunch:
     rank_lanes, rope_lanes = head_lanes(shape.kv_rank), head_lanes(shape.rope_dim)
     queries = min(_MOST_QUERIES, _QUERY_BYTES // (rank_lanes * dtype.itemsize))
     heads = max(_LEAST_QUERIES, min(queries, next_power_of_2(shape.num_heads)))
     fitting = _TILE_BYTES // ((rank_lanes + rope_lanes) * dtype.itemsize)
     block_n = 1 << max(4, min(6, fitting.bit_length() - 1))
     num_warps = 8 if heads * rank_lanes > 16 * 1024 else 4
-    return LatentLaunch(
+    return MlaLaunch(
         queries=queries,
         heads=heads,
         head_tiles=triton.cdiv(shape.num_heads, heads),

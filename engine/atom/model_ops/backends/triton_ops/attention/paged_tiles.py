@@ -126,7 +126,7 @@ def head_scale(largest, LIMIT: tl.constexpr):
 
 
 @triton.jit
-def head_codes(x, scale, LIMIT: tl.constexpr, dtype: tl.constexpr):
+def quantise_head(x, scale, LIMIT: tl.constexpr, dtype: tl.constexpr):
     """x and its scale, float32 → fp8."""
     return tl.minimum(tl.maximum(x / scale, -LIMIT), LIMIT).to(dtype)
 

@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from atom.model_ops.backends.triton_ops.attention.paged_tiles import head_codes, head_scale
+from atom.model_ops.backends.triton_ops.attention.paged_tiles import head_scale, quantise_head
 from atom.model_ops.backends.triton_ops.launch import fp8_constants, head_lanes
 from atom.model_ops.values import AttentionShape, LayerCache, Rotary
 
@@ -41,7 +41,10 @@ def _store_scaled(
     )
     scale = head_scale(largest, LIMIT)
     dtype = at.dtype.element_ty
-    first, second = head_codes(first, scale, LIMIT, dtype), head_codes(second, scale, LIMIT, dtype)
+    first, second = (
+        quantise_head(first, scale, LIMIT, dtype),
+        quantise_head(second, scale, LIMIT, dtype),
+    )
     _store_halves(at, first, second, mask, D)
     head_mask = tl.max(mask.to(tl.int32), axis=2, keep_dims=True) > 0
     tl.store(scale_at, scale, mask=head_mask)

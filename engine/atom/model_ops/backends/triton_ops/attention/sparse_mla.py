@@ -15,7 +15,7 @@ from atom.model_ops.backends.triton_ops.attention.indexer_scores import Piece, i
 from atom.model_ops.backends.triton_ops.attention.indexer_store import store_index
 from atom.model_ops.backends.triton_ops.attention.indexer_topk import index_select
 from atom.model_ops.backends.triton_ops.attention.mla import by_head, up_by_head
-from atom.model_ops.backends.triton_ops.attention.sparse_mla_decode import selected_attention
+from atom.model_ops.backends.triton_ops.attention.sparse_mla_decode import sparse_mla_decode
 from atom.model_ops.values import (
     IndexCache,
     IndexShape,
@@ -30,7 +30,7 @@ from atom.sizing.overheads import MOST_SCORES
 from atom.utils.forward_context import AttentionMetaData
 
 _MOST_HEADS, _LARGEST_KEY = 128, 256
-_FOLDED = 2**25  # elements of queries that are folded at once
+_ABSORBED = 2**25  # elements of queries that are absorbed at once
 
 
 def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
@@ -69,7 +69,7 @@ def _pieces(tokens: int, step: AttentionMetaData) -> Iterator[Piece]:
         yield Piece(first, min(first + together, tokens), width, decodes)
 
 
-def selected_latent_attention(
+def sparse_mla_attention(
     tokens: LatentTokens,
     shape: LatentShape,
     up: LinearWeight,
@@ -80,11 +80,11 @@ def selected_latent_attention(
     keys, values = up_by_head(up, shape)
     size = (q.shape[0], shape.num_heads, shape.value_dim)
     out = torch.empty(size, dtype=q.dtype, device=q.device)
-    together = max(1, _FOLDED // (shape.num_heads * shape.kv_rank))
+    together = max(1, _ABSORBED // (shape.num_heads * shape.kv_rank))
     for first in range(0, q.shape[0], together):
         own = slice(first, first + together)
-        still, turning = q[own].split([shape.nope_dim, shape.rope_dim], dim=-1)
-        queries = (by_head(still, keys), turning)
-        found = selected_attention(queries, shape, cache, selected[own])
+        still, q_rope = q[own].split([shape.nope_dim, shape.rope_dim], dim=-1)
+        queries = (by_head(still, keys), q_rope)
+        found = sparse_mla_decode(queries, shape, cache, selected[own])
         by_head(found, values.transpose(1, 2), out[own])
     return out.flatten(1)

@@ -21,10 +21,10 @@ from atom.model_ops.backends.triton_ops.attention.decode import (
     combine_splits,
     split_length,
 )
-from atom.model_ops.backends.triton_ops.attention.mla_decode import latent_config
+from atom.model_ops.backends.triton_ops.attention.mla_decode import mla_config
 from atom.model_ops.backends.triton_ops.attention.mla_tiles import (
-    latent_launch,
     load_part,
+    mla_launch,
     tile_in_registers,
 )
 from atom.model_ops.backends.triton_ops.attention.paged_tiles import softmax_step
@@ -32,16 +32,16 @@ from atom.model_ops.backends.triton_ops.launch import compute_units, next_power_
 from atom.model_ops.values import LatentCache, LatentShape
 
 
-@triton.jit(do_not_specialize=["turning_stride", "least", "splits"])
-def _selected_kernel(
-    folded_ptr, turning_ptr, cache_ptr, key_cache_ptr, entry_scale_ptr, selected_ptr, out_ptr,
+@triton.jit(do_not_specialize=["q_rope_stride", "least", "splits"])
+def _sparse_mla_kernel(
+    absorbed_ptr, q_rope_ptr, cache_ptr, key_cache_ptr, entry_scale_ptr, selected_ptr, out_ptr,
     partial_ptr, lse_ptr,
-    turning_stride, least, splits, scale,
+    q_rope_stride, least, splits, scale,
     HQ: tl.constexpr, HEAD: tl.constexpr, RANK: tl.constexpr, ROPE: tl.constexpr,
     RANK_LANES: tl.constexpr, ROPE_LANES: tl.constexpr, HEADS: tl.constexpr,
     TOP_K: tl.constexpr, SLOTS: tl.constexpr, BLOCK_N: tl.constexpr, IS_SPLIT: tl.constexpr,
 ):  # fmt: skip
-    """folded_ptr, turning_ptr: as in mla_decode.py; selected_ptr [T, TOP_K] int64;
+    """absorbed_ptr, q_rope_ptr: as in mla_decode.py; selected_ptr [T, TOP_K] int64;
     SLOTS: lanes of TOP_K."""
     tile, token, split = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2)
     start, end, length = 0, TOP_K, TOP_K
@@ -54,8 +54,8 @@ def _selected_kernel(
     head = tile * HEADS + tl.arange(0, HEADS)
     real = head < HQ
     query_head = token * HQ + head
-    folded = load_part(folded_ptr + query_head * RANK, real, RANK, RANK_LANES)
-    turning = load_part(turning_ptr + token * turning_stride + head * HEAD, real, ROPE, ROPE_LANES)
+    absorbed = load_part(absorbed_ptr + query_head * RANK, real, RANK, RANK_LANES)
+    q_rope = load_part(q_rope_ptr + token * q_rope_stride + head * HEAD, real, ROPE, ROPE_LANES)
     running_max = tl.full([HEADS], float("-inf"), tl.float32)
     running_sum = tl.zeros([HEADS], tl.float32)
     acc = tl.zeros([HEADS, RANK_LANES], tl.float32)
@@ -77,14 +77,14 @@ def _selected_kernel(
             entry = cache_ptr + slot * RANK
             key_at = key_cache_ptr + slot * ROPE
             latent_scale = tl.load(entry_scale_ptr + slot, mask=chosen, other=0.0)
-        latent = load_part(entry, chosen, RANK, RANK_LANES).to(folded.dtype)
-        key = load_part(key_at, chosen, ROPE, ROPE_LANES).to(folded.dtype)
+        latent = load_part(entry, chosen, RANK, RANK_LANES).to(absorbed.dtype)
+        key = load_part(key_at, chosen, ROPE, ROPE_LANES).to(absorbed.dtype)
         following = first + BLOCK_N
         slot = tl.load(slots_ptr + following, mask=following + place < end, other=-1)
-        scores = tl.dot(folded, tl.trans(latent), input_precision="ieee")
+        scores = tl.dot(absorbed, tl.trans(latent), input_precision="ieee")
         if entry_scale_ptr is not None:
             scores = scores * tl.expand_dims(latent_scale, 0)
-        scores = tl.dot(turning, tl.trans(key), scores, input_precision="ieee")
+        scores = tl.dot(q_rope, tl.trans(key), scores, input_precision="ieee")
         scores = tl.where(chosen[None, :], scores, float("-inf"))
         running_max, running_sum, acc = softmax_step(
             scores, latent, latent_scale, scale, running_max, running_sum, acc, True,
@@ -105,32 +105,32 @@ def _selected_kernel(
         tl.store(lse_ptr + at, lse, mask=real)
 
 
-def selected_attention(
+def sparse_mla_decode(
     queries: tuple[torch.Tensor, torch.Tensor],
     shape: LatentShape,
     cache: LatentCache,
     selected: torch.Tensor,
 ) -> torch.Tensor:
-    """queries: folded [T, Hq, rank] and turning [T, Hq, rope] of tokens with slots selected
+    """queries: absorbed [T, Hq, rank] and q_rope [T, Hq, rope] of tokens with slots selected
     [T, top_k] → weighted latents [T, Hq, rank]."""
-    (folded, turning), (tokens, top_k) = queries, selected.shape
-    device, heads = folded.device, shape.num_heads
-    launch = latent_launch(shape, folded.dtype)
-    config = latent_config(launch, device)
+    (absorbed, q_rope), (tokens, top_k) = queries, selected.shape
+    device, heads = absorbed.device, shape.num_heads
+    launch = mla_launch(shape, absorbed.dtype)
+    config = mla_config(launch, device)
     tile = tile_in_registers(config.block_n, config.num_warps, more=True)
     splits = choose_splits(
         tokens, launch.head_tiles, top_k, compute_units(device), config, even=True
     )
-    out = torch.empty_like(folded)
+    out = torch.empty_like(absorbed)
     partial = lse = out
     is_split = splits.count > 1
     if is_split:
         size = tokens * heads * splits.count
         partial = torch.empty((size, shape.kv_rank), dtype=torch.float32, device=device)
         lse = torch.empty((size,), dtype=torch.float32, device=device)
-    _selected_kernel[(launch.head_tiles, tokens, splits.count)](
-        folded, turning, cache.entries, cache.keys, cache.scale, selected, out, partial, lse,
-        turning.stride(0), splits.least, splits.count, shape.scale * math.log2(math.e),
+    _sparse_mla_kernel[(launch.head_tiles, tokens, splits.count)](
+        absorbed, q_rope, cache.entries, cache.keys, cache.scale, selected, out, partial, lse,
+        q_rope.stride(0), splits.least, splits.count, shape.scale * math.log2(math.e),
         HQ=heads, HEAD=shape.head_dim, RANK=shape.kv_rank, ROPE=shape.rope_dim,
         RANK_LANES=launch.rank_lanes, ROPE_LANES=launch.rope_lanes, HEADS=launch.heads,
         TOP_K=top_k, SLOTS=next_power_of_2(top_k), BLOCK_N=tile.block_n, IS_SPLIT=is_split,

@@ -55,7 +55,7 @@ _SUMS_OF_WARP = 2048
 
 
 @triton.jit(do_not_specialize=["table_stride", "rows", "places", "chunks", "least", "splits"])
-def _run_kernel(
+def _verify_kernel(
     q_ptr, k_cache_ptr, v_cache_ptr, k_scale_ptr, v_scale_ptr, tables_ptr, contexts_ptr,
     run_starts_ptr, out_ptr, partial_ptr, lse_ptr, counts_ptr, sinks_ptr,
     table_stride, rows, places, chunks, least, splits, scale,
@@ -157,7 +157,7 @@ def _run_kernel(
 
 
 @triton.jit(do_not_specialize=["splits"])
-def _combine_runs_kernel(
+def _combine_verify_kernel(
     partial_ptr, lse_ptr, counts_ptr, out_ptr, sinks_ptr, splits,
     HQ: tl.constexpr, D: tl.constexpr, LANES: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
@@ -175,7 +175,7 @@ def _combine_runs_kernel(
 
 
 @dataclass(frozen=True, slots=True)
-class RunTile:
+class VerifyTile:
     """rows: of the tensor core's tile, a power of two; places: of a run that it holds, each with
     the heads of a group; chunks: tiles of the longest run."""
 
@@ -190,12 +190,12 @@ class RunTile:
         return max(config.num_warps, fewest) if fp8 or self.rows == MIN_GROUP else fewest
 
 
-def choose_run_tile(group: int, longest: int, lanes: int) -> RunTile:
+def choose_verify_tile(group: int, longest: int, lanes: int) -> VerifyTile:
     """A whole run where its sums fit the registers, else chunks of equal size."""
     most_rows = max(min(_MOST_ROWS, _MOST_ELEMENTS // lanes), MIN_GROUP)
     chunks = -(-longest // max(1, most_rows // group))
     places = -(-longest // chunks)
-    return RunTile(max(MIN_GROUP, next_power_of_2(places * group)), places, chunks)
+    return VerifyTile(max(MIN_GROUP, next_power_of_2(places * group)), places, chunks)
 
 
 def fewest_runs(rows: int, runs: int, longest: int) -> int:
@@ -204,7 +204,7 @@ def fewest_runs(rows: int, runs: int, longest: int) -> int:
     return max(1, min(runs, -(-rows // longest)))
 
 
-def run_attention(
+def verify_attention(
     q: torch.Tensor,
     layer: LayerStep,
     runs: DecodeRuns,
@@ -228,13 +228,13 @@ def run_attention(
         config,
         even=False,
     )
-    tile = choose_run_tile(heads // kv_heads, runs.longest, lanes)
+    tile = choose_verify_tile(heads // kv_heads, runs.longest, lanes)
     size = rows * heads * splits.count
     partial = torch.empty((size, dim), dtype=torch.float32, device=q.device)
     lse = torch.empty((size,), dtype=torch.float32, device=q.device)
     counts = torch.empty((rows,), dtype=torch.int32, device=q.device)
     tables = step.block_tables
-    _run_kernel[(kv_heads, most_runs * tile.chunks + 1, splits.count)](
+    _verify_kernel[(kv_heads, most_runs * tile.chunks + 1, splits.count)](
         q, cache.k, cache.v, cache.k_scale, cache.v_scale, tables, step.context_lens, runs.starts,
         out, partial, lse, counts, shape.sinks,
         tables.stride(0), rows, tile.places, tile.chunks, splits.least, splits.count,
@@ -247,7 +247,7 @@ def run_attention(
     )  # fmt: skip
     if splits.count > 1:
         padded, warps = combining_tile(splits.count, lanes)
-        _combine_runs_kernel[(rows, heads)](
+        _combine_verify_kernel[(rows, heads)](
             partial, lse, counts, out, shape.sinks, splits.count,
             HQ=heads, D=dim, LANES=lanes, PADDED=padded, num_warps=warps,
         )  # fmt: skip

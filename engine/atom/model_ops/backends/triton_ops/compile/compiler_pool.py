@@ -1,8 +1,8 @@
-"""FormCompilers: compiles forms of kernels side by side, in processes, or else in threads.
+"""CompilerPool: compiles specialisations of kernels side by side, in processes, or else in threads.
 
-A thread for each process hands it one form after the other. When processes fail at what this one
-can do, the threads compile from then on: a start is never slower than by these. Threads of this
-process wait for its interpreter; Triton's passes hold no lock, its assembler is a process.
+A thread for each process hands it one specialisation after the other. When processes fail at what
+this one can do, the threads compile from then on: a start is never slower than by these. Threads of
+this process wait for its interpreter; Triton's passes hold no lock, its assembler is a process.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from triton.runtime.jit import JITCallable
 from atom.model_ops.backends.triton_ops.compile.compiler_process import (
     CompilerLostError,
     CompilerProcess,
-    Form,
+    Specialisation,
     start_compilers,
 )
 
 logger = logging.getLogger(__name__)
 
-# A start has some sixty forms, and its own thread waits for each fork.
+# A start has some sixty specialisations, and its own thread waits for each fork.
 _MOST_WORKERS = 16
 
 
-class FormCompilers:
+class CompilerPool:
     def __init__(self, device: torch.device, workers: int) -> None:
         """workers: cores to keep busy."""
         self.workers = min(workers, _MOST_WORKERS)
         self._device = device
         self._own = threading.local()
-        self._forms: dict[Form, Future[None]] = {}
+        self._begun: dict[Specialisation, Future[None]] = {}
         self._processes = self._start_processes()
         self._idle: SimpleQueue[CompilerProcess] = SimpleQueue()
         for process in self._processes:
@@ -50,7 +50,7 @@ class FormCompilers:
     @property
     def count(self) -> int:
         """Forms that were to be compiled."""
-        return len(self._forms)
+        return len(self._begun)
 
     @property
     def means(self) -> str:
@@ -62,17 +62,17 @@ class FormCompilers:
         """Whether this thread is one of those that compile."""
         return getattr(self._own, "compiles", False)
 
-    def compile(self, form: Form) -> None:
-        """Begin to compile the form, unless that was begun before."""
-        if form not in self._forms:
-            self._forms[form] = self._pool.submit(self._compile, form)
+    def compile(self, specialisation: Specialisation) -> None:
+        """Begin to compile the specialisation, unless that was begun before."""
+        if specialisation not in self._begun:
+            self._begun[specialisation] = self._pool.submit(self._compile, specialisation)
 
     def wait(self) -> None:
         """Until all is compiled that can be."""
         self._end(at_once=False)
-        for form, done in self._forms.items():
+        for specialisation, done in self._begun.items():
             if (error := done.exception()) is not None:  # the call that needs it will say so, too
-                logger.warning("%s was not compiled ahead: %s", form.kernel, error)
+                logger.warning("%s was not compiled ahead: %s", specialisation.kernel, error)
 
     def give_up(self) -> None:
         self._end(at_once=True)
@@ -86,21 +86,21 @@ class FormCompilers:
             logger.warning("kernels are compiled by threads: no process for them: %r", error)
             return []
 
-    def _compile(self, form: Form) -> None:
+    def _compile(self, specialisation: Specialisation) -> None:
         """On a thread of the pool."""
-        failure = self._failure_apart(form) if self._apart else "by threads"
+        failure = self._failure_apart(specialisation) if self._apart else "by threads"
         if failure is None:
             return
-        form.compile()
+        specialisation.compile()
         with self._choice:  # what this process can do, the others must be able to do as well
             is_first, self._apart = self._apart, False
         if is_first:
             logger.warning("kernels are compiled by threads from here on: %s", failure)
 
-    def _failure_apart(self, form: Form) -> str | None:
+    def _failure_apart(self, specialisation: Specialisation) -> str | None:
         process = self._idle.get()
         try:
-            return process.compile(form)
+            return process.compile(specialisation)
         except CompilerLostError as error:
             return str(error)
         finally:

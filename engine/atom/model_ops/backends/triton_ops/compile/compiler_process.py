@@ -1,10 +1,10 @@
 """CompilerProcess: a fork of the engine's process that compiles kernels into Triton's cache.
 
 Triton's front end is Python: threads of one process take turns in it, and the thread that meets the
-forms stands in line with them. A fork has torch, the kernels' modules and Triton's digest of itself
-in memory already, for the pages that it changes. It compiles and links, never asks the card for
-anything, and runs nothing of its parent's; the card that it compiles for is the one that Triton
-named before the fork. It ends with its parent: by the kernel's signal, and by the pipe.
+specialisations stands in line with them. A fork has torch, the kernels' modules and Triton's digest
+of itself in memory already, for the pages that it changes. It compiles and links, never asks the
+card for anything, and runs nothing of its parent's; the card that it compiles for is the one that
+Triton named before the fork. It ends with its parent: by the kernel's signal, and by the pipe.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ from triton.runtime.jit import JITFunction
 
 from atom.utils.parent_watch import end_with_parent
 
-# No form takes so long on a core that it shares with others; one that hangs must not hold a start.
+# No specialisation takes so long on a core that it shares with others; one that hangs must not hold
+# a start.
 _PATIENCE_SECONDS = 30.0
 _fork = multiprocessing.get_context("fork")
 
 
 class CompilerLostError(Exception):
-    """A process ended, or hung, before it said what became of a form."""
+    """A process ended, or hung, before it said what became of a specialisation."""
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
-    """module, kernel: where the JITFunction is found; data: what Triton says of the form, for its
-    own `preload`."""
+class Specialisation:
+    """module, kernel: where the JITFunction is found; data: what Triton says of the specialisation,
+    for its own `preload`."""
 
     module: str
     kernel: str
@@ -65,20 +66,21 @@ class CompilerProcess:
         with theirs:
             self._process.start()
 
-    def compile(self, form: Form) -> str | None:
-        """Compile the form into the cache on disk; what came in between. Raises
+    def compile(self, specialisation: Specialisation) -> str | None:
+        """Compile the specialisation into the cache on disk; what came in between. Raises
         `CompilerLostError`."""
         try:
-            self._pipe.send(form)
+            self._pipe.send(specialisation)
             if not self._pipe.poll(_PATIENCE_SECONDS):
                 self._process.kill()
-                raise CompilerLostError(f"{form.kernel} took over {_PATIENCE_SECONDS:.0f} s")
+                lost = f"{specialisation.kernel} took over {_PATIENCE_SECONDS:.0f} s"
+                raise CompilerLostError(lost)
             error: str | None = self._pipe.recv()
         except (OSError, EOFError) as gone:
             self._process.join()
             code = self._process.exitcode
             raise CompilerLostError(
-                f"the process of {form.kernel} ended with code {code}"
+                f"the process of {specialisation.kernel} ended with code {code}"
             ) from gone
         return error
 
@@ -152,15 +154,15 @@ def _serve(pipe: Connection, inherited: Sequence[Connection], card: NamedCard) -
     driver.set_active(card)
     while True:
         try:
-            form: Form = pipe.recv()
+            specialisation: Specialisation = pipe.recv()
         except EOFError:
             os._exit(0)
-        pipe.send(_failure(form))
+        pipe.send(_failure(specialisation))
 
 
-def _failure(form: Form) -> str | None:
+def _failure(specialisation: Specialisation) -> str | None:
     try:
-        form.compile()
+        specialisation.compile()
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return None

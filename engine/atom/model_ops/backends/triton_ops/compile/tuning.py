@@ -77,7 +77,7 @@ class SkinnyConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class SplitConfig:
+class SplitKConfig:
     """A tile of gemm/split_k_linear.py; split_k: slices of the inner dimension; weights_first:
     which side of the tensor core's tile the weights are; block_t: most tokens of a tile."""
 
@@ -90,7 +90,7 @@ class SplitConfig:
     block_t: int = 128
 
 
-LinearConfig = SkinnyConfig | SplitConfig
+LinearConfig = SkinnyConfig | SplitKConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +110,11 @@ class Tables:
     """linear, addend, gated: `linear_key` → configuration of a product, of one that a norm adds to
     the residual, and of one with its activation; None where the library is faster. decode,
     prefill: `decode_key` and `attention_key` → configuration. rates: what products of shapes that
-    were not measured are foreseen with; None where only measured ones are known."""
+    were not measured are predicted_config with; None where only measured ones are known."""
 
     linear: dict[str, LinearConfig | None]
-    addend: dict[str, SplitConfig | None]
-    gated: dict[str, SplitConfig | None]
+    addend: dict[str, SplitKConfig | None]
+    gated: dict[str, SplitKConfig | None]
     decode: dict[str, DecodeConfig]
     prefill: dict[str, PrefillConfig]
     rates: ReadingRates | None = None
@@ -206,11 +206,11 @@ def parse(raw: dict[str, Any]) -> Tables:
 def _linear(raw: dict[str, Any] | None) -> LinearConfig | None:
     if raw is None:
         return None
-    return SkinnyConfig(**raw) if "kernel" in raw else SplitConfig(**raw)
+    return SkinnyConfig(**raw) if "kernel" in raw else SplitKConfig(**raw)
 
 
-def _splits(raw: dict[str, Any]) -> dict[str, SplitConfig | None]:
-    return {key: None if value is None else SplitConfig(**value) for key, value in raw.items()}
+def _splits(raw: dict[str, Any]) -> dict[str, SplitKConfig | None]:
+    return {key: None if value is None else SplitKConfig(**value) for key, value in raw.items()}
 
 
 def shipped_path(device_name: str) -> Path:

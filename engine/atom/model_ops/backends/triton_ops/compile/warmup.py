@@ -1,12 +1,12 @@
-"""Compiling side by side: a start's steps are run once without their kernels, only to meet them.
+"""Warm-up compile: a start's steps run once without their kernels, to meet every specialisation.
 
-A kernel is compiled when a call first needs one of its forms, and the call waits: a first start
-would compile some sixty, one after the other. In a rehearsal a launch hands its form to compilers
-(FormCompilers) and starts nothing; what they make is in Triton's cache when a launch looks for it.
-Other operations run as they do, on zeros where a kernel would have written: tokens, places and
-tables of zero are valid everywhere. What a rehearsal leaves out is compiled later as ever, so it
-decides how long a start takes and nothing else. A mark beside Triton's cache says that a start was
-rehearsed.
+Triton compiles a kernel when a call first needs a specialisation of it (a signature and its
+constants), and the call waits: a first start would compile some sixty, one after the other. In a
+warm-up compile a launch hands its specialisation to compilers (CompilerPool) and starts nothing;
+what they make is in Triton's cache when a launch looks for it. Other operations run as they do, on
+zeros where a kernel would have written: tokens, places and tables of zero are valid everywhere.
+What is left out is compiled later as ever, so this decides how long a start takes and nothing
+else. A mark beside Triton's cache says that a start has been through it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ import triton
 from torch.overrides import TorchFunctionMode
 from triton.runtime.jit import JITFunction
 
-from atom.model_ops.backends.triton_ops.compile.compiler_pool import FormCompilers
-from atom.model_ops.backends.triton_ops.compile.compiler_process import Form
+from atom.model_ops.backends.triton_ops.compile.compiler_pool import CompilerPool
+from atom.model_ops.backends.triton_ops.compile.compiler_process import Specialisation
 
 logger = logging.getLogger(__name__)
 
@@ -38,25 +38,25 @@ _UNFILLED = {
 }
 
 
-def is_rehearsed(device: torch.device, start: str) -> bool:
-    """Whether a start has been rehearsed; start: tells what runs from what would need other forms.
-    A cache that was emptied since has lost its marks, too."""
+def is_compiled_ahead(device: torch.device, start: str) -> bool:
+    """Tell whether a start like this one was compiled ahead. start: what decides which
+    specialisations it needs. A cache that was emptied since has lost its marks, too."""
     return _mark(device, start).exists()
 
 
 @contextmanager
-def rehearsal(device: torch.device, start: str, workers: int) -> Iterator[Callable[[], None]]:
-    """Within it, in this thread, kernels are met and not launched. What it gives, called behind it,
-    waits until they are compiled."""
+def warmup_compile(device: torch.device, start: str, workers: int) -> Iterator[Callable[[], None]]:
+    """Open a context in which this thread's launches are compiled and not run. What it gives,
+    called behind it, waits until all are compiled."""
     began = time.perf_counter()
-    compilers = FormCompilers(device, workers)
+    compilers = CompilerPool(device, workers)
     ready = time.perf_counter()
 
     def meet(*, fn: Any, compile: dict[str, Any], **_: Any) -> bool:
         """Triton's hook before it compiles; True keeps it from doing so."""
         if compilers.is_calling:
             return False
-        compilers.compile(Form(fn.module, fn.name, compile["specialization_data"]))
+        compilers.compile(Specialisation(fn.module, fn.name, compile["specialization_data"]))
         return True
 
     def finish() -> None:
@@ -64,7 +64,7 @@ def rehearsal(device: torch.device, start: str, workers: int) -> Iterator[Callab
         compilers.wait()
         ends = time.perf_counter()
         logger.info(
-            "compiled %d forms of kernels by %s in %.1f s, begun in %.1f, waited for %.1f",
+            "compiled %d specialisations by %s in %.1f s, begun in %.1f, waited for %.1f",
             *(compilers.count, compilers.means, ends - ready, ready - began, ends - waits),
         )
         mark = _mark(device, start)
@@ -112,7 +112,7 @@ def _mark(device: torch.device, start: str) -> Path:
     digest = hashlib.sha256(f"{_sources()}|{device.type}|{start}".encode())
     if device.type == "cuda":
         digest.update(torch.cuda.get_device_name(device).encode())
-    return Path(triton.knobs.cache.dir) / f"atom-rehearsed-{digest.hexdigest()[:24]}"
+    return Path(triton.knobs.cache.dir) / f"atom-compiled-ahead-{digest.hexdigest()[:24]}"
 
 
 def _sources() -> str:

@@ -18,7 +18,7 @@ from atom.model_ops.backends.triton_ops.compile.tuning import (
     TOKEN_BUCKETS,
     LinearConfig,
     SkinnyConfig,
-    SplitConfig,
+    SplitKConfig,
     Tables,
     read_tables,
     tables,
@@ -61,20 +61,20 @@ def linear_config(device: torch.device, w: LinearWeight, tokens: int) -> LinearC
     return found if found is None or _reads(w, found) else None
 
 
-def addend_config(device: torch.device, w: LinearWeight, tokens: int) -> SplitConfig | None:
+def addend_config(device: torch.device, w: LinearWeight, tokens: int) -> SplitKConfig | None:
     """For a plain one that a norm adds to the residual; None: a whole product is as good."""
     if w.format is not WeightFormat.PLAIN:
         return None
     found = _chosen(device, _ADDEND, w.data.dtype, (w.outputs, w.inputs), tokens)
-    return found if isinstance(found, SplitConfig) else None
+    return found if isinstance(found, SplitKConfig) else None
 
 
-def gated_config(device: torch.device, w: LinearWeight, tokens: int) -> SplitConfig | None:
+def gated_config(device: torch.device, w: LinearWeight, tokens: int) -> SplitKConfig | None:
     """For plain gates and ups with their activation; None: the product, then the activation."""
     if w.format is not WeightFormat.PLAIN:
         return None
     found = _chosen(device, _GATED, w.data.dtype, (w.outputs, w.inputs), tokens)
-    return found if isinstance(found, SplitConfig) else None
+    return found if isinstance(found, SplitKConfig) else None
 
 
 def _reads(w: LinearWeight, config: LinearConfig) -> bool:
@@ -89,7 +89,7 @@ def _reads(w: LinearWeight, config: LinearConfig) -> bool:
     return by_input or wide % config.block_k == 0
 
 
-def foreseen(device: torch.device, table: Table, product: Product) -> LinearConfig | None:
+def predicted_config(device: torch.device, table: Table, product: Product) -> LinearConfig | None:
     """What a plain product gets where its own shape was not measured, whether it was or not."""
     points = [
         point

@@ -16,7 +16,7 @@ from atom.model_ops.backends.triton_ops.compile.tuning import (
     LinearConfig,
     ReadingRates,
     SkinnyConfig,
-    SplitConfig,
+    SplitKConfig,
 )
 from atom.model_ops.backends.triton_ops.launch import next_power_of_2
 
@@ -54,7 +54,7 @@ class Product:
 
 def fits(config: LinearConfig, product: Product, card: Card) -> bool:
     """Whether the kernel takes the product as it is, and the card the kernel."""
-    if isinstance(config, SplitConfig) and (
+    if isinstance(config, SplitKConfig) and (
         product.inner % (config.block_k * config.split_k) or product.columns % config.block_n
     ):
         return False
@@ -92,7 +92,7 @@ def _padded_inner(config: LinearConfig, product: Product) -> int:
 
 def _slices(config: LinearConfig) -> int:
     """Programs that share an output's inner dimension."""
-    return config.split_k if isinstance(config, SplitConfig) else 1
+    return config.split_k if isinstance(config, SplitKConfig) else 1
 
 
 def _stage_bytes(config: LinearConfig, product: Product) -> int:
@@ -153,7 +153,7 @@ def _by_thread(config: LinearConfig) -> bool:
 
 def _reduction_seconds(config: LinearConfig, product: Product, card: Card) -> float:
     """Of parts, written and read again as float32: they stay in the card's cache."""
-    if not isinstance(config, SplitConfig) or config.split_k == 1:
+    if not isinstance(config, SplitKConfig) or config.split_k == 1:
         return 0.0
     moved = 2 * 4 * config.split_k * product.tokens * product.columns
     return moved / (2 * card.rates.bytes_per_second)

@@ -16,7 +16,7 @@ import triton.language as tl
 from atom.model_ops.backends.triton_ops.gemm.packed_bytes import (
     by_input,
     group_values,
-    in_numbers,
+    scale_values,
     unpacked,
     unpacked_by_index,
 )
@@ -28,14 +28,15 @@ _ROWS, _INPUTS = 4, 1024  # as many bytes in a row as memory gives at its full r
 
 
 @triton.jit
-def _numbers_kernel(
+def _dequantise_4bit_kernel(
     w_ptr, scale_ptr, zero_ptr, index_ptr, out_ptr, rows, K: tl.constexpr, groups: tl.constexpr,
-    GROUP: tl.constexpr, FP4: tl.constexpr, OCTETS: tl.constexpr, ROWS: tl.constexpr,
+    GROUP: tl.constexpr, FP4: tl.constexpr, INTERLEAVED: tl.constexpr, ROWS: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """Rows of all matrices of a stack. GROUP: inputs that share one of a row's `groups` scales, a
     multiple of the tile's or a part of it; zero_ptr: None where every zero point is 8; index_ptr:
-    of which group each input is, None where groups are neighbours. OCTETS: see mxfp4_layout.py."""
+    of which group each input is, None where groups are neighbours. INTERLEAVED: see
+    mxfp4_layout.py."""
     GROUPS: tl.constexpr = (BLOCK_K + GROUP - 1) // GROUP
     PAIRS: tl.constexpr = BLOCK_K // 2
     n = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -43,20 +44,20 @@ def _numbers_kernel(
     pair = k // 2 + tl.arange(0, PAIRS)
     known = (n < rows)[:, None]
     inside = known & (pair < K // 2)[None, :]
-    w_at = w_ptr + places(n[:, None], pair[None, :], K // 2, RUN_BYTES, OCTETS)
+    w_at = w_ptr + places(n[:, None], pair[None, :], K // 2, RUN_BYTES, INTERLEAVED)
     codes = tl.load(w_at, mask=inside, other=0)
     dtype = out_ptr.dtype.element_ty
     if index_ptr is None:
         group = k // GROUP + tl.arange(0, GROUPS)[None, :]
-        if OCTETS:
-            scale_at = scale_ptr + places(n[:, None], group, groups, RUN_EXPONENTS, OCTETS)
+        if INTERLEAVED:
+            scale_at = scale_ptr + places(n[:, None], group, groups, RUN_EXPONENTS, INTERLEAVED)
             stored = tl.load(scale_at, mask=known & (group < groups), other=0)
             zeros = tl.full([1, 1], 8, tl.int16)
         else:
             stored, zeros = group_values(
                 scale_ptr, zero_ptr, n, groups, group, known & (group < groups)
             )
-        scales = by_input(in_numbers(stored, FP4), ROWS, GROUPS, PAIRS)
+        scales = by_input(scale_values(stored, FP4), ROWS, GROUPS, PAIRS)
         zeros = by_input(zeros, ROWS, GROUPS, PAIRS)
         even, odd = unpacked(codes, scales, zeros, dtype, FP4)
     else:
@@ -70,7 +71,7 @@ def _numbers_kernel(
 
 
 @triton.jit
-def _eight_bits_kernel(
+def _dequantise_8bit_kernel(
     w_ptr, scale_ptr, out_ptr, height, K: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
     ROWS: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
@@ -88,32 +89,32 @@ def _eight_bits_kernel(
     tl.store(out_ptr + at, numbers.to(out_ptr.dtype.element_ty), mask=inside)
 
 
-def expand_codes(w: LinearWeight, dtype: torch.dtype) -> LinearWeight:
+def dequantise(w: LinearWeight, dtype: torch.dtype) -> LinearWeight:
     """A matrix or stack of codes → the plain one of this dtype; sorted inputs stay so."""
     scales = w.scales
     assert scales is not None
     if w.format in EIGHT_BITS:
-        return _of_eight_bits(w, scales, dtype)
+        return _dequantise_8bit(w, scales, dtype)
     group, inputs = scales.block[1], w.inputs
     _, index = orders(scales)
     block_k = _INPUTS if _INPUTS % group == 0 else math.gcd(group, _INPUTS)
     rows = w.data.numel() // w.data.shape[-1]
     data = torch.empty((*w.data.shape[:-1], inputs), dtype=dtype, device=w.data.device)
-    _numbers_kernel[(triton.cdiv(rows, _ROWS), triton.cdiv(inputs, block_k))](
+    _dequantise_4bit_kernel[(triton.cdiv(rows, _ROWS), triton.cdiv(inputs, block_k))](
         w.data, scales.scale, scales.zero, index, data, rows,
         K=inputs, groups=scales.scale.shape[-1], GROUP=group,
-        FP4=w.format in FP4_FORMATS, OCTETS=w.format is WeightFormat.MXFP4_OCTETS,
+        FP4=w.format in FP4_FORMATS, INTERLEAVED=w.format is WeightFormat.MXFP4_INTERLEAVED,
         ROWS=_ROWS, BLOCK_K=block_k,
     )  # fmt: skip
     return LinearWeight(data, w.bias)
 
 
-def _of_eight_bits(w: LinearWeight, scales: Scales, dtype: torch.dtype) -> LinearWeight:
+def _dequantise_8bit(w: LinearWeight, scales: Scales, dtype: torch.dtype) -> LinearWeight:
     data = torch.empty(w.data.shape, dtype=dtype, device=w.data.device)
     tall, wide = scales.block
     matrices = w.data.numel() // (w.outputs * w.inputs)
     grid = (triton.cdiv(w.outputs, _ROWS), triton.cdiv(w.inputs, _INPUTS), matrices)
-    _eight_bits_kernel[grid](
+    _dequantise_8bit_kernel[grid](
         w.data, scales.scale, data, w.outputs, K=w.inputs, TALL=tall, WIDE=wide,
         ROWS=_ROWS, BLOCK_K=_INPUTS,
     )  # fmt: skip

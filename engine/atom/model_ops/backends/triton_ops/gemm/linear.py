@@ -22,13 +22,13 @@ from atom.model_ops.backends.triton_ops.gemm.choose import (
     gated_config,
     linear_config,
 )
-from atom.model_ops.backends.triton_ops.gemm.dequantise import expand_codes
-from atom.model_ops.backends.triton_ops.gemm.packed_bytes_gemm import expanded_linear, orders
-from atom.model_ops.backends.triton_ops.gemm.packed_int32_gemm import takes as takes_words
-from atom.model_ops.backends.triton_ops.gemm.packed_int32_gemm import word_linear
+from atom.model_ops.backends.triton_ops.gemm.dequantise import dequantise
+from atom.model_ops.backends.triton_ops.gemm.packed_bytes_gemm import orders, packed_bytes_linear
+from atom.model_ops.backends.triton_ops.gemm.packed_int32_gemm import packed_linear
+from atom.model_ops.backends.triton_ops.gemm.packed_int32_gemm import takes as takes_packed
 from atom.model_ops.backends.triton_ops.gemm.quantised_tiles import whole
 from atom.model_ops.backends.triton_ops.gemm.skinny_linear import skinny_linear
-from atom.model_ops.backends.triton_ops.gemm.split_k_linear import split_linear
+from atom.model_ops.backends.triton_ops.gemm.split_k_linear import split_k_linear
 from atom.model_ops.backends.triton_ops.norms import norm as settle_and_norm
 from atom.model_ops.backends.triton_ops.nvidia import scaled_mm as library
 from atom.model_ops.quantised.codes import to_fnuz
@@ -53,7 +53,7 @@ _LARGEST_EXPONENT = 128
 # then reads one tensor and writes one, instead of two each. With fewer the host is what counts.
 _ADDED_TOKENS = 2048
 # Tokens from which a 4-bit matrix is made a plain one first, for the library.
-_EXPANDED_TOKENS = 512
+_DEQUANTISED_TOKENS = 512
 
 
 def prepare_linear(w: LinearWeight) -> LinearWeight:
@@ -73,19 +73,19 @@ def prepare_linear(w: LinearWeight) -> LinearWeight:
 
 
 def linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
-    if _by_codes(x, w):
-        return codes.code_linear(x.contiguous(), w)
+    if _takes_w8a16(x, w):
+        return codes.w8a16_linear(x.contiguous(), w)
     config = linear_config(x.device, w, x.shape[0])
     if isinstance(config, SkinnyConfig):
         return skinny_linear(x, w, config)
     if config is not None:
-        return whole(split_linear(x, w, config), x.dtype)
+        return whole(split_k_linear(x, w, config), x.dtype)
     if w.scales is not None:
         return whole(_quantised_parts(x, w, in_parts=False), x.dtype)
     return F.linear(x, w.data, w.bias)
 
 
-def _by_codes(x: torch.Tensor, w: LinearWeight) -> bool:
+def _takes_w8a16(x: torch.Tensor, w: LinearWeight) -> bool:
     """Whether it is one token's, with a matrix of fp8 that has a kernel for that."""
     return x.shape[0] == 1 and codes.takes(w, gated=False)
 
@@ -100,15 +100,15 @@ def _quantised_parts(x: torch.Tensor, w: LinearWeight, *, in_parts: bool) -> tor
         return parts[0] if len(parts) == 1 else torch.cat([whole(p, x.dtype) for p in parts], 1)
     if library.takes(x, w) and library.is_faster(x.shape[0], in_parts=in_parts):
         return library.multiply(x, w)
-    return scaled.scaled_linear(x, w)
+    return scaled.w8a8_linear(x, w)
 
 
 def _four_bits(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
-    if x.shape[0] < _EXPANDED_TOKENS:
-        return word_linear(x, w) if takes_words(x, w) else expanded_linear(x, w)
+    if x.shape[0] < _DEQUANTISED_TOKENS:
+        return packed_linear(x, w) if takes_packed(x, w) else packed_bytes_linear(x, w)
     assert w.scales is not None
     order, _ = orders(w.scales)
-    plain = expand_codes(w, x.dtype)
+    plain = dequantise(w, x.dtype)
     return F.linear(x if order is None else x[:, order[0]], plain.data, plain.bias)
 
 
@@ -123,8 +123,8 @@ def add(stream: Stream, x: torch.Tensor, w: LinearWeight) -> Stream:
 def linear_parts(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
     config = addend_config(x.device, w, x.shape[0])
     if config is not None:
-        return split_linear(x, w, config)
-    alone = _by_codes(x, w) or linear_config(x.device, w, x.shape[0]) is not None
+        return split_k_linear(x, w, config)
+    alone = _takes_w8a16(x, w) or linear_config(x.device, w, x.shape[0]) is not None
     return linear(x, w) if w.scales is None or alone else _quantised_parts(x, w, in_parts=True)
 
 
@@ -140,7 +140,7 @@ def _one_token(
 ) -> tuple[torch.Tensor, Stream]:
     """What `fused` can: with matrices of fp8 by a kernel of their own."""
     if codes.takes(w, gated=gated):
-        return codes.norm_code_linear(stream, norm, w, gated=gated)
+        return codes.norm_w8a16_linear(stream, norm, w, gated=gated)
     return fused.norm_linear(stream, norm, w, gated=gated)
 
 

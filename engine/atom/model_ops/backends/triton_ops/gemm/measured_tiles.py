@@ -29,7 +29,7 @@ _FULL = 128
 
 
 @dataclass(frozen=True, slots=True)
-class _Form:
+class _Tile:
     """programs: of a multiprocessor, so many are wanted at least."""
 
     block_t: int
@@ -45,7 +45,7 @@ def measured_tile(
     """The measured tile of codes in words and of fp8, where the card is like the one measured;
     else that of `choose_tile`, which least_n and most_t are for."""
     tokens, units = x.shape[0], compute_units(x.device) if _is_like(x.device) else 0
-    form = _form(w.format, tokens, w.outputs / units) if units else None
+    form = _measured(w.format, tokens, w.outputs / units) if units else None
     if form is None:
         return choose_tile(x, w, block_k, least_n, most_t)
     tiles = triton.cdiv(w.inputs, block_k)
@@ -64,27 +64,27 @@ def _is_like(device: torch.device) -> bool:
     return shared_bytes(device) >= _SHARED_BYTES
 
 
-def _form(format: WeightFormat, tokens: int, outputs_per_unit: float) -> _Form | None:
+def _measured(format: WeightFormat, tokens: int, outputs_per_unit: float) -> _Tile | None:
     if format is WeightFormat.INT8:
         return None
     if format in (WeightFormat.FP8, WeightFormat.FP8_BLOCKS):
         if tokens <= 16:
-            return _Form(16, 128, 4, 3, programs=1.9)
+            return _Tile(16, 128, 4, 3, programs=1.9)
         if tokens <= 32:
-            return _Form(32, 128, 8, 3, programs=1.9)
-        return _Form(64, 64, 4, 3, programs=1.9) if tokens <= 128 else None
+            return _Tile(32, 128, 8, 3, programs=1.9)
+        return _Tile(64, 64, 4, 3, programs=1.9) if tokens <= 128 else None
     if format is not WeightFormat.MXFP4 and tokens <= 128:
         if tokens <= 32:
-            return _Form(16 if tokens <= 16 else 32, 64, 4, 3, programs=2.0)
-        return _Form(64, 64, 4, 3)
+            return _Tile(16 if tokens <= 16 else 32, 64, 4, 3, programs=2.0)
+        return _Tile(64, 64, 4, 3)
     if tokens <= 32:
-        return _Form(16 if tokens <= 16 else 32, 64, 4, 3, programs=3.5)
+        return _Tile(16 if tokens <= 16 else 32, 64, 4, 3, programs=3.5)
     if tokens <= 64:
-        return _Form(64, 64 if outputs_per_unit >= 128 else 128, 4, 3)
-    return _Form(_FULL, _FULL, 8, 3)
+        return _Tile(64, 64 if outputs_per_unit >= 128 else 128, 4, 3)
+    return _Tile(_FULL, _FULL, 8, 3)
 
 
-def _splits(form: _Form, programs: int, units: int, most: int) -> int:
+def _splits(form: _Tile, programs: int, units: int, most: int) -> int:
     """A power of two, `most` at most: as few as give programs enough, or of tiles that fill a
     multiprocessor as few as leave none idle at the end."""
     counts = [1 << power for power in range(most.bit_length())]

@@ -23,7 +23,7 @@ _MAX_INNER = 8192
 # Rows of W a program (a gated one takes as many again) and warps, measured on H200: 20 to 50
 # weights a thread, several programs per multiprocessor.
 _ROWS, _WARPS = 4, 8
-_GATED_ROWS, _GATED_WARPS = 1, 4
+_W13_ROWS, _GATED_WARPS = 1, 4
 # Of fp8 more rows: half the bytes leave less time for the norm, which each program computes.
 _NARROW_ROWS, _NARROW_GATED_ROWS = 8, 4
 
@@ -110,7 +110,7 @@ def norm_linear(
     residual, inner = stream.residual, w.inputs
     outputs = w.outputs // 2 if gated else w.outputs
     if w.scales is None:
-        rows, warps = (_GATED_ROWS, _GATED_WARPS) if gated else (_ROWS, _WARPS)
+        rows, warps = (_W13_ROWS, _GATED_WARPS) if gated else (_ROWS, _WARPS)
     else:
         rows, warps = _NARROW_GATED_ROWS if gated else _NARROW_ROWS, _WARPS
     out = torch.empty((1, outputs), dtype=residual.dtype, device=residual.device)

@@ -20,7 +20,7 @@ def fp4_values(codes):
 
 
 @triton.jit
-def in_numbers(scales, FP4: tl.constexpr):
+def scale_values(scales, FP4: tl.constexpr):
     """Stored scales as float32; of MXFP4 exponents, × 2^14, which `fp4_values` lack."""
     if FP4:
         return (scales.to(tl.int32) << 23).to(tl.float32, bitcast=True) * 16384.0

@@ -16,7 +16,7 @@ import triton.language as tl
 
 from atom.model_ops.backends.triton_ops.gemm.packed_bytes import (
     group_values,
-    in_numbers,
+    scale_values,
     unpacked,
     unpacked_by_index,
 )
@@ -34,7 +34,7 @@ _MOST_TOKENS, _MOST_PARTED = 64, 32
 
 
 @triton.jit(do_not_specialize=["tokens"])
-def _expand_kernel(
+def _packed_bytes_kernel(
     x_ptr, w_ptr, scale_ptr, zero_ptr, order_ptr, index_ptr, bias_ptr, parts_ptr,
     tokens, N, K, groups, slice,
     BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
@@ -74,7 +74,7 @@ def _expand_kernel(
             else:
                 rows_known = rows
             stored, zero = group_values(scale_ptr, zero_ptr, n, groups, group, rows_known)
-            scale = in_numbers(stored, FP4)
+            scale = scale_values(stored, FP4)
             even, odd = unpacked(codes, 1.0 if SHARED else scale, zero, x.dtype, FP4)
         product = tl.dot(x_even, tl.trans(even), input_precision="ieee")
         product = tl.dot(x_odd, tl.trans(odd), product, input_precision="ieee")
@@ -84,7 +84,7 @@ def _expand_kernel(
     store_part(acc, bias_ptr, parts_ptr, t, n, tokens, N, part, HAS_BIAS)
 
 
-def expanded_linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
+def packed_bytes_linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
     """x [T, in] contiguous, w of INT4, INT4_ORDERED (one part, sorted) or MXFP4 → [T, out], or
     float32 parts of it [splits, T, out]."""
     scales = w.scales
@@ -93,7 +93,7 @@ def expanded_linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
     order, index = orders(scales)
     tile = choose_tile(x, w, _BLOCK_K, most_t=_MOST_TOKENS if index is None else _MOST_PARTED)
     parts = new_parts(x, w.outputs, tile)
-    _expand_kernel[tile.grid(tokens, w.outputs)](
+    _packed_bytes_kernel[tile.grid(tokens, w.outputs)](
         x, w.data, scales.scale, scales.zero, order, index, w.bias, parts,
         tokens, w.outputs, inner, scales.scale.shape[-1], tile.slice,
         BLOCK_T=tile.block_t, BLOCK_N=tile.block_n, BLOCK_K=tile.block_k, GROUP=scales.block[1],

@@ -44,11 +44,11 @@ def quarters(x, ROWS: tl.constexpr, BLOCK_K: tl.constexpr):
 
 
 @triton.jit
-def fp4_numbers(words, scales, NIBBLE: tl.constexpr):
+def mxfp4_to_bf16(words, scales, NIBBLE: tl.constexpr):
     """words int32 [N, W], scales bfloat16 [N, W], 2^126 times as large → the inputs NIBBLE and
     NIBBLE + 4 of each word, bfloat16 [N, 2W]. Codes alone are 2^-126 of what they should be, ½ and
     0 included."""
-    sign, size = fp4_shifted(words, NIBBLE)
+    sign, size = mxfp4_shifted(words, NIBBLE)
     bits = (sign & -2147450880) | (size & 0x01C001C0)  # 0x80008000
     low, high = _halves(bits, tl.bfloat16)
     high = high * scales
@@ -57,7 +57,7 @@ def fp4_numbers(words, scales, NIBBLE: tl.constexpr):
 
 
 @triton.jit
-def fp4_shifted(words, NIBBLE: tl.constexpr):
+def mxfp4_shifted(words, NIBBLE: tl.constexpr):
     """words int32, twice: where the halves have the sign of the inputs NIBBLE and NIBBLE + 4 as a
     bfloat16 has it, and where they have its size."""
     size = words << (6 - 4 * NIBBLE) if NIBBLE < 2 else words >> (4 * NIBBLE - 6)
@@ -65,14 +65,15 @@ def fp4_shifted(words, NIBBLE: tl.constexpr):
 
 
 @triton.jit
-def fp4_scales(exponents):
+def mxfp4_scales_to_bf16(exponents):
     """Exponents uint8 → 2^126 × scales, bfloat16."""
     return ((exponents.to(tl.int16) + 126) << 7).to(tl.bfloat16, bitcast=True)
 
 
 @triton.jit
-def fp4_halves(words, scales, NIBBLE: tl.constexpr):
-    """`fp4_numbers` in float16, of scales in float32 [N, W], 2^14 times as large (packed_tiles)."""
+def mxfp4_to_fp16(words, scales, NIBBLE: tl.constexpr):
+    """Convert as `mxfp4_to_bf16` does to float16, by scales in float32 [N, W], 2^14 times as large
+    (packed_bytes.py)."""
     size = words << (9 - 4 * NIBBLE) if NIBBLE < 3 else words >> (4 * NIBBLE - 9)
     bits = ((words << (12 - 4 * NIBBLE)) & -2147450880) | (size & 0x0E000E00)
     low, high = _halves(bits, tl.float16)
@@ -95,7 +96,7 @@ def int4_tile(words, scales, dtype: tl.constexpr):
 @triton.jit
 def _pairs(words, scales, NIBBLE: tl.constexpr, dtype: tl.constexpr):
     if scales is None:
-        low, high = _halves(_bare_codes(words, NIBBLE, dtype), dtype)
+        low, high = _halves(_unscaled_int4(words, NIBBLE, dtype), dtype)
     else:
         MIDDLE: tl.constexpr = 136.0 if dtype == tl.bfloat16 else 1032.0
         low, high = _halves(int4_bits(words, NIBBLE, dtype), dtype)
@@ -105,7 +106,7 @@ def _pairs(words, scales, NIBBLE: tl.constexpr, dtype: tl.constexpr):
 
 
 @triton.jit
-def _bare_codes(words, NIBBLE: tl.constexpr, dtype: tl.constexpr):
+def _unscaled_int4(words, NIBBLE: tl.constexpr, dtype: tl.constexpr):
     """words int32 → a code alone in each half. The lowest eight bits of a bfloat16 are so many
     2^-133, subnormal or not, so of two nibbles one stays where it is: it means 16 times as much,
     which its inputs lack (packed_int32_inputs.py)."""

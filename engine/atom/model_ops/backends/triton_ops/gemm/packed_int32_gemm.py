@@ -17,18 +17,22 @@ import triton
 import triton.language as tl
 
 from atom.model_ops.backends.triton_ops.gemm.measured_tiles import measured_tile
-from atom.model_ops.backends.triton_ops.gemm.packed_bytes import by_input, group_values, in_numbers
+from atom.model_ops.backends.triton_ops.gemm.packed_bytes import (
+    by_input,
+    group_values,
+    scale_values,
+)
 from atom.model_ops.backends.triton_ops.gemm.packed_int32 import (
     LACK_BF16,
     LACK_FP16,
-    fp4_halves,
-    fp4_numbers,
-    fp4_scales,
     int4_tile,
+    mxfp4_scales_to_bf16,
+    mxfp4_to_bf16,
+    mxfp4_to_fp16,
     quarters,
 )
-from atom.model_ops.backends.triton_ops.gemm.packed_int32_gemv import word_gemv
-from atom.model_ops.backends.triton_ops.gemm.packed_int32_inputs import word_inputs
+from atom.model_ops.backends.triton_ops.gemm.packed_int32_gemv import packed_gemv
+from atom.model_ops.backends.triton_ops.gemm.packed_int32_inputs import packed_inputs
 from atom.model_ops.backends.triton_ops.gemm.quantised_tiles import new_parts, store_part
 from atom.model_ops.backends.triton_ops.xcd_order import product_tile
 from atom.model_ops.values import LinearWeight, WeightFormat
@@ -36,7 +40,7 @@ from atom.model_ops.values import LinearWeight, WeightFormat
 _BLOCK_K, _NARROW_K = 128, 64
 _WORD = 8  # inputs
 # Sums of inputs that are multiplied with zero points at once.
-_STRETCHES = tl.constexpr(16)
+_GROUP_SUMS = tl.constexpr(16)
 # Rows of the matrix in a tile, at least: the tall side of the tensor core's.
 _TALL = 64
 # Tokens of a tile, at most: of more an AMD card's compiler spills registers to memory.
@@ -47,9 +51,9 @@ _MOST_TOKENS = 64 if torch.version.hip else 128
 def _fp4_dot(acc, x, words, scales, NIBBLE: tl.constexpr):
     """acc + the inputs NIBBLE and NIBBLE + 4 of words [N, W] with x [2W, T]."""
     if x.dtype == tl.bfloat16:
-        numbers = fp4_numbers(words, scales, NIBBLE)
+        numbers = mxfp4_to_bf16(words, scales, NIBBLE)
     else:
-        numbers = fp4_halves(words, scales, NIBBLE)
+        numbers = mxfp4_to_fp16(words, scales, NIBBLE)
     return tl.dot(numbers, x, acc)
 
 
@@ -58,7 +62,7 @@ def _fp4_product(acc, x, words, scales, GROUPS: tl.constexpr):
     """acc [N, T] + words [N, W] with x [T, 8W]; scales [N, GROUPS] as stored."""
     WORDS: tl.constexpr = words.shape[1]
     x0, x1, x2, x3 = quarters(x, x.shape[0], 8 * WORDS)
-    numbers = fp4_scales(scales) if x.dtype == tl.bfloat16 else in_numbers(scales, True)
+    numbers = mxfp4_scales_to_bf16(scales) if x.dtype == tl.bfloat16 else scale_values(scales, True)
     factors = by_input(numbers, words.shape[0], GROUPS, WORDS)
     acc = _fp4_dot(acc, x0, words, factors, 0)
     acc = _fp4_dot(acc, x1, words, factors, 1)
@@ -79,23 +83,23 @@ def _int4_product(acc, x, words, scales, GROUPS: tl.constexpr, SHARED: tl.conste
 
 @triton.jit
 def _add_zero_points(
-    acc, total_ptr, scale_ptr, zero_ptr, t, n, tokens, N, first, last, stretches, groups,
+    acc, total_ptr, scale_ptr, zero_ptr, t, n, tokens, N, first, last, chunks, groups,
     SHARE: tl.constexpr, CENTRE: tl.constexpr,
 ):  # fmt: skip
-    """acc [N, T] + what zero points that are not CENTRE add to the stretches first .. last - 1, of
-    which SHARE share a group; total_ptr: sums of inputs [tokens, stretches]. Exact as float32 are:
+    """acc [N, T] + what zero points that are not CENTRE add to the chunks first .. last - 1, of
+    which SHARE share a group; total_ptr: sums of inputs [tokens, chunks]. Exact as float32 are:
     the tensor core has each as three bfloat16."""
     last = tl.minimum(last, groups * SHARE)  # a tile beyond the inputs is of no group
-    for at in range(first, last, _STRETCHES):
-        stretch = at + tl.arange(0, _STRETCHES)
-        inside = (stretch < last)[None, :]
+    for at in range(first, last, _GROUP_SUMS):
+        chunk = at + tl.arange(0, _GROUP_SUMS)
+        inside = (chunk < last)[None, :]
         totals = tl.load(
-            total_ptr + t.to(tl.int64)[:, None] * stretches + stretch[None, :],
+            total_ptr + t.to(tl.int64)[:, None] * chunks + chunk[None, :],
             mask=(t < tokens)[:, None] & inside, other=0.0,
         )  # fmt: skip
         known = (n < N)[:, None] & inside
         scales, zeros = group_values(
-            scale_ptr, zero_ptr, n, groups, (stretch // SHARE)[None, :], known
+            scale_ptr, zero_ptr, n, groups, (chunk // SHARE)[None, :], known
         )
         offsets = (CENTRE - zeros).to(tl.float32) * scales.to(tl.float32)
         high, middle, low = _in_bfloat16(offsets)
@@ -119,7 +123,7 @@ def _in_bfloat16(values):
 
 
 @triton.jit(do_not_specialize=["tokens"])
-def _word_kernel(
+def _packed_int32_kernel(
     x_ptr, total_ptr, w_ptr, scale_ptr, zero_ptr, bias_ptr, parts_ptr, tokens, N, K, slice, row,
     BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
     FP4: tl.constexpr, EVEN: tl.constexpr, HAS_BIAS: tl.constexpr, DIES: tl.constexpr,
@@ -141,10 +145,10 @@ def _word_kernel(
     last = tl.minimum(first + slice, row)
     CENTRE: tl.constexpr = 0 if SHARED else 8
     if not FP4 and (zero_ptr is not None or CENTRE == 0):
-        STRETCH: tl.constexpr = BLOCK_K // GROUPS
+        CHUNK: tl.constexpr = BLOCK_K // GROUPS
         acc = _add_zero_points(
-            acc, total_ptr, scale_ptr, zero_ptr, t, n, tokens, N, first // STRETCH,
-            last // STRETCH, row // STRETCH, groups, GROUP // STRETCH, CENTRE,
+            acc, total_ptr, scale_ptr, zero_ptr, t, n, tokens, N, first // CHUNK,
+            last // CHUNK, row // CHUNK, groups, GROUP // CHUNK, CENTRE,
         )  # fmt: skip
     # Scales, which are too small to be copied ahead, are read a tile before they are needed.
     group = first // GROUP + tl.arange(0, GROUPS)[None, :]
@@ -183,22 +187,22 @@ def takes(x: torch.Tensor, w: LinearWeight) -> bool:
     return groups is None or groups.whole
 
 
-def word_linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
+def packed_linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
     """x [T, in] contiguous, w of INT4, INT4_ORDERED or MXFP4 that `takes` → [T, out], or float32
     parts of it [splits, T, out]."""
     scales = w.scales
     assert scales is not None
     tokens, inner = x.shape
     if tokens == 1 and w.format is not WeightFormat.MXFP4:
-        return word_gemv(x, w)
+        return packed_gemv(x, w)
     block_k, group, totals = _block_k(w), scales.block[1], None
     tile = measured_tile(x, w, block_k, _TALL, _MOST_TOKENS)
     parts = new_parts(x, w.outputs, tile)
     if w.format is not WeightFormat.MXFP4:
         order = None if scales.groups is None else scales.groups.order
         shared = group % block_k == 0
-        x, totals = word_inputs(x, order, block_k, min(group, block_k), larger=shared)
-    _word_kernel[tile.grid(tokens, w.outputs)](
+        x, totals = packed_inputs(x, order, block_k, min(group, block_k), larger=shared)
+    _packed_int32_kernel[tile.grid(tokens, w.outputs)](
         x, totals, w.data.view(torch.int32), scales.scale, scales.zero, w.bias, parts,
         tokens, w.outputs, inner, tile.slice, x.shape[1],
         BLOCK_T=tile.block_t, BLOCK_N=tile.block_n, BLOCK_K=tile.block_k, GROUP=group,

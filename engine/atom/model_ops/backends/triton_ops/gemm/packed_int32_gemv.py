@@ -82,13 +82,13 @@ def _code_sums(words, x):
 
 
 @triton.jit
-def _word_gemv_kernel(
+def _packed_gemv_kernel(
     x_ptr, w_ptr, scale_ptr, zero_ptr, order_ptr, bias_ptr, out_ptr, N, row_words,
     BLOCK_N: tl.constexpr, WORDS: tl.constexpr, GROUP: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
     """row_words: of a row of w, and not its inputs: so the compiler knows how words are aligned.
-    GROUP: inputs that share a scale, whole words; zero_ptr, order_ptr: as _word_kernel's; EVEN:
-    tiles are whole."""
+    GROUP: inputs that share a scale, whole words; zero_ptr, order_ptr: as _packed_int32_kernel's;
+    EVEN: tiles are whole."""
     # Words that are added up before they are scaled: what a lane reads at once, or a group.
     NEAR: tl.constexpr = 4 if GROUP % 32 == 0 else 2 if GROUP % 16 == 0 else 1
     n, word = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, WORDS)
@@ -116,14 +116,14 @@ def _word_gemv_kernel(
     tl.store(out_ptr + n, out.to(out_ptr.dtype.element_ty), mask=rows)
 
 
-def word_gemv(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
-    """x [1, in] contiguous, w of INT4 or INT4_ORDERED that word_linear takes → [1, out]."""
+def packed_gemv(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
+    """x [1, in] contiguous, w of INT4 or INT4_ORDERED that packed_linear takes → [1, out]."""
     scales, inner = w.scales, x.shape[1]
     assert scales is not None
     out = torch.empty((1, w.outputs), dtype=x.dtype, device=x.device)
     many = w.outputs >= 4 * _ROWS * compute_units(x.device)
     rows = _ROWS if many else _FEW_ROWS
-    _word_gemv_kernel[(triton.cdiv(w.outputs, rows),)](
+    _packed_gemv_kernel[(triton.cdiv(w.outputs, rows),)](
         x, w.data.view(torch.int32), scales.scale, scales.zero,
         None if scales.groups is None else scales.groups.order, w.bias, out, w.outputs, inner // 8,
         BLOCK_N=rows, WORDS=_WORDS, GROUP=scales.block[1],

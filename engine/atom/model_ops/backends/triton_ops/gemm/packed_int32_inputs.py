@@ -20,11 +20,11 @@ _TOKENS = 8
 
 
 @triton.jit(do_not_specialize=["tokens"])
-def _word_inputs_kernel(
+def _packed_inputs_kernel(
     x_ptr, order_ptr, out_ptr, total_ptr, tokens, K, padded,
-    BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr, STRETCH: tl.constexpr, LARGER: tl.constexpr,
+    BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr, CHUNK: tl.constexpr, LARGER: tl.constexpr,
 ):  # fmt: skip
-    """x [T, K] → [T, padded] and of each STRETCH, a part of BLOCK_K, its sum. order_ptr: which
+    """x [T, K] → [T, padded] and of each CHUNK, a part of BLOCK_K, its sum. order_ptr: which
     input stands in each place, None where its own."""
     row = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
     real, row = (row < tokens)[:, None], row.to(tl.int64)[:, None]
@@ -43,24 +43,24 @@ def _word_inputs_kernel(
         tl.store(out_ptr + at, larger.to(dtype), mask=real)
     else:
         tl.store(out_ptr + at, x.to(dtype), mask=real)
-    totals = tl.sum(tl.reshape(x, (BLOCK_T, BLOCK_K // STRETCH, STRETCH)), axis=2)
-    stretch = first // STRETCH + tl.arange(0, BLOCK_K // STRETCH)[None, :]
-    tl.store(total_ptr + row * (padded // STRETCH) + stretch, totals, mask=real)
+    totals = tl.sum(tl.reshape(x, (BLOCK_T, BLOCK_K // CHUNK, CHUNK)), axis=2)
+    chunk = first // CHUNK + tl.arange(0, BLOCK_K // CHUNK)[None, :]
+    tl.store(total_ptr + row * (padded // CHUNK) + chunk, totals, mask=real)
 
 
-def word_inputs(
-    x: torch.Tensor, order: torch.Tensor | None, block_k: int, stretch: int, *, larger: bool
+def packed_inputs(
+    x: torch.Tensor, order: torch.Tensor | None, block_k: int, chunk: int, *, larger: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """x [T, in] contiguous → (the same in tiles of block_k inputs, 0 beyond the last; sums of each
-    `stretch` of them, float32). larger: bfloat16 is multiplied by 2^60."""
+    `chunk` of them, float32). larger: bfloat16 is multiplied by 2^60."""
     tokens, inner = x.shape
     tiles = triton.cdiv(inner, block_k)
     out = torch.empty((tokens, tiles * block_k), dtype=x.dtype, device=x.device)
-    totals = torch.empty((tokens, tiles * block_k // stretch), device=x.device)
+    totals = torch.empty((tokens, tiles * block_k // chunk), device=x.device)
     block_t = min(_TOKENS, triton.next_power_of_2(tokens))
-    _word_inputs_kernel[(triton.cdiv(tokens, block_t), tiles)](
+    _packed_inputs_kernel[(triton.cdiv(tokens, block_t), tiles)](
         x, order, out, totals, tokens, inner, tiles * block_k,
-        BLOCK_T=block_t, BLOCK_K=block_k, STRETCH=stretch,
+        BLOCK_T=block_t, BLOCK_K=block_k, CHUNK=chunk,
         LARGER=_LARGER if larger and x.dtype is torch.bfloat16 else 1.0, num_warps=1,
     )  # fmt: skip
     return out, totals

@@ -23,7 +23,7 @@ _MIN_TOKENS = 16
 MOST_SPLITS = 16
 # Tiles of the inner dimension that a slice has at least.
 LEAST_TILES = 4
-_STRETCH = 1024
+_CHUNK = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +99,8 @@ def store_part(
 
 
 @triton.jit(do_not_specialize=["total", "splits"])
-def _sum_kernel(parts_ptr, out_ptr, total, splits, STRETCH: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * STRETCH + tl.arange(0, STRETCH)
+def _sum_kernel(parts_ptr, out_ptr, total, splits, CHUNK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * CHUNK + tl.arange(0, CHUNK)
     inside = at < total
     acc = tl.load(parts_ptr + at, mask=inside, other=0.0)
     for part in range(1, splits):
@@ -113,7 +113,7 @@ def whole(parts: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if parts.dim() == 2:
         return parts
     out = torch.empty(parts.shape[1:], dtype=dtype, device=parts.device)
-    _sum_kernel[(triton.cdiv(out.numel(), _STRETCH),)](
-        parts, out, out.numel(), parts.shape[0], STRETCH=_STRETCH
+    _sum_kernel[(triton.cdiv(out.numel(), _CHUNK),)](
+        parts, out, out.numel(), parts.shape[0], CHUNK=_CHUNK
     )
     return out

@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from atom.model_ops.backends.triton_ops.compile.tuning import SplitConfig
+from atom.model_ops.backends.triton_ops.compile.tuning import SplitKConfig
 from atom.model_ops.backends.triton_ops.launch import next_power_of_2
 from atom.model_ops.backends.triton_ops.xcd_order import product_dies, product_tile
 from atom.model_ops.values import LinearWeight
@@ -33,7 +33,7 @@ def _product(w, x, acc, WEIGHTS_FIRST: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["tokens"])
-def _split_kernel(
+def _split_k_kernel(
     x_ptr, w_ptr, bias_ptr, parts_ptr, tokens, N, K, slice,
     BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     WEIGHTS_FIRST: tl.constexpr, GATED: tl.constexpr, HAS_BIAS: tl.constexpr, DIES: tl.constexpr,
@@ -77,7 +77,7 @@ def _split_kernel(
     tl.store(at, result.to(parts_ptr.dtype.element_ty), mask=real)
 
 
-def split_linear(x: torch.Tensor, w: LinearWeight, config: SplitConfig) -> torch.Tensor:
+def split_k_linear(x: torch.Tensor, w: LinearWeight, config: SplitKConfig) -> torch.Tensor:
     """x [T, in] contiguous, w [out, in] plain and contiguous, out and in multiples of the tile →
     [S, T, out] float32 whose sum over S is the product; [T, out] in x's dtype where S is 1."""
     tokens, outputs, split = x.shape[0], w.outputs, config.split_k
@@ -88,7 +88,7 @@ def split_linear(x: torch.Tensor, w: LinearWeight, config: SplitConfig) -> torch
     return parts
 
 
-def gated_linear(x: torch.Tensor, w: LinearWeight, config: SplitConfig) -> torch.Tensor:
+def gated_linear(x: torch.Tensor, w: LinearWeight, config: SplitKConfig) -> torch.Tensor:
     """x [T, in], w [2·I, in] contiguous, I and in multiples of the tile, one slice → [T, I]:
     silu(gate) · up."""
     assert config.split_k == 1, "an activation needs the complete product"
@@ -99,13 +99,13 @@ def gated_linear(x: torch.Tensor, w: LinearWeight, config: SplitConfig) -> torch
 
 
 def _launch(
-    x: torch.Tensor, w: LinearWeight, out: torch.Tensor, config: SplitConfig, *, gated: bool
+    x: torch.Tensor, w: LinearWeight, out: torch.Tensor, config: SplitKConfig, *, gated: bool
 ) -> None:
     tokens, inner = x.shape
     outputs, split = out.shape[-1], config.split_k
     block_t = max(_MIN_TOKENS, min(config.block_t, next_power_of_2(tokens)))
     token_tiles = triton.cdiv(tokens, block_t)
-    _split_kernel[(token_tiles, outputs // config.block_n, split)](
+    _split_k_kernel[(token_tiles, outputs // config.block_n, split)](
         x, w.data, w.bias, out,
         tokens, outputs, inner, inner // split,
         BLOCK_T=block_t, BLOCK_N=config.block_n, BLOCK_K=config.block_k,

@@ -16,29 +16,29 @@ import triton
 import triton.language as tl
 
 from atom.model_ops.backends.triton_ops.gemm.quantised_tiles import scale_constants
-from atom.model_ops.backends.triton_ops.gemm.w8a16_rows import LANE, WAVE, code_rows, unrolled
+from atom.model_ops.backends.triton_ops.gemm.w8a16_rows import LANE, WAVE, unrolled, w8a16_rows
 from atom.model_ops.backends.triton_ops.launch import compute_units, next_power_of_2
 from atom.model_ops.values import LinearWeight, NormWeight, Stream, WeightFormat
 
 _ROWS, _MOST_WARPS = 8, 4  # of a program, at most
 # Of gates, and as many of ups: one warp, which waits for no other.
-_GATED_ROWS, _GATED_WARPS, _GATED_TURNS = 4, 1, 2
+_W13_ROWS, _GATED_WARPS, _GATED_TURNS = 4, 1, 2
 # Programs of a multiprocessor that are wanted before one takes more rows.
 _PROGRAMS = 4
 
 
 @triton.jit
-def _code_linear_kernel(
+def _w8a16_gemv_kernel(
     x_ptr, residual_ptr, norm_ptr, w_ptr, scale_ptr, bias_ptr, out_ptr, residual_out_ptr, eps,
     N: tl.constexpr, K: tl.constexpr, GATED: tl.constexpr, ROWS: tl.constexpr,
     BLOCK_K: tl.constexpr, UNROLL: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """x [K], W [N, K], or of gates and ups [2 · N, K] → [N]. UNROLL, TALL, WIDE: as code_rows'."""
+    """x [K], W [N, K], or of gates and ups [2 · N, K] → [N]. UNROLL, TALL, WIDE: as w8a16_rows'."""
     dtype = out_ptr.dtype.element_ty
     PARTS: tl.constexpr = 2 if GATED else 1
     first = tl.program_id(0) * ROWS
     n = first + tl.arange(0, ROWS)
-    sums = code_rows(
+    sums = w8a16_rows(
         x_ptr, w_ptr, scale_ptr, first, N, K, PARTS, ROWS, BLOCK_K, UNROLL, TALL, WIDE,
         residual_ptr, norm_ptr, residual_out_ptr, eps,
     )  # fmt: skip
@@ -56,7 +56,7 @@ def _code_linear_kernel(
 
 
 @dataclass(frozen=True, slots=True)
-class CodeTile:
+class W8A16Tile:
     """rows: of a program, of gates and ups each; block: inputs of a turn; unroll: turns at once."""
 
     rows: int
@@ -65,16 +65,16 @@ class CodeTile:
     unroll: int
 
 
-def code_tile(w: LinearWeight, *, normed: bool, gated: bool) -> CodeTile:
+def w8a16_tile(w: LinearWeight, *, normed: bool, gated: bool) -> W8A16Tile:
     """normed: a program norms the token, which more rows share."""
     rows, wave, outputs = _ROWS, WAVE * LANE.value, w.outputs
     if gated:
-        return CodeTile(_GATED_ROWS, _GATED_WARPS * wave, _GATED_WARPS, _GATED_TURNS)
+        return W8A16Tile(_W13_ROWS, _GATED_WARPS * wave, _GATED_WARPS, _GATED_TURNS)
     while rows > 4 and not normed and outputs < rows * _PROGRAMS * compute_units(w.data.device):
         rows //= 2
     warps = max(1, min(_MOST_WARPS, next_power_of_2(w.inputs) // wave))
     turns = 1 if normed else unrolled(w.inputs, warps * wave)
-    return CodeTile(rows, warps * wave, warps, turns)
+    return W8A16Tile(rows, warps * wave, warps, turns)
 
 
 def takes(w: LinearWeight, *, gated: bool) -> bool:
@@ -88,23 +88,23 @@ def takes(w: LinearWeight, *, gated: bool) -> bool:
     return tall % _ROWS == 0 and apart % _ROWS == 0 and wide % LANE.value == 0
 
 
-def code_linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
+def w8a16_linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
     """x [1, in] contiguous, w that `takes` → [1, out]."""
-    return norm_code_linear(Stream(x), None, w, gated=False)[0]
+    return norm_w8a16_linear(Stream(x), None, w, gated=False)[0]
 
 
-def norm_code_linear(
+def norm_w8a16_linear(
     stream: Stream, norm: NormWeight | None, w: LinearWeight, *, gated: bool
 ) -> tuple[torch.Tensor, Stream]:
     """The stream [1, in], no parts, w that `takes` (gated: gate's rows, then up's) → ([1, out], or
     half of it; the settled stream). norm: None of what is normed already."""
     residual, pending, scales = stream.residual, stream.pending, w.scales
     assert scales is not None
-    tile, constants = code_tile(w, normed=norm is not None, gated=gated), scale_constants(w)
+    tile, constants = w8a16_tile(w, normed=norm is not None, gated=gated), scale_constants(w)
     outputs = w.outputs // 2 if gated else w.outputs
     out = torch.empty((1, outputs), dtype=residual.dtype, device=residual.device)
     settled = None if pending is None else torch.empty_like(residual)
-    _code_linear_kernel[(triton.cdiv(outputs, tile.rows),)](
+    _w8a16_gemv_kernel[(triton.cdiv(outputs, tile.rows),)](
         residual if pending is None else pending, None if pending is None else residual,
         norm and norm.weight, w.data, scales.scale, w.bias, out, settled,
         0.0 if norm is None else norm.eps,

@@ -83,7 +83,7 @@ def _quads(x):
 
 
 @triton.jit
-def code_rows(
+def w8a16_rows(
     x_ptr, w_ptr, scale_ptr, first, PART: tl.constexpr, K: tl.constexpr, PARTS: tl.constexpr,
     ROWS: tl.constexpr, BLOCK_K: tl.constexpr, UNROLL: tl.constexpr, TALL: tl.constexpr,
     WIDE: tl.constexpr, residual_ptr=None, norm_ptr=None, residual_out_ptr=None, eps=0.0,

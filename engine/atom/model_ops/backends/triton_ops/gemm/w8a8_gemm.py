@@ -22,7 +22,7 @@ from atom.model_ops.backends.triton_ops.quantise_activations import (
     fp8_limit,
     quantise_groups,
     quantise_rows,
-    scaled_codes,
+    quantise_tile,
 )
 from atom.model_ops.backends.triton_ops.xcd_order import product_tile
 from atom.model_ops.values import LinearWeight, WeightFormat
@@ -56,7 +56,7 @@ def _fp8_kernel(
         w = tl.load(w_rows + at, mask=rows[:, None] & (at < K), other=0.0)
         x = tl.load(x_rows + at, mask=real[:, None] & (at < K), other=0.0)
         if QUANTISES:
-            x, x_scale = scaled_codes(x.to(tl.float32), LIMIT, w_ptr.dtype.element_ty)
+            x, x_scale = quantise_tile(x.to(tl.float32), LIMIT, w_ptr.dtype.element_ty)
         else:
             x_scale = tl.load(x_scale_ptr + t * groups + k // BLOCK_K, mask=real, other=0.0)
         product = tl.dot(x, tl.trans(w)) * x_scale[:, None]
@@ -94,7 +94,7 @@ def _int8_kernel(
     store_part(result, bias_ptr, parts_ptr, t, n, tokens, N, part, HAS_BIAS)
 
 
-def scaled_linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
+def w8a8_linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
     """x [T, in] contiguous, w of FP8, FP8_BLOCKS or INT8 → [T, out], or float32 parts of it
     [splits, T, out]."""
     assert w.scales is not None

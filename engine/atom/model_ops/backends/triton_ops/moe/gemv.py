@@ -24,11 +24,11 @@ import triton.language as tl
 
 from atom.model_ops.backends.triton_ops.activation import gated, gating
 from atom.model_ops.backends.triton_ops.gemm.quantised_tiles import scale_constants
-from atom.model_ops.backends.triton_ops.gemm.w8a16_rows import LANE, WAVE, code_rows, unrolled
+from atom.model_ops.backends.triton_ops.gemm.w8a16_rows import LANE, WAVE, unrolled, w8a16_rows
 from atom.model_ops.backends.triton_ops.launch import compute_units, next_power_of_2
-from atom.model_ops.backends.triton_ops.moe.gemv_rows import fp4_gates_and_ups, plain_rows
-from atom.model_ops.backends.triton_ops.moe.gemv_w2 import weighed_sums
-from atom.model_ops.backends.triton_ops.moe.gemv_w2_8bit import code_downs
+from atom.model_ops.backends.triton_ops.moe.gemv_rows import mxfp4_w13_rows, plain_rows
+from atom.model_ops.backends.triton_ops.moe.gemv_w2 import w2_rows
+from atom.model_ops.backends.triton_ops.moe.gemv_w2_8bit import w2_rows_8bit
 from atom.model_ops.backends.triton_ops.moe.topk_keys import (
     choice_keys,
     expert_of,
@@ -36,7 +36,7 @@ from atom.model_ops.backends.triton_ops.moe.topk_keys import (
     nth_choice,
 )
 from atom.model_ops.backends.triton_ops.mxfp4_layout import exponents_of
-from atom.model_ops.quantised.octets import OCTET
+from atom.model_ops.quantised.mxfp4_interleaved import ROWS_TOGETHER
 from atom.model_ops.routing import Routed, Routing, Scoring
 from atom.model_ops.values import (
     EIGHT_BITS,
@@ -49,12 +49,12 @@ from atom.model_ops.values import (
 
 # Of a multiprocessor, so that memory never waits for one of them.
 _PROGRAMS = 2
-_GATED_ROWS = 16  # of gates, and as many of ups, at most
-_DOWN_ROWS = 4
-_FP4_DOWN_ROWS = 8  # of a quarter of the bytes each
+_W13_ROWS = 16  # of gates, and as many of ups, at most
+_W2_ROWS = 4
+_MXFP4_W2_ROWS = 8  # of a quarter of the bytes each
 # Of codes of eight bits, gates and ups of one warp; half as many downs where more than two turns
 # are read at once.
-_CODE_ROWS, _CODE_DOWN_ROWS = 4, 4
+_W13_ROWS_8BIT, _W2_ROWS_8BIT = 4, 4
 # Of gates and ups: so many that a multiprocessor is busy with them without turns at once.
 _MANY_PROGRAMS = 16
 # Experts that programs choose among themselves.
@@ -63,13 +63,13 @@ _CHOSEN_AMONG = 256
 
 @triton.jit
 def _write_choice(
-    logits_ptr, router_bias_ptr, correction_ptr, chosen_ptr, weights_ptr,
+    logits_ptr, router_bias_ptr, score_bias_ptr, chosen_ptr, weights_ptr,
     EXPERTS: tl.constexpr, PADDED: tl.constexpr, TOP_K: tl.constexpr, TOP_K_PADDED: tl.constexpr,
     SIGMOID: tl.constexpr, RENORMALIZE: tl.constexpr, SCALE: tl.constexpr, WEIGHED: tl.constexpr,
 ):  # fmt: skip
     """WEIGHED: results are not, since inputs were."""
     scores = expert_scores(logits_ptr, router_bias_ptr, EXPERTS, PADDED, SIGMOID)
-    keys = choice_keys(scores, correction_ptr, EXPERTS, PADDED)
+    keys = choice_keys(scores, score_bias_ptr, EXPERTS, PADDED)
     choice = tl.arange(0, TOP_K_PADDED)
     ids = tl.zeros([TOP_K_PADDED], tl.int32)
     weights = tl.zeros([TOP_K_PADDED], tl.float32)
@@ -113,20 +113,20 @@ def _scales_of(N: tl.constexpr, K: tl.constexpr, TALL: tl.constexpr, WIDE: tl.co
 
 
 @triton.jit
-def _few_gated_kernel(
-    x_ptr, logits_ptr, router_bias_ptr, correction_ptr, chosen_ptr, weights_ptr,
+def _w13_kernel(
+    x_ptr, logits_ptr, router_bias_ptr, score_bias_ptr, chosen_ptr, weights_ptr,
     w_ptr, scale_ptr, bias_ptr, shared_ptr, shared_scale_ptr, shared_bias_ptr, out_ptr,
     K: tl.constexpr, N: tl.constexpr, SHARED: tl.constexpr, CHOOSES: tl.constexpr,
     EXPERTS: tl.constexpr, PADDED: tl.constexpr, TOP_K: tl.constexpr, TOP_K_PADDED: tl.constexpr,
     SIGMOID: tl.constexpr, RENORMALIZE: tl.constexpr, SCALE: tl.constexpr, WEIGHED: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK_K: tl.constexpr, FP4: tl.constexpr, OCTETS: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK_K: tl.constexpr, FP4: tl.constexpr, INTERLEAVED: tl.constexpr,
     PLANES: tl.constexpr, UNROLL: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
     KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
     """x [T, K], W [E, 2·N, K], a shared expert's [2·SHARED, K] → [T, TOP_K · N + SHARED]. Program 0
     of a token writes down what it CHOOSES. WEIGHED: products are, and not those of downs. FP4:
-    BLOCK_K is of words, and rows lie in OCTETS or one by one. UNROLL, TALL, WIDE: of codes of eight
-    bits (code_rows); TALL 0: there are none."""
+    BLOCK_K is of words, and rows lie by eight (INTERLEAVED) or one by one. UNROLL, TALL, WIDE: of
+    8-bit weights (w8a16_rows); TALL 0: there are none."""
     TILES: tl.constexpr = (N + ROWS - 1) // ROWS
     token = tl.program_id(1).to(tl.int64)
     program = tl.program_id(0) - 1
@@ -138,7 +138,7 @@ def _few_gated_kernel(
     if program < 0:
         if CHOOSES:
             _write_choice(
-                logits_ptr, router_bias_ptr, correction_ptr, chosen_ptr,
+                logits_ptr, router_bias_ptr, score_bias_ptr, chosen_ptr,
                 weights_ptr + token * TOP_K, EXPERTS, PADDED, TOP_K, TOP_K_PADDED, SIGMOID,
                 RENORMALIZE, SCALE, WEIGHED,
             )  # fmt: skip
@@ -146,20 +146,20 @@ def _few_gated_kernel(
         number = program // TILES
         if CHOOSES:
             scores = expert_scores(logits_ptr, router_bias_ptr, EXPERTS, PADDED, SIGMOID)
-            keys = choice_keys(scores, correction_ptr, EXPERTS, PADDED)
+            keys = choice_keys(scores, score_bias_ptr, EXPERTS, PADDED)
             expert = nth_choice(keys, number, PADDED)
         else:
             expert = tl.load(chosen_ptr + number)
         own = expert.to(tl.int64) * (2 * N)
         first = program % TILES * ROWS
         if FP4:
-            sums = fp4_gates_and_ups(
-                x_ptr, w_ptr + own * (K // 8), scale_ptr + own * exponents_of(K, OCTETS), first, K,
-                N, ROWS, BLOCK_K, OCTETS,
+            sums = mxfp4_w13_rows(
+                x_ptr, w_ptr + own * (K // 8), scale_ptr + own * exponents_of(K, INTERLEAVED),
+                first, K, N, ROWS, BLOCK_K, INTERLEAVED,
             )  # fmt: skip
         elif TALL:
             scales = scale_ptr + expert.to(tl.int64) * _scales_of(2 * N, K, TALL, WIDE)
-            sums = code_rows(
+            sums = w8a16_rows(
                 x_ptr, w_ptr + own * K, scales, first, N, K, 2, ROWS, BLOCK_K, UNROLL, TALL, WIDE
             )
             sums = tl.reshape(sums, (2 * ROWS,))
@@ -183,7 +183,7 @@ def _few_gated_kernel(
             n = first + row % ROWS
             rows, known = row // ROWS * SHARED + n, n < SHARED
             if TALL:
-                sums = code_rows(
+                sums = w8a16_rows(
                     x_ptr, shared_ptr, shared_scale_ptr, first, SHARED, K, 2, ROWS, BLOCK_K, UNROLL,
                     TALL, WIDE,
                 )  # fmt: skip
@@ -197,17 +197,17 @@ def _few_gated_kernel(
 
 
 @triton.jit
-def _few_downs_kernel(
+def _w2_kernel(
     x_ptr, chosen_ptr, weights_ptr, w_ptr, scale_ptr, bias_ptr, shared_ptr, shared_scale_ptr,
     shared_bias_ptr, out_ptr, K: tl.constexpr, N: tl.constexpr, SHARED: tl.constexpr,
     TOP_K: tl.constexpr, TOP_K_PADDED: tl.constexpr,
     ROWS: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_SHARED: tl.constexpr, FP4: tl.constexpr,
-    OCTETS: tl.constexpr, UNROLL: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
+    INTERLEAVED: tl.constexpr, UNROLL: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
     ALIGNED: tl.constexpr,
 ):  # fmt: skip
     """x [T, TOP_K · K + SHARED], W [E, N, K], a shared expert's [N, SHARED] → [T, N]. A tile has
-    BLOCK_K inputs (FP4: words) of every expert, side by side. OCTETS, UNROLL, TALL, WIDE: as
-    _few_gated_kernel's."""
+    BLOCK_K inputs (FP4: words) of every expert, side by side. INTERLEAVED, UNROLL, TALL, WIDE: as
+    _w13_kernel's."""
     token = tl.program_id(1).to(tl.int64)
     n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     known = (n < N)[:, None]
@@ -215,14 +215,14 @@ def _few_downs_kernel(
     chosen_ptr += token * TOP_K
     weights_ptr += token * TOP_K
     if TALL:
-        total = code_downs(
+        total = w2_rows_8bit(
             x_ptr, chosen_ptr, weights_ptr, w_ptr, scale_ptr, tl.program_id(0) * ROWS, N, K,
             TOP_K, TOP_K_PADDED, ROWS, BLOCK_K, UNROLL, TALL, WIDE, ALIGNED,
         )  # fmt: skip
     else:
-        total = weighed_sums(
+        total = w2_rows(
             x_ptr, chosen_ptr, weights_ptr, w_ptr, scale_ptr, n, known, N, K, TOP_K, TOP_K_PADDED,
-            ROWS, BLOCK_K, FP4, OCTETS, ALIGNED,
+            ROWS, BLOCK_K, FP4, INTERLEAVED, ALIGNED,
         )  # fmt: skip
     if bias_ptr is not None:
         for choice in tl.static_range(TOP_K):
@@ -233,7 +233,7 @@ def _few_downs_kernel(
     if SHARED:
         beside = x_ptr + TOP_K * K
         if TALL:
-            shared = code_rows(
+            shared = w8a16_rows(
                 beside, shared_ptr, shared_scale_ptr, tl.program_id(0) * ROWS, N, SHARED, 1, ROWS,
                 BLOCK_SHARED, UNROLL, TALL, WIDE,
             )  # fmt: skip
@@ -269,22 +269,22 @@ def multiplies(w: MoEWeight) -> bool:
         return w.shared is None
     if len(formats) > 1 or not formats <= {WeightFormat.PLAIN, *EIGHT_BITS}:
         return False
-    alike = all(_code_constants(pair[0]) == _code_constants(pair[-1]) for pair in pairs)
+    alike = all(_scales_8bit(pair[0]) == _scales_8bit(pair[-1]) for pair in pairs)
     return alike and all(_shares(each) for pair in pairs for each in pair)
 
 
 def _shares(w: LinearWeight) -> bool:
     """Whether a program's rows of codes share their scales, gates' and ups' apart, and a lane's
     inputs do; nothing of what has a scale per output or none."""
-    constants = _code_constants(w)
+    constants = _scales_8bit(w)
     tall, wide = constants["TALL"], constants["WIDE"]
     if not wide:
         return True
-    most = max(_CODE_ROWS, _CODE_DOWN_ROWS)
+    most = max(_W13_ROWS_8BIT, _W2_ROWS_8BIT)
     return tall % most == 0 and w.outputs // 2 % most == 0 and wide % LANE.value == 0
 
 
-def _code_constants(w: LinearWeight) -> dict[str, int]:
+def _scales_8bit(w: LinearWeight) -> dict[str, int]:
     """A kernel's TALL and WIDE: 0 of what is not in codes of eight bits."""
     if w.format not in EIGHT_BITS:
         return {"TALL": 0, "WIDE": 0}
@@ -303,7 +303,7 @@ def chooses(routing: Routing, experts: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class FewTile:
+class GemvTile:
     """rows: of a matrix a program, of gates and ups each; block: inputs of a tile, or words; of
     downs, of all of a token's experts together; unroll: turns at once, of codes of eight bits."""
 
@@ -313,33 +313,33 @@ class FewTile:
     unroll: int = 1
 
 
-def gated_tile(w: MoEWeight, tokens: int, element_bytes: int) -> FewTile:
+def w13_tile(w: MoEWeight, tokens: int, element_bytes: int) -> GemvTile:
     """As many rows as leave programs enough: each makes its choice again."""
     outputs = w.routing.top_k * w.experts.down.inputs
     outputs += 0 if w.shared is None else w.shared.down.inputs
     if w.experts.gate_up.format in EIGHT_BITS:
-        block, rows = WAVE * LANE.value, _rows(_CODE_ROWS, w, tokens * outputs)
+        block, rows = WAVE * LANE.value, _rows(_W13_ROWS_8BIT, w, tokens * outputs)
         units = compute_units(w.experts.gate_up.data.device)
         few = tokens * outputs < rows * _MANY_PROGRAMS * units
         turns = unrolled(w.experts.gate_up.inputs, block) if few else 1
-        return FewTile(rows, block, num_warps=1, unroll=turns)
-    rows = _rows(_GATED_ROWS, w, tokens * outputs)
-    if _is_in_octets(w.experts.gate_up):
-        rows = max(OCTET, rows)
+        return GemvTile(rows, block, num_warps=1, unroll=turns)
+    rows = _rows(_W13_ROWS, w, tokens * outputs)
+    if _is_interleaved(w.experts.gate_up):
+        rows = max(ROWS_TOGETHER, rows)
     block = 64 if _is_fp4(w.experts.gate_up) else 512 // element_bytes
-    return FewTile(rows, block)
+    return GemvTile(rows, block)
 
 
-def down_tile(w: MoEWeight, tokens: int, element_bytes: int) -> FewTile:
+def w2_tile(w: MoEWeight, tokens: int, element_bytes: int) -> GemvTile:
     down, turns = w.experts.down, 1
-    most, block = _DOWN_ROWS, 2048 // element_bytes
+    most, block = _W2_ROWS, 2048 // element_bytes
     if _is_fp4(down):
-        most, block = _FP4_DOWN_ROWS, 512
+        most, block = _MXFP4_W2_ROWS, 512
     elif down.format in EIGHT_BITS:
-        most, block = _CODE_DOWN_ROWS, 4 * WAVE * LANE.value
+        most, block = _W2_ROWS_8BIT, 4 * WAVE * LANE.value
         turns = unrolled(down.inputs, _of_expert(block, w))
         most = most // 2 if turns > 2 else most
-    return FewTile(_rows(most, w, tokens * down.outputs), block, unroll=turns)
+    return GemvTile(_rows(most, w, tokens * down.outputs), block, unroll=turns)
 
 
 def _of_expert(block: int, w: MoEWeight) -> int:
@@ -354,18 +354,18 @@ def _rows(most: int, w: MoEWeight, outputs: int) -> int:
     return most
 
 
-def few_experts(
+def moe_gemv(
     x: torch.Tensor, logits: torch.Tensor, w: MoEWeight, routed: Routed | None
 ) -> torch.Tensor:
     """The sum of what each token's experts, and a shared one, make of it: x [T, H], in planes of
     the experts' format; logits [1, T, E], which decide unless it is decided → [T, H]."""
     tokens, size = x.shape[0], x.element_size()
-    active, routed = gates_and_ups(x, logits, w, routed, gated_tile(w, tokens, size))
-    return downs(active, w, routed, down_tile(w, tokens, size))
+    active, routed = w13_gemv(x, logits, w, routed, w13_tile(w, tokens, size))
+    return downs(active, w, routed, w2_tile(w, tokens, size))
 
 
-def gates_and_ups(
-    x: torch.Tensor, logits: torch.Tensor, w: MoEWeight, routed: Routed | None, tile: FewTile
+def w13_gemv(
+    x: torch.Tensor, logits: torch.Tensor, w: MoEWeight, routed: Routed | None, tile: GemvTile
 ) -> tuple[torch.Tensor, Routed]:
     """What the activation makes of them [T, k · I + S], a shared expert's last; and the choice."""
     tokens, top_k, decides = x.shape[0], w.routing.top_k, routed is None
@@ -377,7 +377,7 @@ def gates_and_ups(
     out = torch.empty((tokens, top_k * inner + shared), dtype=x.dtype, device=x.device)
     tiles = top_k * triton.cdiv(inner, tile.rows) + triton.cdiv(shared, tile.rows)
     own = w.shared and w.shared.gate_up
-    _few_gated_kernel[(1 + tiles, tokens)](
+    _w13_kernel[(1 + tiles, tokens)](
         x, logits, w.router.matrix.bias, w.router.correction, routed.ids, routed.weights,
         _words(stack), stack.scales and stack.scales.scale, stack.bias,
         own and own.data, own and own.scales and own.scales.scale, own and own.bias, out,
@@ -385,30 +385,30 @@ def gates_and_ups(
         EXPERTS=experts, PADDED=next_power_of_2(experts), TOP_K=top_k,
         TOP_K_PADDED=next_power_of_2(top_k), SIGMOID=routing.scoring is Scoring.SIGMOID,
         RENORMALIZE=routing.renormalize, SCALE=routing.scale, WEIGHED=w.experts.weighs_inputs,
-        ROWS=tile.rows, BLOCK_K=tile.block, FP4=_is_fp4(stack), OCTETS=_is_in_octets(stack),
-        PLANES=planes_of(w.experts), UNROLL=tile.unroll, **_code_constants(stack),
+        ROWS=tile.rows, BLOCK_K=tile.block, FP4=_is_fp4(stack), INTERLEAVED=_is_interleaved(stack),
+        PLANES=planes_of(w.experts), UNROLL=tile.unroll, **_scales_8bit(stack),
         **gating(w.experts.activation), num_warps=tile.num_warps,
     )  # fmt: skip
     return out, routed
 
 
-def downs(x: torch.Tensor, w: MoEWeight, routed: Routed, tile: FewTile) -> torch.Tensor:
-    """The weighed sum [T, H] of what `gates_and_ups` gave."""
+def downs(x: torch.Tensor, w: MoEWeight, routed: Routed, tile: GemvTile) -> torch.Tensor:
+    """The weighed sum [T, H] of what `w13_gemv` gave."""
     tokens, top_k = routed.ids.shape
     stack = w.experts.down
-    is_fp4, in_octets = _is_fp4(stack), _is_in_octets(stack)
+    is_fp4, interleaved = _is_fp4(stack), _is_interleaved(stack)
     inner, hidden, chosen = stack.inputs, stack.outputs, next_power_of_2(top_k)
     out = torch.empty((tokens, hidden), dtype=x.dtype, device=x.device)
     own = w.shared and w.shared.down
     width = inner // 8 if is_fp4 else inner
-    _few_downs_kernel[(triton.cdiv(hidden, tile.rows), tokens)](
+    _w2_kernel[(triton.cdiv(hidden, tile.rows), tokens)](
         x, routed.ids, routed.weights, _words(stack), stack.scales and stack.scales.scale,
         stack.bias, own and own.data, own and own.scales and own.scales.scale, own and own.bias,
         out,
         K=inner, N=hidden, SHARED=x.shape[1] - top_k * inner, TOP_K=top_k, TOP_K_PADDED=chosen,
         ROWS=tile.rows, BLOCK_K=_of_expert(tile.block, w), BLOCK_SHARED=tile.block, FP4=is_fp4,
-        OCTETS=in_octets, UNROLL=tile.unroll, **_code_constants(stack),
-        ALIGNED=min(8 if in_octets else 16, width & -width),
+        INTERLEAVED=interleaved, UNROLL=tile.unroll, **_scales_8bit(stack),
+        ALIGNED=min(8 if interleaved else 16, width & -width),
         num_warps=tile.num_warps,
     )  # fmt: skip
     return out
@@ -418,8 +418,8 @@ def _is_fp4(w: LinearWeight) -> bool:
     return w.format in FP4_FORMATS
 
 
-def _is_in_octets(w: LinearWeight) -> bool:
-    return w.format is WeightFormat.MXFP4_OCTETS
+def _is_interleaved(w: LinearWeight) -> bool:
+    return w.format is WeightFormat.MXFP4_INTERLEAVED
 
 
 def _words(w: LinearWeight) -> torch.Tensor:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from atom.model_ops.backends.triton_ops.gemm.packed_int32 import fp4_shifted
+from atom.model_ops.backends.triton_ops.gemm.packed_int32 import mxfp4_shifted
 from atom.model_ops.backends.triton_ops.mxfp4_layout import exponents_of
 
 
@@ -35,23 +35,24 @@ def plain_rows(
 
 
 @triton.jit
-def fp4_gates_and_ups(
+def mxfp4_w13_rows(
     x_ptr, w_ptr, scale_ptr, first, K: tl.constexpr, N: tl.constexpr, ROWS: tl.constexpr,
-    WORDS: tl.constexpr, OCTETS: tl.constexpr,
+    WORDS: tl.constexpr, INTERLEAVED: tl.constexpr,
 ):  # fmt: skip
     """x [K] in planes, rows first .. first + ROWS - 1 of gates and of ups, W [2 · N, K] in MXFP4 →
     [2 · ROWS] float32, gates' first. w_ptr: of words [.., K / 8], scale_ptr [.., K / 32]; WORDS: of
-    a tile; OCTETS: whether rows lie by eight, of which ROWS is a multiple then."""
-    # A line is a row, or an octet, whose lanes are what lies side by side: a run of its eight rows.
-    ABREAST: tl.constexpr = 8 if OCTETS else 1
+    a tile; INTERLEAVED: whether rows lie by eight, of which ROWS is a multiple then."""
+    # A line is a row, or eight interleaved rows, whose lanes are what lies side by side: a run of
+    # each of the eight.
+    ABREAST: tl.constexpr = 8 if INTERLEAVED else 1
     LINES: tl.constexpr = ROWS // ABREAST
     LANES: tl.constexpr = WORDS * ABREAST
     WIDTH: tl.constexpr = K // 8 * ABREAST
     RUNS: tl.constexpr = K // 128
-    WHOLE: tl.constexpr = RUNS * 128 if OCTETS else WIDTH
-    HIGH: tl.constexpr = exponents_of(K, OCTETS) * ABREAST
+    WHOLE: tl.constexpr = RUNS * 128 if INTERLEAVED else WIDTH
+    HIGH: tl.constexpr = exponents_of(K, INTERLEAVED) * ABREAST
     line, lane, group = tl.arange(0, 2 * LINES), tl.arange(0, LANES), tl.arange(0, LANES // 4)
-    if OCTETS:
+    if INTERLEAVED:
         word = lane // 128 * 16 + lane % 16
         of_group = group // 64 * 64 + group // 4 % 8 * 8 + group // 32 % 2 * 4 + group % 4
     else:
@@ -75,37 +76,37 @@ def fp4_gates_and_ups(
         further = known & (group < rest // 4)[None, :]
         scales_ahead = tl.load(scale_at + (start + LANES) // 4, mask=further, other=0)
         x_at = x_ptr + start // ABREAST + word
-        sums = fp4_words(words, x_at, lane < WHOLE - start, K // 8)
+        sums = mxfp4_dot(words, x_at, lane < WHOLE - start, K // 8)
         sums = tl.sum(tl.reshape(sums, (2 * LINES, LANES // 4, 4)), axis=2)
-        acc += sums * fp4_scale(scales)
-    if OCTETS:  # four groups of a row, then those of the next
+        acc += sums * mxfp4_scale(scales)
+    if INTERLEAVED:  # four groups of a row, then those of the next
         acc = tl.sum(tl.reshape(acc, (2 * LINES, LANES // 128, 8, 4)), axis=3)
     sums = tl.sum(acc, axis=1)
     if WHOLE < WIDTH:
-        pairs = fp4_words(last, x_ptr + RUNS * 16 + half % 8, half < 64, K // 8)
-        pairs = tl.sum(tl.reshape(pairs, (2 * LINES, 16, 4)), axis=2) * fp4_scale(scales_last)
+        pairs = mxfp4_dot(last, x_ptr + RUNS * 16 + half % 8, half < 64, K // 8)
+        pairs = tl.sum(tl.reshape(pairs, (2 * LINES, 16, 4)), axis=2) * mxfp4_scale(scales_last)
         sums += tl.sum(tl.reshape(pairs, (2 * LINES, 8, 2)), axis=2)
-    return tl.reshape(sums, (2 * ROWS,)) * FP4_REST
+    return tl.reshape(sums, (2 * ROWS,)) * MXFP4_REST
 
 
 # What sums over codes lack: 2^126 of the codes, less what the token was made larger.
-FP4_REST: tl.constexpr = tl.constexpr(2.0**26)
+MXFP4_REST: tl.constexpr = tl.constexpr(2.0**26)
 _LARGER: tl.constexpr = tl.constexpr(2.0**100)
 
 
 @triton.jit
-def fp4_scale(exponents):
+def mxfp4_scale(exponents):
     return (exponents.to(tl.int32) << 23).to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def fp4_words(words, x_at, inside, PLANE: tl.constexpr):
+def mxfp4_dot(words, x_at, inside, PLANE: tl.constexpr):
     """words int32 [ROWS, W], x_at pointers [W] to plane 0 → of each word the sum of its eight
     products, [ROWS, W] float32, without scales."""
     sums = tl.zeros(words.shape, tl.float32)
     for i in tl.static_range(4):
         # Nibbles i and i + 4 as bfloat16, in the word's two halves.
-        sign, size = fp4_shifted(words, i)
+        sign, size = mxfp4_shifted(words, i)
         pair = (sign & -2147450880) | (size & 0x01C001C0)
         low = tl.load(x_at + i * PLANE, mask=inside, other=0.0).to(tl.float32) * _LARGER
         high = tl.load(x_at + (i + 4) * PLANE, mask=inside, other=0.0).to(tl.float32) * _LARGER

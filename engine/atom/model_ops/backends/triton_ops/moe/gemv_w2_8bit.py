@@ -14,14 +14,14 @@ from atom.model_ops.backends.triton_ops.gemm.w8a16_rows import LANE, lane_inputs
 
 
 @triton.jit
-def code_downs(
+def w2_rows_8bit(
     x_ptr, chosen_ptr, weights_ptr, w_ptr, scale_ptr, first, N: tl.constexpr, K: tl.constexpr,
     TOP_K: tl.constexpr, TOP_K_PADDED: tl.constexpr, ROWS: tl.constexpr, BLOCK_K: tl.constexpr,
     UNROLL: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
     """Multiply one token's x [TOP_K, K] with its experts' rows from `first` on, of W [E, N, K] →
     their weighed sum [ROWS] float32. A tile has BLOCK_K inputs of every expert. UNROLL, TALL, WIDE:
-    as code_rows'; ALIGNED: what divides K."""
+    as w8a16_rows'; ALIGNED: what divides K."""
     LANES: tl.constexpr = BLOCK_K // LANE  # of an expert
     COLUMNS: tl.constexpr = (K + WIDE - 1) // WIDE if WIDE else 1
     n, lane = first + tl.arange(0, ROWS), tl.arange(0, TOP_K_PADDED * LANES)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from atom.model_ops.backends.triton_ops.nvidia.tma_tiles import activations_tile, matrix_tile
+from atom.model_ops.backends.triton_ops.nvidia.tma_tiles import load_activations, load_weights
 from atom.model_ops.backends.triton_ops.w13_tiles import as_columns, as_rows, of_columns, of_rows
 
 # Rows of a matrix that are the tall side at least.
@@ -33,7 +33,7 @@ def _scaled(product, x_scales, w_scales, WEIGHTS_FIRST: tl.constexpr, ONE: tl.co
 
 @triton.jit
 def multiply_fp8(
-    rows, real, n, x_ptr, x_scale_ptr, w_ptr, scale_ptr, x_tiles, w_tiles, first, tile, expert,
+    rows, real, n, x_ptr, x_scale_ptr, w_ptr, scale_ptr, x_desc, w_desc, first, tile, expert,
     K: tl.constexpr, N: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GATED: tl.constexpr,
     TALL: tl.constexpr, WIDE: tl.constexpr, HIP: tl.constexpr,
@@ -60,8 +60,8 @@ def multiply_fp8(
         acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     up = acc
     for k in range(0, K, BLOCK_K):
-        x = activations_tile(x_tiles, x_rows, real, first, k, K, BLOCK_K)
-        w = matrix_tile(w_tiles, w_rows, expert, tile, k, K, BLOCK_K)
+        x = load_activations(x_desc, x_rows, real, first, k, K, BLOCK_K)
+        w = load_weights(w_desc, w_rows, expert, tile, k, K, BLOCK_K)
         x_scales = tl.load(x_scale_rows + k // BLOCK_K, mask=real, other=0.0)
         scales = tl.load(scale_ptr + scale_at + k // WIDE)
         product = tl.dot(w, tl.trans(x)) if WEIGHTS_FIRST else tl.dot(x, tl.trans(w))

@@ -26,31 +26,35 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from atom.model_ops.backends.triton_ops.activation import gating
-from atom.model_ops.backends.triton_ops.gemm.dequantise import expand_codes
+from atom.model_ops.backends.triton_ops.gemm.dequantise import dequantise
 from atom.model_ops.backends.triton_ops.gemm.linear import prepare_linear
 from atom.model_ops.backends.triton_ops.gemm.packed_bytes_gemm import orders
 from atom.model_ops.backends.triton_ops.launch import next_power_of_2, warps_for
-from atom.model_ops.backends.triton_ops.moe.grouped_kernel import Packing, Programs, experts_kernel
+from atom.model_ops.backends.triton_ops.moe.grouped_kernel import (
+    Packing,
+    Programs,
+    grouped_gemm_kernel,
+)
 from atom.model_ops.backends.triton_ops.moe.grouped_tiles import (
     ExpertTile,
-    expanded_rows,
+    dequantised_rows,
     expert_tile,
 )
-from atom.model_ops.backends.triton_ops.moe.sort_and_quantise import ordered_codes
+from atom.model_ops.backends.triton_ops.moe.sort_and_quantise import sort_and_split
 from atom.model_ops.backends.triton_ops.moe.sort_by_expert import Order, order_by_expert
 from atom.model_ops.backends.triton_ops.nvidia.fp8_hi_lo import (
-    empty_twins,
-    suits_codes,
-    twin_codes,
+    empty_hi_lo,
+    split_activations,
+    takes_hi_lo,
 )
 from atom.model_ops.backends.triton_ops.nvidia.tma_tiles import (
-    can_describe,
-    describe_rows,
-    describe_stack,
+    has_tma,
+    row_descriptor,
+    stack_descriptor,
 )
 from atom.model_ops.backends.triton_ops.quantise_activations import fp8_limit, quantise_groups
 from atom.model_ops.backends.triton_ops.xcd_order import row_dies
-from atom.model_ops.quantised.octets import in_octets
+from atom.model_ops.quantised.mxfp4_interleaved import interleaved
 from atom.model_ops.routing import Routed
 from atom.model_ops.values import (
     INT4_FORMATS,
@@ -93,7 +97,7 @@ def _sum_kernel(
 
 def prepare_experts(w: LinearWeight) -> LinearWeight:
     w = prepare_linear(w)
-    return in_octets(w) if suits_codes(w) else w
+    return interleaved(w) if takes_hi_lo(w) else w
 
 
 def experts(x: torch.Tensor, w: ExpertsWeight, routed: Routed) -> torch.Tensor:
@@ -173,11 +177,11 @@ def _planned(
     """The division, and the activations as gates and ups are multiplied with them."""
     pairs = routed.ids.numel()
     plan = _Plan(routed, w.weighs_inputs, x.dtype, Programs.EXPERT, w.count, tile, None)
-    is_coded = _kind(w.gate_up, plan) is Packing.FP4_CODES  # by a launch that sorts as well
+    is_coded = _kind(w.gate_up, plan) is Packing.MXFP4_HI_LO  # by a launch that sorts as well
     if is_coded or routed.ids.shape[0] >= _SORTED_TOKENS:
         plan = replace(plan, programs=Programs.TILE, rows=pairs // tile.block_m + w.count)
         if is_coded:
-            codes, scales, order = ordered_codes(x, routed.ids, w.count)
+            codes, scales, order = sort_and_split(x, routed.ids, w.count)
             return replace(plan, order=order), _Activations(codes, scales)
         return replace(plan, order=order_by_expert(routed.ids, w.count)), _Activations(x)
     if pairs < w.count and not routed.is_partial:  # a pair may be another rank's
@@ -190,8 +194,8 @@ def _active(w: ExpertsWeight, plan: _Plan, device: torch.device) -> _Activations
     codes where the activation's limit is a scale for all."""
     down, tile, pairs = w.down, plan.tile, plan.routed.ids.numel()
     inner, kind = down.inputs, _kind(down, plan)
-    if kind is Packing.FP4_CODES and isinstance(w.activation, ClampedSwiGLU):
-        return _Activations(*empty_twins(pairs, inner, device))
+    if kind is Packing.MXFP4_HI_LO and isinstance(w.activation, ClampedSwiGLU):
+        return _Activations(*empty_hi_lo(pairs, inner, device))
     if kind is not Packing.FP8 or tile.block_n != _block_k(down, tile):
         return _Activations(torch.empty((pairs, inner), dtype=plan.dtype, device=device))
     codes = torch.empty((pairs, inner), dtype=down.data.dtype, device=device)
@@ -199,23 +203,23 @@ def _active(w: ExpertsWeight, plan: _Plan, device: torch.device) -> _Activations
     return _Activations(codes, torch.empty((pairs, groups), dtype=torch.float32, device=device))
 
 
-def _expands(w: LinearWeight, plan: _Plan) -> bool:
+def _dequantises(w: LinearWeight, plan: _Plan) -> bool:
     """Whether the stack is made a plain one for a moment, where codes are slower."""
     rows = plan.routed.ids.numel() / w.data.shape[0]
     # Inputs in another order are ordered by expert, which no plain kernel reads by.
-    kept = w.format in (WeightFormat.PLAIN, WeightFormat.INT4_ORDERED) or rows < expanded_rows(w)
+    kept = w.format in (WeightFormat.PLAIN, WeightFormat.INT4_ORDERED) or rows < dequantised_rows(w)
     return not kept and _packing(plan.dtype, w) is not Packing.FP8
 
 
 def _kind(w: LinearWeight, plan: _Plan) -> Packing:
-    return Packing.NONE if _expands(w, plan) else _packing(plan.dtype, w)
+    return Packing.NONE if _dequantises(w, plan) else _packing(plan.dtype, w)
 
 
 def _multiplied(w: LinearWeight, plan: _Plan) -> LinearWeight:
-    if not _expands(w, plan):
+    if not _dequantises(w, plan):
         return w
     assert w.scales is not None
-    return expand_codes(w, w.scales.dtype)
+    return dequantise(w, w.scales.dtype)
 
 
 def _launch(
@@ -234,17 +238,17 @@ def _launch(
     data, scale = _as_read(w, packing)
     if packing is Packing.FP8 and x.scales is None:
         x = _Activations(*quantise_groups(x.data, w.data.dtype, block_k))
-    elif packing is Packing.FP4_CODES and x.scales is None:
-        x = _Activations(*twin_codes(x.data))
-    block_n = tile.block_n * (2 if activation is None and tile.wide_downs else 1)
+    elif packing is Packing.MXFP4_HI_LO and x.scales is None:
+        x = _Activations(*split_activations(x.data))
+    block_n = tile.block_n * (2 if activation is None and tile.wide_w2 else 1)
     column_tiles, codes = triton.cdiv(columns, block_n), out.scales is not None
     own_tile = replace(tile, block_n=block_n, block_k=block_k)
-    x_tiles, w_tiles = _described(x.data, data, plan, own_tile, gated=activation is not None)
-    experts_kernel[(column_tiles, plan.rows)](
+    x_desc, w_desc = _descriptors(x.data, data, plan, own_tile, gated=activation is not None)
+    grouped_gemm_kernel[(column_tiles, plan.rows)](
         x.data, x.scales, data, scale, scales and scales.zero, inputs, index,
         w.bias,
         routed.ids, routed.weights, order and order.pairs, order and order.counts,
-        out.data, out.scales, x_tiles, w_tiles, tokens, K=inner, N=columns,
+        out.data, out.scales, x_desc, w_desc, tokens, K=inner, N=columns,
         PROGRAMS=int(plan.programs), EXPERTS=count, EXPERTS_PADDED=next_power_of_2(count),
         TOP_K=chosen, SEARCH=plan.search,
         BLOCK_M=tile.block_m, BLOCK_N=block_n, BLOCK_K=block_k,
@@ -252,7 +256,7 @@ def _launch(
         COLUMNS=0 if scale is None else scale.shape[-1],
         ORDERS=0 if inputs is None else inputs.shape[-2],
         PACKED=int(packing), FP8_MOST=fp8_limit(out.data.dtype) if codes else 0.0,
-        TWINS=codes and out.data.shape[-1] > columns, HIP=torch.version.hip is not None,
+        HI_LO=codes and out.data.shape[-1] > columns, HIP=torch.version.hip is not None,
         WEIGHED=(activation is not None) == plan.weighs_inputs,
         # Only tiles of sorted pairs read an expert's matrix more than once.
         DIES=row_dies(x.data.device, column_tiles) if plan.programs is Programs.TILE else 1,
@@ -262,34 +266,34 @@ def _launch(
     )  # fmt: skip
 
 
-def _described(
+def _descriptors(
     x: torch.Tensor, w: torch.Tensor, plan: _Plan, tile: ExpertTile, gated: bool
 ) -> tuple[TensorDescriptor | None, TensorDescriptor | None]:
     """What is copied by description: x where its rows are pairs in order, and w."""
-    if not tile.described or plan.programs is not Programs.TILE:
+    if not tile.by_tma or plan.programs is not Programs.TILE:
         return None, None
-    if not can_describe(w.device, w.shape[-1] * w.element_size()):
+    if not has_tma(w.device, w.shape[-1] * w.element_size()):
         return None, None
-    w_tiles = describe_stack(w, 2 if gated else 1, tile.block_n, tile.block_k)
-    return None if gated else describe_rows(x, tile.block_m, tile.block_k), w_tiles
+    w_desc = stack_descriptor(w, 2 if gated else 1, tile.block_n, tile.block_k)
+    return None if gated else row_descriptor(x, tile.block_m, tile.block_k), w_desc
 
 
 def _as_read(w: LinearWeight, packing: Packing) -> tuple[torch.Tensor, torch.Tensor | None]:
     """A matrix' data and scales, by what a kernel reads at once."""
     scale = None if w.scales is None else w.scales.scale
-    if packing not in (Packing.FP4_WORDS, Packing.FP4_CODES) or scale is None:
+    if packing not in (Packing.MXFP4_INT32, Packing.MXFP4_HI_LO) or scale is None:
         return w.data, scale
-    in_fours = packing is Packing.FP4_CODES
+    in_fours = packing is Packing.MXFP4_HI_LO
     return w.data.view(torch.int32), scale.view(torch.int32) if in_fours else scale
 
 
 def _packing(dtype: torch.dtype, w: LinearWeight) -> Packing:
     """How w is read where it is multiplied with activations of dtype."""
     in_words = dtype is torch.bfloat16
-    if w.format is WeightFormat.MXFP4_OCTETS:
-        return Packing.FP4_CODES
+    if w.format is WeightFormat.MXFP4_INTERLEAVED:
+        return Packing.MXFP4_HI_LO
     if w.format is WeightFormat.MXFP4:
-        return Packing.FP4_WORDS if in_words else Packing.FP4
+        return Packing.MXFP4_INT32 if in_words else Packing.MXFP4_BYTES
     if w.format in INT4_FORMATS:
         return Packing.INT4
     if w.format not in (WeightFormat.FP8, WeightFormat.FP8_BLOCKS) or not in_words:

@@ -13,7 +13,7 @@ import triton.language as tl
 
 from atom.model_ops.backends.triton_ops.gemm.packed_bytes import (
     by_input,
-    in_numbers,
+    scale_values,
     unpacked,
     unpacked_by_index,
     zero_points,
@@ -38,7 +38,7 @@ def _tile_product(
 ):  # fmt: skip
     if HAS_ZERO:
         zeros = by_input(zeros, BLOCK_N, GROUPS, PAIRS)
-    scales = by_input(in_numbers(scales, FP4), BLOCK_N, GROUPS, PAIRS)
+    scales = by_input(scale_values(scales, FP4), BLOCK_N, GROUPS, PAIRS)
     even, odd = unpacked(codes, scales, zeros, x_even.dtype, FP4)
     acc = tl.dot(even, tl.trans(x_even), acc, input_precision="ieee")
     return tl.dot(odd, tl.trans(x_odd), acc, input_precision="ieee")
@@ -69,7 +69,7 @@ def _inputs(x_rows, inputs_ptr, k, mask, K: tl.constexpr, BLOCK_K: tl.constexpr)
 
 
 @triton.jit
-def multiply_packed(
+def multiply_int4(
     rows, real, n, x_ptr, w_ptr, scale_ptr, zero_ptr, inputs_ptr, index_ptr,
     K: tl.constexpr, N: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,

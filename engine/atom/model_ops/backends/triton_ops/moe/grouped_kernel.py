@@ -14,13 +14,17 @@ import triton.language as tl
 
 from atom.model_ops.backends.triton_ops.activation import gated
 from atom.model_ops.backends.triton_ops.moe.grouped_fp8 import multiply_fp8
-from atom.model_ops.backends.triton_ops.moe.grouped_int4 import multiply_packed
-from atom.model_ops.backends.triton_ops.moe.grouped_mxfp4 import multiply_fp4
+from atom.model_ops.backends.triton_ops.moe.grouped_int4 import multiply_int4
+from atom.model_ops.backends.triton_ops.moe.grouped_mxfp4 import multiply_mxfp4
 from atom.model_ops.backends.triton_ops.moe.sort_by_expert import pairs_of_expert, tile_of_order
-from atom.model_ops.backends.triton_ops.nvidia.fp8_hi_lo import twin_input, twin_place, twins
-from atom.model_ops.backends.triton_ops.nvidia.mxfp4_hi_lo import multiply_fp4_codes
-from atom.model_ops.backends.triton_ops.nvidia.tma_tiles import activations_tile, matrix_tile
-from atom.model_ops.backends.triton_ops.quantise_activations import scaled_codes
+from atom.model_ops.backends.triton_ops.nvidia.fp8_hi_lo import (
+    hi_lo_input,
+    hi_lo_place,
+    split_hi_lo,
+)
+from atom.model_ops.backends.triton_ops.nvidia.mxfp4_hi_lo import multiply_mxfp4_hi_lo
+from atom.model_ops.backends.triton_ops.nvidia.tma_tiles import load_activations, load_weights
+from atom.model_ops.backends.triton_ops.quantise_activations import quantise_tile
 from atom.model_ops.backends.triton_ops.w13_tiles import as_columns, of_columns
 from atom.model_ops.backends.triton_ops.xcd_order import row_tile
 
@@ -38,14 +42,14 @@ class Packing(enum.IntEnum):
 
     NONE = 0
     INT4 = 1  # two, of a byte
-    FP4 = 2  # likewise
-    FP4_WORDS = 3  # eight, for activations in bfloat16
+    MXFP4_BYTES = 2  # likewise
+    MXFP4_INT32 = 3  # eight, for activations in bfloat16
     FP8 = 4  # one, which the tensor core multiplies with activations in fp8
-    FP4_CODES = 5  # eight, for activations in twin codes
+    MXFP4_HI_LO = 5  # eight, for activations in twin codes
 
 
 @triton.jit
-def _in_numbers(codes, scale_ptr, row, k, K, dtype, TALL: tl.constexpr, WIDE: tl.constexpr):
+def _dequantise(codes, scale_ptr, row, k, K, dtype, TALL: tl.constexpr, WIDE: tl.constexpr):
     """Eight-bit codes [N, K] of these rows as numbers of dtype; the tile's inputs share a scale."""
     scale_at = scale_ptr + row // TALL * tl.cdiv(K, WIDE) + k // WIDE
     scale = tl.load(scale_at)
@@ -54,7 +58,7 @@ def _in_numbers(codes, scale_ptr, row, k, K, dtype, TALL: tl.constexpr, WIDE: tl
 
 @triton.jit
 def _multiply(
-    rows, real, n, x_ptr, w_ptr, scale_ptr, x_tiles, w_tiles, first, tile, expert,
+    rows, real, n, x_ptr, w_ptr, scale_ptr, x_desc, w_desc, first, tile, expert,
     K: tl.constexpr, N: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     GATED: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr, HIP: tl.constexpr,
@@ -71,10 +75,10 @@ def _multiply(
     x_rows = x_ptr + rows.to(tl.int64)[:, None] * K + lane[None, :]
     w_rows = w_ptr + n.to(tl.int64)[:, None] * K + lane[None, :]
     for k in range(0, K, BLOCK_K):
-        x = activations_tile(x_tiles, x_rows, real, first, k, K, BLOCK_K)
-        w = matrix_tile(w_tiles, w_rows, expert, tile, k, K, BLOCK_K)
+        x = load_activations(x_desc, x_rows, real, first, k, K, BLOCK_K)
+        w = load_weights(w_desc, w_rows, expert, tile, k, K, BLOCK_K)
         if WIDE:
-            w = _in_numbers(w, scale_ptr, n, k, K, dtype, TALL, WIDE)
+            w = _dequantise(w, scale_ptr, n, k, K, dtype, TALL, WIDE)
         acc = tl.dot(x, tl.trans(w), acc, input_precision="ieee")
     if GATED:
         gate, up = of_columns(acc, HIP)
@@ -86,20 +90,20 @@ def _multiply(
 @triton.jit
 def _tile(
     pairs, places, real, first, tile, expert, x_ptr, x_scale_ptr, w_ptr, scale_ptr, zero_ptr,
-    inputs_ptr, index_ptr, bias_ptr, weights_ptr, out_ptr, out_scale_ptr, x_tiles, w_tiles, tokens,
+    inputs_ptr, index_ptr, bias_ptr, weights_ptr, out_ptr, out_scale_ptr, x_desc, w_desc, tokens,
     K: tl.constexpr, N: tl.constexpr,
     TOP_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     GATED: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
     COLUMNS: tl.constexpr, ORDERS: tl.constexpr, PACKED: tl.constexpr, FP8_MOST: tl.constexpr,
-    TWINS: tl.constexpr, HIP: tl.constexpr, WEIGHED: tl.constexpr,
+    HI_LO: tl.constexpr, HIP: tl.constexpr, WEIGHED: tl.constexpr,
     KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
     """One expert's product for these pairs [M], written for each. places: the rows of what gates
     and ups give, from `first` on where pairs are in order. WEIGHED: times their weights, which is
     the same as of its inputs. out_scale_ptr: where results are written in fp8, those of a tile with
-    one scale, or TWINS."""
+    one scale, or HI_LO."""
     lane = tl.arange(0, BLOCK_N)
-    n = tile * BLOCK_N + (twin_input(lane) if TWINS else lane)
+    n = tile * BLOCK_N + (hi_lo_input(lane) if HI_LO else lane)
     own = expert.to(tl.int64) * N
     if GATED:
         own = own * 2
@@ -109,18 +113,18 @@ def _tile(
         height = 2 * N if GATED else N
         scales += expert.to(tl.int64) * tl.cdiv(height, TALL) * COLUMNS
     if PACKED == 3:
-        result, up = multiply_fp4(
+        result, up = multiply_mxfp4(
             rows, real, n, x_ptr, w_ptr + own * (K // 8), scales, K, N, BLOCK_M, BLOCK_N, BLOCK_K,
             GATED,
         )  # fmt: skip
     elif PACKED == 5:
-        result, up = multiply_fp4_codes(
+        result, up = multiply_mxfp4_hi_lo(
             rows, real, n, x_ptr, x_scale_ptr, w_ptr + own * (K // 8), scales, K, N, BLOCK_M,
             BLOCK_N, BLOCK_K, GATED,
         )  # fmt: skip
     elif PACKED == 4:
         result, up = multiply_fp8(
-            rows, real, n, x_ptr, x_scale_ptr, w_ptr + own * K, scales, x_tiles, w_tiles, first,
+            rows, real, n, x_ptr, x_scale_ptr, w_ptr + own * K, scales, x_desc, w_desc, first,
             tile, expert, K, N, BLOCK_M, BLOCK_N, BLOCK_K, GATED, TALL, WIDE, HIP,
         )  # fmt: skip
     elif PACKED > 0:
@@ -131,13 +135,13 @@ def _tile(
             inputs += expert.to(tl.int64) * (ORDERS * K)
         if index_ptr is not None:
             index += expert.to(tl.int64) * (ORDERS * K)
-        result, up = multiply_packed(
+        result, up = multiply_int4(
             rows, real, n, x_ptr, w_ptr + own * (K // 2), scales, zeros, inputs, index, K, N,
             BLOCK_M, BLOCK_N, BLOCK_K, GATED, WIDE, COLUMNS, ORDERS, PACKED == 2,
         )  # fmt: skip
     else:
         result, up = _multiply(
-            rows, real, n, x_ptr, w_ptr + own * K, scales, x_tiles, w_tiles, first, tile, expert,
+            rows, real, n, x_ptr, w_ptr + own * K, scales, x_desc, w_desc, first, tile, expert,
             K, N, BLOCK_M, BLOCK_N, BLOCK_K, GATED, TALL, WIDE, HIP,
         )  # fmt: skip
     if GATED and WEIGHED:
@@ -153,21 +157,21 @@ def _tile(
         gate = result.to(dtype).to(tl.float32)  # rounded as the separate operations round
         result = gated(gate, up.to(dtype).to(tl.float32), dtype, KIND, ALPHA, LIMIT)
         at = places.to(tl.int64)
-        if out_scale_ptr is not None and not TWINS:
+        if out_scale_ptr is not None and not HI_LO:
             known = tl.where((n < N)[None, :], result.to(dtype).to(tl.float32), 0.0)
-            result, scales = scaled_codes(known, FP8_MOST, out_ptr.dtype.element_ty)
+            result, scales = quantise_tile(known, FP8_MOST, out_ptr.dtype.element_ty)
             tl.store(out_scale_ptr + at * tl.cdiv(N, BLOCK_N) + tile, scales, mask=real)
     else:
         if WEIGHED:
             result *= tl.load(weights_ptr + pairs, mask=real, other=0.0)[:, None]
         at = (pairs % TOP_K).to(tl.int64) * tokens + pairs // TOP_K
-    if TWINS:
+    if HI_LO:
         # The activation's limit is the results', so one scale does for all of them.
         SCALE: tl.constexpr = LIMIT * (LIMIT + 1.0) / FP8_MOST
-        code, lacking = twins(
+        code, lacking = split_hi_lo(
             result.to(tl.bfloat16).to(tl.float32) / SCALE, out_ptr.dtype.element_ty
         )
-        place = tile * (2 * BLOCK_N) + twin_place(lane)
+        place = tile * (2 * BLOCK_N) + hi_lo_place(lane)
         out_at = out_ptr + at[:, None] * (2 * N) + place[None, :]
         # Groups are whole: said so, neighbours are stored at once.
         whole = real[:, None] & (tile * BLOCK_N + lane // 32 * 32 < N)[None, :]
@@ -181,23 +185,23 @@ def _tile(
 
 
 @triton.jit(do_not_specialize=["tokens"])
-def experts_kernel(
+def grouped_gemm_kernel(
     x_ptr, x_scale_ptr, w_ptr, scale_ptr, zero_ptr, inputs_ptr, index_ptr, bias_ptr, chosen_ptr,
-    weights_ptr, order_ptr, counts_ptr, out_ptr, out_scale_ptr, x_tiles, w_tiles, tokens,
+    weights_ptr, order_ptr, counts_ptr, out_ptr, out_scale_ptr, x_desc, w_desc, tokens,
     K: tl.constexpr, N: tl.constexpr,
     PROGRAMS: tl.constexpr, EXPERTS: tl.constexpr, EXPERTS_PADDED: tl.constexpr,
     TOP_K: tl.constexpr, SEARCH: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     GATED: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
     COLUMNS: tl.constexpr, ORDERS: tl.constexpr, PACKED: tl.constexpr, FP8_MOST: tl.constexpr,
-    TWINS: tl.constexpr, HIP: tl.constexpr, DIES: tl.constexpr, WEIGHED: tl.constexpr,
+    HI_LO: tl.constexpr, HIP: tl.constexpr, DIES: tl.constexpr, WEIGHED: tl.constexpr,
     KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
     """GATED: x [T, K], W [E, 2·N, K] → [P, N]; else x [P, K], W [E, N, K] → [k, T, N]; one
     of the two is WEIGHED. P are pairs, in order where they have one. x_scale_ptr, out_scale_ptr:
     where x and the result are of codes (grouped_fp8.py), whose largest is FP8_MOST. TALL, WIDE:
     outputs and inputs that share a scale; COLUMNS: scales of a row; HIP: see w13_tiles.py;
-    inputs_ptr, index_ptr, ORDERS: see grouped_int4.py; x_tiles, w_tiles: see tma_tiles.py.
+    inputs_ptr, index_ptr, ORDERS: see grouped_int4.py; x_desc, w_desc: see tma_tiles.py.
     PACKED: see `Packing`.
     """
     count = tokens * TOP_K
@@ -214,8 +218,8 @@ def experts_kernel(
             _tile(
                 pairs, at, real, first, tile, expert, x_ptr, x_scale_ptr, w_ptr, scale_ptr,
                 zero_ptr, inputs_ptr, index_ptr, bias_ptr, weights_ptr, out_ptr, out_scale_ptr,
-                x_tiles, w_tiles, tokens, K, N, TOP_K, BLOCK_M, BLOCK_N, BLOCK_K, GATED, TALL,
-                WIDE, COLUMNS, ORDERS, PACKED, FP8_MOST, TWINS, HIP, WEIGHED, KIND, ALPHA, LIMIT,
+                x_desc, w_desc, tokens, K, N, TOP_K, BLOCK_M, BLOCK_N, BLOCK_K, GATED, TALL,
+                WIDE, COLUMNS, ORDERS, PACKED, FP8_MOST, HI_LO, HIP, WEIGHED, KIND, ALPHA, LIMIT,
             )  # fmt: skip
     else:
         expert = tl.program_id(1)
@@ -232,6 +236,6 @@ def experts_kernel(
             _tile(
                 pairs, pairs, real, 0, tile, expert, x_ptr, x_scale_ptr, w_ptr, scale_ptr,
                 zero_ptr, inputs_ptr, index_ptr, bias_ptr, weights_ptr, out_ptr, out_scale_ptr,
-                x_tiles, w_tiles, tokens, K, N, TOP_K, BLOCK_M, BLOCK_N, BLOCK_K, GATED, TALL,
-                WIDE, COLUMNS, ORDERS, PACKED, FP8_MOST, TWINS, HIP, WEIGHED, KIND, ALPHA, LIMIT,
+                x_desc, w_desc, tokens, K, N, TOP_K, BLOCK_M, BLOCK_N, BLOCK_K, GATED, TALL,
+                WIDE, COLUMNS, ORDERS, PACKED, FP8_MOST, HI_LO, HIP, WEIGHED, KIND, ALPHA, LIMIT,
             )  # fmt: skip

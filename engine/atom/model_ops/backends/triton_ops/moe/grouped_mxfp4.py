@@ -11,20 +11,24 @@ import triton
 import triton.language as tl
 
 from atom.model_ops.backends.triton_ops.gemm.packed_bytes import by_input
-from atom.model_ops.backends.triton_ops.gemm.packed_int32 import fp4_numbers, fp4_scales, quarters
+from atom.model_ops.backends.triton_ops.gemm.packed_int32 import (
+    mxfp4_scales_to_bf16,
+    mxfp4_to_bf16,
+    quarters,
+)
 
 
 @triton.jit
 def _tile_product(acc, x0, x1, x2, x3, words, exponents, N: tl.constexpr, GROUPS: tl.constexpr):
-    scales = by_input(fp4_scales(exponents), N, GROUPS, 4 * GROUPS)
-    acc = tl.dot(fp4_numbers(words, scales, 0), x0, acc)
-    acc = tl.dot(fp4_numbers(words, scales, 1), x1, acc)
-    acc = tl.dot(fp4_numbers(words, scales, 2), x2, acc)
-    return tl.dot(fp4_numbers(words, scales, 3), x3, acc)
+    scales = by_input(mxfp4_scales_to_bf16(exponents), N, GROUPS, 4 * GROUPS)
+    acc = tl.dot(mxfp4_to_bf16(words, scales, 0), x0, acc)
+    acc = tl.dot(mxfp4_to_bf16(words, scales, 1), x1, acc)
+    acc = tl.dot(mxfp4_to_bf16(words, scales, 2), x2, acc)
+    return tl.dot(mxfp4_to_bf16(words, scales, 3), x3, acc)
 
 
 @triton.jit
-def multiply_fp4(
+def multiply_mxfp4(
     rows, real, n, x_ptr, w_ptr, scale_ptr, K: tl.constexpr, N: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GATED: tl.constexpr,
 ):  # fmt: skip

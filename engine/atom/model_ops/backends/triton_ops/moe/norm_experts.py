@@ -17,7 +17,7 @@ from atom.model_ops.backends.interface import Ops
 from atom.model_ops.backends.triton_ops.gemm.linear import gated_linear, linear
 from atom.model_ops.backends.triton_ops.moe import gemv as few
 from atom.model_ops.backends.triton_ops.moe.grouped_gemm import add_experts
-from atom.model_ops.backends.triton_ops.moe.norm_router import MOST_INPUTS, norm_logits
+from atom.model_ops.backends.triton_ops.moe.norm_router import MOST_INPUTS, norm_router
 from atom.model_ops.backends.triton_ops.moe.routing import choose, route
 from atom.model_ops.backends.triton_ops.norms import norm as settle_and_norm
 from atom.model_ops.values import MoEWeight, NormWeight, Stream
@@ -41,11 +41,11 @@ def norm_experts(stream: Stream, norm: NormWeight, w: MoEWeight) -> Stream:
     if not 0 < tokens <= _FEW_TOKENS or hidden > MOST_INPUTS:
         return composed(_OWN, stream, norm, w)
     if few.takes(w, tokens):
-        x, logits, stream = norm_logits(stream, norm, w.router.matrix, few.planes_of(w.experts))
+        x, logits, stream = norm_router(stream, norm, w.router.matrix, few.planes_of(w.experts))
         routed = None
         if not few.chooses(w.routing, w.experts.count):
             routed = choose(logits, w.router, w.routing)
-        return stream.plus(few.few_experts(x, logits, w, routed))
-    x, logits, stream = norm_logits(stream, norm, w.router.matrix)
+        return stream.plus(few.moe_gemv(x, logits, w, routed))
+    x, logits, stream = norm_router(stream, norm, w.router.matrix)
     routed = choose(logits, w.router, w.routing)
     return add_experts(stream, x, w.experts, routed, shared_part(_OWN, x, w.shared))

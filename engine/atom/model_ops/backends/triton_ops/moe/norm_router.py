@@ -24,7 +24,7 @@ _WARPS = 8
 
 
 @triton.jit(do_not_specialize=["tokens"])
-def _norm_logits_kernel(
+def _norm_router_kernel(
     x_ptr, residual_ptr, norm_ptr, w_ptr, logits_ptr, normed_ptr, residual_out_ptr, tokens, eps, E,
     K: tl.constexpr, BLOCK_K: tl.constexpr, ROWS: tl.constexpr, HAS_RESIDUAL: tl.constexpr,
     PARTS: tl.constexpr, PLANES: tl.constexpr,
@@ -59,7 +59,7 @@ def _norm_logits_kernel(
     tl.store(logits_ptr + token * E + e, logits, mask=e < E)
 
 
-def norm_logits(
+def norm_router(
     stream: Stream, norm: NormWeight, w: LinearWeight, planes: int = 1
 ) -> tuple[torch.Tensor, torch.Tensor, Stream]:
     """What is normed [T, H], in so many planes; logits [1, T, E] float32, but for a bias; the
@@ -73,7 +73,7 @@ def norm_logits(
     logits = torch.empty((1, tokens, w.outputs), dtype=torch.float32, device=residual.device)
     block = next_power_of_2(hidden)
     rows = max(1, min(4, _HELD // block))
-    _norm_logits_kernel[(triton.cdiv(w.outputs, rows), tokens)](
+    _norm_router_kernel[(triton.cdiv(w.outputs, rows), tokens)](
         x, residual, norm.weight, w.data, logits, normed, settled, tokens, norm.eps, w.outputs,
         K=hidden, BLOCK_K=block, ROWS=rows, HAS_RESIDUAL=has_residual,
         PARTS=x.shape[0] if stream.pending_is is Pending.PARTS else 1, PLANES=planes,

@@ -69,7 +69,7 @@ def _best_groups(
 
 @triton.jit(do_not_specialize=["tokens"])
 def _choose_kernel(
-    parts_ptr, bias_ptr, correction_ptr, chosen_ptr, weights_ptr, tokens,
+    parts_ptr, bias_ptr, score_bias_ptr, chosen_ptr, weights_ptr, tokens,
     PARTS: tl.constexpr, GROUPS: tl.constexpr, SIZE: tl.constexpr,
     GROUPS_PADDED: tl.constexpr, SIZE_PADDED: tl.constexpr,
     GROUPS_KEPT: tl.constexpr, GROUP_TOP: tl.constexpr,
@@ -95,8 +95,8 @@ def _choose_kernel(
         scores = tl.exp(logits - tl.max(tl.max(logits, axis=1), axis=0))
         scores = scores / tl.sum(tl.sum(scores, axis=1), axis=0)
     choosable = scores
-    if correction_ptr is not None:
-        choosable += tl.load(correction_ptr + expert, mask=real, other=0.0)
+    if score_bias_ptr is not None:
+        choosable += tl.load(score_bias_ptr + expert, mask=real, other=0.0)
     choosable = tl.where(real, choosable, -float("inf"))
     if GROUPS_KEPT < GROUPS:
         choosable = _best_groups(choosable, GROUPS_KEPT, GROUP_TOP, GROUPS_PADDED, SIZE_PADDED)

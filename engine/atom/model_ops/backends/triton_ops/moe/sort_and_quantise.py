@@ -13,37 +13,37 @@ import triton.language as tl
 
 from atom.model_ops.backends.triton_ops.launch import next_power_of_2, warps_for
 from atom.model_ops.backends.triton_ops.moe.sort_by_expert import (
-    STRETCH,
+    CHUNK,
     Order,
     empty_order,
     order_expert,
 )
-from atom.model_ops.backends.triton_ops.nvidia.fp8_hi_lo import empty_twins, write_twins
+from atom.model_ops.backends.triton_ops.nvidia.fp8_hi_lo import empty_hi_lo, write_hi_lo
 
 
 @triton.jit(do_not_specialize=["pairs"])
-def _ordered_codes_kernel(
+def _sort_and_split_kernel(
     x_ptr, codes_ptr, scales_ptr, chosen_ptr, counts_ptr, order_ptr, pairs,
-    K: tl.constexpr, BLOCK: tl.constexpr, EXPERTS: tl.constexpr, STRETCH: tl.constexpr,
+    K: tl.constexpr, BLOCK: tl.constexpr, EXPERTS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
     if program < EXPERTS:
-        order_expert(chosen_ptr, counts_ptr, order_ptr, program, pairs, STRETCH)
+        order_expert(chosen_ptr, counts_ptr, order_ptr, program, pairs, CHUNK)
     else:
         row = (program - EXPERTS).to(tl.int64)
-        write_twins(x_ptr, codes_ptr, scales_ptr, row, K, BLOCK)
+        write_hi_lo(x_ptr, codes_ptr, scales_ptr, row, K, BLOCK)
 
 
-def ordered_codes(
+def sort_and_split(
     x: torch.Tensor, ids: torch.Tensor, experts: int
 ) -> tuple[torch.Tensor, torch.Tensor, Order]:
-    """`twin_codes` of x, and `order_by_expert` of ids [T, k], in one launch."""
+    """`split_activations` of x, and `order_by_expert` of ids [T, k], in one launch."""
     tokens, inner = x.shape
-    codes, scales = empty_twins(tokens, inner, x.device)
+    codes, scales = empty_hi_lo(tokens, inner, x.device)
     order = empty_order(ids, experts)
     block = next_power_of_2(inner)
-    _ordered_codes_kernel[(experts + tokens,)](
+    _sort_and_split_kernel[(experts + tokens,)](
         x, codes, scales, ids, order.counts, order.pairs, ids.numel(),
-        K=inner, BLOCK=block, EXPERTS=experts, STRETCH=STRETCH, num_warps=warps_for(block),
+        K=inner, BLOCK=block, EXPERTS=experts, CHUNK=CHUNK, num_warps=warps_for(block),
     )  # fmt: skip
     return codes, scales, order

@@ -16,7 +16,7 @@ import triton.language as tl
 
 from atom.model_ops.backends.triton_ops.launch import next_power_of_2
 
-STRETCH = 1024  # ids that a program looks at at a time
+CHUNK = 1024  # ids that a program looks at at a time
 _PART = 8192  # pairs of a part
 
 
@@ -59,44 +59,44 @@ def tile_of_order(
 
 @triton.jit
 def _place_expert(
-    chosen_ptr, order_ptr, expert, next_place, first, end, STRETCH: tl.constexpr
+    chosen_ptr, order_ptr, expert, next_place, first, end, CHUNK: tl.constexpr
 ):  # fmt: skip
     """Write an expert's pairs among those from `first` to `end`, from the next place on."""
-    for start in range(first, end, STRETCH):
-        at = start + tl.arange(0, STRETCH)
+    for start in range(first, end, CHUNK):
+        at = start + tl.arange(0, CHUNK)
         own = (tl.load(chosen_ptr + at, mask=at < end, other=-1) == expert).to(tl.int32)
         tl.store(order_ptr + next_place + tl.cumsum(own, axis=0) - 1, at, mask=own == 1)
         next_place += tl.sum(own, axis=0)
 
 
 @triton.jit
-def order_expert(chosen_ptr, counts_ptr, order_ptr, expert, pairs, STRETCH: tl.constexpr):
+def order_expert(chosen_ptr, counts_ptr, order_ptr, expert, pairs, CHUNK: tl.constexpr):
     """Count one expert's pairs and write each to its place."""
-    before = tl.zeros([STRETCH], tl.int32)
+    before = tl.zeros([CHUNK], tl.int32)
     found = before
-    for start in range(0, pairs, STRETCH):
-        at = start + tl.arange(0, STRETCH)
+    for start in range(0, pairs, CHUNK):
+        at = start + tl.arange(0, CHUNK)
         chosen = tl.load(chosen_ptr + at, mask=at < pairs, other=-1)
         before += ((chosen >= 0) & (chosen < expert)).to(tl.int32)  # below 0: another rank's
         found += (chosen == expert).to(tl.int32)
     tl.store(counts_ptr + expert, tl.sum(found, axis=0))
-    _place_expert(chosen_ptr, order_ptr, expert, tl.sum(before, axis=0), 0, pairs, STRETCH)
+    _place_expert(chosen_ptr, order_ptr, expert, tl.sum(before, axis=0), 0, pairs, CHUNK)
 
 
 @triton.jit(do_not_specialize=["pairs"])
-def _order_kernel(chosen_ptr, counts_ptr, order_ptr, pairs, STRETCH: tl.constexpr):
-    order_expert(chosen_ptr, counts_ptr, order_ptr, tl.program_id(0), pairs, STRETCH)
+def _order_kernel(chosen_ptr, counts_ptr, order_ptr, pairs, CHUNK: tl.constexpr):
+    order_expert(chosen_ptr, counts_ptr, order_ptr, tl.program_id(0), pairs, CHUNK)
 
 
 @triton.jit(do_not_specialize=["pairs"])
 def _count_parts_kernel(
-    chosen_ptr, parts_ptr, pairs, PART: tl.constexpr, STRETCH: tl.constexpr
+    chosen_ptr, parts_ptr, pairs, PART: tl.constexpr, CHUNK: tl.constexpr
 ):  # fmt: skip
     """parts [parts, E]: an expert's pairs among a part's."""
     expert, part = tl.program_id(0), tl.program_id(1)
-    found = tl.zeros([STRETCH], tl.int32)
-    for start in range(part * PART, tl.minimum((part + 1) * PART, pairs), STRETCH):
-        at = start + tl.arange(0, STRETCH)
+    found = tl.zeros([CHUNK], tl.int32)
+    for start in range(part * PART, tl.minimum((part + 1) * PART, pairs), CHUNK):
+        at = start + tl.arange(0, CHUNK)
         found += (tl.load(chosen_ptr + at, mask=at < pairs, other=-1) == expert).to(tl.int32)
     tl.store(parts_ptr + part * tl.num_programs(0) + expert, tl.sum(found, axis=0))
 
@@ -104,7 +104,7 @@ def _count_parts_kernel(
 @triton.jit(do_not_specialize=["pairs"])
 def _order_parts_kernel(
     chosen_ptr, parts_ptr, counts_ptr, order_ptr, pairs,
-    EXPERTS: tl.constexpr, EXPERTS_PADDED: tl.constexpr, PART: tl.constexpr, STRETCH: tl.constexpr,
+    EXPERTS: tl.constexpr, EXPERTS_PADDED: tl.constexpr, PART: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     expert, part = tl.program_id(0), tl.program_id(1)
     number = tl.arange(0, EXPERTS_PADDED)
@@ -119,7 +119,7 @@ def _order_parts_kernel(
         tl.store(counts_ptr + expert, tl.sum(found, axis=0))
     end = tl.minimum((part + 1) * PART, pairs)
     next_place = tl.sum(before, axis=0)
-    _place_expert(chosen_ptr, order_ptr, expert, next_place, part * PART, end, STRETCH)
+    _place_expert(chosen_ptr, order_ptr, expert, next_place, part * PART, end, CHUNK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +139,13 @@ def order_by_expert(ids: torch.Tensor, experts: int) -> Order:
     """ids [T, k] int32; pair p is choice p % k of token p // k."""
     order, pairs = empty_order(ids, experts), ids.numel()
     if pairs <= _PART:
-        _order_kernel[(experts,)](
-            ids, order.counts, order.pairs, pairs, STRETCH=STRETCH, num_warps=4
-        )
+        _order_kernel[(experts,)](ids, order.counts, order.pairs, pairs, CHUNK=CHUNK, num_warps=4)
         return order
     grid = (experts, triton.cdiv(pairs, _PART))
     parts = torch.empty((grid[1], experts), dtype=torch.int32, device=ids.device)
-    _count_parts_kernel[grid](ids, parts, pairs, PART=_PART, STRETCH=STRETCH, num_warps=4)
+    _count_parts_kernel[grid](ids, parts, pairs, PART=_PART, CHUNK=CHUNK, num_warps=4)
     _order_parts_kernel[grid](
         ids, parts, order.counts, order.pairs, pairs, EXPERTS=experts,
-        EXPERTS_PADDED=next_power_of_2(experts), PART=_PART, STRETCH=STRETCH, num_warps=4,
+        EXPERTS_PADDED=next_power_of_2(experts), PART=_PART, CHUNK=CHUNK, num_warps=4,
     )  # fmt: skip
     return order

@@ -32,12 +32,12 @@ def expert_scores(
 
 
 @triton.jit
-def choice_keys(scores, correction_ptr, EXPERTS: tl.constexpr, PADDED: tl.constexpr):
+def choice_keys(scores, score_bias_ptr, EXPERTS: tl.constexpr, PADDED: tl.constexpr):
     """scores [PADDED] → int64 [PADDED], in the order of choice from the highest down; -1 of what is
     no expert."""
     expert = tl.arange(0, PADDED)
-    if correction_ptr is not None:
-        scores += tl.load(correction_ptr + expert, mask=expert < EXPERTS, other=0.0)
+    if score_bias_ptr is not None:
+        scores += tl.load(score_bias_ptr + expert, mask=expert < EXPERTS, other=0.0)
     keys = (ordered_key(scores).to(tl.int64) << 16) | (PADDED - 1 - expert).to(tl.int64)
     return tl.where(expert < EXPERTS, keys, -1)
 

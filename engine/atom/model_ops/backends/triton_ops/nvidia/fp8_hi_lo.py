@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from atom.model_ops.backends.triton_ops.launch import next_power_of_2, warps_for
-from atom.model_ops.quantised.octets import fits_octets
+from atom.model_ops.quantised.mxfp4_interleaved import can_interleave
 from atom.model_ops.values import LinearWeight
 from atom.utils.device import native_fp8
 
@@ -22,7 +22,7 @@ _LIMIT = tl.constexpr(448.0)
 
 
 @triton.jit
-def twins(x, dtype: tl.constexpr):
+def split_hi_lo(x, dtype: tl.constexpr):
     """x float32, no larger than dtype's numbers → its code, and that of what it lacks."""
     # To four bits, as e4m3 has, by the bits of x: ptxas of CUDA 12.8 reads a wrong register where
     # codes are made numbers again in the program that made them.
@@ -31,60 +31,60 @@ def twins(x, dtype: tl.constexpr):
 
 
 @triton.jit
-def twin_input(number):
+def hi_lo_input(number):
     """Which input's code is number so many of a token's: of a group the even ones come first."""
     return number // 32 * 32 + number % 16 * 2 + number % 32 // 16
 
 
 @triton.jit
-def twin_place(number):
+def hi_lo_place(number):
     """Where code number so many stands; what it lacks stands 32 further."""
     return number // 32 * 64 + number % 32
 
 
 @triton.jit
-def write_twins(x_ptr, codes_ptr, scales_ptr, row, K: tl.constexpr, BLOCK: tl.constexpr):
+def write_hi_lo(x_ptr, codes_ptr, scales_ptr, row, K: tl.constexpr, BLOCK: tl.constexpr):
     # Of neighbouring codes the inputs: reading apart costs less than writing.
     number = tl.arange(0, BLOCK)
     inside = number < K
-    x = tl.load(x_ptr + row * K + twin_input(number), mask=inside, other=0.0).to(tl.float32)
+    x = tl.load(x_ptr + row * K + hi_lo_input(number), mask=inside, other=0.0).to(tl.float32)
     largest = tl.max(tl.abs(x), axis=0)
     scale = tl.where(largest > 0, largest / _LIMIT, 1.0)
     x = tl.minimum(tl.maximum(x / scale, -_LIMIT), _LIMIT)
-    code, lacking = twins(x, codes_ptr.dtype.element_ty)
-    codes_at = codes_ptr + row * (2 * K) + twin_place(number)
+    code, lacking = split_hi_lo(x, codes_ptr.dtype.element_ty)
+    codes_at = codes_ptr + row * (2 * K) + hi_lo_place(number)
     tl.store(codes_at, code, mask=inside)
     tl.store(codes_at + 32, lacking, mask=inside)
     tl.store(scales_ptr + row, scale)
 
 
 @triton.jit
-def _twin_codes_kernel(x_ptr, codes_ptr, scales_ptr, K: tl.constexpr, BLOCK: tl.constexpr):
-    write_twins(x_ptr, codes_ptr, scales_ptr, tl.program_id(0).to(tl.int64), K, BLOCK)
+def _split_hi_lo_kernel(x_ptr, codes_ptr, scales_ptr, K: tl.constexpr, BLOCK: tl.constexpr):
+    write_hi_lo(x_ptr, codes_ptr, scales_ptr, tl.program_id(0).to(tl.int64), K, BLOCK)
 
 
-def empty_twins(tokens: int, inner: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+def empty_hi_lo(tokens: int, inner: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Room for codes e4m3 [T, 2 · in] and scales [T] float32."""
     codes = torch.empty((tokens, 2 * inner), dtype=_DTYPE, device=device)
     return codes, torch.empty(tokens, dtype=torch.float32, device=device)
 
 
-def twin_codes(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def split_activations(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """x [T, in] contiguous, of whole groups → e4m3 [T, 2 · in], scales [T] float32."""
     tokens, inner = x.shape
-    codes, scales = empty_twins(tokens, inner, x.device)
+    codes, scales = empty_hi_lo(tokens, inner, x.device)
     block = next_power_of_2(inner)
-    _twin_codes_kernel[(tokens,)](
+    _split_hi_lo_kernel[(tokens,)](
         x, codes, scales, K=inner, BLOCK=block, num_warps=warps_for(block)
     )
     return codes, scales
 
 
-def suits_codes(w: LinearWeight) -> bool:
+def takes_hi_lo(w: LinearWeight) -> bool:
     """Whether w, as loaded, is to be multiplied with twin codes: MXFP4 for bfloat16, by a tensor
     core that multiplies e4m3. AMD's gfx942 has another type of fp8, where a code of minus zero is
     no number."""
-    if not fits_octets(w) or torch.version.hip:
+    if not can_interleave(w) or torch.version.hip:
         return False
     assert w.scales is not None
     return w.scales.dtype is torch.bfloat16 and native_fp8(w.data.device) is _DTYPE

@@ -4,7 +4,8 @@
 e2m1 has sign, exponent and fraction where e4m3 has them, so four codes at once become numbers of
 the tensor core by shifts and masks alone: nothing is multiplied into a number. A group's sum is
 scaled and added in float32; what the tensor core adds up at once is one group, with tokens' codes
-and then with what they lack. Weights, in octets of rows, are its tall side and come from registers.
+and then with what they lack. Weights, interleaved by eight rows, are its tall side and come from
+registers.
 """
 
 from __future__ import annotations
@@ -78,13 +79,13 @@ def _group_sum(acc, words, x, scale):
 
 
 @triton.jit
-def multiply_fp4_codes(
+def multiply_mxfp4_hi_lo(
     rows, real, n, x_ptr, x_scale_ptr, w_ptr, scale_ptr, K: tl.constexpr, N: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GATED: tl.constexpr,
 ):  # fmt: skip
     """Rows of x with rows n of an expert's W (gated: and rows N + n): [M, N] float32, twice. x_ptr:
-    [.., 2K] twin codes, x_scale_ptr: [..]; W in octets, w_ptr: of 32-bit words, scale_ptr: of four
-    exponents."""
+    [.., 2K] of two terms, x_scale_ptr: [..]; W interleaved, w_ptr: of 32-bit words, scale_ptr: of
+    four exponents."""
     tl.static_assert(BLOCK_K == 128 and K % 64 == 0)
     TURNS: tl.constexpr = (K + 255) // 256  # of eight exponents, two words
     WHOLE: tl.constexpr = K // BLOCK_K * BLOCK_K

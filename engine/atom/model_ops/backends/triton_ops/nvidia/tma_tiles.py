@@ -19,11 +19,11 @@ _COPIED_BYTES = 16  # rows begin at a multiple of so many
 
 
 @triton.jit
-def activations_tile(x_tiles, x_rows, real, first, k, K: tl.constexpr, BLOCK_K: tl.constexpr):
+def load_activations(x_desc, x_rows, real, first, k, K: tl.constexpr, BLOCK_K: tl.constexpr):
     """[M, BLOCK_K] of x from input k on: by description rows from `first` on, of which those behind
     the last real one are other pairs'; else rows that are real, by x_rows, which are at input 0."""
-    if x_tiles is not None:
-        return x_tiles.load([first, k])
+    if x_desc is not None:
+        return x_desc.load([first, k])
     else:
         mask = real[:, None]
         if K % BLOCK_K:
@@ -32,13 +32,13 @@ def activations_tile(x_tiles, x_rows, real, first, k, K: tl.constexpr, BLOCK_K: 
 
 
 @triton.jit
-def matrix_tile(w_tiles, w_rows, expert, tile, k, K: tl.constexpr, BLOCK_K: tl.constexpr):
+def load_weights(w_desc, w_rows, expert, tile, k, K: tl.constexpr, BLOCK_K: tl.constexpr):
     """[N, BLOCK_K] of an expert's W from input k on: by description a tile's rows, gates before
     ups; else by w_rows, which are at input 0."""
-    if w_tiles is not None:
-        STACKED: tl.constexpr = w_tiles.block_shape[0]
-        ROWS: tl.constexpr = w_tiles.block_shape[1]
-        w = w_tiles.load([expert * STACKED, tile * ROWS, k])
+    if w_desc is not None:
+        STACKED: tl.constexpr = w_desc.block_shape[0]
+        ROWS: tl.constexpr = w_desc.block_shape[1]
+        w = w_desc.load([expert * STACKED, tile * ROWS, k])
         return tl.reshape(w, (STACKED * ROWS, BLOCK_K))
     elif K % BLOCK_K:
         return tl.load(w_rows + k, mask=(tl.arange(0, BLOCK_K) < K - k)[None, :], other=0.0)
@@ -46,19 +46,19 @@ def matrix_tile(w_tiles, w_rows, expert, tile, k, K: tl.constexpr, BLOCK_K: tl.c
         return tl.load(w_rows + k)
 
 
-def can_describe(device: torch.device, row_bytes: int) -> bool:
+def has_tma(device: torch.device, row_bytes: int) -> bool:
     """Whether the device copies rows of so many bytes by description; the interpreter does."""
     if row_bytes % _COPIED_BYTES or torch.version.hip is not None:
         return False
     return device.type == "cpu" or torch.cuda.get_device_capability(device) >= (9, 0)
 
 
-def describe_rows(x: torch.Tensor, rows: int, inputs: int) -> TensorDescriptor:
+def row_descriptor(x: torch.Tensor, rows: int, inputs: int) -> TensorDescriptor:
     """x [P, K], in tiles of so many rows and inputs."""
     return TensorDescriptor.from_tensor(x, [rows, inputs])
 
 
-def describe_stack(w: torch.Tensor, stacked: int, rows: int, inputs: int) -> TensorDescriptor:
+def stack_descriptor(w: torch.Tensor, stacked: int, rows: int, inputs: int) -> TensorDescriptor:
     """w [E, stacked · N, K], in tiles of so many rows of each of an expert's matrices."""
     matrices = w.view(w.shape[0] * stacked, w.shape[1] // stacked, w.shape[2])
     return TensorDescriptor.from_tensor(matrices, [stacked, rows, inputs])

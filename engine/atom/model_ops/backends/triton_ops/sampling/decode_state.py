@@ -17,8 +17,8 @@ from atom.model_ops.backends.triton_ops.launch import next_power_of_2
 from atom.model_ops.slots import DecodeInputs, SlotTensors
 
 # Entries of a block table that one program copies, and of a letter that are read at once.
-_TABLE_STRETCH = 1024
-_LETTER_STRETCH = 512
+_TABLE_CHUNK = 1024
+_LETTER_CHUNK = 512
 # Rows whose tokens one program commits.
 _FEW_ROWS, _MANY_ROWS = 32, 256
 
@@ -57,7 +57,7 @@ def _prepare_kernel(
     ids_ptr, positions_ptr, slot_mapping_ptr, contexts_ptr, row_tables_ptr,
     row_temperature_ptr, row_seed_ptr, sample_positions_ptr, offsets_ptr, drafts_ptr, padding_slot,
     MAX_BLOCKS: tl.constexpr, GROUPS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    STRETCH: tl.constexpr, DRAFTED: tl.constexpr,
+    CHUNK: tl.constexpr, DRAFTED: tl.constexpr,
 ):  # fmt: skip
     """MAX_BLOCKS: of one group. DRAFTED: rows stand `offsets` tokens further, on drafts."""
     row, group = tl.program_id(0), tl.program_id(2)
@@ -72,7 +72,7 @@ def _prepare_kernel(
     context = tl.where(real, position + 1, 0)
     # Only what the context uses of the table is copied; the rest is never read.
     blocks = tl.cdiv(context, BLOCK_SIZE)
-    entry = tl.program_id(1) * STRETCH + tl.arange(0, STRETCH)
+    entry = tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
     entries = tl.load(table + entry, mask=entry < blocks, other=0)
     tl.store(row_tables_ptr + at * MAX_BLOCKS + entry, entries, mask=entry < blocks)
     if tl.program_id(1) == 0:
@@ -123,7 +123,7 @@ def receive_step(
     _receive_kernel[(1,)](
         mail.said, mail.turn, slots, state.block_tables, wanted, count, slots.shape[0],
         state.padding_slot, LETTERS=LETTERS, LINES=lines, COLUMNS=state.block_tables.shape[1],
-        BLOCK=min(_LETTER_STRETCH, next_power_of_2(count)), DRAFTED=wanted is not None,
+        BLOCK=min(_LETTER_CHUNK, next_power_of_2(count)), DRAFTED=wanted is not None,
         num_warps=1,
     )  # fmt: skip
 
@@ -173,13 +173,13 @@ def _gather_inputs(
 ) -> None:
     offsets, token_ids = drafted or (None, None)
     rows, max_blocks = slots.shape[0], state.max_blocks
-    stretch = min(_TABLE_STRETCH, next_power_of_2(max_blocks))
-    _prepare_kernel[(rows, triton.cdiv(max_blocks, stretch), state.num_groups)](
+    chunk = min(_TABLE_CHUNK, next_power_of_2(max_blocks))
+    _prepare_kernel[(rows, triton.cdiv(max_blocks, chunk), state.num_groups)](
         slots, state.last_token, state.num_computed, state.block_tables, state.temperature,
         state.seed, inputs.input_ids, inputs.positions, inputs.slot_mapping, inputs.context_lens,
         inputs.block_tables, inputs.temperature, inputs.seed, inputs.sample_positions,
         offsets, token_ids, state.padding_slot, MAX_BLOCKS=max_blocks, GROUPS=state.num_groups,
-        BLOCK_SIZE=block_size, STRETCH=stretch, DRAFTED=drafted is not None, num_warps=4,
+        BLOCK_SIZE=block_size, CHUNK=chunk, DRAFTED=drafted is not None, num_warps=4,
     )  # fmt: skip
 
 

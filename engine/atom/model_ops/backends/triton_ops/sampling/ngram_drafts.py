@@ -1,9 +1,9 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """Drafts of rows' own tokens, and which of them hold, without a word from the host.
 
-A row's text is searched by one program, from its newest stretch to its oldest, until a match is as
-long as may be, which no older one betters. All that a stretch needs is read at once: what a search
-costs is the way to memory, once for each stretch, and rows are searched side by side.
+A row's text is searched by one program, from its newest chunk to its oldest, until a match is as
+long as may be, which no older one betters. All that a chunk needs is read at once: what a search
+costs is the way to memory, once for each chunk, and rows are searched side by side.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from atom.model_ops.backends.triton_ops.sampling.decode_state import prepare_row
 from atom.model_ops.drafts import DraftLayout, Drafts, DrawnRuns, Lookup
 from atom.model_ops.slots import DecodeInputs, SlotTensors
 
-_STRETCH = 2048
-_LAYOUT_STRETCH = 1024
+_CHUNK = 2048
+_LAYOUT_CHUNK = 1024
 # A match is its length above and its end below these bits.
 _END_BITS = tl.constexpr(32)
 _END_MASK = tl.constexpr(2**32 - 1)
@@ -36,7 +36,7 @@ def _slot_of(slots_ptr, row, padding_slot):
 def _look_up_kernel(
     slots_ptr, wanted_ptr, tokens_ptr, num_computed_ptr, drafts_ptr, counts_ptr, columns,
     padding_slot, fewest, num_drafts,
-    MOST: tl.constexpr, STRETCH: tl.constexpr, LANES: tl.constexpr,
+    MOST: tl.constexpr, CHUNK: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """The best earlier end is the one up to which most tokens are the row's last ones, and of these
     the newest."""
@@ -48,9 +48,9 @@ def _look_up_kernel(
     best = last.to(tl.int64) * 0
     behind = tl.where(wanted > 0, last, 0)  # what is searched ends before this
     while behind > 0:
-        end = behind - STRETCH + tl.arange(0, STRETCH)
+        end = behind - CHUNK + tl.arange(0, CHUNK)
         alive = end >= 0
-        matched = tl.zeros((STRETCH,), dtype=tl.int64)
+        matched = tl.zeros((CHUNK,), dtype=tl.int64)
         for back in tl.static_range(MOST):
             newest = tl.load(said + last - back, mask=last >= back, other=-1)
             token = tl.load(said + end - back, mask=end >= back, other=-2)
@@ -59,7 +59,7 @@ def _look_up_kernel(
         found = tl.max((matched << _END_BITS) + tl.maximum(end, 0).to(tl.int64), axis=0)
         longer = (found >> _END_BITS) > (best >> _END_BITS)
         best = tl.where(longer, found, best)
-        behind = tl.where((best >> _END_BITS) == MOST, 0, behind - STRETCH)
+        behind = tl.where((best >> _END_BITS) == MOST, 0, behind - CHUNK)
     found = real & (wanted > 0) & ((best >> _END_BITS) >= fewest)
     end = tl.where(found, best & _END_MASK, 0)
     ahead = tl.arange(0, LANES).to(tl.int64)
@@ -73,7 +73,7 @@ def _look_up_kernel(
 @triton.jit
 def _layout_kernel(
     slots_ptr, wanted_ptr, first_ptr, token_slots_ptr, row_ptr, offset_ptr, run_starts_ptr, rows,
-    tokens, padding_slot, LANES: tl.constexpr, STRETCH: tl.constexpr,
+    tokens, padding_slot, LANES: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """One program, a lane for each row."""
     lane = tl.arange(0, LANES)
@@ -92,10 +92,10 @@ def _layout_kernel(
         tl.store(offset_ptr + at, at - first, mask=inside)
     used = tl.sum(count, axis=0)
     tl.store(run_starts_ptr + rows, used.to(tl.int32))
-    for start in range(0, tokens, STRETCH):
-        at = start + tl.arange(0, STRETCH)
+    for start in range(0, tokens, CHUNK):
+        at = start + tl.arange(0, CHUNK)
         unused = (at >= used) & (at < tokens)
-        zero = tl.zeros((STRETCH,), dtype=tl.int64)
+        zero = tl.zeros((CHUNK,), dtype=tl.int64)
         tl.store(token_slots_ptr + at, zero + padding_slot, mask=unused)
         tl.store(row_ptr + at, zero, mask=unused)
         tl.store(offset_ptr + at, zero, mask=unused)
@@ -138,7 +138,7 @@ def draft_ngrams(
     _look_up_kernel[(slots.shape[0],)](
         slots, wanted, tokens, state.num_computed, drafts.token_ids, drafts.counts,
         tokens.shape[1], state.padding_slot, lookup.fewest, num_drafts, MOST=lookup.most,
-        STRETCH=_STRETCH, LANES=next_power_of_2(num_drafts), num_warps=8,
+        CHUNK=_CHUNK, LANES=next_power_of_2(num_drafts), num_warps=8,
     )  # fmt: skip
 
 
@@ -147,7 +147,7 @@ def lay_out_drafts(layout: DraftLayout, state: SlotTensors) -> None:
     _layout_kernel[(1,)](
         layout.slots, layout.wanted, layout.first, layout.token_slots, layout.row, layout.offset,
         layout.runs.starts, rows, tokens, state.padding_slot, LANES=next_power_of_2(rows),
-        STRETCH=_LAYOUT_STRETCH, num_warps=4,
+        CHUNK=_LAYOUT_CHUNK, num_warps=4,
     )  # fmt: skip
 
 

@@ -1,9 +1,9 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Sampling in one pass over the logits: each program scores a stretch of a row's vocabulary and
-keeps its best group of tokens; a second kernel takes the best of the stretches and its token.
+"""Sampling in one pass over the logits: each program scores a chunk of a row's vocabulary and
+keeps its best group of tokens; a second kernel takes the best of the chunks and its token.
 
 Greedy rows look for the highest logit. Others run the two exponential races of `noise.py`: programs
-race the groups of their stretch, each weighed relative to its own highest logit so that no group
+race the groups of their chunk, each weighed relative to its own highest logit so that no group
 waits for another, and the second kernel races the tokens of the group that won. The lowest number
 wins ties, as the first maximum does.
 """
@@ -25,7 +25,7 @@ _WITHIN_GROUP = tl.constexpr(WITHIN_GROUP)
 _LN2 = tl.constexpr(LN2)
 _LOG2E = tl.constexpr(1 / LN2)
 _MANY_ROWS = 32
-# (logits of a program, its warps). Few rows: many short stretches, so that the card is busy at all.
+# (logits of a program, its warps). Few rows: many short chunks, so that the card is busy at all.
 _FEW, _MANY = (1024, 1), (2048, 1)
 
 
@@ -71,12 +71,12 @@ def _weight(logit, highest, rate):
 @triton.jit
 def _score_kernel(
     logits_ptr, temperature_ptr, seed_ptr, position_ptr, best_ptr, group_ptr, row_stride,
-    VOCAB: tl.constexpr, STRETCH: tl.constexpr, STRETCHES: tl.constexpr, FIRST_GROUP: tl.constexpr,
+    VOCAB: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, FIRST_GROUP: tl.constexpr,
 ):  # fmt: skip
-    """The best score of a group of the stretch, and the group's number here, where noise counts
+    """The best score of a group of the chunk, and the group's number here, where noise counts
     groups from FIRST_GROUP. Scores are logarithms: of a drawn row to base 2."""
-    row, stretch = tl.program_id(0), tl.program_id(1)
-    group = stretch * (STRETCH // _GROUP) + tl.arange(0, STRETCH // _GROUP)
+    row, chunk = tl.program_id(0), tl.program_id(1)
+    group = chunk * (CHUNK // _GROUP) + tl.arange(0, CHUNK // _GROUP)
     token = group[:, None] * _GROUP + tl.arange(0, _GROUP)[None, :]
     at = logits_ptr + row.to(tl.int64) * row_stride + token
     logit = tl.load(at, mask=token < VOCAB, other=float("-inf")).to(tl.float32)
@@ -91,22 +91,22 @@ def _score_kernel(
         )
     best = tl.max(score, axis=0)
     chosen = tl.min(tl.where(score == best, group, VOCAB), axis=0)
-    tl.store(best_ptr + row * STRETCHES + stretch, best)
-    tl.store(group_ptr + row * STRETCHES + stretch, chosen)
+    tl.store(best_ptr + row * CHUNKS + chunk, best)
+    tl.store(group_ptr + row * CHUNKS + chunk, chosen)
 
 
 @triton.jit
 def _pick_kernel(
     logits_ptr, temperature_ptr, seed_ptr, position_ptr, best_ptr, group_ptr, out_ptr, score_ptr,
     row_stride,
-    VOCAB: tl.constexpr, STRETCHES: tl.constexpr, BLOCK: tl.constexpr, FIRST_GROUP: tl.constexpr,
+    VOCAB: tl.constexpr, CHUNKS: tl.constexpr, BLOCK: tl.constexpr, FIRST_GROUP: tl.constexpr,
 ):  # fmt: skip
     """The winner among the best group's tokens, a number of the whole vocabulary; its score too
     unless score_ptr is None."""
     row = tl.program_id(0)
     at = tl.arange(0, BLOCK)
-    best = tl.load(best_ptr + row * STRETCHES + at, mask=at < STRETCHES, other=float("-inf"))
-    chosen = tl.load(group_ptr + row * STRETCHES + at, mask=at < STRETCHES, other=VOCAB)
+    best = tl.load(best_ptr + row * CHUNKS + at, mask=at < CHUNKS, other=float("-inf"))
+    chosen = tl.load(group_ptr + row * CHUNKS + at, mask=at < CHUNKS, other=VOCAB)
     highest = tl.max(best, axis=0)
     group = tl.min(tl.where(best == highest, chosen, VOCAB), axis=0)
     token = group * _GROUP + tl.arange(0, _GROUP)
@@ -129,11 +129,11 @@ def sample(logits: torch.Tensor, sampling: SamplingTensors) -> torch.Tensor:
     return _sample(logits, 0, sampling, None)
 
 
-def sample_stretch(
+def sample_vocab_shard(
     logits: torch.Tensor, first: int, sampling: SamplingTensors
 ) -> tuple[torch.Tensor, torch.Tensor]:
     scores = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
-    # Of a stretch that splits a group rows are greedy, and look for no noise.
+    # Of a chunk that splits a group rows are greedy, and look for no noise.
     tokens = _sample(logits, first // GROUP, sampling, scores)
     return tokens + first % GROUP, scores
 
@@ -145,19 +145,19 @@ def _sample(
     scores: torch.Tensor | None,
 ) -> torch.Tensor:
     rows, vocab = logits.shape
-    stretch, warps = _FEW if rows < _MANY_ROWS else _MANY
-    stretches = triton.cdiv(vocab, stretch)
-    best = torch.empty((rows, stretches), dtype=torch.float32, device=logits.device)
-    group = torch.empty((rows, stretches), dtype=torch.int32, device=logits.device)
+    chunk, warps = _FEW if rows < _MANY_ROWS else _MANY
+    chunks = triton.cdiv(vocab, chunk)
+    best = torch.empty((rows, chunks), dtype=torch.float32, device=logits.device)
+    group = torch.empty((rows, chunks), dtype=torch.int32, device=logits.device)
     out = torch.empty(rows, dtype=torch.int64, device=logits.device)
-    _score_kernel[(rows, stretches)](
+    _score_kernel[(rows, chunks)](
         logits, sampling.temperature, sampling.seed, sampling.position, best, group,
-        logits.stride(0), VOCAB=vocab, STRETCH=stretch, STRETCHES=stretches,
+        logits.stride(0), VOCAB=vocab, CHUNK=chunk, CHUNKS=chunks,
         FIRST_GROUP=first_group, num_warps=warps,
     )  # fmt: skip
     _pick_kernel[(rows,)](
         logits, sampling.temperature, sampling.seed, sampling.position, best, group, out,
-        scores, logits.stride(0), VOCAB=vocab, STRETCHES=stretches,
-        BLOCK=next_power_of_2(stretches), FIRST_GROUP=first_group, num_warps=1,
+        scores, logits.stride(0), VOCAB=vocab, CHUNKS=chunks,
+        BLOCK=next_power_of_2(chunks), FIRST_GROUP=first_group, num_warps=1,
     )  # fmt: skip
     return out

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Structured output's mask on the logits: one program per stretch of a guided row.
+"""Structured output's mask on the logits: one program per chunk of a guided row.
 
 Only writes: what is allowed is not touched, and rows without a mask are not looked at.
 """
@@ -10,14 +10,14 @@ import torch
 import triton
 import triton.language as tl
 
-_STRETCH = 4096
+_CHUNK = 4096
 
 
 @triton.jit(do_not_specialize=["vocab", "words"])
-def _token_mask_kernel(logits_ptr, rows_ptr, bits_ptr, vocab, words, STRETCH: tl.constexpr):
+def _token_mask_kernel(logits_ptr, rows_ptr, bits_ptr, vocab, words, CHUNK: tl.constexpr):
     index = tl.program_id(0).to(tl.int64)
     row = tl.load(rows_ptr + index)
-    token = tl.program_id(1) * STRETCH + tl.arange(0, STRETCH)
+    token = tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
     inside = token < vocab
     word = tl.load(bits_ptr + index * words + token // 32, mask=inside, other=-1)
     forbidden = ((word >> (token % 32)) & 1) == 0
@@ -26,6 +26,6 @@ def _token_mask_kernel(logits_ptr, rows_ptr, bits_ptr, vocab, words, STRETCH: tl
 
 def apply_token_mask(logits: torch.Tensor, rows: torch.Tensor, bits: torch.Tensor) -> None:
     vocab = logits.shape[1]
-    _token_mask_kernel[(rows.shape[0], triton.cdiv(vocab, _STRETCH))](
-        logits, rows, bits, vocab, bits.shape[1], STRETCH=_STRETCH, num_warps=4
+    _token_mask_kernel[(rows.shape[0], triton.cdiv(vocab, _CHUNK))](
+        logits, rows, bits, vocab, bits.shape[1], CHUNK=_CHUNK, num_warps=4
     )

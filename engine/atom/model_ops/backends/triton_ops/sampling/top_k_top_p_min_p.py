@@ -28,7 +28,7 @@ _LOG2E = tl.constexpr(1 / LN2)
 _BITS = {torch.bfloat16: 16, torch.float16: 19, torch.float32: 32}
 # Groups that are looked into: as many as one program's registers hold without effort.
 CANDIDATES = 64
-_STRETCH = 2048  # logits of a program that takes a stretch of a row
+_CHUNK = 2048  # logits of a program that takes a chunk of a row
 _PASS = 16384  # logits that a pass over the whole row takes at once
 
 
@@ -106,12 +106,12 @@ _COLUMNS = ["temperature_ptr", "top_k_ptr", "top_p_ptr", "min_p_ptr"]
 @triton.jit(do_not_specialize=["VOCAB"], do_not_specialize_on_alignment=_COLUMNS)
 def _groups_kernel(
     logits_ptr, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr, highest_ptr, mass_ptr,
-    VOCAB, GROUPS, STRETCH: tl.constexpr,
+    VOCAB, GROUPS, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """The highest logit of each group, and the group's weight relative to it."""
     row = tl.program_id(0)
     if _is_limited(row, top_k_ptr, top_p_ptr, min_p_ptr, VOCAB):
-        group = tl.program_id(1) * (STRETCH // _GROUP) + tl.arange(0, STRETCH // _GROUP)
+        group = tl.program_id(1) * (CHUNK // _GROUP) + tl.arange(0, CHUNK // _GROUP)
         token = group[:, None] * _GROUP + tl.arange(0, _GROUP)[None, :]
         at = logits_ptr + row.to(tl.int64) * VOCAB + token
         logit = tl.load(at, mask=token < VOCAB, other=float("-inf")).to(tl.float32)
@@ -206,11 +206,11 @@ def _least_kernel(
 
 
 @triton.jit(do_not_specialize=["VOCAB"])
-def _mask_kernel(logits_ptr, least_ptr, VOCAB, STRETCH: tl.constexpr):
+def _mask_kernel(logits_ptr, least_ptr, VOCAB, CHUNK: tl.constexpr):
     row = tl.program_id(0)
     least = tl.load(least_ptr + row)
     if least > float("-inf"):
-        token = tl.program_id(1) * STRETCH + tl.arange(0, STRETCH)
+        token = tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
         at = logits_ptr + row.to(tl.int64) * VOCAB + token
         logit = tl.load(at, mask=token < VOCAB, other=0.0).to(tl.float32)
         tl.store(at, float("-inf"), mask=(token < VOCAB) & (logit < least))
@@ -227,14 +227,14 @@ def filter_logits(logits: torch.Tensor, filters: LogitFilters) -> torch.Tensor:
     highest, weight = scratch(groups, torch.float32), scratch(groups, torch.float32)
     chosen, least = scratch(CANDIDATES, torch.int32), scratch(1, torch.float32)
     asked = (filters.temperature, filters.top_k, filters.top_p, filters.min_p)
-    stretches = triton.cdiv(vocab, _STRETCH)
-    _groups_kernel[(rows, stretches)](
-        logits, *asked, highest, weight, vocab, groups, STRETCH=_STRETCH, num_warps=1
+    chunks = triton.cdiv(vocab, _CHUNK)
+    _groups_kernel[(rows, chunks)](
+        logits, *asked, highest, weight, vocab, groups, CHUNK=_CHUNK, num_warps=1
     )
     _least_kernel[(rows,)](
         logits, *asked, highest, weight, chosen, least, vocab, groups,
         PADDED=max(CANDIDATES, next_power_of_2(groups)), CHOSEN=CANDIDATES,
         BITS=_BITS[logits.dtype], PASS=_PASS, num_warps=16,
     )  # fmt: skip
-    _mask_kernel[(rows, stretches)](logits, least, vocab, STRETCH=_STRETCH, num_warps=2)
+    _mask_kernel[(rows, chunks)](logits, least, vocab, CHUNK=_CHUNK, num_warps=2)
     return logits

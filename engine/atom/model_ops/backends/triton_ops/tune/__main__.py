@@ -27,7 +27,7 @@ from atom.model_ops.backends.triton_ops.compile import tuning
 from atom.model_ops.backends.triton_ops.compile.tuning import (
     TOKEN_BUCKETS,
     SkinnyConfig,
-    SplitConfig,
+    SplitKConfig,
 )
 from atom.model_ops.backends.triton_ops.tune.attention import (
     compile_attention,
@@ -61,7 +61,7 @@ def _compile(job: Job) -> None:
     try:
         if isinstance(config, tuple):
             compile_product(config[0], size, gated=True)
-        elif isinstance(config, SkinnyConfig | SplitConfig):
+        elif isinstance(config, SkinnyConfig | SplitKConfig):
             compile_product(config, size, gated=False)
         else:
             compile_attention(config, size)

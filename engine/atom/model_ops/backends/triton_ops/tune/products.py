@@ -20,13 +20,13 @@ from atom.model_ops.backends.triton_ops.compile import tuning
 from atom.model_ops.backends.triton_ops.compile.tuning import (
     TOKEN_BUCKETS,
     SkinnyConfig,
-    SplitConfig,
+    SplitKConfig,
 )
-from atom.model_ops.backends.triton_ops.gemm.choose import Table, foreseen
+from atom.model_ops.backends.triton_ops.gemm.choose import Table, predicted_config
 from atom.model_ops.backends.triton_ops.gemm.cost_model import Product
 from atom.model_ops.backends.triton_ops.gemm.linear import linear
 from atom.model_ops.backends.triton_ops.gemm.skinny_linear import skinny_linear
-from atom.model_ops.backends.triton_ops.gemm.split_k_linear import gated_linear, split_linear
+from atom.model_ops.backends.triton_ops.gemm.split_k_linear import gated_linear, split_k_linear
 from atom.model_ops.backends.triton_ops.norms import norm as settle_and_norm
 from atom.model_ops.backends.triton_ops.timing import copies_beyond_cache, graph_microseconds
 from atom.model_ops.backends.triton_ops.tune.search import best
@@ -44,7 +44,7 @@ KNOWN_ADDENDS = ("1024x2048", "1024x3072", "4096x4096", "4096x12288", "4096x1433
 KNOWN_GATED = ("6144x1024", "24576x4096", "28672x4096")
 # A kernel of ours must be this much faster than the library to be chosen.
 _WORTH = 0.98
-# Up to this many tokens the skinny kernels beat the tiles of split_linear.
+# Up to this many tokens the skinny kernels beat the tiles of split_k_linear.
 _SKINNY_TOKENS = 16
 # One token has its norm fused with the product that follows, which takes no parts.
 ADDEND_BUCKETS = tuple(bucket for bucket in TOKEN_BUCKETS if bucket > 1)
@@ -71,7 +71,7 @@ def skinny_candidates(tokens: int) -> Iterator[SkinnyConfig]:
 
 def split_candidates(
     tokens: int, splits: Sequence[int], *, gated: bool = False
-) -> Iterator[SplitConfig]:
+) -> Iterator[SplitKConfig]:
     for block_n, block_k, stages, weights_first, block_t in itertools.product(
         (32, 64, 128), (64, 128), (3, 4, 5), (False, True), (64, 128)
     ):
@@ -85,10 +85,10 @@ def split_candidates(
             continue
         for split_k in splits:
             warps = 8 if block_n * tile * (1 + gated) > 16384 else 4
-            yield SplitConfig(block_n, block_k, split_k, weights_first, warps, stages, block_t)
+            yield SplitKConfig(block_n, block_k, split_k, weights_first, warps, stages, block_t)
 
 
-def fits(config: SkinnyConfig | SplitConfig, outputs: int, inner: int) -> bool:
+def fits(config: SkinnyConfig | SplitKConfig, outputs: int, inner: int) -> bool:
     if inner % (config.block_k * config.split_k):
         return False
     if isinstance(config, SkinnyConfig):
@@ -141,7 +141,7 @@ def tune_addend(
 
             def with_norm(
                 w: LinearWeight,
-                config: SplitConfig | None,
+                config: SplitKConfig | None,
                 x: torch.Tensor = x,
                 residual: torch.Tensor = residual,
                 norm: NormWeight = norm,
@@ -203,7 +203,7 @@ def family_loss(
 ) -> str:
     """What the family's choice (choose.py), made without this measurement, costs more than
     the best. without: µs of the library's way; least: of the best."""
-    config = foreseen(torch.device("cuda", torch.cuda.current_device()), table, shape)
+    config = predicted_config(torch.device("cuda", torch.cuda.current_device()), table, shape)
     took = without if config is None else cost(config)
     return f"    its family {took:7.2f} µs ({took / least - 1:+.1%})   {config or 'the library'}"
 
@@ -219,23 +219,23 @@ def _weights(outputs: int, inner: int, dtype: torch.dtype) -> list[LinearWeight]
     ]
 
 
-def linear_candidates(tokens: int) -> Iterator[SkinnyConfig] | Iterator[SplitConfig]:
+def linear_candidates(tokens: int) -> Iterator[SkinnyConfig] | Iterator[SplitKConfig]:
     if tokens <= _SKINNY_TOKENS:
         return skinny_candidates(tokens)
     return split_candidates(tokens, (1,))
 
 
-def product(x: torch.Tensor, w: LinearWeight, config: SkinnyConfig | SplitConfig) -> torch.Tensor:
+def product(x: torch.Tensor, w: LinearWeight, config: SkinnyConfig | SplitKConfig) -> torch.Tensor:
     if isinstance(config, SkinnyConfig):
         return skinny_linear(x, w, config)
-    return split_linear(x, w, config)
+    return split_k_linear(x, w, config)
 
 
-def compile_product(config: SkinnyConfig | SplitConfig, tokens: int, *, gated: bool) -> None:
+def compile_product(config: SkinnyConfig | SplitKConfig, tokens: int, *, gated: bool) -> None:
     """Launch the specialisation that the measurements use."""
     x = torch.zeros(tokens, 4096, dtype=torch.bfloat16, device="cuda")
     w = LinearWeight(torch.zeros(4096, 4096, dtype=torch.bfloat16, device="cuda"))
-    if gated and isinstance(config, SplitConfig):
+    if gated and isinstance(config, SplitKConfig):
         gated_linear(x, w, config)
     else:
         product(x, w, config)

@@ -14,10 +14,10 @@ from atom.model_ops.backends.triton_ops.compile.tuning import (
     DecodeConfig,
     PrefillConfig,
     SkinnyConfig,
-    SplitConfig,
+    SplitKConfig,
 )
 
-Config = TypeVar("Config", bound=SkinnyConfig | SplitConfig | DecodeConfig | PrefillConfig)
+Config = TypeVar("Config", bound=SkinnyConfig | SplitKConfig | DecodeConfig | PrefillConfig)
 
 
 def best(

@@ -13,8 +13,8 @@ from tests.engine.ops.inputs import assert_rows_agree
 if find_spec("triton") is None:
     pytest.skip("triton is not installed", allow_module_level=True)
 
-from atom.model_ops.backends.triton_ops.compile.tuning import SplitConfig
-from atom.model_ops.backends.triton_ops.gemm.split_k_linear import gated_linear, split_linear
+from atom.model_ops.backends.triton_ops.compile.tuning import SplitKConfig
+from atom.model_ops.backends.triton_ops.gemm.split_k_linear import gated_linear, split_k_linear
 from atom.model_ops.backends.triton_ops.norms import norm as settle_and_norm
 from atom.model_ops.values import Activation, LinearWeight, NormWeight, Pending, Stream
 
@@ -36,8 +36,8 @@ def test_parts_add_up(
     expected = torch.nn.functional.linear(
         x.double(), weight.double(), None if offset is None else offset.double()
     )
-    config = SplitConfig(64, 64, split_k, weights_first, 4, 3)
-    parts = split_linear(x, LinearWeight(weight, offset), config)
+    config = SplitKConfig(64, 64, split_k, weights_first, 4, 3)
+    parts = split_k_linear(x, LinearWeight(weight, offset), config)
     if split_k == 1:
         assert_rows_agree(parts, expected, dtype)
         return
@@ -67,5 +67,5 @@ def test_a_gated_product_ends_in_its_activation(
         ),
         Activation.SILU,
     )
-    config = SplitConfig(64, 64, 1, weights_first, 4, 3, block_t=32)
+    config = SplitKConfig(64, 64, 1, weights_first, 4, 3, block_t=32)
     assert_rows_agree(gated_linear(x, LinearWeight(weight, offset), config), expected, dtype)

@@ -1,7 +1,7 @@
 """Stacks of MXFP4 whose rows lie by eight, so that what a program reads at once is one piece of
 memory.
 
-Of eight rows, an octet, the codes of 128 inputs lie row below row, then those of the next 128; of
+Of eight rows the codes of 128 inputs lie row below row, then those of the next 128; of
 the last 64 they may be half as wide. Their exponents lie likewise, eight of a row at a time, the
 last of them filled up. Called by backends that prepare stacks for such kernels.
 """
@@ -15,46 +15,53 @@ import torch.nn.functional as F
 
 from atom.model_ops.values import LinearWeight, Scales, WeightFormat
 
-OCTET = 8  # rows
+ROWS_TOGETHER = 8  # rows
 _CODES, _EXPONENTS = 64, 8  # of a row side by side, in bytes
 _GROUP = 32  # inputs
 _LEAST = 64  # inputs, of which a row has a multiple
 
 
-def fits_octets(w: LinearWeight) -> bool:
-    """Whether w, of MXFP4, has whole octets (gates and ups each) and inputs that runs divide."""
+def can_interleave(w: LinearWeight) -> bool:
+    """Whether w, of MXFP4, has whole groups of eight rows (gate_proj's and up_proj's each) and
+    inputs that runs divide."""
     rows = w.outputs if w.gating is None else w.outputs // 2
-    return w.format is WeightFormat.MXFP4 and rows % OCTET == 0 and w.inputs % _LEAST == 0
+    return w.format is WeightFormat.MXFP4 and rows % ROWS_TOGETHER == 0 and w.inputs % _LEAST == 0
 
 
-def in_octets(w: LinearWeight) -> LinearWeight:
-    """A stack of MXFP4 that `fits_octets` → the same as MXFP4_OCTETS."""
+def interleaved(w: LinearWeight) -> LinearWeight:
+    """A stack of MXFP4 that `can_interleave` → the same as MXFP4_INTERLEAVED."""
     scales = w.scales
     assert scales is not None
     whole = F.pad(scales.scale, (0, -scales.scale.shape[-1] % _EXPONENTS))
-    scale = _by_octet(whole, _EXPONENTS)
-    scales = replace(scales, format=WeightFormat.MXFP4_OCTETS, scale=scale)
-    return replace(w, data=_by_octet(w.data, _CODES), scales=scales)
+    scale = _by_eight(whole, _EXPONENTS)
+    scales = replace(scales, format=WeightFormat.MXFP4_INTERLEAVED, scale=scale)
+    return replace(w, data=_by_eight(w.data, _CODES), scales=scales)
 
 
 def in_rows(data: torch.Tensor, scales: Scales) -> tuple[torch.Tensor, Scales]:
-    """What MXFP4_OCTETS stores → the same as MXFP4."""
+    """What MXFP4_INTERLEAVED stores → the same as MXFP4."""
     groups = 2 * data.shape[-1] // _GROUP
     scale = _by_row(scales.scale, _EXPONENTS)[..., :groups]
     return _by_row(data, _CODES), replace(scales, format=WeightFormat.MXFP4, scale=scale)
 
 
-def _by_octet(stored: torch.Tensor, run: int) -> torch.Tensor:
+def _by_eight(stored: torch.Tensor, run: int) -> torch.Tensor:
     width = stored.shape[-1]
-    octets = stored.reshape(-1, OCTET, width)
-    moved = torch.empty((len(octets), OCTET * width), dtype=stored.dtype, device=stored.device)
-    for piece, target in zip(octets.split(run, -1), moved.split(OCTET * run, -1), strict=True):
+    eights = stored.reshape(-1, ROWS_TOGETHER, width)
+    moved = torch.empty(
+        (len(eights), ROWS_TOGETHER * width), dtype=stored.dtype, device=stored.device
+    )
+    for piece, target in zip(
+        eights.split(run, -1), moved.split(ROWS_TOGETHER * run, -1), strict=True
+    ):
         target.copy_(piece.flatten(1))
     return moved.reshape(stored.shape)
 
 
 def _by_row(stored: torch.Tensor, run: int) -> torch.Tensor:
     width = stored.shape[-1]
-    octets = stored.reshape(-1, OCTET * width)
-    pieces = (piece.unflatten(1, (OCTET, -1)) for piece in octets.split(OCTET * run, -1))
+    eights = stored.reshape(-1, ROWS_TOGETHER * width)
+    pieces = (
+        piece.unflatten(1, (ROWS_TOGETHER, -1)) for piece in eights.split(ROWS_TOGETHER * run, -1)
+    )
     return torch.cat(list(pieces), -1).reshape(stored.shape)

@@ -12,13 +12,13 @@ import torch
 
 from atom.model_ops.backends.aiter_ops.cache_views import prompt_keys
 from atom.model_ops.backends.aiter_ops.dense import Norms
-from atom.model_ops.backends.aiter_ops.latent_rows import (
+from atom.model_ops.backends.aiter_ops.library import Library
+from atom.model_ops.backends.aiter_ops.mla_rows import (
     LatentDecode,
     LatentRows,
     latent_rows,
     selected_rows,
 )
-from atom.model_ops.backends.aiter_ops.library import Library
 from atom.model_ops.backends.aiter_ops.rope_tables import NEOX, RopeTables
 from atom.model_ops.values import LatentCache, LatentShape, LatentTokens, LinearWeight, Rotary
 from atom.utils.forward_context import AttentionMetaData
@@ -33,7 +33,7 @@ class LatentAttention:
         self._norms = norms
         self._tables = RopeTables()
 
-    def latent_rope_store(
+    def mla_rope_store(
         self,
         tokens: LatentTokens,
         shape: LatentShape,
@@ -65,7 +65,7 @@ class LatentAttention:
         )
         return LatentTokens(tokens.q, torch.cat((latent, key), dim=-1))
 
-    def paged_latent_attention(
+    def mla_attention(
         self,
         tokens: LatentTokens,
         shape: LatentShape,
@@ -95,7 +95,7 @@ class LatentAttention:
         nothing = step.context_lens[: len(q)] == 0
         return self._in_latent(q, shape, up, cache, (rows, nothing))
 
-    def selected_latent_attention(
+    def sparse_mla_attention(
         self,
         tokens: LatentTokens,
         shape: LatentShape,

@@ -17,7 +17,7 @@ from atom.model_ops.backends.triton_ops.compile.tuning import (
     TOKEN_BUCKETS,
     LinearConfig,
     SkinnyConfig,
-    SplitConfig,
+    SplitKConfig,
 )
 from atom.model_ops.backends.triton_ops.gemm.cost_model import (
     Card,
@@ -115,7 +115,7 @@ def test_a_tile_of_a_shape_never_seen_divides_it_and_is_no_slower_than_the_libra
         own += 1
         assert fits(config, product, H200)
         assert seconds(config, product, H200) < library_seconds(product, H200)
-        if isinstance(config, SplitConfig):
+        if isinstance(config, SplitKConfig):
             assert product.columns % config.block_n == 0
             assert product.inner % (config.block_k * config.split_k) == 0
     assert own >= 10, "most products of few tokens have a tile of their own"
@@ -143,7 +143,7 @@ def test_programs_that_leave_multiprocessors_idle_cost_time() -> None:
 
 
 def test_a_tile_that_the_card_has_no_memory_for_is_not_taken() -> None:
-    wide = SplitConfig(64, 128, 2, True, 4, 5, 64)
+    wide = SplitKConfig(64, 128, 2, True, 4, 5, 64)
     known = [Point(4096, 4096, wide)]
     small = Card(units=80, shared_bytes=64 * 1024, rates=H200.rates)
     near = Product(4096, 5120, 16, 2)
@@ -163,14 +163,14 @@ def test_without_measurements_the_library_multiplies() -> None:
     [
         (SkinnyConfig("dot", 16, 128, 4, 4, 4), 8),
         (SkinnyConfig("dot", 16, 256, 4, 4, 2), 8),
-        (SplitConfig(64, 128, 2, True, 4, 5, 64), 16),
-        (SplitConfig(64, 128, 2, True, 4, 5, 64), 64),
+        (SplitKConfig(64, 128, 2, True, 4, 5, 64), 16),
+        (SplitKConfig(64, 128, 2, True, 4, 5, 64), 64),
     ],
 )
 def test_the_model_counts_the_shared_memory_that_the_compiler_takes(
     config: LinearConfig, tokens: int
 ) -> None:
-    from tests.engine.ops.kernel_forms import compiled_product
+    from tests.engine.ops.compiled_products import compiled_product
 
     binary = compiled_product(config, tokens)
     assert shared_bytes(config, Product(4096, 4096, tokens, 2)) == binary.metadata.shared

@@ -18,7 +18,7 @@ SLOTS, MAX_BLOCKS, COLUMNS = 7, 100, 4600
 
 
 def state_of(device: torch.device, groups: int = 1) -> SlotTensors:
-    """Texts of few different tokens, of one token to more than a stretch of a search."""
+    """Texts of few different tokens, of one token to more than a chunk of a search."""
     state = slot_tensors(SLOTS, MAX_BLOCKS, device, groups)
     alphabet = torch.tensor([2, 3, 4, 9, 2, 40, 30, 2]).unsqueeze(1)
     tokens = (torch.randint(0, 1 << 20, (SLOTS + 1, COLUMNS)) % alphabet).to(torch.int32)

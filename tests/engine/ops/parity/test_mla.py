@@ -11,7 +11,7 @@ from atom.model_ops.backends.interface import Backend
 from atom.model_ops.values import LatentCache, LatentShape, LatentTokens, NormWeight, Rotary
 from atom.utils.forward_context import EqualPrompts
 from tests.engine.ops.inputs import assert_rows_agree, padded_step, poison
-from tests.engine.ops.latent_inputs import ODD, REAL, SMALL, LatentCase, latent_case
+from tests.engine.ops.mla_inputs import ODD, REAL, SMALL, LatentCase, latent_case
 
 gpu = pytest.mark.gpu
 # The interpreter multiplies bfloat16 as the integers it is stored in: on GPUs only.
@@ -26,11 +26,11 @@ def compute(backend: Backend, case: LatentCase) -> torch.Tensor:
     tokens = case.tokens.q.shape[0]
     size = (tokens, case.shape.num_heads * case.shape.value_dim)
     poison(size, case.tokens.q.dtype, case.tokens.q.device)
-    return backend.operations["paged_latent_attention"](*case.arguments)
+    return backend.operations["mla_attention"](*case.arguments)
 
 
 def check(backend: Backend, reference: Backend, case: LatentCase, slack: float = 1.0) -> None:
-    expected = reference.operations["paged_latent_attention"](*case.doubled)
+    expected = reference.operations["mla_attention"](*case.doubled)
     # Folding rounds queries and weighted latents once each, beyond what a softmax rounds.
     assert_rows_agree(compute(backend, case), expected, case.tokens.q.dtype, slack=2 * slack)
 
@@ -119,7 +119,7 @@ def test_a_captured_decode_step_knows_only_the_largest_context(
     )
     tokens = LatentTokens(case.tokens.q[real], case.tokens.entries[real])
     subset = replace(case, tokens=tokens, step=step)
-    expected = reference.operations["paged_latent_attention"](*subset.doubled)
+    expected = reference.operations["mla_attention"](*subset.doubled)
     assert_rows_agree(out[real], expected, torch.float32)
 
 
@@ -131,7 +131,7 @@ def test_a_captured_step_with_prompts_is_larger_than_its_rows(
         pytest.skip(f"{backend.name} is not captured into graphs")
     rows = [(130, 1), (0, 1), (0, 1), (90, 37), (5, 5)]
     case = latent_case(rows, device=device, dtype=torch.float32, max_context=512)
-    expected = reference.operations["paged_latent_attention"](*case.doubled)
+    expected = reference.operations["mla_attention"](*case.doubled)
     more = torch.randn((70, *case.tokens.q.shape[1:]), device=device)
     tokens = LatentTokens(torch.cat((case.tokens.q, more)), case.tokens.entries)
     step = padded_step(case.step, 3, len(more))
@@ -171,7 +171,7 @@ def test_queries_entries_and_cache_equal_the_reference(
         entries = torch.full((BLOCKS, BLOCK_SIZE, shape.entry_dim), 7.0, dtype=dtype, device=device)
         q, own = projected.clone().split([width, shape.entry_dim], dim=1)
         given = LatentTokens(q.unflatten(1, (shape.num_heads, -1)), own)
-        return by.operations["latent_rope_store"](
+        return by.operations["mla_rope_store"](
             given, shape, rotary, LatentCache(entries), slots
         ), entries
 

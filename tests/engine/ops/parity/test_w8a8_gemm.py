@@ -14,7 +14,7 @@ if find_spec("triton") is None:
 
 from atom.model_ops.backends.triton_ops.gemm.linear import prepare_linear
 from atom.model_ops.backends.triton_ops.gemm.quantised_tiles import choose_tile, whole
-from atom.model_ops.backends.triton_ops.gemm.w8a8_gemm import scaled_linear
+from atom.model_ops.backends.triton_ops.gemm.w8a8_gemm import w8a8_linear
 from atom.model_ops.backends.triton_ops.quantise_activations import quantise_groups, quantise_rows
 from atom.model_ops.quantised.dequantise import dequantise
 from atom.model_ops.quantised.quantise import quantise
@@ -67,7 +67,7 @@ def test_a_product_is_that_of_the_codes(
         wide = x_scale.repeat_interleave(128, 1)[:, :inner]
     rounded = codes.double() * wide.double()
     expected = rounded @ dequantise(w.data, w.scales).double().t()
-    out = whole(scaled_linear(x, w), torch.float32)
+    out = whole(w8a8_linear(x, w), torch.float32)
     # A card adds a group's products with some 13 bits of fraction (arXiv 2412.19437, 3.3.2).
     narrow = kind is not WeightFormat.INT8 and device.type == "cuda"
     assert_rows_agree(out, expected, torch.float32, slack=40 if narrow else 1)
@@ -82,7 +82,7 @@ def test_few_tokens_are_divided_over_the_inner_dimension(device: torch.device) -
     weight, x = torch.randn(32, 4096, device=device), torch.randn(2, 4096, device=device)
     data, scale = quantise(weight, WeightFormat.INT8, (1, 4096))
     w = LinearWeight(data, None, Scales(WeightFormat.INT8, scale, (1, 4096), torch.float32))
-    parts = scaled_linear(x, w)
+    parts = w8a8_linear(x, w)
     assert parts.dim() == 3
     codes, x_scale = quantise_rows(x)
     assert w.scales is not None

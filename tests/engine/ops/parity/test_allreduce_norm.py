@@ -43,7 +43,7 @@ def draws(hidden: int, dtype: torch.dtype, parts: int) -> list[tuple[torch.Tenso
 
 def take_part(peers: PeerBuffers, dtype: torch.dtype) -> list[torch.Tensor]:
     """One rank's results of all sums, on the CPU."""
-    from atom.model_ops.backends.triton_ops.allreduce_norm import reduce_norm
+    from atom.model_ops.backends.triton_ops.allreduce_norm import allreduce_norm
 
     device, hidden = peers.own.device, peers.row_bytes // dtype.itemsize
     norm = NormWeight(torch.linspace(0.5, 1.5, hidden, device=device).to(dtype), 1e-6)
@@ -51,7 +51,7 @@ def take_part(peers: PeerBuffers, dtype: torch.dtype) -> list[torch.Tensor]:
     for parts in PARTS:
         for residual, shares in draws(hidden, dtype, parts):
             total = residual.to(device)
-            normed = reduce_norm(shares[peers.rank].to(device), total, norm, peers)
+            normed = allreduce_norm(shares[peers.rank].to(device), total, norm, peers)
             results += [normed.cpu(), total.cpu()]
     return results
 

@@ -11,10 +11,10 @@ from tests.engine.ops.reference_answers import assert_reference_answers
 from tests.support.tiny_model import make_tiny_checkpoint
 
 ATTENTION = (
-    "latent_rope_store",
-    "paged_latent_attention",
+    "mla_rope_store",
+    "mla_attention",
     "select_tokens",
-    "selected_latent_attention",
+    "sparse_mla_attention",
 )
 INDEXER = {"index_topk": 12, "index_n_heads": 4, "index_head_dim": 24}
 

@@ -20,7 +20,7 @@ def compiled_product(config: LinearConfig, tokens: int) -> Any:
         kernel = skinny_linear._dot_kernel
         own |= {"TOKENS": max(8, tokens), "SPLIT_K": config.split_k, "EVEN": True, **UNSCALED}
     else:
-        kernel = split_k_linear._split_kernel
+        kernel = split_k_linear._split_k_kernel
         own |= {"BLOCK_T": tokens, "WEIGHTS_FIRST": config.weights_first, "GATED": False}
     options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
     return compiled(kernel, own, {**options, "even": ("N", "K", "slice")}, "H200")

@@ -13,7 +13,7 @@ from atom.model_ops.values import LatentCache, LatentShape, LatentTokens, Linear
 from atom.utils.forward_context import AttentionMetaData
 
 
-def latent_rope_store(
+def mla_rope_store(
     tokens: LatentTokens,
     shape: LatentShape,
     rotary: Rotary,
@@ -34,7 +34,7 @@ def latent_rope_store(
     return LatentTokens(q, entries)
 
 
-def paged_latent_attention(
+def mla_attention(
     tokens: LatentTokens,
     shape: LatentShape,
     up: LinearWeight,

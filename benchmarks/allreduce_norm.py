@@ -1,6 +1,6 @@
 """Device time of a sum over ranks with the norm behind it: over peers' memory, and the library's.
 
-    python -m benchmarks.rank_sums [--ranks 2] [--hidden 4096] [--rows 1 8 128 256]
+    python -m benchmarks.allreduce_norm [--ranks 2] [--hidden 4096] [--rows 1 8 128 256]
 
 A process per GPU; calls are captured into a graph whose replays are timed by events. bfloat16.
 Prints a table; the last line is one JSON object.

@@ -11,7 +11,7 @@ from atom.model_ops.backends.interface import Backend
 from atom.model_ops.values import IndexCache, IndexShape, IndexTokens, LatentShape, Rotary
 from atom.utils.forward_context import AttentionMetaData
 from tests.engine.ops.inputs import assert_rows_agree
-from tests.engine.ops.latent_inputs import ODD, REAL, SMALL, LatentCase, latent_case
+from tests.engine.ops.mla_inputs import ODD, REAL, SMALL, LatentCase, latent_case
 
 gpu = pytest.mark.gpu
 INDEX = IndexShape(num_heads=4, dim=12, rope_dim=8, top_k=9)
@@ -255,7 +255,7 @@ def test_attention_sees_the_selected_slots_alone(
     case = latent_case(rows, device=device, dtype=dtype, shape=shape)
     selected = random_slots(case, count)
     tokens, _, up, cache, _ = case.doubled
-    attend = "selected_latent_attention"
+    attend = "sparse_mla_attention"
     expected = reference.operations[attend](tokens, shape, up, cache, selected)
     tokens, _, up, cache, _ = case.arguments
     out = backend.operations[attend](tokens, shape, up, cache, selected)
@@ -272,7 +272,7 @@ def test_a_token_without_slots_yields_zeros(
     selected = random_slots(case, count)
     selected[1] = -1
     tokens, shape, up, cache, _ = case.arguments
-    out = backend.operations["selected_latent_attention"](tokens, shape, up, cache, selected)
+    out = backend.operations["sparse_mla_attention"](tokens, shape, up, cache, selected)
     assert out[0].isfinite().all()
     assert torch.equal(out[1], torch.zeros_like(out[1]))
 
@@ -289,6 +289,6 @@ def test_selecting_everything_is_attending_to_everything(
         order = torch.randperm(position + 1)
         selected[token, : position + 1] = slots_of(case, row, order)
     tokens, _, up, cache, _ = case.arguments
-    out = backend.operations["selected_latent_attention"](tokens, shape, up, cache, selected)
-    expected = reference.operations["paged_latent_attention"](*case.doubled)
+    out = backend.operations["sparse_mla_attention"](tokens, shape, up, cache, selected)
+    expected = reference.operations["mla_attention"](*case.doubled)
     assert_rows_agree(out, expected, torch.float32, slack=2)

@@ -19,7 +19,7 @@ _TYPES = {
 _FP4 = {"FP4": True, "total_ptr": None, "zero_ptr": None}
 WORD_LINEAR: list[tuple[str, Any, Constants, Constants]] = [
     *(
-        (f"{name}, {tokens} tokens by words", packed_int32_gemm._word_kernel,
+        (f"{name}, {tokens} tokens by words", packed_int32_gemm._packed_int32_kernel,
          {"BLOCK_T": tokens, "BLOCK_N": 64 if tokens < 64 else 128, "HAS_BIAS": False,
           "bias_ptr": None, "FP4": False, "EVEN": True, **constants},
          {"num_stages": 3 if tokens < 64 else 2, "num_warps": 8 if tokens > 64 else 4,
@@ -36,12 +36,12 @@ WORD_LINEAR: list[tuple[str, Any, Constants, Constants]] = [
              {"scale_ptr": "*u8", "x_ptr": "*fp16"}),
         ]
     ),
-    ("ordered inputs of words", packed_int32_inputs._word_inputs_kernel,
-     {"BLOCK_T": 8, "BLOCK_K": 128, "STRETCH": 32, "LARGER": 2.0**60},
+    ("ordered inputs of words", packed_int32_inputs._packed_inputs_kernel,
+     {"BLOCK_T": 8, "BLOCK_K": 128, "CHUNK": 32, "LARGER": 2.0**60},
      {"num_warps": 1, "types": _TYPES}),
-    ("int4, one token", packed_int32_gemv._word_gemv_kernel,
+    ("int4, one token", packed_int32_gemv._packed_gemv_kernel,
      {"BLOCK_N": 16, "WORDS": 256, "GROUP": 128, "EVEN": True, "bias_ptr": None,
       "order_ptr": None}, {"num_stages": 1, "types": _TYPES}),
-    ("ordered int4, one token", packed_int32_gemv._word_gemv_kernel,
+    ("ordered int4, one token", packed_int32_gemv._packed_gemv_kernel,
      {"BLOCK_N": 8, "WORDS": 256, "GROUP": 32, "EVEN": False}, {"num_stages": 1, "types": _TYPES}),
 ]  # fmt: skip

@@ -1,4 +1,5 @@
-"""A rehearsed start meets its kernels, compiles them side by side, and launches none of them."""
+"""A start that compiles ahead meets its kernels, compiles them side by side, and launches none of
+them."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from triton.compiler import ASTSource
 from atom.model_ops.backends.triton_ops import activation, norms
 from atom.model_ops.backends.triton_ops.activation import act_and_mul
 from atom.model_ops.backends.triton_ops.compile import compiler_pool, compiler_process, warmup
-from atom.model_ops.backends.triton_ops.compile.compiler_process import Form
+from atom.model_ops.backends.triton_ops.compile.compiler_process import Specialisation
 from atom.model_ops.values import Activation, NormWeight, Stream
 from tests.support.compile_only import CompileOnlyDriver, compile_only
 
@@ -74,7 +75,7 @@ def looked_up(call: Callable[[], object]) -> list[tuple[str, bool]]:
     return made
 
 
-def test_a_rehearsed_step_finds_all_of_its_kernels_compiled(
+def test_a_step_compiled_ahead_finds_all_of_its_kernels_compiled(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     def link(card: CompileOnlyDriver, source: ASTSource, metadata: object) -> None:
@@ -82,11 +83,11 @@ def test_a_rehearsed_step_finds_all_of_its_kernels_compiled(
 
     monkeypatch.setattr(CompileOnlyDriver, "launcher_cls", link)
     with caplog.at_level(logging.INFO):
-        with warmup.rehearsal(CPU, "a start", workers=2) as finish:
+        with warmup.warmup_compile(CPU, "a start", workers=2) as finish:
             for _ in range(3):  # as layers do
                 out = small_step(160)
         finish()
-    assert "compiled 2 forms of kernels by 2 processes" in caplog.text
+    assert "compiled 2 specialisations by 2 processes" in caplog.text
     assert not out.any(), "where a kernel would have written there are zeros"
     assert looked_up(lambda: small_step(160)) == [(name, True) for name in KERNELS]
     assert all((tmp_path / f"launches{name}").exists() for name in KERNELS)
@@ -102,7 +103,7 @@ def test_a_rehearsed_step_finds_all_of_its_kernels_compiled(
     ids=["refuse", "end", "hang"],
 )
 def test_threads_compile_what_processes_cannot(
-    failure: Callable[[Form], str | None],
+    failure: Callable[[Specialisation], str | None],
     why: str,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -111,18 +112,18 @@ def test_threads_compile_what_processes_cannot(
     if "took over" in why:
         monkeypatch.setattr(compiler_process, "_PATIENCE_SECONDS", 0.0)
     with caplog.at_level(logging.INFO):
-        with warmup.rehearsal(CPU, "a start", workers=1) as finish:
+        with warmup.warmup_compile(CPU, "a start", workers=1) as finish:
             small_step(160)
         finish()
     assert caplog.text.count("compiled by threads from here on") == 1
     assert why in caplog.text
-    assert "compiled 2 forms of kernels by 1 threads" in caplog.text
+    assert "compiled 2 specialisations by 1 threads" in caplog.text
     assert met_forms(lambda: small_step(160)) == [], "they are in memory, too"
 
 
 def test_compilers_leave_nothing_behind() -> None:
     before = set(psutil.Process().children())
-    compilers = compiler_pool.FormCompilers(CPU, 2)
+    compilers = compiler_pool.CompilerPool(CPU, 2)
     forks, pipes = compilers._processes, [fork._pipe for fork in compilers._processes]
     started = set(psutil.Process().children()) - before
     assert len(started) == len(forks) == 2
@@ -139,7 +140,7 @@ def test_threads_compile_where_no_process_can_be_started(
         raise BlockingIOError("too many processes")
 
     monkeypatch.setattr(multiprocessing.context.ForkProcess, "start", refuse)
-    with warmup.rehearsal(CPU, "a start", workers=2) as finish:
+    with warmup.warmup_compile(CPU, "a start", workers=2) as finish:
         small_step(160)
     finish()
     assert "no process for them: BlockingIOError('too many processes')" in caplog.text
@@ -151,10 +152,10 @@ def test_a_variable_has_threads_compile(
 ) -> None:
     monkeypatch.setenv("ATOM_COMPILE_AHEAD", "threads")
     with caplog.at_level(logging.INFO):
-        with warmup.rehearsal(CPU, "a start", workers=2) as finish:
+        with warmup.warmup_compile(CPU, "a start", workers=2) as finish:
             small_step(160)
         finish()
-    assert "compiled 2 forms of kernels by 2 threads" in caplog.text
+    assert "compiled 2 specialisations by 2 threads" in caplog.text
     assert met_forms(lambda: small_step(160)) == []
 
 
@@ -193,34 +194,34 @@ def test_kernels_are_parsed_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("ATOM_COMPILE_AHEAD", "threads")
     with monkeypatch.context() as patched:
         patched.setattr(ast, "parse", watched)
-        with warmup.rehearsal(CPU, "a start", workers=2) as finish:
+        with warmup.warmup_compile(CPU, "a start", workers=2) as finish:
             small_step(192)
         finish()
     assert not met.is_set()
 
 
-def test_a_start_is_rehearsed_once_while_its_cache_lasts(tmp_path: Path) -> None:
-    assert not warmup.is_rehearsed(CPU, "a start")
-    with warmup.rehearsal(CPU, "a start", workers=1) as finish:
+def test_a_start_is_compiled_ahead_once_while_its_cache_lasts(tmp_path: Path) -> None:
+    assert not warmup.is_compiled_ahead(CPU, "a start")
+    with warmup.warmup_compile(CPU, "a start", workers=1) as finish:
         pass
-    assert not warmup.is_rehearsed(CPU, "a start"), "nothing is compiled yet"
+    assert not warmup.is_compiled_ahead(CPU, "a start"), "nothing is compiled yet"
     finish()
-    assert warmup.is_rehearsed(CPU, "a start")
-    assert not warmup.is_rehearsed(CPU, "another")
+    assert warmup.is_compiled_ahead(CPU, "a start")
+    assert not warmup.is_compiled_ahead(CPU, "another")
     triton.knobs.cache.dir = str(tmp_path / "emptied")
-    assert not warmup.is_rehearsed(CPU, "a start")
+    assert not warmup.is_compiled_ahead(CPU, "a start")
 
 
-def test_a_rehearsal_that_fails_leaves_triton_as_it_was_and_no_mark() -> None:
+def test_a_warmup_compile_that_fails_leaves_triton_as_it_was_and_no_mark() -> None:
     kernel, hook = triton.JITFunction, triton.knobs.runtime.jit_cache_hook
     run, parse = kernel.run, kernel.parse
     with pytest.raises(RuntimeError, match="of the step"):
-        with warmup.rehearsal(CPU, "a start", workers=1):
+        with warmup.warmup_compile(CPU, "a start", workers=1):
             raise RuntimeError("of the step")
     assert kernel.run is run
     assert kernel.parse is parse
     assert triton.knobs.runtime.jit_cache_hook is hook
-    assert not warmup.is_rehearsed(CPU, "a start")
+    assert not warmup.is_compiled_ahead(CPU, "a start")
 
 
 def test_a_kernel_that_does_not_compile_is_left_to_the_call_that_needs_it(
@@ -230,7 +231,7 @@ def test_a_kernel_that_does_not_compile_is_left_to_the_call_that_needs_it(
         raise RuntimeError("out of registers")
 
     monkeypatch.setattr(triton.JITFunction, "preload", broken)
-    with warmup.rehearsal(CPU, "a start", workers=1) as finish:
+    with warmup.warmup_compile(CPU, "a start", workers=1) as finish:
         small_step(224)
     with caplog.at_level(logging.WARNING):
         finish()

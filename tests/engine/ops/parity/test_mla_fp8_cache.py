@@ -21,8 +21,8 @@ from atom.model_ops.values import (
 )
 from atom.utils.device import native_fp8
 from tests.engine.ops.inputs import assert_rows_agree
-from tests.engine.ops.latent_inputs import ODD, REAL, SMALL, LatentCase, latent_case
-from tests.engine.ops.parity.test_sparse_attention import (
+from tests.engine.ops.mla_inputs import ODD, REAL, SMALL, LatentCase, latent_case
+from tests.engine.ops.parity.test_sparse_mla import (
     INDEX,
     assert_same_slots,
     index_case,
@@ -42,7 +42,7 @@ DTYPES = [torch.float32, torch.float16, pytest.param(torch.bfloat16, marks=gpu)]
 @pytest.fixture(autouse=True)
 def _leave_to_others(backend: Backend) -> None:
     case = OpCase(dtype=torch.float32, kv_dtype=torch.float8_e4m3fn)
-    for reason in backend.reasons_against("paged_latent_attention", case):
+    for reason in backend.reasons_against("mla_attention", case):
         pytest.skip(f"{backend.name}: {reason}")
 
 
@@ -77,9 +77,9 @@ def test_attention_is_that_over_the_numbers_of_the_cache(
     case = latent_case(ROWS, device=device, dtype=dtype, shape=shape)
     cache = in_fp8(case)
     tokens, _, up, _, step = case.arguments
-    out = backend.operations["paged_latent_attention"](tokens, shape, up, cache, step)
+    out = backend.operations["mla_attention"](tokens, shape, up, cache, step)
     tokens, _, up, plain, _ = case.doubled
-    attend = reference.operations["paged_latent_attention"]
+    attend = reference.operations["mla_attention"]
     assert_rows_agree(out, attend(tokens, shape, up, numbers_of(cache), step), dtype, slack=2)
     expected = attend(tokens, shape, up, plain, step)
     assert (out.double() - expected).norm() / expected.norm() < 0.06
@@ -92,7 +92,7 @@ def test_attention_to_slots_is_that_over_the_numbers_of_the_cache(
     case = latent_case([(700, 1), (60, 9)], device=device, dtype=torch.float32)
     cache, selected = in_fp8(case), random_slots(case, count)
     tokens, shape, up, _, _ = case.arguments
-    attend = "selected_latent_attention"
+    attend = "sparse_mla_attention"
     out = backend.operations[attend](tokens, shape, up, cache, selected)
     tokens, _, up, _, _ = case.doubled
     expected = reference.operations[attend](tokens, shape, up, numbers_of(cache), selected)
@@ -129,7 +129,7 @@ def test_each_token_has_its_own_scale_and_a_key_in_16_bits(
     def stored(by: Backend, into: LatentCache, slots: torch.Tensor) -> LatentTokens:
         q, own = projected.clone().split([width, shape.entry_dim], dim=1)
         given = LatentTokens(q.unflatten(1, (shape.num_heads, -1)), own)
-        found: LatentTokens = by.operations["latent_rope_store"](given, shape, rotary, into, slots)
+        found: LatentTokens = by.operations["mla_rope_store"](given, shape, rotary, into, slots)
         return found
 
     expected = stored(reference, plain, slots)

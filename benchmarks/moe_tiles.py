@@ -1,6 +1,6 @@
 """Which tiles the experts' products want on this card, by how many tokens a step has.
 
-    python -m benchmarks.expert_tiles --shape qwen3-30b-a3b [--tokens 1 64 256] [--mxfp4]
+    python -m benchmarks.moe_tiles --shape qwen3-30b-a3b [--tokens 1 64 256] [--mxfp4]
 
 Both products of one layer, random weights and choices, activations in bfloat16; calls are captured
 into a graph and rotate over choices. Prints the best tiles of each number of tokens with the share

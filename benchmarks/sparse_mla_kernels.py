@@ -1,8 +1,8 @@
 """Device time of sparse latent attention, part by part: DeepSeek-V3.2's sizes, bfloat16.
 
-    python -m benchmarks.sparse_kernels [--heads 128] [--block-size 16]
+    python -m benchmarks.sparse_mla_kernels [--heads 128] [--block-size 16]
 
-As benchmarks.latent_kernels measures, and with its table. Scoring and selecting are one call, whose
+As benchmarks.mla_kernels measures, and with its table. Scoring and selecting are one call, whose
 limit is the indexer's keys read once or its products' time; attention's is its selected entries.
 """
 
@@ -31,7 +31,7 @@ from atom.model_ops.values import (
     Rotary,
 )
 from benchmarks.kernels import Row, random
-from benchmarks.latent_kernels import latent_shape
+from benchmarks.mla_kernels import latent_shape
 
 _DTYPE = torch.bfloat16
 INDEX = IndexShape(num_heads=64, dim=128, rope_dim=64, top_k=2048)
@@ -93,7 +93,7 @@ def attend_row(
         selected[token, :count] = torch.randint(0, slots, (count,), device="cuda")
     asked = LatentTokens(random(tokens, heads, shape.head_dim), random(tokens, shape.entry_dim))
     up = LinearWeight(random(heads * (shape.nope_dim + shape.value_dim), shape.kv_rank))
-    call = partial(ops.selected_latent_attention, asked, shape, up, LatentCache(entries), selected)
+    call = partial(ops.sparse_mla_attention, asked, shape, up, LatentCache(entries), selected)
     return Row(
         kernel="selected attention",
         case=f"{heads} heads, {name}",

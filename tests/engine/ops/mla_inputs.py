@@ -36,7 +36,7 @@ class LatentCase:
 
     @property
     def arguments(self) -> Arguments:
-        """Of `paged_latent_attention`."""
+        """Of `mla_attention`."""
         tokens = LatentTokens(self.tokens.q.clone(), self.tokens.entries)
         return tokens, self.shape, self.up, self.cache, self.step
 

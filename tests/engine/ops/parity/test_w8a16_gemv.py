@@ -97,7 +97,7 @@ def test_one_token_by_its_codes(
     x = torch.randn(1, inner, device=device).to(dtype)
     w = matrix(kind, 64, inner, device, dtype)
     assert codes.takes(w, gated=False)
-    assert_rows_agree(codes.code_linear(x, w), product(x, w), dtype)
+    assert_rows_agree(codes.w8a16_linear(x, w), product(x, w), dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -117,7 +117,7 @@ def test_one_tokens_norm_and_product_by_codes(
     if gated:
         gate, up = expected.chunk(2, dim=1)
         expected = F.silu(gate) * up
-    out, own = codes.norm_code_linear(stream, None if normed == "before" else norm, w, gated=gated)
+    out, own = codes.norm_w8a16_linear(stream, None if normed == "before" else norm, w, gated=gated)
     assert_rows_agree(out, expected, dtype, slack=2.0)
     assert torch.equal(own.residual, settled.residual)
 

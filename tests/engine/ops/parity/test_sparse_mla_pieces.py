@@ -1,4 +1,4 @@
-"""Scores and folded queries in several pieces select and find what one piece does."""
+"""Scores and absorbed queries in several pieces select and find what one piece does."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import torch
 from atom.model_ops.backends.interface import Backend
 from atom.model_ops.backends.triton_ops.attention import sparse_mla
 from tests.engine.ops.inputs import assert_rows_agree
-from tests.engine.ops.latent_inputs import latent_case
-from tests.engine.ops.parity.test_sparse_attention import (
+from tests.engine.ops.mla_inputs import latent_case
+from tests.engine.ops.parity.test_sparse_mla import (
     CHUNKS,
     DECODES,
     EXACT,
@@ -40,8 +40,8 @@ def test_queries_folded_in_pieces(
     case = latent_case(CHUNKS, device=device, dtype=torch.float32)
     selected, found = random_slots(case, 20), []
     for elements in (2**25, 5 * case.shape.num_heads * case.shape.kv_rank):
-        monkeypatch.setattr(sparse_mla, "_FOLDED", elements)
+        monkeypatch.setattr(sparse_mla, "_ABSORBED", elements)
         tokens, shape, up, cache, _ = case.arguments
-        attend = backend.operations["selected_latent_attention"]
+        attend = backend.operations["sparse_mla_attention"]
         found.append(attend(tokens, shape, up, cache, selected))
     assert_rows_agree(found[1], found[0], torch.float32)

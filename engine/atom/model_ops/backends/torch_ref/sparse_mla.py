@@ -78,7 +78,7 @@ def _scores(
     return torch.einsum("nh,nhl->nl", weights.float() * shape.scale, products)
 
 
-def selected_latent_attention(
+def sparse_mla_attention(
     tokens: LatentTokens,
     shape: LatentShape,
     up: LinearWeight,

@@ -21,7 +21,7 @@ _QUERIES = 512  # of unfolded attention that are computed together
 _ELEMENTS = 2**24  # of temporaries, about
 
 
-def latent_rope_store(
+def mla_rope_store(
     tokens: LatentTokens,
     shape: LatentShape,
     rotary: Rotary,
@@ -38,7 +38,7 @@ def latent_rope_store(
     return LatentTokens(tokens.q, store_entries(cache, tokens.entries, slot_mapping))
 
 
-def paged_latent_attention(
+def mla_attention(
     tokens: LatentTokens,
     shape: LatentShape,
     up: LinearWeight,

@@ -6,7 +6,12 @@ import pytest
 import torch
 
 from atom.model_ops.quantised.dequantise import plain
-from atom.model_ops.quantised.octets import OCTET, fits_octets, in_octets, in_rows
+from atom.model_ops.quantised.mxfp4_interleaved import (
+    ROWS_TOGETHER,
+    can_interleave,
+    in_rows,
+    interleaved,
+)
 from atom.model_ops.values import Activation, LinearWeight, Scales, WeightFormat
 
 
@@ -20,8 +25,8 @@ def stack(outputs: int, inputs: int, gated: bool = False) -> LinearWeight:
 
 def test_numbers_stay() -> None:
     w = stack(48, 192)
-    moved = in_octets(w)
-    assert moved.format is WeightFormat.MXFP4_OCTETS
+    moved = interleaved(w)
+    assert moved.format is WeightFormat.MXFP4_INTERLEAVED
     assert (moved.outputs, moved.inputs) == (48, 192)
     assert torch.equal(plain(moved, torch.float32), plain(w, torch.float32))
     assert torch.equal(plain(moved.of(1), torch.float32), plain(w.of(1), torch.float32))
@@ -34,23 +39,26 @@ def test_numbers_stay() -> None:
 
 def test_eight_rows_are_one_piece_of_memory() -> None:
     w = stack(16, 320)
-    moved = in_octets(w)
+    moved = interleaved(w)
     assert w.scales is not None
     assert moved.scales is not None
-    of_first = moved.data[0].flatten()[: OCTET * 160]
-    second, last = of_first[OCTET * 64 : OCTET * 128], of_first[OCTET * 128 :]
-    assert torch.equal(second.view(OCTET, 64), w.data[0, :OCTET, 64:128])
-    assert torch.equal(last.view(OCTET, 32), w.data[0, :OCTET, 128:])
-    exponents = moved.scales.scale[0].flatten()[: OCTET * 16].view(2, OCTET, 8)
-    assert torch.equal(exponents[0], w.scales.scale[0, :OCTET, :8])
-    assert torch.equal(exponents[1, :, :2], w.scales.scale[0, :OCTET, 8:])
+    of_first = moved.data[0].flatten()[: ROWS_TOGETHER * 160]
+    second, last = (
+        of_first[ROWS_TOGETHER * 64 : ROWS_TOGETHER * 128],
+        of_first[ROWS_TOGETHER * 128 :],
+    )
+    assert torch.equal(second.view(ROWS_TOGETHER, 64), w.data[0, :ROWS_TOGETHER, 64:128])
+    assert torch.equal(last.view(ROWS_TOGETHER, 32), w.data[0, :ROWS_TOGETHER, 128:])
+    exponents = moved.scales.scale[0].flatten()[: ROWS_TOGETHER * 16].view(2, ROWS_TOGETHER, 8)
+    assert torch.equal(exponents[0], w.scales.scale[0, :ROWS_TOGETHER, :8])
+    assert torch.equal(exponents[1, :, :2], w.scales.scale[0, :ROWS_TOGETHER, 8:])
 
 
 @pytest.mark.parametrize(
     ("outputs", "inputs", "gated", "fits"),
     [(16, 64, True, True), (24, 64, True, False), (24, 64, False, True), (8, 96, False, False)],
 )
-def test_only_whole_octets_of_whole_runs_fit(
+def test_only_whole_eights_of_whole_runs_fit(
     outputs: int, inputs: int, gated: bool, fits: bool
 ) -> None:
-    assert fits_octets(stack(outputs, inputs, gated)) is fits
+    assert can_interleave(stack(outputs, inputs, gated)) is fits

@@ -1,6 +1,6 @@
 """Device time of latent attention, beside what the card allows: DeepSeek's sizes, bfloat16.
 
-    python -m benchmarks.latent_kernels [--heads 16 128] [--block-size 16] [--fp8]
+    python -m benchmarks.mla_kernels [--heads 16 128] [--block-size 16] [--fp8]
 
 As benchmarks.kernels measures, and with its table: calls are captured into a graph and rotate over
 caches. The products that fold queries and unfold results are part of a call; a decode's limit is
@@ -87,7 +87,7 @@ def microseconds(
     up = LinearWeight(random(shape.num_heads * (shape.nope_dim + shape.value_dim), shape.kv_rank))
     calls = [
         partial(
-            ops.paged_latent_attention, tokens, shape, up,
+            ops.mla_attention, tokens, shape, up,
             latent_cache(cache.k.squeeze(2), shape, fp8=kept.fp8), case.metadata,
         )
         for cache in case.caches
@@ -101,9 +101,9 @@ def _flops(shape: LatentShape, contexts: Sequence[int], queries: Sequence[int]) 
     total = 0
     for context, count in zip(contexts, queries, strict=True):
         seen = count * context - count * (count - 1) // 2
-        folded = count * up + seen * (shape.entry_dim + shape.kv_rank)
+        absorbed = count * up + seen * (shape.entry_dim + shape.kv_rank)
         unfolded = context * up + seen * (shape.head_dim + shape.value_dim)
-        total += 2 * shape.num_heads * min(folded, unfolded)
+        total += 2 * shape.num_heads * min(absorbed, unfolded)
     return total
 
 

@@ -1,6 +1,6 @@
 """Norm and experts of a layer, of few tokens: the fused way beside the single kernels, and tiles.
 
-    python -m benchmarks.few_experts [--cases qwen3-30b-a3b qwen3-30b-a3b:fp8-blocks] [--tokens 1 4]
+    python -m benchmarks.moe_gemv [--cases qwen3-30b-a3b qwen3-30b-a3b:fp8-blocks] [--tokens 1 4]
 
 A case is a shape and how its experts, and shared ones, are stored: plain unless it says. Random
 weights and tokens, activations in bfloat16; calls are captured into a graph and rotate over tokens,
@@ -23,10 +23,10 @@ import torch
 from atom.model_ops.backends import resolve_ops
 from atom.model_ops.backends.composed import norm_experts as single_kernels
 from atom.model_ops.backends.interface import OpCase
-from atom.model_ops.backends.triton_ops.compile.warmup import rehearsal
+from atom.model_ops.backends.triton_ops.compile.warmup import warmup_compile
 from atom.model_ops.backends.triton_ops.moe import gemv as few
 from atom.model_ops.backends.triton_ops.moe.grouped_gemm import expert_parts
-from atom.model_ops.backends.triton_ops.moe.norm_router import norm_logits
+from atom.model_ops.backends.triton_ops.moe.norm_router import norm_router
 from atom.model_ops.backends.triton_ops.timing import graph_microseconds
 from atom.model_ops.routing import Routing
 from atom.model_ops.values import (
@@ -40,9 +40,9 @@ from atom.model_ops.values import (
     WeightFormat,
 )
 from atom.sizing import ModelFacts
-from benchmarks.expert_tiles import layer as experts_of
-from benchmarks.expert_tiles import matrix
 from benchmarks.measures.limits import H200
+from benchmarks.moe_tiles import layer as experts_of
+from benchmarks.moe_tiles import matrix
 from benchmarks.workloads.shapes import SHAPES
 
 _CASES = (
@@ -101,7 +101,7 @@ def weight(case: str) -> MoEWeight:
     return MoEWeight(router, routing, experts_of(experts, hidden, format), shared)
 
 
-def gated_tiles(own: few.FewTile) -> Iterator[few.FewTile]:
+def gated_tiles(own: few.GemvTile) -> Iterator[few.GemvTile]:
     """The engine's own and others around it."""
     if own.num_warps > 1:
         for rows, warps in ((own.rows, 4), (own.rows // 2, 4), (own.rows, 8), (own.rows // 2, 2)):
@@ -115,7 +115,7 @@ def gated_tiles(own: few.FewTile) -> Iterator[few.FewTile]:
     yield replace(own, rows=2 * own.rows, num_warps=2, unroll=2)
 
 
-def down_tiles(own: few.FewTile) -> Iterator[few.FewTile]:
+def down_tiles(own: few.GemvTile) -> Iterator[few.GemvTile]:
     half = own.block // 2
     for rows, block, warps in (
         (own.rows, own.block, 4), (own.rows // 2, own.block, 4), (2 * own.rows, own.block, 4),
@@ -143,27 +143,27 @@ class Layer:
         yield self._line("layer, single kernels", self._layer(partial(single_kernels, ops)), 3)
         yield self._line("layer, fused", self._layer(ops.norm_experts), 3)
         yield self._line("norm and route", self._of_streams(self._routed_alone))
-        alone = partial(norm_logits, norm=self._norm, w=w.router.matrix)
+        alone = partial(norm_router, norm=self._norm, w=w.router.matrix)
         yield self._line("norm and logits at once", self._of_streams(alone))
         parts = [partial(expert_parts, x, w.experts, each) for x, each in self._pairs()]
         yield self._line("experts, tensor core", parts, 3)
         if not few.multiplies(w):
             return
         logits = self._logits()
-        both = [partial(few.few_experts, x, y, w, None) for x, y in logits]
+        both = [partial(few.moe_gemv, x, y, w, None) for x, y in logits]
         yield self._line("experts, few", both, 3)
         if few.takes(w, self._tokens):
             yield from self._tiles(logits)
 
     def _tiles(self, logits: list[tuple[torch.Tensor, torch.Tensor]]) -> Iterator[Timed]:
         w, tokens = self._w, self._tokens
-        own = few.gated_tile(w, tokens, 2)
-        chosen = [partial(few.gates_and_ups, x, y, w, r, own) for (x, y), r in self._sets(logits)]
+        own = few.w13_tile(w, tokens, 2)
+        chosen = [partial(few.w13_gemv, x, y, w, r, own) for (x, y), r in self._sets(logits)]
         yield self._line(f"gates and ups, chosen before {_text(own)}", chosen, 2)
         for tile in dict.fromkeys(gated_tiles(own)):
-            calls = [partial(few.gates_and_ups, x, y, w, None, tile) for x, y in logits]
+            calls = [partial(few.w13_gemv, x, y, w, None, tile) for x, y in logits]
             yield self._line(f"gates and ups {_text(tile)}", calls, 2)
-        own = few.down_tile(w, tokens, 2)
+        own = few.w2_tile(w, tokens, 2)
         inner = w.routing.top_k * w.experts.down.inputs
         inner += 0 if w.shared is None else w.shared.down.inputs
         active = random(tokens, inner)
@@ -187,7 +187,7 @@ class Layer:
     def _logits(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         planes = few.planes_of(self._w.experts)
         matrix = self._w.router.matrix
-        return [norm_logits(Stream(x), self._norm, matrix, planes)[:2] for x in self._x]
+        return [norm_router(Stream(x), self._norm, matrix, planes)[:2] for x in self._x]
 
     def _pairs(self) -> Iterator[tuple[torch.Tensor, Any]]:
         return zip(self._x, self._routed, strict=True)
@@ -209,7 +209,7 @@ class Layer:
         return Timed(f"{self._name}: {name}", calls, read)
 
 
-def _text(tile: few.FewTile) -> str:
+def _text(tile: few.GemvTile) -> str:
     turns = f", {tile.unroll} turns" if tile.unroll > 1 else ""
     return f"{tile.rows} x {tile.block}, {tile.num_warps} warps{turns}"
 
@@ -228,7 +228,7 @@ def main() -> int:
     print(f"{torch.cuda.get_device_name()}, reads {H200.bytes_per_second / 1e12:.1f} TB/s at most")
     for case in args.cases:
         w = weight(case)
-        with rehearsal(device, f"few experts {case}", os.cpu_count() or 1) as finish:
+        with warmup_compile(device, f"few experts {case}", os.cpu_count() or 1) as finish:
             for tokens in args.tokens:
                 for line in Layer(case, tokens, w, ops).lines():
                     line.calls[0]()
