@@ -42,7 +42,9 @@ def look_again(
     running = observed.deployment
     refused = running is not None and running.refused_message is not None and not running.complete
     held_back = any(pod.gated for pod in observed.pods)
-    stuck = unschedulable(observed) is not None or held_back or refused
+    # What keeps a pod from beginning on its node only Events tell.
+    begins = any(pod.scheduled and not pod.ready for pod in observed.pods)
+    stuck = unschedulable(observed) is not None or held_back or refused or begins
     waits = bool(report.refused) or waits_for_config or stuck
     if waits or _depends_on_others(decision, report):
         return _LOOK_AGAIN_SECONDS

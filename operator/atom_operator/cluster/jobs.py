@@ -9,6 +9,7 @@ claim or the hub has been put right. What is fetched stays fetched. Idempotent, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,6 +17,7 @@ from atom_operator import constants
 from atom_operator.cluster.errors import RefusedError
 from atom_operator.cluster.observe import belongs_to
 from atom_operator.cluster.port import ClusterPort
+from atom_operator.cluster.volume_waits import with_volume_words
 from atom_operator.constants import Reason
 from atom_operator.domain import JOB, POD, ChildKey, Manifest, Owner, Refusal
 from atom_operator.domain.preparation import JobPurpose, JobRequest, JobState
@@ -106,12 +108,27 @@ async def _look_at(port: ClusterPort, job: Manifest) -> JobState:
         events = await port.list_events(namespace, JOB.kind, name)
         made = [time for pod in pods if (time := created_at(pod)) is not None]
         refused = newest_refusal(events, after=max(made, default=None))
-    return job_state(job, pods, refused)
+    state, latest = job_state(job, pods, refused), _latest(pods)
+    return await _with_volumes(port, state, latest) if latest is not None else state
+
+
+async def _with_volumes(port: ClusterPort, state: JobState, pod: Manifest) -> JobState:
+    """With what Events say of a pod that waits for its volumes."""
+    if state.phase != "Running" or state.refused or has_ended(pod):
+        return state
+    before = pod_state(pod)
+    after = await with_volume_words(port, pod, before)
+    if after == before:
+        return state
+    named = f"pod {after.name}: {after.problem or after.unschedulable_message}"
+    if after.problem is not None:
+        return replace(state, message=named, problem=named)
+    return replace(state, message=named, unschedulable=named)
 
 
 def job_state(job: Manifest, pods: Iterable[Manifest], refused: str | None = None) -> JobState:
     """The typed view of a Job and its pods; `refused`: why it gets no pod."""
-    latest = max(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp")), default=None)
+    latest = _latest(pods)
     if _is_done(job):
         return JobState(
             "Succeeded", result=annotation(job, constants.ANNOTATION_JOB_RESULT) or None
@@ -127,6 +144,10 @@ def job_state(job: Manifest, pods: Iterable[Manifest], refused: str | None = Non
         result=None if failed or latest is None else _result(latest),
         finished_at=time_of(ended.get("lastTransitionTime")),
     )
+
+
+def _latest(pods: Iterable[Manifest]) -> Manifest | None:
+    return max(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp")), default=None)
 
 
 def _running(pod: Manifest | None, refused: str | None) -> JobState:

@@ -16,6 +16,7 @@ from atom_operator.cluster.errors import RefusedError
 from atom_operator.cluster.foreign_edits import foreign_edits
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.cluster.refused_pods import pods_wanted, with_refusal
+from atom_operator.cluster.volume_waits import with_volume_words
 from atom_operator.domain import (
     CHILD_KINDS,
     CONFIG_MAP,
@@ -80,6 +81,7 @@ async def observe(
     live = [pod for pod in pods if not has_ended(pod)]
     running = [pod for pod in live if not pod["metadata"].get("deletionTimestamp")]
     states = await with_quotas(port, key.namespace, running)
+    states = await _with_volumes(port, running, states)
     leaving = (pod for pod in live if pod["metadata"].get("deletionTimestamp"))
     observed = replace(
         describe(children, states),
@@ -102,6 +104,17 @@ async def with_quotas(
         found = await _optional(port, QUOTA_WORKLOAD, namespace, labels)
         states[number] = with_quota_words(states[number], found or ())
     return tuple(states)
+
+
+async def _with_volumes(
+    port: ClusterPort, pods: Sequence[Manifest], states: Sequence[PodState]
+) -> tuple[PodState, ...]:
+    """Of pods that wait for what only Events tell, the first few are asked about."""
+    found = list(states)
+    waiting = [number for number, state in enumerate(states) if not state.ready]
+    for number in waiting[:_MOST_ASKED]:
+        found[number] = await with_volume_words(port, pods[number], found[number])
+    return tuple(found)
 
 
 async def _with_words(

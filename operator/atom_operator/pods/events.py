@@ -1,18 +1,21 @@
 """What Events say where no status does: whose pods the API server refuses. Pure.
 
 Neither a Job nor a StatefulSet (the pods of a group are of several) has a condition for a pod that
-a quota, a LimitRange or an admission webhook keeps from being made. Called by jobs and observe.
+a quota, a LimitRange or an admission webhook keeps from being made, and no pod has one for volumes
+that are not there. Called by jobs, observe and what they ask.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from atom_operator.pods.pod_state import time_of
 
 _REFUSED = "FailedCreate"
+_MESSAGE_LIMIT = 300
 _COMBINED = "(combined from similar events): "
 # What kubelets and controllers of nodes write about a pod that they end.
 _ENDED_BY = ("Evicted", "Preempting", "NodeShutdown", "TaintManagerEviction", "NodeNotReady")
@@ -35,12 +38,27 @@ def newest_refusal(
 
 def newest_warning(events: Iterable[Mapping[str, Any]]) -> str | None:
     """Reason and words of the last warning about a pod that says who ended it."""
-    found = [(event_time(item), item) for item in events if item.get("reason") in _ENDED_BY]
+    found = last_of(events, _ENDED_BY)
+    return found.words if found is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Reason and words of an Event, and when it was last seen."""
+
+    words: str
+    at: datetime
+
+
+def last_of(events: Iterable[Mapping[str, Any]], reasons: Container[str]) -> Told | None:
+    """The newest Event for one of the reasons."""
+    found = [(event_time(item), item) for item in events if item.get("reason") in reasons]
     told = [(time, item) for time, item in found if time is not None]
     if not told:
         return None
-    newest = max(told, key=lambda each: each[0])[1]
-    return f"{newest['reason']}: {str(newest.get('message') or '').strip()}"
+    at, newest = max(told, key=lambda each: each[0])
+    words = str(newest.get("message") or "").removeprefix(_COMBINED).strip()
+    return Told(f"{newest['reason']}: {words[:_MESSAGE_LIMIT]}", at)
 
 
 def event_time(event: Mapping[str, Any]) -> datetime | None:

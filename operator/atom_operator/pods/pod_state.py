@@ -20,6 +20,10 @@ _MESSAGE_LIMIT = 300
 _HARMLESS_WAITING = ("ContainerCreating", "PodInitializing")
 _QUEUE_LABEL = "kueue.x-k8s.io/queue-name"  # Kueue's, on pods that it counts
 _ENDED = ("Failed", "Succeeded")
+_SCHEDULED = "PodScheduled"
+# No node takes the pod, or what the scheduler does for it on a node that does failed, such as
+# binding a claim.
+_NO_NODE = ("Unschedulable", "SchedulerError")
 # The kubelet says of a pod that it takes that it is not ready, within moments.
 _FIRST_REPORT = timedelta(seconds=15)
 
@@ -87,7 +91,7 @@ def pod_state(manifest: Manifest) -> PodState:
     """One pod, with the first problem of its containers."""
     status: Mapping[str, Any] = manifest.get("status") or {}
     conditions = {item["type"]: item for item in status.get("conditions") or ()}
-    scheduled = conditions.get("PodScheduled", {})
+    scheduled = conditions.get(_SCHEDULED, {})
     containers = _containers(status)
     ready = conditions.get("Ready", {})
     lost = status.get("phase") == "Unknown"  # its kubelet is silent: what it said last is old
@@ -118,6 +122,23 @@ def _requests(manifest: Manifest, scheduled: Mapping[str, Any]) -> Resources | N
     if scheduled.get("reason") != "Unschedulable":
         return None
     return requests_of(manifest.get("spec") or {})
+
+
+def has_begun(manifest: Manifest) -> bool:
+    """Whether a container of the pod was ever started, or the kubelet says what keeps it."""
+    return any(
+        "waiting" not in (item.get("state") or {"waiting": None})
+        or item.get("restartCount")
+        or (item["state"]["waiting"] or {}).get("reason") not in (None, *_HARMLESS_WAITING)
+        for item in _containers(manifest.get("status") or {})
+    )
+
+
+def placed_at(manifest: Manifest) -> datetime | None:
+    """When the pod got its node."""
+    conditions = (manifest.get("status") or {}).get("conditions") or ()
+    times = [item.get("lastTransitionTime") for item in conditions if item["type"] == _SCHEDULED]
+    return time_of(times[0]) if times else None
 
 
 def charged_until(manifest: Manifest) -> datetime | None:
@@ -162,7 +183,7 @@ def _first_problem(status: Mapping[str, Any]) -> str | None:
 
 def _without_node(pod: Manifest, scheduled: Mapping[str, Any]) -> str | None:
     """Why a pod has no node: the scheduler's words, or who keeps it from being looked at."""
-    if scheduled.get("reason") == "Unschedulable":
+    if scheduled.get("reason") in _NO_NODE:
         return str(scheduled.get("message"))
     gates = _gates(pod)
     if not gates:

@@ -22,6 +22,7 @@ from tests.support.in_memory_cluster.state import (
 
 BAD, TYPO = "bad", "typo"  # in the name of an image
 _CRASH_SECONDS = 10.0
+_MOUNT_RETRY_SECONDS = 60.0
 _FIRST_PAUSE_SECONDS, _LAST_PAUSE_SECONDS = 10.0, 300.0
 _REJECTED = (
     "Pod was rejected: Allocate failed due to no healthy devices present; cannot allocate "
@@ -114,6 +115,12 @@ class Kubelets:
         if claim is not None:
             words = f'Multi-Attach error for volume "{claim}": it is used by a pod on another node'
             self.state.record(pod, "FailedAttachVolume", words)
+            self.state.look_after(_MOUNT_RETRY_SECONDS)
+            return "ContainerCreating", ""
+        unmounted = self._missing_volume(pod) if self.strict_secrets else None
+        if unmounted is not None:
+            self.state.record(pod, "FailedMount", f"MountVolume.SetUp failed for {unmounted}")
+            self.state.look_after(_MOUNT_RETRY_SECONDS)
             return "ContainerCreating", ""
         image = _image(pod)
         if TYPO in image:
@@ -123,6 +130,13 @@ class Kubelets:
         missing = self._missing_secret(pod) if self.strict_secrets else None
         if missing is not None:
             return "CreateContainerConfigError", f'secret "{missing}" not found'
+        return None
+
+    def _missing_volume(self, pod: Manifest) -> str | None:
+        for volume in pod["spec"].get("volumes") or ():
+            name = (volume.get("secret") or {}).get("secretName")
+            if name and (SECRET, pod["metadata"]["namespace"], name) not in self.state.api.objects:
+                return f'volume "{volume["name"]}" : secret "{name}" not found'
         return None
 
     def _missing_secret(self, pod: Manifest) -> str | None:

@@ -1,0 +1,66 @@
+"""What keeps a pod without a node, or one that has begun nothing, by words that only Events have.
+
+The scheduler says of a claim that is not bound just that; who should provide it says why, about the
+claim. The kubelet says of a volume that it cannot mount, and of a sandbox that it cannot make, no
+more than ContainerCreating. Called by observe and jobs, for pods that are not ready.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+
+from atom_operator.cluster.port import ClusterPort
+from atom_operator.domain import POD, VOLUME_CLAIM, Manifest, PodState
+from atom_operator.pods.events import last_of
+from atom_operator.pods.pod_state import has_begun, placed_at
+
+_UNBOUND = "unbound immediate PersistentVolumeClaims"
+_NOT_PROVIDED = ("ProvisioningFailed", "FailedBinding", "ProvisioningCleanupFailed")
+# The controller that attaches volumes says more than the kubelet that waits for it.
+_NOT_ATTACHED = ("FailedAttachVolume",)
+_NOT_BEGUN = (
+    "FailedMount",
+    "FailedMapVolume",
+    "FailedCreatePodSandBox",
+    "FailedCreatePodContainer",
+)
+# Kubelets complain of what comes a moment later, too.
+_LASTS = timedelta(seconds=30)
+
+
+async def with_volume_words(port: ClusterPort, pod: Manifest, state: PodState) -> PodState:
+    """The state of a pod, with what Events say of its wait where nothing else does."""
+    if state.ready or state.problem is not None:
+        return state
+    if state.unschedulable_message is not None:
+        words = await _of_claims(port, pod) if _UNBOUND in state.unschedulable_message else None
+        if words is None:
+            return state
+        return replace(state, unschedulable_message=f"{state.unschedulable_message} {words}")
+    if not state.scheduled or has_begun(pod):
+        return state
+    return replace(state, problem=await _of_pod(port, pod))
+
+
+async def _of_claims(port: ClusterPort, pod: Manifest) -> str | None:
+    namespace = pod["metadata"]["namespace"]
+    volumes = (pod.get("spec") or {}).get("volumes") or ()
+    claims = (item.get("persistentVolumeClaim") for item in volumes)
+    for name in (claim["claimName"] for claim in claims if claim):
+        events = await port.list_events(namespace, VOLUME_CLAIM.kind, name)
+        found = last_of(events, _NOT_PROVIDED)
+        if found is not None:
+            return f"claim {name}: {found.words}"
+    return None
+
+
+async def _of_pod(port: ClusterPort, pod: Manifest) -> str | None:
+    metadata: Mapping[str, str] = pod["metadata"]
+    events = await port.list_events(metadata["namespace"], POD.kind, metadata["name"])
+    placed = placed_at(pod)
+    newest = last_of(events, (*_NOT_ATTACHED, *_NOT_BEGUN))
+    if newest is None or placed is None or newest.at - placed < _LASTS:
+        return None
+    return (last_of(events, _NOT_ATTACHED) or newest).words
