@@ -21,8 +21,8 @@ from atom_operator.cluster.errors import ClusterError
 from atom_operator.cluster.jobs import ensure_jobs
 from atom_operator.cluster.observe import describe, observe
 from atom_operator.cluster.optional import OptionalKinds
+from atom_operator.cluster.pod_waits.refused import told
 from atom_operator.cluster.port import ClusterPort
-from atom_operator.cluster.refused_pods import told
 from atom_operator.cluster.replicas import give_up_replicas
 from atom_operator.decider import Decider, Decision, optional_kinds
 from atom_operator.domain import (

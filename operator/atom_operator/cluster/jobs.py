@@ -16,8 +16,8 @@ from typing import Any
 from atom_operator import constants
 from atom_operator.cluster.errors import RefusedError
 from atom_operator.cluster.observe import belongs_to
+from atom_operator.cluster.pod_waits.volumes import with_volume_words
 from atom_operator.cluster.port import ClusterPort
-from atom_operator.cluster.volume_waits import with_volume_words
 from atom_operator.constants import Reason
 from atom_operator.domain import JOB, POD, ChildKey, Manifest, Owner, Refusal
 from atom_operator.domain.preparation import JobPurpose, JobRequest, JobState

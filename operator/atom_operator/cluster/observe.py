@@ -14,9 +14,9 @@ from typing import Any
 from atom_operator import constants
 from atom_operator.cluster.errors import RefusedError
 from atom_operator.cluster.foreign_edits import foreign_edits
+from atom_operator.cluster.pod_waits.refused import pods_wanted, with_refusal
+from atom_operator.cluster.pod_waits.volumes import with_volume_words
 from atom_operator.cluster.port import ClusterPort
-from atom_operator.cluster.refused_pods import pods_wanted, with_refusal
-from atom_operator.cluster.volume_waits import with_volume_words
 from atom_operator.domain import (
     CHILD_KINDS,
     CONFIG_MAP,

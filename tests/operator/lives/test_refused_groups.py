@@ -10,7 +10,7 @@ from atom_operator.domain import ATOM_DEPLOYMENT, POD, Kind, Manifest
 from atom_operator.integration_values import Site
 from tests.support.builders_operator import atom_deployment, condition, gpu_node
 from tests.support.in_memory_cluster.cluster import InMemoryCluster
-from tests.support.in_memory_cluster.kinds import RESOURCE_QUOTA
+from tests.support.in_memory_cluster.kinds import RESOURCE_QUOTA, STATEFUL_SET
 from tests.support.in_memory_cluster.operator_client import OperatorClient
 
 SITE = Site(engine_tensor_parallel=16, engine_multi_node=True)
@@ -31,12 +31,31 @@ def _policy(cluster: InMemoryCluster) -> None:
     cluster.state.policies.append(refuses)
 
 
+def _no_stateful_set(cluster: InMemoryCluster) -> None:
+    """The controller of groups cannot make what makes their pods."""
+
+    def refuses(kind: Kind, item: Manifest) -> str | None:
+        return "exceeded quota: of sets" if kind == STATEFUL_SET else None
+
+    cluster.state.policies.append(refuses)
+
+
+def _no_set_of_workers(cluster: InMemoryCluster) -> None:
+    def refuses(kind: Kind, item: Manifest) -> str | None:
+        workers = kind == STATEFUL_SET and "ordinals" in item["spec"]
+        return "exceeded quota: of sets" if workers else None
+
+    cluster.state.policies.append(refuses)
+
+
 def _quota(cluster: InMemoryCluster, pods: str) -> None:
     spec = {"hard": {"pods": pods}}
     cluster.state.create(RESOURCE_QUOTA, {"metadata": {"name": "team"}, "spec": spec})
 
 
-@pytest.mark.parametrize("refuse", [_no_pod, _no_worker, _policy])
+@pytest.mark.parametrize(
+    "refuse", [_no_pod, _no_worker, _policy, _no_stateful_set, _no_set_of_workers]
+)
 def test_who_refuses_pods_of_a_group_is_told_until_they_are_made(
     refuse: Callable[[InMemoryCluster], None],
 ) -> None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from atom_operator.cluster.errors import RefusedError
 from atom_operator.domain import POD, Manifest
 from atom_operator.kinds import LEADER_WORKER_SET
 from tests.support.fake_cluster import copied
+from tests.support.in_memory_cluster.admission import check
 from tests.support.in_memory_cluster.kinds import STATEFUL_SET
 from tests.support.in_memory_cluster.state import (
     ClusterState,
@@ -21,6 +23,7 @@ from tests.support.in_memory_cluster.state import (
 )
 from tests.support.in_memory_cluster.stateful_set import REVISION_LABEL, pods_by_number
 
+_RETRY_SECONDS = 60.0
 _PREFIX = "leaderworkerset.sigs.k8s.io"
 
 
@@ -31,11 +34,15 @@ def sync_leader_worker_sets(state: ClusterState) -> None:
 
 def _sync(state: ClusterState, item: Manifest) -> None:
     revision = f"{hash_of(item['spec']['leaderWorkerTemplate']):08x}"
-    leaders = _ensure_leaders(state, item, revision)
-    pods = pods_by_number(state, leaders)
-    for number, leader in pods.items():
-        if not leader["metadata"].get("deletionTimestamp"):
-            _ensure_workers(state, item, number, leader)
+    pods: dict[int, Manifest] = {}
+    try:
+        pods = pods_by_number(state, _ensure_leaders(state, item, revision))
+        for number, leader in pods.items():
+            if not leader["metadata"].get("deletionTimestamp"):
+                _ensure_workers(state, item, number, leader)
+    except RefusedError as error:
+        state.record(item, "FailedCreate", f"Failed to create statefulset: {error}")
+        state.look_after(_RETRY_SECONDS)
     groups = {number: _group(state, leader) for number, leader in pods.items()}
     for group in groups.values():
         if any(map(_is_broken, group)):
@@ -54,6 +61,7 @@ def _ensure_leaders(state: ClusterState, item: Manifest, revision: str) -> Manif
             "metadata": {"name": metadata["name"], "namespace": metadata["namespace"]},
             "spec": {"replicas": replicas, "template": template, "revision": revision},
         }
+        check(state, STATEFUL_SET, manifest)
         return state.create(STATEFUL_SET, manifest, item)
     (leaders,) = owned
     wanted = {"replicas": replicas, "template": template, "revision": revision}
@@ -83,6 +91,7 @@ def _ensure_workers(state: ClusterState, item: Manifest, number: int, leader: Ma
         "metadata": {"name": metadata["name"], "namespace": metadata["namespace"]},
         "spec": spec,
     }
+    check(state, STATEFUL_SET, manifest)
     state.create(STATEFUL_SET, manifest, leader)
 
 

@@ -1,9 +1,10 @@
 """Why pods of a workload are not made, in the newest words of the quota or policy against them.
 
 A LeaderWorkerSet has no condition for it: its pods are of StatefulSets, one of its own name and one
-for each leader, and only their Events tell. A Deployment has one, but its controllers write that
-once: while pods are refused, first for one reason and then for another, it keeps the words of the
-first, and only the Events of its ReplicaSets go on. Called by observe.
+for each leader, and only Events tell, of those or, where they are refused themselves, of it. A
+Deployment has one, but its controllers write that once: while pods are refused, first for one
+reason and then for another, it keeps the words of the first, and only the Events of its ReplicaSets
+go on. Called by observe.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def _newest(observed: Observed, *, in_groups: bool) -> Manifest | None:
 
 async def _of_groups(port: ClusterPort, key: ObjectKey, observed: Observed) -> str | None:
     leaders = sorted(pod.name for pod in observed.pods if pod.role == constants.ROLE_LEADER)
-    events: list[Manifest] = []
+    events = await port.list_events(key.namespace, LEADER_WORKER_SET.kind, key.name)
     for name in (key.name, *leaders[:_MOST_ASKED]):
         events += await port.list_events(key.namespace, "StatefulSet", name)
     made = [pod.created_at for pod in observed.pods if pod.created_at is not None]
