@@ -1,0 +1,145 @@
+"""Every import contract is broken by an import that it forbids: none of them is empty.
+
+The graph of imports is built once; a probe is an edge that is added to it and taken away again.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import grimp
+import pytest
+from importlinter import configuration
+from importlinter.api import read_configuration
+from importlinter.application.use_cases import _get_built_in_contract_types
+from importlinter.domain.contract import Contract
+
+ROOT = Path(__file__).resolve().parents[2]
+BACKENDS = "atom.model_ops.backends"
+# A contract of layers is also broken by a module that stands in none: see the test of those.
+PROBES: dict[str, list[tuple[str, str]]] = {
+    "programs": [("atom.sizing.kv_budget", "atom_operator.constants")],
+    "shared": [],  # every package of the engine but one: see the test of the operator's allow-list
+    "operator-layers": [
+        ("atom_operator.domain.plan", "atom_operator.plan.rollout"),
+        ("atom_operator.constants", "atom_operator.reconcile"),
+    ],
+    "operator-pure": [
+        ("atom_operator.plan.rollout", "asyncio"),
+        ("atom_operator.status.rollup", "atom_operator.cluster.client"),
+    ],
+    "engine-layers": [
+        ("atom.models.registry", "atom.model_engine.scheduler"),
+        ("atom.errors", "atom.config"),
+    ],
+    "core-layers": [("atom.model_engine.scheduler", "atom.model_engine.executor")],
+    "front": [("atom.model_engine.front.admission", "atom.model_engine.scheduler")],
+    "runner": [("atom.model_engine.runner.step_runner", "atom.model_engine.schedule")],
+    "runner-layers": [("atom.model_engine.runner.slots", "atom.model_engine.runner.drafting")],
+    "entrypoint-layers": [("atom.entrypoints.flags", "atom.entrypoints.openai.api_server")],
+    "circles": [("atom.errors", "atom.config")],
+    "torch-free": [("atom.model_engine.scheduler", "torch")],
+    "backends": [],  # every pair of them: see the test of backends
+    "kernels": [("atom.models.registry", "triton")],
+}
+
+
+class Walls:
+    """The contracts of the repository and the graph that they judge."""
+
+    def __init__(self) -> None:
+        configuration.configure()
+        options = read_configuration(str(ROOT / ".importlinter"))
+        kinds = dict(_get_built_in_contract_types())
+        session = options["session_options"]
+        self.graph = grimp.build_graph(
+            *session["root_packages"], include_external_packages=True, cache_dir=None
+        )
+        self.contracts: dict[str, Contract] = {
+            found["id"]: kinds[found["type"]](found["name"], session, _without_id(found))
+            for found in options["contracts_options"]
+        }
+
+    def keeps(self, contract: str) -> bool:
+        # A check takes away what it ignores.
+        return bool(self.contracts[contract].check(deepcopy(self.graph), verbose=False).kept)
+
+    @contextmanager
+    def importing(self, importer: str, imported: str) -> Iterator[None]:
+        """An import that is not in the sources, and is forgotten afterwards."""
+        known = {importer, imported} <= self.graph.modules
+        assert known, f"no module {importer} or {imported}: the probe is out of date"
+        assert not self.graph.direct_import_exists(importer=importer, imported=imported)
+        self.graph.add_import(importer=importer, imported=imported)
+        yield
+        self.graph.remove_import(importer=importer, imported=imported)
+
+
+def _without_id(options: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in options.items() if key not in {"id", "name", "type"}}
+
+
+@pytest.fixture(scope="module")
+def walls() -> Walls:
+    return Walls()
+
+
+def test_every_contract_has_a_probe(walls: Walls) -> None:
+    assert set(PROBES) == set(walls.contracts)
+    assert [name for name in walls.contracts if not walls.keeps(name)] == []
+
+
+@pytest.mark.parametrize(
+    ("contract", "importer", "imported"),
+    [(contract, *probe) for contract, probes in PROBES.items() for probe in probes],
+)
+def test_a_contract_is_broken_by_what_it_forbids(
+    walls: Walls, contract: str, importer: str, imported: str
+) -> None:
+    with walls.importing(importer, imported):
+        assert not walls.keeps(contract)
+    assert walls.keeps(contract)
+
+
+def test_the_operator_may_take_one_package_of_the_engine(walls: Walls) -> None:
+    """An allow-list: what is added to the engine tomorrow is forbidden, too."""
+    packages = walls.graph.find_children("atom")
+    assert {"atom.sizing", "atom.speculation", "atom.answer_parsing"} <= packages
+    for package in sorted(packages):
+        with walls.importing("atom_operator.reconcile", package):
+            assert walls.keeps("shared") is (package == "atom.sizing"), package
+
+
+def test_every_backend_is_independent_of_every_other(walls: Walls) -> None:
+    packages = [
+        child for child in walls.graph.find_children(BACKENDS) if walls.graph.find_children(child)
+    ]
+    assert len(packages) >= 5
+    for one, other in itertools.permutations(packages, 2):
+        inside = next(iter(walls.graph.find_children(one)))
+        with walls.importing(inside, other):
+            assert not walls.keeps("backends"), f"{one} may import {other}"
+
+
+@pytest.mark.parametrize(
+    ("contract", "container"),
+    [
+        ("operator-layers", "atom_operator"),
+        ("engine-layers", "atom"),
+        ("core-layers", "atom.model_engine"),
+        ("runner-layers", "atom.model_engine.runner"),
+        ("entrypoint-layers", "atom.entrypoints"),
+    ],
+)
+def test_a_module_that_stands_in_no_layer_is_refused(
+    walls: Walls, contract: str, container: str
+) -> None:
+    walls.graph.add_module(f"{container}.newcomer")
+    assert not walls.keeps(contract)
+    walls.graph.remove_module(f"{container}.newcomer")
+    assert walls.keeps(contract)
