@@ -149,7 +149,6 @@ class Reason(StrEnum):
     PODS_REFUSED = "PodsRefused"
     APPLY_REFUSED = "ApplyRefused"
     NAME_CONFLICT = "NameConflict"
-    NOT_STARTED = "NotStarted"
     HELD_BACK = "HeldBack"
     ROLLED_BACK = "RolledBack"
     PAUSED = "Paused"
