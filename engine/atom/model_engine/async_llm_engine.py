@@ -189,6 +189,7 @@ class AsyncLLMEngine:
         if not self._lifecycle.is_dead:
             self._lifecycle.shut_down()
             self._fail_open("the engine was shut down")
+        self._text.close()
         await asyncio.to_thread(self._core.shutdown, timeout_seconds)
         self._lifecycle.gone()
 
@@ -263,18 +264,22 @@ class AsyncLLMEngine:
         self._core.add_requests(requests)
         return group
 
-    async def tokenize(self, prompt: Prompt, *, add_special_tokens: bool = True) -> list[int]:
+    async def tokenize(
+        self, prompt: Prompt, *, add_special_tokens: bool = True, client_id: str = ""
+    ) -> list[int]:
         """Token ids of a prompt, which may be longer than the context. Raises `RequestError`."""
         (token_ids,) = await self._text.tokenize(
-            [prompt], add_special_tokens=add_special_tokens, for_answer=False
+            [prompt], client_id, add_special_tokens=add_special_tokens, for_answer=False
         )
         return token_ids
 
     async def detokenize(
-        self, token_ids: Sequence[int], *, skip_special_tokens: bool = True
+        self, token_ids: Sequence[int], *, skip_special_tokens: bool = True, client_id: str = ""
     ) -> str:
         """The text of these tokens. Raises `RequestError`."""
-        return await self._text.detokenize(token_ids, skip_special_tokens=skip_special_tokens)
+        return await self._text.detokenize(
+            token_ids, client_id, skip_special_tokens=skip_special_tokens
+        )
 
     async def call_utility(self, method: str, *args: Any) -> list[Any]:
         """What the engine cores' utility of this name returns, by rank. Raises `EngineDeadError`

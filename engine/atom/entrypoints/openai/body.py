@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 import logging
+from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from typing import TypeVar
 
@@ -36,10 +37,17 @@ logger = logging.getLogger(__name__)
 Body = TypeVar("Body", bound=RequestBody)
 
 
-async def read_body(request: Request, kind: type[Body], share: BodyShare) -> Body:
+# Waits until a body of so many bytes may be parsed.
+BodyTurn = Callable[[int], Awaitable[None]]
+
+
+async def read_body(
+    request: Request, kind: type[Body], share: BodyShare, wait_for_turn: BodyTurn
+) -> Body:
     """The parsed body. share: what it may hold of the server's memory. Raises `RequestError` (400,
     408, 413, 415, or 503 while others' bodies take all there is)."""
     data = await _read_bytes(request, share)
+    await wait_for_turn(len(data))
     check_value_count(data)
     body, unknown = parse_body(data, kind)
     _tell_unknown(request, unknown)

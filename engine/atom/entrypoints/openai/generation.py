@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from secrets import token_hex
 from typing import Any, Generic, TypeVar
 
@@ -106,7 +107,9 @@ async def _begin(
     http: Request, state: ServerState, dialect: Dialect[Any], share: BodyShare
 ) -> _Begun:
     """Everything that needs the request itself, which ends here."""
-    request = await read_body(http, dialect.request, share)
+    client_id = state.clients.of(http.scope)
+    turn = partial(state.turns.wait, client_id)
+    request = await read_body(http, dialect.request, share, turn)
     engine = state.serving_engine(request.model)
     name = engine.config.model.served_name
     number = request.own_id or token_hex(16)
@@ -116,7 +119,7 @@ async def _begin(
         request,
         head.id,
         timeout_seconds=timeout_of(http, request),
-        client_id=state.clients.of(http.scope),
+        client_id=client_id,
     )
     return _Begun(
         answers,

@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass, field, replace
 
 from atom.entrypoints.http.body_budget import BodyBudget
+from atom.entrypoints.http.body_turns import BodyTurns
 from atom.entrypoints.http.client_identity import ClientIdentity
 from atom.entrypoints.http.errors import shortened
 from atom.entrypoints.openai.metrics_exchange import MetricsExchange, ServerNumbers
@@ -25,8 +26,8 @@ class ServerState:
     stopping: a signal came before the engine existed. timeline: of the start-up. waits_for: what
     else /health waits for once the engine here serves, such as other processes on the same port.
     exchange: with those processes, where there are any. bodies: what requests' bodies may take of
-    this process's memory. names: that requests
-    may name the model by; none for its own. clients: whose a request is."""
+    this process's memory. turns: when large ones are parsed. names: that requests may name the
+    model by; none for its own. clients: whose a request is."""
 
     phase: str = "opening the model"
     names: tuple[str, ...] = ()
@@ -35,6 +36,7 @@ class ServerState:
     waits_for: str = ""
     exchange: MetricsExchange | None = None
     bodies: BodyBudget = field(default_factory=BodyBudget)
+    turns: BodyTurns = field(default_factory=BodyTurns)
     clients: ClientIdentity = field(default_factory=ClientIdentity)
     timeline: StartupTimeline = field(default_factory=StartupTimeline)
     created: int = field(default_factory=lambda: int(time.time()))

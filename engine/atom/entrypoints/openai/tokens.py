@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 
 import msgspec
 from fastapi import APIRouter
@@ -32,7 +33,9 @@ def token_routes(state: ServerState) -> APIRouter:
     @router.post("/tokenize", openapi_extra=body_of(TokenizeRequest), responses=answers_of(Tokens))
     async def tokenize(http: Request) -> Response:
         with state.bodies.share() as share:
-            request = await read_body(http, TokenizeRequest, share)
+            client_id = state.clients.of(http.scope)
+            turn = partial(state.turns.wait, client_id)
+            request = await read_body(http, TokenizeRequest, share, turn)
             engine = state.serving_engine(request.model)
             if (request.prompt is None) == (request.messages is None):
                 raise RequestError("give prompt or messages, one of them", param="prompt")
@@ -43,7 +46,9 @@ def token_routes(state: ServerState) -> APIRouter:
                 assert request.prompt is not None
                 text, special = request.prompt, request.add_special_tokens is not False
             with _naming("prompt" if request.messages is None else "messages"):
-                tokens = await engine.tokenize(text, add_special_tokens=special)
+                tokens = await engine.tokenize(
+                    text, add_special_tokens=special, client_id=client_id
+                )
             names = TokenNames(engine.processor.tokenizer)
         strs = [names.of(token)[0] for token in tokens] if request.return_token_strs else UNSET
         return _json(Tokens(len(tokens), engine.config.model.max_model_len, tokens, strs))
@@ -53,11 +58,15 @@ def token_routes(state: ServerState) -> APIRouter:
     )
     async def detokenize(http: Request) -> Response:
         with state.bodies.share() as share:
-            request = await read_body(http, DetokenizeRequest, share)
+            client_id = state.clients.of(http.scope)
+            turn = partial(state.turns.wait, client_id)
+            request = await read_body(http, DetokenizeRequest, share, turn)
             engine = state.serving_engine(request.model)
             with _naming("tokens"):
                 text = await engine.detokenize(
-                    request.tokens, skip_special_tokens=request.skip_special_tokens is not False
+                    request.tokens,
+                    skip_special_tokens=request.skip_special_tokens is not False,
+                    client_id=client_id,
                 )
             return _json(Text(text))
 

@@ -1,27 +1,41 @@
 """AsyncText: text to tokens and back for an event loop that others wait on too.
 
-What is short is done at once; what is long, also by being many, on a thread: the tokenizer lets
-others run meanwhile. Owned by AsyncLLMEngine.
+What is short is done at once; what is long, also by being many, on threads, which clients share out
+among them: the tokenizer lets others run meanwhile. Owned by AsyncLLMEngine.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence, Sized
+import os
+from collections.abc import Callable, Sequence, Sized
 from functools import partial
+from typing import TypeVar
 
+from atom.errors import EngineDeadError
 from atom.model_engine.front.input_output_processor import InputOutputProcessor
 from atom.model_engine.front.input_processor import Prompt
+from atom.model_engine.request import group_of
+from atom.utils.fair_threads import FairThreads, Task
 
 _LONG_TEXT_CHARACTERS = 8192  # or as many tokens
+_MOST_THREADS = 32
+
+_Result = TypeVar("_Result")
 
 
 class AsyncText:
     def __init__(self, processor: InputOutputProcessor) -> None:
         self._processor = processor
+        self._threads = FairThreads(min(_MOST_THREADS, (os.cpu_count() or 1) + 4), "text")
 
     async def tokenize(
-        self, prompts: Sequence[Prompt], *, add_special_tokens: bool, for_answer: bool = True
+        self,
+        prompts: Sequence[Prompt],
+        client_id: str = "",
+        *,
+        add_special_tokens: bool,
+        for_answer: bool = True,
     ) -> list[list[int]]:
         """Token ids of each. for_answer: none may exceed the context. Raises `RequestError`."""
 
@@ -35,18 +49,33 @@ class AsyncText:
             ]
 
         # One without a length is no prompt; `work` says so.
-        if (
-            sum(len(prompt) for prompt in prompts if isinstance(prompt, Sized))
-            > _LONG_TEXT_CHARACTERS
-        ):
-            return await asyncio.to_thread(work)
-        return work()
+        length = sum(len(prompt) for prompt in prompts if isinstance(prompt, Sized))
+        return work() if length <= _LONG_TEXT_CHARACTERS else await self._thread(client_id, work)
 
-    async def detokenize(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+    async def detokenize(
+        self, token_ids: Sequence[int], client_id: str = "", *, skip_special_tokens: bool
+    ) -> str:
         """The text of these tokens. Raises `RequestError`."""
-        detokenize = partial(
-            self._processor.inputs.detokenize, skip_special_tokens=skip_special_tokens
+        work = partial(
+            self._processor.inputs.detokenize, token_ids, skip_special_tokens=skip_special_tokens
         )
-        if len(token_ids) > _LONG_TEXT_CHARACTERS:
-            return await asyncio.to_thread(detokenize, token_ids)
-        return detokenize(token_ids)
+        if len(token_ids) <= _LONG_TEXT_CHARACTERS:
+            return work()
+        return await self._thread(client_id, work)
+
+    def close(self) -> None:
+        """Take up nothing more; what waits for a thread gets `EngineDeadError`."""
+        self._threads.close()
+
+    async def _thread(self, client_id: str, work: Callable[[], _Result]) -> _Result:
+        """Do it on a thread, when it is the client's turn."""
+        task = Task(work)
+        self._threads.submit(group_of(client_id), task)
+        try:
+            result: _Result = await asyncio.wrap_future(task.future)
+        except asyncio.CancelledError:
+            asked = asyncio.current_task()
+            if asked is not None and asked.cancelling():
+                raise
+            raise EngineDeadError("the engine was shut down") from None
+        return result

@@ -47,6 +47,7 @@ class RequestIntake:
         # A prompt that is to be cut may be longer than the context.
         whole = await self._text.tokenize(
             prompts,
+            client_id,
             add_special_tokens=add_special_tokens,
             for_answer=params.truncate_prompt_tokens is None,
         )

@@ -32,11 +32,11 @@ from atom.model_engine.structured_output.compile_messages import (
     FollowOrder,
     ServerOrder,
 )
-from atom.model_engine.structured_output.fair_threads import FairThreads, Task
 from atom.model_engine.structured_output.frames import FrameReader, framed
 from atom.model_engine.structured_output.grammar import Grammar
 from atom.model_engine.structured_output.xgrammar_import import XGrammarMissingError
 from atom.structured_outputs import GrammarSpec
+from atom.utils.fair_threads import FairThreads, Task
 from atom.utils.socket_folder import make_socket_folder
 
 CACHE_BYTES = 256 << 20

@@ -3,7 +3,8 @@
 The next task is one of the client that has the fewest under way, and among these of the one that
 has waited longest since its last; a client's own tasks go in their order. One client never holds
 all threads: with one left over, another's first task begins at once, however many hopeless ones
-the one has queued. Knows nothing of what the tasks do. Used by GrammarCompiler.
+the one has queued. Knows nothing of what the tasks do. Used by GrammarCompiler
+and AsyncText.
 """
 
 from __future__ import annotations

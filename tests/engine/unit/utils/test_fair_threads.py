@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from atom.model_engine.structured_output.fair_threads import FairThreads, Task
+from atom.utils.fair_threads import FairThreads, Task
 from tests.support.waiting import HANG_SECONDS, wait_until
 
 THREADS = 4
