@@ -1,7 +1,8 @@
-"""AsyncIOProcManager: the name that the specification gives to the executor of several processes.
+"""AsyncIOProcManager: upstream's name for what runs a model in a process per device.
 
-Each device has a process here, and the first one's runner is in the core's. Where names of the
-specification went is listed in docs/guides/scheduling.md.
+Here it is `GroupExecutor`, whose first runner is in the engine core's own process. A model on one
+device has no such processes (`InProcessExecutor`). Other names of upstream's guides are listed in
+docs/guides/upstream-names.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The runner keeps a persistent batch: one slot per running sequence with its toke
 sampling parameters. A batch therefore says what changed (rows that entered or left, blocks that
 were appended) and which slots compute how many tokens now. Arrays, not objects, so that a decode
 step over many rows costs no per-row Python. Torch-free. Where the names differ from the
-specification: docs/guides/scheduling.md, Names.
+specification: docs/guides/upstream-names.md.
 """
 
 from __future__ import annotations

@@ -271,6 +271,11 @@ class EngineCore:
             self._sockets.send_all(ProgressBody(phase=phase, fraction=share))
 
 
+# Upstream's name for the core of a data-parallel rank. Every rank runs the same loop here; what
+# ranks that share experts agree on is their executor's affair (executor/peers.py).
+DPEngineCoreProc = EngineCore
+
+
 def _says_anything(result: StepResult) -> bool:
     return bool(len(result.token_ids) or result.finished or result.prompt_logprobs is not None)
 
