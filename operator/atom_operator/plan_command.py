@@ -40,6 +40,9 @@ _IMAGES: dict[Literal["amd", "cpu"], str] = {
 }
 
 
+_HUB = "hf://"
+
+
 class InputError(Exception):
     """A file that cannot be used; the message names it and the remedy."""
 
@@ -67,7 +70,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """0 when everything can start, 1 when something cannot, 2 for files that cannot be used."""
+    """0 when everything can start, 1 when something cannot, 2 for files that cannot be used and for
+    models of the hub of which nothing is known."""
     try:
         manifests = _documents(options.filename)
         fleet = _documents(options.nodes) if options.nodes else None
@@ -84,23 +88,34 @@ def run(options: argparse.Namespace) -> int:
     else:
         for number, report in enumerate(reports):
             show([*([""] if number else []), *lines(report)])
-    for report in reports:
-        for part in wrapped(_not_planned(report), width()) if _not_planned(report) else ():
+    unknown = [report for report in reports if _source_unknown(report)]
+    for report in unknown:
+        for part in wrapped(_not_planned(report), width()):
             print(part, file=sys.stderr)
+    if any(_source_unknown(report).startswith(_HUB) for report in unknown):
+        return 2
     return 0 if all(report.can_start for report in reports) else 1
 
 
-def _not_planned(report: PlanReport) -> str:
-    """A warning about a model of which nothing is known, which may be a name that is misspelt."""
+def _source_unknown(report: PlanReport) -> str:
+    """The source of a model of which nothing is known; "" where it is."""
     plan = report.plan
     if plan is None or plan.capacity.reason is not Reason.MODEL_FACTS_UNKNOWN:
         return ""
-    source = str((plan.asked.get("model") or {}).get("source"))
+    return str((plan.asked.get("model") or {}).get("source"))
+
+
+def _not_planned(report: PlanReport) -> str:
+    """What is said of such a model: a name of the hub may be misspelt, other places are the
+    site's own."""
+    source = _source_unknown(report)
     near = get_close_matches(source, catalogue_sources(), n=1, cutoff=0.8)
-    meant = f"; did you mean {near[0]}?" if near else ""
+    meant = f"did you mean {near[0]}? Correct it" if near else "correct it if it is misspelt"
     return (
-        f"warning: {report.key.name}: nothing was planned, because {source} is not in the "
-        f"operator's catalogue and no config.json is given{meant}"
+        f"{'error' if source.startswith(_HUB) else 'warning'}: {report.key.name}: "
+        f"spec.model.source: nothing was planned, because {source} is not in the operator's "
+        f"catalogue and no config.json is given; {meant}, or give the model's config.json in "
+        f"spec.model.config or spec.model.configRef"
     )
 
 

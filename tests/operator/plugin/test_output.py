@@ -95,20 +95,40 @@ def test_a_plan_is_yaml_where_that_is_asked_for() -> None:
     assert yaml.safe_load(as_yaml) == json.loads(as_json)
 
 
-def test_a_name_that_may_be_misspelt_is_warned_about(tmp_path: Path) -> None:
+def plan_of(source: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
     manifest = {
         "kind": "AtomDeployment",
         "metadata": {"name": "x"},
-        "spec": {
-            "model": {"source": "hf://Qwen/Qwen3-8C"},
-            "accelerator": {"product": "MI300X"},
-        },
+        "spec": {"model": {"source": source}, "accelerator": {"product": "MI300X"}},
     }
     path = tmp_path / "typo.yaml"
     path.write_text(yaml.safe_dump(manifest))
-    done = atom("plan", "-f", str(path))
-    assert "nothing was planned" in done.stderr
-    assert "did you mean hf://Qwen/Qwen3-8B?" in done.stderr
+    return atom("plan", "-f", str(path))
+
+
+@pytest.mark.parametrize(
+    ("source", "meant"),
+    [
+        ("hf://Qwen/Qwen3-8C", "did you mean hf://Qwen/Qwen3-8B?"),
+        ("hf://qwen/qwen3-8b", "did you mean hf://Qwen/Qwen3-8B?"),
+        ("hf://nobody/has-this", "correct it if it is misspelt"),
+    ],
+)
+def test_a_model_of_the_hub_that_is_unknown_is_an_error(
+    source: str, meant: str, tmp_path: Path
+) -> None:
+    done = plan_of(source, tmp_path)
+    said = " ".join(done.stderr.split())
+    assert done.returncode == 2
+    assert f"error: x: spec.model.source: nothing was planned, because {source} is not" in said
+    assert meant in said
+    assert "spec.model.configRef" in said
+
+
+def test_a_model_of_the_sites_own_that_is_unknown_is_warned_about(tmp_path: Path) -> None:
+    done = plan_of("pvc://models/acme", tmp_path)
+    assert done.returncode == 0
+    assert "warning: x: spec.model.source: nothing was planned" in " ".join(done.stderr.split())
 
 
 def test_a_reader_that_has_enough_ends_the_command_quietly() -> None:
