@@ -93,6 +93,16 @@ class ChatTemplate:
             ) from error
         return text if not mark else _before(mark, text)
 
+    def end_of_turn(self) -> str:
+        """What it writes behind the assistant's last words; "" where it refuses to say."""
+        mark = token_hex(16)
+        turns = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": mark}]
+        try:
+            text = self.render(turns, add_generation_prompt=False)
+        except RequestError:
+            return ""
+        return text.rpartition(mark)[2] if mark in text else ""
+
     def _render(
         self,
         template: jinja2.Template,

@@ -69,6 +69,7 @@ class Tokenizer:
         self._tokenizer.no_padding()
         added = self._tokenizer.get_added_tokens_decoder()
         self._special_ids = frozenset(index for index, token in added.items() if token.special)
+        self._added_ids = frozenset(added)
         self._byte_level = isinstance(self._tokenizer.decoder, decoders.ByteLevel)
         self._bytes_of_token: dict[int, bytes] = {}
         self._text_of_token: dict[int, str | None] = {}
@@ -127,6 +128,13 @@ class Tokenizer:
         """Of the special token that is written like this; None when it is ordinary text."""
         token_id = self._tokenizer.token_to_id(text)
         return token_id if token_id in self._special_ids else None
+
+    def added_tokens_in(self, text: str) -> dict[int, str]:
+        """Those that a text holds, by id and in its order: special ones, and ones that only the
+        tokenizer's configuration adds to the vocabulary."""
+        encoded = self._tokenizer.encode(text, add_special_tokens=False)
+        found = zip(encoded.ids, encoded.tokens, strict=True)
+        return {index: token for index, token in found if index in self._added_ids}
 
     def special_text(self, token_id: int) -> str | None:
         """How a special token is written; None for others."""

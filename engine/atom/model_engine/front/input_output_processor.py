@@ -45,6 +45,7 @@ class InputOutputProcessor:
         template where a conversation has none of its own.
         """
         self._served_name = config.model.served_name
+        self._end_token_ids = config.model.eos_token_ids
         self.tokenizer = _load_tokenizer(config)
         self._template_kwargs = dict(template_kwargs or {})
         self._chat_template: ChatTemplate | None = None
@@ -67,6 +68,11 @@ class InputOutputProcessor:
         template = self._chat_template
         for misfit in self.inputs.vocabulary.misfits(None if template is None else template.source):
             logger.warning("%s", misfit)
+        if template is not None and self.tokenizer is not None:
+            size, ends = self.inputs.vocabulary.size, self._end_token_ids
+            misfit = unended_turn(template.end_of_turn(), self.tokenizer, size, ends)
+            if misfit:
+                logger.warning("%s", misfit)
 
     def template_names(self, variable: str) -> bool:
         """Whether the chat template reads a variable of this name."""
@@ -95,6 +101,24 @@ class InputOutputProcessor:
             continue_final_message=continue_final_message,
             extra={**self._template_kwargs, **(extra or {})},
         )
+
+
+def unended_turn(tail: str, tokenizer: Tokenizer, size: int, end_token_ids: Sequence[int]) -> str:
+    """What is wrong where none of the tokens that the chat template writes behind an answer ends
+    one; "" where one does, or where it writes none. tail: what it writes. size: of the model's
+    vocabulary, beyond which it generates nothing."""
+    found = {index: text for index, text in tokenizer.added_tokens_in(tail).items() if index < size}
+    if not found or not found.keys().isdisjoint(end_token_ids):
+        return ""
+    token_id, text = next(iter(found.items()))
+    ends = ", ".join(map(str, end_token_ids)) or "none"
+    return (
+        f"the chat template ends the assistant's turn with {text!r} (id {token_id}), which is no "
+        f"end token of this model (their ids: {ends}, from generation_config.json, config.json and "
+        f"the tokenizer's eos_token): answers in chats go on behind it, up to max_tokens. Add "
+        f"{token_id} to eos_token_id in generation_config.json, or let requests send it in "
+        "stop_token_ids"
+    )
 
 
 def _load_tokenizer(config: Config) -> Tokenizer | None:
