@@ -81,7 +81,7 @@ def _divisor(numbers: Numbers) -> Fraction | None:
 
 
 def _whole(numbers: Numbers, divisor: Fraction | None, excluded: list[Number]) -> TextLanguage:
-    low, high = _whole_bounds(numbers)
+    low, high = whole_bounds(numbers)
     if low is not None and high is not None and low > high:
         return TextLanguage(automaton=Automaton((), frozenset()))
     step = 1 if divisor is None else divisor.numerator
@@ -121,7 +121,8 @@ def _tens(low: int | None, high: int | None, step: int) -> Node:
     return choice(*options)
 
 
-def _whole_bounds(numbers: Numbers) -> tuple[int | None, int | None]:
+def whole_bounds(numbers: Numbers) -> tuple[int | None, int | None]:
+    """The least and the largest whole number within the bounds."""
     low = None if numbers.low is None else ceil(numbers.low)
     high = None if numbers.high is None else floor(numbers.high)
     if low is not None and low == numbers.low and numbers.low_open:

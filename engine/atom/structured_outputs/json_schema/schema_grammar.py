@@ -7,6 +7,7 @@ come in the schema's order. Pure; the last step of `schema_to_grammar`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from atom.structured_outputs import exact_json
 from atom.structured_outputs.grammar_writer import GrammarWriter, counted, one_of, quoted
@@ -15,7 +16,7 @@ from atom.structured_outputs.json_schema.inhabitation import Inhabitation, liter
 from atom.structured_outputs.json_schema.items import ItemPlan
 from atom.structured_outputs.json_schema.keywords import UnkeptError
 from atom.structured_outputs.json_schema.members import Extras
-from atom.structured_outputs.json_schema.numbers import number_languages
+from atom.structured_outputs.json_schema.numbers import number_languages, whole_bounds
 from atom.structured_outputs.json_schema.rows import Part, Row, write_row
 from atom.structured_outputs.json_schema.sets import write_set
 from atom.structured_outputs.json_schema.spacing import Spacing
@@ -28,6 +29,7 @@ from atom.structured_outputs.regex.grammar import (
     expression,
 )
 
+_MOST_DIFFERENT = 100  # items of a set that are a range of whole numbers
 _HEX = "[0-9A-Fa-f]"
 # One character of a text, whatever JSON escape it comes as; no half of a surrogate pair.
 _PLAIN = r"[\u0020\u0021\u0023-\u005b\u005d-\ud7ff\ue000-\U0010ffff]"
@@ -134,12 +136,8 @@ class SchemaGrammar:
         """Different items, of which there are few."""
         found: list[str] = []
         for case in self._inhabitation.live_cases(plan.rest):
-            if case.values is None and not case.types <= {"null", "boolean"}:
-                raise UnkeptError(
-                    "uniqueItems",
-                    "is kept by this server for items of an enum only; leave it out, and check the "
-                    "answer for it yourself",
-                )
+            if case.values is None:
+                case = _with_values(case)
             found.extend(self._options(plan.rest, case))
         unique = list(dict.fromkeys(found))
         if plan.prefix:
@@ -197,3 +195,19 @@ class SchemaGrammar:
 
     def _member(self, key: str, value: Conjunction) -> str:
         return f"{key} {self._spacing.colon} {self.value(value)}"
+
+
+def _with_values(case: Case) -> Case:
+    """A case that lists its values, where they are few: null, true, false and a short range of
+    whole numbers. Raises `SchemaError`."""
+    low, high = whole_bounds(case.numbers) if "integer" in case.types else (0, -1)
+    short = low is not None and high is not None and high - low < _MOST_DIFFERENT
+    if not (short and case.types <= {"null", "boolean", "integer"}):
+        raise UnkeptError(
+            "uniqueItems",
+            "is kept by this server for items of an enum, or of a short range of integers, only; "
+            "leave it out, and check the answer for it yourself",
+        )
+    assert low is not None
+    assert high is not None
+    return replace(case, values=(None, False, True, *range(low, high + 1)))
