@@ -20,11 +20,11 @@ import torch.multiprocessing as mp
 
 from atom.collectives.group import Group
 from atom.collectives.torch_group import Place, TorchGroup, find_store, open_store
+from atom.model_ops.all_reduce import with_all_reduce
 from atom.model_ops.backends.interface import Ops
 from atom.model_ops.backends.triton_ops import backend
 from atom.model_ops.backends.triton_ops.allreduce_group import join
 from atom.model_ops.backends.triton_ops.timing import graph_microseconds
-from atom.model_ops.rank_sums import over_ranks
 from atom.model_ops.values import NormWeight, Pending, Stream
 
 _CALLS = 200
@@ -85,13 +85,13 @@ def _measure(group: TorchGroup, args: argparse.Namespace) -> list[dict[str, floa
 
 def _microseconds(group: Group, rows: int, hidden: int) -> float:
     device = torch.device("cuda", group.rank)
-    ops = over_ranks(cast(Ops, SimpleNamespace(**backend().operations)), group)
+    ops = with_all_reduce(cast(Ops, SimpleNamespace(**backend().operations)), group)
     norm = NormWeight(torch.ones(hidden, dtype=_DTYPE, device=device), 1e-6)
     share = torch.randn(rows, hidden, dtype=_DTYPE, device=device)
     residual = torch.randn_like(share)
 
     def call() -> None:
-        ops.norm(Stream(residual, share, Pending.RANKS), norm)
+        ops.norm(Stream(residual, share, Pending.ALL_REDUCE), norm)
 
     group.barrier()
     return graph_microseconds([call] * _CALLS)

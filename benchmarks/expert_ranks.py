@@ -27,7 +27,7 @@ from atom.model_engine.executor.base import Executor
 from atom.model_engine.executor.peers import PeerExecutor, PeerWatch, meet
 from atom.model_engine.model_runner import ModelRunner
 from atom.model_engine.wire.peer_mesh import PeerMesh, mesh_sockets
-from atom.model_ops.expert_exchange import GatherExchange
+from atom.model_ops.expert_parallel.dispatch import AllGatherDispatch
 from atom.model_ops.routing import Routed
 from atom.sampling_params import SamplingParams
 from benchmarks.engines.offline_engine import OfflineEngine, end
@@ -61,7 +61,7 @@ def exchange_microseconds(group: TorchGroup, tokens: int, hidden: int) -> float:
     x = torch.randn(tokens, hidden, device=device).bfloat16()
     ids = torch.randint(0, 128, (tokens, 8), device=device, dtype=torch.int32)
     routed = Routed(ids, torch.rand(tokens, 8, device=device))
-    exchange = GatherExchange(group, tokens)
+    exchange = AllGatherDispatch(group, tokens)
 
     def once() -> None:
         arrived = exchange.dispatch(x, routed, 128 // group.size)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.nn.modules.module import register_module_forward_hook
 
-from atom.model_ops.router import Router
+from atom.model_ops.moe.router import Router
 
 _MOST_ROWS = 256
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from atom.balance_config import BalanceConfig
+from atom.eplb_config import EPLBConfig
 from atom.sizing.model_facts import ModelFacts
 from atom.speculative_config import SpeculativeConfig
 
@@ -63,7 +63,7 @@ class EngineOptions:
     enable_expert_parallel: bool = False
     enable_dp_attention: bool = False
     expert_exchange: ExpertTransport = "torch"
-    balance: BalanceConfig | None = None
+    balance: EPLBConfig | None = None
     nnodes: int = 1
     node_rank: int = 0
     master_addr: str = "127.0.0.1"
@@ -167,7 +167,7 @@ class ParallelConfig:
     stall_seconds: float = 120.0
     expert_parallel: bool = False
     expert_exchange: ExpertTransport = "torch"
-    balance: BalanceConfig | None = None
+    balance: EPLBConfig | None = None
     nodes: NodePlace = NodePlace()
 
     @property

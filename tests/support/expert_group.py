@@ -19,8 +19,8 @@ import msgspec
 import numpy as np
 import torch
 
-from atom.balance_config import BalanceConfig
 from atom.collectives.torch_group import Place, TorchGroup, find_store, open_store
+from atom.eplb_config import EPLBConfig
 from atom.model_engine.executor.base import Executor
 from atom.model_engine.executor.peers import PeerExecutor, PeerWatch
 from atom.model_engine.model_runner import ModelRunner
@@ -195,7 +195,7 @@ class _Rank:
             self._engine = None
             options = dict(job.options)
             if (balance := options.pop("balance", None)) is not None:
-                options["balance"] = BalanceConfig(**balance)
+                options["balance"] = EPLBConfig(**balance)
             self._engine = key, _Driver(self, job.model, **options)
         return self._engine[1]
 

@@ -1,8 +1,8 @@
 """ExpertLinks: how ranks that share a model's experts reach each other with tokens.
 
 Beside `Group`, whose ranks compute the same tokens: here each rank has tokens of its own. What is
-sent, and to whom, is decided in model_ops/expert_exchange.py. Every rank makes the same calls in
-the same order.
+sent, and to whom, is decided in model_ops/expert_parallel/dispatch.py. Every rank makes the same
+calls in the same order.
 """
 
 from __future__ import annotations

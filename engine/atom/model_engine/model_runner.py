@@ -25,10 +25,11 @@ from atom.model_engine.runner import kv_cache
 from atom.model_engine.runner.drafting.drafting_steps import DraftingStepRunner
 from atom.model_engine.runner.drafting.time_steps import time_steps
 from atom.model_engine.runner.element_types import kv_dtype, kv_element, model_dtype, name_of
-from atom.model_engine.runner.expert_balancer import ExpertBalancer
-from atom.model_engine.runner.expert_share import expert_exchange, expert_ranks
+from atom.model_engine.runner.eplb import ExpertLoadBalancer
+from atom.model_engine.runner.expert_parallel import expert_ranks, open_dispatch
 from atom.model_engine.runner.graphs.graph_pool import GraphPool
 from atom.model_engine.runner.graphs.graph_runner import DecodeGraphs
+from atom.model_engine.runner.predicted_memory import PredictedMemory, sharding_of
 from atom.model_engine.runner.step_runner import StepRunner, SubmittedStep
 from atom.model_engine.runner.warm_up import (
     CacheShape,
@@ -40,12 +41,12 @@ from atom.model_engine.runner.warm_up import (
 )
 from atom.model_engine.wire.engine_protocol import ConcurrencyRow, EngineReport, TimedStep
 from atom.model_loader.loader import fill_dummy, load_model
+from atom.model_ops.all_reduce import with_all_reduce
 from atom.model_ops.attention import CachedAttention
 from atom.model_ops.backends import resolve_ops
-from atom.model_ops.experts import SpreadExperts
 from atom.model_ops.linear import Build
+from atom.model_ops.moe.experts import ExpertParallelExperts
 from atom.model_ops.parallel import Ranks
-from atom.model_ops.rank_sums import over_ranks
 from atom.models.decoder import CausalLM, attention_layers, finish_weights, held_bytes
 from atom.models.draft_model import DraftModel
 from atom.models.layer_kinds import one_of_each_kind
@@ -59,10 +60,6 @@ from atom.models.registry import (
 from atom.sizing.kv_budget import KvBudget, concurrency_table, fewer_blocks
 from atom.sizing.kv_layout import Speculation, kv_layout
 from atom.sizing.limits import DeviceMemory
-from atom.sizing.model_facts import ModelFacts
-from atom.sizing.overheads import activation_bytes
-from atom.sizing.rotary_tables import position_bytes, rotary_bytes
-from atom.sizing.weights import Sharding
 from atom.utils.device import Device, detect_device
 from atom.utils.versions import software_versions
 
@@ -87,7 +84,7 @@ class ModelRunner:
         self._dtype = model_dtype(config, self._device)
         self._exchange = None
         if links is not None and self._experts is not None:
-            self._exchange = expert_exchange(config, links, self._experts, self._dtype)
+            self._exchange = open_dispatch(config, links, self._experts, self._dtype)
         self._kv_dtype = kv_dtype(config, self._dtype, self._device)
         spec, draft = drafted_spec(config)
         self._spec = spec.on_rank(group.size)
@@ -120,7 +117,13 @@ class ModelRunner:
         if group.size > 1 and self._resolved.join is not None:
             row_bytes = config.model.facts.hidden_size * self._dtype.itemsize
             self._group = self._resolved.join(group, self._device.torch_device, row_bytes)
-        self._ops = over_ranks(self._resolved.ops, self._group)
+        self._ops = with_all_reduce(self._resolved.ops, self._group)
+        self._predicted = PredictedMemory(
+            config,
+            sharding_of(config, group.size, self._experts.redundant if self._experts else 0),
+            self._dtype.itemsize,
+            self._resolved.expands,
+        )
         self._model: CausalLM
         self._draft: DraftModel | None = None
         self._steps: StepRunner
@@ -136,7 +139,7 @@ class ModelRunner:
         config = self._config
         if not self._device.is_gpu:
             torch.set_num_threads(self._device.threads())
-        self._plan(self._predicted_weights_bytes(), self._predicted_activation_bytes(), 0)
+        self._plan(self._predicted.weights_bytes(), self._predicted.activation_bytes(), 0)
         self._build()
         finish_compiling = self._compile_ahead(progress)
         self._load(progress)
@@ -329,9 +332,8 @@ class ModelRunner:
             weights_bytes=weights,
             activation_bytes=activations,
             overhead_bytes=overhead,
-            position_bytes=sum(position_bytes(facts) for facts, _ in self._facts()),
         )
-        return kv_cache.plan_blocks(self._config, memory, self._layout)
+        return self._predicted.plan_cache(self._layout, memory)
 
     def _agreed(self, budget: KvBudget) -> KvBudget:
         """What every rank has room for: they share one scheduler's block numbers."""
@@ -341,47 +343,11 @@ class ModelRunner:
         least = int(self._group.gather(own).min())
         return fewer_blocks(budget, least, self._config.model.max_model_len)
 
-    def _predicted_weights_bytes(self) -> int:
-        """Of what the device holds, tables of ropes too; on the CPU every format becomes the
-        model's own dtype."""
-        models, element = self._facts(), self._dtype.itemsize
-        longest = self._config.model.max_model_len
-        tables = sum(rotary_bytes(facts, longest) for facts, _ in models)
-        if self._resolved.expands:
-            return tables + sum(
-                facts.bytes_on_rank(element, self._sharding, drafts=own) for facts, own in models
-            )
-        return tables + sum(
-            replace(facts, weight_dtype_bytes=element).bytes_on_rank(
-                None, self._sharding, drafts=own
-            )
-            for facts, own in models
-        )
-
-    def _facts(self) -> list[tuple[ModelFacts, bool]]:
-        """Of the model and of what drafts for it, each with whether its own layers draft."""
-        config = self._config
-        own = [(config.model.facts, self._drafts_by_layers and config.draft is None)]
-        return own if config.draft is None else [*own, (config.draft.facts, False)]
-
-    def _predicted_activation_bytes(self) -> int:
-        limits = kv_cache.run_limits(self._config)
-        return activation_bytes(
-            self._config.model.facts, limits, self._dtype.itemsize, self._sharding
-        )
-
-    @property
-    def _sharding(self) -> Sharding:
-        parallel = self._config.parallel
-        sharing = parallel.data_parallel_size if parallel.shares_experts else 1
-        redundant = self._experts.redundant if self._experts is not None else 0
-        return Sharding(self._group.size, parallel.expert_parallel, sharing, redundant)
-
     def _activation_bytes(self) -> int:
         """Peak of one full step: measured on a GPU, predicted on the CPU, whose allocator keeps
         no peak and where a full step could take minutes."""
         if not self._device.is_gpu:
-            return self._predicted_activation_bytes()
+            return self._predicted.activation_bytes()
         config = self._config
         blocks = -(-config.model.max_model_len // config.cache.block_size)
         # Blocks of one sequence, that all rows and groups share: no part of what is measured.
@@ -459,13 +425,15 @@ class ModelRunner:
         """See StepRunner."""
         return self._steps.submit(batch)
 
-    def balancer(self) -> ExpertBalancer | None:
+    def balancer(self) -> ExpertLoadBalancer | None:
         """Of the loaded model's experts; None where they stay where they are."""
         config = self._config.parallel.balance
         if config is None or self._exchange is None:
             return None
-        layers = [module for module in self._model.modules() if isinstance(module, SpreadExperts)]
-        return ExpertBalancer(layers, self._exchange.links, config)
+        layers = [
+            module for module in self._model.modules() if isinstance(module, ExpertParallelExperts)
+        ]
+        return ExpertLoadBalancer(layers, self._exchange.links, config)
 
     def agree(self, capacity: int | None) -> None:
         """See StepRunner."""

@@ -1,4 +1,4 @@
-"""Token embedding and output head, the two ends of the vocabulary; ranks have a stretch each."""
+"""Token embedding and output head, the two ends of the vocabulary; ranks have a shard each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class VocabParallelEmbedding(nn.Module):
         super().__init__()
         self._ops, self._group = build.ops, build.group
         self._rows, self._vocab_size = build.ranks.of(vocab_size), vocab_size
-        self.weight = _stretch(self._rows, hidden_size)
+        self.weight = _shard(self._rows, hidden_size)
         self._scale = None
         if scale is not None:
             self._scale = torch.tensor(scale, device="cpu").to(self.weight.dtype).item()
@@ -58,7 +58,7 @@ class ParallelLMHead(nn.Module):
         self._rows, self._vocab_size = build.ranks.of(vocab_size), vocab_size
         self._softcap = softcap
         self._tied = False
-        self.weight = _stretch(self._rows, hidden_size)
+        self.weight = _shard(self._rows, hidden_size)
         self.w = LinearWeight(self.weight.data)
 
     def tie(self, embedding: VocabParallelEmbedding) -> None:
@@ -93,7 +93,7 @@ class ParallelLMHead(nn.Module):
         return logits
 
 
-def _stretch(rows: tuple[int, int], hidden_size: int) -> nn.Parameter:
+def _shard(rows: tuple[int, int], hidden_size: int) -> nn.Parameter:
     first, end = rows
     return nn.Parameter(torch.empty(end - first, hidden_size), requires_grad=False)
 

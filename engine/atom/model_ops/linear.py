@@ -15,7 +15,7 @@ from torch import nn
 
 from atom.collectives.group import ALONE, Group
 from atom.model_ops.backends.interface import Ops
-from atom.model_ops.expert_exchange import AgreedExchange
+from atom.model_ops.expert_parallel.dispatch import PaddedDispatch
 from atom.model_ops.layernorm import Normed
 from atom.model_ops.parallel import ONE_RANK, ExpertRanks, Ranks, Region
 from atom.model_ops.placement import Placement, checkpoint_name
@@ -36,7 +36,7 @@ class Build:
     ranks: Ranks = ONE_RANK
     group: Group = ALONE
     experts: ExpertRanks | None = None
-    exchange: AgreedExchange | None = None
+    exchange: PaddedDispatch | None = None
 
 
 class WeightHolder(nn.Module):

@@ -211,7 +211,7 @@ class Pending(enum.Enum):
     NOTHING = enum.auto()
     WHOLE = enum.auto()  # [T, H]
     PARTS = enum.auto()  # [parts, T, H] float32, whose sum it is
-    RANKS = enum.auto()  # as WHOLE or PARTS, this rank's share of a sum over ranks (rank_sums.py)
+    ALL_REDUCE = enum.auto()  # as WHOLE or PARTS, of this rank alone (all_reduce.py)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The decoder that all models are: pre-norm attention and a gated MLP, or experts.
 
 x → x + Attention(RMSNorm(x)) → x + MLP(RMSNorm(x)), all norms RMS, rotary positions, grouped-query
-heads or those of a latent (latent_attention.py). Built from a ModelSpec, layer by layer; a family
+heads or those of a latent (mla.py). Built from a ModelSpec, layer by layer; a family
 (llama.py, gemma.py) says what differs. It knows neither backends nor processes; layers do.
 """
 
@@ -19,13 +19,13 @@ from atom.model_ops.backends.interface import SamplingTensors
 from atom.model_ops.embed_head import ParallelLMHead, VocabParallelEmbedding
 from atom.model_ops.layernorm import Normed, RMSNorm
 from atom.model_ops.linear import Build, Linear
+from atom.model_ops.moe.router import Router
+from atom.model_ops.moe.stacked_linear import StackedLinear
 from atom.model_ops.placement import Placement
 from atom.model_ops.rotary_embedding import RopeConfig, RotaryEmbedding, head_order
-from atom.model_ops.router import Router
-from atom.model_ops.stacked_linear import StackedLinear
 from atom.model_ops.values import LatentShape, Stream
 from atom.models.hidden_states import HiddenStates
-from atom.models.latent_attention import LatentSelfAttention
+from atom.models.mla import MLASelfAttention
 from atom.models.mlp import MoE, build_mlp
 from atom.models.spec import LayerSpec, ModelSpec, NormSpec
 from atom.utils.forward_context import get_forward_context
@@ -79,7 +79,7 @@ class DecoderLayer(nn.Module):
         super().__init__()
         self.input_layernorm = _norm(hidden_size, spec.norm, build)
         is_latent = isinstance(spec.attention, LatentShape)
-        self.self_attn = (LatentSelfAttention if is_latent else SelfAttention)(spec, rotary, build)
+        self.self_attn = (MLASelfAttention if is_latent else SelfAttention)(spec, rotary, build)
         self.post_attention_layernorm = _norm(hidden_size, spec.norm, build)
         self.mlp = build_mlp(spec, build)
 
@@ -192,7 +192,7 @@ class CausalLM(nn.Module):
 
     def agree(self, capacity: int | None) -> None:
         """Of ranks that share experts: how many tokens each sends every other in a step that
-        follows (AgreedExchange.agree)."""
+        follows (PaddedDispatch.agree)."""
         if self._exchange is not None:
             self._exchange.agree(capacity)
 

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from atom.model_ops.backends.composed import shared_part
-from atom.model_ops.experts import Experts, SpreadExperts
 from atom.model_ops.layernorm import Normed
 from atom.model_ops.linear import Build, GatedLinear, Linear
-from atom.model_ops.router import Router
+from atom.model_ops.moe.experts import ExpertParallelExperts, Experts
+from atom.model_ops.moe.router import Router
 from atom.model_ops.values import Gating, MoEWeight, SharedWeight, Stream
 from atom.models.spec import LayerSpec
 from atom.sizing.weights import Projection
@@ -55,7 +55,7 @@ class MoE(nn.Module):
         assert rules is not None
         router, *matrices = spec.mlp
         self.gate = Router(router, rules.routing, build, corrected=facts.router_correction)
-        make = Experts if build.exchange is None else SpreadExperts
+        make = Experts if build.exchange is None else ExpertParallelExperts
         self.experts = make(
             matrices[:3], spec.activation, build,
             stacking=rules.stacking, weighs_inputs=rules.routing.weighs_inputs,
@@ -88,7 +88,7 @@ class MoE(nn.Module):
 
     def serve(self) -> None:
         """Compute what other ranks' tokens want of this rank's experts, with none of its own."""
-        assert isinstance(self.experts, SpreadExperts)
+        assert isinstance(self.experts, ExpertParallelExperts)
         self.experts.serve(self._routing.top_k)
 
 

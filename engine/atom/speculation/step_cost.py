@@ -30,24 +30,24 @@ _LAYER_BYTES = {"cpu": 1e6, "gpu": 1.2e9}
 @dataclass(frozen=True, slots=True)
 class StepCost:
     """experts_bytes: share of the weights that is routed experts, of which a token uses
-    `expert_share`; tokens_per_reading: whose products take as long as reading what they use;
+    `expert_parallel`; tokens_per_reading: whose products take as long as reading what they use;
     drafting: what a step costs more that has any drafts, a_draft: for each draft of a row, of what
     the step costs without, where a layer makes them one after the other."""
 
     tokens_per_reading: float
     experts_bytes: float = 0.0
-    expert_share: float = 1.0
+    expert_parallel: float = 1.0
     drafting: float = 0.03
     a_draft: float = 0.0
 
     @property
     def read_by_a_token(self) -> float:
         """Share of the weights that a step of one token reads."""
-        return (1.0 - self.experts_bytes) + self.experts_bytes * self.expert_share
+        return (1.0 - self.experts_bytes) + self.experts_bytes * self.expert_parallel
 
     def of(self, tokens: NDArray[np.floating]) -> NDArray[np.float64]:
         """Cost of steps of so many tokens; only their ratios mean anything."""
-        untouched = (1.0 - self.expert_share) ** tokens
+        untouched = (1.0 - self.expert_parallel) ** tokens
         read = (1.0 - self.experts_bytes) + self.experts_bytes * (1.0 - untouched)
         cost: NDArray[np.float64] = read + self.read_by_a_token * tokens / self.tokens_per_reading
         return cost
@@ -96,7 +96,7 @@ def step_cost(
     return StepCost(
         _TOKENS_PER_READING[kind],
         experts_bytes=routed / size_bytes,
-        expert_share=max(shares, default=1.0),
+        expert_parallel=max(shares, default=1.0),
         drafting=_DRAFTING_BYTES[kind] / size_bytes,
         a_draft=0.0
         if drafting is None

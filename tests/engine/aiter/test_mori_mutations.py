@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from atom.model_ops.mori_exchange import MoriExchange, MoriShape
+from atom.model_ops.expert_parallel.mori_dispatch import MoriDispatch, MoriShape
 from atom.model_ops.routing import Routed
 from tests.support.aiter_mutations import (
     Change,
@@ -86,7 +86,7 @@ def _exchange(change: Change, called: str, generation: str) -> None:
     def one(links: ThreadLinks) -> None:
         library = fake_mori(generation, links)
         ops = _mutated(library, called, change)
-        exchange = MoriExchange(ops, library.shmem, links, SHAPE)
+        exchange = MoriDispatch(ops, library.shmem, links, SHAPE)
         draw = torch.Generator().manual_seed(links.rank)
         x = torch.randn(5, HIDDEN, generator=draw)
         experts = RANKS * SLOTS

@@ -14,7 +14,7 @@ from atom.model_ops.backends import aiter_ops, load_backend
 from atom.model_ops.backends.aiter_ops import mla_rows
 from atom.model_ops.backends.aiter_ops.cache_views import PromptKeys, TiledCache
 from atom.model_ops.backends.aiter_ops.library import Library, load_library
-from atom.model_ops.backends.aiter_ops.mla import LatentAttention
+from atom.model_ops.backends.aiter_ops.mla import MLAAttention
 from atom.model_ops.values import LinearWeight
 from tests.support.aiter_fp4_mutations import FP4_MUTATIONS
 from tests.support.aiter_models import amd_card
@@ -61,11 +61,11 @@ def _unrotated(w: LinearWeight, card: Any) -> LinearWeight:
     return w
 
 
-_IN_LATENT = LatentAttention._in_latent
+_IN_LATENT = MLAAttention._in_latent
 
 
 def _padded_with_anything(
-    self: LatentAttention, q: Any, shape: Any, up: Any, cache: Any, where: tuple[Any, torch.Tensor]
+    self: MLAAttention, q: Any, shape: Any, up: Any, cache: Any, where: tuple[Any, torch.Tensor]
 ) -> torch.Tensor:
     rows, nothing = where
     return _IN_LATENT(self, q, shape, up, cache, (rows, torch.zeros_like(nothing)))
@@ -82,7 +82,7 @@ PARTS: list[tuple[str, Any, str]] = [
      "latent attention"),
     ("mla.selected_rows", lambda library, asked, selected: mla_rows.selected_rows(
         library, asked, selected.clamp_min(0)), "selected latent attention"),
-    ("mla.LatentAttention._in_latent", _padded_with_anything,
+    ("mla.MLAAttention._in_latent", _padded_with_anything,
      "selected latent attention"),
 ]  # fmt: skip
 

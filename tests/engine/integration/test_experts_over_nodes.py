@@ -17,8 +17,8 @@ from typing import Any
 import psutil
 import pytest
 
-from atom.balance_config import BalanceConfig
 from atom.config import Config, EngineOptions, NodePlace, build_config
+from atom.eplb_config import EPLBConfig
 from atom.errors import ConfigError
 from atom.model_engine.wire.core_port import CoreFailed
 from tests.support.core_client import CoreClient, core_client
@@ -102,7 +102,7 @@ def test_two_nodes_say_what_one_process_says_and_a_lost_core_ends_both_by_name(
 
 @pytest.mark.slow
 def test_four_ranks_end_in_order(model: str, expected: list[list[int]], tmp_path: Path) -> None:
-    balance = BalanceConfig(window_steps=4, interval_steps=4)
+    balance = EPLBConfig(window_steps=4, interval_steps=4)
     with two_nodes(model, tmp_path, data_parallel_size=4, balance=balance) as (client, node):
         assert client.wait_finished(*client.add(*PROMPTS, max_tokens=12)) == expected
         client.assert_well()

@@ -15,8 +15,8 @@ from atom.model_engine.model_runner import ModelRunner
 from atom.model_loader.loader import load_model
 from atom.model_ops.backends import resolve_ops
 from atom.model_ops.linear import Build, Linear
+from atom.model_ops.moe.stacked_linear import StackedLinear
 from atom.model_ops.quantised.dequantise import plain as dequantised
-from atom.model_ops.stacked_linear import StackedLinear
 from atom.models.decoder import CausalLM
 from atom.models.registry import build_model, model_spec
 from benchmarks.workloads.shapes import SHAPES, write_shape

@@ -140,7 +140,7 @@ def test_drafts_go_on_behind_some_that_held_and_end_behind_one_that_failed() -> 
 
 
 def test_experts_that_further_tokens_read_are_counted() -> None:
-    dense, experts = StepCost(128.0), StepCost(128.0, experts_bytes=0.9, expert_share=1 / 16)
+    dense, experts = StepCost(128.0), StepCost(128.0, experts_bytes=0.9, expert_parallel=1 / 16)
     few = np.array([1.0, 5.0])
     assert experts.of(few)[1] / experts.of(few)[0] > 2 * dense.of(few)[1] / dense.of(few)[0]
     many = np.array([200.0, 1000.0])
@@ -149,7 +149,7 @@ def test_experts_that_further_tokens_read_are_counted() -> None:
 
 def test_a_models_cost_is_read_from_its_shape() -> None:
     cost = step_cost(ModelFacts.from_hf_config(MOE), on_cpu=False)
-    assert cost.expert_share == 1 / 4
+    assert cost.expert_parallel == 1 / 4
     # Two layers of 16 experts with three matrices of 64 x 64 each, of all parameters.
     assert round(cost.experts_bytes * ModelFacts.from_hf_config(MOE).parameter_count()) == (
         2 * 16 * 3 * 64 * 64

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from atom.balance_config import balance_config
 from atom.config import KV_CACHE_DTYPES, Config, EngineOptions, build_config
 from atom.entrypoints.flags.client_weights import read_client_weights
 from atom.entrypoints.flags.flag_parser import FlagParser
@@ -33,6 +32,7 @@ from atom.entrypoints.flags.upstream_switches import (
     asks_for_eager,
     warn_of_switches,
 )
+from atom.eplb_config import eplb_config
 from atom.errors import ConfigError
 from atom.sizing.engine_support import SUPPORTED_DRAFT_METHODS
 from atom.sizing.online_quantization import ONLINE_NAMES
@@ -351,7 +351,7 @@ def options_from_args(args: argparse.Namespace) -> EngineOptions:
         served_model_name=args.served_model_name[0] if args.served_model_name else None,
         op_backends=_op_backends(args.op_backend),
         client_weights=read_client_weights(args.fairness_weights),
-        balance=balance_config(args.enable_eplb, args.eplb_config),
+        balance=eplb_config(args.enable_eplb, args.eplb_config),
         speculative=speculative_config(
             args.speculative_config, args.method, args.num_speculative_tokens, args.draft_model
         ),

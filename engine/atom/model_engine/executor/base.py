@@ -12,7 +12,7 @@ from typing import Protocol
 
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
 from atom.model_engine.wire.engine_protocol import EngineReport
-from atom.model_ops.expert_placement import ExpertLoad
+from atom.model_ops.expert_parallel.eplb import ExpertLoad
 
 
 class GroupEndedError(Exception):

@@ -26,7 +26,7 @@ from atom.model_engine.model_runner import ModelRunner, Progress, rank_device
 from atom.model_engine.wire.engine_protocol import EngineReport
 from atom.model_engine.wire.first_loss import FirstLoss, OnFailure
 from atom.model_engine.wire.other_nodes import OtherNodes, RanksWork
-from atom.model_ops.expert_placement import ExpertLoad
+from atom.model_ops.expert_parallel.eplb import ExpertLoad
 from atom.utils.listening import is_loopback
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenM
 from atom.model_engine.model_runner import ModelRunner, Progress
 from atom.model_engine.runner.step_runner import SubmittedStep
 from atom.model_engine.wire.engine_protocol import EngineReport
-from atom.model_ops.expert_placement import ExpertLoad
+from atom.model_ops.expert_parallel.eplb import ExpertLoad
 
 
 class InProcessExecutor:

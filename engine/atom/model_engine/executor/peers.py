@@ -25,12 +25,12 @@ from atom.model_engine.executor.base import GroupEndedError
 from atom.model_engine.executor.in_process import InProcessExecutor
 from atom.model_engine.executor.lockstep import Lockstep
 from atom.model_engine.model_runner import ModelRunner, Progress, rank_device
-from atom.model_engine.runner.expert_balancer import ExpertBalancer
+from atom.model_engine.runner.eplb import ExpertLoadBalancer
 from atom.model_engine.runner.graphs.graph_parts import bucket_sizes
 from atom.model_engine.wire.engine_protocol import EngineReport
 from atom.model_engine.wire.first_loss import OnFailure
 from atom.model_engine.wire.peer_mesh import MeshOrder, PeerLeftError, PeerLostError, PeerMesh
-from atom.model_ops.expert_placement import ExpertLoad
+from atom.model_ops.expert_parallel.eplb import ExpertLoad
 from atom.utils.listening import is_loopback
 
 logger = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ class PeerExecutor(InProcessExecutor):
         self._watch = watch
         self._group = group
         self._mesh = mesh
-        self._balancer: ExpertBalancer | None = None
+        self._balancer: ExpertLoadBalancer | None = None
         size, rank = config.parallel.data_parallel_size, config.parallel.data_parallel_rank
         self._lockstep = Lockstep(rank, size, bucket_sizes(config.scheduler.max_num_seqs))
 

@@ -3,14 +3,14 @@ planned once per step (step_plan.py)."""
 
 from atom.model_ops.attention.cache_layout import BlockTensor, CacheLayout
 from atom.model_ops.attention.cached import CachedAttention
-from atom.model_ops.attention.grouped import Attention
-from atom.model_ops.attention.latent import LatentAttention, LatentParts
+from atom.model_ops.attention.gqa import Attention
+from atom.model_ops.attention.mla import MLAAttention, MLAParts
 
 __all__ = [
     "Attention",
     "BlockTensor",
     "CacheLayout",
     "CachedAttention",
-    "LatentAttention",
-    "LatentParts",
+    "MLAAttention",
+    "MLAParts",
 ]

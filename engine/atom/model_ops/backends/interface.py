@@ -261,8 +261,8 @@ class Ops(Protocol):
     def sample_vocab_shard(
         self, logits: torch.Tensor, first: int, sampling: SamplingTensors
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """`sample` of a stretch of the vocabulary: logits [R, n] of the tokens from `first` on →
-        the winner among them [R] int64, a token id, and its score [R] float32. Of several stretches
+        """`sample` of a vocabulary shard: logits [R, n] of the tokens from `first` on →
+        the winner among them [R] int64, a token id, and its score [R] float32. Of several shards
         the winner with the highest score, the first of equal ones, is what `sample` draws of all
         logits. n and first are multiples of noise.GROUP unless all rows are greedy. May overwrite
         logits."""

@@ -1,7 +1,7 @@
-"""A draw among logits of which each rank has a stretch, without bringing them together.
+"""A draw among logits of which each rank has a shard, without bringing them together.
 
 The races of noise.py are between groups of tokens and then between a group's tokens, and the noise
-of both is a function of their numbers: each rank runs them over its own stretch and tells its
+of both is a function of their numbers: each rank runs them over its own shard and tells its
 winner, with a score that can be compared. The best of the ranks' winners is what a single race
 would have given. Greedy rows tell their highest logit. Nothing waits for the device, and every rank
 comes to the same token.
@@ -16,15 +16,15 @@ from atom.model_ops.backends.interface import Ops, SamplingTensors
 from atom.model_ops.backends.noise import GROUP
 
 
-def can_draw_apart(stretch: int, sampling: SamplingTensors) -> bool:
-    """Whether ranks with `stretch` tokens each can race apart: no group of tokens is in two."""
-    return stretch % GROUP == 0 or sampling.all_greedy
+def can_draw_apart(shard: int, sampling: SamplingTensors) -> bool:
+    """Whether ranks with `shard` tokens each can race apart: no group of tokens is in two."""
+    return shard % GROUP == 0 or sampling.all_greedy
 
 
 def ranked_draw(
     logits: torch.Tensor, sampling: SamplingTensors, ops: Ops, group: Group
 ) -> torch.Tensor:
-    """logits [R, V / ranks], this rank's stretch → token ids [R] int64. See `Ops.sample`."""
+    """logits [R, V / ranks], this rank's shard → token ids [R] int64. See `Ops.sample`."""
     tokens, scores = ops.sample_vocab_shard(logits, group.rank * logits.shape[1], sampling)
     # Both numbers are exact in float64, and so travel together.
     own = torch.stack((scores.double(), tokens.double()), dim=1)

@@ -44,7 +44,7 @@ def test_draws_equal_the_reference(
 @pytest.mark.parametrize(
     ("rows", "chunk"), [(12, 1280), pytest.param(256, 75968, marks=gpu)], ids=["small", "qwen3"]
 )
-def test_the_best_of_stretches_is_what_the_reference_draws_of_all(
+def test_the_best_of_shards_is_what_the_reference_draws_of_all(
     backend: Backend, reference: Backend, device: torch.device, rows: int, chunk: int
 ) -> None:
     logits = torch.randn(rows, 2 * chunk, device=device) * 3

@@ -9,9 +9,9 @@ import torch
 
 from atom.model_ops.backends import resolve_ops
 from atom.model_ops.linear import Build
+from atom.model_ops.moe.stacked_linear import StackedLinear
 from atom.model_ops.parallel import Ranks
 from atom.model_ops.quantised.dequantise import dequantise
-from atom.model_ops.stacked_linear import StackedLinear
 from atom.sizing.layers import Stacking
 from atom.sizing.online_quantization import ONLINE
 from atom.sizing.weights import Projection, Split

@@ -25,7 +25,7 @@ from atom.model_ops.backends.aiter_ops.fused import NormedProducts
 from atom.model_ops.backends.aiter_ops.library import Library, LibraryError, load_library
 from atom.model_ops.backends.aiter_ops.limits import reasons_against
 from atom.model_ops.backends.aiter_ops.linear import Products
-from atom.model_ops.backends.aiter_ops.mla import LatentAttention
+from atom.model_ops.backends.aiter_ops.mla import MLAAttention
 from atom.model_ops.backends.aiter_ops.requirements import functions_of
 from atom.model_ops.backends.aiter_ops.rope_store import RopeStore
 from atom.model_ops.backends.aiter_ops.routing import Router
@@ -60,7 +60,7 @@ def _operations(library: Library, card: Card) -> dict[str, Callable[..., Any]]:
     normed = NormedProducts(library, norms, products)
     rope_store = RopeStore(library)
     attention = PagedAttention(library, rope_store)
-    experts, latent = Experts(library, card), LatentAttention(library, norms)
+    experts, latent = Experts(library, card), MLAAttention(library, norms)
     return {
         "rms_norm": norms.rms_norm,
         "norm": norms.norm,

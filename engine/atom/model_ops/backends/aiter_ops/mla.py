@@ -27,7 +27,7 @@ from atom.utils.forward_context import AttentionMetaData
 _ROWS = 1024
 
 
-class LatentAttention:
+class MLAAttention:
     def __init__(self, library: Library, norms: Norms) -> None:
         self._library = library
         self._norms = norms

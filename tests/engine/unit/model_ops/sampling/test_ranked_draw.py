@@ -1,4 +1,4 @@
-"""Ranks that race their stretches apart draw what one race over all logits draws."""
+"""Ranks that race their shards apart draw what one race over all logits draws."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def _draw(
     """What each rank draws, once every one has told its winner."""
     ops = resolve_ops("cpu", FLOAT32, backend).ops
     told = [torch.zeros(len(logits), 2, dtype=torch.float64)] * RANKS
-    stretches = logits.chunk(RANKS, dim=1)
+    shards = logits.chunk(RANKS, dim=1)
     for _ in range(2):
         drawn = [
-            ranked_draw(stretch, sampling, ops, Together(rank, told))
-            for rank, stretch in enumerate(stretches)
+            ranked_draw(shard, sampling, ops, Together(rank, told))
+            for rank, shard in enumerate(shards)
         ]
     return drawn
 
@@ -71,7 +71,7 @@ def test_of_equal_logits_the_first_wins_whoever_has_it() -> None:
         assert (drawn == 2 * GROUP - 1).all()
 
 
-def test_a_stretch_that_splits_a_group_races_alone_only_where_all_are_greedy() -> None:
+def test_a_shard_that_splits_a_group_races_alone_only_where_all_are_greedy() -> None:
     greedy, drawing = _sampling(torch.zeros(ROWS)), _sampling(torch.ones(ROWS))
     assert can_draw_apart(2 * GROUP, drawing)
     assert not can_draw_apart(2 * GROUP + 1, drawing)

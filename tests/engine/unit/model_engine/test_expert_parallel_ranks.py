@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from atom.balance_config import BalanceConfig
 from atom.config import Config, EngineOptions, build_config
+from atom.eplb_config import EPLBConfig
 from atom.errors import ConfigError
-from atom.model_engine.runner import expert_share
-from atom.model_engine.runner.expert_share import expert_exchange, expert_ranks
-from atom.model_ops.mori_exchange import MoriShape
+from atom.model_engine.runner import expert_parallel
+from atom.model_engine.runner.expert_parallel import expert_ranks, open_dispatch
+from atom.model_ops.expert_parallel.mori_dispatch import MoriShape
 from atom.model_ops.parallel import ExpertRanks
 from atom.speculative_config import SpeculativeConfig
 from tests.support.thread_links import ThreadLinks, ThreadWorld
@@ -37,7 +37,7 @@ def _config(model: str, **options: Any) -> Config:
 
 
 def test_a_rank_has_its_turn_of_the_experts(mixture: str) -> None:
-    config = _config(mixture, **SHARED, balance=BalanceConfig(redundant=2))
+    config = _config(mixture, **SHARED, balance=EPLBConfig(redundant=2))
     second = replace(config, parallel=replace(config.parallel, data_parallel_rank=1))
     ranks = expert_ranks(second)
     assert ranks == ExpertRanks(2, 1, redundant=2, may_move=True)
@@ -52,17 +52,17 @@ def test_mori_is_asked_for_by_name_and_missing_here(mixture: str) -> None:
     ranks = expert_ranks(config)
     assert ranks is not None
     with pytest.raises(ConfigError, match="install AMD's mori"):
-        expert_exchange(config, ThreadLinks(ThreadWorld(2), 0), ranks, torch.float32)
+        open_dispatch(config, ThreadLinks(ThreadWorld(2), 0), ranks, torch.float32)
 
 
 def test_mori_knows_which_ranks_are_near(mixture: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[MoriShape] = []
-    monkeypatch.setattr(expert_share, "open_mori", lambda links, shape: asked.append(shape))
+    monkeypatch.setattr(expert_parallel, "open_mori", lambda links, shape: asked.append(shape))
     for nodes in (1, 2):
         config = _config(mixture, **SHARED, **MORI, nnodes=nodes)
         ranks = expert_ranks(config)
         assert ranks is not None
-        expert_exchange(config, ThreadLinks(ThreadWorld(2), 0), ranks, torch.float32)
+        open_dispatch(config, ThreadLinks(ThreadWorld(2), 0), ranks, torch.float32)
     assert [shape.ranks_per_node for shape in asked] == [2, 1]
 
 
@@ -76,9 +76,9 @@ def test_mori_knows_which_ranks_are_near(mixture: str, monkeypatch: pytest.Monke
         ({**SHARED, "data_parallel_size": 4}, "6 experts are .* divide them: 1, 2, 3, 6"),
         ({**SHARED, "tensor_parallel_size": 2}, "not over 2 × 2"),
         ({**SHARED, "speculative": SpeculativeConfig()}, "draft no tokens"),
-        ({**SHARED, "balance": BalanceConfig(redundant=1)}, "6 experts and 1 redundant ones"),
-        ({**SHARED, "balance": BalanceConfig(redundant=8)}, "every other rank, 6; ask for fewer"),
-        ({"balance": BalanceConfig()}, "enable_eplb moves experts between ranks"),
+        ({**SHARED, "balance": EPLBConfig(redundant=1)}, "6 experts and 1 redundant ones"),
+        ({**SHARED, "balance": EPLBConfig(redundant=8)}, "every other rank, 6; ask for fewer"),
+        ({"balance": EPLBConfig()}, "enable_eplb moves experts between ranks"),
         ({"expert_exchange": "mori"}, "add --enable-dp-attention"),
         ({**SHARED, **MORI, "data_parallel_size": 3}, "1, 2, 4 or 8 ranks of a node, .* for 3"),
         ({**SHARED, **MORI, "data_parallel_size": 6, "nnodes": 2}, "ranks of a node, .* for 3"),

@@ -51,7 +51,7 @@ def rank_loads(load: NDArray[np.int64], placement: Placement, ranks: int) -> NDA
     return by_slot.reshape(ranks, -1).sum(axis=1)
 
 
-def placed_anew(load: NDArray[np.int64], placement: Placement, ranks: int) -> Placement:
+def rebalanced(load: NDArray[np.int64], placement: Placement, ranks: int) -> Placement:
     """A placement that balances this load; the same one where none is worth moving for."""
     copies = _copies(load, len(placement) - len(load), ranks)
     packed = _packed(load, copies, ranks, len(placement) // ranks)

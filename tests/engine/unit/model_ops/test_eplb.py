@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atom.balance_config import BalanceConfig, balance_config
+from atom.eplb_config import EPLBConfig, eplb_config
 from atom.errors import ConfigError
-from atom.model_ops.expert_placement import balance, first_placement, placed_anew, sources
+from atom.model_ops.expert_parallel.eplb import balance, first_placement, rebalanced, sources
 
 
 @st.composite
@@ -29,14 +29,14 @@ def test_every_expert_has_a_slot_and_no_rank_two_of_one_it_was_given(
 ) -> None:
     load, ranks, redundant = case
     old = first_placement(len(load), redundant)
-    new = placed_anew(load, old, ranks)
+    new = rebalanced(load, old, ranks)
     assert len(new) == len(old)
     assert set(new) == set(range(len(load)))
     assert balance(load, new, ranks) >= balance(load, old, ranks)
     if new != old:
         for held in np.reshape(new, (ranks, -1)).tolist():
             assert len(set(held)) == len(held)
-    assert placed_anew(load, new, ranks) == new
+    assert rebalanced(load, new, ranks) == new
     moved = sources(old, new, ranks)
     assert [old[moved.get(slot, slot)] for slot in range(len(old))] == list(new)
 
@@ -45,29 +45,29 @@ def test_loaded_neighbours_are_parted() -> None:
     load = np.array([100, 100, 1, 1])
     old = first_placement(4, 0)
     assert balance(load, old, 2) == pytest.approx(101 / 200)
-    new = placed_anew(load, old, 2)
+    new = rebalanced(load, old, 2)
     assert balance(load, new, 2) == 1.0
     assert len(sources(old, new, 2)) == 2
 
 
 def test_the_most_loaded_expert_gets_the_second_copy() -> None:
     load = np.array([90, 30, 30, 30, 30, 30])
-    new = placed_anew(load, first_placement(6, 2), 2)
+    new = rebalanced(load, first_placement(6, 2), 2)
     assert sorted(new).count(0) == 2
     assert balance(load, new, 2) == 1.0
 
 
 def test_a_load_that_is_even_enough_moves_nothing() -> None:
     old = first_placement(4, 0)
-    assert placed_anew(np.array([100, 100, 99, 100]), old, 2) is old
+    assert rebalanced(np.array([100, 100, 99, 100]), old, 2) is old
 
 
 def test_what_the_flags_say() -> None:
-    assert balance_config(False, None) is None
-    assert balance_config(True, None) == BalanceConfig()
+    assert eplb_config(False, None) is None
+    assert eplb_config(True, None) == EPLBConfig()
     text = '{"window_size": 5, "step_interval": 9, "num_redundant_experts": 2}'
-    asked = BalanceConfig(window_steps=5, interval_steps=9, redundant=2)
-    assert balance_config(True, text) == asked
+    asked = EPLBConfig(window_steps=5, interval_steps=9, redundant=2)
+    assert eplb_config(True, text) == asked
 
 
 @pytest.mark.parametrize(
@@ -82,4 +82,4 @@ def test_what_the_flags_say() -> None:
 )
 def test_what_is_no_such_configuration_is_refused(enabled: bool, text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        balance_config(enabled, text)
+        eplb_config(enabled, text)

@@ -10,8 +10,12 @@ import torch
 
 from atom.collectives.expert_links import ExpertLinks
 from atom.errors import ConfigError
-from atom.model_ops.expert_exchange import AllToAllExchange, ExpertExchange, GatherExchange
-from atom.model_ops.mori_exchange import MoriExchange, MoriShape, open_mori
+from atom.model_ops.expert_parallel.dispatch import (
+    AllGatherDispatch,
+    AllToAllDispatch,
+    ExpertDispatch,
+)
+from atom.model_ops.expert_parallel.mori_dispatch import MoriDispatch, MoriShape, open_mori
 from atom.model_ops.routing import Routed
 from tests.support.fake_mori import GENERATIONS, ContractError, fake_mori
 from tests.support.thread_links import ThreadLinks, ThreadWorld
@@ -20,18 +24,18 @@ HIDDEN, TOP_K, SLOTS, MOST = 8, 3, 4, 6
 SHAPE = MoriShape(MOST, HIDDEN, TOP_K, SLOTS, torch.float32, ranks_per_node=1)
 
 
-def _mori(generation: str, nodes: int = 1) -> Callable[[ThreadLinks], MoriExchange]:
-    def build(links: ThreadLinks) -> MoriExchange:
+def _mori(generation: str, nodes: int = 1) -> Callable[[ThreadLinks], MoriDispatch]:
+    def build(links: ThreadLinks) -> MoriDispatch:
         library = fake_mori(generation, links)
         shape = replace(SHAPE, ranks_per_node=links.size // nodes)
-        return MoriExchange(library.ops, library.shmem, links, shape)
+        return MoriDispatch(library.ops, library.shmem, links, shape)
 
     return build
 
 
-WAYS: dict[str, Callable[[ThreadLinks], ExpertExchange]] = {
-    "gathered": lambda links: GatherExchange(links, MOST),
-    "all to all": AllToAllExchange,
+WAYS: dict[str, Callable[[ThreadLinks], ExpertDispatch]] = {
+    "gathered": lambda links: AllGatherDispatch(links, MOST),
+    "all to all": AllToAllDispatch,
     **{f"mori {generation}": _mori(generation) for generation in GENERATIONS},
     **{f"mori {generation}, two nodes": _mori(generation, 2) for generation in GENERATIONS},
 }
@@ -92,7 +96,7 @@ def test_padding_that_chooses_no_expert_adds_nothing(way: str) -> None:
 def test_mori_gives_its_memory_back(generation: str) -> None:
     def one(links: ThreadLinks) -> int:
         library = fake_mori(generation, links)
-        MoriExchange(library.ops, library.shmem, links, SHAPE).close()
+        MoriDispatch(library.ops, library.shmem, links, SHAPE).close()
         finalized: int = library.finalized
         return finalized
 
@@ -104,7 +108,7 @@ def test_the_double_refuses_what_once_lost_tokens() -> None:
 
     def one(links: ThreadLinks) -> None:
         library = fake_mori(GENERATIONS[-1], links)
-        exchange = MoriExchange(library.ops, library.shmem, links, SHAPE)
+        exchange = MoriDispatch(library.ops, library.shmem, links, SHAPE)
         x, routed = _tokens(0, 1, 2)
         exchange._op.dispatch(x, routed.weights, None, routed.ids, 80, 8)
 

@@ -1,7 +1,7 @@
 """Operations of a model that several ranks share: products by inputs are summed where a norm is.
 
 Each rank's product with its part of a matrix's inputs is a share of the sum that the residual is to
-get. It stays pending (Pending.RANKS), and the norm that follows settles it: the one place where
+get. It awaits an all-reduce (Pending.ALL_REDUCE) with the norm that follows: the one place where
 ranks wait for each other in a layer. A group may sum and norm by one kernel. A model on one device
 keeps the backend's operations as they are.
 """
@@ -28,11 +28,11 @@ from atom.model_ops.values import (
 )
 
 
-def over_ranks(ops: Ops, group: Group) -> Ops:
+def with_all_reduce(ops: Ops, group: Group) -> Ops:
     """Wrap a backend's operations for a rank of `group`."""
     if group.size == 1:
         return ops
-    sums = _RankSums(ops, group)
+    sums = _AllReduceOps(ops, group)
     changed = {name: getattr(sums, name) for name in _CHANGED}
     shared = SimpleNamespace(**{**vars(ops), **changed})
     shared.norm_experts = partial(norm_experts, shared)
@@ -42,7 +42,7 @@ def over_ranks(ops: Ops, group: Group) -> Ops:
 _CHANGED = ("add", "add_experts", "norm", "norm_linear", "norm_gated_linear")
 
 
-class _RankSums:
+class _AllReduceOps:
     """See `Ops` for each operation."""
 
     def __init__(self, ops: Ops, group: Group) -> None:
@@ -84,14 +84,14 @@ class _RankSums:
 
     def _by_group(self, stream: Stream, norm: NormWeight) -> tuple[torch.Tensor, Stream] | None:
         """What a group's own kernel makes of a sum and its norm, if it has one."""
-        if stream.pending_is is not Pending.RANKS:
+        if stream.pending_is is not Pending.ALL_REDUCE:
             return None
         assert stream.pending is not None
         done = self._group.add_and_norm(stream.pending, stream.residual, norm.weight, norm.eps)
         return None if done is None else (done[0], Stream(done[1]))
 
     def _summed(self, stream: Stream) -> Stream:
-        if stream.pending_is is not Pending.RANKS:
+        if stream.pending_is is not Pending.ALL_REDUCE:
             return stream
         assert stream.pending is not None
         return Stream(stream.residual, self._group.reduce(stream.pending), Pending.WHOLE)
@@ -99,4 +99,4 @@ class _RankSums:
 
 def _share(stream: Stream, x: torch.Tensor) -> Stream:
     assert stream.is_settled, "one sum at a time: a norm settles the stream first"
-    return Stream(stream.residual, x, Pending.RANKS)
+    return Stream(stream.residual, x, Pending.ALL_REDUCE)

@@ -15,7 +15,7 @@ _WINDOW_STEPS, _INTERVAL_STEPS = 1000, 3000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BalanceConfig:
+class EPLBConfig:
     """interval_steps: between two looks at where experts are; window_steps: before a look, in which
     tokens are counted; redundant: second copies of experts in each layer."""
 
@@ -30,7 +30,7 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True):
     num_redundant_experts: int = 0
 
 
-def balance_config(enabled: bool, text: str | None) -> BalanceConfig | None:
+def eplb_config(enabled: bool, text: str | None) -> EPLBConfig | None:
     """What the two flags ask for together; None for experts that stay where they are. Raises
     `ConfigError`."""
     if not enabled:
@@ -53,7 +53,7 @@ def balance_config(enabled: bool, text: str | None) -> BalanceConfig | None:
         raise ConfigError(
             f"--eplb-config: num_redundant_experts {asked.num_redundant_experts} must be 0 or more"
         )
-    return BalanceConfig(
+    return EPLBConfig(
         window_steps=asked.window_size,
         interval_steps=asked.step_interval,
         redundant=asked.num_redundant_experts,

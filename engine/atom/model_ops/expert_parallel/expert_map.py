@@ -1,4 +1,4 @@
-"""ExpertPlaces: of one layer whose experts may move, where they are and how often they are chosen.
+"""ExpertMap: of one layer whose experts may move, where they are and how often they are chosen.
 
 Tokens choose experts; what is sent is a slot. A token takes the copy that its row in the step says,
 so that copies share the load. The tables and counts are tensors that captured graphs read and
@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import torch
 
-from atom.model_ops.expert_placement import Placement, first_placement
+from atom.model_ops.expert_parallel.eplb import Placement, first_placement
 from atom.model_ops.routing import Routed
 from atom.utils.forward_context import get_forward_context
 
 
-class ExpertPlaces:
+class ExpertMap:
     """placement: the expert of each slot of all ranks; load [E] int64: tokens of this rank that
     have chosen each expert since it was zeroed."""
 

@@ -1,4 +1,4 @@
-"""MoriExchange: tokens to their experts and back by AMD's MORI, which packs them on the device.
+"""MoriDispatch: tokens to their experts and back by AMD's MORI, which packs them on the device.
 
 By MORI's own contract (python/mori/ops/dispatch_combine.py), and by keyword alone: positions behind
 the fourth have changed their meaning between releases, and a value in the wrong one loses tokens
@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from atom.collectives.expert_links import ExpertLinks
 from atom.errors import ConfigError
-from atom.model_ops.expert_exchange import Arrived, own_share
+from atom.model_ops.expert_parallel.dispatch import Arrived, own_share
 from atom.model_ops.routing import Routed
 
 # More than a card has compute units wait for each other for ever; 80 is the fewest of a card's.
@@ -42,7 +42,7 @@ class MoriShape:
     ranks_per_node: int
 
 
-class MoriExchange:
+class MoriDispatch:
     """ops: the module mori.ops; shmem: mori.shmem, initialised."""
 
     def __init__(self, ops: Any, shmem: Any, links: ExpertLinks, shape: MoriShape) -> None:
@@ -107,7 +107,7 @@ class MoriExchange:
         return x.new_zeros((1, x.shape[1])), Routed(ids.unsqueeze(0), none)
 
 
-def open_mori(links: ExpertLinks, shape: MoriShape) -> MoriExchange:
+def open_mori(links: ExpertLinks, shape: MoriShape) -> MoriDispatch:
     """MORI over the process group that there is. Raises `ConfigError` where it cannot be used."""
     if shape.dtype not in _DTYPES:
         name = str(shape.dtype).removeprefix("torch.")
@@ -127,4 +127,4 @@ def open_mori(links: ExpertLinks, shape: MoriShape) -> MoriExchange:
     register: Any = torch._C._distributed_c10d
     register._register_process_group(_GROUP, world)
     shmem.shmem_torch_process_group_init(group_name=_GROUP)
-    return MoriExchange(ops, shmem, links, shape)
+    return MoriDispatch(ops, shmem, links, shape)

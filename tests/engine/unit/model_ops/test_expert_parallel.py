@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from atom.model_ops.backends import resolve_ops
-from atom.model_ops.experts import Experts
 from atom.model_ops.linear import Build
+from atom.model_ops.moe.experts import Experts
 from atom.model_ops.parallel import Ranks
 from atom.model_ops.placement import Placement
 from atom.model_ops.values import Activation

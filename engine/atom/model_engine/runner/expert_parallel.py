@@ -7,8 +7,8 @@ import torch
 from atom.collectives.expert_links import ExpertLinks
 from atom.config import Config
 from atom.errors import ConfigError
-from atom.model_ops.expert_exchange import AgreedExchange
-from atom.model_ops.mori_exchange import MoriShape, open_mori
+from atom.model_ops.expert_parallel.dispatch import PaddedDispatch
+from atom.model_ops.expert_parallel.mori_dispatch import MoriShape, open_mori
 from atom.model_ops.parallel import ExpertRanks
 
 
@@ -28,12 +28,12 @@ def expert_ranks(config: Config) -> ExpertRanks | None:
     return None
 
 
-def expert_exchange(
+def open_dispatch(
     config: Config, links: ExpertLinks, experts: ExpertRanks, dtype: torch.dtype
-) -> AgreedExchange:
+) -> PaddedDispatch:
     """The way of tokens to their experts that was asked for. Raises `ConfigError`."""
     if config.parallel.expert_exchange == "torch":
-        return AgreedExchange(links)
+        return PaddedDispatch(links)
     facts = config.model.facts
     counts = {each for layer in facts.layers if (each := layer.mlp.experts) is not None}
     if len({(each.count, each.per_token) for each in counts}) > 1:
@@ -50,4 +50,4 @@ def expert_exchange(
         dtype=dtype,
         ranks_per_node=config.parallel.ranks_per_node,
     )
-    return AgreedExchange(links, open_mori(links, shape))
+    return PaddedDispatch(links, open_mori(links, shape))

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import nn
 
-from atom.model_ops.expert_exchange import ExpertExchange, own_share
-from atom.model_ops.expert_places import ExpertPlaces
+from atom.model_ops.expert_parallel.dispatch import ExpertDispatch, own_share
+from atom.model_ops.expert_parallel.expert_map import ExpertMap
 from atom.model_ops.linear import Build
+from atom.model_ops.moe.stacked_linear import StackedLinear
 from atom.model_ops.routing import Routed
-from atom.model_ops.stacked_linear import StackedLinear
 from atom.model_ops.values import ExpertsWeight, Gating, Stream
 from atom.sizing.layers import Stacking
 from atom.sizing.weights import Projection
@@ -53,7 +53,7 @@ class Experts(nn.Module):
         return self._ops.add_experts(stream, x, self.w, routed, shared)
 
 
-class SpreadExperts(Experts):
+class ExpertParallelExperts(Experts):
     """Experts of ranks with tokens of their own: each token goes to where its experts are."""
 
     def __init__(
@@ -70,16 +70,16 @@ class SpreadExperts(Experts):
         )
         assert build.exchange is not None
         assert build.experts is not None
-        self._exchange: ExpertExchange = build.exchange
+        self._exchange: ExpertDispatch = build.exchange
         self._dtype = torch.get_default_dtype()
         # Where experts are while they may move; None where slots are in the order of experts.
-        self._places: ExpertPlaces | None = None
+        self._places: ExpertMap | None = None
         if build.experts.may_move:
             device = self.w.down.data.device
-            self._places = ExpertPlaces(matrices[0].copies, build.experts.redundant, device)
+            self._places = ExpertMap(matrices[0].copies, build.experts.redundant, device)
 
     @property
-    def places(self) -> ExpertPlaces:
+    def places(self) -> ExpertMap:
         """Of experts that may move."""
         assert self._places is not None
         return self._places

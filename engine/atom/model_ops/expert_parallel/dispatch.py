@@ -4,7 +4,7 @@ Two ways over torch.distributed, of which a step's ranks agree on one. Gathered:
 every token, padded to the same number on each, and the results are summed on their way back; all
 shapes are known, so a graph can hold it, and of few tokens it is the fewest messages. All to all:
 each token goes once to each rank that has one of its experts; how many is known by asking, so it is
-for large steps and runs eagerly. Both give the same sums. Other transports (mori_exchange.py) are
+for large steps and runs eagerly. Both give the same sums. Other transports (mori_dispatch.py) are
 further implementations.
 """
 
@@ -33,7 +33,7 @@ class Arrived:
     received: tuple[int, ...] = ()
 
 
-class ExpertExchange(Protocol):
+class ExpertDispatch(Protocol):
     """Every rank calls both, in turn, for each layer with experts. slots: that each rank has."""
 
     def dispatch(self, x: torch.Tensor, routed: Routed, slots: int) -> Arrived:
@@ -46,7 +46,7 @@ class ExpertExchange(Protocol):
         ...
 
 
-class GatherExchange:
+class AllGatherDispatch:
     """capacity: tokens that each rank sends, padding included."""
 
     def __init__(self, links: ExpertLinks, capacity: int) -> None:
@@ -65,7 +65,7 @@ class GatherExchange:
         return self._links.scatter_sums(result)[: arrived.tokens]
 
 
-class AllToAllExchange:
+class AllToAllDispatch:
     def __init__(self, links: ExpertLinks) -> None:
         self._links = links
 
@@ -92,7 +92,7 @@ class AllToAllExchange:
         return total.to(result.dtype)
 
 
-class DeviceExchange(ExpertExchange, Protocol):
+class DeviceDispatch(ExpertDispatch, Protocol):
     """An exchange of another library, of few tokens."""
 
     @property
@@ -105,15 +105,15 @@ class DeviceExchange(ExpertExchange, Protocol):
         ...
 
 
-class AgreedExchange:
+class PaddedDispatch:
     """The exchange that the ranks have agreed on for the step that runs. few: for steps of few
     tokens, instead of gathering them."""
 
-    def __init__(self, links: ExpertLinks, few: DeviceExchange | None = None) -> None:
+    def __init__(self, links: ExpertLinks, few: DeviceDispatch | None = None) -> None:
         self.links = links
         self._few = few
-        self._all_to_all = AllToAllExchange(links)
-        self._now: ExpertExchange = self._all_to_all
+        self._all_to_all = AllToAllDispatch(links)
+        self._now: ExpertDispatch = self._all_to_all
 
     def agree(self, capacity: int | None) -> None:
         """Send so many tokens of each rank to the others from now on, padding included; None for
@@ -123,7 +123,7 @@ class AgreedExchange:
         elif self._few is not None and capacity <= self._few.most_tokens:
             self._now = self._few
         else:
-            self._now = GatherExchange(self.links, capacity)
+            self._now = AllGatherDispatch(self.links, capacity)
 
     def close(self) -> None:
         if self._few is not None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from atom.collectives.expert_links import ExpertLinks
-from atom.model_ops.expert_placement import Placement, sources
+from atom.model_ops.expert_parallel.eplb import Placement, sources
 
 
 def move_experts(

@@ -1,4 +1,4 @@
-"""LatentAttention: multi-head latent attention over the paged cache (arXiv 2405.04434).
+"""MLAAttention: multi-head latent attention over the paged cache (arXiv 2405.04434).
 
 Keeps one entry of each token for all heads, its normed latent and its rotated key, and so on every
 rank. What makes keys and values of latents is a matrix of the layer's, handed to the
@@ -31,7 +31,7 @@ from atom.model_ops.values import (
 
 
 @dataclass(frozen=True, slots=True)
-class LatentParts:
+class MLAParts:
     """What a layer's parameters do in its attention. norm: of the latent; up: see
     `Ops.mla_attention`."""
 
@@ -40,7 +40,7 @@ class LatentParts:
     up: Linear
 
 
-class LatentAttention(CachedAttention):
+class MLAAttention(CachedAttention):
     """index: of an indexer that says which tokens are attended to, where there is one; its keys are
     kept beside the entries."""
 
@@ -48,7 +48,7 @@ class LatentAttention(CachedAttention):
     _index_cache: IndexCache
 
     def __init__(
-        self, shape: LatentShape, parts: LatentParts, index: IndexShape | None, *, ops: Ops
+        self, shape: LatentShape, parts: MLAParts, index: IndexShape | None, *, ops: Ops
     ) -> None:
         super().__init__(ops)
         self.shape = shape

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from atom.model_ops.attention import LatentAttention, LatentParts
+from atom.model_ops.attention import MLAAttention, MLAParts
 from atom.model_ops.layernorm import LayerNorm, Normed, RMSNorm
 from atom.model_ops.linear import Build, Linear
 from atom.model_ops.rotary_embedding import RotaryEmbedding, head_order
@@ -20,7 +20,7 @@ from atom.models.spec import LayerSpec
 _EPS = 1e-6
 
 
-class LatentSelfAttention(nn.Module):
+class MLASelfAttention(nn.Module):
     def __init__(self, spec: LayerSpec, rotary: RotaryEmbedding, build: Build) -> None:
         super().__init__()
         shape, latent = spec.attention, spec.facts.attention.latent
@@ -47,8 +47,8 @@ class LatentSelfAttention(nn.Module):
         self.kv_a_layernorm = RMSNorm(shape.kv_rank, _EPS, ops=build.ops)
         self.kv_b_proj = Linear((up,), build)
         self.o_proj = Linear((own["o_proj"],), build)
-        parts = LatentParts(rotary, self.kv_a_layernorm, self.kv_b_proj)
-        self.attn = LatentAttention(shape, parts, spec.index, ops=build.ops)
+        parts = MLAParts(rotary, self.kv_a_layernorm, self.kv_b_proj)
+        self.attn = MLAAttention(shape, parts, spec.index, ops=build.ops)
         self.indexer = None if spec.index is None else Indexer(spec, spec.index, build)
 
     def forward(self, h: Normed, positions: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""ExpertBalancer: looks now and then at which experts are chosen, and places them anew.
+"""ExpertLoadBalancer: looks now and then at which experts are chosen, and places them anew.
 
 Ranks that share experts number their steps alike, so each knows without a word when all look: in
 front of the same step, with nothing of a layer in flight. What tokens are does not change, only
@@ -13,20 +13,20 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from atom.balance_config import BalanceConfig
 from atom.collectives.expert_links import ExpertLinks
-from atom.model_ops.expert_mover import move_experts
-from atom.model_ops.expert_placement import ExpertLoad, placed_anew, rank_loads
-from atom.model_ops.experts import SpreadExperts
+from atom.eplb_config import EPLBConfig
+from atom.model_ops.expert_parallel.eplb import ExpertLoad, rank_loads, rebalanced
+from atom.model_ops.expert_parallel.expert_transfer import move_experts
+from atom.model_ops.moe.experts import ExpertParallelExperts
 
 logger = logging.getLogger(__name__)
 
 
-class ExpertBalancer:
+class ExpertLoadBalancer:
     """layers: all with experts, in order."""
 
     def __init__(
-        self, layers: Sequence[SpreadExperts], links: ExpertLinks, config: BalanceConfig
+        self, layers: Sequence[ExpertParallelExperts], links: ExpertLinks, config: EPLBConfig
     ) -> None:
         self._layers = layers
         self._links = links
@@ -50,7 +50,7 @@ class ExpertBalancer:
         after = 0.0
         for layer, load in zip(self._layers, loads, strict=True):
             old = layer.places.placement
-            new = placed_anew(load, old, self._links.size)
+            new = rebalanced(load, old, self._links.size)
             by_rank = rank_loads(load, old, self._links.size)
             mean, most = mean + by_rank.mean(), most + by_rank.max()
             after += float(rank_loads(load, new, self._links.size).max())

@@ -1,0 +1,68 @@
+"""PredictedMemory: what a model will take of a device, known before a weight is read.
+
+Sums of what atom.sizing knows of the model and of its draft model, as this rank holds them. Asked
+by the model runner, which refuses a start that cannot fit, and plans the KV cache with what it
+measures later in their place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from atom.config import Config
+from atom.model_engine.runner import kv_cache
+from atom.sizing.kv_budget import KvBudget
+from atom.sizing.kv_layout import KvLayout
+from atom.sizing.limits import DeviceMemory
+from atom.sizing.model_facts import ModelFacts
+from atom.sizing.overheads import activation_bytes
+from atom.sizing.rotary_tables import position_bytes, rotary_bytes
+from atom.sizing.weights import Sharding
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedMemory:
+    """element_bytes: of the model's dtype. expands: the device holds weights in the formats that it
+    was given; else every format becomes the model's own dtype."""
+
+    config: Config
+    sharding: Sharding
+    element_bytes: int
+    expands: bool
+
+    def weights_bytes(self) -> int:
+        """Sum the bytes of weights that this rank will hold, tables of ropes too."""
+        models, longest = self._facts(), self.config.model.max_model_len
+        tables = sum(rotary_bytes(facts, longest) for facts, _ in models)
+        return tables + sum(self._model_bytes(facts, drafts=own) for facts, own in models)
+
+    def _model_bytes(self, facts: ModelFacts, *, drafts: bool) -> int:
+        if self.expands:
+            return facts.bytes_on_rank(self.element_bytes, self.sharding, drafts=drafts)
+        plain = replace(facts, weight_dtype_bytes=self.element_bytes)
+        return plain.bytes_on_rank(None, self.sharding, drafts=drafts)
+
+    def activation_bytes(self) -> int:
+        """Bound the bytes that the largest step needs beside weights and cache."""
+        limits = kv_cache.run_limits(self.config)
+        return activation_bytes(self.config.model.facts, limits, self.element_bytes, self.sharding)
+
+    def plan_cache(self, layout: KvLayout, memory: DeviceMemory) -> KvBudget:
+        """Size the KV cache in what `memory` leaves, whose position_bytes are filled in here.
+        Raises ConfigError where nothing is left."""
+        positions = sum(position_bytes(facts) for facts, _ in self._facts())
+        return kv_cache.plan_blocks(self.config, replace(memory, position_bytes=positions), layout)
+
+    def _facts(self) -> list[tuple[ModelFacts, bool]]:
+        """Of the model and of what drafts for it, each with whether its own layers draft."""
+        config = self.config
+        by_layers = config.speculative is not None and config.speculative.by_layers
+        own = [(config.model.facts, by_layers and config.draft is None)]
+        return own if config.draft is None else [*own, (config.draft.facts, False)]
+
+
+def sharding_of(config: Config, ranks: int, redundant_experts: int) -> Sharding:
+    """Say which part of a model each of `ranks` that share a copy holds."""
+    parallel = config.parallel
+    sharing = parallel.data_parallel_size if parallel.shares_experts else 1
+    return Sharding(ranks, parallel.expert_parallel, sharing, redundant_experts)

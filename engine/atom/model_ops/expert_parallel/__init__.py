@@ -1,0 +1,1 @@
+"""Experts on several ranks: tokens brought to them and back, and experts moved by load (EPLB)."""

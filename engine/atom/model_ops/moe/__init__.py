@@ -1,0 +1,1 @@
+"""Mixtures of experts: the router of a layer, and its experts behind it."""
