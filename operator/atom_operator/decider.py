@@ -81,6 +81,7 @@ from atom_operator.prerequisites import (
     evidence_of_others,
     fetch_weights,
     look_at_model,
+    volume_places,
 )
 from atom_operator.settings import OperatorSettings
 from atom_operator.upkeep import plan_of_pods, pods_in_force, target_in_force
@@ -158,6 +159,8 @@ class Decider:
         newest = parse_spec(parent.get("spec") or {})
         readable = None if isinstance(newest, tuple) else newest
         plan = plan and plan_of_pods(plan, pods, readable, observed)
+        if plan is not None and await check_claims(self.port, self.fleet, plan) is not None:
+            plan = plan_of_pods(plan, pods, None, observed)  # no more pods than can share a claim
         if plan is None:
             return Decision()
         may_roll_back = accepted.rollout.auto_rollback is not False
@@ -301,7 +304,8 @@ class Decider:
         supply: Supply | None = None
         now = needs_supply(question) or question.unschedulable is not None
         if now or (scaled and plan.accelerator.resource_name is not None):
-            asked_pods = pods_asked(plan, target.pods.template, target.pods.name, observed)
+            volumes = await volume_places(self.port, namespace, pod_spec)
+            asked_pods = pods_asked(plan, target.pods.template, target.pods.name, observed, volumes)
             supply = await self._survey(plan, asked_pods, now=now)
         rollout = choose_rollout(replace(question, supply=supply))
         if now and stops_serving_pods(question, rollout):
@@ -321,7 +325,8 @@ class Decider:
         cpu."""
         if plan.accelerator.resource_name is None:
             return None
-        return await self._survey(plan, pods_asked(plan, template), now=True)
+        volumes = await volume_places(self.port, plan.key.namespace, template["spec"])
+        return await self._survey(plan, pods_asked(plan, template, volumes=volumes), now=True)
 
     async def _survey(self, plan: Plan, asked: PodsAsked, *, now: bool) -> Supply | None:
         """Unless it has to be known `now`, it may be a minute old."""

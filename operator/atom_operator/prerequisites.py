@@ -22,6 +22,7 @@ from atom_operator.domain import (
     CONFIG_MAP,
     DEPLOYMENT,
     SERVICE_ACCOUNT,
+    VOLUME,
     VOLUME_CLAIM,
     ChildKey,
     Evidence,
@@ -47,6 +48,7 @@ from atom_operator.plan.claims import (
     mounted_claims,
 )
 from atom_operator.plan.learning import evidence_for
+from atom_operator.plan.placement import Placement, placement_of_volume
 from atom_operator.plan.route_collisions import route_collisions
 from atom_operator.plan.waiting import (
     inspected_config,
@@ -116,6 +118,25 @@ async def claim_not_shared(
             why = "can be mounted on one node only, which need not be a spare pod's"
             return f"claim {name} {why}"
     return None
+
+
+async def volume_places(
+    port: ClusterPort, namespace: str, pod_spec: Mapping[str, Any]
+) -> tuple[tuple[str, Placement], ...]:
+    """The claims of pods whose volumes are for some nodes only, as those of a zone are; none where
+    volumes cannot be read."""
+    found = []
+    for name in mounted_claims(pod_spec):
+        claim = await port.get(VOLUME_CLAIM, namespace, name)
+        volume = ((claim or {}).get("spec") or {}).get("volumeName")
+        try:
+            manifest = await port.get(VOLUME, "", volume) if volume else None
+        except RefusedError:
+            return ()
+        required = (((manifest or {}).get("spec") or {}).get("nodeAffinity") or {}).get("required")
+        if required:
+            found.append((name, placement_of_volume(required)))
+    return tuple(found)
 
 
 async def check_claims(port: ClusterPort, fleet: FleetReader, plan: Plan) -> FieldProblem | None:

@@ -161,6 +161,10 @@ of the same objects would undo each other's writes for ever. Of single namespace
 - apiGroups: [""]
   resources: [nodes]
   verbs: [list]
+# The nodes to which the volumes of claims can be attached, as of those in one zone.
+- apiGroups: [""]
+  resources: [persistentvolumes]
+  verbs: [get]
 # Whether a release for single namespaces reconciles already: two would undo each other's writes.
 - apiGroups: [coordination.k8s.io]
   resources: [leases]

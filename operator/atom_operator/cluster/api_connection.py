@@ -71,9 +71,10 @@ async def configuration_of_kubeconfig(path: str) -> Configuration:
 
 
 def object_path(kind: Kind, namespace: str | None, name: str = "", subresource: str = "") -> str:
-    """Path of an object, or of all of a kind; in all namespaces (or none) where it is None."""
+    """Path of an object, or of all of a kind; in all namespaces where it is None, and in none where
+    it is empty."""
     parts = ["", "apis", kind.group, kind.version] if kind.group else ["", "api", kind.version]
-    if namespace is not None:
+    if namespace:
         parts += ["namespaces", namespace]
     parts.append(kind.plural)
     return "/".join([*parts, *(part for part in (name, subresource) if part)])

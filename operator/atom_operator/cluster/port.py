@@ -16,7 +16,7 @@ class ClusterPort(Protocol):
     """Reads are fresh; writes are idempotent."""
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
-        """The object, None when there is none."""
+        """The object, None when there is none; `namespace` is empty for kinds without."""
 
     async def list_labelled(
         self, kind: Kind, namespace: str, labels: Mapping[str, str]

@@ -39,6 +39,7 @@ NODE = Kind("", "v1", "Node", "nodes")
 EVENT = Kind("", "v1", "Event", "events")
 WORKLOAD_KINDS = (DEPLOYMENT, LEADER_WORKER_SET)
 JOB = Kind("batch", "v1", "Job", "jobs")
+VOLUME = Kind("", "v1", "PersistentVolume", "persistentvolumes")
 VOLUME_CLAIM = Kind("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims")
 # In the order of creation: what a pod needs comes before the Deployment, and so does the record of
 # what ran before it changes.

@@ -6,7 +6,7 @@ affinity and topology spread are not judged here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from atom_operator.plan.node_labels import label_values
@@ -23,6 +23,18 @@ _NAMED_REQUIREMENTS = 3
 def node_blockers(node: Mapping[str, Any], placement: Placement) -> tuple[str, ...]:
     """Why no pod with this placement goes to `node`; empty when one may."""
     return tuple(_blockers(node, placement))
+
+
+def volume_blockers(
+    node: Mapping[str, Any], volumes: Iterable[tuple[str, Placement]]
+) -> tuple[str, ...]:
+    """Name the claims of a pod whose volumes cannot be attached to `node`, by where they are."""
+    name, labels = str(node["metadata"]["name"]), node["metadata"].get("labels") or {}
+    return tuple(
+        f"the volume of claim {claim} is not for it"
+        for claim, place in volumes
+        if any(_unmet_affinity(name, labels, place))
+    )
 
 
 def _blockers(node: Mapping[str, Any], placement: Placement) -> Iterator[str]:

@@ -21,7 +21,7 @@ from atom_operator.domain.resources import (
     is_host_port,
     requests_of,
 )
-from atom_operator.plan.eligibility import node_blockers, own_selectors_apart
+from atom_operator.plan.eligibility import node_blockers, own_selectors_apart, volume_blockers
 from atom_operator.plan.node_labels import label_values, memory_share_bytes, unhealthy_devices
 from atom_operator.plan.placement import Placement, placement_of
 
@@ -42,6 +42,7 @@ class PodsAsked:
     revision: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     at_least: Resources = field(default_factory=dict)
+    volumes: tuple[tuple[str, Placement], ...] = ()  # claims with the nodes of their volumes
     placement: Placement = field(init=False)  # of the pod spec, read once
 
     def __post_init__(self) -> None:
@@ -53,6 +54,7 @@ def pods_asked(
     template: Manifest,
     revision: str | None = None,
     observed: Observed | None = None,
+    volumes: tuple[tuple[str, Placement], ...] = (),
 ) -> PodsAsked:
     """The pods of a plan by their finished template; `observed`: some that find no node."""
     at_least: Counter[str] = Counter()
@@ -66,6 +68,7 @@ def pods_asked(
         revision,
         labels=(template.get("metadata") or {}).get("labels") or {},
         at_least=at_least,
+        volumes=volumes,
     )
 
 
@@ -136,7 +139,11 @@ def _node_supply(
         ours=sum(_makes_room(pod, asked) for pod in ours),
         placed=sum(not pod.ends for pod in ours),
         unhealthy=_unhealthy(node, resource) if resource else 0,
-        blockers=(*lacks, *node_blockers(node, asked.placement)),
+        blockers=(
+            *lacks,
+            *node_blockers(node, asked.placement),
+            *volume_blockers(node, asked.volumes),
+        ),
     )
 
 

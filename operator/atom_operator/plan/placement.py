@@ -138,3 +138,9 @@ def _map(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def _maps(value: Mapping[str, Any], name: str) -> Iterable[Mapping[str, Any]]:
     found = value.get(name)
     return [item for item in found if isinstance(item, Mapping)] if isinstance(found, list) else []
+
+
+def placement_of_volume(required: Mapping[str, Any]) -> Placement:
+    """The nodes of a PersistentVolume, by spec.nodeAffinity.required, as of pods that want them."""
+    affinity = {_REQUIRED: required}
+    return placement_of({"affinity": {"nodeAffinity": affinity}})

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from atom_operator.domain import POD, VOLUME_CLAIM, Manifest
-from tests.support.in_memory_cluster.kinds import VOLUME
+from atom_operator.domain import POD, VOLUME, VOLUME_CLAIM, Manifest
 from tests.support.in_memory_cluster.node_fit import matches_term
 from tests.support.in_memory_cluster.state import ClusterState, is_terminal
 
@@ -41,7 +40,7 @@ def conflict(state: ClusterState, node: Manifest, pod: Manifest) -> str | None:
                 "ReadWriteOncePod access mode"
             )
         volume = state.api.objects.get(
-            (VOLUME, "default", str((claim.get("spec") or {}).get("volumeName")))
+            (VOLUME, "", str((claim.get("spec") or {}).get("volumeName")))
         )
         required = ((volume or {}).get("spec") or {}).get("nodeAffinity", {}).get("required")
         terms = (required or {}).get("nodeSelectorTerms") or ()
