@@ -81,6 +81,26 @@ REPORTED: dict[str, tuple[Scene, Steps]] = {
             ("drain_a_node", 2, 1300),
         ),
     ),
+    "a node that is free, where the volume cannot be attached": (
+        scene(devices=8, nodes=2, claim="zone"),
+        (("ask_for_a_length", 512, 400),),
+    ),
+    "hugepages that the old pod holds": (
+        scene(devices=4, hugepages=True),
+        (("ask_for_a_length", 512, 400),),
+    ),
+    "more replicas than one disk is for": (
+        scene(devices=0, nodes=2, claim="pod"),
+        (("ask_for_replicas", 4, 400),),
+    ),
+    "a disk on a node that is lost": (
+        scene(devices=0, nodes=2, claim="node"),
+        (("lose_a_node", 0, 1300), ("lose_a_node", 1, 400)),
+    ),
+    "a route that is refused and then taken up": (
+        scene(devices=0, route=True),
+        (("let_the_gateway_refuse", "Accepted", 400), ("let_the_gateway_refuse", None, 100)),
+    ),
     "a download whose image is wrong": (
         WEIGHTS,
         (

@@ -229,6 +229,12 @@ def refuse_by_a_policy(life: Life, kinds: tuple[Any, ...]) -> None:
     life.cluster.state.policies[:] = [policy] if kinds else []
 
 
+@_happens(1, ("Accepted", "ResolvedRefs", None))
+def let_the_gateway_refuse(life: Life, condition: str | None) -> None:
+    if life.gateway is not None:
+        life.gateway.refused = condition
+
+
 # --- what happens to autoscalers and operators -----------------------------------------------
 
 

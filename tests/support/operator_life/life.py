@@ -26,6 +26,13 @@ from tests.support.in_memory_cluster.quantities import text, thousandths
 from tests.support.operator_life.happenings import GOOD, HAPPENINGS
 from tests.support.operator_life.promises import Promises
 from tests.support.operator_life.story import Scene, Story
+from tests.support.operator_life.surroundings import (
+    HUGEPAGES,
+    ZONE,
+    ZONES,
+    GatewayController,
+    make_claim,
+)
 
 _SITE = Site(
     engine_tensor_parallel=16,
@@ -55,7 +62,7 @@ class Life:
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
-        self.nodes = [_node(name, scene) for name in "abcdef"[: scene.nodes]]
+        self.nodes = [_node(number, scene) for number in range(scene.nodes)]
         api = FakeCluster()
         if not scene.keda:
             api.unserved_kinds.add(SCALED_OBJECT)
@@ -69,6 +76,12 @@ class Life:
         if scene.weights:
             claim = {"metadata": {"name": "models"}, "spec": {"accessModes": ["ReadWriteMany"]}}
             self.state.create(VOLUME_CLAIM, claim)
+        if scene.claim:
+            make_claim(self.state, "kernels", scene.claim)
+        self.gateway: GatewayController | None = None
+        if scene.route:
+            self.gateway = GatewayController(self.state)
+            self.cluster.clients.append(self.gateway.sync)
         self.promises = Promises(self)
         self.cluster.clients.append(self.promises.watch)
         self.cluster.settled.append(self.promises.judge)
@@ -135,7 +148,7 @@ class Life:
 
     def ask_for_memory(self, gib: int | None) -> None:
         if self.scene.devices:
-            self.ask(template=_template(gib, self.changes))
+            self.ask(template=_template(self.scene, gib, self.changes))
         else:  # whose memory is a limit too
             self.ask(accelerator={"type": "cpu", "memory": f"{gib or 16}Gi"})
 
@@ -237,6 +250,8 @@ class Life:
         self.remove_all(LIMIT_RANGE)
         self.state.policies.clear()
         self.cluster.kubelets.rejecting.clear()
+        if self.gateway is not None:
+            self.gateway.refused = None
         for node in self.nodes:
             self.cluster.return_node(node["metadata"]["name"])
             node["status"]["allocatable"] = dict(node["status"]["capacity"])
@@ -247,22 +262,27 @@ class Life:
         self.changes += 1
         engine = {**(self.spec.get("engine") or {}), "image": GOOD[0]}
         engine.pop("extraArgs", None)
-        template = _template(None, self.changes)
+        template = _template(self.scene, None, self.changes)
         if self.state.load.get(self.name):
             self.state.load[self.name] = 1.0
         if not self.scene.devices:
             self.spec = {**self.spec, "accelerator": {"type": "cpu", "memory": "16Gi"}}
         self.change_workload(_at_least_one)
-        self.ask(engine=engine, template=template, replicas=1, rollout=_ROLLOUT)
+        scaling = self.spec.get("autoscaling") if self.scene.claim in ("", "zone") else None
+        changes = {"template": template, "replicas": 1, "rollout": _ROLLOUT}
+        self.ask(engine=engine, autoscaling=scaling, **changes)
 
 
 # A revision that cannot become ready is given up within a happening's time.
 _ROLLOUT = {"progressDeadlineSeconds": 900}
 
 
-def _node(name: str, scene: Scene) -> Manifest:
-    node = gpu_node(name, _PER_NODE)
+def _node(number: int, scene: Scene) -> Manifest:
+    node = gpu_node("abcdef"[number], _PER_NODE)
+    node["metadata"]["labels"][ZONE] = ZONES[number % len(ZONES)]
     offered = {"memory": f"{scene.node_gib}Gi", "cpu": "128"}
+    if scene.hugepages:
+        offered[HUGEPAGES] = "1Gi"
     node["status"]["capacity"] |= offered
     node["status"]["allocatable"] |= offered
     return node
@@ -281,7 +301,13 @@ def _spec(scene: Scene) -> Manifest:
         manifest["cache"] = {"weights": {"claim": "models"}}
         manifest["accelerator"] = {"type": "cpu", "memory": "16Gi"}
     if scene.per_pod_gib:
-        manifest["template"] = _template(scene.per_pod_gib, 0)
+        manifest["template"] = _template(scene, scene.per_pod_gib, 0)
+    elif scene.hugepages:
+        manifest["template"] = _template(scene, None, 0)
+    if scene.claim:
+        manifest["cache"] = {"compile": {"claim": "kernels"}}
+    if scene.route:
+        manifest["gateway"] = {"httpRoute": {"parentRefs": [{"name": "gate"}]}}
     if scene.scales:
         method = "KEDA" if scene.keda else "HPA"
         manifest["autoscaling"] = {"method": method, "minReplicas": 1, "maxReplicas": 4}
@@ -293,12 +319,15 @@ def _at_least_one(spec: Manifest) -> None:
     spec["replicas"] = max(1, spec.get("replicas", 1))
 
 
-def _template(gib: int | None, number: int) -> Manifest | None:
+def _template(scene: Scene, gib: int | None, number: int) -> Manifest | None:
     """Pods that ask for so much memory; another number makes other pods."""
     template: dict[str, Any] = {}
     if number:
         template["metadata"] = {"annotations": {"try": str(number)}}
-    if gib is not None:
-        engine = {"name": "engine", "resources": {"requests": {"memory": f"{gib}Gi"}}}
+    requests = {"memory": f"{gib}Gi"} if gib is not None else {}
+    pages = {HUGEPAGES: "1Gi"} if scene.hugepages else {}
+    if requests or pages:
+        resources = {"requests": {**requests, **pages}, **({"limits": pages} if pages else {})}
+        engine = {"name": "engine", "resources": resources}
         template["spec"] = {"containers": [engine]}
     return template or None

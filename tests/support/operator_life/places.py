@@ -10,6 +10,7 @@ from atom_operator.cluster.errors import RefusedError
 from atom_operator.domain import POD, Manifest
 from tests.support.fake_cluster import copied
 from tests.support.in_memory_cluster.admission import admitted
+from tests.support.in_memory_cluster.claims import attached_elsewhere
 from tests.support.in_memory_cluster.scheduler import nodes_for
 from tests.support.in_memory_cluster.state import (
     ClusterState,
@@ -67,13 +68,21 @@ def fits(state: ClusterState, workload: Manifest, without: Iterable[Manifest]) -
     state.api.objects = {key: item for key, item in objects.items() if key not in hidden}
     template = copied(workload["spec"]["template"])
     metadata = {**template["metadata"], "name": "one-more", "namespace": "default"}
+    metadata["uid"] = f"uid-{10**9}"  # the youngest
     try:
         pod = admitted(state, {"metadata": metadata, "spec": template["spec"]})
-        return bool(nodes_for(state, pod))
+        nodes = nodes_for(state, pod)
+        # The scheduler does not ask where a disk is: it may take any of them.
+        return bool(nodes) and not any(_is_elsewhere(state, pod, node) for node in nodes)
     except RefusedError:
         return False
     finally:
         state.api.objects = objects
+
+
+def _is_elsewhere(state: ClusterState, pod: Manifest, node: Manifest) -> bool:
+    placed = {**pod, "spec": {**pod["spec"], "nodeName": node["metadata"]["name"]}}
+    return attached_elsewhere(state, placed) is not None
 
 
 def _key(pod: Manifest) -> tuple[object, str, str]:

@@ -154,8 +154,15 @@ class Promises:
                 f"Ready is true, and {len(serving)} of {wanted} answer",
             )
             self._nothing_says_otherwise(conditions)
+            self._hold(not self._route_is_refused(), "Ready is true, and its route is refused")
+        elif good and self._route_is_refused():
+            words = self.life.gateway.words if self.life.gateway else ""
+            self._hold(words in ready["message"], f"a route is refused, and Ready says {ready}")
         elif good:
             self._hold(False, f"all answer as asked, and Ready is false: {ready['message']}")
+
+    def _route_is_refused(self) -> bool:
+        return self.life.gateway is not None and self.life.gateway.refused is not None
 
     def _nothing_says_otherwise(self, conditions: dict[str, Manifest]) -> None:
         """Whoever watches another condition hears the same."""

@@ -16,7 +16,7 @@ _LENGTH = (2, 7)
 _PAUSES_SECONDS = (1, 20, 100, 400, 1300)
 
 # By what there is little of, with how often each is drawn.
-_SCENES = {"cpu": 3, "devices": 4, "memory": 3, "groups": 2, "weights": 3}
+_SCENES = {"cpu": 3, "devices": 4, "memory": 3, "groups": 2, "weights": 3, "claims": 3}
 _ONE_POD_GIB = 20  # of a node that holds one pod on the CPU
 
 
@@ -34,6 +34,9 @@ class Scene:
     groups: bool = False  # a replica is two pods
     weights: bool = False  # fetched into a claim by a Job
     gitops: bool = False
+    claim: str = ""  # that pods mount: of one "zone", of one "node" or of one "pod"
+    hugepages: bool = False  # of which a node has those of one pod
+    route: bool = False  # by which callers come
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,8 @@ def _draw_scene(draw: random.Random) -> Scene:
         groups=kind == "groups",
         weights=kind == "weights",
         gitops=draw.random() < 0.3,
+        hugepages=kind in ("cpu", "devices", "claims") and draw.random() < 0.15,
+        route=kind != "groups" and draw.random() < 0.2,
     )
     match kind:
         case "cpu" | "weights":
@@ -82,7 +87,18 @@ def _draw_scene(draw: random.Random) -> Scene:
             return replace(scene, devices=draw.choice((1, 4, 8, 8)))
         case "memory":
             return replace(scene, devices=draw.choice((1, 2, 4)), per_pod_gib=100, node_gib=110)
+        case "claims":
+            return _with_claim(replace(scene, devices=draw.choice((0, 4, 8, 8))), draw)
     return replace(scene, devices=draw.choice((1, 2, 4)), nodes=nodes + 1)
+
+
+def _with_claim(scene: Scene, draw: random.Random) -> Scene:
+    """In a zone that has as many nodes as what runs fills, or for one pod."""
+    kind = draw.choice(("zone", "zone", "node", "pod"))
+    if kind == "zone":
+        nodes = min(6, 2 * scene.replicas - draw.choice((0, 1)))
+        return replace(scene, claim=kind, nodes=nodes)
+    return replace(scene, claim=kind, replicas=1, scales=False, nodes=draw.choice((1, 2, 3)))
 
 
 def _draw_happening(draw: random.Random) -> Happening:
