@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from atom_operator.domain import ATOM_DEPLOYMENT, POD, VOLUME_CLAIM, Manifest
+from atom_operator.cluster.pod_waits.volumes import with_volume_words
+from atom_operator.domain import ATOM_DEPLOYMENT, EVENT, POD, VOLUME_CLAIM, Manifest
+from atom_operator.pods.pod_state import pod_state
 from tests.support.builders_operator import atom_deployment, condition, gpu_node
-from tests.support.fake_cluster import copied
+from tests.support.fake_cluster import FakeCluster, copied
 from tests.support.in_memory_cluster.cluster import InMemoryCluster
 from tests.support.in_memory_cluster.kinds import SECRET
 from tests.support.in_memory_cluster.operator_client import OperatorClient
@@ -122,3 +125,38 @@ def test_what_a_pod_waits_for_is_told_until_it_is_there(case: str) -> None:
     assert condition(cluster.api, "Ready")["status"] == "True", condition(cluster.api, "Ready")
     assert condition(cluster.api, "Degraded")["status"] == "False"
     operator.close()
+
+
+MULTI, MOUNT = ("FailedAttachVolume", "elsewhere"), ("FailedMount", "timed out")
+SEQUENCES: dict[str, tuple[list[tuple[int, tuple[str, str]]], str | None]] = {
+    "a moment's complaint": ([(5, MOUNT)], None),
+    "a mount that lasts": ([(5, MOUNT), (120, MOUNT)], "FailedMount: timed out"),
+    "a disk that is elsewhere": ([(5, MULTI), (120, MOUNT)], "FailedAttachVolume: elsewhere"),
+    "a disk that came, and does not mount": (
+        [(5, MULTI), (60, ("SuccessfulAttachVolume", "")), (120, MOUNT)],
+        "FailedMount: timed out",
+    ),
+    "an image that is pulled since": ([(60, MOUNT), (70, ("Pulling", "the image"))], None),
+}
+
+
+@pytest.mark.parametrize("what", SEQUENCES)
+async def test_what_was_put_right_since_is_not_told(what: str) -> None:
+    events, expected = SEQUENCES[what]
+    cluster = FakeCluster()
+    placed = datetime(2026, 1, 2, tzinfo=UTC)
+    for number, (seconds, (reason, words)) in enumerate(events):
+        time = (placed + timedelta(seconds=seconds)).isoformat()
+        about = {"kind": "Pod", "name": "chat-1"}
+        event = {"involvedObject": about, "reason": reason, "message": words, "lastTimestamp": time}
+        event["metadata"] = {"name": f"e{number}", "namespace": "default"}
+        cluster.objects[EVENT, "default", f"e{number}"] = event
+    waiting = {"name": "engine", "state": {"waiting": {"reason": "ContainerCreating"}}}
+    scheduled = {
+        "type": "PodScheduled",
+        "status": "True",
+        "lastTransitionTime": placed.isoformat(),
+    }
+    status = {"conditions": [scheduled], "containerStatuses": [waiting]}
+    pod = {"metadata": {"name": "chat-1", "namespace": "default"}, "status": status}
+    assert (await with_volume_words(cluster, pod, pod_state(pod))).problem == expected

@@ -13,7 +13,7 @@ from datetime import timedelta
 
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.domain import POD, VOLUME_CLAIM, Manifest, PodState
-from atom_operator.pods.events import last_of
+from atom_operator.pods.events import Told, last_of
 from atom_operator.pods.pod_state import has_begun, placed_at
 
 _UNBOUND = "unbound immediate PersistentVolumeClaims"
@@ -26,6 +26,9 @@ _NOT_BEGUN = (
     "FailedCreatePodSandBox",
     "FailedCreatePodContainer",
 )
+# What follows where nothing keeps it any more: a large image is pulled for minutes.
+_ATTACHED = ("SuccessfulAttachVolume",)
+_BEGUN = ("Pulling", "Pulled", "Created", "Started")
 # Kubelets complain of what comes a moment later, too.
 _LASTS = timedelta(seconds=30)
 
@@ -63,4 +66,14 @@ async def _of_pod(port: ClusterPort, pod: Manifest) -> str | None:
     newest = last_of(events, (*_NOT_ATTACHED, *_NOT_BEGUN))
     if newest is None or placed is None or newest.at - placed < _LASTS:
         return None
-    return (last_of(events, _NOT_ATTACHED) or newest).words
+    if _is_past(newest, last_of(events, _BEGUN)):
+        return None
+    detached = last_of(events, _NOT_ATTACHED)
+    if detached is None or _is_past(detached, last_of(events, _ATTACHED)):
+        return newest.words
+    return detached.words
+
+
+def _is_past(told: Told, better: Told | None) -> bool:
+    """Whether what was told has been put right since."""
+    return better is not None and better.at >= told.at
