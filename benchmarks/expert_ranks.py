@@ -24,7 +24,11 @@ import torch
 
 from atom.collectives.torch_group import TorchGroup
 from atom.model_engine.executor.base import Executor
-from atom.model_engine.executor.peers import PeerExecutor, PeerWatch, meet
+from atom.model_engine.executor.expert_parallel.executor import (
+    ExpertParallelExecutor,
+    PeerWatch,
+    meet,
+)
 from atom.model_engine.model_runner import ModelRunner
 from atom.model_engine.wire.peer_mesh import PeerMesh, mesh_sockets
 from atom.model_ops.expert_parallel.dispatch import AllGatherDispatch
@@ -52,7 +56,7 @@ class PeerEngine(OfflineEngine):
         watch.start()
         self.group = meet(self.config, self._mesh)
         runner = ModelRunner(self.config, links=self.group)
-        return PeerExecutor(self.config, runner, self.group, self._mesh, watch)
+        return ExpertParallelExecutor(self.config, runner, self.group, self._mesh, watch)
 
 
 def exchange_microseconds(group: TorchGroup, tokens: int, hidden: int) -> float:

@@ -74,6 +74,6 @@ def test_every_row_says_where_or_why() -> None:
 
 def test_the_manager_of_processes_is_the_executor_that_has_some() -> None:
     from atom.model_engine.async_proc import AsyncIOProcManager
-    from atom.model_engine.executor.group import GroupExecutor
+    from atom.model_engine.executor.tensor_parallel.executor import TensorParallelExecutor
 
-    assert AsyncIOProcManager is GroupExecutor
+    assert AsyncIOProcManager is TensorParallelExecutor

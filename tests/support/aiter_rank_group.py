@@ -13,8 +13,8 @@ import torch
 from atom.collectives.group import Group
 from atom.collectives.torch_group import Place, TorchGroup, find_store
 from atom.config import Config
-from atom.model_engine.executor.rank_processes import RankOrder
-from atom.model_engine.executor.step_channel import StepMemory, StepReceiver
+from atom.model_engine.executor.tensor_parallel.rank_processes import RankOrder
+from atom.model_engine.executor.tensor_parallel.step_channel import StepMemory, StepReceiver
 from tests.support.aiter_models import amd_card
 from tests.support.fake_aiter import FakeAiter
 from tests.support.rank_group import RankGroup, follow_model

@@ -22,7 +22,7 @@ import torch
 from atom.collectives.torch_group import Place, TorchGroup, find_store, open_store
 from atom.eplb_config import EPLBConfig
 from atom.model_engine.executor.base import Executor
-from atom.model_engine.executor.peers import PeerExecutor, PeerWatch
+from atom.model_engine.executor.expert_parallel.executor import ExpertParallelExecutor, PeerWatch
 from atom.model_engine.model_runner import ModelRunner
 from atom.model_engine.wire.peer_mesh import PeerMesh, mesh_sockets
 from atom.sampling_params import SamplingParams
@@ -168,7 +168,7 @@ class _Driver(CoreDriver):
         self.config = dataclasses.replace(self.config, parallel=parallel)
         rank = self._rank
         runner = ModelRunner(self.config, links=rank.group)
-        return PeerExecutor(self.config, runner, rank.group, rank.mesh, rank.watch)
+        return ExpertParallelExecutor(self.config, runner, rank.group, rank.mesh, rank.watch)
 
 
 class _Rank:

@@ -21,7 +21,7 @@ from tests.support.core_driver import CoreDriver
 from tests.support.waiting import eventually, within
 
 LONGEST = 120  # tokens of an answer
-_MODULES = ("atom.model_engine.core_main", "atom.model_engine.executor.rank_main")
+_MODULES = ("atom.model_engine.core_main", "atom.model_engine.executor.tensor_parallel.rank_main")
 _PROMPTS = ([5, 6, 7], [9] * 17, list(range(3, 60)), [7, 7, 8] * 11)
 _WAYS: tuple[dict[str, float | int], ...] = (
     {"temperature": 0.0},

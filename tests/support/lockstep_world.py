@@ -24,7 +24,7 @@ from typing import Any
 from atom.config import Config
 from atom.model_engine.engine_core import EngineCore
 from atom.model_engine.executor.base import Executor
-from atom.model_engine.executor.peers import PeerExecutor, PeerWatch
+from atom.model_engine.executor.expert_parallel.executor import ExpertParallelExecutor, PeerWatch
 from atom.model_engine.wire.engine_protocol import FinishedRow, StreamBody
 from atom.model_engine.wire.node_link import NodeLink
 from atom.model_engine.wire.peer_mesh import Bells, MeshOrder, PeerMesh, Word, mesh_sockets
@@ -148,7 +148,7 @@ class _Wire:
 
 
 class _Core(EngineCore):
-    def __init__(self, config: Config, wire: Any, executor: PeerExecutor) -> None:
+    def __init__(self, config: Config, wire: Any, executor: ExpertParallelExecutor) -> None:
         self._given = executor
         super().__init__(config, wire)
 
@@ -192,7 +192,9 @@ class LockstepWorld:
         runner: Any = Runner(config, board, depth)
         if depth:
             self.turns.enter(device_of(rank), runner.run_device)
-        executor = PeerExecutor(config, runner, board, self.meshes[rank], self.watches[rank])
+        executor = ExpertParallelExecutor(
+            config, runner, board, self.meshes[rank], self.watches[rank]
+        )
         return _Core(config, self.wires[rank], executor)
 
     def _live(self, rank: int, core: EngineCore) -> None:

@@ -2,7 +2,7 @@
 
 The test's own process is rank 0. Each other rank is `python -m tests.support.rank_group`, which
 loads one model after the other, as lines on its standard input say, and runs the engine's own
-follower for each. The ranks of the product serve one model (executor/rank_main.py).
+follower for each. The ranks of the product serve one model (tensor_parallel/rank_main.py).
 """
 
 from __future__ import annotations
@@ -19,10 +19,14 @@ from atom.collectives.group import Group
 from atom.collectives.torch_group import LOOPBACK, Place, TorchGroup, find_store, open_store
 from atom.config import Config
 from atom.model_engine.executor.base import Executor
-from atom.model_engine.executor.group import GroupExecutor
-from atom.model_engine.executor.rank_main import follow_steps
-from atom.model_engine.executor.rank_processes import RankOrder, RankProcesses
-from atom.model_engine.executor.step_channel import StepMemory, StepReceiver, StepSender
+from atom.model_engine.executor.tensor_parallel.executor import TensorParallelExecutor
+from atom.model_engine.executor.tensor_parallel.rank_main import follow_steps
+from atom.model_engine.executor.tensor_parallel.rank_processes import RankOrder, RankProcesses
+from atom.model_engine.executor.tensor_parallel.step_channel import (
+    StepMemory,
+    StepReceiver,
+    StepSender,
+)
 from atom.model_engine.model_runner import ModelRunner
 from atom.model_engine.wire.first_loss import FirstLoss
 from tests.support.core_driver import CoreDriver
@@ -57,7 +61,7 @@ class RankGroup:
             follower.stdin.flush()
         loss = FirstLoss(lambda words: None)
         processes = RankProcesses(config, range(0), self._channel, loss)
-        return GroupExecutor(config, self.group, self._channel, processes)
+        return TensorParallelExecutor(config, self.group, self._channel, processes)
 
     def line(self, config: Config) -> bytes:
         """What a follower reads of the model that it is to run."""

@@ -272,7 +272,7 @@ class EngineCore:
 
 
 # Upstream's name for the core of a data-parallel rank. Every rank runs the same loop here; what
-# ranks that share experts agree on is their executor's affair (executor/peers.py).
+# ranks that share experts agree on is their executor's affair (expert_parallel/executor.py).
 DPEngineCoreProc = EngineCore
 
 

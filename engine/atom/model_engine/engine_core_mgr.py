@@ -47,6 +47,7 @@ from atom.model_engine.wire.engine_protocol import (
     encode,
     identity_of,
 )
+from atom.model_engine.wire.expert_parallel_cores import ExpertParallelCores
 from atom.model_engine.wire.first_loss import LastWords
 from atom.model_engine.wire.heartbeat import HeartbeatWatch
 from atom.model_engine.wire.node_ports import listen_to_nodes
@@ -54,7 +55,6 @@ from atom.model_engine.wire.other_nodes import ClientPorts
 from atom.model_engine.wire.rank_answers import RankAnswers
 from atom.model_engine.wire.request_router import RequestRouter
 from atom.model_engine.wire.request_size import parts_of
-from atom.model_engine.wire.spread_cores import SpreadCores
 from atom.utils.socket_folder import make_socket_folder
 
 logger = logging.getLogger(__name__)
@@ -114,12 +114,12 @@ class CoreManager:
         self._thread = threading.Thread(target=self._run, name="core-output", daemon=True)
         self._closing = threading.Event()
 
-    def _own_cores(self, clients: int) -> CoreProcesses | SpreadCores:
+    def _own_cores(self, clients: int) -> CoreProcesses | ExpertParallelCores:
         folder = self.address.folder
         endpoints = [ClientAddress(folder, client).endpoints for client in range(clients)]
         if self.ports is None:
             return CoreProcesses(self._config, endpoints, self._on_core_exit)
-        cores = SpreadCores(self._config, endpoints, self._on_core_exit)
+        cores = ExpertParallelCores(self._config, endpoints, self._on_core_exit)
         cores.listens(self.address.client, self.ports)
         return cores
 
@@ -140,7 +140,7 @@ class CoreManager:
 
     def client_listens(self, client: int, ports: ClientPorts) -> None:
         """Where cores of other nodes find another client of an owner's cores: they wait for it."""
-        if isinstance(self._cores, SpreadCores):
+        if isinstance(self._cores, ExpertParallelCores):
             self._cores.listens(client, ports)
 
     @property
@@ -381,6 +381,6 @@ class CoreManager:
 
     def _tell_failed(self, failed: CoreFailed) -> None:
         """The last event, on every node."""
-        if isinstance(self._cores, SpreadCores):
+        if isinstance(self._cores, ExpertParallelCores):
             self._cores.give_reason(failed.message)
         self._on_event(failed)

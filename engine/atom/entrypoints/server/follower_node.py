@@ -24,7 +24,7 @@ from atom.utils.child_process import ChildProcess, Command
 
 logger = logging.getLogger(__name__)
 
-_MODULE = "atom.model_engine.executor.node_main"
+_MODULE = "atom.model_engine.executor.nodes.node_main"
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _JOIN_ONCE_VARIABLE = "ATOM_JOIN_ONCE"
 

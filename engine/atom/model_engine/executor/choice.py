@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from atom.config import Config
 from atom.model_engine.executor.base import Executor
-from atom.model_engine.executor.in_process import InProcessExecutor
+from atom.model_engine.executor.single import SingleDeviceExecutor
 from atom.model_engine.wire.first_loss import OnFailure
 from atom.model_engine.wire.peer_mesh import MeshOrder
 
@@ -15,11 +15,13 @@ def build_executor(
     """on_failure: see `start_group`; one device alone fails by exceptions. order: the way to other
     cores that share experts with this one. Raises `ModelError` or `ConfigError`."""
     if order is not None:
-        from atom.model_engine.executor.peers import start_peers
+        from atom.model_engine.executor.expert_parallel.executor import start_peers
 
         return start_peers(config, order, on_failure)
     if config.parallel.tensor_parallel_size == 1:
-        return InProcessExecutor(config)
-    from atom.model_engine.executor.group import start_group  # torch.distributed, for those who ask
+        return SingleDeviceExecutor(config)
+    from atom.model_engine.executor.tensor_parallel.executor import (
+        start_group,  # torch.distributed, for those who ask
+    )
 
     return start_group(config, on_failure)

@@ -2,7 +2,7 @@
 ends.
 
 Knows which devices a rank may see, and no sockets; CoreManager owns it, and a further node of cores
-that share experts (executor/cores_node.py).
+that share experts (nodes/cores_node.py).
 """
 
 from __future__ import annotations

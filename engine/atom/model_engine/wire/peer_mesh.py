@@ -3,7 +3,7 @@
 A word is two numbers. A rank that waits sleeps in a poll, and the end of a process is the end of
 its sockets, so the others hear of it from the operating system. Who starts a core makes its sockets
 and the core inherits them, without names: nothing is left of them, however the processes end. To a
-core of another node a socket is a TCP connection (node_bells.py), which does not refuse a word at
+core of another node it is a TCP connection (cross_node_wakeup.py), which does not refuse a word at
 once when the other end is gone: its end is what tells.
 """
 

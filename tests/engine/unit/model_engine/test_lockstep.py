@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from atom.model_engine.executor.lockstep import Agreement, Lockstep, LockstepError
+from atom.model_engine.executor.expert_parallel.lockstep import Agreement, Lockstep, LockstepError
 from atom.model_engine.wire.peer_mesh import Word
 
 BUCKETS = (1, 2, 4, 8, 16)

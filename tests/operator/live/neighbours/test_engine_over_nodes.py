@@ -146,7 +146,7 @@ def test_a_rank_that_dies_is_named_and_its_group_made_anew(
     group: LiveCluster, images: Images
 ) -> None:
     with made_anew(group, images):
-        kill(group, "chat-0-1", "atom.model_engine.executor.rank_main")
+        kill(group, "chat-0-1", "atom.model_engine.executor.tensor_parallel.rank_main")
         wait_named(group, "rank 1 of the tensor-parallel group on node 1 (")
 
 

@@ -7,7 +7,11 @@ import threading
 
 import pytest
 
-from atom.model_engine.executor.step_channel import StepMemory, StepReceiver, StepSender
+from atom.model_engine.executor.tensor_parallel.step_channel import (
+    StepMemory,
+    StepReceiver,
+    StepSender,
+)
 from tests.support.waiting import HANG_SECONDS
 
 FOLLOWERS = 2

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from atom.model_engine.batch import NewRow, PromptScore, ScheduledBatch, TokenMask
-from atom.model_engine.executor.step_codec import (
+from atom.model_engine.executor.tensor_parallel.step_codec import (
     RunStep,
     SampleStep,
     decode_step,

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
 
 from atom.config import NodePlace, ParallelConfig
-from atom.model_engine.wire.node_bells import far_bells
+from atom.model_engine.wire.cross_node_wakeup import far_bells
 from atom.model_engine.wire.node_link import Frame, NodeLink
 from atom.model_engine.wire.other_nodes import NodeAddress
 from atom.model_engine.wire.peer_mesh import Bells, PeerMesh, Word

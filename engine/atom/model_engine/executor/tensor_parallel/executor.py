@@ -1,4 +1,4 @@
-"""GroupExecutor: a model that several processes share, each with its part and its device.
+"""TensorParallelExecutor: a model that several processes share, each with its part and its device.
 
 Rank 0's runner is in the engine core's own process: what it collects crosses no process, and a step
 is sent to the others before it runs here, so that none of them is later than a wake-up. The others
@@ -18,10 +18,10 @@ from atom.collectives.torch_group import LOOPBACK, Place, TorchGroup, open_store
 from atom.config import Config
 from atom.errors import ConfigError
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
-from atom.model_engine.executor.in_process import InProcessExecutor
-from atom.model_engine.executor.rank_processes import Meeting, RankProcesses
-from atom.model_engine.executor.step_channel import StepSender
-from atom.model_engine.executor.step_codec import encode_batch, encode_sample
+from atom.model_engine.executor.single import SingleDeviceExecutor
+from atom.model_engine.executor.tensor_parallel.rank_processes import Meeting, RankProcesses
+from atom.model_engine.executor.tensor_parallel.step_channel import StepSender
+from atom.model_engine.executor.tensor_parallel.step_codec import encode_batch, encode_sample
 from atom.model_engine.model_runner import ModelRunner, Progress, rank_device
 from atom.model_engine.wire.engine_protocol import EngineReport
 from atom.model_engine.wire.first_loss import FirstLoss, OnFailure
@@ -35,7 +35,7 @@ _NEWS_SECONDS = 1.0  # for the end of a process to be known behind the error tha
 _END_SECONDS = 5.0
 
 
-class GroupExecutor:
+class TensorParallelExecutor:
     """The leader's end of a group that has met."""
 
     def __init__(
@@ -52,7 +52,7 @@ class GroupExecutor:
         self._ranks = ranks
         self._nodes = nodes
         self._ranks_here = config.parallel.ranks_here
-        self._own = InProcessExecutor(config, ModelRunner(config, group))
+        self._own = SingleDeviceExecutor(config, ModelRunner(config, group))
         self._outstanding = 0  # steps that were submitted and not collected
 
     @property
@@ -129,7 +129,7 @@ class GroupExecutor:
         self._channel.send(message)
 
 
-def start_group(config: Config, on_failure: OnFailure) -> GroupExecutor:
+def start_group(config: Config, on_failure: OnFailure) -> TensorParallelExecutor:
     """Start the other ranks and meet them. on_failure: told, from any thread, why the group cannot
     go on; it must end this process."""
     parallel = config.parallel
@@ -150,7 +150,7 @@ def start_group(config: Config, on_failure: OnFailure) -> GroupExecutor:
     where = Place(0, size, device, channel.memory.counter(0), place.count, alone)
     with _together(loss):
         group = TorchGroup(where, store)
-    return GroupExecutor(config, group, channel, ranks, nodes)
+    return TensorParallelExecutor(config, group, channel, ranks, nodes)
 
 
 @contextmanager

@@ -10,9 +10,9 @@ import contextlib
 import numpy as np
 
 from atom.config import Config
-from atom.model_engine.executor.further_node import END_SECONDS, FurtherNode
-from atom.model_engine.executor.rank_processes import Meeting, RankProcesses
-from atom.model_engine.executor.step_channel import StepSender
+from atom.model_engine.executor.nodes.further_node import END_SECONDS, FurtherNode
+from atom.model_engine.executor.tensor_parallel.rank_processes import Meeting, RankProcesses
+from atom.model_engine.executor.tensor_parallel.step_channel import StepSender
 from atom.model_engine.wire.node_link import Frame, NodeLink
 
 

@@ -1,4 +1,4 @@
-"""A further node's process: `python -m atom.model_engine.executor.node_main LEVEL`.
+"""A further node's process: `python -m atom.model_engine.executor.nodes.node_main LEVEL`.
 
 Started by follower_node.py only, with the configuration as a JSON line on standard input, which
 then stays open as a lifeline. It finds the first node and runs the ranks of this one as that says:
@@ -21,9 +21,9 @@ import msgspec
 
 import atom
 from atom.config import Config, NodePlace
-from atom.model_engine.executor.cores_node import CoresNode
-from atom.model_engine.executor.rank_processes import Meeting
-from atom.model_engine.executor.ranks_node import RanksNode
+from atom.model_engine.executor.nodes.cores_node import CoresNode
+from atom.model_engine.executor.nodes.ranks_node import RanksNode
+from atom.model_engine.executor.tensor_parallel.rank_processes import Meeting
 from atom.model_engine.wire.first_loss import LastWords
 from atom.model_engine.wire.node_link import Frame, NodeLink
 from atom.model_engine.wire.other_nodes import CoresWork, NodeHello, NodeOrder

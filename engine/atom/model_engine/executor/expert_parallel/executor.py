@@ -1,4 +1,4 @@
-"""PeerExecutor: an engine core's runner whose experts are shared with those of other cores.
+"""ExpertParallelExecutor: a core's runner whose experts are shared with those of other cores.
 
 Each core has its own scheduler, sequences and cache (data parallelism), and the layers' experts
 are divided: so all run the same steps, though not the same rows. What a step needs to be common is
@@ -22,8 +22,8 @@ from atom.config import Config
 from atom.errors import AtomError
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
 from atom.model_engine.executor.base import GroupEndedError
-from atom.model_engine.executor.in_process import InProcessExecutor
-from atom.model_engine.executor.lockstep import Lockstep
+from atom.model_engine.executor.expert_parallel.lockstep import Lockstep
+from atom.model_engine.executor.single import SingleDeviceExecutor
 from atom.model_engine.model_runner import ModelRunner, Progress, rank_device
 from atom.model_engine.runner.eplb import ExpertLoadBalancer
 from atom.model_engine.runner.graphs.graph_parts import bucket_sizes
@@ -80,7 +80,7 @@ class PeerWatch:
         self.judge(peer)
 
 
-class PeerExecutor(InProcessExecutor):
+class ExpertParallelExecutor(SingleDeviceExecutor):
     def __init__(
         self, config: Config, runner: ModelRunner, group: TorchGroup, mesh: PeerMesh,
         watch: PeerWatch,
@@ -179,14 +179,14 @@ class PeerExecutor(InProcessExecutor):
             raise
 
 
-def start_peers(config: Config, order: MeshOrder, on_failure: OnFailure) -> PeerExecutor:
+def start_peers(config: Config, order: MeshOrder, on_failure: OnFailure) -> ExpertParallelExecutor:
     """Meet the other cores. on_failure: told, from any thread, why the group cannot go on; it must
     end this process."""
     mesh = PeerMesh({peer: socket.socket(fileno=fd) for peer, fd in order.bells.items()})
     watch = PeerWatch(mesh, on_failure)
     watch.start()
     group = meet(config, mesh)
-    return PeerExecutor(config, ModelRunner(config, links=group), group, mesh, watch)
+    return ExpertParallelExecutor(config, ModelRunner(config, links=group), group, mesh, watch)
 
 
 def meet(config: Config, mesh: PeerMesh) -> TorchGroup:

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 import msgspec
 
 from atom.config import Config
-from atom.model_engine.executor.further_node import END_SECONDS, FurtherNode
+from atom.model_engine.executor.nodes.further_node import END_SECONDS, FurtherNode
 from atom.model_engine.wire.core_processes import CoreProcesses
+from atom.model_engine.wire.cross_node_wakeup import far_bells
 from atom.model_engine.wire.first_loss import LastWords
-from atom.model_engine.wire.node_bells import far_bells
 from atom.model_engine.wire.node_link import Frame, NodeLink
 from atom.model_engine.wire.node_ports import far_endpoints
 from atom.model_engine.wire.other_nodes import ClientPorts, NodeAddress

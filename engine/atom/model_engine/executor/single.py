@@ -1,4 +1,4 @@
-"""InProcessExecutor: one model runner, in the engine core's own process.
+"""SingleDeviceExecutor: one model runner, in the engine core's own process.
 
 A step then costs no hop between processes. The runner's handles of submitted steps, which hold
 tensors of its device, stay here, each under its ticket.
@@ -17,7 +17,7 @@ from atom.model_engine.wire.engine_protocol import EngineReport
 from atom.model_ops.expert_parallel.eplb import ExpertLoad
 
 
-class InProcessExecutor:
+class SingleDeviceExecutor:
     def __init__(self, config: Config, runner: ModelRunner | None = None) -> None:
         """runner: one that shares its model with others; None for one that is alone."""
         self.runner = runner or ModelRunner(config)

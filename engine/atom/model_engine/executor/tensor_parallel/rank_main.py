@@ -1,4 +1,4 @@
-"""A follower's process: `python -m atom.model_engine.executor.rank_main LEVEL`.
+"""A follower's process: `python -m atom.model_engine.executor.tensor_parallel.rank_main LEVEL`.
 
 Started by RankProcesses only. Configuration and order come as two JSON lines on standard input,
 which then stays open as a lifeline. It loads its part of the model and runs every step that the
@@ -20,9 +20,9 @@ import msgspec
 
 from atom.config import Config
 from atom.errors import AtomError
-from atom.model_engine.executor.rank_processes import RankOrder
-from atom.model_engine.executor.step_channel import StepMemory, StepReceiver
-from atom.model_engine.executor.step_codec import SampleStep, decode_step
+from atom.model_engine.executor.tensor_parallel.rank_processes import RankOrder
+from atom.model_engine.executor.tensor_parallel.step_channel import StepMemory, StepReceiver
+from atom.model_engine.executor.tensor_parallel.step_codec import SampleStep, decode_step
 from atom.model_engine.wire.first_loss import LastWords
 from atom.utils.collector import collector_at_rest
 from atom.utils.exhausted import exhausted

@@ -1,8 +1,8 @@
-"""SpreadCores: the engine processes of ranks that share experts, on this node and on others.
+"""ExpertParallelCores: engine processes of ranks that share experts, on this node and others.
 
 The server's, as CoreProcesses are on one node: waits for the processes of the other nodes
-(OtherNodes), connects the cores with each other (node_bells.py), starts this node's, and says when
-anything of it ends. Belongs to CoreManager on the first node.
+(OtherNodes), connects the cores with each other (cross_node_wakeup.py), starts this node's, and says
+when anything of it ends. Belongs to CoreManager on the first node.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from atom.config import Config
 from atom.errors import ConfigError
 from atom.model_engine.wire.core_processes import CoreProcesses
 from atom.model_engine.wire.core_sockets import ClientEndpoints
+from atom.model_engine.wire.cross_node_wakeup import far_bells
 from atom.model_engine.wire.first_loss import FirstLoss, LastWords
-from atom.model_engine.wire.node_bells import far_bells
 from atom.model_engine.wire.other_nodes import ClientPorts, CoresWork, OtherNodes
 from atom.model_engine.wire.peer_mesh import Bells
 
 logger = logging.getLogger(__name__)
 
 
-class SpreadCores:
+class ExpertParallelCores:
     """`on_exit` comes once at most, from a thread of ours, unless `close` was called before; it
     must not block for long."""
 

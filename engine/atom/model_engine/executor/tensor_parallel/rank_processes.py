@@ -1,6 +1,6 @@
 """RankProcesses: the processes of this node's ranks that follow, as children of the caller's.
 
-Each is `python -m atom.model_engine.executor.rank_main`, and cannot outlive its parent
+Each is `python -m` of the module rank_main beside this one, and cannot outlive its parent
 (child_process and parent_watch). When one ends before it was told to, that is told by its name and
 with its reason, from a thread of ours: the core may be waiting for it on a device just then.
 """
@@ -17,13 +17,13 @@ from dataclasses import dataclass
 import msgspec
 
 from atom.config import Config
-from atom.model_engine.executor.step_channel import StepSender
+from atom.model_engine.executor.tensor_parallel.step_channel import StepSender
 from atom.model_engine.wire.first_loss import FirstLoss, LastWords
 from atom.utils.child_process import ChildProcess, Command
 
 logger = logging.getLogger(__name__)
 
-_MODULE = "atom.model_engine.executor.rank_main"
+_MODULE = "atom.model_engine.executor.tensor_parallel.rank_main"
 
 
 @dataclass(frozen=True, slots=True)
