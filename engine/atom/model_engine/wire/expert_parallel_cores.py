@@ -1,7 +1,7 @@
 """ExpertParallelCores: engine processes of ranks that share experts, on this node and others.
 
 The server's, as CoreProcesses are on one node: waits for the processes of the other nodes
-(OtherNodes), connects the cores with each other (cross_node_wakeup.py), starts this node's, and says
+(OtherNodes), connects the cores to each other (cross_node_wakeup.py), starts this node's, and says
 when anything of it ends. Belongs to CoreManager on the first node.
 """
 
