@@ -31,8 +31,9 @@ class BodyShare:
         """So much of the body has come. Raises `RequestError` (503) when there is no room for it;
         what was held before stays held."""
         wanted = size_bytes if size_bytes > SMALL_BODY_BYTES else 0
-        self._budget.change(wanted - self._held_bytes)
-        self._held_bytes = wanted
+        if wanted != self._held_bytes:
+            self._budget.change(wanted - self._held_bytes)
+            self._held_bytes = wanted
 
 
 class BodyBudget:

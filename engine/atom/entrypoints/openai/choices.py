@@ -233,13 +233,16 @@ class Answers:
 
     def usage(self) -> Usage:
         """Of all choices, once they are complete."""
-        counts = [reader.reasoning_tokens for reader in self.readers]
-        told = [count for count in counts if count is not None]
+        reasoning: int | None = None
+        if self.shown.parsing is not None:
+            counts = [reader.reasoning_tokens for reader in self.readers]
+            told = [count for count in counts if count is not None]
+            reasoning = sum(told) if told else None
         return usage_of(
             self.lasts,
             self.shown.n,
             prompt_only=self.shown.prompt_only,
-            reasoning_tokens=sum(told) if told else None,
+            reasoning_tokens=reasoning,
         )
 
     def usage_shown(self, usage: Usage | None) -> Usage | None:

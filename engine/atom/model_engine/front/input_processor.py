@@ -224,7 +224,8 @@ class InputProcessor:
         for param, token_ids in named.items():
             if token_ids:
                 self.vocabulary.check(list(token_ids), param)
-        self._check_something_allowed(params)
+        if params.min_tokens or any(named.values()):
+            self._check_something_allowed(params)
 
     def _check_something_allowed(self, params: SamplingParams) -> None:
         """What is allowed must not all be forbidden by something else, at any point: a word of

@@ -45,13 +45,12 @@ class RequestIntake:
         arrive_time = self._clock()
         prepared = self._inputs.prepare(params)
         # A prompt that is to be cut may be longer than the context.
-        whole = await self._text.tokenize(
-            prompts,
-            client_id,
-            add_special_tokens=add_special_tokens,
-            for_answer=params.truncate_prompt_tokens is None,
+        cut = params.truncate_prompt_tokens is not None
+        tokens = await self._text.tokenize(
+            prompts, client_id, add_special_tokens=add_special_tokens, for_answer=not cut
         )
-        tokens = [self._inputs.truncated(token_ids, prepared) for token_ids in whole]
+        if cut:
+            tokens = [self._inputs.truncated(token_ids, prepared) for token_ids in tokens]
         check_size(tokens, prepared)
         return [
             request
