@@ -37,9 +37,19 @@ def test_the_navigation_lists_every_page_once() -> None:
     assert sorted(listed) == sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md"))
 
 
-def test_the_site_builds_and_has_a_first_page(tmp_path: Path) -> None:
+def test_the_site_builds_with_a_front_page_that_asks_no_other_server(tmp_path: Path) -> None:
     make_site(tmp_path, DOCS)
-    assert "ATOM platform" in (tmp_path / "index.html").read_text(encoding="utf-8")
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert "Quick start" in page
+    assert re.findall(r'(?:src|<link[^>]+href)="(https?:[^"]*)', page) == []
+    assert (tmp_path / "search" / "search_index.json").exists()
+
+
+def test_guides_are_in_four_groups() -> None:
+    nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    groups = {name: set(pages(part)) for entry in nav for name, part in entry.items()}
+    with_guides = [name for name, part in groups.items() if any("guides/" in p for p in part)]
+    assert with_guides == ["Use", "Operate", "Integrate", "Extend"]
 
 
 @pytest.mark.parametrize(

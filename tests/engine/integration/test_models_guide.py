@@ -18,7 +18,7 @@ from tests.engine.integration.test_model_parity import NEW_TOKENS, oracle
 from tests.support.core_driver import CoreDriver
 from tests.support.tiny_model import make_tiny_checkpoint
 
-GUIDE = Path(__file__).parents[3] / "docs/guides/models.md"
+GUIDE = Path(__file__).parents[3] / "docs/guides/adding-a-model.md"
 NAME = "ExampleForCausalLM"
 
 

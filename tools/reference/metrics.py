@@ -1,0 +1,77 @@
+"""The page of metrics: what engine and operator give to a scrape when everything is on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import cast
+
+import msgspec
+from prometheus_client.core import Metric
+
+from atom.client_figures import ClientCounts
+from atom.entrypoints.openai.metrics import EngineCollector
+from atom.entrypoints.openai.metrics_exchange import ServerNumbers
+from atom.entrypoints.openai.state import ServerState
+from atom.metrics import RequestMetrics
+from atom.model_engine.front.engine_lifecycle import EngineState
+from atom.model_engine.wire.engine_protocol import RankStats, StatsBody
+from atom_operator.metrics import OperatorMetrics
+from tools.reference.markdown import code, codes, head, table
+
+_HEAD = """
+Prometheus metrics, by the names under which a scrape has them. A histogram has the series
+`_bucket`, `_sum` and `_count`. What to do about them is in the runbooks, and
+[monitoring](../guides/gateway-and-monitoring.md) says how a Prometheus finds them.
+"""
+_ENGINE = """
+`GET /metrics` of the HTTP port. Series of ranks exist with several data-parallel ranks,
+`spec_decode` with speculation, `expert` with `--enable-eplb`.
+"""
+_OPERATOR = "The operator's own port for metrics; only the replica that leads counts reconciles."
+
+
+def page() -> str:
+    return (
+        head("Metrics", _HEAD)
+        + f"\n## Engine\n{_ENGINE}\n{_table(_engine())}"
+        + f"\n## Operator\n{_OPERATOR}\n\n{_table(_operator())}"
+    )
+
+
+def _table(metrics: Iterable[Metric]) -> str:
+    return table(("metric", "type", "labels", "meaning"), map(_row, metrics))
+
+
+def _row(metric: Metric) -> tuple[str, str, str, str]:
+    suffix = {"counter": "_total", "info": "_info"}.get(metric.type, "")
+    labels = dict.fromkeys(name for sample in metric.samples for name in sample.labels)
+    kept = [name for name in labels if name not in ("le", "version")]
+    return code(metric.name + suffix), metric.type, codes(kept), metric.documentation
+
+
+def _engine() -> list[Metric]:
+    """Of a server with two ranks that share experts, speculation and clients."""
+    config = SimpleNamespace(model=SimpleNamespace(served_name="m"))
+    state = SimpleNamespace(
+        status=SimpleNamespace(state=EngineState.READY),
+        engine=SimpleNamespace(config=config, stats_told_at=0.0),
+    )
+    ranks = {rank: RankStats(rank=rank, number=1, stats=_stats()) for rank in range(2)}
+    numbers = ServerNumbers(RequestMetrics(), ranks, {"key-0": ClientCounts()})
+    return list(EngineCollector(cast(ServerState, state), numbers).collect())
+
+
+def _stats() -> StatsBody:
+    zeros = dict.fromkeys(StatsBody.__struct_fields__, 0)
+    totals = {"expert_tokens_mean": 1, "expert_tokens_most": 1, "accepted_at_totals": (0,)}
+    return msgspec.convert(zeros | totals, StatsBody)
+
+
+def _operator() -> list[Metric]:
+    metrics = OperatorMetrics()
+    metrics.request("get", "Pod")
+    metrics.review("allowed")
+    with metrics.reconcile():
+        pass
+    return list(metrics.registry.collect())
