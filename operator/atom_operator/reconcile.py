@@ -84,11 +84,11 @@ class Reconciler:
             self._wake_others(key, RouteFindings())
             return Outcome()  # garbage collection removes the children through their owner
         look = await self.optional.begin(key, optional_kinds(parent))
-        observed = await observe(self.port, key, parent["metadata"]["uid"], look.kinds)
-        known = measured_before(parent.get("status") or {})
-        failure = known_failure(parent.get("status") or {}, observed.deployment)
         # One time for all of the pass: what is told as late was late when it was decided upon.
         now = self.clock()
+        observed = await observe(self.port, key, parent["metadata"]["uid"], look.kinds, now)
+        known = measured_before(parent.get("status") or {})
+        failure = known_failure(parent.get("status") or {}, observed.deployment)
         observed = with_deadline(replace(observed, at=now), now, failure)
         engines = await ask_engines(self.engines, observed, known)
         self.turns.see(key, observed.deployment)

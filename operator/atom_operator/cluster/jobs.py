@@ -117,7 +117,7 @@ async def _with_volumes(port: ClusterPort, state: JobState, pod: Manifest) -> Jo
     if state.phase != "Running" or state.refused or has_ended(pod):
         return state
     before = pod_state(pod)
-    after = await with_volume_words(port, pod, before)
+    after = await with_volume_words(port, pod, before, None)
     if after == before:
         return state
     named = f"pod {after.name}: {after.problem or after.unschedulable_message}"

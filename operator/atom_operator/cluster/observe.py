@@ -9,6 +9,7 @@ import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from atom_operator import constants
@@ -57,11 +58,16 @@ _MOST_ASKED = 3
 
 
 async def observe(
-    port: ClusterPort, key: ObjectKey, uid: str, optional: Sequence[Kind] = ()
+    port: ClusterPort,
+    key: ObjectKey,
+    uid: str,
+    optional: Sequence[Kind] = (),
+    now: datetime | None = None,
 ) -> Observed:
     """Children that belong to the AtomDeployment with `uid`, and the pods behind them.
 
-    Of the `optional` kinds those that this cluster does not serve are named.
+    Of the `optional` kinds those that this cluster does not serve are named. Where `now` is given,
+    Events are asked what pods wait for.
     """
     labels = {constants.LABEL_DEPLOYMENT: key.name}
     children: dict[ChildKey, Manifest] = {}
@@ -81,7 +87,8 @@ async def observe(
     live = [pod for pod in pods if not has_ended(pod)]
     running = [pod for pod in live if not pod["metadata"].get("deletionTimestamp")]
     states = await with_quotas(port, key.namespace, running)
-    states = await _with_volumes(port, running, states)
+    if now is not None:
+        states = await _with_volumes(port, running, states, now)
     leaving = (pod for pod in live if pod["metadata"].get("deletionTimestamp"))
     observed = replace(
         describe(children, states),
@@ -107,13 +114,13 @@ async def with_quotas(
 
 
 async def _with_volumes(
-    port: ClusterPort, pods: Sequence[Manifest], states: Sequence[PodState]
+    port: ClusterPort, pods: Sequence[Manifest], states: Sequence[PodState], now: datetime
 ) -> tuple[PodState, ...]:
     """Of pods that wait for what only Events tell, the first few are asked about."""
     found = list(states)
     waiting = [number for number, state in enumerate(states) if not state.ready]
     for number in waiting[:_MOST_ASKED]:
-        found[number] = await with_volume_words(port, pods[number], found[number])
+        found[number] = await with_volume_words(port, pods[number], found[number], now)
     return tuple(found)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.domain import POD, VOLUME_CLAIM, Manifest, PodState
@@ -33,8 +33,11 @@ _BEGUN = ("Pulling", "Pulled", "Created", "Started")
 _LASTS = timedelta(seconds=30)
 
 
-async def with_volume_words(port: ClusterPort, pod: Manifest, state: PodState) -> PodState:
-    """The state of a pod, with what Events say of its wait where nothing else does."""
+async def with_volume_words(
+    port: ClusterPort, pod: Manifest, state: PodState, now: datetime | None
+) -> PodState:
+    """The state of a pod, with what Events say of its wait where nothing else does. A pod that got
+    its node a moment before `now` is not asked about."""
     if state.ready or state.problem is not None:
         return state
     if state.unschedulable_message is not None:
@@ -42,9 +45,12 @@ async def with_volume_words(port: ClusterPort, pod: Manifest, state: PodState) -
         if words is None:
             return state
         return replace(state, unschedulable_message=f"{state.unschedulable_message} {words}")
-    if not state.scheduled or has_begun(pod):
+    placed = placed_at(pod)
+    if placed is None or not state.scheduled or has_begun(pod):
         return state
-    return replace(state, problem=await _of_pod(port, pod))
+    if now is not None and now - placed < _LASTS:
+        return state
+    return replace(state, problem=await _of_pod(port, pod, placed))
 
 
 async def _of_claims(port: ClusterPort, pod: Manifest) -> str | None:
@@ -59,12 +65,11 @@ async def _of_claims(port: ClusterPort, pod: Manifest) -> str | None:
     return None
 
 
-async def _of_pod(port: ClusterPort, pod: Manifest) -> str | None:
+async def _of_pod(port: ClusterPort, pod: Manifest, placed: datetime) -> str | None:
     metadata: Mapping[str, str] = pod["metadata"]
     events = await port.list_events(metadata["namespace"], POD.kind, metadata["name"])
-    placed = placed_at(pod)
     newest = last_of(events, (*_NOT_ATTACHED, *_NOT_BEGUN))
-    if newest is None or placed is None or newest.at - placed < _LASTS:
+    if newest is None or newest.at - placed < _LASTS:
         return None
     if _is_past(newest, last_of(events, _BEGUN)):
         return None
