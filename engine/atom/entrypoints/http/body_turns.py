@@ -3,7 +3,7 @@
 A body is parsed, and its request checked and its prompt rendered, without a pause. Many that came
 together would be done in one turn of the loop, and a client that asks for little meanwhile would
 wait for all of them: 24 schemas of 40 KB held up another's request for 14 s on busy cores. Large
-bodies wait here for their turn, between two of which the loop serves all else; small ones do not.
+bodies wait here for their turn, and the loop serves all else between two; small ones do not wait.
 One per HTTP process; belongs to its event loop.
 """
 
@@ -15,6 +15,8 @@ from collections import OrderedDict, deque
 from atom.model_engine.request import group_of
 
 LARGE_BODY_BYTES = 4096
+# Turns of the loop between two: as many as a small request takes from its connection to the engine.
+TURNS_BETWEEN = 8
 
 
 class BodyTurns:
@@ -32,11 +34,15 @@ class BodyTurns:
         self._waiting.setdefault(group_of(client_id), deque()).append(turn)
         if not self._hands_out:
             self._hands_out = True
-            loop.call_soon(self._hand_out)
+            loop.call_soon(self._hand_out, 0)
         await turn
 
-    def _hand_out(self) -> None:
-        """Let the next body go on, in the loop's next turn, and come again in that turn."""
+    def _hand_out(self, turns_before: int) -> None:
+        """Let the next body go on after so many turns of the loop, and come again behind it."""
+        call_soon = asyncio.get_running_loop().call_soon
+        if turns_before:
+            call_soon(self._hand_out, turns_before - 1)
+            return
         while self._waiting:
             group, turns = self._waiting.popitem(last=False)
             turn = turns.popleft()
@@ -44,6 +50,6 @@ class BodyTurns:
                 self._waiting[group] = turns  # behind the others
             if not turn.done():  # else its client has left
                 turn.set_result(None)
-                asyncio.get_running_loop().call_soon(self._hand_out)
+                call_soon(self._hand_out, TURNS_BETWEEN)
                 return
         self._hands_out = False
