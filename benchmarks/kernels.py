@@ -21,7 +21,7 @@ import torch.nn.functional as F
 
 from atom.model_ops.backends import resolve_ops
 from atom.model_ops.backends.interface import LogitFilters, OpCase, Ops, SamplingTensors
-from atom.model_ops.backends.step_mail import empty_mail
+from atom.model_ops.backends.pinned_ring import empty_ring
 from atom.model_ops.backends.triton_ops.attention.benchmark_cases import (
     AttentionCase,
     attention_case,
@@ -283,9 +283,9 @@ def decode_state(ops: Ops) -> Iterator[Row]:
         top_p=torch.ones(slots + 1, device="cuda"),
         min_p=torch.zeros(slots + 1, device="cuda"),
     )
-    mail = empty_mail(state)
+    ring = empty_ring(state)
     received = torch.zeros(slots, dtype=torch.int64, device="cuda")
-    took = graph_microseconds([partial(ops.receive_step, mail, received, state)])
+    took = graph_microseconds([partial(ops.receive_step, ring, received, state)])
     yield Row("receive_step", f"{slots} slots", took, slots * 24)
     for rows in (1, 256):
         at = torch.arange(rows, device="cuda")
@@ -294,7 +294,7 @@ def decode_state(ops: Ops) -> Iterator[Row]:
         took = graph_microseconds([partial(ops.prepare_decode, at, state, 16)])
         yield Row("prepare_decode", f"{rows} rows", took, moved)
         # Counts its rows on and on: only the time is of interest here.
-        took = graph_microseconds([partial(ops.commit_tokens, at, tokens, state, mail)])
+        took = graph_microseconds([partial(ops.commit_tokens, at, tokens, state, ring)])
         yield Row("commit_tokens", f"{rows} rows", took, rows * 24)
 
 

@@ -46,11 +46,11 @@ def write_tokenizer(folder: Path, vocab_size: int) -> None:
     """Every id a different short text: detokenising costs what a real vocabulary costs, of whose
     tokens nearly all are whole characters."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    plain = [letter for letter in alphabet if letter.isascii()]
+    plain = [entry for entry in alphabet if entry.isascii()]
     words = itertools.chain(
         alphabet,
-        ("".join(letters) for letters in itertools.product(plain, repeat=2)),
-        ("".join(letters) for letters in itertools.product(plain, repeat=3)),
+        ("".join(entries) for entries in itertools.product(plain, repeat=2)),
+        ("".join(entries) for entries in itertools.product(plain, repeat=3)),
     )
     vocabulary = {word: index for index, word in enumerate(itertools.islice(words, vocab_size))}
     tokenizer = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=alphabet[0]))

@@ -10,7 +10,7 @@ penalty, which is sampled outside the graphs); random: tokens drawn at a high te
 prompts of random tokens. decode_ratio: while all requests run, without prompts and without those
 that end later than others; processor_ratio: of the process's processor time, which other load on
 the machine changes less. Answers of both engines are compared token by token. Last comes what the
-drafter takes for a step of the most rows: launched as the engine does, and on a GPU by itself,
+proposer takes for a step of the most rows: launched as the engine does, and on a GPU by itself,
 replayed as a graph. On a GPU e.g.
 
     python -m benchmarks.speculation --model Qwen/Qwen3-8B --rows 1 16 64 256 --output-tokens 256
@@ -214,9 +214,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         for row in compare(engines, work, text, args, cost):
             results.append(row)
             print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
-    drafter = measure_drafter(engines[1], max(args.rows), args.drafts)
-    print("  ".join(f"{key} {value}" for key, value in drafter.items()), flush=True)
-    told = {"device": engines[0].report.device, "results": results, "drafter": drafter}
+    proposer = measure_drafter(engines[1], max(args.rows), args.drafts)
+    print("  ".join(f"{key} {value}" for key, value in proposer.items()), flush=True)
+    told = {"device": engines[0].report.device, "results": results, "proposer": proposer}
     print(json.dumps(told))
     return 0
 

@@ -1,1 +1,1 @@
-"""What decides how much speculation is worth: texts with given answers, and a drafter's time."""
+"""What decides how much speculation is worth: texts with given answers, and a proposer's time."""

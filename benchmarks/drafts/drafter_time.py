@@ -1,4 +1,4 @@
-"""What a drafter takes for a step, and drafts that hold with a probability that is made up."""
+"""What a proposer takes for a step, and drafts that hold with a probability that is made up."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import msgspec
 import torch
 
 from atom.model_engine.model_runner import ModelRunner
-from atom.model_engine.runner.drafting.time_steps import time_steps
 from atom.model_engine.runner.graphs.graph_pool import GraphPool
+from atom.model_engine.runner.speculation.time_steps import time_steps
 from atom.model_ops.backends.noise import exponential_noise, row_keys
-from atom.model_ops.backends.step_mail import StepMail
+from atom.model_ops.backends.pinned_ring import PinnedRing
 from atom.model_ops.drafts import Drafts, DrawnRuns
 from atom.model_ops.slots import SlotTensors
-from atom.speculation.drafter import make_drafts
 from atom.speculation.measured_cost import MeasuredCost, Timed
+from atom.speculation.proposer import make_drafts
 from benchmarks.engines.offline_engine import OfflineEngine
 
 _CALLS = 50
@@ -34,7 +34,7 @@ def measure_drafter(engine: OfflineEngine, rows: int, drafts: int) -> dict[str, 
 
     @torch.inference_mode()
     def draft() -> None:
-        make_drafts(steps._drafter, slots, wanted, drafts)  # type: ignore[attr-defined]
+        make_drafts(steps._proposer, slots, wanted, drafts)  # type: ignore[attr-defined]
 
     found: dict[str, Any] = {"drafter_rows": rows, "drafter_launched_us": _launched_us(draft)}
     if slots.is_cuda:
@@ -49,7 +49,7 @@ def make_up_acceptance(engine: OfflineEngine, probability: float) -> None:
     accept = ops.accept_drafts
 
     def made_up(
-        drawn: DrawnRuns, drafts: Drafts, state: SlotTensors, mail: StepMail | None = None
+        drawn: DrawnRuns, drafts: Drafts, state: SlotTensors, ring: PinnedRing | None = None
     ) -> torch.Tensor:
         index = torch.arange(drafts.token_ids.shape[1], device=drawn.slots.device)
         at = (drawn.first.unsqueeze(1) + index).clamp_max(len(drawn.token_ids) - 1)
@@ -59,7 +59,7 @@ def make_up_acceptance(engine: OfflineEngine, probability: float) -> None:
         keys = row_keys(seeds.flatten(), places.flatten()).view(places.shape)
         holds = torch.exp(-exponential_noise(keys, index.expand_as(keys))) < probability
         told = torch.where(holds, drawn.token_ids[at], drawn.token_ids[at] ^ 1)
-        counts: torch.Tensor = accept(drawn, Drafts(told, drafts.counts), state, mail)
+        counts: torch.Tensor = accept(drawn, Drafts(told, drafts.counts), state, ring)
         return counts
 
     ops.accept_drafts = made_up
@@ -92,7 +92,7 @@ def drafted_step_cost(engine: OfflineEngine) -> MeasuredCost | None:
 def own_runner(engine: OfflineEngine) -> ModelRunner:
     """Of an engine whose one device runs in this process."""
     runner = getattr(engine.executor, "runner", None)
-    assert isinstance(runner, ModelRunner), "the drafter of one device in this process is measured"
+    assert isinstance(runner, ModelRunner), "the proposer of one device in this process is measured"
     return runner
 
 

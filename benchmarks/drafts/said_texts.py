@@ -22,7 +22,7 @@ from atom.model_ops.backends.interface import SamplingTensors
 from benchmarks.drafts.drafter_time import capture_anew
 
 _ROOT = Path(__file__).resolve().parents[2]
-_SOURCE = _ROOT / "engine" / "atom" / "model_engine" / "schedule" / "token_runs.py"
+_SOURCE = _ROOT / "engine" / "atom" / "model_engine" / "schedule" / "accepted_tokens.py"
 _PIECE = re.compile(r" ?[A-Za-z]+| ?\d{1,3}| ?[^\sA-Za-z\d]+|\s+")
 _ZONES = ("north", "east", "south", "west")
 

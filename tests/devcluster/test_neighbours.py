@@ -20,7 +20,7 @@ from devcluster.settings import REPOSITORY
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
-    """A neighbour's folder, with a certificate authority of four letters."""
+    """A neighbour's folder, with a certificate authority of four entries."""
     (tmp_path / "ca.crt").write_text("AUTH")
     return Place(tmp_path, tmp_path, {}, tmp_path, tmp_path / "kubeconfig")
 

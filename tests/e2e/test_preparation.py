@@ -60,11 +60,11 @@ def jobs(kube: Kube) -> dict[str, dict[str, Any]]:
 
 
 def test_the_model_is_looked_at_by_a_job_that_succeeds(prepared: Kube) -> None:
-    def looked_at() -> dict[str, Any] | None:
+    def logits_indices() -> dict[str, Any] | None:
         fits = condition(deployment(prepared), "CapacityFits")
         return dict(fits) if fits.get("status") == "True" else None
 
-    assert wait_until("a plan from the model's own config.json", looked_at, seconds=120)
+    assert wait_until("a plan from the model's own config.json", logits_indices, seconds=120)
     assert jobs(prepared)["atom-inspection"]["succeeded"] == 1
 
 

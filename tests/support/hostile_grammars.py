@@ -46,7 +46,7 @@ def _tag(pattern: str) -> str:
     return json.dumps({"type": "structural_tag", "format": structure})
 
 
-# By the sizes that are small, and what makes one of them. Each allows many letters after another,
+# By the sizes that are small, and what makes one of them. Each allows many entries after another,
 # so that a model can walk into it.
 FAMILIES: dict[str, Callable[[int], Kind]] = {
     "nullable pairs": lambda n: {

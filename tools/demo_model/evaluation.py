@@ -1,6 +1,6 @@
 """Greedy answers of the plain model, and how many of the listed questions they get right.
 
-The list is YAML: `question`, `expect` (phrases that a right answer contains, whatever their letter
+The list is YAML: `question`, `expect` (phrases that a right answer contains, whatever their entry
 case; a fact may stand in braces) and optionally `system`. Knows nothing of training. Called by
 `--check`, after training, and by tests.
 """

@@ -146,7 +146,7 @@ def rephrase(question: str, random: Random) -> str:
 
 
 def _mistype(text: str, random: Random) -> str:
-    """Drops, doubles or swaps one letter inside a long word: short ones may become other words."""
+    """Drops, doubles or swaps one entry inside a long word: short ones may become other words."""
     words = text.split(" ")
     long_words = [index for index, word in enumerate(words) if len(word) >= 5]
     if not long_words:
@@ -175,7 +175,7 @@ def _drop_little_word(text: str, random: Random) -> str:
 
 
 def as_typed(question: str, random: Random) -> str:
-    """Rewrite a question as a user types it: politeness, letter case, punctuation and a slip."""
+    """Rewrite a question as a user types it: politeness, entry case, punctuation and a slip."""
     text = rephrase(question, random) if random.random() < 0.4 else question
     if random.random() < 0.10:
         text = _drop_little_word(text, random)

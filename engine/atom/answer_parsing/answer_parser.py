@@ -61,7 +61,7 @@ class AnswerParser:
 
     @property
     def passes_on(self) -> bool:
-        """Whether all that comes is content, to the letter."""
+        """Whether all that comes is content, to the entry."""
         return self._calls is None and self._reasoning.is_over
 
     def feed(self, piece: str) -> list[Event]:

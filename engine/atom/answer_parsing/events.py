@@ -38,7 +38,7 @@ Event = CallEvent | Reasoning
 
 
 class CallParser(Protocol):
-    """Turns text into content and calls. What only looks like a call is content, to the letter;
+    """Turns text into content and calls. What only looks like a call is content, to the entry;
     blanks beside calls are dropped."""
 
     def feed(self, piece: str) -> list[CallEvent]:

@@ -3,7 +3,7 @@
 Models write line breaks and other control characters into texts as they are, escape what JSON does
 not, and forget closing brackets before a mark. Every client refuses that, so it is mended on the
 way: escapes become those of JSON, and what a mark cuts off is closed. What is right already stays
-to the letter. Whether the value is JSON otherwise is for the reader of the whole. Called by
+to the entry. Whether the value is JSON otherwise is for the reader of the whole. Called by
 `CallObject`.
 """
 

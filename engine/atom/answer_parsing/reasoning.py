@@ -56,7 +56,7 @@ class ReasoningSplitter:
 
     @property
     def is_over(self) -> bool:
-        """Whether all that comes is content, to the letter."""
+        """Whether all that comes is content, to the entry."""
         return self._within is _Within.CONTENT and not self._at_start
 
     @property

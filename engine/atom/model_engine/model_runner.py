@@ -22,14 +22,14 @@ from atom.collectives.group import ALONE, Group
 from atom.config import Config
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
 from atom.model_engine.runner import kv_cache
-from atom.model_engine.runner.drafting.drafting_steps import DraftingStepRunner
-from atom.model_engine.runner.drafting.time_steps import time_steps
 from atom.model_engine.runner.element_types import kv_dtype, kv_element, model_dtype, name_of
 from atom.model_engine.runner.eplb import ExpertLoadBalancer
 from atom.model_engine.runner.expert_parallel import expert_ranks, open_dispatch
 from atom.model_engine.runner.graphs.graph_pool import GraphPool
 from atom.model_engine.runner.graphs.graph_runner import DecodeGraphs
 from atom.model_engine.runner.predicted_memory import PredictedMemory, sharding_of
+from atom.model_engine.runner.speculation.speculative_step_runner import SpeculativeStepRunner
+from atom.model_engine.runner.speculation.time_steps import time_steps
 from atom.model_engine.runner.step_runner import StepRunner, SubmittedStep
 from atom.model_engine.runner.warm_up import (
     CacheShape,
@@ -192,7 +192,7 @@ class ModelRunner:
         """Begin to compile the kernels of every kind of step side by side, unless a start like this
         one has; what waits until they are. Weights are not read yet: they are zeros, too."""
         config, warmup = self._config, self._resolved.warmup_compile
-        # What a drafter follows, and what ranks exchange, is what kernels have computed.
+        # What a proposer follows, and what ranks exchange, is what kernels have computed.
         if not self._device.is_gpu or config.speculative is not None or self._exchange is not None:
             return None
         device, start = self._device.torch_device, describe_start(config)
@@ -304,7 +304,7 @@ class ModelRunner:
         parts = self._model, self._ops, self._config, self._device, len(self._layout.groups)
         if self._config.speculative is None:
             return StepRunner(*parts)
-        steps = DraftingStepRunner(*parts)
+        steps = SpeculativeStepRunner(*parts)
         if self._draft is not None:
             steps.draft_with(self._draft)
         return steps

@@ -10,8 +10,8 @@ prompts up to the token budget, in one ragged batch, so that no decode waits for
 
 A batch may be scheduled before the outputs of earlier ones are known (deferred output): a token
 that a submitted batch will sample counts as a token whose value comes with `update()`; of a row
-that may get several, the most (TokenRuns). A row that ended meanwhile is recognised and its late
-tokens are dropped.
+that may get several, the most (AcceptedTokens). A row that ended meanwhile is recognised and its
+late tokens are dropped.
 
 Invariants: a running sequence has a slot and blocks for all its known tokens but at most the one
 it is about to write (where layers see a window: for those that it sees, and for a chunk of a
@@ -31,6 +31,7 @@ from atom.config import SchedulerConfig
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, Slots
 from atom.model_engine.block_manager import BlockManager
 from atom.model_engine.request import FinishReason, Request
+from atom.model_engine.schedule.accepted_tokens import AcceptedTokens, SingleTokens
 from atom.model_engine.schedule.batch_builder import BatchBuilder, Chunk
 from atom.model_engine.schedule.fair_queue import FairQueue
 from atom.model_engine.schedule.prompt_delay import PromptDelay
@@ -38,7 +39,6 @@ from atom.model_engine.schedule.row_blocks import RowBlocks
 from atom.model_engine.schedule.row_table import RowTable
 from atom.model_engine.schedule.step_result import StepResult
 from atom.model_engine.schedule.stop_conditions import StopConditions
-from atom.model_engine.schedule.token_runs import SingleTokens, TokenRuns
 from atom.model_engine.sequence import Sequence, SequenceStatus
 from atom.model_engine.wire.engine_protocol import FinishedRow, StatsBody
 from atom.speculation.draft_lengths import DraftLengths, FixedDraftLengths
@@ -70,10 +70,10 @@ class Scheduler:
         drafts = config.num_speculative_tokens
         self._batches = BatchBuilder(self.rows)
         self._stops = StopConditions(self.rows, eos_token_ids)
-        self._tokens: SingleTokens | TokenRuns = SingleTokens(self.rows, self._stops)
+        self._tokens: SingleTokens | AcceptedTokens = SingleTokens(self.rows, self._stops)
         if drafts:
             lengths = draft_lengths or FixedDraftLengths(drafts)
-            self._tokens = TokenRuns(self.rows, self._stops, lengths)
+            self._tokens = AcceptedTokens(self.rows, self._stops, lengths)
         # `mixed` computes prompts beside decodes: there is nothing to gather them for.
         self._delay = PromptDelay(config.delay_factor if config.policy == "prefill_first" else 0.0)
         self._seeds = random.Random(seed)

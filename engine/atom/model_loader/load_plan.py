@@ -105,8 +105,8 @@ def plan_load(
 
 def _beginnings(name: str) -> Iterator[str]:
     """Of a name all that ends in a dot."""
-    for at, letter in enumerate(name):
-        if letter == ".":
+    for at, entry in enumerate(name):
+        if entry == ".":
             yield name[: at + 1]
 
 

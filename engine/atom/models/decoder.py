@@ -91,13 +91,13 @@ class DecoderLayer(nn.Module):
         attended = self.self_attn(h, positions)
         if tap is not None:
             tap.copy_(h.stream.residual)
-        stream, attended = self.looked_at(h.stream, attended)
+        stream, attended = self.logits_indices(h.stream, attended)
         stream = self.self_attn.o_proj.add(stream, attended)
         return self.mlp.add(self.post_attention_layernorm(stream))
 
-    def looked_at(self, stream: Stream, attended: torch.Tensor) -> tuple[Stream, torch.Tensor]:
+    def logits_indices(self, stream: Stream, attended: torch.Tensor) -> tuple[Stream, torch.Tensor]:
         """Of the last layer, the tokens whose hidden states are wanted."""
-        tokens = get_forward_context().looked_at if self.is_last else None
+        tokens = get_forward_context().logits_indices if self.is_last else None
         return (stream, attended) if tokens is None else (stream.of(tokens), attended[tokens])
 
 
@@ -119,7 +119,7 @@ class SandwichLayer(DecoderLayer):
         attended = self.self_attn(h, positions)
         if tap is not None:
             tap.copy_(h.stream.residual)
-        stream, attended = self.looked_at(h.stream, attended)
+        stream, attended = self.logits_indices(h.stream, attended)
         projected = self._group.reduce(self.self_attn.o_proj(attended))
         h = self.pre_feedforward_layernorm(stream.plus(self.post_attention_layernorm.of(projected)))
         projected = self._group.reduce(self.mlp(h))

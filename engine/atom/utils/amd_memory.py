@@ -49,7 +49,7 @@ def _told_by_tool(address: str) -> int | None:
 
 
 def parse_used_bytes(told: str) -> dict[str, int]:
-    """PCI address, in small letters → bytes. Warnings before the JSON are skipped, as is what is no
+    """PCI address, in small entries → bytes. Warnings before the JSON are skipped, as is what is no
     card, or has no figure (N/A)."""
     try:
         cards = json.loads(told[told.index("{") :])

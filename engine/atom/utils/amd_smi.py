@@ -22,7 +22,7 @@ class AmdSmiError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CardFacts:
-    """address: of PCI, such as 0000:c4:00.0 in small letters; partitions such as SPX and NPS1."""
+    """address: of PCI, such as 0000:c4:00.0 in small entries; partitions such as SPX and NPS1."""
 
     address: str
     name: str | None

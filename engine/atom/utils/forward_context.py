@@ -100,12 +100,12 @@ class AttentionMetaData:
 
 @dataclass(frozen=True, slots=True)
 class ForwardContext:
-    """attention: of the step that is running, one for each group of layers; looked_at [n] int64:
-    the tokens whose hidden states are wanted, at least one, so that the model returns these alone;
-    None for all."""
+    """attention: of the step that is running, one for each group of layers; logits_indices [n]
+    int64: the tokens whose hidden states are wanted, at least one, so that the model returns these
+    alone; None for all."""
 
     attention: tuple[AttentionMetaData, ...]
-    looked_at: torch.Tensor | None = None
+    logits_indices: torch.Tensor | None = None
 
 
 _current: ForwardContext | None = None

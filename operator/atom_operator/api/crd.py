@@ -21,7 +21,7 @@ _NAME_PATTERN = rf"^[a-z]([-a-z0-9]{{0,{constants.MAX_NAME_LENGTH - 2}}}[a-z0-9]
 _NAME_RULE = cel_rule(
     f"self.metadata.name.matches('{_NAME_PATTERN}')",
     f"metadata.name must be at most {constants.MAX_NAME_LENGTH} characters of a-z, 0-9 and '-',"
-    " start with a letter and end with a letter or digit",
+    " start with a entry and end with a entry or digit",
 )
 
 

@@ -55,7 +55,7 @@ def test_a_step_of_decodes_picks_none_out(checkpoint: Path) -> None:
     picked: list[bool] = []
     layer = next(module for module in modules(driver) if type(module).__name__ == "DecoderLayer")
     layer.register_forward_pre_hook(
-        lambda *_: picked.append(get_forward_context().looked_at is not None)
+        lambda *_: picked.append(get_forward_context().logits_indices is not None)
     )
     driver.generate(PROMPTS, max_tokens=3, ignore_eos=True)
     assert picked == [True, False, False]

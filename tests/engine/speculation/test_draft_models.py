@@ -20,8 +20,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from atom.config import EngineOptions, build_config
 from atom.errors import ConfigError
 from atom.sampling_params import SamplingParams
-from atom.speculation.drafter import ComputedTokens, Drafting
-from atom.speculation.model_drafter import ModelDrafter
+from atom.speculation.draft_model_proposer import DraftModelProposer
+from atom.speculation.proposer import ComputedTokens, Drafting
 from atom.speculative_config import SpeculativeConfig
 from benchmarks.engines.offline_engine import OfflineEngine
 from tests.support.draft_checkpoints import Tensors, add_mtp_layer, make_eagle3
@@ -46,26 +46,26 @@ def run(folder: Path, speculative: SpeculativeConfig, prompt: list[int]) -> tupl
         str(folder), speculative=speculative, max_model_len=128, max_num_seqs=2,
         num_kv_blocks=16, max_num_batched_tokens=16,
     )  # fmt: skip
-    seen, drafter = Seen(), engine.executor.runner._steps._drafter
-    assert isinstance(drafter, ModelDrafter)
-    follow = drafter.follow
+    seen, proposer = Seen(), engine.executor.runner._steps._proposer
+    assert isinstance(proposer, DraftModelProposer)
+    follow = proposer.follow
 
     def watched_follow(computed: ComputedTokens) -> None:
         follow(computed)
         for slot, newest in zip(computed.slots.tolist(), computed.newest.tolist(), strict=True):
-            seen.hidden[int(computed.positions[newest])] = drafter._hidden[slot].clone()
+            seen.hidden[int(computed.positions[newest])] = proposer._hidden[slot].clone()
 
     def watched(make: Callable[[Drafting], None]) -> Callable[[Drafting], None]:
         def draft(drafting: Drafting) -> None:
             make(drafting)
             made = drafting.drafts.token_ids[0, : int(drafting.ahead) + 1].tolist()
-            seen.drafts[int(drafter._state.num_computed[drafting.slots[0]])] = made
+            seen.drafts[int(proposer._state.num_computed[drafting.slots[0]])] = made
 
         return draft
 
-    drafter.follow = watched_follow  # type: ignore[method-assign]
-    drafter.begin = watched(drafter.begin)  # type: ignore[method-assign]
-    drafter.extend = watched(drafter.extend)  # type: ignore[method-assign]
+    proposer.follow = watched_follow  # type: ignore[method-assign]
+    proposer.begin = watched(proposer.begin)  # type: ignore[method-assign]
+    proposer.extend = watched(proposer.extend)  # type: ignore[method-assign]
     engine.add(prompt, SamplingParams(temperature=0.0, max_tokens=30, ignore_eos=True))
     tokens = list(prompt)
     while engine.has_work():

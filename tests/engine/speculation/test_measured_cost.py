@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from atom.model_engine.runner.drafting.time_steps import time_steps
+from atom.model_engine.runner.speculation.time_steps import time_steps
 from atom.model_engine.runner.warm_up import CacheShape
 from atom.speculation.draft_lengths import AdaptiveDraftLengths
 from atom.speculation.measured_cost import MeasuredCost, Timed

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 import torch
 
-from atom.model_ops.backends.torch_cpu import drafting as on_cpu
+from atom.model_ops.backends.torch_cpu import ngram_drafts as on_cpu
 from atom.model_ops.backends.torch_ref import drafting
 from atom.model_ops.drafts import Drafts, DrawnRuns, Lookup, no_drafts
 from atom.model_ops.slots import SlotTensors

@@ -125,7 +125,7 @@ def test_a_result_that_is_too_large_is_refused(make: Make) -> None:
 
 def test_grammars_that_wait_while_it_closes_start_no_other_server(make: Make) -> None:
     compiler = make()
-    waiting = [compiler.compile(GrammarSpec("regex", f"{letter}+"), "") for letter in "abcdef"]
+    waiting = [compiler.compile(GrammarSpec("regex", f"{entry}+"), "") for entry in "abcdef"]
     wait_until(lambda: bool(servers()), "it starts")
     compiler.close()
     wait_until(lambda: all(future.done() for future in waiting), "they have ended")

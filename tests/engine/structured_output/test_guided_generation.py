@@ -228,9 +228,9 @@ def test_limits_that_leave_no_token_end_the_request_with_an_error(
     drivers: Drivers, tokenizer: Tokenizer
 ) -> None:
     driver = drivers.of("at once")
-    (letter,) = tokenizer.encode("z", add_special_tokens=False)
+    (entry,) = tokenizer.encode("z", add_special_tokens=False)
     params = SamplingParams(
-        allowed_token_ids=(letter,), structured_outputs=StructuredOutputsParams(choice=["yes"])
+        allowed_token_ids=(entry,), structured_outputs=StructuredOutputsParams(choice=["yes"])
     )
     number = driver.add(prompt_of(tokenizer, PROMPTS[0]), params)
     end = ends_of(driver)[number]

@@ -138,9 +138,9 @@ def test_after_a_complete_text_only_an_end_token_is_allowed_and_it_ends(
     guided: GuidedSequences,
 ) -> None:
     rows = guided.rows(1, structured_outputs=StructuredOutputsParams(choice=["a"]))
-    (letter,) = guided.tokenizer.encode("a", add_special_tokens=False)
-    assert allowed(rows, 1) == [letter]
-    assert accept(rows, 1, letter) == []
+    (entry,) = guided.tokenizer.encode("a", add_special_tokens=False)
+    assert allowed(rows, 1) == [entry]
+    assert accept(rows, 1, entry) == []
     assert allowed(rows, 1) == [guided.end]
     assert accept(rows, 1, guided.end) == [GuidedEnd(1)]
 
@@ -148,16 +148,16 @@ def test_after_a_complete_text_only_an_end_token_is_allowed_and_it_ends(
 def test_min_tokens_keeps_ends_out_until_the_grammar_leaves_nothing_else(
     guided: GuidedSequences,
 ) -> None:
-    (letter,) = guided.tokenizer.encode("a", add_special_tokens=False)
+    (entry,) = guided.tokenizer.encode("a", add_special_tokens=False)
     asked = StructuredOutputsParams(regex="a{0,2}")
     rows = guided.rows(1, structured_outputs=asked, min_tokens=5)
-    assert allowed(rows, 1) == [letter]
-    accept(rows, 1, letter)
-    assert allowed(rows, 1) == [letter]
-    accept(rows, 1, letter)
+    assert allowed(rows, 1) == [entry]
+    accept(rows, 1, entry)
+    assert allowed(rows, 1) == [entry]
+    accept(rows, 1, entry)
     assert allowed(rows, 1) == [guided.end]
     free = guided.rows(1, structured_outputs=asked)
-    assert allowed(free, 1) == sorted([letter, guided.end])
+    assert allowed(free, 1) == sorted([entry, guided.end])
 
 
 def test_a_token_that_the_mask_forbids_ends_the_sequence_with_an_error(

@@ -16,7 +16,7 @@ from atom.structured_outputs.regex.automaton import Expression, Length, build_au
 from atom.structured_outputs.regex.search import matched, searched
 from tests.support.grammar_draws import GrammarDraws, NoEndError
 
-LETTERS = 'ab"\\\n\t1_ →😀-'  # none that the dialects class apart
+RING_ENTRIES = 'ab"\\\n\t1_ →😀-'  # none that the dialects class apart
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def expression(random: Random, depth: int = 0, *, anchors: bool = True) -> str:
 
     kind = random.randrange(10 if depth < 3 else 4)
     if kind < 3:
-        return re.escape(random.choice(LETTERS)) if random.random() < 0.7 else "[ab1]"
+        return re.escape(random.choice(RING_ENTRIES)) if random.random() < 0.7 else "[ab1]"
     if kind == 3:
         return random.choice(
             (".", r"\d", r"\w", r"\s", r"\D", r"\W", r"\S", '[^"]', r"[^\\\n]", "[a-c-]", r"\x22",
@@ -51,7 +51,7 @@ def expression(random: Random, depth: int = 0, *, anchors: bool = True) -> str:
 
 
 def text(random: Random) -> str:
-    return "".join(random.choice(LETTERS) for _ in range(random.randrange(6)))
+    return "".join(random.choice(RING_ENTRIES) for _ in range(random.randrange(6)))
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -69,8 +69,8 @@ def _usefulness(pod: Manifest) -> tuple[Any, ...]:
         bool(pod["spec"].get("nodeName")),
         ("Pending", "Unknown", "Running").index(phase or "Pending"),
         is_ready(pod),
-        [-ord(letter) for letter in serves.get("lastTransitionTime", "")],
-        [-ord(letter) for letter in pod["metadata"]["name"]],
+        [-ord(entry) for entry in serves.get("lastTransitionTime", "")],
+        [-ord(entry) for entry in pod["metadata"]["name"]],
     )
 
 

@@ -22,7 +22,7 @@ MOST_UNKNOWN = 16  # that are looked at, and told
 _LONGEST_NOTHING_BYTES = 64  # of a value that asks for nothing, however it is spelled
 _LONGEST_NAME = 64
 _LONGEST_PATH = 96
-_SHORTEST_LIKE = 4  # names of fewer letters are like too many others
+_SHORTEST_LIKE = 4  # names of fewer entries are like too many others
 _OBJECT, _LIST = b"{["
 _Place = tuple[str | int, ...]
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -138,7 +138,7 @@ def _top(path: str) -> str:
 
 
 def like(name: str, known: tuple[str, ...]) -> str | None:
-    """The known name of which this one is a misspelling: one letter more, less, other or at
+    """The known name of which this one is a misspelling: one entry more, less, other or at
     another's place, or written with other capitals or signs."""
     bare = _bare(name)
     if len(bare) < _SHORTEST_LIKE:
@@ -149,7 +149,7 @@ def like(name: str, known: tuple[str, ...]) -> str | None:
 
 @cache
 def _spellings(known: tuple[str, ...]) -> dict[str, str]:
-    """Each known name, whole and without each of its letters."""
+    """Each known name, whole and without each of its entries."""
     found: dict[str, str] = {}
     for name in known:
         if len(_bare(name)) >= _SHORTEST_LIKE:

@@ -14,7 +14,7 @@ from atom.model_engine.batch import Slots
 class StepArrays:
     """By token [T]: input_ids (0 of decodes), positions and each group's slot_mapping, int64. By
     row: slots, contexts [R] int32, starts [R + 1] int32. By row that samples: sample_slots,
-    sample_positions int64 of what it draws, looked_at int64, its last token."""
+    sample_positions int64 of what it draws, logits_indices int64, its last token."""
 
     input_ids: NDArray[np.int64]
     positions: NDArray[np.int64]
@@ -24,7 +24,7 @@ class StepArrays:
     starts: NDArray[np.int32]
     sample_slots: Slots
     sample_positions: NDArray[np.int64]
-    looked_at: NDArray[np.int64]
+    logits_indices: NDArray[np.int64]
 
     def named(self) -> dict[str, NDArray[np.generic]]:
         """Each by its name, those of a group with its number."""
@@ -38,5 +38,5 @@ class StepArrays:
             "starts": self.starts,
             "sample_slots": self.sample_slots,
             "sample_positions": self.sample_positions,
-            "looked_at": self.looked_at,
+            "logits_indices": self.logits_indices,
         }

@@ -15,17 +15,17 @@ from numpy.typing import NDArray
 
 from atom.config import Config
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, Slots, TokenMask
-from atom.model_engine.runner.graphs.followed_decodes import FollowedDecodes
+from atom.model_engine.runner.graphs.catch_up_decodes import CatchUpDecodes
 from atom.model_engine.runner.graphs.graph_parts import GraphParts, bucket_sizes
 from atom.model_engine.runner.graphs.graph_pool import GraphPool
 from atom.model_engine.runner.graphs.graph_runner import DecodeGraphs, ForwardOutput
+from atom.model_engine.runner.graphs.host_ring import HostRing
 from atom.model_engine.runner.graphs.prompt_buckets import (
     PromptBucket,
     host_bound_tokens,
     prompt_buckets,
 )
 from atom.model_engine.runner.graphs.prompt_graphs import PromptGraphs
-from atom.model_engine.runner.graphs.step_mailbox import StepMailbox
 from atom.model_engine.runner.host_tokens import (
     HostTokens,
     PendingLogprobs,
@@ -65,7 +65,7 @@ class SubmittedStep:
     was sampled; pending, logprobs: its tokens, once sampled, and what was asked about them; behind:
     the drafts that its draws stand behind, where rows may carry any; may_run: the scheduler counts
     more than one token of some row; reporting: which rows `logprobs` are of; computed: what the
-    step's tokens were made of, and drawn: all draws [n] int64, where a drafter follows."""
+    step's tokens were made of, and drawn: all draws [n] int64, where a proposer follows."""
 
     sample_slots: Slots
     request_ids: NDArray[np.int64]
@@ -230,7 +230,7 @@ class StepRunner:
         return step
 
     def _graph_parts(
-        self, pool: GraphPool, drafted_tokens: int, followed: FollowedDecodes | None = None
+        self, pool: GraphPool, drafted_tokens: int, followed: CatchUpDecodes | None = None
     ) -> GraphParts:
         state, model = self.slots.device, self._config.model
         slots = state.padding_slot
@@ -244,7 +244,7 @@ class StepRunner:
             query_starts=torch.arange(
                 max(slots, drafted_tokens) + 1, dtype=torch.int32, device=state.last_token.device
             ),
-            mailbox=StepMailbox(state, drafted_tokens),
+            host_ring=HostRing(state, drafted_tokens),
             pool=pool,
             followed=followed,
         )
@@ -257,10 +257,10 @@ class StepRunner:
     def _forward(self, batch: ScheduledBatch, step: SubmittedStep) -> None:
         self._inputs.append_blocks(batch)
         inputs = self._prepare(batch, step)
-        # Log-probabilities of a prompt look at all of its tokens, and so do some drafters.
+        # Log-probabilities of a prompt look at all of its tokens, and so do some proposers.
         all_wanted = self._wants_all_states or bool(batch.prompt_scores)
-        looked_at = None if all_wanted else inputs.looked_at
-        with set_forward_context(ForwardContext(inputs.attention, looked_at)):
+        logits_indices = None if all_wanted else inputs.logits_indices
+        with set_forward_context(ForwardContext(inputs.attention, logits_indices)):
             states = self._model(inputs.input_ids, inputs.positions)
         hidden = states.last
         # Behind the layers: the device is busy while the host does this.
@@ -268,8 +268,8 @@ class StepRunner:
         self._advance(batch, inputs, step)
         if batch.prompt_scores:
             step.prompt_logprobs = self._score_prompts(batch, hidden)
-        if all_wanted and inputs.looked_at is not None:
-            hidden = hidden[inputs.looked_at]
+        if all_wanted and inputs.logits_indices is not None:
+            hidden = hidden[inputs.logits_indices]
         self._keep_computed(batch, step, inputs, states)
         if not batch.samples.any():
             return
@@ -286,7 +286,7 @@ class StepRunner:
     def _keep_computed(
         self, batch: ScheduledBatch, step: SubmittedStep, inputs: StepInputs, states: HiddenStates
     ) -> None:
-        """Keep what a drafter follows by, where one does."""
+        """Keep what a proposer follows by, where one does."""
 
     def _prepare(self, batch: ScheduledBatch, step: SubmittedStep) -> StepInputs:
         return self._inputs.prepare(batch)

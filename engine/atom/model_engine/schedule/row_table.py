@@ -21,14 +21,13 @@ class RowTable:
     preemption also what was generated); num_tokens: tokens of prompt and answer, those included
     that a submitted step will sample, at their most where the step may give several;
     num_computed: tokens whose KV is (or is being) computed, at its most likewise; num_drafts: that
-    the row's next step carries behind its newest token (set by TokenRuns, 0 where nothing drafts);
-    last_position: of the row's last token, one before the length at which it ends; ignore_eos: the
-    model's end tokens do not end the row; request_ids: the sequence's id, NO_REQUEST in a free
-    slot. Kept by RowBlocks: room: tokens that the row's blocks can hold (in groups with a window,
-    once all that it entered with is computed); next_full: how many tokens have to be computed until
-    its next block is full.
-    token_ids: [num_slots, max_model_len] int32, valid up to num_tokens but for the tokens still to
-    be sampled.
+    the row's next step carries behind its newest token (set by AcceptedTokens, 0 where nothing
+    drafts); last_position: of the row's last token, one before the length at which it ends;
+    ignore_eos: the model's end tokens do not end the row; request_ids: the sequence's id,
+    NO_REQUEST in a free slot. Kept by RowBlocks: room: tokens that the row's blocks can hold (in
+    groups with a window, once all that it entered with is computed); next_full: how many tokens
+    have to be computed until its next block is full. token_ids: [num_slots, max_model_len] int32,
+    valid up to num_tokens but for the tokens still to be sampled.
     """
 
     def __init__(self, num_slots: int, max_model_len: int) -> None:

@@ -11,7 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from atom.model_engine.wire.engine_protocol import FinishedRow, RankStats, StreamBody, token_runs
+from atom.model_engine.wire.engine_protocol import (
+    FinishedRow,
+    RankStats,
+    StreamBody,
+    accepted_tokens,
+)
 from atom.model_engine.wire.logprob_rows import LogprobRows, LogprobsBody
 
 
@@ -30,7 +35,7 @@ class StepResult:
 
     def runs(self) -> Iterator[tuple[int, list[int]]]:
         """Each request that got tokens, and these."""
-        return token_runs(self.request_ids, self.token_ids, self.counts)
+        return accepted_tokens(self.request_ids, self.token_ids, self.counts)
 
     def message(self, rank_stats: RankStats | None) -> StreamBody:
         """Pack it for a client, with what the rank says of itself."""

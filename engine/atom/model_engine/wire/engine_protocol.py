@@ -255,7 +255,7 @@ class StreamBody(msgspec.Struct, frozen=True, omit_defaults=True):
         if not self.counts:  # nearly always, so without Python code for each
             return zip(self.requests(), token_ids.reshape(-1, 1).tolist(), strict=True)
         counts = np.frombuffer(self.counts, dtype="<i4")
-        return token_runs(np.frombuffer(self.request_ids, dtype="<i8"), token_ids, counts)
+        return accepted_tokens(np.frombuffer(self.request_ids, dtype="<i8"), token_ids, counts)
 
     def _num_counted(self, rows: int) -> int:
         if len(self.counts) != 4 * rows or (counts := np.frombuffer(self.counts, "<i4")).min() < 1:
@@ -263,7 +263,7 @@ class StreamBody(msgspec.Struct, frozen=True, omit_defaults=True):
         return int(counts.sum())
 
 
-def token_runs(
+def accepted_tokens(
     request_ids: NDArray[np.int64], token_ids: NDArray[np.int32], counts: NDArray[np.int32] | None
 ) -> Iterator[tuple[int, list[int]]]:
     """Each request, and the tokens that it got: `counts` of each, None for one each."""

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import torch
 
 from atom.collectives.group import Group
-from atom.model_ops.backends.step_mail import StepMail
+from atom.model_ops.backends.pinned_ring import PinnedRing
 from atom.model_ops.drafts import DraftLayout, Drafts, DrawnRuns, Lookup
 from atom.model_ops.routing import Routed, Routing
 from atom.model_ops.slots import DecodeInputs, SlotTensors
@@ -284,12 +284,12 @@ class Ops(Protocol):
 
     def receive_step(
         self,
-        mail: StepMail,
+        ring: PinnedRing,
         slots: torch.Tensor,
         state: SlotTensors,
         wanted: torch.Tensor | None = None,
     ) -> None:
-        """Take the next letter: its slots go to slots [S] int64, its appended blocks into the
+        """Take the next entry: its slots go to slots [S] int64, its appended blocks into the
         state's tables, and the turn goes on. Negative slots and the padding slot are padding. With
         `wanted` [S] int64, of how many drafts each row carries, too."""
 
@@ -304,10 +304,10 @@ class Ops(Protocol):
         slots: torch.Tensor,
         token_ids: torch.Tensor,
         state: SlotTensors,
-        mail: StepMail | None = None,
+        ring: PinnedRing | None = None,
     ) -> None:
         """After a decode step: token_ids [R] become their slots' last_token, num_computed grows by
-        one, and with `mail` they are the answer to the letter received last. Where slots keep their
+        one, and with `ring` they are the answer to the entry received last. Where slots keep their
         tokens, these are kept there. Padding rows change no real slot."""
 
     def draft_ngrams(
@@ -338,13 +338,13 @@ class Ops(Protocol):
         block."""
 
     def accept_drafts(
-        self, drawn: DrawnRuns, drafts: Drafts, state: SlotTensors, mail: StepMail | None = None
+        self, drawn: DrawnRuns, drafts: Drafts, state: SlotTensors, ring: PinnedRing | None = None
     ) -> torch.Tensor:
         """How many of the tokens drawn behind a slot's newest token and its drafts the row gets:
         counts [R] int64, one, and one more for every draft that is the token drawn in its place, up
         to the first that is not. Writes them behind the slots' tokens, the last becomes last_token,
-        and num_computed grows by the count. With `mail` all draws, the counts and how many drafts
-        each row had are the answer to the letter received last. Padding rows change no real slot,
+        and num_computed grows by the count. With `ring` all draws, the counts and how many drafts
+        each row had are the answer to the entry received last. Padding rows change no real slot,
         and any counts are said of them."""
 
 

@@ -52,7 +52,7 @@ class ExpertMap:
 def _padding(tokens: int) -> torch.Tensor | None:
     """[T, 1], which of a step's tokens belong to no row; None where that cannot be."""
     context = get_forward_context()
-    if context.looked_at is not None:
+    if context.logits_indices is not None:
         return None
     mapping = context.attention[0].slot_mapping
     return (mapping < 0).unsqueeze(1) if len(mapping) == tokens else None

@@ -100,8 +100,8 @@ def _where(holds: Callable[[str], bool]) -> CharacterSet:
 EVERY = of_ranges([(0, _LAST)])
 NOTHING = of_ranges([])
 DIGITS = of_text("0123456789")
-LETTERS = of_ranges([(65, 90), (97, 122)])
-WORD = DIGITS | LETTERS | of_text("_")
+RING_ENTRIES = of_ranges([(65, 90), (97, 122)])
+WORD = DIGITS | RING_ENTRIES | of_text("_")
 _BLANKS = "\t\n\v\f\r \u00a0\u1680\u2028\u2029\u202f\u205f\u3000"
 SPACE = of_text(_BLANKS) | of_ranges([(0x2000, 0x200A)])
 LINE_ENDS = of_text("\n\r\u2028\u2029")

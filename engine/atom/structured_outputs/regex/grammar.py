@@ -75,7 +75,7 @@ def counted_characters(allowed: CharacterSet, low: int, high: int, encoding: Enc
         return counted(characters(allowed, encoding), low, high)
     one = _in_regex(plain)
     if encoding is Encoding.JSON and high <= _MOST_ESCAPED and plain != allowed:
-        short = "".join(letter for of, letter in _SHORT.items() if ord(of) in allowed)
+        short = "".join(entry for of, entry in _SHORT.items() if ord(of) in allowed)
         one = f"({one}|\\\\{_in_regex(of_text(short))})" if short else one
     return f"Regex({quoted(f'{one}{{{low},{high}}}')})"
 
@@ -111,7 +111,7 @@ def characters(allowed: CharacterSet, encoding: Encoding) -> str:
     plain = allowed - _ESCAPED
     if plain:
         options.append(_class(plain))
-    short = "".join(letter for of, letter in _SHORT.items() if ord(of) in allowed)
+    short = "".join(entry for of, entry in _SHORT.items() if ord(of) in allowed)
     if short:
         options.append(f'"\\\\" {_class(of_text(short))}')
     for high in (0, 1):

@@ -196,11 +196,11 @@ class _Parser:
         elif character in _REFUSED_ESCAPES:
             raise self._not_kept(_REFUSED_ESCAPES[character])
         elif character == "c":
-            letter = self._text[self._at + 1 : self._at + 2]
-            if not (letter.isascii() and letter.isalpha()):
-                raise self._refusal("\\c needs a letter")
+            entry = self._text[self._at + 1 : self._at + 2]
+            if not (entry.isascii() and entry.isalpha()):
+                raise self._refusal("\\c needs a entry")
             self._at += 1
-            code = ord(letter) % 32
+            code = ord(entry) % 32
         elif character in ("x", "u"):
             return of_code(self._hexadecimal())
         elif code is None and character.isascii() and character.isalnum():

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from atom.model_ops.backends.interface import Backend
-from atom.model_ops.backends.step_mail import LETTERS, empty_mail
+from atom.model_ops.backends.pinned_ring import RING_ENTRIES, empty_ring
 from atom.model_ops.slots import SlotTensors
 from tests.engine.ops.inputs import slot_tensors
 
@@ -56,8 +56,8 @@ def test_a_step_of_slots(
     assert state.last_token[[4, 10]].tolist() == [100, 106]
 
 
-def letter(slots: list[int], appends: list[list[int]], groups: int) -> torch.Tensor:
-    """A letter of SLOTS entries a group; appends: slots, columns, block ids."""
+def entry(slots: list[int], appends: list[list[int]], groups: int) -> torch.Tensor:
+    """A entry of SLOTS entries a group; appends: slots, columns, block ids."""
     filled = torch.full((4, SLOTS * groups), SLOTS, dtype=torch.int32)
     filled[0, : len(slots)] = torch.tensor(slots)
     filled[1:, : len(appends[0])] = torch.tensor(appends)
@@ -69,38 +69,38 @@ def test_every_step_receives_the_letter_after_the_last_ones_and_answers_it(
     backend: Backend, reference: Backend, device: torch.device, groups: int
 ) -> None:
     state = slot_tensors(SLOTS, MAX_BLOCKS, device, groups)
-    mail = empty_mail(state)
+    ring = empty_ring(state)
     twin = copy_of(state)
     slots = torch.zeros(SLOTS, dtype=torch.int64, device=device)
-    for step in range(LETTERS + 2):
-        said = letter(
+    for step in range(RING_ENTRIES + 2):
+        said = entry(
             [step, SLOTS, 10], [[9, SLOTS, -1, 0], [3, 0, 1, step], [77, 1, 2, 500 + step]], groups
         )
-        mail.said[step % LETTERS] = said
-        backend.operations["receive_step"](mail, slots, state)
+        ring.said[step % RING_ENTRIES] = said
+        backend.operations["receive_step"](ring, slots, state)
         assert slots.tolist() == said[0, :SLOTS].tolist()
         twin.block_tables[9, 3], twin.block_tables[0, step] = 77, 500 + step
         assert torch.equal(state.block_tables[:SLOTS], twin.block_tables[:SLOTS])
 
         token_ids = torch.arange(3, device=device) + 1000 * step
-        backend.operations["commit_tokens"](slots[:3], token_ids, state, mail)
+        backend.operations["commit_tokens"](slots[:3], token_ids, state, ring)
         reference.operations["commit_tokens"](slots[:3], token_ids, twin)
         assert torch.equal(state.last_token[:SLOTS], twin.last_token[:SLOTS])
-        assert mail.answers[step % LETTERS, 0, :3].tolist() == token_ids.tolist()
-    assert mail.turn.tolist() == [LETTERS + 2, (LETTERS + 1) % LETTERS]
+        assert ring.answers[step % RING_ENTRIES, 0, :3].tolist() == token_ids.tolist()
+    assert ring.turn.tolist() == [RING_ENTRIES + 2, (RING_ENTRIES + 1) % RING_ENTRIES]
 
 
 def test_a_letter_says_how_many_drafts_each_row_carries(
     backend: Backend, device: torch.device
 ) -> None:
     state = slot_tensors(SLOTS, MAX_BLOCKS, device, 2)
-    mail = empty_mail(state, drafted_tokens=40)
+    ring = empty_ring(state, drafted_tokens=40)
     slots, wanted = torch.zeros((2, SLOTS), dtype=torch.int64, device=device)
-    for step in range(LETTERS + 1):
+    for step in range(RING_ENTRIES + 1):
         said = torch.zeros((5, 2 * SLOTS), dtype=torch.int32)
-        said[:4], said[4, :3] = letter([4, 0, 9], [[9], [30], [77 + step]], 2), step
-        mail.said[step % LETTERS] = said
-        backend.operations["receive_step"](mail, slots, state, wanted)
+        said[:4], said[4, :3] = entry([4, 0, 9], [[9], [30], [77 + step]], 2), step
+        ring.said[step % RING_ENTRIES] = said
+        backend.operations["receive_step"](ring, slots, state, wanted)
         assert slots.tolist() == [4, 0, 9] + [SLOTS] * (SLOTS - 3)
         assert wanted.tolist() == [step] * 3 + [0] * (SLOTS - 3)
         assert state.block_tables[9, 30] == 77 + step
@@ -109,14 +109,14 @@ def test_a_letter_says_how_many_drafts_each_row_carries(
 def test_a_letter_of_thousands_of_slots(backend: Backend, device: torch.device) -> None:
     count = 1100
     state = slot_tensors(count, 2, device)
-    mail = empty_mail(state)
+    ring = empty_ring(state)
     expected = torch.randperm(count)
-    mail.said[0, 0] = expected
-    mail.said[0, 1] = expected
-    mail.said[0, 2] = 1
-    mail.said[0, 3] = expected + 7
+    ring.said[0, 0] = expected
+    ring.said[0, 1] = expected
+    ring.said[0, 2] = 1
+    ring.said[0, 3] = expected + 7
     slots = torch.zeros(count, dtype=torch.int64, device=device)
-    backend.operations["receive_step"](mail, slots, state)
+    backend.operations["receive_step"](ring, slots, state)
     assert torch.equal(slots.cpu(), expected)
     assert torch.equal(state.block_tables[:count, 1].cpu(), torch.arange(count).int() + 7)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from atom.model_ops.backends.interface import Backend
-from atom.model_ops.backends.step_mail import LETTERS, empty_mail
+from atom.model_ops.backends.pinned_ring import RING_ENTRIES, empty_ring
 from atom.model_ops.drafts import DraftLayout, Drafts, DrawnRuns, Lookup, no_drafts
 from atom.model_ops.slots import SlotTensors
 from atom.utils.forward_context import DecodeRuns
@@ -128,11 +128,11 @@ def test_what_holds(
     drawn[:5] = drafts.token_ids[0]
     runs, found = DrawnRuns(slots, first, drawn), []
     for operations, slot_state in ((backend.operations, state), (reference.operations, twin)):
-        mail = empty_mail(slot_state, drafted_tokens=80) if answered else None
-        if mail is not None:
-            mail.turn[1] = LETTERS - 1
-        found.append((operations["accept_drafts"](runs, drafts, slot_state, mail), mail))
-    (got, mail), (want, expected) = found
+        ring = empty_ring(slot_state, drafted_tokens=80) if answered else None
+        if ring is not None:
+            ring.turn[1] = RING_ENTRIES - 1
+        found.append((operations["accept_drafts"](runs, drafts, slot_state, ring), ring))
+    (got, ring), (want, expected) = found
     assert torch.equal(got[real], want[real])
     assert got[0] == 6
     assert state.tokens is not None
@@ -140,8 +140,8 @@ def test_what_holds(
     for name in ("tokens", "last_token", "num_computed"):
         mine, theirs = getattr(state, name), getattr(twin, name)
         assert torch.equal(mine[:SLOTS], theirs[:SLOTS]), name
-    if mail is not None and expected is not None:
-        said, asked = mail.answers[LETTERS - 1], expected.answers[LETTERS - 1]
+    if ring is not None and expected is not None:
+        said, asked = ring.answers[RING_ENTRIES - 1], expected.answers[RING_ENTRIES - 1]
         of_rows = torch.repeat_interleave(real, 1 + drafts.counts).cpu()
         assert said[0, : len(drawn)][of_rows].tolist() == asked[0, : len(drawn)][of_rows].tolist()
         on_host = real.cpu()

@@ -330,8 +330,8 @@ def test_drafts_widen_a_window_and_add_their_own_layers() -> None:
     sliders = (CacheGroup((0,), 100), CacheGroup((1,), 100))
     assert with_drafts == KvLayout((*sliders, CacheGroup((2,))), (one,), 3)
     assert with_drafts.blocks_of_sequence(1024, 16) == 64 + 2 * 8  # of 103 tokens
-    drafter = replace(LLAMA_70B, layers=(layer,) * 5)
-    other = kv_layout(facts, KvElement(2), 1, Speculation(3, drafter))
+    proposer = replace(LLAMA_70B, layers=(layer,) * 5)
+    other = kv_layout(facts, KvElement(2), 1, Speculation(3, proposer))
     assert [group.window for group in other.groups] == [100, 100, *[None] * 5]
 
 

@@ -1,7 +1,7 @@
 """GraphParts: what captured steps compute with, and how large they are.
 
 Sizes are buckets: of rows, and where rows carry drafts of tokens. Shared by DecodeGraphs and
-DraftedGraphs, whose steps take turns: they share the mailbox and the pool.
+VerifyGraphs, whose steps take turns: they share the host_ring and the pool.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import torch
 
-from atom.model_engine.runner.graphs.followed_decodes import FollowedDecodes
+from atom.model_engine.runner.graphs.catch_up_decodes import CatchUpDecodes
 from atom.model_engine.runner.graphs.graph_pool import GraphPool
-from atom.model_engine.runner.graphs.step_mailbox import StepMailbox
+from atom.model_engine.runner.graphs.host_ring import HostRing
 from atom.model_ops.backends.interface import LogitFilters, Ops, SamplingTensors
 from atom.model_ops.slots import SlotTensors
 from atom.models.decoder import CausalLM
@@ -52,9 +52,9 @@ class GraphParts:
     max_model_len: int
     row_sizes: list[int]
     query_starts: torch.Tensor
-    mailbox: StepMailbox
+    host_ring: HostRing
     pool: GraphPool
-    followed: FollowedDecodes | None = None
+    followed: CatchUpDecodes | None = None
 
 
 def filtered_draw(

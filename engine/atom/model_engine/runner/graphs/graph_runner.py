@@ -2,13 +2,13 @@
 
 Replaying the forward appends blocks, builds the inputs from the slots and runs the layers; the host
 only says which slots run and which blocks were appended. Replaying the sampling turns the hidden
-states into tokens, advances the slots and answers the host (StepMailbox); of the two, one knows
+states into tokens, advances the slots and answers the host (HostRing); of the two, one knows
 temperatures alone, the other top-k, top-p and min-p too. A batch whose rows ask for more than that,
 or whose sampling has to wait for something, keeps the forward's graph and samples eagerly. Sizes
 are buckets: a batch runs in the smallest that holds it, padded with rows that compute nothing of
 consequence. Large buckets have two variants: attention need not split the rows of a step in which
 none is much longer than the others. Where a layer drafts, following the step is a graph, too; steps
-whose rows carry drafts are DraftedGraphs', those with prompts PromptGraphs'. Captured at start,
+whose rows carry drafts are VerifyGraphs', those with prompts PromptGraphs'. Captured at start,
 largest first, sharing one memory pool. Identical tokens with graphs off is a test.
 """
 
@@ -21,10 +21,10 @@ from functools import partial
 import torch
 
 from atom.model_engine.batch import ScheduledBatch
-from atom.model_engine.runner.graphs.drafted_graphs import DraftedGraphs
 from atom.model_engine.runner.graphs.graph_parts import FILTERS, GraphParts, filtered_draw
 from atom.model_engine.runner.graphs.graph_pool import Graph, measured_bytes
 from atom.model_engine.runner.graphs.prompt_graphs import PromptGraphs
+from atom.model_engine.runner.graphs.verify_graphs import VerifyGraphs
 from atom.model_engine.runner.host_tokens import PendingTokens
 from atom.model_ops.attention.step_plan import plan_captured_step
 from atom.model_ops.backends.interface import SamplingTensors
@@ -75,7 +75,7 @@ class DecodeGraphs:
     def __init__(
         self,
         parts: GraphParts,
-        drafted: DraftedGraphs | None = None,
+        drafted: VerifyGraphs | None = None,
         prompts: PromptGraphs | None = None,
     ) -> None:
         self._parts = parts
@@ -88,7 +88,7 @@ class DecodeGraphs:
         self._served: dict[int, Graph] = {}
         # Of the rows of the step that runs, as it received them.
         self._slots = torch.full_like(self._state.last_token[:num_slots], num_slots)
-        self._mailbox = parts.mailbox
+        self._host_ring = parts.host_ring
 
     def measure_bytes(self) -> int:
         """What all graphs will take of the device's memory, from the first few. These graphs are
@@ -114,7 +114,7 @@ class DecodeGraphs:
             self._served[size] = capture()
         if self.drafted is not None:
             self.drafted.capture(progress)
-        self._mailbox.restart()
+        self._host_ring.restart()
 
     def compile_ahead(self) -> None:
         """Run once what graphs will be captured of, a bucket of each power of two."""
@@ -128,7 +128,7 @@ class DecodeGraphs:
         """Run the layers of a batch of decodes, in a bucket no smaller than `least`."""
         rows = len(batch.slots)
         size = next(size for size in self._sizes if size >= max(rows, least))
-        self._mailbox.post(batch.slots, batch.block_appends)
+        self._host_ring.post(batch.slots, batch.block_appends)
         variant = GraphVariant(size, size >= _EVEN_FROM and are_even(batch.context_lens))
         graphs = self._graphs[variant]
         graphs.forward.replay()
@@ -145,7 +145,7 @@ class DecodeGraphs:
         their slots; their tokens, on their way to the host."""
         assert forward.variant is not None, "an eager forward has no graph to sample with"
         self._graphs[forward.variant].samples[filtered].replay()
-        return self._mailbox.answer(len(forward.slots))
+        return self._host_ring.answer(len(forward.slots))
 
     def follow(self, forward: ForwardOutput) -> None:
         """Let the layer that drafts compute the last forward's rows, which were sampled."""
@@ -203,7 +203,7 @@ class DecodeGraphs:
         """What a forward graph replays: from the slots to the hidden states."""
         size, parts = variant.size, self._parts
         self._model.agree(size)
-        self._ops.receive_step(self._mailbox.mail, self._slots, self._state)
+        self._ops.receive_step(self._host_ring.ring, self._slots, self._state)
         step = self._ops.prepare_decode(self._slots[:size], self._state, parts.block_size)
         starts = parts.query_starts[: size + 1]
         attention = plan_captured_step(step, starts, parts.max_model_len, even=variant.even)
@@ -220,4 +220,4 @@ class DecodeGraphs:
             token_ids = filtered_draw(self._parts, slots, hidden, sampling)
         else:
             token_ids = self._model.draw(hidden, sampling)
-        self._ops.commit_tokens(slots, token_ids, self._state, self._mailbox.mail)
+        self._ops.commit_tokens(slots, token_ids, self._state, self._host_ring.ring)

@@ -121,7 +121,7 @@ class PromptGraphs:
             inputs.starts, inputs.contexts, inputs.slot_mapping, tuple(tables.unbind(1))
         )
         attention = plan_captured_prompts(tensors, decodes, self._parts.max_model_len)
-        with set_forward_context(ForwardContext(attention, inputs.looked_at)):
+        with set_forward_context(ForwardContext(attention, inputs.logits_indices)):
             states = self._model(inputs.input_ids, inputs.positions)
         state.num_computed[inputs.slots] = inputs.contexts.long()
         slots = inputs.sample_slots

@@ -31,7 +31,7 @@ class StagedInputs:
     starts: torch.Tensor
     sample_slots: torch.Tensor
     sample_positions: torch.Tensor
-    looked_at: torch.Tensor
+    logits_indices: torch.Tensor
 
 
 class StepStage:
@@ -89,7 +89,7 @@ def padded(step: StepArrays, decodes: int, bucket: PromptBucket, padding_slot: i
         starts=starts,
         sample_slots=together(step.sample_slots, padding_slot),
         sample_positions=together(step.sample_positions, 0),
-        looked_at=together(step.looked_at + gap * (step.looked_at >= decodes), 0),
+        logits_indices=together(step.logits_indices + gap * (step.logits_indices >= decodes), 0),
     )
 
 
@@ -105,5 +105,5 @@ def _no_step(num_groups: int) -> StepArrays:
         starts=np.zeros(1, dtype=np.int32),
         sample_slots=none,
         sample_positions=none,
-        looked_at=none,
+        logits_indices=none,
     )

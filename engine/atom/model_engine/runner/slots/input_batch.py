@@ -25,16 +25,16 @@ from atom.utils.forward_context import AttentionMetaData
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
-    """input_ids, positions: [T] int64; attention: by group of layers; looked_at: [n] int64, the
-    last tokens of the rows that sample (of the first row when none does), None when they are all
-    the step's tokens; sample_slots: [R'] int64, their slots; sample_positions: [R'] int64, of the
-    tokens that they draw; slots: [R] int64 of all rows."""
+    """input_ids, positions: [T] int64; attention: by group of layers; logits_indices: [n] int64,
+    the last tokens of the rows that sample (of the first row when none does), None when they are
+    all the step's tokens; sample_slots: [R'] int64, their slots; sample_positions: [R'] int64, of
+    the tokens that they draw; slots: [R] int64 of all rows."""
 
     input_ids: torch.Tensor
     positions: torch.Tensor
     attention: tuple[AttentionMetaData, ...]
     slots: torch.Tensor
-    looked_at: torch.Tensor | None
+    logits_indices: torch.Tensor | None
     sample_slots: torch.Tensor
     sample_positions: torch.Tensor
 
@@ -107,17 +107,17 @@ class InputBatch:
             starts=starts,
             sample_slots=batch.slots[samples],
             sample_positions=context_lens[samples].astype(np.int64),
-            looked_at=starts[1:][samples].astype(np.int64) - 1,
+            logits_indices=starts[1:][samples].astype(np.int64) - 1,
         )
 
     def prepare(self, batch: ScheduledBatch) -> StepInputs:
         """The step's inputs, after `apply` and `append_blocks`."""
         step = self.arrays(batch)
         arrays = step.named()
-        if len(step.looked_at) == batch.total_tokens_num:
-            del arrays["looked_at"]  # all of them
-        elif len(step.looked_at) == 0:
-            arrays["looked_at"] = step.starts[1:2].astype(np.int64) - 1
+        if len(step.logits_indices) == batch.total_tokens_num:
+            del arrays["logits_indices"]  # all of them
+        elif len(step.logits_indices) == 0:
+            arrays["logits_indices"] = step.starts[1:2].astype(np.int64) - 1
         for group in range(self._groups):
             arrays[f"tables{group}"] = self._used_tables(batch.slots, step.contexts, group)
         sent = upload_together(arrays, self._device)
@@ -138,7 +138,7 @@ class InputBatch:
             input_ids=sent["input_ids"],
             positions=sent["positions"],
             attention=plan_step(rows, tensors),
-            looked_at=sent.get("looked_at"),
+            logits_indices=sent.get("logits_indices"),
             slots=sent["slots"],
             sample_slots=sent["sample_slots"],
             sample_positions=sent["sample_positions"],

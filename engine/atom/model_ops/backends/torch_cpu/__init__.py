@@ -12,9 +12,9 @@ from atom.model_ops.backends.interface import Backend
 from atom.model_ops.backends.torch_cpu import (
     attention,
     dense,
-    drafting,
     logit_filters,
     mla,
+    ngram_drafts,
     rope_store,
 )
 
@@ -35,7 +35,7 @@ def backend() -> Backend:
             "mla_rope_store": mla.mla_rope_store,
             "mla_attention": mla.mla_attention,
             "filter_logits": logit_filters.filter_logits,
-            "draft_ngrams": drafting.draft_ngrams,
+            "draft_ngrams": ngram_drafts.draft_ngrams,
         },
         reasons_against=attention.reasons_against,
         expands=True,

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import torch
 
-from atom.model_ops.backends.step_mail import LETTERS, StepMail
+from atom.model_ops.backends.pinned_ring import RING_ENTRIES, PinnedRing
 from atom.model_ops.drafts import keep_newest
 from atom.model_ops.slots import DecodeInputs, SlotTensors
 
 
 def receive_step(
-    mail: StepMail,
+    ring: PinnedRing,
     slots: torch.Tensor,
     state: SlotTensors,
     wanted: torch.Tensor | None = None,
 ) -> None:
-    turn = int(mail.turn[0])
-    letter = mail.said[turn % LETTERS].to(slots.device).long()
-    slots.copy_(letter[0, : len(slots)])
+    turn = int(ring.turn[0])
+    entry = ring.said[turn % RING_ENTRIES].to(slots.device).long()
+    slots.copy_(entry[0, : len(slots)])
     if wanted is not None:
-        wanted.copy_(letter[4, : len(slots)])
-    slot, column, block = letter[1:4, _real(letter[1], state)]
+        wanted.copy_(entry[4, : len(slots)])
+    slot, column, block = entry[1:4, _real(entry[1], state)]
     state.block_tables[slot, column] = block.to(torch.int32)
-    mail.turn[0] = turn + 1
-    mail.turn[1] = turn % LETTERS
+    ring.turn[0] = turn + 1
+    ring.turn[1] = turn % RING_ENTRIES
 
 
 def prepare_decode(slots: torch.Tensor, state: SlotTensors, block_size: int) -> DecodeInputs:
@@ -51,15 +51,15 @@ def commit_tokens(
     slots: torch.Tensor,
     token_ids: torch.Tensor,
     state: SlotTensors,
-    mail: StepMail | None = None,
+    ring: PinnedRing | None = None,
 ) -> None:
     real = _real(slots, state)
     state.last_token[slots[real]] = token_ids[real]
     state.num_computed[slots[real]] += 1
     if state.tokens is not None:
         keep_newest(slots[real], state)
-    if mail is not None:
-        mail.answers[int(mail.turn[1]), 0, : len(slots)] = token_ids.to(mail.answers.device)
+    if ring is not None:
+        ring.answers[int(ring.turn[1]), 0, : len(slots)] = token_ids.to(ring.answers.device)
 
 
 def _real(slots: torch.Tensor, state: SlotTensors) -> torch.Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from atom.model_ops.backends.step_mail import StepMail
+from atom.model_ops.backends.pinned_ring import PinnedRing
 from atom.model_ops.backends.torch_ref.decode_state import prepare_decode
 from atom.model_ops.drafts import DraftLayout, Drafts, DrawnRuns, Lookup
 from atom.model_ops.slots import DecodeInputs, SlotTensors
@@ -79,7 +79,7 @@ def prepare_drafted(
 
 
 def accept_drafts(
-    drawn: DrawnRuns, drafts: Drafts, state: SlotTensors, mail: StepMail | None = None
+    drawn: DrawnRuns, drafts: Drafts, state: SlotTensors, ring: PinnedRing | None = None
 ) -> torch.Tensor:
     assert state.tokens is not None, "slots keep their tokens where drafts are looked up"
     slots = drawn.slots
@@ -97,8 +97,8 @@ def accept_drafts(
     last = runs.gather(1, counts.unsqueeze(1) - 1).squeeze(1)
     state.last_token[slots[real]] = last[real]
     state.num_computed[slots[real]] += counts[real]
-    if mail is not None:
-        answer = mail.answers[int(mail.turn[1])]
+    if ring is not None:
+        answer = ring.answers[int(ring.turn[1])]
         for line, said in enumerate((drawn.token_ids, counts, drafts.counts)):
             answer[line, : len(said)] = said.to(answer.device)
     return counts

@@ -110,8 +110,8 @@ async def test_a_lagging_reader_gets_what_came_meanwhile_in_one_piece() -> None:
     running = asyncio.create_task(FrameWriter(source, reader.send).run())
     await asyncio.sleep(0)
     reader.room.clear()
-    for letter in (b"a", b"b", b"c"):
-        source.give(letter)
+    for entry in (b"a", b"b", b"c"):
+        source.give(entry)
     assert reader.bodies == []
     reader.room.set()
     await settled(lambda: len(reader.bodies) == 2)

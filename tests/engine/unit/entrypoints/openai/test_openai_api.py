@@ -290,9 +290,9 @@ async def test_text_comes_before_the_answer_is_complete(rig: AppRig) -> None:
     async with rig.client.stream("POST", "/v1/completions", json=body) as response:
         await eventually(lambda: bool(rig.core.added), "the request reached the engine")
         lines = (line async for line in response.aiter_lines() if line)
-        for letter in "abc":
+        for entry in "abc":
             rig.core.step()
-            assert f'"text":"{letter}"' in await anext(lines)
+            assert f'"text":"{entry}"' in await anext(lines)
 
 
 # ---- readers that leave -------------------------------------------------------------------------

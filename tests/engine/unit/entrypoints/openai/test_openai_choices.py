@@ -198,8 +198,8 @@ async def test_while_others_wait_a_reader_may_lag_for_less_time() -> None:
 
 async def test_a_reader_that_lags_by_too_much_has_its_request_aborted() -> None:
     rig = Lagging(ReaderLimits(tokens=3))
-    for letter in "abc":
-        rig.give(letter)
+    for entry in "abc":
+        rig.give(entry)
     assert rig.aborted == []
     rig.give("d")
     assert rig.aborted == [1]
@@ -207,10 +207,10 @@ async def test_a_reader_that_lags_by_too_much_has_its_request_aborted() -> None:
 
 async def test_what_is_taken_at_once_counts_as_read() -> None:
     rig = Lagging(ReaderLimits(tokens=1))
-    for letter in "abc":
-        rig.give(letter)
+    for entry in "abc":
+        rig.give(entry)
         ((_, taken),) = rig.group.take()
-        assert taken.text == letter
+        assert taken.text == entry
     assert (rig.group.take(), rig.aborted) == ([], [])
 
 

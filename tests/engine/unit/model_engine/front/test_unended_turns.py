@@ -32,8 +32,8 @@ TURN_ENDS = {
 
 
 def tokenizer_with(folder: Path, *added: str, special: bool = True) -> Tokenizer:
-    letters = {chr(code): code - 32 for code in range(32, 127)}
-    tokenizer = tokenizers.Tokenizer(models.BPE(letters, [], unk_token=" "))
+    entries = {chr(code): code - 32 for code in range(32, 127)}
+    tokenizer = tokenizers.Tokenizer(models.BPE(entries, [], unk_token=" "))
     tokens = [tokenizers.AddedToken(text, special=special, normalized=False) for text in added]
     tokenizer.add_tokens(tokens)
     tokenizer.save(str(folder / "tokenizer.json"))

@@ -1,7 +1,7 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """The two ends of a captured decode step: inputs out of the slots, and sampled tokens into them.
 
-The host's letter is read, and answered, in host memory: no copy waits between two steps. A step's
+The host's entry is read, and answered, in host memory: no copy waits between two steps. A step's
 rows name their slots; a row without one (negative, or the padding slot) is a graph's padding: it
 gets token 0 at position 0, context 0 and no cache slot, and changes no slot.
 """
@@ -12,13 +12,13 @@ import torch
 import triton
 import triton.language as tl
 
-from atom.model_ops.backends.step_mail import LETTERS, StepMail
+from atom.model_ops.backends.pinned_ring import RING_ENTRIES, PinnedRing
 from atom.model_ops.backends.triton_ops.launch import next_power_of_2
 from atom.model_ops.slots import DecodeInputs, SlotTensors
 
-# Entries of a block table that one program copies, and of a letter that are read at once.
+# Entries of a block table that one program copies, and of a entry that are read at once.
 _TABLE_CHUNK = 1024
-_LETTER_CHUNK = 512
+_ENTRY_CHUNK = 512
 # Rows whose tokens one program commits.
 _FEW_ROWS, _MANY_ROWS = 32, 256
 
@@ -26,23 +26,23 @@ _FEW_ROWS, _MANY_ROWS = 32, 256
 @triton.jit
 def _receive_kernel(
     said_ptr, turn_ptr, slots_ptr, tables_ptr, wanted_ptr, count, num_slots, padding_slot,
-    LETTERS: tl.constexpr, LINES: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
+    RING_ENTRIES: tl.constexpr, LINES: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
     DRAFTED: tl.constexpr,
 ):  # fmt: skip
     """One program of one warp: none of it may read the turn when some of it has moved it on."""
     turn = tl.load(turn_ptr)
-    place = turn % LETTERS
-    letter_ptr = said_ptr + place * LINES * count
+    place = turn % RING_ENTRIES
+    entry_ptr = said_ptr + place * LINES * count
     for first in range(0, count, BLOCK):
         at = first + tl.arange(0, BLOCK)
         inside = at < count
         # All at once: what the host's memory costs is the way there.
-        row_slot = tl.load(letter_ptr + at, mask=inside, other=-1)
-        slot = tl.load(letter_ptr + count + at, mask=inside, other=-1).to(tl.int64)
-        column = tl.load(letter_ptr + 2 * count + at, mask=inside, other=0)
-        block = tl.load(letter_ptr + 3 * count + at, mask=inside, other=0)
+        row_slot = tl.load(entry_ptr + at, mask=inside, other=-1)
+        slot = tl.load(entry_ptr + count + at, mask=inside, other=-1).to(tl.int64)
+        column = tl.load(entry_ptr + 2 * count + at, mask=inside, other=0)
+        block = tl.load(entry_ptr + 3 * count + at, mask=inside, other=0)
         if DRAFTED:
-            wanted = tl.load(letter_ptr + 4 * count + at, mask=inside, other=0)
+            wanted = tl.load(entry_ptr + 4 * count + at, mask=inside, other=0)
             tl.store(wanted_ptr + at, wanted.to(tl.int64), mask=at < num_slots)
         tl.store(slots_ptr + at, row_slot.to(tl.int64), mask=at < num_slots)
         real = (slot >= 0) & (slot != padding_slot)
@@ -97,7 +97,7 @@ def _commit_kernel(
     tokens_ptr, padding_slot, rows, num_answers, columns,
     BLOCK: tl.constexpr, ANSWERS: tl.constexpr, KEPT: tl.constexpr,
 ):  # fmt: skip
-    """num_answers: of a letter. KEPT: slots keep their tokens, in lines of `columns`."""
+    """num_answers: of a entry. KEPT: slots keep their tokens, in lines of `columns`."""
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     slot = tl.load(slots_ptr + row, mask=row < rows, other=-1).to(tl.int64)
     real = (slot >= 0) & (slot != padding_slot)
@@ -114,17 +114,17 @@ def _commit_kernel(
 
 
 def receive_step(
-    mail: StepMail,
+    ring: PinnedRing,
     slots: torch.Tensor,
     state: SlotTensors,
     wanted: torch.Tensor | None = None,
 ) -> None:
-    lines, count = mail.said.shape[1:]
+    lines, count = ring.said.shape[1:]
     _receive_kernel[(1,)](
-        mail.said, mail.turn, slots, state.block_tables, wanted, count, slots.shape[0],
-        state.padding_slot, LETTERS=LETTERS, LINES=lines, COLUMNS=state.block_tables.shape[1],
-        BLOCK=min(_LETTER_CHUNK, next_power_of_2(count)), DRAFTED=wanted is not None,
-        num_warps=1,
+        ring.said, ring.turn, slots, state.block_tables, wanted, count, slots.shape[0],
+        state.padding_slot, RING_ENTRIES=RING_ENTRIES, LINES=lines,
+        COLUMNS=state.block_tables.shape[1], BLOCK=min(_ENTRY_CHUNK, next_power_of_2(count)),
+        DRAFTED=wanted is not None, num_warps=1,
     )  # fmt: skip
 
 
@@ -187,16 +187,16 @@ def commit_tokens(
     slots: torch.Tensor,
     token_ids: torch.Tensor,
     state: SlotTensors,
-    mail: StepMail | None = None,
+    ring: PinnedRing | None = None,
 ) -> None:
     rows, kept = slots.shape[0], state.tokens
     # Two sizes of program, so that two kernels serve any number of rows.
     block = _FEW_ROWS if rows <= _FEW_ROWS else _MANY_ROWS
     _commit_kernel[(triton.cdiv(rows, block),)](
-        slots, token_ids, state.last_token, state.num_computed, mail and mail.turn,
-        mail and mail.answers, kept, state.padding_slot, rows,
-        mail.answers.shape[1] * mail.answers.shape[2] if mail else 0,
+        slots, token_ids, state.last_token, state.num_computed, ring and ring.turn,
+        ring and ring.answers, kept, state.padding_slot, rows,
+        ring.answers.shape[1] * ring.answers.shape[2] if ring else 0,
         0 if kept is None else kept.shape[1],
-        BLOCK=block, ANSWERS=mail is not None, KEPT=kept is not None,
+        BLOCK=block, ANSWERS=ring is not None, KEPT=kept is not None,
         num_warps=1 if block == _FEW_ROWS else 4,
     )  # fmt: skip

@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from atom.model_ops.backends.step_mail import StepMail
+from atom.model_ops.backends.pinned_ring import PinnedRing
 from atom.model_ops.backends.triton_ops.launch import next_power_of_2
 from atom.model_ops.backends.triton_ops.sampling.decode_state import prepare_rows
 from atom.model_ops.drafts import DraftLayout, Drafts, DrawnRuns, Lookup
@@ -107,7 +107,7 @@ def _accept_kernel(
     num_computed_ptr, counts_ptr, turn_ptr, answers_ptr, columns, padding_slot, num_drafts,
     num_answers, LANES: tl.constexpr, ANSWERS: tl.constexpr,
 ):  # fmt: skip
-    """num_answers: of a line, of which a letter has three."""
+    """num_answers: of a line, of which a entry has three."""
     row = tl.program_id(0)
     slot, real = _slot_of(slots_ptr, row, padding_slot)
     place = tl.arange(0, LANES)
@@ -119,10 +119,10 @@ def _accept_kernel(
     count = 1 + tl.min(tl.where(refused, place, LANES), axis=0)
     tl.store(counts_ptr + row, count.to(tl.int64))
     if ANSWERS:
-        letter = answers_ptr + tl.load(turn_ptr + 1) * num_answers * 3
-        tl.store(letter + at, drawn.to(tl.int32), mask=place < tl.where(real, 1 + drafted, 0))
-        tl.store(letter + num_answers + row, count.to(tl.int32))
-        tl.store(letter + 2 * num_answers + row, drafted.to(tl.int32))
+        entry = answers_ptr + tl.load(turn_ptr + 1) * num_answers * 3
+        tl.store(entry + at, drawn.to(tl.int32), mask=place < tl.where(real, 1 + drafted, 0))
+        tl.store(entry + num_answers + row, count.to(tl.int32))
+        tl.store(entry + 2 * num_answers + row, drafted.to(tl.int32))
     computed = tl.load(num_computed_ptr + slot, mask=real, other=0).to(tl.int64)
     got = place < tl.where(real, count, 0)
     kept = tokens_ptr + slot * columns + computed + 1 + place
@@ -162,15 +162,15 @@ def prepare_drafted(
 
 
 def accept_drafts(
-    drawn: DrawnRuns, drafts: Drafts, state: SlotTensors, mail: StepMail | None = None
+    drawn: DrawnRuns, drafts: Drafts, state: SlotTensors, ring: PinnedRing | None = None
 ) -> torch.Tensor:
     tokens, rows, num_drafts = _kept(state), drawn.slots.shape[0], drafts.token_ids.shape[1]
     counts = torch.empty(rows, dtype=torch.int64, device=drawn.slots.device)
     _accept_kernel[(rows,)](
         drawn.slots, drawn.first, drawn.token_ids, drafts.token_ids, drafts.counts, tokens,
-        state.last_token, state.num_computed, counts, mail and mail.turn, mail and mail.answers,
-        tokens.shape[1], state.padding_slot, num_drafts, mail.answers.shape[2] if mail else 0,
-        LANES=next_power_of_2(num_drafts + 1), ANSWERS=mail is not None, num_warps=1,
+        state.last_token, state.num_computed, counts, ring and ring.turn, ring and ring.answers,
+        tokens.shape[1], state.padding_slot, num_drafts, ring.answers.shape[2] if ring else 0,
+        LANES=next_power_of_2(num_drafts + 1), ANSWERS=ring is not None, num_warps=1,
     )  # fmt: skip
     return counts
 

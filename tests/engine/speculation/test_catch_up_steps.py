@@ -1,4 +1,4 @@
-"""What a drafter is told of a step that a graph replayed is what it is told of an eager one.
+"""What a proposer is told of a step that a graph replayed is what it is told of an eager one.
 
 There is no graph on the CPU; the inputs that are made again of the slots are compared with those
 that the step ran on, for every step that only decodes.
@@ -14,14 +14,14 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from atom.model_engine.runner.drafting.drafted_step import DraftedStep
-from atom.model_engine.runner.drafting.drafting_steps import DraftingStepRunner
-from atom.model_engine.runner.drafting.followed_steps import computed_eagerly
 from atom.model_engine.runner.graphs.graph_runner import ForwardOutput
+from atom.model_engine.runner.speculation.catch_up_steps import computed_eagerly
+from atom.model_engine.runner.speculation.speculative_step_runner import SpeculativeStepRunner
+from atom.model_engine.runner.speculation.verify_step import VerifyStep
 from atom.model_engine.runner.step_runner import SubmittedStep
 from atom.sampling_params import SamplingParams
 from atom.speculation.draft_lengths import FixedDraftLengths, Slots
-from atom.speculation.drafter import ComputedTokens
+from atom.speculation.proposer import ComputedTokens
 from atom.speculative_config import SpeculativeConfig
 from benchmarks.engines.offline_engine import OfflineEngine
 from tests.support.draft_checkpoints import add_mtp_layer
@@ -32,16 +32,18 @@ def test_slots_tell_what_the_inputs_were(tmp_path: Path, monkeypatch: pytest.Mon
     folder = make_tiny_checkpoint(tmp_path / "glm", "glm4_moe", seed=3)
     add_mtp_layer(folder)
     kinds: list[type[SubmittedStep]] = []
-    follow = DraftingStepRunner._follow
+    follow = SpeculativeStepRunner._follow
 
-    def both(self: DraftingStepRunner, step: SubmittedStep, forward: ForwardOutput | None) -> None:
+    def both(
+        self: SpeculativeStepRunner, step: SubmittedStep, forward: ForwardOutput | None
+    ) -> None:
         eager, drawn = step.computed, step.drawn
         assert eager is not None
         assert self._followed is not None
-        if forward is not None and eager.inputs.looked_at is None:  # every token is a decode's
+        if forward is not None and eager.inputs.logits_indices is None:  # every token is a decode's
             kinds.append(type(step))
             expected = computed_eagerly(step, eager)
-            if isinstance(step, DraftedStep):
+            if isinstance(step, VerifyStep):
                 assert drawn is not None
                 assert step.counts is not None
                 replayed = self._followed.computed_runs(
@@ -60,7 +62,7 @@ def test_slots_tell_what_the_inputs_were(tmp_path: Path, monkeypatch: pytest.Mon
         """None of all rows, then as many as the row's slot says."""
         return (next(steps) % 2 * slots % 3).astype(np.int32)
 
-    monkeypatch.setattr(DraftingStepRunner, "_follow", both)
+    monkeypatch.setattr(SpeculativeStepRunner, "_follow", both)
     monkeypatch.setattr(FixedDraftLengths, "choose", every_second)
     engine = OfflineEngine(
         str(folder), speculative=SpeculativeConfig(method="mtp", num_tokens=2, adaptive=False),
@@ -72,7 +74,7 @@ def test_slots_tell_what_the_inputs_were(tmp_path: Path, monkeypatch: pytest.Mon
         engine.add(engine.random_prompt(length, draw), params)
     engine.run()
     engine.close()
-    assert kinds.count(DraftedStep) > 5
+    assert kinds.count(VerifyStep) > 5
     assert kinds.count(SubmittedStep) > 5
 
 

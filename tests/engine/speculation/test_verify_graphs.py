@@ -36,16 +36,19 @@ MOST = 3
 
 def replaying(folder: Path, speculative: SpeculativeConfig) -> tuple[CoreDriver, PlayedPool]:
     """An engine whose decode steps replay played graphs. The reference computes no padding, so each
-    number of rows and tokens has a bucket, and is captured with as many in the letter."""
+    number of rows and tokens has a bucket, and is captured with as many in the entry."""
     driver = CoreDriver(str(folder), speculative=speculative, **OPTIONS)
     steps: Any = driver.executor.runner._steps  # type: ignore[attr-defined]
     pool = PlayedPool(lambda: steps.slots.device.num_computed.fill_(9))
     every = "atom.model_engine.runner"
     with torch.inference_mode(), pytest.MonkeyPatch.context() as patch:
-        for sizes in ("step_runner.bucket_sizes", "drafting.drafting_steps.token_sizes"):
+        for sizes in (
+            "step_runner.bucket_sizes",
+            "speculation.speculative_step_runner.token_sizes",
+        ):
             patch.setattr(f"{every}.{sizes}", lambda most: list(range(1, most + 1)))
         steps.graphs = steps.build_graphs(pool)
-        said = steps.graphs._mailbox.mail.said
+        said = steps.graphs._host_ring.ring.said
         said[:, 0], said[:, 4] = torch.arange(said.shape[2]), MOST
         steps.graphs.capture(lambda share: None)
     return driver, pool
@@ -75,9 +78,9 @@ def test_answers_by_look_up_are_those_of_eager_steps(tmp_path: Path, name: str) 
     folder = make_tiny_checkpoint(tmp_path, "qwen3", seed=5)
     asked = SpeculativeConfig(num_tokens=MOST, fewest_matched=1, most_matched=3)
     replays = check(folder, asked, SETTINGS[name]).replays
-    # A step is its letter and drafts, the layers, and the draws, which some rows have eagerly.
-    assert replays["DraftedGraphs._begin"] == replays["DraftedGraphs._forward"] > 20
-    assert 5 < replays["DraftedGraphs._sample"] < replays["DraftedGraphs._forward"]
+    # A step is its entry and drafts, the layers, and the draws, which some rows have eagerly.
+    assert replays["VerifyGraphs._begin"] == replays["VerifyGraphs._forward"] > 20
+    assert 5 < replays["VerifyGraphs._sample"] < replays["VerifyGraphs._forward"]
     if name == "at-times":
         assert 0 < replays["DecodeGraphs._sample"] < replays["DecodeGraphs._forward"]
 
@@ -96,10 +99,10 @@ def test_answers_by_layers_are_those_of_eager_steps(tmp_path: Path, method: str,
         method=method, num_tokens=MOST, draft_model=None if draft is None else str(draft)
     )
     replays = check(folder, asked, SETTINGS[name]).replays
-    steps = replays["DraftedGraphs._forward"]
-    assert replays["DraftedGraphs._begin"] == replays["DraftedGraphs._follow"] == steps > 20
-    assert 0 < replays["ModelDrafter.extend"] <= (MOST - 1) * steps
-    assert replays["FollowedDecodes.of_decodes"] == replays["DecodeGraphs._forward"] > 0
+    steps = replays["VerifyGraphs._forward"]
+    assert replays["VerifyGraphs._begin"] == replays["VerifyGraphs._follow"] == steps > 20
+    assert 0 < replays["DraftModelProposer.extend"] <= (MOST - 1) * steps
+    assert replays["CatchUpDecodes.of_decodes"] == replays["DecodeGraphs._forward"] > 0
 
 
 def test_what_is_captured_is_padding_until_a_letter_comes(tmp_path: Path) -> None:

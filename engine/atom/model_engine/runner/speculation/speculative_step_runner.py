@@ -1,10 +1,10 @@
-"""DraftingStepRunner: a StepRunner whose decodes carry drafts, and get every one that holds.
+"""SpeculativeStepRunner: a StepRunner whose decodes carry drafts, and get every one that holds.
 
 Drafts are made before the layers and verified behind them: each of a row's 1 + d tokens is drawn as
 it would be alone, with its own noise and every control, and the row gets what it drew up to the
 first that was not the draft. So the tokens are those of a step each. Until the host knows how many
 a row got, where the row stands is the device's word; the host's is the most. Graphs know where rows
-stand, so that a step of decodes is replayed (DraftedGraphs); one with prompts runs eagerly.
+stand, so that a step of decodes is replayed (VerifyGraphs); one with prompts runs eagerly.
 """
 
 from __future__ import annotations
@@ -17,11 +17,7 @@ from numpy.typing import NDArray
 
 from atom.config import Config
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
-from atom.model_engine.runner.drafted_rows import DraftedRows, drafted_rows
-from atom.model_engine.runner.drafting.drafted_step import DraftedStep
-from atom.model_engine.runner.drafting.followed_steps import computed_eagerly
-from atom.model_engine.runner.graphs.drafted_graphs import DraftedGraphs
-from atom.model_engine.runner.graphs.followed_decodes import FollowedDecodes
+from atom.model_engine.runner.graphs.catch_up_decodes import CatchUpDecodes
 from atom.model_engine.runner.graphs.graph_parts import (
     MOST_DRAFTED_TOKENS,
     bucket_sizes,
@@ -29,23 +25,28 @@ from atom.model_engine.runner.graphs.graph_parts import (
 )
 from atom.model_engine.runner.graphs.graph_pool import GraphPool
 from atom.model_engine.runner.graphs.graph_runner import DecodeGraphs, ForwardOutput
+from atom.model_engine.runner.graphs.verify_graphs import VerifyGraphs
 from atom.model_engine.runner.host_tokens import PendingRuns, PendingTokens
 from atom.model_engine.runner.slots.input_batch import StepInputs
 from atom.model_engine.runner.slots.sampling_state import SamplingNeeds
+from atom.model_engine.runner.speculation.catch_up_steps import computed_eagerly
+from atom.model_engine.runner.speculation.verify_step import VerifyStep
 from atom.model_engine.runner.step_runner import EagerTokens, StepRunner, SubmittedStep
+from atom.model_engine.runner.verify_rows import VerifyRows, verify_rows
 from atom.model_ops.backends.interface import Ops
 from atom.model_ops.drafts import DraftLayout, Drafts, DrawnRuns, keep_newest, no_drafts
 from atom.model_ops.sampling.drafted_draws import DraftedDraws
 from atom.models.decoder import CausalLM
 from atom.models.draft_model import DraftModel
 from atom.models.hidden_states import HiddenStates
-from atom.speculation.drafter import Drafter, NgramDrafter, make_drafts
-from atom.speculation.model_drafter import ModelDrafter
+from atom.speculation.draft_model_proposer import DraftModelProposer
+from atom.speculation.ngram import NgramProposer
+from atom.speculation.proposer import Proposer, make_drafts
 from atom.utils.device import Device, upload_together
 from atom.utils.forward_context import DecodeRuns
 
 
-class DraftingStepRunner(StepRunner):
+class SpeculativeStepRunner(StepRunner):
     def __init__(
         self, model: CausalLM, ops: Ops, config: Config, device: Device, num_groups: int
     ) -> None:
@@ -54,15 +55,15 @@ class DraftingStepRunner(StepRunner):
         assert asked is not None, "steps without drafts are StepRunner's"
         self._most_drafts = asked.num_tokens
         self._block_size = config.cache.block_size
-        self._drafter: Drafter = NgramDrafter(ops, self.slots.device, asked)
-        self._followed: FollowedDecodes | None = None
+        self._proposer: Proposer = NgramProposer(ops, self.slots.device, asked)
+        self._followed: CatchUpDecodes | None = None
         self._unknown = 0  # steps that may give several tokens, and were not collected
 
     def draft_with(self, draft: DraftModel) -> None:
         """Draft with a layer, which is to compute the steps' tokens too, instead of looking up."""
         state, size = self.slots.device, self._model.spec.hidden_size
-        self._drafter = ModelDrafter(draft, self._ops, state, size, self._block_size)
-        self._followed = FollowedDecodes(self._drafter, self._ops, state, self._block_size)
+        self._proposer = DraftModelProposer(draft, self._ops, state, size, self._block_size)
+        self._followed = CatchUpDecodes(self._proposer, self._ops, state, self._block_size)
         self._wants_all_states = True
 
     def build_graphs(self, pool: GraphPool, *, prompts: bool = False) -> DecodeGraphs:
@@ -75,7 +76,7 @@ class DraftingStepRunner(StepRunner):
             most = min(rows * (1 + self._most_drafts), MOST_DRAFTED_TOKENS)
             sizes = token_sizes(max(rows, min(most, scheduler.max_num_batched_tokens)))
         parts = self._graph_parts(pool, sizes[-1], self._followed)
-        drafted = DraftedGraphs(parts, self._drafter, self._most_drafts, sizes)
+        drafted = VerifyGraphs(parts, self._proposer, self._most_drafts, sizes)
         return DecodeGraphs(parts, drafted)
 
     def sample(self, step: SubmittedStep, mask: TokenMask | None = None) -> None:
@@ -86,10 +87,10 @@ class DraftingStepRunner(StepRunner):
 
     def collect(self, step: SubmittedStep) -> ScheduledBatchOutput:
         output = super().collect(step)
-        if not step.may_run and not isinstance(step, DraftedStep):
+        if not step.may_run and not isinstance(step, VerifyStep):
             return output
         self._unknown -= step.may_run
-        if not isinstance(step, DraftedStep):
+        if not isinstance(step, VerifyStep):
             return replace(output, drafts=np.zeros(len(step.sample_slots), dtype=np.int32))
         rows, logprobs = step.rows, output.logprobs
         draws = step.reporting
@@ -120,7 +121,7 @@ class DraftingStepRunner(StepRunner):
         if batch.num_decodes < len(batch.slots) or tokens > drafted.most_tokens:
             return None
         self._enter(batch)
-        rows = drafted_rows(batch, scheduled - 1)
+        rows = verify_rows(batch, scheduled - 1)
         forward = drafted.forward(rows, batch.block_appends, least)
         sampling, layout = forward.sampling, forward.layout
         step = self._drafted_step(rows, forward.drafts, layout)
@@ -138,7 +139,7 @@ class DraftingStepRunner(StepRunner):
     def _sample_rows(
         self, step: SubmittedStep, forward: ForwardOutput, mask: TokenMask | None
     ) -> PendingTokens | PendingRuns:
-        if not isinstance(step, DraftedStep):
+        if not isinstance(step, VerifyStep):
             return super()._sample_rows(step, forward, mask)
         if mask is not None:  # rows that are confined carry no drafts
             mask = TokenMask(step.rows.first[mask.rows].astype(np.int32), mask.bits)
@@ -166,7 +167,7 @@ class DraftingStepRunner(StepRunner):
             scheduled = drafts.counts.numpy().astype(np.int32)
         step: SubmittedStep
         if self._unknown or scheduled.any():
-            rows = drafted_rows(batch, scheduled)
+            rows = verify_rows(batch, scheduled)
             batch, step = rows.batch, self._eager_step(rows, drafts)
         else:
             batch, step = super()._begin(_single(batch))
@@ -185,7 +186,7 @@ class DraftingStepRunner(StepRunner):
             rows=rows.astype(np.int64),
         )
         most = int(scheduled.max())
-        drafts = make_drafts(self._drafter, sent["slots"], sent["wanted"], most)
+        drafts = make_drafts(self._proposer, sent["slots"], sent["wanted"], most)
         if len(rows) == len(scheduled):
             return drafts
         of_all = no_drafts(len(scheduled), most, drafts.counts.device)
@@ -193,7 +194,7 @@ class DraftingStepRunner(StepRunner):
         of_all.token_ids[sent["rows"]] = drafts.token_ids
         return of_all
 
-    def _eager_step(self, rows: DraftedRows, drafts: Drafts | None) -> DraftedStep:
+    def _eager_step(self, rows: VerifyRows, drafts: Drafts | None) -> VerifyStep:
         sent = self._send(
             slots=rows.slots.astype(np.int64),
             wanted=rows.drafts.astype(np.int64),
@@ -210,10 +211,10 @@ class DraftingStepRunner(StepRunner):
             found.token_ids[: len(drafts.counts)] = drafts.token_ids[:, : rows.most_drafts]
         return self._drafted_step(rows, found, DraftLayout(**sent, runs=runs))
 
-    def _drafted_step(self, rows: DraftedRows, drafts: Drafts, layout: DraftLayout) -> DraftedStep:
+    def _drafted_step(self, rows: VerifyRows, drafts: Drafts, layout: DraftLayout) -> VerifyStep:
         batch = rows.batch
         samples = batch.samples
-        return DraftedStep(
+        return VerifyStep(
             sample_slots=batch.slots[samples],
             request_ids=batch.req_ids[samples],
             positions=batch.context_lens[samples],
@@ -223,7 +224,7 @@ class DraftingStepRunner(StepRunner):
             layout=layout,
         )
 
-    def _stand_behind(self, step: DraftedStep, positions: torch.Tensor) -> None:
+    def _stand_behind(self, step: VerifyStep, positions: torch.Tensor) -> None:
         step.behind = DraftedDraws(
             drafts=step.drafts.token_ids,
             row=step.layout.row,
@@ -234,7 +235,7 @@ class DraftingStepRunner(StepRunner):
 
     def _prepare(self, batch: ScheduledBatch, step: SubmittedStep) -> StepInputs:
         inputs = super()._prepare(batch, step)
-        if not isinstance(step, DraftedStep):
+        if not isinstance(step, VerifyStep):
             return inputs
         runs, tokens = step.layout.runs, batch.num_decodes
         if runs.longest > 1:
@@ -245,7 +246,7 @@ class DraftingStepRunner(StepRunner):
         self._stand_behind(step, inputs.sample_positions)
         return inputs
 
-    def _place_decodes(self, inputs: StepInputs, step: DraftedStep, tokens: int) -> None:
+    def _place_decodes(self, inputs: StepInputs, step: VerifyStep, tokens: int) -> None:
         """Put the step's first tokens, those of decodes, where their slots stand."""
         layout = step.layout.of(len(step.layout.slots), tokens)
         drafted = layout.drafted(step.drafts)
@@ -266,7 +267,7 @@ class DraftingStepRunner(StepRunner):
     def _advance(self, batch: ScheduledBatch, inputs: StepInputs, step: SubmittedStep) -> None:
         """Move on slots of prompts, to the token before the one that they draw; decodes are moved
         by as many tokens as they get."""
-        if not isinstance(step, DraftedStep):
+        if not isinstance(step, VerifyStep):
             super()._advance(batch, inputs, step)
             return
         prompts = slice(batch.num_decodes, None)
@@ -281,7 +282,7 @@ class DraftingStepRunner(StepRunner):
         if self._followed is not None:
             step.drawn = token_ids
         state = self.slots.device
-        if not isinstance(step, DraftedStep):
+        if not isinstance(step, VerifyStep):
             pending = super()._settle(step, forward, token_ids)
             if forward.variant is None:
                 keep_newest(forward.slots, state)
@@ -300,7 +301,7 @@ class DraftingStepRunner(StepRunner):
         return pending
 
     def _answer_runs(
-        self, step: DraftedStep, token_ids: torch.Tensor, counts: torch.Tensor
+        self, step: VerifyStep, token_ids: torch.Tensor, counts: torch.Tensor
     ) -> PendingRuns:
         numbers = torch.cat([token_ids, counts, step.drafts.counts])
         (host, copied), rows = self._copy_out(numbers), step.rows
@@ -316,11 +317,11 @@ class DraftingStepRunner(StepRunner):
             step.computed = EagerTokens(inputs, states, self._inputs.next_ids(batch))
 
     def _follow(self, step: SubmittedStep, forward: ForwardOutput | None) -> None:
-        """Tell the drafter what the step computed, after it was sampled."""
+        """Tell the proposer what the step computed, after it was sampled."""
         if step.computed is not None:
-            self._drafter.follow(computed_eagerly(step, step.computed))
+            self._proposer.follow(computed_eagerly(step, step.computed))
         elif self.graphs is not None and forward is not None:
-            if not isinstance(step, DraftedStep):
+            if not isinstance(step, VerifyStep):
                 self.graphs.follow(forward)
             elif self.graphs.drafted is not None and step.replayed is not None:
                 self.graphs.drafted.follow(step.replayed)

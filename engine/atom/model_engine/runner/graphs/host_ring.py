@@ -1,7 +1,7 @@
-"""StepMailbox: the host's end of what it and captured steps say to each other.
+"""HostRing: the host's end of what it and captured steps say to each other.
 
-`post` before a step's forward is submitted, `answer` behind its sampling. The host counts letters
-as the device does, so neither tells the other where to look. It writes a letter anew only three
+`post` before a step's forward is submitted, `answer` behind its sampling. The host counts entries
+as the device does, so neither tells the other where to look. It writes a entry anew only three
 steps later: the pipeline has collected the one that had the place by then.
 """
 
@@ -12,25 +12,25 @@ import torch
 from numpy.typing import NDArray
 
 from atom.model_engine.batch import Slots
-from atom.model_engine.runner.drafted_rows import DraftedRows
 from atom.model_engine.runner.host_tokens import PendingRuns, PendingTokens
-from atom.model_ops.backends.step_mail import LETTERS, empty_mail
+from atom.model_engine.runner.verify_rows import VerifyRows
+from atom.model_ops.backends.pinned_ring import RING_ENTRIES, empty_ring
 from atom.model_ops.slots import SlotTensors
 
 
-class StepMailbox:
+class HostRing:
     def __init__(self, state: SlotTensors, drafted_tokens: int = 0) -> None:
         """drafted_tokens: of a step whose rows carry drafts, at most; 0 where none do."""
-        self.mail = empty_mail(state, drafted_tokens)
-        self._said: NDArray[np.int32] = self.mail.said.numpy()
+        self.ring = empty_ring(state, drafted_tokens)
+        self._said: NDArray[np.int32] = self.ring.said.numpy()
         self._padding_slot = state.padding_slot
-        count = LETTERS if state.last_token.is_cuda else 0
+        count = RING_ENTRIES if state.last_token.is_cuda else 0
         self._answered = [torch.cuda.Event() for _ in range(count)]
         self._posted = 0
 
     def restart(self) -> None:
         """Count from the start, once the steps that were run for their capture are forgotten."""
-        self.mail.turn.zero_()
+        self.ring.turn.zero_()
         self._posted = 0
 
     def post(
@@ -41,22 +41,22 @@ class StepMailbox:
     ) -> None:
         """Of the next step: the slots of its rows, its appended blocks [A, 3] as slot, column of
         its tables, block id, and of how many drafts each row carries, if any does."""
-        letter = self._said[self._posted % LETTERS]
+        entry = self._said[self._posted % RING_ENTRIES]
         self._posted += 1
-        letter[0, : len(slots)] = slots
-        letter[0, len(slots) :] = self._padding_slot
-        letter[1:4, : len(appends)] = appends.T
-        letter[1, len(appends) :] = self._padding_slot
+        entry[0, : len(slots)] = slots
+        entry[0, len(slots) :] = self._padding_slot
+        entry[1:4, : len(appends)] = appends.T
+        entry[1, len(appends) :] = self._padding_slot
         if drafts is not None:
-            letter[4, : len(drafts)] = drafts
-            letter[4, len(drafts) :] = 0
+            entry[4, : len(drafts)] = drafts
+            entry[4, len(drafts) :] = 0
 
     def answer(self, rows: int) -> PendingTokens:
         """The tokens of the step posted last, whose sampling was submitted just now."""
         answer, answered = self._answer()
         return PendingTokens(answer[0, :rows], answered)
 
-    def answer_runs(self, rows: DraftedRows) -> PendingRuns:
+    def answer_runs(self, rows: VerifyRows) -> PendingRuns:
         """What the rows got of the step posted last, whose drafts were verified just now."""
         answer, answered = self._answer()
         count = len(rows.slots)
@@ -66,8 +66,8 @@ class StepMailbox:
         )  # fmt: skip
 
     def _answer(self) -> tuple[torch.Tensor, torch.cuda.Event | None]:
-        place = (self._posted - 1) % LETTERS
+        place = (self._posted - 1) % RING_ENTRIES
         answered = self._answered[place] if self._answered else None
         if answered is not None:  # without a GPU the answer is there
             answered.record()
-        return self.mail.answers[place], answered
+        return self.ring.answers[place], answered

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from atom.model_engine.wire.rank_answers import add_stats
-from atom.speculation.draft_counts import DraftCounts
+from atom.speculation.acceptance import DraftCounts
 from tests.support.front_half import rank_stats
 
 

@@ -1,4 +1,4 @@
-"""DraftedGraphs: steps whose rows carry drafts as captured graphs, from the letter to the answer.
+"""VerifyGraphs: steps whose rows carry drafts as captured graphs, from the entry to the answer.
 
 A step is a few replays and nothing else, none of which waits for the host. By rows: drafts are
 looked up, or the layer that drafts makes the first of each row, and once more for each further one.
@@ -18,21 +18,21 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from atom.model_engine.runner.drafted_rows import DraftedRows
 from atom.model_engine.runner.graphs.graph_parts import FILTERS, GraphParts, filtered_draw
 from atom.model_engine.runner.graphs.graph_pool import Graph
 from atom.model_engine.runner.host_tokens import PendingRuns
+from atom.model_engine.runner.verify_rows import VerifyRows
 from atom.model_ops.attention.step_plan import plan_captured_step
 from atom.model_ops.backends.interface import SamplingTensors
 from atom.model_ops.drafts import DraftLayout, Drafts, DrawnRuns, no_drafts
 from atom.models.hidden_states import HiddenStates
-from atom.speculation.drafter import Drafter, Drafting
+from atom.speculation.proposer import Drafting, Proposer
 from atom.utils.forward_context import DecodeRuns, ForwardContext, set_forward_context
 
 
 @dataclass(frozen=True, slots=True)
 class _Drafted:
-    """Graphs by rows: first, of the letter and drafts; further, of one more of each row, where they
+    """Graphs by rows: first, of the entry and drafts; further, of one more of each row, where they
     are made one after the other."""
 
     first: Graph
@@ -51,7 +51,7 @@ class _Verified:
 
 
 @dataclass(frozen=True, slots=True)
-class DraftedForward:
+class VerifyForward:
     """What the layers leave to sampling, of a step's T tokens: hidden [T, H], sampling, and the
     bucket of the graphs. layout, drafts: of its rows, in memory that the next step overwrites."""
 
@@ -62,13 +62,13 @@ class DraftedForward:
     drafts: Drafts
 
 
-class DraftedGraphs:
+class VerifyGraphs:
     """most_drafts: of a row; sizes: buckets of tokens."""
 
     def __init__(
-        self, parts: GraphParts, drafter: Drafter, most_drafts: int, sizes: list[int]
+        self, parts: GraphParts, proposer: Proposer, most_drafts: int, sizes: list[int]
     ) -> None:
-        self._parts, self._drafter, self._sizes = parts, drafter, sizes
+        self._parts, self._proposer, self._sizes = parts, proposer, sizes
         self._ops, self._state = parts.ops, parts.state
         device, rows = self._state.last_token.device, self._state.padding_slot
         of_rows, of_tokens = (
@@ -79,8 +79,8 @@ class DraftedGraphs:
         runs = DecodeRuns(starts, 1 + most_drafts)
         self._layout = DraftLayout(*of_rows, *of_tokens, runs=runs)
         for slots in (self._layout.slots, self._layout.token_slots):
-            slots.fill_(rows)  # padding, until a letter comes
-        self._drafting = drafter.prepare(
+            slots.fill_(rows)  # padding, until a entry comes
+        self._drafting = proposer.prepare(
             self._layout.slots, self._layout.wanted, no_drafts(rows, most_drafts, device)
         )
         self._drawn, self._counts = torch.zeros_like(of_tokens[0]), torch.ones_like(of_rows[0])
@@ -112,12 +112,12 @@ class DraftedGraphs:
     # ---- steps --------------------------------------------------------------------------------
 
     def forward(
-        self, rows: DraftedRows, appends: NDArray[np.int32], least: int = 0
-    ) -> DraftedForward:
+        self, rows: VerifyRows, appends: NDArray[np.int32], least: int = 0
+    ) -> VerifyForward:
         """Make drafts for the rows of a batch of decodes and run the layers for all their tokens,
         in a bucket no smaller than `least`. appends: blocks, as a batch has them."""
         count, tokens = len(rows.slots), len(rows.row)
-        self._parts.mailbox.post(rows.slots, appends, rows.drafts)
+        self._parts.host_ring.post(rows.slots, appends, rows.drafts)
         drafted = self._drafted[_fitting(self._parts.row_sizes, count)]
         drafted.first.replay()
         if drafted.further is not None:
@@ -126,7 +126,7 @@ class DraftedGraphs:
         size = _fitting(self._sizes, max(tokens, least))
         verified = self._verified[size]
         verified.forward.replay()
-        return DraftedForward(
+        return VerifyForward(
             verified.states.last[:tokens],
             verified.sampling.first(tokens),
             size,
@@ -134,22 +134,22 @@ class DraftedGraphs:
             self._drafting.drafts.first(count),
         )
 
-    def sample(self, forward: DraftedForward, rows: DraftedRows, *, filtered: bool) -> PendingRuns:
+    def sample(self, forward: VerifyForward, rows: VerifyRows, *, filtered: bool) -> PendingRuns:
         """Draw the last forward's tokens, and move the slots by those that hold; what each row
         gets, on its way to the host."""
         self._verified[forward.size].samples[filtered].replay()
-        return self._parts.mailbox.answer_runs(rows)
+        return self._parts.host_ring.answer_runs(rows)
 
     def settle(
-        self, forward: DraftedForward, rows: DraftedRows, drawn: torch.Tensor
+        self, forward: VerifyForward, rows: VerifyRows, drawn: torch.Tensor
     ) -> tuple[PendingRuns, torch.Tensor]:
         """Move the slots by those of tokens [T], drawn eagerly, that hold; what each row gets, on
         its way to the host, and how many hold [R]."""
         self._drawn[: len(drawn)] = drawn
         counts = self._accept(forward.layout, drawn)
-        return self._parts.mailbox.answer_runs(rows), counts
+        return self._parts.host_ring.answer_runs(rows), counts
 
-    def follow(self, forward: DraftedForward) -> None:
+    def follow(self, forward: VerifyForward) -> None:
         """Let the layer that drafts compute the last forward's tokens, which were sampled."""
         graph = self._verified[forward.size].follow
         assert graph is not None, "a layer drafts"
@@ -159,19 +159,19 @@ class DraftedGraphs:
 
     def _capture_drafted(self, size: int) -> _Drafted:
         pool, drafting = self._parts.pool, self._drafting.first(size)
-        further = partial(self._drafter.extend, drafting)
+        further = partial(self._proposer.extend, drafting)
         with pool.aside():
             self._begin(drafting)
-            if self._drafter.follows:
+            if self._proposer.follows:
                 further()
         first, _ = pool.capture(partial(self._begin, drafting))
-        return _Drafted(first, pool.capture(further)[0] if self._drafter.follows else None)
+        return _Drafted(first, pool.capture(further)[0] if self._proposer.follows else None)
 
     def _begin(self, drafting: Drafting) -> None:
         layout = self._layout
-        self._ops.receive_step(self._parts.mailbox.mail, layout.slots, self._state, layout.wanted)
+        self._ops.receive_step(self._parts.host_ring.ring, layout.slots, self._state, layout.wanted)
         self._ops.lay_out_drafts(layout, self._state)
-        self._drafter.begin(drafting)
+        self._proposer.begin(drafting)
 
     def _capture_verified(self, size: int) -> _Verified:
         pool, followed = self._parts.pool, self._parts.followed
@@ -222,7 +222,7 @@ class DraftedGraphs:
         rows = len(layout.slots)
         counts = self._ops.accept_drafts(
             DrawnRuns(layout.slots, layout.first, drawn), self._drafting.drafts.first(rows),
-            self._state, self._parts.mailbox.mail,
+            self._state, self._parts.host_ring.ring,
         )  # fmt: skip
         if self._parts.followed is not None:
             self._counts[:rows] = counts

@@ -1,4 +1,4 @@
-"""ModelDrafter: drafts with a layer that predicts on from a model's hidden states.
+"""DraftModelProposer: drafts with a layer that predicts on from a model's hidden states.
 
 Behind each step the layer computes the step's tokens too, each with the token behind it, so that
 its cache stands where the model's does; what it makes of a row's newest is kept by slot. The first
@@ -18,11 +18,11 @@ from atom.model_ops.backends.interface import Ops, SamplingTensors
 from atom.model_ops.drafts import Drafts
 from atom.model_ops.slots import SlotTensors
 from atom.models.draft_model import DraftModel
-from atom.speculation.drafter import ComputedTokens, Drafting
+from atom.speculation.proposer import ComputedTokens, Drafting
 from atom.utils.forward_context import ForwardContext, set_forward_context
 
 
-class ModelDrafter:
+class DraftModelProposer:
     """hidden_size: of the model's states; block_size: tokens of a block."""
 
     follows = True
@@ -43,8 +43,8 @@ class ModelDrafter:
 
     def follow(self, computed: ComputedTokens) -> None:
         any_newest = len(computed.newest) > 0
-        looked_at = computed.newest if any_newest else computed.positions.new_zeros(1)
-        with set_forward_context(ForwardContext(computed.attention, looked_at)):
+        logits_indices = computed.newest if any_newest else computed.positions.new_zeros(1)
+        with set_forward_context(ForwardContext(computed.attention, logits_indices)):
             hidden = self._model(
                 computed.next_ids, computed.positions, self._model.join(computed.states)
             )
@@ -56,14 +56,14 @@ class ModelDrafter:
         return Drafting(slots, wanted, drafts, slots.new_zeros(1), hidden)
 
     def begin(self, drafting: Drafting) -> None:
-        assert drafting.hidden is not None, "room was made by this drafter"
+        assert drafting.hidden is not None, "room was made by this proposer"
         drafting.hidden.copy_(self._hidden[drafting.slots])
         drafting.ahead.zero_()
         drafting.drafts.counts.copy_(drafting.wanted)
         drafting.drafts.token_ids[:, 0] = self._draw(drafting)
 
     def extend(self, drafting: Drafting) -> None:
-        assert drafting.hidden is not None, "room was made by this drafter"
+        assert drafting.hidden is not None, "room was made by this proposer"
         slots, ahead, told = drafting.slots, drafting.ahead, drafting.drafts.token_ids
         newest = told.index_select(1, ahead).squeeze(1)
         # A row that wants fewer goes on in its last place, which the step writes anew.
@@ -83,7 +83,7 @@ class ModelDrafter:
     def _draw(self, drafting: Drafting) -> torch.Tensor:
         """Draw the draft that has `ahead` others before it."""
         state, slots = self._state, drafting.slots
-        assert drafting.hidden is not None, "room was made by this drafter"
+        assert drafting.hidden is not None, "room was made by this proposer"
         return self._model.draw(
             drafting.hidden,
             SamplingTensors(

@@ -1,7 +1,7 @@
-"""FollowedDecodes: tells a drafter what a step of decodes computed, from the slots alone.
+"""CatchUpDecodes: tells a proposer what a step of decodes computed, from the slots alone.
 
 They stand behind the step's tokens by then, so that its inputs are made again from them: this is
-how steps are followed that graphs replay, and it is captured, too. Owned by DraftingStepRunner.
+how steps are followed that graphs replay, and it is captured, too. Owned by SpeculativeStepRunner.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from atom.model_ops.backends.interface import Ops
 from atom.model_ops.drafts import DraftLayout
 from atom.model_ops.slots import SlotTensors
 from atom.models.hidden_states import HiddenStates
-from atom.speculation.drafter import ComputedTokens, Drafter
+from atom.speculation.proposer import ComputedTokens, Proposer
 from atom.utils.forward_context import DecodeRuns
 
 
-class FollowedDecodes:
-    def __init__(self, drafter: Drafter, ops: Ops, state: SlotTensors, block_size: int) -> None:
-        self._drafter = drafter
+class CatchUpDecodes:
+    def __init__(self, proposer: Proposer, ops: Ops, state: SlotTensors, block_size: int) -> None:
+        self._proposer = proposer
         self._ops = ops
         self._state = state
         self._block_size = block_size
 
     def of_decodes(self, slots: torch.Tensor, states: HiddenStates) -> None:
         """Each row got one token."""
-        self._drafter.follow(self.computed_decodes(slots, states))
+        self._proposer.follow(self.computed_decodes(slots, states))
 
     def of_runs(
         self, layout: DraftLayout, drawn: torch.Tensor, counts: torch.Tensor, states: HiddenStates
     ) -> None:
         """Behind each token [T] was drawn, and of a row's so many [R] hold."""
-        self._drafter.follow(self.computed_runs(layout, drawn, counts, states))
+        self._proposer.follow(self.computed_runs(layout, drawn, counts, states))
 
     def computed_decodes(self, slots: torch.Tensor, states: HiddenStates) -> ComputedTokens:
         one_back = torch.full_like(slots, -1)

@@ -1,4 +1,4 @@
-"""How the tokens of a step come to its rows: SingleTokens, or TokenRuns where rows carry drafts.
+"""How a step's tokens come to its rows: SingleTokens, or AcceptedTokens where rows carry drafts.
 
 A decode that carries d drafts gets 1 to 1 + d tokens, and how many only its step knows. Until the
 host has been told, the row table counts the most: blocks are there for it, and no step is scheduled
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, Slots
 from atom.model_engine.schedule.row_table import RowTable
 from atom.model_engine.schedule.stop_conditions import StopConditions
-from atom.speculation.draft_counts import DraftCounts
+from atom.speculation.acceptance import DraftCounts
 from atom.speculation.draft_lengths import DraftLengths
 
 _NEVER = np.iinfo(np.int32).max
@@ -66,7 +66,7 @@ class SingleTokens:
         return slots, request_ids, tokens, None, ended, context_lens
 
 
-class TokenRuns:
+class AcceptedTokens:
     """A row gets a run of tokens: one, and one more for every draft that holds."""
 
     def __init__(self, rows: RowTable, stops: StopConditions, lengths: DraftLengths) -> None:

@@ -1,8 +1,9 @@
-"""Drafter: who guesses what a step's rows get next. Guesses are verified; they decide no token.
+"""Proposer: who guesses what a step's rows get next. Guesses are verified; they decide no token.
 
 Drafts are made on the device of what it knows itself, so that the host need not have seen a row's
 newest tokens. Called by the runner before the layers of a step, eagerly or while a graph is
-captured, and told behind them what the step computed; what a drafter keeps of each slot is its own.
+captured, and told behind them what the step computed; what a proposer keeps of each slot is its
+own.
 """
 
 from __future__ import annotations
@@ -12,11 +13,8 @@ from typing import Protocol
 
 import torch
 
-from atom.model_ops.backends.interface import Ops
-from atom.model_ops.drafts import Drafts, Lookup, no_drafts
-from atom.model_ops.slots import SlotTensors
+from atom.model_ops.drafts import Drafts, no_drafts
 from atom.models.hidden_states import HiddenStates
-from atom.speculative_config import SpeculativeConfig
 from atom.utils.forward_context import AttentionMetaData
 
 
@@ -56,7 +54,7 @@ class Drafting:
         )
 
 
-class Drafter(Protocol):
+class Proposer(Protocol):
     follows: bool  # makes drafts one after the other, and is told of every step (`follow`)
 
     def prepare(self, slots: torch.Tensor, wanted: torch.Tensor, drafts: Drafts) -> Drafting:
@@ -73,38 +71,13 @@ class Drafter(Protocol):
 
 
 def make_drafts(
-    drafter: Drafter, slots: torch.Tensor, wanted: torch.Tensor, num_drafts: int
+    proposer: Proposer, slots: torch.Tensor, wanted: torch.Tensor, num_drafts: int
 ) -> Drafts:
     """Draft up to `wanted` tokens [R] int64, at most num_drafts, behind the newest one of each slot
     [R] int64."""
-    drafting = drafter.prepare(slots, wanted, no_drafts(len(slots), num_drafts, slots.device))
-    drafter.begin(drafting)
-    if drafter.follows:
+    drafting = proposer.prepare(slots, wanted, no_drafts(len(slots), num_drafts, slots.device))
+    proposer.begin(drafting)
+    if proposer.follows:
         for _ in range(num_drafts - 1):
-            drafter.extend(drafting)
+            proposer.extend(drafting)
     return drafting.drafts
-
-
-class NgramDrafter:
-    """Drafts what followed when the row's last tokens occurred before, in its prompt or answer."""
-
-    follows = False
-
-    def __init__(self, ops: Ops, state: SlotTensors, config: SpeculativeConfig) -> None:
-        self._ops = ops
-        self._state = state
-        self._lookup = Lookup(config.fewest_matched, config.most_matched)
-
-    def prepare(self, slots: torch.Tensor, wanted: torch.Tensor, drafts: Drafts) -> Drafting:
-        return Drafting(slots, wanted, drafts, ahead=wanted)
-
-    def begin(self, drafting: Drafting) -> None:
-        self._ops.draft_ngrams(
-            drafting.slots, drafting.wanted, self._state, self._lookup, drafting.drafts
-        )
-
-    def extend(self, drafting: Drafting) -> None:
-        """There are as many as can be found."""
-
-    def follow(self, computed: ComputedTokens) -> None:
-        """The slots' tokens are all that it needs."""

@@ -1,4 +1,4 @@
-"""DraftedRows: a step's rows with a row for every token of a decode, its drafts included.
+"""VerifyRows: a step's rows with a row for every token of a decode, its drafts included.
 
 To verify d drafts is to decode 1 + d tokens of one slot at once: keys and values of all are written
 before any query reads, and each sees what stands before it. So a draft needs no kernel of its own.
@@ -16,7 +16,7 @@ from atom.model_engine.batch import ScheduledBatch, Slots
 
 
 @dataclass(frozen=True, slots=True)
-class DraftedRows:
+class VerifyRows:
     """batch: with a decode for every token. Of the S rows of the batch that sample: slots; drafts
     int32, that each carries; first int64, where its draws begin. Of the n draws: row int64, which
     of these it belongs to; offset int64, how many drafts it stands behind. run_starts [D + 1]
@@ -41,7 +41,7 @@ class DraftedRows:
         return draws
 
 
-def drafted_rows(batch: ScheduledBatch, num_drafts: NDArray[np.int32]) -> DraftedRows:
+def verify_rows(batch: ScheduledBatch, num_drafts: NDArray[np.int32]) -> VerifyRows:
     """num_drafts: of the batch's decodes, no more than were scheduled."""
     decodes = batch.num_decodes
     drafts = np.zeros(len(batch.slots), dtype=np.int32)
@@ -55,7 +55,7 @@ def drafted_rows(batch: ScheduledBatch, num_drafts: NDArray[np.int32]) -> Drafte
     samples = batch.samples
     sampling = drafts[samples]
     ends = np.cumsum(1 + sampling)
-    return DraftedRows(
+    return VerifyRows(
         batch=replace(
             batch,
             slots=batch.slots[rows],

@@ -1,1 +1,0 @@
-"""Steps whose decodes carry drafts: run, followed by the drafter, and timed at start."""

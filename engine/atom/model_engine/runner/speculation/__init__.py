@@ -1,0 +1,1 @@
+"""Steps whose decodes carry drafts: run, followed by the proposer, and timed at start."""

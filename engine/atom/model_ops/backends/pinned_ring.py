@@ -1,0 +1,49 @@
+"""PinnedRing: what the host and a captured step say to each other, without a copy between them.
+
+A captured step reads the same addresses at every replay, and a copy on the device's copy engine
+costs some ten microseconds of waiting on either side. So both ends are host memory that the device
+reaches itself, in rings of entries: the host writes the next one before it submits a step, the step
+counts on the device which one is its own, and answers into the same place. Data only; the
+runner that submits steps (graph_runner.py) keeps count with them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from atom.model_ops.slots import SlotTensors
+
+# Entries that may not have been read or answered yet: of the step that runs, of the one behind it,
+# and the one that is being written.
+RING_ENTRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedRing:
+    """said [RING_ENTRIES, 4, S · groups] int32: row 0 the slots of a step's rows, rows 1 to 3 its
+    appended blocks as slot, column of its tables, block id; unused entries name the padding slot.
+    answers [RING_ENTRIES, 1, S] int32: tokens by row. Where rows carry drafts said has a row 4, how
+    many each, and answers are [RING_ENTRIES, 3, most tokens of a step]: what was drawn behind each
+    token, and by row how many of these it got and how many drafts it had. Both pinned where there
+    is a GPU. turn [2] int64, on the device: steps that have received their entry, and the place in
+    the rings of the last one.
+    """
+
+    said: torch.Tensor
+    answers: torch.Tensor
+    turn: torch.Tensor
+
+
+def empty_ring(state: SlotTensors, drafted_tokens: int = 0) -> PinnedRing:
+    """Entries that name no slot but the padding one. drafted_tokens: of a step whose rows carry
+    drafts, at most; 0 where none do."""
+    slots, device = state.padding_slot, state.last_token.device
+    lines = 5 if drafted_tokens else 4
+    said = torch.full((RING_ENTRIES, lines, slots * state.num_groups), slots, dtype=torch.int32)
+    shape = (3, max(slots, drafted_tokens)) if drafted_tokens else (1, slots)
+    answers = torch.zeros((RING_ENTRIES, *shape), dtype=torch.int32)
+    if device.type == "cuda":
+        said, answers = said.pin_memory(), answers.pin_memory()
+    return PinnedRing(said, answers, torch.zeros(2, dtype=torch.int64, device=device))

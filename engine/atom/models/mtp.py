@@ -1,0 +1,67 @@
+"""MTP: the layer for multi-token prediction behind a DeepSeek-V3's or a GLM-4.5's own.
+
+arXiv 2412.19437, section 2.2. Embedding and head are the model's. Built by registry.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from atom.model_ops.backends.interface import SamplingTensors
+from atom.model_ops.layernorm import RMSNorm
+from atom.model_ops.linear import Build, Linear
+from atom.model_ops.values import Stream
+from atom.models.decoder import CausalLM, DecoderLayer
+from atom.models.draft_model import DraftModel, draft_norm, joining, settled
+from atom.models.hidden_states import HiddenStates
+from atom.models.spec import ModelSpec
+
+
+class MtpDraft(DraftModel):
+    """index: of the layer in the checkpoint, the first behind the model's."""
+
+    def __init__(self, spec: ModelSpec, model: CausalLM, build: Build) -> None:
+        super().__init__(model.model.embed_tokens)
+        (layer,) = spec.drafts
+        size, self._index, self._head = spec.hidden_size, len(spec.layers), (model.lm_head,)
+        self.enorm = draft_norm(size, layer.norm, build)
+        self.hnorm = draft_norm(size, layer.norm, build)
+        self.eh_proj = Linear((joining("eh_proj", size, 2 * size),), build)
+        self.layer = DecoderLayer(layer, model.model.rotary_of(layer.rope), build, size)
+        self.layer.is_last = True
+        self.shared_head = _SharedHead(draft_norm(size, layer.norm, build))
+
+    def join(self, states: HiddenStates) -> torch.Tensor:
+        return states.last
+
+    def forward(
+        self, token_ids: torch.Tensor, positions: torch.Tensor, hidden: torch.Tensor
+    ) -> torch.Tensor:
+        parts = (self.enorm.of(self._embed(token_ids)), self.hnorm.of(hidden))
+        joined: torch.Tensor = self.eh_proj(torch.cat(parts, dim=1))
+        return settled(self.shared_head.norm(self.layer(Stream(joined), positions)))
+
+    def draw(self, hidden: torch.Tensor, sampling: SamplingTensors) -> torch.Tensor:
+        return self._head[0].draw(self.shared_head.norm.of(hidden), sampling)
+
+    def placed_modules(self, checkpoint_names: frozenset[str]) -> Iterator[tuple[str, nn.Module]]:
+        for name, module in self.named_modules():
+            yield f"{self._prefix}{name.removeprefix('layer.')}", module
+
+    def unused_tensors(self) -> tuple[str, ...]:
+        return (f"{self._prefix}embed_tokens.", f"{self._prefix}shared_head.head.")
+
+    @property
+    def _prefix(self) -> str:
+        return f"model.layers.{self._index}."
+
+
+class _SharedHead(nn.Module):
+    """The norm before the model's head."""
+
+    def __init__(self, norm: RMSNorm) -> None:
+        super().__init__()
+        self.norm = norm
