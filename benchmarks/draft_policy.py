@@ -47,7 +47,7 @@ class Played:
 
 
 def look_up(tokens: Sequence[int], lookup: Lookup, num_drafts: int) -> list[int]:
-    """What followed the newest of the longest earlier matches of the last tokens."""
+    """Return what followed the newest of the longest earlier matches of the last tokens."""
     end, matched = max(
         (
             (earlier, _matched(tokens, earlier, lookup.most))

@@ -89,7 +89,7 @@ def exchange_microseconds(group: TorchGroup, tokens: int, hidden: int) -> float:
 
 
 def measure(args: argparse.Namespace, rank: int, mesh: PeerMesh) -> dict[str, Any]:
-    """What this rank sees; every rank makes the same calls."""
+    """Return what this rank sees; every rank makes the same calls."""
     with tempfile.TemporaryDirectory() as folder:
         engine = PeerEngine(
             rank,

@@ -202,7 +202,7 @@ def open_engine(args: argparse.Namespace, folder: Path) -> OfflineEngine:
 
 
 def conditions(args: argparse.Namespace, measured: Measured) -> dict[str, Any]:
-    """What the figures were measured with."""
+    """Return what the figures were measured with."""
     engine = measured.engine
     return {
         "shape": args.shape if args.config is None else str(args.config),

@@ -73,7 +73,7 @@ class Stream:
         return ended
 
     def times_of_text(self) -> list[float]:
-        """When each piece that has some came."""
+        """Return when each piece that has some came."""
         found, begin = [], 0
         for end, seconds in self.pieces:
             if self.data.find(_TEXT, begin, end) >= 0:
@@ -82,7 +82,7 @@ class Stream:
         return found
 
     def failure(self, output_tokens: int) -> str | None:
-        """What is wrong with the answer, if anything is."""
+        """Return what is wrong with the answer, if anything is."""
         body = body_of_chunks(bytes(self.data)) if self.data.startswith(_OK) else None
         count = _USAGE.findall(body) if body is not None and body.endswith(_DONE) else []
         if count == [b"%d" % output_tokens]:

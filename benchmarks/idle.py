@@ -79,7 +79,7 @@ def kind_of(process_id: int, root: int) -> str:
 
 
 def measure(seconds: float, flags: Sequence[str] = ()) -> dict[str, Usage]:
-    """What each process used while it was watched."""
+    """Return what each process used while it was watched."""
     with tempfile.TemporaryDirectory() as folder_name:
         folder = write_shape("tiny", Path(folder_name))
         with started_server(

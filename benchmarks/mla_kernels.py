@@ -60,7 +60,7 @@ def latent_cache(entries: torch.Tensor, shape: LatentShape, *, fp8: bool) -> Lat
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """How a cache holds its tokens."""
+    """Describe how a cache holds its tokens."""
 
     block_size: int
     fp8: bool

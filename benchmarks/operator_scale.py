@@ -124,7 +124,7 @@ def _cpu_seconds(process: psutil.Process) -> float:
 async def watch_idle(
     process: psutil.Process, address: str, args: argparse.Namespace
 ) -> dict[str, Any]:
-    """What is used and asked while nothing changes."""
+    """Return what is used and asked while nothing changes."""
     seconds = float(args.seconds)
     before, cpu = await read_counters(address), _cpu_seconds(process)
     most_bytes, started = 0, time.monotonic()

@@ -149,7 +149,7 @@ def growth(samples: list[Sample]) -> dict[str, dict[str, float]]:
 
 
 async def held(url: str) -> dict[str, float]:
-    """What requests hold, by /metrics, once none is open."""
+    """Return what requests hold, by /metrics, once none is open."""
     names = ("requests_running", "requests_waiting", "kv_cache_blocks_used")
     async with aiohttp.ClientSession() as session, session.get(f"{url}/metrics") as answer:
         lines = (await answer.text()).splitlines()

@@ -43,7 +43,8 @@ class Action(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What `up` found. `fingerprint` is that of the running plan, None when it cannot be read."""
+    """Hold what `up` found. `fingerprint` is that of the running plan, None when it cannot be
+    read."""
 
     running: bool
     state_exists: bool
@@ -51,7 +52,7 @@ class Situation:
 
 
 def decide(situation: Situation, wanted_fingerprint: str) -> tuple[Action, str]:
-    """What to do, and why in words for a person (empty when there is nothing to explain)."""
+    """Return what to do, and why in words for a person (empty when there is nothing to explain)."""
     if not situation.running:
         reason = (
             "the cluster ended without `down` (crash, kill or reboot): starting anew"
@@ -163,8 +164,8 @@ def _look(settings: Settings) -> Situation:
 
 
 def _recovers(plan: Plan) -> bool:
-    """Whether the running cluster works, or does so within a while: the supervisor restarts what
-    died.
+    """Return whether the running cluster works, or does so within a while: the supervisor restarts
+    what died.
     """
     try:
         _complete(plan, RECOVERY_SECONDS, "check the running cluster")

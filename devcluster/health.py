@@ -30,8 +30,8 @@ class Health:
     notes: tuple[str, ...] = field(default=())
 
     def problems(self, node_name: str, of: Collection[str] | None = None) -> list[str]:
-        """What is missing for a working cluster, most basic first; empty when it works. `of`: only
-        these components.
+        """Return what is missing for a working cluster, most basic first; empty when it works.
+        `of`: only these components.
         """
         found = [
             f"{c.name} is not ready{f' (last ended with {c.last_exit})' if c.last_exit else ''}"
@@ -54,7 +54,7 @@ def api_of(settings: Settings, url: str) -> Api:
 
 
 def components(settings: Settings) -> tuple[Component, ...]:
-    """What the supervisor wrote last."""
+    """Return what the supervisor wrote last."""
     try:
         report = json.loads((settings.state / "components.json").read_text())
     except (OSError, ValueError):
@@ -87,7 +87,7 @@ def is_true(thing: dict[str, Any], condition: str) -> bool:
 
 
 def is_available(deployment: dict[str, Any]) -> bool:
-    """Whether all its replicas are of the present template, and serve."""
+    """Return whether all its replicas are of the present template, and serve."""
     status, wanted = deployment.get("status", {}), deployment["spec"].get("replicas", 1)
     counts = [status.get(name, 0) for name in ("replicas", "updatedReplicas", "availableReplicas")]
     seen = status.get("observedGeneration", 0) >= deployment["metadata"]["generation"]

@@ -21,7 +21,7 @@ LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 
 
 def renew_all(api: Api, now: datetime) -> int:
-    """How many leases were renewed."""
+    """Return how many leases were renewed."""
     nodes = api.get(f"/api/v1/nodes?labelSelector={FAKE_LABEL}%3Dtrue")["items"]
     for node in nodes:
         name = node["metadata"]["name"]

@@ -49,7 +49,7 @@ def complete_path() -> None:
 
 
 def why_not_here(platform: str | None = None, user_id: int | None = None) -> str | None:
-    """Why the embedded cluster cannot run here, as one sentence; None when it can."""
+    """Return why the embedded cluster cannot run here, as one sentence; None when it can."""
     if not (platform or sys.platform).startswith("linux"):
         return (
             "the embedded cluster runs on Linux only; use CLUSTER=current with a KUBECONFIG instead"

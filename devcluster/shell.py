@@ -50,7 +50,7 @@ def run(
 
 
 def succeeds(argv: Sequence[str | Path], timeout_seconds: float = 30) -> bool:
-    """Whether a program ends with 0; its output is dropped."""
+    """Return whether a program ends with 0; its output is dropped."""
     try:
         run(argv, timeout_seconds=timeout_seconds)
     except DevclusterError:

@@ -52,8 +52,8 @@ def remove_everything(settings: Settings) -> None:
 
 
 def is_recorded(link: str, record: Path) -> bool:
-    """Whether the link is the one that the cluster of this state folder made. After a crash nothing
-    else tells it from that of a cluster with another state folder.
+    """Return whether the link is the one that the cluster of this state folder made. After a crash
+    nothing else tells it from that of a cluster with another state folder.
     """
     return record.exists() and record.read_text() == network.hardware_address(link)
 

@@ -38,8 +38,8 @@ def attempt(
     stdin: str | None = None,
     timeout: float = 120.0,
 ) -> subprocess.CompletedProcess[str]:
-    """How a command ended, with KUBECONFIG set and `tools` before the PATH; `KubeError` when it
-    could not be run, or had no end."""
+    """Return how a command ended, with KUBECONFIG set and `tools` before the PATH; `KubeError` when
+    it could not be run, or had no end."""
     environment = command_environment(kubeconfig, tools)
     program = shutil.which(command[0], path=environment["PATH"])
     if program is None:
@@ -160,5 +160,5 @@ def condition(item: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
 
 
 def is_current(item: Mapping[str, Any]) -> bool:
-    """Whether the status speaks of the spec as it is now."""
+    """Return whether the status speaks of the spec as it is now."""
     return bool(item.get("status", {}).get("observedGeneration") == item["metadata"]["generation"])

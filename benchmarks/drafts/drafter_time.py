@@ -77,8 +77,8 @@ def capture_anew(steps: Any) -> None:
 
 
 def drafted_step_cost(engine: OfflineEngine) -> MeasuredCost | None:
-    """What steps with drafts and without take, timed as at a start that chooses by it; None where
-    they are not replayed. For an engine that has served nothing."""
+    """Return what steps with drafts and without take, timed as at a start that chooses by it; None
+    where they are not replayed. For an engine that has served nothing."""
     runner = own_runner(engine)
     graphs = runner._steps.graphs
     if graphs is None or graphs.drafted is None:

@@ -54,7 +54,7 @@ class OfflineEngine:
         self._ids = itertools.count()
 
     def build_executor(self) -> Executor:
-        """What runs the batches of `config`."""
+        """Return what runs the batches of `config`."""
         return build_executor(self.config, end)
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class OfflineEngine:
         return self.pipeline.step(time.monotonic())
 
     def has_work(self) -> bool:
-        """Whether requests are open; waits for a grammar or a mask when they all do."""
+        """Return whether requests are open; waits for a grammar or a mask when they all do."""
         if not self.pipeline.has_requests():
             return False
         if not self.pipeline.has_work():

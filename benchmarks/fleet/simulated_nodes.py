@@ -72,7 +72,7 @@ def _create(api: Api, name: str) -> None:
 
 
 def wait_gone(api: Api, path: str, seconds: float) -> bool:
-    """Whether the object at `path` has disappeared within `seconds`."""
+    """Return whether the object at `path` has disappeared within `seconds`."""
     deadline = time.monotonic() + seconds
     while api.find(path) is not None:
         if time.monotonic() > deadline:

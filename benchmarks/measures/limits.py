@@ -35,7 +35,7 @@ class Ceilings:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a step must read, and the products that it must compute."""
+    """Hold what a step must read, and the products that it must compute."""
 
     moved_bytes: float
     flops: float

@@ -303,7 +303,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def model_folder(args: argparse.Namespace, folder: Path) -> Path:
-    """What the flags of `add_model_arguments` say, as a folder that the engine opens with
+    """Return what the flags of `add_model_arguments` say, as a folder that the engine opens with
     --load-dummy. Raises ConfigError for a config.json that is not there."""
     if args.config is None:
         return write_shape(args.shape, folder)

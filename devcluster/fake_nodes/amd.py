@@ -20,8 +20,8 @@ SIMDS_PER_CU = 4
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """What the labeller reports of one device in its default (SPX) partition mode; `vram_gib` is
-    per device.
+    """Hold what the labeller reports of one device in its default (SPX) partition mode; `vram_gib`
+    is per device.
     """
 
     name: str

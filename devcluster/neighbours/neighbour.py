@@ -18,8 +18,8 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a neighbour finds what was made for it. `module`: its unpacked sources; the folder of
-    certificates holds tls.crt, tls.key and ca.crt.
+    """Say where a neighbour finds what was made for it. `module`: its unpacked sources; the folder
+    of certificates holds tls.crt, tls.key and ca.crt.
     """
 
     folder: Path
@@ -46,7 +46,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What belongs into the API and onto the disk before the components start."""
+    """Hold what belongs into the API and onto the disk before the components start."""
 
     components: Sequence[Component]
     objects: Sequence[Object] = ()

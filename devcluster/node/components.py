@@ -23,8 +23,8 @@ PYTHON = "{python}"  # stands for the interpreter of the supervisor
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """How the supervisor sees that a component serves: `tcp` host:port, `unix` path, or `https` URL
-    answering 200.
+    """Describe how the supervisor sees that a component serves: `tcp` host:port, `unix` path, or
+    `https` URL answering 200.
     """
 
     kind: str
@@ -108,7 +108,7 @@ def _apiserver(settings: Settings, program: Path) -> Component:
 
 
 def _aggregation_flags(settings: Settings) -> tuple[str, ...]:
-    """How API servers behind this one know whom it speaks for."""
+    """Return how API servers behind this one know whom it speaks for."""
     pki = settings.pki
     return (
         f"--requestheader-client-ca-file={pki}/{FRONT_PROXY}.crt",

@@ -48,7 +48,7 @@ def _supervisors(settings: Settings) -> Iterator[int]:
 
 
 def any_running() -> bool:
-    """Whether a cluster of any state folder runs on this machine."""
+    """Return whether a cluster of any state folder runs on this machine."""
     return any(list(SUPERVISOR) == _arguments(pid)[-3:-1] for pid in _all_pids())
 
 

@@ -98,7 +98,7 @@ TOOL_GROUPS = (KUBECTL, HELM, KUBECONFORM)
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """What one group builds, resolved: every program's final path, and the linker's flags."""
+    """Hold what one group builds, resolved: every program's final path, and the linker's flags."""
 
     group: Group
     version: str

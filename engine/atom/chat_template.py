@@ -94,7 +94,7 @@ class ChatTemplate:
         return text if not mark else _before(mark, text)
 
     def end_of_turn(self) -> str:
-        """What it writes behind the assistant's last words; "" where it refuses to say."""
+        """Return what it writes behind the assistant's last words; "" where it refuses to say."""
         mark = token_hex(16)
         turns = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": mark}]
         try:
@@ -143,7 +143,7 @@ class _ShapedTemplate:
 
 
 def _before(mark: str, text: str) -> str:
-    """What is behind the mark ends the last message, which is to go on."""
+    """Return what is behind the mark ends the last message, which is to go on."""
     before, found, _ = text.rpartition(mark)
     if not found:
         raise RequestError(

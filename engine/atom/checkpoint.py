@@ -99,7 +99,8 @@ def find_checkpoint(model: str, revision: str | None = None) -> Path:
 
 
 def is_hub_id(model: str) -> bool:
-    """Whether `model` would be looked for on the hub; a folder that exists comes before it."""
+    """Return whether `model` would be looked for on the hub; a folder that exists comes before
+    it."""
     if model.startswith((".", "/", "~")) or Path(model).expanduser().exists():
         return False
     return _HUB_ID.fullmatch(model) is not None

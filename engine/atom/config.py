@@ -370,7 +370,7 @@ def _quantised(facts: ModelFacts, options: EngineOptions, checkpoint: Checkpoint
 
 
 def _same_method(method: str, checkpoint: Checkpoint) -> bool:
-    """Whether a checkpoint names this method itself, by vLLM's names of its kernels too."""
+    """Return whether a checkpoint names this method itself, by vLLM's names of its kernels too."""
     named: Any = text_part(checkpoint.config).get("quantization_config")
     own = str((named or {}).get("quant_method") or "").replace("_", "-")
     return bool(own) and method.replace("_", "-").removesuffix("-marlin") == own

@@ -27,7 +27,8 @@ KV_CACHE_DTYPES = ("auto", "bf16", "fp16", "fp32", "fp8")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
-    """What the user asks for; see the command line's help for each meaning. None means derived."""
+    """Hold what the user asks for; see the command line's help for each meaning. None means
+    derived."""
 
     model: str
     revision: str | None = None
@@ -140,8 +141,8 @@ class SchedulerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePlace:
-    """Where this machine stands among the `count` that share a model: a copy of it, or its experts.
-    address, port: where the first one, of rank 0, waits for the others."""
+    """Say where this machine stands among the `count` that share a model: a copy of it, or its
+    experts. address, port: where the first one, of rank 0, waits for the others."""
 
     count: int = 1
     rank: int = 0
@@ -172,12 +173,12 @@ class ParallelConfig:
 
     @property
     def shares_experts(self) -> bool:
-        """Whether ranks of data parallelism compute each other's experts."""
+        """Return whether ranks of data parallelism compute each other's experts."""
         return self.expert_parallel and self.data_parallel_size > 1
 
     @property
     def spans_cores(self) -> bool:
-        """Whether the ranks of data parallelism are on several nodes."""
+        """Return whether the ranks of data parallelism are on several nodes."""
         return self.shares_experts and self.nodes.count > 1
 
     @property
@@ -187,18 +188,18 @@ class ParallelConfig:
 
     @property
     def ranks_per_node(self) -> int:
-        """How many of the ranks that are divided over nodes are on each: of those that share
+        """Return how many of the ranks that are divided over nodes are on each: of those that share
         experts with tokens of their own, or else of those that share a copy of the model."""
         size = self.data_parallel_size if self.shares_experts else self.tensor_parallel_size
         return size // self.nodes.count
 
     @property
     def ranks_here(self) -> range:
-        """Which of them are on this node."""
+        """Return which of them are on this node."""
         return self.ranks_of(self.nodes.rank)
 
     def ranks_of(self, node: int) -> range:
-        """Which of them are on that node."""
+        """Return which of them are on that node."""
         return range(node * self.ranks_per_node, (node + 1) * self.ranks_per_node)
 
 

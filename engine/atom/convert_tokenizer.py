@@ -43,7 +43,7 @@ _TEKKEN_SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"
 
 
 class ConversionError(Exception):
-    """Why there is no tokenizer.json of it, with the remedy."""
+    """Say why there is no tokenizer.json of it, with the remedy."""
 
 
 def convert(folder: Path, target: Path) -> None:

@@ -77,7 +77,8 @@ def _ids(file: Path, value: Any) -> list[int]:
 
 
 def _eos_text(file: Path) -> str | None:
-    """What a file of the tokenizer names as `eos_token`, a text or an object with its content."""
+    """Return what a file of the tokenizer names as `eos_token`, a text or an object with its
+    content."""
     value = _read(file).get("eos_token")
     text = value.get("content") if isinstance(value, dict) else value
     return text if isinstance(text, str) else None

@@ -31,7 +31,7 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def eplb_config(enabled: bool, text: str | None) -> EPLBConfig | None:
-    """What the two flags ask for together; None for experts that stay where they are. Raises
+    """Return what the two flags ask for together; None for experts that stay where they are. Raises
     `ConfigError`."""
     if not enabled:
         if text is not None:

@@ -139,7 +139,7 @@ def _content_probes() -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
 
 def _wants_parts(render: Render, role: str, probe: Sequence[Message]) -> bool:
-    """Whether text of this role is shown in parts alone."""
+    """Return whether text of this role is shown in parts alone."""
     shown = [
         render(MessageShape(part_roles=frozenset(roles)).shaped(probe), None)
         for roles in ((), (role,), ("user", role))
@@ -184,8 +184,8 @@ def _render_call(
 
 
 def _faults(text: str) -> tuple[bool, int]:
-    """How well a call is shown, least is best: not as Python writes an object, or as a text within
-    a text, and without None for a text."""
+    """Return how well a call is shown, least is best: not as Python writes an object, or as a text
+    within a text, and without None for a text."""
     return f"'{_VALUE}'" in text or f'\\"{_VALUE}' in text, text.count("None")
 
 

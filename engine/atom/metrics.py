@@ -68,7 +68,7 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class RequestMetrics:
-    """What one server's requests waited for and how long they were; recorded by the output
+    """Hold what one server's requests waited for and how long they were; recorded by the output
     processor. queue: from arrival to the step that began with the prompt."""
 
     time_to_first_token: Histogram = field(default_factory=lambda: Histogram(FIRST_TOKEN_SECONDS))

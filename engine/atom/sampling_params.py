@@ -178,7 +178,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def penalizes(self) -> bool:
-        """Whether the tokens that a sequence already has change the next one's logits."""
+        """Return whether the tokens that a sequence already has change the next one's logits."""
         return (
             self.repetition_penalty != 1.0
             or self.presence_penalty != 0.0

@@ -41,7 +41,7 @@ class SpeculativeConfig:
 
     @property
     def by_layers(self) -> bool:
-        """Whether layers draft, with weights and a cache of their own."""
+        """Return whether layers draft, with weights and a cache of their own."""
         return self.method != "ngram"
 
 
@@ -60,8 +60,8 @@ def speculative_config(
     num_tokens: int | None,
     draft_model: str | None = None,
 ) -> SpeculativeConfig | None:
-    """What --speculative-config, --method, --num-speculative-tokens and --draft-model ask for
-    together; None for no speculation. Raises `ConfigError`."""
+    """Return what --speculative-config, --method, --num-speculative-tokens and --draft-model ask
+    for together; None for no speculation. Raises `ConfigError`."""
     given: dict[str, Any] = {} if text is None else _parsed(text)
     flags = (
         ("--method", "method", method),

@@ -41,7 +41,7 @@ class TemplateBoundsError(jinja2.TemplateError):
 
 @dataclass(slots=True)
 class _Work:
-    """What one render may still do."""
+    """Hold what one render may still do."""
 
     clock: Callable[[], float]
     deadline: float
@@ -78,7 +78,7 @@ def render_within_bounds(
 
 @functools.cache  # a template is compiled and looked into by the same one
 def template_environment() -> jinja2.Environment:
-    """What transformers gives a template, within bounds."""
+    """Return what transformers gives a template, within bounds."""
     environment = _BoundedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationBlocks]
     )
@@ -98,7 +98,8 @@ def template_environment() -> jinja2.Environment:
 
 
 def mentions(source: str, name: str) -> bool:
-    """Whether a template looks at an attribute or a key of this name; comments do not count."""
+    """Return whether a template looks at an attribute or a key of this name; comments do not
+    count."""
     tree = template_environment().parse(source)
     attributes = (node.attr for node in tree.find_all(nodes.Getattr))
     keys = (node.value for node in tree.find_all(nodes.Const))

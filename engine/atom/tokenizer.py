@@ -41,7 +41,7 @@ class TokenStream(Protocol):
         ...
 
     def flush(self) -> str:
-        """What is left at the end: an incomplete character shows as U+FFFD."""
+        """Return what is left at the end: an incomplete character shows as U+FFFD."""
         ...
 
 
@@ -87,9 +87,9 @@ class Tokenizer:
         return list(encoding.ids)
 
     def has_far_more_than(self, count: int, text: str) -> bool:
-        """Whether a long text has more than twice so many tokens, at the cost of about so many.
-        Encoding the whole of it could take a thousand times its size in memory. False for one that
-        is not much longer than so many tokens may be."""
+        """Return whether a long text has more than twice so many tokens, at the cost of about so
+        many. Encoding the whole of it could take a thousand times its size in memory. False for one
+        that is not much longer than so many tokens may be."""
         usual = _MOST_USUAL_CHARACTERS * count
         if len(text) <= max(usual, _LEAST_WINDOW_CHARACTERS):
             return False
@@ -137,7 +137,7 @@ class Tokenizer:
         return {index: token for index, token in found if index in self._added_ids}
 
     def special_text(self, token_id: int) -> str | None:
-        """How a special token is written; None for others."""
+        """Return how a special token is written; None for others."""
         return self._tokenizer.id_to_token(token_id) if token_id in self._special_ids else None
 
     def token_bytes(self, token_id: int) -> bytes:
@@ -190,7 +190,7 @@ class Tokenizer:
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Whether the folder has a vocabulary of any kind."""
+    """Return whether the folder has a vocabulary of any kind."""
     return (folder / TOKENIZER_FILE).is_file() or convertible(folder)
 
 

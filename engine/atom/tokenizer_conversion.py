@@ -33,7 +33,7 @@ _OFFLINE = {
 
 
 def convertible(folder: Path) -> bool:
-    """Whether the folder has a vocabulary of another kind than tokenizer.json."""
+    """Return whether the folder has a vocabulary of another kind than tokenizer.json."""
     return any((folder / name).is_file() for name in VOCABULARIES)
 
 

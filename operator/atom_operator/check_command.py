@@ -30,7 +30,7 @@ _LOOK_SECONDS = 1.0
 
 
 class CheckError(Exception):
-    """What is wrong, and the remedy."""
+    """Hold what is wrong, and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ def without_own_evidence(verdict: CapacityVerdict, wanted: PodRevision) -> Capac
 
 
 def is_in_place(observed: Observed, wanted: PodRevision) -> bool:
-    """Whether these pods were already asked for: then what they need was there before."""
+    """Return whether these pods were already asked for: then what they need was there before."""
     running = observed.deployment
     if running is None:
         return False

@@ -92,7 +92,7 @@ Turn = Callable[[str], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What should be: a plan and its children, or the problems of the spec."""
+    """Hold what should be: a plan and its children, or the problems of the spec."""
 
     problems: tuple[FieldProblem, ...] = ()
     plan: Plan | None = None
@@ -123,7 +123,7 @@ class Decider:
         engines: EngineView,
         turn: Turn = lambda _image: "one after the other takes it",
     ) -> Decision:
-        """What should be; `observed` says which of the optional kinds are not served."""
+        """Return what should be; `observed` says which of the optional kinds are not served."""
         spec, owner = parse_spec(parent.get("spec") or {}), Owner(key, parent["metadata"]["uid"])
         if isinstance(spec, tuple):
             return Decision(problems=spec)
@@ -222,7 +222,8 @@ class Decider:
         return {"learned": (others, *plan.learned)} if others is not None else {}
 
     async def _config_text(self, key: ObjectKey, spec: AtomDeploymentSpec) -> str | None:
-        """What spec.model.configRef points at; None when there is no such ConfigMap or key."""
+        """Return what spec.model.configRef points at; None when there is no such ConfigMap or
+        key."""
         reference = spec.model.config_ref
         if reference is None:
             return None
@@ -321,8 +322,8 @@ class Decider:
         return leave_to_autoscaler(plan, bound, observed), supply
 
     async def supply(self, plan: Plan, template: Manifest) -> Supply | None:
-        """What the nodes have for pods that need devices; None where nodes cannot be read, or for
-        cpu."""
+        """Return what the nodes have for pods that need devices; None where nodes cannot be read,
+        or for cpu."""
         if plan.accelerator.resource_name is None:
             return None
         volumes = await volume_places(self.port, plan.key.namespace, template["spec"])
@@ -352,7 +353,8 @@ def _supply(
 def _quota_refusal(
     observed: Observed, running: DeploymentState | None, wanted: PodRevision
 ) -> QuotaRefusal | None:
-    """What a quota says against the wanted pods, beside what an old one of them counts as."""
+    """Return what a quota says against the wanted pods, beside what an old one of them counts
+    as."""
     if running is None or running.revision != wanted.name:
         return None
     old = [pod.charged for pod in observed.pods if pod.revision != wanted.name and pod.charged]
@@ -362,7 +364,7 @@ def _quota_refusal(
 
 
 def _asked_at(running: DeploymentState | None, revision: str) -> datetime | None:
-    """When this revision was first asked for; None where that is now."""
+    """Return when this revision was first asked for; None where that is now."""
     if running is None or running.revision != revision or running.rollout is None:
         return None
     return running.rollout.asked_at
@@ -379,8 +381,9 @@ def optional_kinds(parent: Manifest) -> frozenset[Kind]:
 
 
 def unschedulable(observed: Observed) -> str | None:
-    """Why a pod finds no node, in the scheduler's words. It says nothing of pods that a quota holds
-    back: no old pod makes room for them, since another's may be admitted in its place."""
+    """Return why a pod finds no node, in the scheduler's words. It says nothing of pods that a
+    quota holds back: no old pod makes room for them, since another's may be admitted in its
+    place."""
     messages = (pod.unschedulable_message for pod in observed.pods if not pod.gated)
     return next((message for message in messages if message), None)
 
@@ -410,6 +413,6 @@ def _jobs(step: Step) -> tuple[JobRequest, ...]:
 
 
 def _is_seen(parent: Manifest) -> bool:
-    """Whether an operator has reported on this very spec."""
+    """Return whether an operator has reported on this very spec."""
     generation = (parent.get("status") or {}).get("observedGeneration")
     return generation is not None and generation == parent["metadata"].get("generation")

@@ -19,14 +19,14 @@ Labels = Mapping[str, str]
 
 
 class EngineFeature(StrEnum):
-    """What a spec may ask for and this version's engine does not do; named as in the chart."""
+    """Hold what a spec may ask for and this version's engine does not do; named as in the chart."""
 
     EXPERT_PARALLEL = "expertParallel"
     SPECULATION = "speculation"
 
 
 class TemplateFeature(StrEnum):
-    """What a site may keep spec.template from asking for; named as in the chart."""
+    """Hold what a site may keep spec.template from asking for; named as in the chart."""
 
     SERVICE_ACCOUNT = "serviceAccountName"
     HOST_PID = "hostPID"
@@ -49,7 +49,7 @@ FORBIDDEN_BY_DEFAULT = frozenset(TemplateFeature)
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What the administrator of this operator has set for every AtomDeployment."""
+    """Hold what the administrator of this operator has set for every AtomDeployment."""
 
     prometheus_address: str | None = None  # that KEDA asks
     runbook_base_url: str | None = None  # of docs/runbooks, for the annotations of alerts
@@ -77,7 +77,7 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class ObjectMetadata:
-    """What a spec puts on the objects beside the pods: on all, and by kind."""
+    """Hold what a spec puts on the objects beside the pods: on all, and by kind."""
 
     common: Words = field(default_factory=Words)
     kinds: Mapping[str, Words] = field(default_factory=dict)  # by a kind's name
@@ -110,7 +110,7 @@ class ScalingTargets:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLimit:
-    """How many replicas the nodes hold, and in words where."""
+    """Describe how many replicas the nodes hold, and in words where."""
 
     replicas: int
     message: str
@@ -161,7 +161,7 @@ class HttpRoute:
 
 @dataclass(frozen=True, slots=True)
 class PodMonitoring:
-    """How Prometheus scrapes the pods."""
+    """Describe how Prometheus scrapes the pods."""
 
     labels: Labels
     interval: str

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Kind(NamedTuple):
-    """What the API server calls a kind of object."""
+    """Hold what the API server calls a kind of object."""
 
     group: str
     version: str

@@ -70,7 +70,8 @@ def _to_deadline(observed: Observed, now: datetime) -> float | None:
 
 
 def _ask_again(observed: Observed, now: datetime) -> float | None:
-    """When to ask engines that serve for what they have not told yet; None where none serves."""
+    """Return when to ask engines that serve for what they have not told yet; None where none
+    serves."""
     serving = [pod for pod in observed.pods if pod.ready and pod.address]
     if not serving:
         return None
@@ -79,7 +80,8 @@ def _ask_again(observed: Observed, now: datetime) -> float | None:
 
 
 def _depends_on_others(decision: Decision, report: ApplyReport) -> bool:
-    """Whether what is missing comes without an event: CRDs, or an autoscaler with the next pass."""
+    """Return whether what is missing comes without an event: CRDs, or an autoscaler with the next
+    pass."""
     if any(problem.reason is Reason.API_NOT_SERVED for problem in decision.problems):
         return True
     plan = decision.plan

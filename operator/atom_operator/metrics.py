@@ -9,7 +9,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 
 class OperatorMetrics:
-    """What an SRE asks of an operator: does it reconcile, how long does it take, is it behind."""
+    """Hold what an SRE asks of an operator: does it reconcile, how long does it take, is it
+    behind."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()

@@ -106,7 +106,7 @@ def _source_unknown(report: PlanReport) -> str:
 
 
 def _not_planned(report: PlanReport) -> str:
-    """What is said of such a model: a name of the hub may be misspelt, other places are the
+    """Return what is said of such a model: a name of the hub may be misspelt, other places are the
     site's own."""
     source = _source_unknown(report)
     near = get_close_matches(source, catalogue_sources(), n=1, cutoff=0.8)

@@ -30,7 +30,8 @@ class PlanReport:
 
     @property
     def can_start(self) -> bool:
-        """Whether the operator would start pods, and every replica has a place where known."""
+        """Return whether the operator would start pods, and every replica has a place where
+        known."""
         if self.problems or self.plan is None or not self.plan.may_start:
             return False
         return self.supply is None or placeable(self.supply) >= self.plan.replicas
@@ -96,7 +97,7 @@ def _device(plan: Plan) -> str:
 
 
 def _ranks(plan: Plan) -> str:
-    """What this repository's engine has been seen to do of it."""
+    """Return what this repository's engine has been seen to do of it."""
     shared = f"{plan.engine.tensor_parallel} devices share a copy of the model"
     if plan.accelerator.type == "cpu":
         return shared

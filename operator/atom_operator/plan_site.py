@@ -23,7 +23,7 @@ class ValuesError(ValueError):
 
 
 def site_of_values(values: Mapping[str, Any]) -> Site:
-    """What `values` set of a Site; the chart's defaults for the rest. Raises ValuesError."""
+    """Return what `values` set of a Site; the chart's defaults for the rest. Raises ValuesError."""
     engine, scaling = _section(values, "engine"), _section(values, "autoscaling")
     template = _section(values, "template")
     forbidden = template.get("forbidden", FORBIDDEN_BY_DEFAULT)

@@ -52,7 +52,7 @@ _INSPECTION = "the model's own config.json"
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a plan depends on beside the spec."""
+    """Hold what a plan depends on beside the spec."""
 
     images: Mapping[
         Literal["amd", "cpu"], str
@@ -71,7 +71,7 @@ class Surroundings:
 
 
 def wants_nodes(spec: AtomDeploymentSpec) -> bool:
-    """Whether nodes may know the device's memory better than the spec."""
+    """Return whether nodes may know the device's memory better than the spec."""
     return spec.accelerator.type == "amd" and spec.accelerator.memory is None
 
 
@@ -98,7 +98,7 @@ def plan_spec(
 
 
 def consider(owner: Owner, spec: AtomDeploymentSpec, around: Surroundings) -> Considered:
-    """What the spec needs, apart from whether this version's engine runs it."""
+    """Return what the spec needs, apart from whether this version's engine runs it."""
     problems = [
         *validate(spec),
         *validate_surroundings(spec, around.served, around.site),

@@ -95,7 +95,8 @@ async def fetch_weights(port: ClusterPort, engines: EnginePort, plan: Plan) -> S
 
 
 async def evidence_of_others(port: ClusterPort, plan: Plan) -> Evidence | None:
-    """What another AtomDeployment's engine of the same kind has measured, in the same namespace."""
+    """Return what another AtomDeployment's engine of the same kind has measured, in the same
+    namespace."""
     labels = {LABEL_LEARNED: "true"}
     for item in await port.list_labelled(CONFIG_MAP, plan.key.namespace, labels):
         found = evidence_for(plan.learning_key, evidence_in(item))
@@ -107,8 +108,9 @@ async def evidence_of_others(port: ClusterPort, plan: Plan) -> Evidence | None:
 async def claim_not_shared(
     port: ClusterPort, fleet: FleetReader, namespace: str, pod_spec: Mapping[str, Any]
 ) -> str | None:
-    """What of the pods' claims a spare pod may not be able to mount beside an old one, in words;
-    None where nothing says so, as where a claim does not exist yet: its pods will say that."""
+    """Return what of the pods' claims a spare pod may not be able to mount beside an old one, in
+    words; None where nothing says so, as where a claim does not exist yet: its pods will say
+    that."""
     for name in mounted_claims(pod_spec):
         modes = access_modes(await port.get(VOLUME_CLAIM, namespace, name))
         if is_for_one_pod(modes):
@@ -140,7 +142,8 @@ async def volume_places(
 
 
 async def check_claims(port: ClusterPort, fleet: FleetReader, plan: Plan) -> FieldProblem | None:
-    """Why the replicas cannot share their claims; None where they can, or where that is unknown."""
+    """Return why the replicas cannot share their claims; None where they can, or where that is
+    unknown."""
     for use in claims_of(plan):
         modes = access_modes(await port.get(VOLUME_CLAIM, plan.key.namespace, use.name))
         nodes = await fleet.nodes() if is_for_one_node(modes) else None
@@ -154,7 +157,8 @@ async def check_claims(port: ClusterPort, fleet: FleetReader, plan: Plan) -> Fie
 async def asked_by_others(
     port: ClusterPort, fleet: FleetReader, key: ObjectKey, pod_spec: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """What other AtomDeployments' pods ask for too, and cannot have beside these, in words."""
+    """Return what other AtomDeployments' pods ask for too, and cannot have beside these, in
+    words."""
     claims, ports = mounted_claims(pod_spec), host_ports(pod_spec)
     if not claims and not ports:
         return ()

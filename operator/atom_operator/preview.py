@@ -71,7 +71,7 @@ def _elsewhere(preview: Preview) -> Iterator[str]:
 
 
 def _places(plan: Plan, preview: Preview) -> Iterator[str]:
-    """Whether the pods that do not run yet find a node now."""
+    """Yield whether the pods that do not run yet find a node now."""
     supply = preview.supply
     if supply is None or not plan.may_start:
         return

@@ -53,7 +53,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the queue needs to know: when to look again without an event."""
+    """Hold what the queue needs to know: when to look again without an event."""
 
     requeue_after_seconds: float | None = None
 
@@ -193,20 +193,20 @@ class Reconciler:
 
 
 def _in_groups(decision: Decision, observed: Observed) -> bool:
-    """Whether a replica has several pods, of which one serves."""
+    """Return whether a replica has several pods, of which one serves."""
     if decision.plan is not None:
         return decision.plan.engine.nodes > 1
     return any(child.kind == LEADER_WORKER_SET for child in observed.children)
 
 
 def _shortage(decision: Decision) -> str | None:
-    """Why no node takes one more pod, where devices are the cause."""
+    """Return why no node takes one more pod, where devices are the cause."""
     supply = decision.supply
     return shortage(supply) if supply is not None and lacks_devices(supply) else None
 
 
 def _of_the_spec(engines: EngineView, observed: Observed) -> EngineView:
-    """What counts as measured: nothing while another revision than the spec's runs."""
+    """Return what counts as measured: nothing while another revision than the spec's runs."""
     running = observed.deployment
     if running is None or running.rollback is not None:
         return engines.of(None)

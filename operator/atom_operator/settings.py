@@ -37,7 +37,7 @@ class LeaseSettings:
 
 @dataclass(frozen=True, slots=True)
 class WebhookSettings:
-    """Where admission reviews are served, and with whose certificate."""
+    """Say where admission reviews are served, and with whose certificate."""
 
     port: int
     # Either a folder that another program fills, or what is needed to make certificates ourselves.

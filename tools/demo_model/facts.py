@@ -31,7 +31,7 @@ class Fact:
         return f"{', '.join(others)} and {last}" if others else last
 
     def holds_beside(self, now: "Fact") -> bool:
-        """Whether this is still true where `now` is."""
+        """Return whether this is still true where `now` is."""
         return self == now if self.complete else set(self.values) <= set(now.values)
 
 

@@ -21,7 +21,7 @@ class ExpertLinks(Protocol):
 
     @property
     def size(self) -> int:
-        """How many processes there are."""
+        """Return how many processes there are."""
         ...
 
     def gather_rows(self, x: torch.Tensor) -> torch.Tensor:

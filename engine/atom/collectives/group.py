@@ -22,7 +22,7 @@ class Group(Protocol):
 
     @property
     def size(self) -> int:
-        """How many processes there are."""
+        """Return how many processes there are."""
         ...
 
     @property
@@ -43,7 +43,8 @@ class Group(Protocol):
         ...
 
     def takes_parts(self, tokens: int) -> bool:
-        """Whether `add_and_norm` takes parts of so many tokens; if so it takes them in any case."""
+        """Return whether `add_and_norm` takes parts of so many tokens; if so it takes them in any
+        case."""
         ...
 
     def gather(self, x: torch.Tensor) -> torch.Tensor:

@@ -41,7 +41,7 @@ class PeerBuffers:
 
     @property
     def size(self) -> int:
-        """How many ranks there are."""
+        """Return how many ranks there are."""
         return self.own.shape[1]
 
     @property
@@ -61,8 +61,8 @@ class PeerBuffers:
 
 
 def reasons_against_peers(device: torch.device, size: int) -> tuple[str, ...]:
-    """Why kernels of `size` ranks, on the first so many devices, cannot write each other's memory;
-    empty where they can."""
+    """Return why kernels of `size` ranks, on the first so many devices, cannot write each other's
+    memory; empty where they can."""
     if device.type != "cuda":
         return ("they are on the CPU",)
     if torch.version.hip:
@@ -81,7 +81,7 @@ def new_buffer(device: torch.device, size: int, row_bytes: int) -> torch.Tensor:
 
 
 def share(own: torch.Tensor) -> Handle:
-    """What another process of this node needs to open the buffer."""
+    """Return what another process of this node needs to open the buffer."""
     _, arguments = reduce_tensor(own)  # type: ignore[no-untyped-call]
     return tuple(arguments)
 

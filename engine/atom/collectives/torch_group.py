@@ -43,8 +43,8 @@ def find_store(port: int, size: int, host: str = LOOPBACK) -> TCPStore:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a rank stands. device: its own; entered [1] int64: counts the collectives that its host
-    has begun, for others to see which rank is behind; nodes: that the ranks are spread over;
+    """Say where a rank stands. device: its own; entered [1] int64: counts the collectives that its
+    host has begun, for others to see which rank is behind; nodes: that the ranks are spread over;
     on_one_machine: whether all of these are the same."""
 
     rank: int

@@ -46,7 +46,7 @@ def variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def cards_and_tools() -> dict[str, str]:
-    """What amdsmi, the driver's topology and the driver's own tools say."""
+    """Return what amdsmi, the driver's topology and the driver's own tools say."""
     told = {"kfd": json.dumps([asdict(node) for node in read_nodes()], indent=2)}
     try:
         told["amdsmi"] = json.dumps([asdict(card) for card in read_cards()], indent=2)

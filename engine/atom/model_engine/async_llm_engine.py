@@ -122,7 +122,7 @@ class AsyncLLMEngine:
         self._core.start()
 
     async def wait_ready(self) -> EngineReport:
-        """What start-up found out. Raises `EngineDeadError` when it failed."""
+        """Return what start-up found out. Raises `EngineDeadError` when it failed."""
         return await self._lifecycle.wait_ready()
 
     async def __aenter__(self) -> AsyncLLMEngine:
@@ -148,7 +148,7 @@ class AsyncLLMEngine:
 
     @property
     def stats_by_rank(self) -> dict[int, RankStats]:
-        """What each rank told last."""
+        """Return what each rank told last."""
         return self._rank_stats.by_rank
 
     @property
@@ -282,8 +282,9 @@ class AsyncLLMEngine:
         )
 
     async def call_utility(self, method: str, *args: Any) -> list[Any]:
-        """What the engine cores' utility of this name returns, by rank. Raises `EngineDeadError`
-        when a process ends before it answers, `AtomError` when the utility fails in any."""
+        """Return what the engine cores' utility of this name returns, by rank. Raises
+        `EngineDeadError` when a process ends before it answers, `AtomError` when the utility fails
+        in any."""
         self.check_serving()
         call_id = next(self._ids)
         answers: list[Any] = await self._calls.answer(
@@ -306,7 +307,7 @@ class AsyncLLMEngine:
         return len(self._requests)
 
     def counts_by_client(self) -> dict[str, ClientCounts]:
-        """What each client asked for and got, and what it has open now, by label."""
+        """Return what each client asked for and got, and what it has open now, by label."""
         return self._requests.counts_by_client()
 
     def _tell_of_abort(self, numbers: Sequence[int]) -> None:

@@ -106,7 +106,7 @@ class ScheduledBatchOutput:
 
 @dataclass(frozen=True, slots=True)
 class TokenMask:
-    """Which tokens guided rows may get.
+    """Say which tokens guided rows may get.
 
     rows: int32, ascending, which of the batch's rows with `samples` set; bits: int32 [rows,
     ceil(V / 32)], token t is allowed where bit t % 32 of word t // 32 is set.

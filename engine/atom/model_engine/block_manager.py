@@ -112,7 +112,8 @@ class BlockManager:
     def can_allocate(
         self, num_tokens: int, match: PrefixMatch, *, lookahead: int = 0, spare_blocks: int = 0
     ) -> bool:
-        """Whether a sequence of so many tokens, drafts included, can hold its blocks and at least
+        """Return whether a sequence of so many tokens, drafts included, can hold its blocks and at
+        least
         `spare_blocks` stay free."""
         size = self.block_size
         needed = sum([group.blocks(num_tokens, size, lookahead) for group in self.groups])

@@ -86,7 +86,7 @@ class EngineCore:
         }
 
     def build_executor(self, order: MeshOrder | None) -> Executor:
-        """What runs the batches of this core."""
+        """Return what runs the batches of this core."""
         return build_executor(self._config, self._fail, order)
 
     def start(self) -> EngineReport:
@@ -257,7 +257,7 @@ class EngineCore:
         self._scheduler.blocks.reset_prefix_cache()
 
     def _check_integrity(self) -> int:
-        """How many blocks requests hold; an error when the pool's books do not balance."""
+        """Return how many blocks requests hold; an error when the pool's books do not balance."""
         self._scheduler.blocks.pool.check_integrity()
         return self._scheduler.blocks.pool.num_held
 

@@ -315,8 +315,8 @@ class CoreManager:
             self._wake(_LOST + msgspec.msgpack.encode(words))
 
     def _can_lose(self, rank: int) -> bool:
-        """Whether others serve on without this rank: copies of the whole model do, once they have
-        started; ranks that share experts compute each other's tokens."""
+        """Return whether others serve on without this rank: copies of the whole model do, once they
+        have started; ranks that share experts compute each other's tokens."""
         parallel = self._config.parallel
         left = parallel.data_parallel_size - len(self._lost | {rank})
         return left > 0 and not parallel.shares_experts and self._watch is not None

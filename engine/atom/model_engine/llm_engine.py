@@ -77,7 +77,7 @@ class Completion(TypedDict):
 
 @dataclass(slots=True)
 class _Collected:
-    """What has come for one request of a `generate` call."""
+    """Hold what has come for one request of a `generate` call."""
 
     arrive_time: float
     texts: list[str] = field(default_factory=list)
@@ -139,7 +139,7 @@ class LLMEngine:
 
     @property
     def stats(self) -> StatsBody | None:
-        """What all ranks told last, together; None before the first step."""
+        """Return what all ranks told last, together; None before the first step."""
         return self._rank_stats.total
 
     # ---- generation ---------------------------------------------------------------------------

@@ -185,7 +185,7 @@ class ModelRunner:
 
     @property
     def steps_behind(self) -> int:
-        """How many steps the host may be behind: none where a submit computes everything."""
+        """Return how many steps the host may be behind: none where a submit computes everything."""
         return 1 if self._device.is_gpu else 0
 
     def _compile_ahead(self, progress: Progress) -> Callable[[], None] | None:
@@ -230,12 +230,12 @@ class ModelRunner:
         return one_of_each_kind(self._model, [group.layers for group in self._layout.groups])
 
     def _all_say(self, answer: bool) -> bool:
-        """Whether every rank of the group says yes: they run their steps together."""
+        """Return whether every rank of the group says yes: they run their steps together."""
         own = torch.tensor([[int(answer)]], device=self._device.torch_device)
         return bool(answer if self._group.size == 1 else self._group.gather(own).all())
 
     def _graph_bytes(self) -> int:
-        """What decode graphs will take, measured on the cache that the activations were."""
+        """Return what decode graphs will take, measured on the cache that the activations were."""
         graphs = self._decode_graphs()
         if graphs is None and self._device.is_gpu and not self._config.enforce_eager:
             logger.warning(
@@ -336,7 +336,7 @@ class ModelRunner:
         return self._predicted.plan_cache(self._layout, memory)
 
     def _agreed(self, budget: KvBudget) -> KvBudget:
-        """What every rank has room for: they share one scheduler's block numbers."""
+        """Return what every rank has room for: they share one scheduler's block numbers."""
         if self._group.size == 1:
             return budget
         own = torch.tensor([[budget.num_blocks]], device=self._device.torch_device)

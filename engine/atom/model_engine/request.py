@@ -20,7 +20,7 @@ MOST_CLIENT_CHARACTERS = 64
 
 
 class FinishReason(enum.StrEnum):
-    """Why generation ended, in OpenAI's words."""
+    """Say why generation ended, in OpenAI's words."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -72,7 +72,7 @@ class TokenLogprobs:
 
 
 class RequestOutput(msgspec.Struct, frozen=True, gc=False):
-    """What one engine step added to one request. (A struct, and none of the
+    """Hold what one engine step added to one request. (A struct, and none of the
     garbage collector's, because one is made per token.)
 
     request_id: the caller's name of the request.

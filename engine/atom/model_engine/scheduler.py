@@ -137,7 +137,7 @@ class Scheduler:
         return len(self.abort(list(self._sequences)))
 
     def has_work(self) -> bool:
-        """Whether a sequence is there that is not held."""
+        """Return whether a sequence is there that is not held."""
         return len(self._sequences) > len(self._held)
 
     @property

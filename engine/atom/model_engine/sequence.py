@@ -113,8 +113,8 @@ class Sequence:
 
     @property
     def cacheable_token_ids(self) -> NDArray[np.int32]:
-        """What the prefix cache may spare. What it spares has no logits, so nothing while some of
-        the prompt's are to be looked at."""
+        """Return what the prefix cache may spare. What it spares has no logits, so nothing while
+        some of the prompt's are to be looked at."""
         return self.token_ids[: 0 if self.num_unscored else None]
 
     @property

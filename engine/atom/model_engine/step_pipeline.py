@@ -82,14 +82,15 @@ class StepPipeline:
         return (*held, *self._scheduler.open_requests)
 
     def has_work(self) -> bool:
-        """Whether a step has something to do. Requests that wait for their grammar or a mask are no
-        work; `GuidedRequests.wake_fd` tells when one of them is."""
+        """Return whether a step has something to do. Requests that wait for their grammar or a mask
+        are no work; `GuidedRequests.wake_fd` tells when one of them is."""
         if self._submitted or self._scheduler.has_work():
             return True
         return self._guided is not None and self._guided.has_news
 
     def has_requests(self) -> bool:
-        """Whether a request is open, were it only one that waits for its grammar or a mask."""
+        """Return whether a request is open, were it only one that waits for its grammar or a
+        mask."""
         held = 0 if self._guided is None else self._guided.num_held
         return bool(self._submitted) or self._scheduler.num_requests + held > 0
 

@@ -47,7 +47,7 @@ class HubFile:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a revision of a model consists of: the files that serving needs."""
+    """Hold what a revision of a model consists of: the files that serving needs."""
 
     model: str
     revision: str  # as it was asked for
@@ -124,7 +124,7 @@ def look_up(model: str, revision: str) -> Snapshot:
 
 
 def read_marker(folder: Path) -> Snapshot | None:
-    """What a former run left complete; None where there is no marker that can be read."""
+    """Return what a former run left complete; None where there is no marker that can be read."""
     try:
         stored: dict[str, Any] = json.loads((folder / MARKER).read_text(encoding="utf-8"))
         files = tuple(HubFile(**file) for file in stored["files"])

@@ -58,8 +58,8 @@ class LoadPlan:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a file says of one tensor. name: as the model calls it, None of another part than its
-    text; stored_name: as the file does."""
+    """Hold what a file says of one tensor. name: as the model calls it, None of another part than
+    its text; stored_name: as the file does."""
 
     file: Path
     stored_name: str

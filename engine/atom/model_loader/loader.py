@@ -33,13 +33,13 @@ _DUMMY_EXPONENT = 121  # 2 to the power of -6
 
 
 class PlacedModel(Protocol):
-    """What a model must say of itself to be loaded: its modules by their checkpoint names, of which
-    those with parameters have `placements(name)`."""
+    """Hold what a model must say of itself to be loaded: its modules by their checkpoint names, of
+    which those with parameters have `placements(name)`."""
 
     def named_modules(self) -> Iterator[tuple[str, nn.Module]]: ...
 
     def unused_tensors(self) -> tuple[str, ...]:
-        """How names of tensors begin that a checkpoint may hold beside what is wanted."""
+        """Return how names of tensors begin that a checkpoint may hold beside what is wanted."""
 
 
 class Placed(Protocol):

@@ -83,7 +83,7 @@ class _AllReduceOps:
         return self._ops.norm_gated_linear(self._summed(stream), norm, w, activation)
 
     def _by_group(self, stream: Stream, norm: NormWeight) -> tuple[torch.Tensor, Stream] | None:
-        """What a group's own kernel makes of a sum and its norm, if it has one."""
+        """Return what a group's own kernel makes of a sum and its norm, if it has one."""
         if stream.pending_is is not Pending.ALL_REDUCE:
             return None
         assert stream.pending is not None

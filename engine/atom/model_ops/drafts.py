@@ -12,7 +12,8 @@ from atom.utils.forward_context import DecodeRuns
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """How drafts are found among a row's own tokens: its last ones, as many as possible from
+    """Describe how drafts are found among a row's own tokens: its last ones, as many as possible
+    from
     `fewest` to `most`, have to occur before, and the newest of the longest matches counts."""
 
     fewest: int
@@ -40,10 +41,10 @@ def no_drafts(rows: int, most: int, device: torch.device) -> Drafts:
 
 @dataclass(frozen=True, slots=True)
 class DraftLayout:
-    """Where the tokens of a step stand whose R rows carry drafts: row after row the newest token
-    and its drafts. Of rows: slots, wanted (how many drafts it carries) and first (the index of its
-    newest token), [R] int64. Of tokens: token_slots, row and offset (how many drafts behind the
-    newest token), [T] int64. Padding names the padding slot, in rows and in tokens. runs: each
+    """Say where the tokens of a step stand whose R rows carry drafts: row after row the newest
+    token and its drafts. Of rows: slots, wanted (how many drafts it carries) and first (the index
+    of its newest token), [R] int64. Of tokens: token_slots, row and offset (how many drafts behind
+    the newest token), [T] int64. Padding names the padding slot, in rows and in tokens. runs: each
     row's tokens, as decodes that follow each other; of padding none."""
 
     slots: torch.Tensor
@@ -71,8 +72,9 @@ class DraftLayout:
 
 @dataclass(frozen=True, slots=True)
 class DrawnRuns:
-    """What a step drew for R rows: slots [R] int64; token_ids [T] int64, row after row; first [R]
-    int64, where a row's draws begin, with one behind its newest token and one behind each draft."""
+    """Hold what a step drew for R rows: slots [R] int64; token_ids [T] int64, row after row; first
+    [R] int64, where a row's draws begin, with one behind its newest token and one behind each
+    draft."""
 
     slots: torch.Tensor
     first: torch.Tensor

@@ -30,7 +30,7 @@ class VocabParallelEmbedding(nn.Module):
             self._scale = torch.tensor(scale, device="cpu").to(self.weight.dtype).item()
 
     def placements(self, name: str) -> Iterator[Placement]:
-        """Where the parameter comes from in a checkpoint."""
+        """Yield where the parameter comes from in a checkpoint."""
         yield _placement(name, self.weight, self._rows, self._vocab_size)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:  # [T] → [T, H]
@@ -67,7 +67,7 @@ class ParallelLMHead(nn.Module):
         self._tied = True
 
     def placements(self, name: str) -> Iterator[Placement]:
-        """Where the parameter comes from, unless it is the embedding's."""
+        """Yield where the parameter comes from, unless it is the embedding's."""
         if not self._tied:
             yield _placement(name, self.weight, self._rows, self._vocab_size)
 

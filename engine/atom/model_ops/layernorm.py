@@ -80,7 +80,7 @@ class RMSNorm(nn.Module):
         self.norm = NormWeight(self.weight.data, eps)
 
     def placements(self, name: str) -> Iterator[Placement]:
-        """Where the parameter comes from in a checkpoint."""
+        """Yield where the parameter comes from in a checkpoint."""
         dim = len(self.weight)
         if not self._is_unit:
             yield Placement(f"{name}.weight", (dim,), ((0, dim),), self.weight.data, self._order)
@@ -111,7 +111,7 @@ class LayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.empty(dim), requires_grad=False)
 
     def placements(self, name: str) -> Iterator[Placement]:
-        """Where the parameters come from in a checkpoint."""
+        """Yield where the parameters come from in a checkpoint."""
         yield Placement.whole(f"{name}.weight", self.weight.data)
         yield Placement.whole(f"{name}.bias", self.bias.data)
 

@@ -27,9 +27,9 @@ from atom.sizing.weights import Projection, Split
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """What every layer is built with: the operations it calls, its place among the ranks, and its
-    way to them. experts: the place among ranks that have whole experts each, None where every rank
-    has a part of all; exchange: the way to these with tokens, None where they have the same
+    """Hold what every layer is built with: the operations it calls, its place among the ranks, and
+    its way to them. experts: the place among ranks that have whole experts each, None where every
+    rank has a part of all; exchange: the way to these with tokens, None where they have the same
     ones."""
 
     ops: Ops
@@ -94,8 +94,8 @@ class Linear(WeightHolder):
             self._hold(LinearWeight(torch.empty(rows, columns), bias))
 
     def placements(self, name: str) -> Iterator[Placement]:
-        """Where each projection's part comes from; `name`: this module's, at the projections' own
-        depth below their layer."""
+        """Yield where each projection's part comes from; `name`: this module's, at the projections'
+        own depth below their layer."""
         names, first = [checkpoint_name(name, matrix.name) for matrix, _ in self._parts], 0
         if self._stored is not None:
             yield from self._stored.placements(names)

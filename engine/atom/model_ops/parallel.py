@@ -71,11 +71,12 @@ class ExpertRanks:
     may_move: bool = False
 
     def slots(self, experts: int) -> int:
-        """How many each rank has, of a layer of so many experts."""
+        """Return how many each rank has, of a layer of so many experts."""
         return (experts + self.redundant) // self.size
 
     def held(self, experts: int) -> range | list[int]:
-        """Which experts are in this rank's slots at first: all in turn, then the first again."""
+        """Return which experts are in this rank's slots at first: all in turn, then the first
+        again."""
         each = self.slots(experts)
         own = range(self.rank * each, (self.rank + 1) * each)
         return own if own.stop <= experts else [slot % experts for slot in own]

@@ -25,7 +25,7 @@ from atom.model_ops.values import NormWeight, Rotary
 
 
 class Scaling(Protocol):
-    """What a kind of rope makes of the plain frequencies."""
+    """Hold what a kind of rope makes of the plain frequencies."""
 
     def scale(self, frequencies: torch.Tensor, rope: RopeConfig) -> torch.Tensor:
         """[pairs] radians per position → the same of this kind."""
@@ -238,7 +238,7 @@ def _yarn(parameters: Mapping[str, Any], limits: RopeLimits) -> Scaling:
 
 
 def yarn_mscale(factor: float, mscale: float = 1.0) -> float:
-    """What YaRN multiplies attention by for a context that is `factor` times longer."""
+    """Return what YaRN multiplies attention by for a context that is `factor` times longer."""
     return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
 
 

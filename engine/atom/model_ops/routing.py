@@ -14,7 +14,7 @@ import torch
 
 
 class Scoring(enum.Enum):
-    """What makes an expert's logit a score."""
+    """Hold what makes an expert's logit a score."""
 
     SOFTMAX = "softmax"
     SIGMOID = "sigmoid"
@@ -38,7 +38,7 @@ class Routing:
 
     @property
     def is_grouped(self) -> bool:
-        """Whether some groups are left out."""
+        """Return whether some groups are left out."""
         return self.groups_kept < self.groups
 
 

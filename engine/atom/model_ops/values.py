@@ -17,7 +17,7 @@ from atom.model_ops.routing import Routing
 
 
 class WeightFormat(enum.Enum):
-    """How a matrix [out, in] is stored, and what its scales are."""
+    """Describe how a matrix [out, in] is stored, and what its scales are."""
 
     PLAIN = "plain"  # the model's dtype, no scales
     FP8 = "fp8"  # e4m3; float32 [out, 1]
@@ -82,7 +82,7 @@ class InputGroups:
         return replace(self, index=self.index[expert], order=order)
 
     def spread(self, by_group: torch.Tensor) -> torch.Tensor:
-        """What is kept by group [.., out, groups] → by input [.., out, in]."""
+        """Return what is kept by group [.., out, groups] → by input [.., out, in]."""
         return by_group.gather(-1, self._of_rows(self.index))
 
     def in_place(self, values: torch.Tensor) -> torch.Tensor:
@@ -98,7 +98,7 @@ class InputGroups:
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """What makes numbers of a matrix that is stored in a format: element × scale of its block.
+    """Hold what makes numbers of a matrix that is stored in a format: element × scale of its block.
 
     Shapes are the format's, with the same leading dimensions as the matrix where there are several
     of it. block: outputs and inputs that share a scale; zero: of INT4, uint8 [out / 2, groups], two
@@ -154,8 +154,8 @@ class LinearWeight:
 
 @dataclass(frozen=True, slots=True)
 class RouterWeight:
-    """What scores a layer's E experts for a token: matrix [E, H]; correction [E] float32 is added
-    to scores where experts are chosen, and not where they are weighed."""
+    """Hold what scores a layer's E experts for a token: matrix [E, H]; correction [E] float32 is
+    added to scores where experts are chosen, and not where they are weighed."""
 
     matrix: LinearWeight
     correction: torch.Tensor | None = None
@@ -206,7 +206,7 @@ class NormWeight:
 
 
 class Pending(enum.Enum):
-    """What a stream has yet to add to its residual."""
+    """Hold what a stream has yet to add to its residual."""
 
     NOTHING = enum.auto()
     WHOLE = enum.auto()  # [T, H]
@@ -266,8 +266,8 @@ class AttentionShape:
         return (context - 1) % self.window + 1 if context else 0
 
     def reaches(self, at: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        """Whether the window of a query at position `at` begins at `key` or before, both int, and
-        broadcast to each other."""
+        """Return whether the window of a query at position `at` begins at `key` or before, both
+        int, and broadcast to each other."""
         if self.window is None:
             return torch.ones_like(key >= at)
         if self.in_chunks:
@@ -315,12 +315,12 @@ class LatentShape:
 
     @property
     def entry_dim(self) -> int:
-        """What is kept of a token."""
+        """Return what is kept of a token."""
         return self.kv_rank + self.rope_dim
 
     def prefers_latent(self, queries: int, context: int) -> bool:
-        """Whether `queries` of one row over `context` tokens take fewer multiplications in the
-        latent than with keys and values unfolded for every token."""
+        """Return whether `queries` of one row over `context` tokens take fewer multiplications in
+        the latent than with keys and values unfolded for every token."""
         folding = queries * self.kv_rank * (self.nope_dim + self.value_dim)
         folded = folding + queries * context * (self.entry_dim + self.kv_rank)
         unfolding = context * self.kv_rank * (self.nope_dim + self.value_dim)
@@ -397,9 +397,9 @@ class IndexCache:
 
 @dataclass(frozen=True, slots=True)
 class Rotary:
-    """How q and k are normed and rotated: cos_sin [positions, D] float32, cosines then sines of the
-    pairs (i, i + D / 2); positions [T] int64; norms of q and k per head, weights [D], or None. In
-    latent attention D is rope_dim, and k_norm the latent's, weight [kv_rank]."""
+    """Describe how q and k are normed and rotated: cos_sin [positions, D] float32, cosines then
+    sines of the pairs (i, i + D / 2); positions [T] int64; norms of q and k per head, weights [D],
+    or None. In latent attention D is rope_dim, and k_norm the latent's, weight [kv_rank]."""
 
     cos_sin: torch.Tensor
     positions: torch.Tensor

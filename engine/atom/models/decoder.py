@@ -57,13 +57,13 @@ class SelfAttention(nn.Module):
         self.attn = Attention(shape, rotary, norms=norms, ops=build.ops)
 
     def placements(self, name: str) -> Iterator[Placement]:
-        """Where the sinks come from in a checkpoint, if there are any."""
+        """Yield where the sinks come from in a checkpoint, if there are any."""
         if self.sinks is not None:
             region = (self._heads,)
             yield Placement(f"{name}.sinks", (self._all_heads,), region, self.sinks.data)
 
     def forward(self, h: Normed, positions: torch.Tensor) -> torch.Tensor:
-        """What every head found, [T, Hq·D]; `o_proj` is left to the layer."""
+        """Return what every head found, [T, Hq·D]; `o_proj` is left to the layer."""
         attended: torch.Tensor = self.attn(self.qkv_proj(h), positions)
         return attended
 
@@ -102,7 +102,7 @@ class DecoderLayer(nn.Module):
 
 
 class SandwichLayer(DecoderLayer):
-    """What attention and MLP give is normed once more before it is added (Gemma 2 and 3)."""
+    """Hold what attention and MLP give is normed once more before it is added (Gemma 2 and 3)."""
 
     def __init__(
         self, spec: LayerSpec, rotary: RotaryEmbedding, build: Build, hidden_size: int
@@ -198,7 +198,7 @@ class CausalLM(nn.Module):
 
     @property
     def shares_tokens(self) -> bool:
-        """Whether ranks with tokens of their own compute each other's experts."""
+        """Return whether ranks with tokens of their own compute each other's experts."""
         return self._exchange is not None
 
     def serve(self) -> None:
@@ -209,8 +209,8 @@ class CausalLM(nn.Module):
                 mlp.serve()
 
     def unused_tensors(self) -> tuple[str, ...]:
-        """How names of tensors begin that a checkpoint may hold and this model does not compute:
-        the layers that predict further tokens, and experts of other ranks."""
+        """Return how names of tensors begin that a checkpoint may hold and this model does not
+        compute: the layers that predict further tokens, and experts of other ranks."""
         first = len(self.spec.layers)
         last = first + len(self.spec.drafts)
         others = (

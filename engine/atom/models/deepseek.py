@@ -19,8 +19,8 @@ from atom.sizing.layers import Experts
 
 
 def spec(config: ModelConfig) -> ModelSpec:
-    """What config.json says of a DeepSeek model. Raises `ModelError` as `decoder_spec` does, and on
-    a way to choose experts that is not this architecture's."""
+    """Return what config.json says of a DeepSeek model. Raises `ModelError` as `decoder_spec` does,
+    and on a way to choose experts that is not this architecture's."""
     raw = config.hf_config
     routing = _v2_routing if config.architecture == "DeepseekV2ForCausalLM" else _v3_routing
     plain = decoder_spec(config, lambda experts: routing(raw, experts))

@@ -34,7 +34,7 @@ class DraftModel(nn.Module, ABC):
 
     @abstractmethod
     def join(self, states: HiddenStates) -> torch.Tensor:
-        """What it sees of the model's hidden states, [T, H]."""
+        """Return what it sees of the model's hidden states, [T, H]."""
 
     @abstractmethod
     def draw(self, hidden: torch.Tensor, sampling: SamplingTensors) -> torch.Tensor:
@@ -46,7 +46,7 @@ class DraftModel(nn.Module, ABC):
 
     @abstractmethod
     def unused_tensors(self) -> tuple[str, ...]:
-        """How names begin of what a checkpoint holds beside, and it does not compute."""
+        """Return how names begin of what a checkpoint holds beside, and it does not compute."""
 
     @property
     def dtype(self) -> torch.dtype:

@@ -101,7 +101,8 @@ class _Eagle3Layer(nn.Module):
 
 
 class _DraftVocabulary(nn.Module):
-    """Which of the model's tokens each of the draft vocabulary is: itself, and so many further."""
+    """Say which of the model's tokens each of the draft vocabulary is: itself, and so many
+    further."""
 
     further: torch.Tensor
 
@@ -111,7 +112,7 @@ class _DraftVocabulary(nn.Module):
         self.register_buffer("further", torch.zeros(size, dtype=torch.int64))
 
     def placements(self, name: str) -> Iterator[Placement]:
-        """Where the table comes from in a checkpoint."""
+        """Yield where the table comes from in a checkpoint."""
         size = len(self.further)
         yield Placement(name, (size,), ((0, size),), self.further, dtypes=(torch.int64,))
 

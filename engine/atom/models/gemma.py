@@ -18,7 +18,7 @@ _THETA = {"full_attention": 1_000_000.0, "sliding_attention": 10_000.0}  # Gemma
 
 
 def spec(config: ModelConfig) -> ModelSpec:
-    """What config.json says of a Gemma model. Raises `ModelError` as `decoder_spec` does."""
+    """Return what config.json says of a Gemma model. Raises `ModelError` as `decoder_spec` does."""
     raw = config.hf_config
     plain = decoder_spec(replace(config, hf_config=_without_layer_ropes(raw)))
     norm = NormSpec(eps=plain.norm.eps, unit_offset=True)

@@ -13,7 +13,8 @@ _ROTARY_SHARE = 0.5  # of a head, where config.json does not say
 
 
 def spec(config: ModelConfig) -> ModelSpec:
-    """What config.json says of a GLM with experts. Raises `ModelError` as `decoder_spec` does."""
+    """Return what config.json says of a GLM with experts. Raises `ModelError` as `decoder_spec`
+    does."""
     raw = {"partial_rotary_factor": _ROTARY_SHARE, **config.hf_config}
     return decoder_spec(
         replace(config, hf_config=raw),

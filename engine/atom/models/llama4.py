@@ -21,7 +21,7 @@ _FLOOR, _SCALE = 8192, 0.1  # of the temperature, where config.json does not say
 
 
 def spec(config: ModelConfig) -> ModelSpec:
-    """What config.json says of a Llama 4. Raises `ModelError` as `decoder_spec` does."""
+    """Return what config.json says of a Llama 4. Raises `ModelError` as `decoder_spec` does."""
     raw = {"rms_norm_eps": _EPSILON, "rope_theta": _THETA, **config.hf_config}
     plain = decoder_spec(
         replace(config, hf_config=raw),
@@ -66,6 +66,6 @@ def _still(raw: Mapping[str, Any], rope: RopeConfig) -> RopeConfig:
 
 
 def _said(raw: Mapping[str, Any], key: str, default: Any) -> Any:
-    """What config.json says; null is nothing."""
+    """Return what config.json says; null is nothing."""
     value = raw.get(key)
     return default if value is None else value

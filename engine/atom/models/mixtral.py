@@ -9,5 +9,5 @@ from atom.models.spec import ModelSpec, decoder_spec
 
 
 def spec(config: ModelConfig) -> ModelSpec:
-    """What config.json says of a Mixtral. Raises `ModelError` as `decoder_spec` does."""
+    """Return what config.json says of a Mixtral. Raises `ModelError` as `decoder_spec` does."""
     return decoder_spec(config, lambda experts: Routing(top_k=experts.per_token, renormalize=True))

@@ -52,7 +52,7 @@ class MLASelfAttention(nn.Module):
         self.indexer = None if spec.index is None else Indexer(spec, spec.index, build)
 
     def forward(self, h: Normed, positions: torch.Tensor) -> torch.Tensor:
-        """What every head found, [T, Hq·value_dim]; `o_proj` is left to the layer."""
+        """Return what every head found, [T, Hq·value_dim]; `o_proj` is left to the layer."""
         if self.indexer is not None:
             return self._attend_sparsely(h.tensor(), positions)
         tokens, _ = self._tokens(self.q_kv_a_proj(h))

@@ -93,7 +93,7 @@ class MoE(nn.Module):
 
 
 def build_mlp(spec: LayerSpec, build: Build) -> MLP | MoE:
-    """What the layer's facts ask for."""
+    """Return what the layer's facts ask for."""
     if spec.experts is not None:
         return MoE(spec, build)
     return MLP(spec.mlp, spec.activation, build)

@@ -9,7 +9,8 @@ from atom.models.spec import ModelSpec, decoder_spec
 
 
 def spec(config: ModelConfig) -> ModelSpec:
-    """What config.json says of a Qwen with experts. Raises `ModelError` as `decoder_spec` does."""
+    """Return what config.json says of a Qwen with experts. Raises `ModelError` as `decoder_spec`
+    does."""
     renormalize = bool(config.hf_config.get("norm_topk_prob", False))
     return decoder_spec(
         config, lambda experts: Routing(top_k=experts.per_token, renormalize=renormalize)

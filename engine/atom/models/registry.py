@@ -42,8 +42,8 @@ support_model_arch_dict: dict[str, str] = {
 
 
 def model_spec(config: ModelConfig) -> ModelSpec:
-    """What the architecture computes by. Raises `ModelError` for one that is not supported, or on a
-    field of config.json whose meaning is not."""
+    """Return what the architecture computes by. Raises `ModelError` for one that is not supported,
+    or on a field of config.json whose meaning is not."""
     module = support_model_arch_dict.get(config.architecture)
     if module is None:
         raise ModelError(
@@ -69,7 +69,7 @@ def drafted_spec(config: Config) -> tuple[ModelSpec, ModelSpec | None]:
 def build_draft(
     spec: ModelSpec, draft: ModelSpec | None, model: CausalLM, build: Build
 ) -> DraftModel:
-    """What drafts for the model: of a checkpoint of its own, or the model's."""
+    """Return what drafts for the model: of a checkpoint of its own, or the model's."""
     if draft is None:
         return MtpDraft(spec, model, build)
     return Eagle3Draft(draft, spec, model.model.embed_tokens, build)

@@ -41,7 +41,7 @@ class NormSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertsSpec:
-    """What a layer's experts compute by beside their sizes. stacking: of their checkpoint."""
+    """Hold what a layer's experts compute by beside their sizes. stacking: of their checkpoint."""
 
     routing: Routing
     stacking: Stacking = Stacking.APART
@@ -87,8 +87,8 @@ class ModelSpec:
     taps: tuple[int, ...] = ()
 
     def on_rank(self, ranks: int) -> ModelSpec:
-        """What one of `ranks` ranks computes by: its share of the heads. Matrices stay whole here,
-        layers take their region of them."""
+        """Return what one of `ranks` ranks computes by: its share of the heads. Matrices stay whole
+        here, layers take their region of them."""
         if ranks == 1:
             return self
         return self.with_layers(
@@ -108,7 +108,7 @@ class ModelSpec:
         return replace(self, layers=(*self.layers, *others))
 
     def op_case(self, dtype: torch.dtype, kv_dtype: torch.dtype, block_size: int) -> OpCase:
-        """What this model asks of its operations."""
+        """Return what this model asks of its operations."""
         shapes = dict.fromkeys(layer.attention for layer in self.layers)
         return OpCase(
             dtype=dtype,
@@ -155,8 +155,9 @@ class ModelSpec:
 def decoder_spec(
     config: ModelConfig, routing: Callable[[Experts], Routing] | None = None
 ) -> ModelSpec:
-    """What config.json says of a decoder whose layers are built as Llama's are; routing: of a layer
-    with experts. Raises `ModelError` on a field whose meaning this version does not compute."""
+    """Return what config.json says of a decoder whose layers are built as Llama's are; routing: of
+    a layer with experts. Raises `ModelError` on a field whose meaning this version does not
+    compute."""
     facts, raw = config.facts, config.hf_config
     norm = NormSpec(eps=float(raw.get("rms_norm_eps", 1e-6)))
     activation = _activation(facts.hidden_act)

@@ -41,7 +41,7 @@ class CacheGroup:
         return min(blocks, 1 - (1 - self.window - lookahead) // block_size)
 
     def matched_blocks(self, blocks: int, block_size: int) -> int:
-        """How many of the last of `blocks` full blocks the token behind them sees."""
+        """Return how many of the last of `blocks` full blocks the token behind them sees."""
         if self.window is None:
             return blocks
         return min(blocks, -((1 - self.window) // block_size))
@@ -66,7 +66,7 @@ class Grouping:
     token_bytes: tuple[int, ...]
 
     def sequence_bytes(self, tokens: int) -> int:
-        """What a sequence of `tokens` takes, blocks aside."""
+        """Return what a sequence of `tokens` takes, blocks aside."""
         kept = (min(tokens, group.window or tokens) for group in self.groups)
         return sum(kept) * sum(self.token_bytes)
 

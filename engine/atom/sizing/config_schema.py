@@ -27,11 +27,11 @@ _KEEPS_NULL = ("sliding_window", "attention_chunk_size", "n_group", "topk_group"
 
 
 class Kind(Protocol):
-    """What a value may be."""
+    """Hold what a value may be."""
 
     @property
     def accepted(self) -> str:
-        """What is accepted, in words."""
+        """Return what is accepted, in words."""
         ...
 
     def takes(self, value: object) -> bool:

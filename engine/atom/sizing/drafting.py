@@ -21,7 +21,7 @@ def default_taps(num_layers: int) -> tuple[int, ...]:
 
 
 def spread_problems(experts_spread: bool) -> Iterator[str]:
-    """Why layers do not draft for a model whose experts are spread over ranks."""
+    """Yield why layers do not draft for a model whose experts are spread over ranks."""
     if experts_spread:
         yield (
             "layers that draft (methods mtp and eagle3) do not run where ranks share experts; use "
@@ -30,7 +30,7 @@ def spread_problems(experts_spread: bool) -> Iterator[str]:
 
 
 def mtp_problems(facts: ModelFacts) -> Iterator[str]:
-    """Why a model's own layers do not draft for it; nothing when they do."""
+    """Yield why a model's own layers do not draft for it; nothing when they do."""
     if not facts.drafts:
         yield (
             "method mtp drafts with the checkpoint's own layer, and this model's config.json names "
@@ -44,7 +44,7 @@ def mtp_problems(facts: ModelFacts) -> Iterator[str]:
 
 
 def eagle3_problems(facts: ModelFacts, draft: ModelFacts) -> Iterator[str]:
-    """Why a draft model does not draft for a model; nothing when it does."""
+    """Yield why a draft model does not draft for a model; nothing when it does."""
     if draft.architecture not in DRAFT_FAMILIES:
         yield (
             f"the draft model's architecture {draft.architecture} does not draft; "

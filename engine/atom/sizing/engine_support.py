@@ -91,7 +91,7 @@ def unsupported_architecture(name: str) -> Unsupported:
 
 
 def _formats(facts: ModelFacts, quantization: Quantization) -> Iterator[Unsupported]:
-    """What a format of matrices may say that the engine does not compute."""
+    """Yield what a format of matrices may say that the engine does not compute."""
     block, method = facts.experts_block, quantization.method
     reason = ""
     if quantization.bits == 8 and quantization.input_bits != 8:
@@ -115,7 +115,8 @@ def _formats(facts: ModelFacts, quantization: Quantization) -> Iterator[Unsuppor
 
 
 def _forms(facts: ModelFacts) -> Iterator[Unsupported]:
-    """What a checkpoint of a supported architecture may say that the engine does not compute."""
+    """Yield what a checkpoint of a supported architecture may say that the engine does not
+    compute."""
     if facts.quantization is not None:
         for stored in facts.quantization.formats:
             yield from _formats(facts, stored)

@@ -36,7 +36,7 @@ class UnknownFamilyError(ModelFactsError):
 
 
 class DoesNotFitReason(enum.StrEnum):
-    """Why a plan is impossible; the values are condition reasons of the Kubernetes API."""
+    """Say why a plan is impossible; the values are condition reasons of the Kubernetes API."""
 
     WEIGHTS = "WeightsDoNotFit"
     CONTEXT = "ContextDoesNotFit"

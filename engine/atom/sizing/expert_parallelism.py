@@ -15,9 +15,9 @@ _USUAL_RANKS = 8  # devices of one node: of larger numbers none is named that wa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertOptions:
-    """How many ranks are to have whole experts each: of tensor parallelism, or of data parallelism
-    with tokens of their own. nodes: that they are divided over; redundant: copies of experts beyond
-    one each; speculation: whether tokens are drafted."""
+    """Describe how many ranks are to have whole experts each: of tensor parallelism, or of data
+    parallelism with tokens of their own. nodes: that they are divided over; redundant: copies of
+    experts beyond one each; speculation: whether tokens are drafted."""
 
     tensor_parallel: int = 1
     data_parallel: int = 1
@@ -27,7 +27,7 @@ class ExpertOptions:
 
 
 def expert_parallel_problem(facts: ModelFacts, asked: ExpertOptions) -> str | None:
-    """Why the engine does not divide the model's experts so, with what it does; None when it
+    """Return why the engine does not divide the model's experts so, with what it does; None when it
     does."""
     tensor, data = asked.tensor_parallel, asked.data_parallel
     if not expert_counts(facts):

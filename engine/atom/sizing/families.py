@@ -49,7 +49,7 @@ ReadLayer = Callable[[Config, int], LayerFacts]
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """How to read a family. `tied`: the head is the embedding where config.json says nothing.
+    """Describe how to read a family. `tied`: the head is the embedding unless config.json says.
 
     `joined_states`: hidden states of the target model that a draft model joins into its own.
     """
@@ -242,7 +242,7 @@ def _llama4(config: Config, index: int) -> LayerFacts:
 
 
 def ropes(config: Config, index: int) -> bool:
-    """Whether layer `index` of a Llama 4 rotates queries and keys."""
+    """Return whether layer `index` of a Llama 4 rotates queries and keys."""
     listed = _numbers(config, "no_rope_layers")
     if not listed:
         return bool((index + 1) % positive(config, "no_rope_layer_interval", default=4))
@@ -362,7 +362,7 @@ def _expert_count(config: Config, default: int) -> int:
 
 
 def _is_dense(config: Config, index: int) -> bool:
-    """Whether a layer of Qwen's mixtures has no experts."""
+    """Return whether a layer of Qwen's mixtures has no experts."""
     step = positive(config, "decoder_sparse_step", default=1)
     return index in _numbers(config, "mlp_only_layers") or bool((index + 1) % step)
 
@@ -398,7 +398,7 @@ def _slides(config: Config, index: int, *, default: bool) -> bool:
 
 
 def _is_narrow(config: Config, index: int, narrow: str, *, default: bool) -> bool:
-    """Whether a layer attends by the kind `narrow`, and not to everything."""
+    """Return whether a layer attends by the kind `narrow`, and not to everything."""
     kinds = texts(config, "layer_types")
     if not kinds:
         return default

@@ -43,7 +43,7 @@ class KvBudget:
 
 @dataclass(frozen=True, slots=True)
 class Concurrency:
-    """How many sequences of `context_tokens` run at the same time."""
+    """Describe how many sequences of `context_tokens` run at the same time."""
 
     context_tokens: int
     sequences: int

@@ -108,7 +108,7 @@ class KvLayout:
         return sum(group.blocks(tokens, block_size, self.lookahead) for group in self.groups)
 
     def window_blocks(self, tokens: int, block_size: int) -> int:
-        """How many of them are of groups with a window."""
+        """Return how many of them are of groups with a window."""
         growing = self._num_growing * -(-tokens // block_size)
         return self.blocks_of_sequence(tokens, block_size) - growing
 
@@ -117,7 +117,7 @@ class KvLayout:
         return max(group.blocks(tokens, block_size, self.lookahead) for group in self.groups)
 
     def sequence_bytes(self, tokens: int, block_size: int) -> int:
-        """What a sequence of `tokens` occupies, in whole blocks."""
+        """Return what a sequence of `tokens` occupies, in whole blocks."""
         return self.blocks_of_sequence(tokens, block_size) * self.bytes_per_token * block_size
 
     def step_blocks(self, step_tokens: int, block_size: int) -> int:
@@ -169,7 +169,8 @@ def kv_terms(
     tensor_parallel: int = 1,
     speculation: Speculation = NO_SPECULATION,
 ) -> tuple[KvTerm, ...]:
-    """What the layout is the sum of, for people: one term for all layers that keep the same."""
+    """Return what the layout is the sum of, for people: one term for all layers that keep the
+    same."""
     drafting = speculation.drafting_counts(facts)
     return (
         *_terms(facts.layer_counts, element, tensor_parallel, drafts=False),

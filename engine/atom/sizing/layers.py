@@ -15,7 +15,7 @@ from atom.sizing.quantization import Quantization
 
 
 class CacheKind(enum.StrEnum):
-    """What a layer keeps of the tokens before."""
+    """Hold what a layer keeps of the tokens before."""
 
     FULL = "full attention"  # K and V of every token, by KV head
     WINDOW = "sliding window"  # K and V of the newest tokens
@@ -117,7 +117,8 @@ class Experts:
 
 
 class Stacking(enum.StrEnum):
-    """How a checkpoint has the matrices of a layer's experts; in a plan's JSON by its name."""
+    """Describe how a checkpoint has the matrices of a layer's experts; in a plan's JSON by its
+    name."""
 
     APART = "apart"  # a tensor each, outputs first
     IN_TURN = "in turn"  # one of all, inputs first, gates and ups in turn in a single one

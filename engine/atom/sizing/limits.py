@@ -24,18 +24,18 @@ class DeviceMemory:
 
     @property
     def used_bytes(self) -> int:
-        """What is spoken for."""
+        """Return what is spoken for."""
         return self.weights_bytes + self.activation_bytes + self.overhead_bytes
 
     @property
     def available_bytes(self) -> int:
-        """What may be used beside it; negative where it is too much."""
+        """Return what may be used beside it; negative where it is too much."""
         return self.usable_bytes - self.used_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLimits:
-    """How long sequences are, how many of them run, and what a step takes, at most.
+    """Describe how long sequences are, how many of them run, and what a step takes, at most.
     num_speculative_tokens: drafts of each sequence in a step, beside its token."""
 
     block_size: int  # tokens per block

@@ -177,7 +177,8 @@ def _rope_type(config: Config) -> str:
 
 
 def _stretched_context(config: Config) -> int:
-    """What YaRN makes of the context that it was trained for, if any rope is of that kind."""
+    """Return what YaRN makes of the context that it was trained for, if any rope is of that
+    kind."""
     longest, trained_for = 0, positive(config, "max_position_embeddings")
     for scaling in _ropes(config):
         factor = scaling.get("factor")

@@ -99,15 +99,15 @@ def _mlp_width(facts: ModelFacts, mlp: MlpFacts, sharding: Sharding) -> int:
 
 
 def runtime_overhead_bytes(device: Literal["cpu", "gpu"], total_bytes: int) -> int:
-    """What the process occupies before it holds a tensor of ours, with a safety margin."""
+    """Return what the process occupies before it holds a tensor of ours, with a safety margin."""
     if device == "cpu":
         return CPU_RUNTIME_BYTES
     return GPU_RUNTIME_BYTES + int(total_bytes * GPU_SAFETY_FRACTION)
 
 
 def communication_bytes(row_bytes: int, sharding: Sharding, nodes: int = 1) -> int:
-    """What a GPU keeps to reach the other ranks of a model; nothing where it is alone. row_bytes:
-    of a token's hidden state. Over several nodes sums are the library's alone."""
+    """Return what a GPU keeps to reach the other ranks of a model; nothing where it is alone.
+    row_bytes: of a token's hidden state. Over several nodes sums are the library's alone."""
     ranks = sharding.tensor_parallel
     if ranks * sharding.sharing == 1:
         return 0

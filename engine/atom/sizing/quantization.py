@@ -21,7 +21,7 @@ INT4_WORD = 8  # in an int32
 
 
 class Element(enum.StrEnum):
-    """What one stored number is."""
+    """Hold what one stored number is."""
 
     FP8 = "fp8"  # e4m3
     INT8 = "int8"
@@ -31,7 +31,7 @@ class Element(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantization:
-    """How the numbers of a matrix and their scales are stored.
+    """Describe how the numbers of a matrix and their scales are stored.
 
     `method` is the writer of the tensors, or "online": the matrices are plain and become this as
     they are loaded. `group` is the number of inputs that share a scale, 0 for all; `block`
@@ -81,16 +81,16 @@ class Quantization:
 
     @property
     def input_multiple(self) -> int:
-        """What a rank's share of a matrix' inputs must be a multiple of, for whole scales and
-        words."""
+        """Return what a rank's share of a matrix' inputs must be a multiple of, for whole scales
+        and words."""
         if self.granularity == "block":
             return self.block[1]
         return math.lcm(max(1, self.group), self._word)
 
     @property
     def output_multiple(self) -> int:
-        """What a rank's share of a matrix' outputs must be a multiple of, for whole scales and
-        words."""
+        """Return what a rank's share of a matrix' outputs must be a multiple of, for whole scales
+        and words."""
         return self.block[0] if self.granularity == "block" else self._word
 
     @property

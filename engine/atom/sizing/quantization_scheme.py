@@ -28,7 +28,7 @@ _ONE_EXPERT = re.compile(r"experts\W{0,3}[\d\[(\\]")
 
 
 class NameMatch(enum.StrEnum):
-    """How a list of module names is meant."""
+    """Describe how a list of module names is meant."""
 
     PARTS = "parts"  # whole parts between dots, * for anything; re: before a regular expression
     SUBSTRING = "substring"  # AutoAWQ: any part of the name, wherever it begins and ends
@@ -161,7 +161,7 @@ def _union(patterns: list[str]) -> re.Pattern[str] | None:
 
 
 def _pattern_problem(pattern: str) -> str:
-    """Why names are not searched by a pattern: "" for one whose search is short."""
+    """Return why names are not searched by a pattern: "" for one whose search is short."""
     try:
         parsed = _parser.parse(pattern)
     except (re.error, RecursionError, OverflowError) as error:

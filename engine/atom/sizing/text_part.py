@@ -153,7 +153,8 @@ ARCHITECTURES: dict[str, str] = {
 
 
 def architectures_of(config: Config) -> object:
-    """What `architectures` names, or the one of `model_type` where it is null, empty or absent."""
+    """Return what `architectures` names, or the one of `model_type` where it is null, empty or
+    absent."""
     named = config.get("architectures")
     kind = config.get("model_type")
     if not named and isinstance(kind, str) and kind in ARCHITECTURES:
@@ -192,8 +193,8 @@ def text_part(config: Config) -> dict[str, object]:
 
 
 def text_name(name: str) -> str | None:
-    """What a tensor of a wrapper's checkpoint is called in the text model; None for a tensor of
-    another part."""
+    """Return what a tensor of a wrapper's checkpoint is called in the text model; None for a tensor
+    of another part."""
     for begin, instead in _TEXT_NAMES.items():
         if name.startswith(begin):
             return instead + name.removeprefix(begin)

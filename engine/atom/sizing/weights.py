@@ -27,7 +27,7 @@ _FLOAT32_BYTES = 4
 
 
 class Split(enum.Enum):
-    """Which side of a matrix is divided over the ranks of tensor parallelism."""
+    """Say which side of a matrix is divided over the ranks of tensor parallelism."""
 
     OUTPUTS = enum.auto()
     INPUTS = enum.auto()
@@ -36,8 +36,8 @@ class Split(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """How a model is divided. `expert_parallel`: whole experts, instead of a part of each, then
-    also over `sharing` ranks that have all else each, and with `redundant` second copies.
+    """Describe how a model is divided. `expert_parallel`: whole experts, instead of a part of each,
+    then also over `sharing` ranks that have all else each, and with `redundant` second copies.
     `expert_unit`: of what both sizes of a quantised expert on a rank are made multiples."""
 
     tensor_parallel: int = 1

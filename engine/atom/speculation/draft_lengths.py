@@ -34,7 +34,7 @@ class DraftLengths(Protocol):
         """Another sequence has the slot."""
 
     def choose(self, slots: Slots, computed: NDArray[np.int32]) -> NDArray[np.int32]:
-        """How many drafts the next step of these rows, which it runs together, is to carry.
+        """Return how many drafts the next step of these rows, which it runs together, is to carry.
         computed: tokens that each slot has behind it, by slot."""
 
     def observe(
@@ -131,7 +131,8 @@ class AdaptiveDraftLengths:
         return np.where(self._goes_well.take(slots)[:, None], held, failed)
 
     def _tries(self, slots: Slots, more: float) -> NDArray[np.bool_]:
-        """Whether rows try a draft now, though it does not pay; sets when they do so next."""
+        """Return whether rows try a draft now, though it does not pay; sets when they do so
+        next."""
         longest = 1 + math.ceil(more / _TIME_FOR_TRIES)
         pause = self._pause.take(slots)
         tries: NDArray[np.bool_] = self._next_try.take(slots) > 0
@@ -171,7 +172,7 @@ class AdaptiveDraftLengths:
 
 
 class _Chances:
-    """How often something came true lately, by slot."""
+    """Describe how often something came true lately, by slot."""
 
     def __init__(self, num_slots: int) -> None:
         self.of = np.zeros(num_slots)
@@ -192,7 +193,7 @@ class _Chances:
 
 
 def draft_lengths(config: SpeculativeConfig, num_slots: int, cost: Costs) -> DraftLengths:
-    """What the configuration asks for."""
+    """Return what the configuration asks for."""
     if config.adaptive:
         return AdaptiveDraftLengths(config.num_tokens, num_slots, cost)
     return FixedDraftLengths(config.num_tokens)

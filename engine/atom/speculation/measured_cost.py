@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 
 class Timed(NamedTuple):
-    """What a step took whose rows carried so many drafts each, and attended to so many tokens; 0
-    of a short context."""
+    """Hold what a step took whose rows carried so many drafts each, and attended to so many tokens;
+    0 of a short context."""
 
     rows: int
     drafts: int

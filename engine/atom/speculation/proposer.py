@@ -20,8 +20,8 @@ from atom.utils.forward_context import AttentionMetaData
 
 @dataclass(frozen=True, slots=True)
 class ComputedTokens:
-    """What a step computed, and what came of it. Of its T tokens: positions and next_ids (the token
-    behind each, as far as it is known by now) [T] int64, states of all, attention by group of
+    """Hold what a step computed, and what came of it. Of its T tokens: positions and next_ids (the
+    token behind each, as far as it is known by now) [T] int64, states of all, attention by group of
     layers. Of the rows that got tokens: slots [S] int64, and newest [S] int64, the index of the
     last token that holds; both empty where none did."""
 

@@ -72,7 +72,7 @@ class Costs(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DraftingLayers:
-    """What makes drafts: a model's own layers, or another model."""
+    """Hold what makes drafts: a model's own layers, or another model."""
 
     draft: ModelFacts | None = None
 

@@ -31,7 +31,7 @@ _ANY_OBJECT = '{"type": "object"}'
 
 @dataclass(frozen=True, slots=True)
 class GrammarSpec:
-    """What is compiled, and the key of what was: the same text gives the same grammar.
+    """Hold what is compiled, and the key of what was: the same text gives the same grammar.
 
     kind: how `text` is to be read. compact: JSON without white space between its parts but the one
     blank after comma and colon.
@@ -86,7 +86,7 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True):
             self._check_choice(self.choice)
 
     def spec(self) -> GrammarSpec:
-        """What to compile."""
+        """Return what to compile."""
         if self.regex is not None:
             return GrammarSpec("regex", self.regex)
         if self.grammar is not None:

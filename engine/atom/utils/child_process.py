@@ -74,7 +74,7 @@ class ChildProcess:
 
     @property
     def last_words(self) -> str:
-        """How it ended, for people."""
+        """Return how it ended, for people."""
         if self._failure is not None:
             return f"{self.name} could not be started: {self._failure}"
         who, code = f"{self.name} (pid {self.pid})", self.returncode
@@ -84,7 +84,7 @@ class ChildProcess:
         return f"{who} ended with code {code}; see its log above"
 
     def is_stopped(self) -> bool:
-        """Whether the operating system has stopped it, as SIGSTOP and debuggers do."""
+        """Return whether the operating system has stopped it, as SIGSTOP and debuggers do."""
         if self.pid is None:
             return False
         try:
@@ -100,7 +100,7 @@ class ChildProcess:
                 self._process.stdin.flush()
 
     def wait(self, timeout_seconds: float) -> bool:
-        """Whether it has ended, and its `on_exit` has returned, within that time."""
+        """Return whether it has ended, and its `on_exit` has returned, within that time."""
         self._thread.join(max(0.0, timeout_seconds))
         return not self._thread.is_alive()
 

@@ -52,7 +52,7 @@ class LongChunk:
 
 @dataclass(frozen=True, slots=True)
 class DecodeRuns:
-    """Which neighbouring decodes of a step are of one sequence: a newest token and its drafts.
+    """Say which neighbouring decodes of a step are of one sequence: a newest token and its drafts.
 
     starts: [runs + 1] int32 on the model's device; run i is the decodes starts[i]:starts[i + 1], in
     any order, and may be empty. Decodes behind the last run are padding. longest: decodes of a run,
@@ -65,7 +65,7 @@ class DecodeRuns:
 
 @dataclass(frozen=True, slots=True)
 class AttentionMetaData:
-    """Where this step's tokens belong. Tensors on the model's device.
+    """Say where this step's tokens belong. Tensors on the model's device.
 
     query_starts: [rows + 1] int32, row i owns tokens query_starts[i]:query_starts[i + 1];
     context_lens: [rows] int32, tokens row i attends over, its own included; block_tables: [rows,

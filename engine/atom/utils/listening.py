@@ -15,8 +15,8 @@ def listen_everywhere(port: int) -> socket.socket:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether `host` leads to the machine that asks and to no other; False where it leads nowhere
-    yet."""
+    """Return whether `host` leads to the machine that asks and to no other; False where it leads
+    nowhere yet."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:

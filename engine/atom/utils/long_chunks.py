@@ -68,8 +68,8 @@ def long_chunks(
 
 
 def rest_of(group: EqualPrompts) -> LongChunk | None:
-    """What a single prompt has behind its leading tokens, as a chunk whose head these are; None
-    where it is too little."""
+    """Return what a single prompt has behind its leading tokens, as a chunk whose head these are;
+    None where it is too little."""
     leading, tiles = group.leading, _floor(group.length - group.leading)
     seen = tiles * (leading + tiles)
     if group.rows > 1 or seen < _LEAST_SEEN_BY_REST or leading % _unit():
@@ -80,7 +80,7 @@ def rest_of(group: EqualPrompts) -> LongChunk | None:
 
 
 def pieces_of(chunk: LongChunk) -> Iterator[Piece]:
-    """What the chunk's tiles see, in order: its history, then its own tokens."""
+    """Yield what the chunk's tiles see, in order: its history, then its own tokens."""
     first = 0
     tiles: list[Tile] = []
     at = chunk.head

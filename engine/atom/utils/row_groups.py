@@ -24,7 +24,7 @@ _ROUND_TOKENS = 512
 
 
 def are_even(contexts: NDArray[np.integer]) -> bool:
-    """Whether no row outlasts the others, so that splitting none of them costs nothing."""
+    """Return whether no row outlasts the others, so that splitting none of them costs nothing."""
     return len(contexts) > 0 and int(contexts.max()) <= int(contexts.sum()) * _LONGEST_SHARE
 
 

@@ -25,7 +25,7 @@ _NGRAM_TOKENS = 5
 
 
 def locate_model(spec: AtomDeploymentSpec) -> ModelLocation:
-    """What spec.model.source means to a pod."""
+    """Return what spec.model.source means to a pod."""
     scheme, _, rest = spec.model.source.partition("://")
     if scheme == SourceKind.PATH:
         return ModelLocation(SourceKind.PATH, rest)

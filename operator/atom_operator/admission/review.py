@@ -37,7 +37,8 @@ class ReviewRequest:
 
     @property
     def changes_spec(self) -> bool:
-        """Whether the spec is new: labels, annotations and finalizers alone are not reviewed."""
+        """Return whether the spec is new: labels, annotations and finalizers alone are not
+        reviewed."""
         return self.old is None or self.old.get("spec") != self.new.get("spec")
 
 

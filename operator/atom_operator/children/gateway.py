@@ -60,8 +60,9 @@ def http_route(plan: Plan, route: HttpRoute) -> Manifest:
 
 
 def _rules(plan: Plan, route: HttpRoute) -> Iterator[dict[str, Any]]:
-    """What separates the models of one Gateway: a path of their own, or the model's name. A Gateway
-    takes the longest path, then the most headers, so that what names a model comes first."""
+    """Yield what separates the models of one Gateway: a path of their own, or the model's name. A
+    Gateway takes the longest path, then the most headers, so that what names a model comes
+    first."""
     if "Path" in route.matches:
         rewrite = {"path": {"type": "ReplacePrefixMatch", "replacePrefixMatch": _API}}
         yield {

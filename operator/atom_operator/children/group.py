@@ -50,8 +50,8 @@ def group_annotations(plan: Plan) -> dict[str, str]:
 
 
 def group_arguments(plan: Plan) -> list[str]:
-    """Where the engine of one pod stands in its group, from `group_environment`; none without
-    groups."""
+    """Return where the engine of one pod stands in its group, from `group_environment`; none
+    without groups."""
     if plan.engine.nodes == 1:
         return []
     return [
@@ -111,6 +111,7 @@ def _without_probes(container: Manifest) -> Manifest:
 
 
 def _steps(rollout: Rollout) -> dict[str, Any]:
-    """How many groups may be away; never one more: `choose_rollout` asks for no spare group."""
+    """Return how many groups may be away; never one more: `choose_rollout` asks for no spare
+    group."""
     everything = rollout.strategy is RolloutStrategy.RECREATE
     return {"maxSurge": 0, "maxUnavailable": "100%" if everything else rollout.unavailable}

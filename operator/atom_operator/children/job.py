@@ -176,7 +176,7 @@ def _template(
 
 
 def _metadata(plan: Plan, engine: Mapping[str, Any]) -> dict[str, Any]:
-    """What people have put on the engine's pods, without what those are selected by."""
+    """Return what people have put on the engine's pods, without what those are selected by."""
     ours = naming.child_labels(plan.key.name)
     labels = {
         name: value

@@ -28,9 +28,9 @@ def short_hash(text: str) -> str:
 
 
 def serving_labels(plan: Plan) -> dict[str, str]:
-    """What selects the pods that serve HTTP: all, or of a replica over several nodes its leader.
-    While groups take over from single pods all are selected: the workers among them have no port of
-    the Service's."""
+    """Return what selects the pods that serve HTTP: all, or of a replica over several nodes its
+    leader. While groups take over from single pods all are selected: the workers among them have no
+    port of the Service's."""
     return _serving_labels(plan.key.name, groups=(plan.engine.nodes > 1) != plan.changes_kind)
 
 
@@ -46,7 +46,7 @@ def _serving_labels(name: str, *, groups: bool) -> dict[str, str]:
 
 
 def selector_labels(name: str) -> dict[str, str]:
-    """What selects the pods of one AtomDeployment; immutable in a Deployment."""
+    """Return what selects the pods of one AtomDeployment; immutable in a Deployment."""
     return {
         constants.LABEL_NAME: constants.ENGINE_NAME,
         constants.LABEL_INSTANCE: name,

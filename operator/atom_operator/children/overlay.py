@@ -96,8 +96,8 @@ def _merge_maps(
 def _dropped(
     base: Mapping[str, Any], overlay: Mapping[str, Any], type_name: str, path: str
 ) -> set[str]:
-    """What of `base` gives way: all that `$retainKeys` does not name, and in a union the fields
-    that exclude the one asked for."""
+    """Return what of `base` gives way: all that `$retainKeys` does not name, and in a union the
+    fields that exclude the one asked for."""
     asked = {name for name, value in overlay.items() if value is not None and name[:1] != "$"}
     if _RETAIN_KEYS in overlay:
         retained = set(_directive_list(overlay[_RETAIN_KEYS], _join(path, _RETAIN_KEYS)))

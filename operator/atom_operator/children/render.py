@@ -78,13 +78,13 @@ def plan_of(plan: Plan, target: Target) -> Plan:
 
 
 def _guards(plan: Plan) -> Iterator[tuple[Kind, Manifest]]:
-    """What must be there before the first pod."""
+    """Yield what must be there before the first pod."""
     if plan.integrations.network is not None:
         yield NETWORK_POLICY, network_policy(plan, plan.integrations.network)
 
 
 def _integrations(plan: Plan) -> Iterator[tuple[Kind, Manifest]]:
-    """What other systems find the pods by."""
+    """Yield what other systems find the pods by."""
     asked = plan.integrations
     if asked.endpoint_picker is not None:
         yield INFERENCE_POOL, inference_pool(plan, asked.endpoint_picker)

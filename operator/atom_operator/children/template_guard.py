@@ -31,7 +31,8 @@ _Use = tuple[str, TemplateFeature]
 
 
 def template_problems(plan: Plan, site: Site) -> tuple[FieldProblem, ...]:
-    """Why the plan's pods cannot be what spec.template and spec.jobs.template make of them."""
+    """Return why the plan's pods cannot be what spec.template and spec.jobs.template make of
+    them."""
     account = TemplateFeature.SERVICE_ACCOUNT
     if plan.own_account is not None and account in site.template_forbidden:
         return (_forbidden("spec.serviceAccountName", account),)
@@ -129,7 +130,7 @@ def _of_container(container: Mapping[str, Any], path: str) -> Iterator[_Use]:
 
 
 def _rights(context: Mapping[str, Any], path: str) -> Iterator[_Use]:
-    """What a pod's and a container's security context have in common."""
+    """Yield what a pod's and a container's security context have in common."""
     if context.get("runAsUser") == 0:
         yield f"{path}.runAsUser", TemplateFeature.RUN_AS_ROOT
     if (context.get("windowsOptions") or {}).get("hostProcess"):

@@ -38,7 +38,7 @@ _DEVICE_ID_LABELS = ("amd.com/gpu.device-id", "beta.amd.com/gpu.device-id")
 def workload(
     plan: Plan, pods: PodRevision, rollback: Rollback | None = None
 ) -> tuple[Kind, Manifest]:
-    """What runs `pods`: a Deployment, or a LeaderWorkerSet for replicas of several pods.
+    """Return what runs `pods`: a Deployment, or a LeaderWorkerSet for replicas of several pods.
 
     `rollback` says why these are not what the plan asks for. The number of replicas is left out
     where an autoscaler owns it.
@@ -69,7 +69,7 @@ def workload(
 
 
 def workload_kind(plan: Plan) -> Kind:
-    """What a plan's pods belong to."""
+    """Return what a plan's pods belong to."""
     return LEADER_WORKER_SET if plan.engine.nodes > 1 else DEPLOYMENT
 
 

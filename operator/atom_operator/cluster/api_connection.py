@@ -219,7 +219,7 @@ async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
 
 
 def _message(answer: RESTResponse, data: bytes) -> str:
-    """What the API server says in its Status; of anything else the beginning."""
+    """Return what the API server says in its Status; of anything else the beginning."""
     try:
         status = msgspec.json.decode(data)
         return str(status["message"])

@@ -41,7 +41,7 @@ class AppliedChildren:
     def is_current(
         self, key: ObjectKey, child: ChildKey, manifest: Manifest, existing: Manifest
     ) -> bool:
-        """Whether applying `manifest` again would change nothing about `existing`."""
+        """Return whether applying `manifest` again would change nothing about `existing`."""
         known = self._known.get(key, {}).get(child)
         if known is not None:
             return known == (_digest(manifest), content_digest(existing))
@@ -67,8 +67,8 @@ def stamped(manifest: Manifest) -> Manifest:
 
 
 def _was_applied(manifest: Manifest, existing: Manifest) -> bool:
-    """Whether `manifest` (stamped) was the last that we applied, so that we own its fields and no
-    others, and all of its values are there. A value that the API server writes otherwise (a
+    """Return whether `manifest` (stamped) was the last that we applied, so that we own its fields
+    and no others, and all of its values are there. A value that the API server writes otherwise (a
     quantity, an empty string) makes this False, which costs one apply."""
     ours = manifest["metadata"].get("annotations") or {}
     theirs = existing["metadata"].get("annotations") or {}
@@ -80,8 +80,8 @@ def _was_applied(manifest: Manifest, existing: Manifest) -> bool:
 
 
 def _holds(existing: Any, wanted: Any, name: str = "") -> bool:
-    """Whether `existing` has all of `wanted`, and what belongs to one writer alone (lists of which
-    nothing is known, selectors) nothing else."""
+    """Return whether `existing` has all of `wanted`, and what belongs to one writer alone (lists of
+    which nothing is known, selectors) nothing else."""
     if isinstance(wanted, Mapping):
         if not isinstance(existing, Mapping) or (name in _WHOLE and existing != wanted):
             return False

@@ -34,8 +34,8 @@ class ChildrenState:
 async def apply_children(
     port: ClusterPort, key: ObjectKey, state: ChildrenState, memory: AppliedChildren
 ) -> tuple[ApplyReport, dict[ChildKey, Manifest]]:
-    """What was done, and the children as they are afterwards. What `memory` knows to be as it
-    should be counts as applied.
+    """Return what was done, and the children as they are afterwards. What `memory` knows to be as
+    it should be counts as applied.
 
     A refusal ends the run before the children that need the refused one; of what serving does not
     need it is only reported. TransientError passes.
@@ -68,8 +68,8 @@ async def apply_children(
 def _leads_nowhere(
     child: ChildKey, now: Mapping[ChildKey, Manifest], refused: Iterable[Refusal]
 ) -> bool:
-    """Whether `child` would point to an object that was refused and does not exist: a route to a
-    pool that is not there answers every request with an error."""
+    """Return whether `child` would point to an object that was refused and does not exist: a route
+    to a pool that is not there answers every request with an error."""
     needed = NEEDED_KINDS.get(child.kind)
     return any(item.child.kind == needed and item.child not in now for item in refused)
 

@@ -53,7 +53,7 @@ class _Metadata(msgspec.Struct):
 
 
 class _Named(msgspec.Struct):
-    """Who an object is; the rest is skipped while the answer is decoded."""
+    """Name who an object is; the rest is skipped while the answer is decoded."""
 
     metadata: _Metadata
 
@@ -123,7 +123,7 @@ class ApiCluster:
             return []  # a chart of before has no right to it
 
     async def serves(self, kind: Kind) -> bool:
-        """Whether the cluster has the kind."""
+        """Return whether the cluster has the kind."""
         path = f"/apis/{kind.group}/{kind.version}"
         with self._request("get", kind, f"look for {kind.kind}"):
             try:

@@ -157,7 +157,7 @@ def _capacity(answer: Mapping[str, Any]) -> Capacity:
 
 
 def _reserve(answer: Mapping[str, Any]) -> int:
-    """What the engine occupies beside weights and KV cache; 0 when it does not say."""
+    """Return what the engine occupies beside weights and KV cache; 0 when it does not say."""
     peak = _whole(answer.get("peak_bytes"))
     return max(0, peak - int(answer["weights_bytes"])) if peak else 0
 

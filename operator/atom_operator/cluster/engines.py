@@ -27,13 +27,14 @@ class EnginePort(Protocol):
     """One engine's HTTP server. Every method returns within seconds, None without an answer."""
 
     async def health(self, address: str) -> EngineHealth | None:
-        """What /health says, whether it serves or not."""
+        """Return what /health says, whether it serves or not."""
 
     async def capacity(self, address: str) -> Capacity | None:
-        """What /server_info says; None also from an engine that has not started."""
+        """Return what /server_info says; None also from an engine that has not started."""
 
     async def drafts(self, address: str) -> DraftCounts | None:
-        """What /metrics counts of drafts; None also from an engine that does not count them."""
+        """Return what /metrics counts of drafts; None also from an engine that does not count
+        them."""
 
 
 async def ask_engines(

@@ -60,7 +60,7 @@ def classify(code: int | None, message: str) -> ClusterError:
 
 @contextmanager
 def doing(action: str) -> Iterator[None]:
-    """What was asked for stands before what went wrong."""
+    """Return what was asked for stands before what went wrong."""
     try:
         yield
     except ClusterError as error:

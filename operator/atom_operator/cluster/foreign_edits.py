@@ -54,7 +54,7 @@ def _spec(entry: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _without(fields: Mapping[str, Any], ours: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """What of `fields` none of `ours` has; a struct of which nothing is left is left out."""
+    """Return what of `fields` none of `ours` has; a struct of which nothing is left is left out."""
     rest: dict[str, Any] = {}
     for name, inner in fields.items():
         known = [item[name] for item in ours if name in item]

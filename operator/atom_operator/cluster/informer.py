@@ -63,7 +63,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a watch tells. A bookmark has no item: it only says how far the watch is."""
+    """Hold what a watch tells. A bookmark has no item: it only says how far the watch is."""
 
     what: Literal["PUT", "DELETED", "BOOKMARK"]
     version: str
@@ -80,7 +80,8 @@ class WatchPort(Protocol):
     def watch_scope(
         self, scope: Scope, since: str, seconds: float
     ) -> AbstractAsyncContextManager[AsyncIterator[Change]]:
-        """What changes after the version `since`, in order; ends by itself after `seconds`."""
+        """Return what changes after the version `since`, in order; ends by itself after
+        `seconds`."""
 
 
 class Informer:
@@ -103,7 +104,7 @@ class Informer:
 
     @property
     def is_current(self) -> bool:
-        """Whether the cache is what the API server shows, a moment's delay aside."""
+        """Return whether the cache is what the API server shows, a moment's delay aside."""
         return self._is_current
 
     async def wait_tried(self) -> None:
@@ -220,7 +221,7 @@ class Informers:
         }
 
     def find(self, kind: Kind, namespace: str) -> Informer | None:
-        """Who follows objects of this kind there."""
+        """Return who follows objects of this kind there."""
         return self._informers.get((kind, None)) or self._informers.get((kind, namespace))
 
     def of(self, kind: Kind) -> list[Informer]:
@@ -234,7 +235,8 @@ class Informers:
                 tasks.create_task(informer.run())
 
     async def wait_tried(self, seconds: float) -> bool:
-        """Whether each is current, or has failed to be for the first time, within `seconds`."""
+        """Return whether each is current, or has failed to be for the first time, within
+        `seconds`."""
         try:
             async with asyncio.timeout(seconds):
                 for informer in self._informers.values():

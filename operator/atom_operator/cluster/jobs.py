@@ -179,7 +179,8 @@ def _running(pod: Manifest | None, refused: str | None) -> JobState:
 
 
 def _is_done(job: Manifest) -> bool:
-    """Whether it was put down as done; its controller will never say so of one that lingered."""
+    """Return whether it was put down as done; its controller will never say so of one that
+    lingered."""
     return annotation(job, constants.ANNOTATION_JOB_RESULT) is not None
 
 
@@ -212,7 +213,7 @@ def _work(pod: Manifest) -> Mapping[str, Any] | None:
 
 
 def _words(pod: Manifest) -> str:
-    """What the working container says first, then what anything else in the pod does."""
+    """Return what the working container says first, then what anything else in the pod does."""
     work = _work(pod)
     own = container_problem(work) if work is not None else None
     return own or last_words(pod)
@@ -223,7 +224,7 @@ def _end_of_work(pod: Manifest) -> Mapping[str, Any] | None:
 
 
 def _others_go_on(pod: Manifest) -> bool:
-    """Whether a container beside the working one runs, which keeps the pod from ending."""
+    """Return whether a container beside the working one runs, which keeps the pod from ending."""
     statuses = (pod.get("status") or {}).get("containerStatuses") or ()
     return any(_runs(item) for item in statuses if item["name"] != constants.JOB_CONTAINER)
 
@@ -240,8 +241,9 @@ def _result(pod: Manifest) -> str | None:
 def _is_spent(
     job: Manifest, state: JobState, request: JobRequest, owner: Owner, now: datetime
 ) -> bool:
-    """Whether another Job is due. One that another AtomDeployment made, which may ask for the same
-    otherwise, is left to it for a while: two that differ would replace each other for ever."""
+    """Return whether another Job is due. One that another AtomDeployment made, which may ask for
+    the same otherwise, is left to it for a while: two that differ would replace each other for
+    ever."""
     if state.phase == "Succeeded":
         return False
     failed = state.phase == "Failed"

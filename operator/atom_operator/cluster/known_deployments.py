@@ -42,7 +42,7 @@ class KnownDeployments:
             self.read(answer)
 
     def is_news(self, key: ObjectKey, version: str) -> bool:
-        """Whether this version is newer than what a reconcile has looked at."""
+        """Return whether this version is newer than what a reconcile has looked at."""
         known = self._known.get(key)
         return known is None or is_newer(version, known.version)
 

@@ -77,7 +77,7 @@ class ObjectCache:
         return [item.manifest() for item in self._objects.values()]
 
     def put(self, item: StoredObject) -> bool:
-        """Whether this is news: an object, or a version of it, that we did not have."""
+        """Return whether this is news: an object, or a version of it, that we did not have."""
         known = self._objects.get((item.namespace, item.name))
         if known is not None and not is_newer(item.version, known.version):
             return False

@@ -183,7 +183,8 @@ def _inspected(children: Mapping[ChildKey, Manifest]) -> InspectedConfig | None:
 
 
 def evidence_in(manifest: Manifest) -> tuple[Evidence, ...]:
-    """What a ConfigMap keeps of former engines; empty for any other object, or one in disorder."""
+    """Return what a ConfigMap keeps of former engines; empty for any other object, or one in
+    disorder."""
     text = (manifest.get("data") or {}).get(constants.LEARNED_KEY)
     if not isinstance(text, str):
         return ()
@@ -233,7 +234,7 @@ def _pods_of(manifest: Manifest, field: str) -> PodRevision | None:
 
 
 def _without_role(template: Manifest) -> Manifest:
-    """What every pod of a group was made from."""
+    """Return what every pod of a group was made from."""
     metadata = template["metadata"]
     labels = {
         key: value for key, value in metadata["labels"].items() if key != constants.LABEL_ROLE
@@ -242,7 +243,7 @@ def _without_role(template: Manifest) -> Manifest:
 
 
 def belongs_to(manifest: Manifest, uid: str) -> bool:
-    """Whether the object's controller has this uid."""
+    """Return whether the object's controller has this uid."""
     return controller_uid(manifest) == uid
 
 
@@ -293,13 +294,13 @@ def _whole(text: str | None) -> int | None:
 
 
 def _has_groups(manifest: Manifest) -> bool:
-    """Whether this is a LeaderWorkerSet: the items of a list do not say their kind."""
+    """Return whether this is a LeaderWorkerSet: the items of a list do not say their kind."""
     return "leaderWorkerTemplate" in manifest["spec"]
 
 
 def _groups_run(manifest: Manifest, pods: Sequence[PodState]) -> bool:
-    """Whether every pod of a LeaderWorkerSet is there, of its revision and ready: its controller's
-    counts alone may be those of the spec before."""
+    """Return whether every pod of a LeaderWorkerSet is there, of its revision and ready: its
+    controller's counts alone may be those of the spec before."""
     revision = annotation(manifest, constants.ANNOTATION_REVISION)
     own = [pod for pod in pods if pod.role is not None]  # others are a Deployment's
     return len(own) == pods_wanted(manifest) and all(

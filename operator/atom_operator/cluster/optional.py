@@ -58,7 +58,7 @@ class OptionalKinds:
         self._under_way.discard(key)
 
     async def begin(self, key: ObjectKey, asked: Set[Kind]) -> Look:
-        """What to look for now; raises ClusterError."""
+        """Return what to look for now; raises ClusterError."""
         until, held = self._known.pop(key, (float("-inf"), _LEFT_OVER))
         now = self._monotonic()
         if now >= until:

@@ -79,7 +79,7 @@ class _Line(Generic[A]):
         return None
 
     def _late_answer(self, silence: _Silence[A]) -> A | None:
-        """What came after the wait, unless it is old news by now."""
+        """Return what came after the wait, unless it is old news by now."""
         question = silence.question
         if question is None or not question.done():
             return None

@@ -43,7 +43,7 @@ class _Spec(msgspec.Struct, omit_defaults=True):
 
 
 class PlacedPod(msgspec.Struct):
-    """What the client decodes an item of a list into."""
+    """Hold what the client decodes an item of a list into."""
 
     metadata: _Metadata
     spec: _Spec

@@ -25,8 +25,8 @@ _PREAMBLE = re.compile(r"^.*?( is invalid: |strict decoding error: )", re.DOTALL
 
 @dataclass(frozen=True, slots=True)
 class AcceptedTemplates:
-    """What the API server has accepted last of each AtomDeployment: the revision of its pods, and
-    the digest of its Jobs."""
+    """Hold what the API server has accepted last of each AtomDeployment: the revision of its pods,
+    and the digest of its Jobs."""
 
     known: dict[ObjectKey, str] = field(default_factory=dict)
     jobs: dict[ObjectKey, str] = field(default_factory=dict)
@@ -39,8 +39,8 @@ class AcceptedTemplates:
 async def judge_template(
     port: ClusterPort, key: ObjectKey, pods: PodRevision, accepted: AcceptedTemplates
 ) -> FieldProblem | None:
-    """Why the API server would refuse these pods; None where it would not. Raises TransientError
-    where it does not answer."""
+    """Return why the API server would refuse these pods; None where it would not. Raises
+    TransientError where it does not answer."""
     if accepted.known.get(key) == pods.name:
         return None
     labels = pods.template["metadata"]["labels"]
@@ -56,7 +56,7 @@ async def judge_template(
 async def judge_job(
     port: ClusterPort, key: ObjectKey, job: JobRequest, accepted: AcceptedTemplates
 ) -> FieldProblem | None:
-    """Why it would refuse the Job that spec.jobs.template is laid over, as of pods."""
+    """Return why it would refuse the Job that spec.jobs.template is laid over, as of pods."""
     if accepted.jobs.get(key) == job.digest:
         return None
     words = await _refusal(port, JOB, key, job.manifest["spec"])
@@ -67,7 +67,7 @@ async def judge_job(
 
 
 async def _refusal(port: ClusterPort, kind: Kind, key: ObjectKey, spec: Manifest) -> str | None:
-    """What is invalid about an object with this spec."""
+    """Return what is invalid about an object with this spec."""
     manifest = {
         "apiVersion": kind.api_version,
         "kind": kind.kind,

@@ -13,7 +13,7 @@ ConditionStatus = Literal["True", "False", "Unknown"]
 
 @dataclass(frozen=True, slots=True)
 class StartupTimes:
-    """What a start took; `weights_seconds` of it to load `checkpoint_bytes`."""
+    """Hold what a start took; `weights_seconds` of it to load `checkpoint_bytes`."""
 
     total_seconds: float
     weights_seconds: float
@@ -22,7 +22,8 @@ class StartupTimes:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What one replica holds: predicted by the plan, or measured by the engine at its start."""
+    """Hold what one replica holds: predicted by the plan, or measured by the engine at its
+    start."""
 
     weights_bytes: int
     kv_bytes_per_token: int
@@ -40,7 +41,8 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What an engine of one kind (`key`) measured, beside what had been predicted without it."""
+    """Hold what an engine of one kind (`key`) measured, beside what had been predicted without
+    it."""
 
     key: str
     revision: str
@@ -53,7 +55,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class CapacityVerdict:
-    """Whether the model fits; `capacity` is there when it does.
+    """Say whether the model fits; `capacity` is there when it does.
 
     `evidence` is what has corrected it, `uncorrected` the same from the model's shape alone.
     """
@@ -67,7 +69,7 @@ class CapacityVerdict:
 
     @property
     def prediction(self) -> Capacity | None:
-        """What the shape alone promises."""
+        """Return what the shape alone promises."""
         return self.capacity if self.uncorrected is None else self.uncorrected.capacity
 
 

@@ -9,7 +9,7 @@ from atom_operator.domain.capacity import Capacity
 
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
-    """How far a start-up or a download is. Rates are of its present phase."""
+    """Describe how far a start-up or a download is. Rates are of its present phase."""
 
     phase: str
     fraction: float
@@ -21,7 +21,8 @@ class LoadProgress:
 
 @dataclass(frozen=True, slots=True)
 class EngineHealth:
-    """What /health answers. `state` is ok, starting, draining or dead; `reason` is for people."""
+    """Hold what /health answers. `state` is ok, starting, draining or dead; `reason` is for
+    people."""
 
     state: str
     reason: str
@@ -38,7 +39,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class DraftCounts:
-    """What became of an engine's drafts since it began."""
+    """Hold what became of an engine's drafts since it began."""
 
     drafts: int  # times that a request carried any in a step
     tokens: int  # that they had
@@ -52,7 +53,7 @@ class DraftCounts:
 
 @dataclass(frozen=True, slots=True)
 class EngineView:
-    """What the engines themselves say; empty where none answers."""
+    """Hold what the engines themselves say; empty where none answers."""
 
     measured: Measured | None = None
     not_serving: tuple[tuple[str, EngineHealth], ...] = ()  # by pod, in the order of their names
@@ -60,7 +61,7 @@ class EngineView:
 
     @property
     def words(self) -> str:
-        """What the first engine that does not serve says of itself, if any says anything."""
+        """Return what the first engine that does not serve says of itself, if any says anything."""
         return next((f"{health.state}: {health.reason}" for _, health in self.not_serving), "")
 
     def of(self, revision: str | None) -> EngineView:

@@ -82,7 +82,7 @@ class PodState:
 
     @property
     def serves(self) -> bool:
-        """Whether it has an HTTP server, rather than to compute for a pod that has."""
+        """Return whether it has an HTTP server, rather than to compute for a pod that has."""
         return self.role != constants.ROLE_WORKER
 
 
@@ -100,7 +100,7 @@ class EndedPod:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What exists: owned children as manifests, and the typed parts of Deployment and pods."""
+    """Hold what exists: owned children as manifests, and the typed parts of Deployment and pods."""
 
     children: Mapping[ChildKey, Manifest]
     deployment: DeploymentState | None  # of the Deployment or LeaderWorkerSet, the newest
@@ -127,5 +127,5 @@ class Observed:
         return sum(self.at is None or end is None or end >= self.at for end in self.leaving)
 
     def retiring(self, kind: Kind) -> Mapping[ChildKey, DeploymentState]:
-        """What runs of another kind than `kind`, which is to run."""
+        """Return what runs of another kind than `kind`, which is to run."""
         return {key: state for key, state in self.workloads.items() if key.kind != kind}

@@ -13,7 +13,7 @@ from atom_operator.constants import Reason
 
 @dataclass(frozen=True, slots=True)
 class FieldProblem:
-    """Why a spec is not accepted: the field, what is wrong, and the remedy."""
+    """Say why a spec is not accepted: the field, what is wrong, and the remedy."""
 
     field: str
     message: str
@@ -33,7 +33,7 @@ class SourceKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """What a Job fetches from the hub before pods mount it."""
+    """Hold what a Job fetches from the hub before pods mount it."""
 
     repository: str
     revision: str | None = None
@@ -42,7 +42,7 @@ class Download:
 
 @dataclass(frozen=True, slots=True)
 class JobOptions:
-    """What is asked of the Jobs that prepare a model. `template` is laid over theirs."""
+    """Hold what is asked of the Jobs that prepare a model. `template` is laid over theirs."""
 
     template: Mapping[str, Any] | None = None
     active_deadline_seconds: int | None = None
@@ -50,7 +50,7 @@ class JobOptions:
 
 @dataclass(frozen=True, slots=True)
 class ModelLocation:
-    """Where the pods find the weights, and what the engine's --model says."""
+    """Say where the pods find the weights, and what the engine's --model says."""
 
     kind: SourceKind
     argument: str
@@ -103,12 +103,12 @@ class EngineOptions:
 
     @property
     def shares_experts(self) -> bool:
-        """Whether copies of the model have a part of its experts each, for all."""
+        """Return whether copies of the model have a part of its experts each, for all."""
         return self.expert_parallel and self.data_parallel > 1
 
     @property
     def sharding(self) -> Sharding:
-        """How a copy of the model is divided over devices."""
+        """Return how a copy of the model is divided over devices."""
         sharing = self.data_parallel if self.shares_experts else 1
         return Sharding(self.tensor_parallel, self.expert_parallel, sharing)
 

@@ -17,7 +17,7 @@ from atom_operator.domain.objects import Manifest
 
 
 class JobPurpose(StrEnum):
-    """What a Job of ours does."""
+    """Hold what a Job of ours does."""
 
     WEIGHTS = "weights"
     INSPECTION = "inspection"
@@ -50,7 +50,7 @@ class JobState:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Why pods are not started yet. `failed`: nothing goes on without a user's help."""
+    """Say why pods are not started yet. `failed`: nothing goes on without a user's help."""
 
     reason: Reason
     message: str

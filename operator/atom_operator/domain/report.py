@@ -19,7 +19,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class ApplyReport:
-    """What one apply changed."""
+    """Hold what one apply changed."""
 
     applied: tuple[ChildKey, ...] = ()
     pruned: tuple[ChildKey, ...] = ()

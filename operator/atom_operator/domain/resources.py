@@ -48,13 +48,13 @@ def amount(resource: str, quantity: str) -> int:
 
 
 def requests_of(pod_spec: Mapping[str, Any]) -> Counter[str]:
-    """What the scheduler reserves for a pod: its containers and sidecars together, or its largest
-    init step with the sidecars that run by then; the pod's place itself; its host ports."""
+    """Return what the scheduler reserves for a pod: its containers and sidecars together, or its
+    largest init step with the sidecars that run by then; the pod's place itself; its host ports."""
     return _of_pod(pod_spec, "requests")
 
 
 def quota_usage(pod_spec: Mapping[str, Any]) -> Counter[str]:
-    """What a pod counts as in a ResourceQuota, under every name that one may use."""
+    """Return what a pod counts as in a ResourceQuota, under every name that one may use."""
     usage = Counter({"pods": 1, "count/pods": 1})
     for name, taken in _of_pod(pod_spec, "requests").items():
         if name == PODS or is_host_port(name):
@@ -69,7 +69,7 @@ def quota_usage(pod_spec: Mapping[str, Any]) -> Counter[str]:
 
 
 def allocatable_of(node: Mapping[str, Any]) -> dict[str, int]:
-    """What a node offers to pods."""
+    """Return what a node offers to pods."""
     return _amounts(_map(node.get("status")).get("allocatable"))
 
 
@@ -109,7 +109,7 @@ def _of_pod(pod_spec: Mapping[str, Any], field: str) -> Counter[str]:
 
 
 def _of_container(container: Mapping[str, Any], field: str) -> dict[str, int]:
-    """What has a limit and no request requests its limit."""
+    """Return what has a limit and no request requests its limit."""
     resources = _map(container.get("resources"))
     limits = _amounts(resources.get("limits"))
     return limits if field == "limits" else {**limits, **_amounts(resources.get("requests"))}
@@ -128,7 +128,7 @@ def _host_ports(pod_spec: Mapping[str, Any]) -> Iterator[str]:
 
 
 def is_host_port(resource: str) -> bool:
-    """Whether it stands for a port of the node, which one pod can have."""
+    """Return whether it stands for a port of the node, which one pod can have."""
     return resource.startswith(_HOST_PORT)
 
 

@@ -10,7 +10,7 @@ from atom_operator.domain.objects import Manifest
 
 
 class RolloutStrategy(StrEnum):
-    """How a Deployment replaces pods."""
+    """Describe how a Deployment replaces pods."""
 
     SURGE = "Surge"  # a spare pod first, then an old one goes
     IN_PLACE = "InPlace"  # one old pod goes, then a new one takes its devices
@@ -47,7 +47,7 @@ class Rollback:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What to run, what to remember as ready, and why it is not what the spec asks for."""
+    """Hold what to run, what to remember as ready, and why it is not what the spec asks for."""
 
     pods: PodRevision
     last_ready: PodRevision | None = None

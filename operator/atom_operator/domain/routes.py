@@ -28,7 +28,7 @@ class RouteCollision:
 
 @dataclass(frozen=True, slots=True)
 class RouteFindings:
-    """What was found out about an AtomDeployment's route; Gateways as namespace/name."""
+    """Hold what was found out about an AtomDeployment's route; Gateways as namespace/name."""
 
     collisions: tuple[RouteCollision, ...] = ()
     missing_gateways: tuple[str, ...] = ()

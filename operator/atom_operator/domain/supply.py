@@ -18,13 +18,13 @@ class Amount:
 
     @property
     def free(self) -> int | None:
-        """What no pod has requested; None where it is not judged."""
+        """Return what no pod has requested; None where it is not judged."""
         rest = self.free_after(0)
         return None if rest is None else max(0, rest)
 
     def free_after(self, given_back: int) -> int | None:
-        """What would be free then. Pods may hold more than there is, of devices that have become
-        unhealthy: what they give back of those is not free."""
+        """Return what would be free then. Pods may hold more than there is, of devices that have
+        become unhealthy: what they give back of those is not free."""
         return None if self.allocatable is None else self.allocatable - self.requested + given_back
 
 
@@ -66,8 +66,8 @@ class NodeSupply:
 
 @dataclass(frozen=True, slots=True)
 class Supply:
-    """Where what one pod needs (`demand`) could come from. `resource` is the device's, None where
-    pods need none."""
+    """Say where what one pod needs (`demand`) could come from. `resource` is the device's, None
+    where pods need none."""
 
     resource: str | None
     demand: Resources

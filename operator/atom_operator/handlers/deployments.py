@@ -64,7 +64,7 @@ Hear = Callable[[DeploymentEvent], None]
 
 @dataclass(frozen=True, slots=True)
 class _Memo:
-    """What handlers get: where to tell, how to log in, and what stops kopf."""
+    """Hold what handlers get: where to tell, how to log in, and what stops kopf."""
 
     tell: Hear
     login: Login
@@ -243,7 +243,7 @@ class _NoProgress(kopf.ProgressStorage):
 
 
 class _NoDiffBase(kopf.DiffBaseStorage):
-    """What changed is not asked, so nothing is compared: copies of every object are saved."""
+    """Hold what changed is not asked, so nothing is compared: copies of every object are saved."""
 
     def build(self, **_: Any) -> Any:
         return {}

@@ -17,7 +17,7 @@ _RETRY_SECONDS = 5.0
 
 
 class Startable(Protocol):
-    """What the process runs. `start` returns when it is under way."""
+    """Hold what the process runs. `start` returns when it is under way."""
 
     def start(self) -> Awaitable[None]: ...
 

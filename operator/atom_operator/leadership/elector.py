@@ -54,7 +54,7 @@ class Elector:
         self._reconciles = reconciles
 
     def may_write(self) -> bool:
-        """Whether this process certainly is the only one that reconciles."""
+        """Return whether this process certainly is the only one that reconciles."""
         return self._monotonic() < self._held_until
 
     async def run(self, lead: Callable[[], Awaitable[None]]) -> None:

@@ -30,7 +30,7 @@ class LeaseRecord:
 
 @dataclass(frozen=True, slots=True)
 class LeaseTimes:
-    """How long a holder is believed, tries to renew, and waits between tries.
+    """Describe how long a holder is believed, tries to renew, and waits between tries.
 
     `renew_seconds` < `duration_seconds`: a holder that cannot renew stops before another may start.
     A killed holder is replaced within `duration_seconds` + 2 x `retry_seconds`.
@@ -49,12 +49,12 @@ class Sighting:
     since: float
 
     def expires(self) -> float:
-        """When the holder may be taken for gone, unless the Lease changes."""
+        """Return when the holder may be taken for gone, unless the Lease changes."""
         return self.since + self.record.duration_seconds
 
 
 def look(before: Sighting | None, record: LeaseRecord, monotonic: float) -> Sighting:
-    """What is known after reading `record`; only a change restarts its time."""
+    """Return what is known after reading `record`; only a change restarts its time."""
     if before is not None and before.record == record:
         return before
     return Sighting(record, monotonic)

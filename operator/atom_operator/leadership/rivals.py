@@ -86,7 +86,7 @@ class Rivals:
         return [item for item in found if self._may_work(item, now)]
 
     def _may_work(self, rival: Rival, now: float) -> bool:
-        """Whether it has a holder, or another replica of its own may be about to take it."""
+        """Return whether it has a holder, or another replica of its own may be about to take it."""
         record = rival.record
         if not (record.holder or record.reconciles):
             return False

@@ -74,7 +74,7 @@ def partition_count(partition: str | None) -> int:
 
 
 def shares_memory(partition: str | None) -> bool:
-    """Whether the partitions of one GPU can each address the memory of all (NPS1)."""
+    """Return whether the partitions of one GPU can each address the memory of all (NPS1)."""
     return partition is not None and partition.endswith("_nps1") and partition_count(partition) > 1
 
 

@@ -60,7 +60,7 @@ class _Correction:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """What is judged: a model on a device whose memory is known."""
+    """Hold what is judged: a model on a device whose memory is known."""
 
     facts: ModelFacts
     options: EngineOptions
@@ -149,7 +149,7 @@ def speculation(options: EngineOptions) -> Speculation:
 
 
 def loads_own_drafts(options: EngineOptions) -> bool:
-    """Whether the checkpoint's draft layers are part of the weights in memory."""
+    """Return whether the checkpoint's draft layers are part of the weights in memory."""
     return options.speculative_method == "mtp"
 
 
@@ -170,7 +170,7 @@ def longest(facts: ModelFacts, options: EngineOptions) -> int:
 def held_parts(
     facts: ModelFacts, options: EngineOptions, accelerator: Accelerator
 ) -> tuple[WeightPart, ...]:
-    """What a device holds of the model and of what drafts for it, tables by position too."""
+    """Return what a device holds of the model and of what drafts for it, tables by position too."""
     stored, positions = stored_bytes(accelerator), longest(facts, options)
     sharding = held_as(facts, options, accelerator)
     parts = facts.weight_parts(stored, sharding, loads_own_drafts(options))
@@ -183,8 +183,8 @@ def held_parts(
 
 
 def held_as(facts: ModelFacts, options: EngineOptions, accelerator: Accelerator) -> Sharding:
-    """How the engine's kernels hold the model: AMD's AITER, which the engine takes first, pads some
-    experts on cards that multiply MXFP4."""
+    """Return how the engine's kernels hold the model: AMD's AITER, which the engine takes first,
+    pads some experts on cards that multiply MXFP4."""
     whole = options.sharding
     if not multiplies_fp4(accelerator) or whole.expert_parallel or _without_aiter(options):
         return whole
@@ -192,7 +192,7 @@ def held_as(facts: ModelFacts, options: EngineOptions, accelerator: Accelerator)
 
 
 def _without_aiter(options: EngineOptions) -> bool:
-    """Whether the spec's own arguments leave experts to another backend."""
+    """Return whether the spec's own arguments leave experts to another backend."""
     words = options.argument_words
     for option, value, *more in zip(words, words[1:], [*words[2:], ""], strict=False):
         if option == "--backend" and value not in ("auto", "aiter"):

@@ -41,7 +41,7 @@ def access_modes(claim: Mapping[str, Any] | None) -> frozenset[str]:
 
 
 def is_for_one_pod(modes: frozenset[str]) -> bool:
-    """Whether one pod at a time can mount it, wherever that is."""
+    """Return whether one pod at a time can mount it, wherever that is."""
     return modes == {_ONE_POD_MODE}
 
 
@@ -55,7 +55,7 @@ def mounted_claims(pod_spec: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def is_for_one_node(modes: frozenset[str]) -> bool:
-    """Whether only pods of one node can mount it; a claim that is unknown is not judged."""
+    """Return whether only pods of one node can mount it; a claim that is unknown is not judged."""
     return bool(modes) and not modes & _SHARED_MODES
 
 
@@ -74,7 +74,8 @@ def claims_of(plan: Plan) -> tuple[ClaimUse, ...]:
 def claim_problem(
     plan: Plan, use: ClaimUse, modes: frozenset[str], nodes: int | None
 ) -> FieldProblem | None:
-    """Why the plan's replicas cannot share a claim. `nodes` of the cluster, None if unknown."""
+    """Return why the plan's replicas cannot share a claim. `nodes` of the cluster, None if
+    unknown."""
     if use.writes and modes == {_READ_ONLY_MODE}:
         message = (
             f"claim {use.name} is {_READ_ONLY_MODE}, and pods write to it; {_SHARED_REMEDY[1]}"

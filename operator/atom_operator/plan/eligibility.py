@@ -21,7 +21,7 @@ _NAMED_REQUIREMENTS = 3
 
 
 def node_blockers(node: Mapping[str, Any], placement: Placement) -> tuple[str, ...]:
-    """Why no pod with this placement goes to `node`; empty when one may."""
+    """Return why no pod with this placement goes to `node`; empty when one may."""
     return tuple(_blockers(node, placement))
 
 
@@ -80,7 +80,7 @@ def _tolerates(toleration: Toleration, taint: Mapping[str, Any]) -> bool:
 
 
 def _unmet_affinity(name: str, labels: Mapping[str, str], placement: Placement) -> Iterator[str]:
-    """What no alternative of the required affinity gets from the node, in one sentence."""
+    """Yield what no alternative of the required affinity gets from the node, in one sentence."""
     if placement.terms is None:
         return
     failing: list[Requirement] = []

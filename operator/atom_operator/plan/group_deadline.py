@@ -27,7 +27,8 @@ def with_deadline(observed: Observed, now: datetime, known_failure: str | None) 
 
 
 def progress_deadline(observed: Observed) -> datetime | None:
-    """When the newest groups are late; None where they are complete or were, or none are wanted."""
+    """Return when the newest groups are late; None where they are complete or were, or none are
+    wanted."""
     running = observed.deployment
     if running is None or running.rollout is None or running.rollout.asked_at is None:
         return None

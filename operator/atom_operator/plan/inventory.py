@@ -73,8 +73,8 @@ def pods_asked(
 
 
 def survey(nodes: Iterable[Manifest], pods: PlacedPods, asked: PodsAsked) -> Supply:
-    """What the cluster has for pods that are asked for; of those that need devices, nodes without
-    any AMD device are left out."""
+    """Return what the cluster has for pods that are asked for; of those that need devices, nodes
+    without any AMD device are left out."""
     demand = requests_of(asked.pod_spec) | Counter(asked.at_least)
     apart = own_selectors_apart(asked.pod_spec, asked.labels)
     ours = pods.of(asked.key)
@@ -214,7 +214,8 @@ def _unhealthy(node: Manifest, resource: str) -> int:
 
 
 def device_conditions(node: Manifest) -> tuple[str, ...]:
-    """What node-problem-detector says against the devices; the scheduler does not act on it."""
+    """Return what node-problem-detector says against the devices; the scheduler does not act on
+    it."""
     conditions = (node.get("status") or {}).get("conditions") or ()
     return tuple(
         str(item["type"])
@@ -224,7 +225,7 @@ def device_conditions(node: Manifest) -> tuple[str, ...]:
 
 
 def _lacks(node: Manifest, resource: str) -> tuple[str, ...]:
-    """Why the node itself offers less of the resource than its hardware suggests."""
+    """Return why the node itself offers less of the resource than its hardware suggests."""
     if _allocatable(node, resource):
         return ()
     if _count((node.get("status") or {}).get("capacity"), resource):

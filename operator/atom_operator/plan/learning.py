@@ -59,13 +59,13 @@ def evidence_for(key: str, known: Iterable[Evidence]) -> Evidence | None:
 
 
 def reserve_factor(evidence: Evidence) -> float:
-    """What to multiply a predicted reserve with."""
+    """Return what to multiply a predicted reserve with."""
     factor = evidence.measured_reserve_bytes / evidence.predicted_reserve_bytes
     return min(max(factor, _LEAST_RESERVE), _MOST_RESERVE)
 
 
 def total_factor(evidence: Evidence) -> float:
-    """What to multiply a device's nominal memory with."""
+    """Return what to multiply a device's nominal memory with."""
     factor = evidence.measured_total_bytes / evidence.planned_total_bytes
     return min(max(factor, _LEAST_TOTAL), _MOST_TOTAL)
 

@@ -24,7 +24,7 @@ class Toleration:
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """What a label or field of a node must be."""
+    """Hold what a label or field of a node must be."""
 
     key: str
     operator: str
@@ -82,7 +82,8 @@ class Placement:
 
 
 def placement_of(pod_spec: Mapping[str, Any]) -> Placement:
-    """What of a pod spec concerns nodes; what cannot be read is left out, or matches no node."""
+    """Return what of a pod spec concerns nodes; what cannot be read is left out, or matches no
+    node."""
     required = _map(_map(_map(pod_spec, "affinity"), "nodeAffinity"), _REQUIRED)
     return Placement(
         node_name=_text(pod_spec.get("nodeName")) or None,

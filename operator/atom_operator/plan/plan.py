@@ -35,8 +35,8 @@ from atom_operator.plan.startup import (
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What is known of the model, of the cluster and from before. memory_on_nodes: the memory sizes
-    of the asked devices in the cluster; learned: what engines have measured."""
+    """Hold what is known of the model, of the cluster and from before. memory_on_nodes: the memory
+    sizes of the asked devices in the cluster; learned: what engines have measured."""
 
     lookup: FactsLookup
     memory_on_nodes: tuple[int, ...]

@@ -21,7 +21,7 @@ _REFUSAL = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class QuotaRefusal:
-    """What one more pod asks of a quota that has no room for it."""
+    """Hold what one more pod asks of a quota that has no room for it."""
 
     name: str
     requested: Resources
@@ -31,7 +31,7 @@ class QuotaRefusal:
 
     @property
     def lacking(self) -> str:
-        """What does not fit, beside what is used of how much."""
+        """Return what does not fit, beside what is used of how much."""
         return " and ".join(
             f"{amount_text(name, asked)} ({self._of(self.used, name)} of "
             f"{self._of(self.limited, name)} used)"
@@ -39,7 +39,7 @@ class QuotaRefusal:
         )
 
     def has_room_after(self, stopped: int, started: int = 1) -> bool:
-        """Whether so many new pods fit once so many old ones have gone."""
+        """Return whether so many new pods fit once so many old ones have gone."""
         return all(
             self._rest(name, stopped) + started * asked <= self.limited.get(name, 0)
             for name, asked in self.requested.items()

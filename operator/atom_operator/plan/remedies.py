@@ -48,7 +48,8 @@ _NOT_YET = "once the engine can do it, which this version does not"
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """What does not fit where; `memory_bytes` is of one device, `site` has what engines can do."""
+    """Hold what does not fit where; `memory_bytes` is of one device, `site` has what engines can
+    do."""
 
     error: DoesNotFitError
     facts: ModelFacts

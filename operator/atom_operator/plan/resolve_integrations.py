@@ -120,7 +120,7 @@ def first_replicas(spec: AtomDeploymentSpec) -> int:
 
 
 def scaling_method(asked: AutoscalingSpec, served: Set[Kind]) -> Literal["KEDA", "HPA"]:
-    """What Auto means in this cluster. Going to zero is KEDA's alone."""
+    """Return what Auto means in this cluster. Going to zero is KEDA's alone."""
     if asked.method is not None and asked.method != "Auto":
         return asked.method
     return "KEDA" if SCALED_OBJECT in served or asked.min_replicas == 0 else "HPA"
@@ -181,7 +181,7 @@ def _network(spec: AtomDeploymentSpec, site: Site) -> NetworkAccess | None:
 
 
 def _missing(spec: AtomDeploymentSpec, served: Set[Kind]) -> tuple[Missing, ...]:
-    """What serving goes on without; autoscalers and groups are refused instead."""
+    """Return what serving goes on without; autoscalers and groups are refused instead."""
     refused = (AUTOSCALER, SCALED_OBJECT, LEADER_WORKER_SET)
     asked = asked_kinds(spec).items()
     return tuple(Missing(k, f) for k, f in asked if k not in served and k not in refused)

@@ -59,7 +59,7 @@ def _failure(
     ended: Sequence[EndedPod],
     engine_words: str,
 ) -> str | None:
-    """Why the revision that runs will not become ready; None while it still may."""
+    """Return why the revision that runs will not become ready; None while it still may."""
     failing = sorted(pods, key=lambda pod: (pod.problem is None, pod.name))
     hopeless = next((pod for pod in failing if pod.restarts >= HOPELESS_RESTARTS), None)
     if hopeless is not None and hopeless.problem:

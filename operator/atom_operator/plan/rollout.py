@@ -43,8 +43,8 @@ _NO_SPARE_GROUP = "LeaderWorkerSet replaces groups in place: with a spare one it
 
 @dataclass(frozen=True, slots=True)
 class RolloutQuestion:
-    """What the choice depends on. `supply` is None where nodes cannot be read, and for cpu as long
-    as every pod finds a node."""
+    """Hold what the choice depends on. `supply` is None where nodes cannot be read, and for cpu as
+    long as every pod finds a node."""
 
     asked: str  # spec.rollout.strategy
     accelerator: Accelerator
@@ -62,7 +62,7 @@ class RolloutQuestion:
 
 
 def needs_supply(question: RolloutQuestion) -> bool:
-    """Whether the choice will look at the free devices at all."""
+    """Return whether the choice will look at the free devices at all."""
     if question.asked != "Auto" or question.accelerator.type == "cpu":
         return False
     running = question.running
@@ -74,7 +74,7 @@ def needs_supply(question: RolloutQuestion) -> bool:
 
 
 def stops_serving_pods(question: RolloutQuestion, chosen: Rollout) -> bool:
-    """Whether old pods would go before new ones serve, and that was not so chosen before."""
+    """Return whether old pods would go before new ones serve, and that was not so chosen before."""
     running = question.running
     if running is None or chosen.strategy is _SURGE:
         return False
@@ -92,8 +92,8 @@ def choose_rollout(question: RolloutQuestion) -> Rollout:
 
 
 def is_changing(question: RolloutQuestion) -> bool:
-    """Whether groups of pods take over from single ones, or the other way round, and are not all
-    ready yet."""
+    """Return whether groups of pods take over from single ones, or the other way round, and are not
+    all ready yet."""
     return question.retiring is not None and not (question.running and question.running.complete)
 
 
@@ -120,7 +120,7 @@ def _choose_across_kinds(question: RolloutQuestion, retiring: DeploymentState) -
 
 
 def _waits_for(question: RolloutQuestion) -> str | None:
-    """What the new pods wait for that pods before them may hold."""
+    """Return what the new pods wait for that pods before them may hold."""
     if question.refusal is not None:
         return f"room in quota {question.refusal.name}"
     if question.unschedulable is None or not _HELD_BY_PODS.search(question.unschedulable):
@@ -151,8 +151,8 @@ def _choose_for_pods(question: RolloutQuestion) -> Rollout:
 
 
 def _held_up(question: RolloutQuestion, asked: RolloutStrategy) -> str:
-    """Why a surge that the spec asks for does not move. Old pods make no room for it: the user has
-    asked that none of them stops before a spare pod is ready."""
+    """Return why a surge that the spec asks for does not move. Old pods make no room for it: the
+    user has asked that none of them stops before a spare pod is ready."""
     running = question.running
     if asked is not _SURGE or question.in_groups:
         return ""
@@ -167,7 +167,7 @@ def _held_up(question: RolloutQuestion, asked: RolloutStrategy) -> str:
 
 
 def _is_open(question: RolloutQuestion, running: DeploymentState) -> bool:
-    """Whether nothing has been chosen for this revision yet, or not by Auto."""
+    """Return whether nothing has been chosen for this revision yet, or not by Auto."""
     if running.rollout is None or running.revision != question.revision:
         return True
     return running.rollout.reason.startswith(_ASKED)

@@ -16,7 +16,7 @@ _NAMED_NODES = 8  # of each sort in a message, which is limited
 
 
 def short_of(node: NodeSupply, supply: Supply, stopped: int = 0) -> tuple[str, ...]:
-    """What the node lacks for one more pod once so many pods of ours have left it."""
+    """Return what the node lacks for one more pod once so many pods of ours have left it."""
     return tuple(
         name
         for name, needed in supply.demand.items()
@@ -27,7 +27,8 @@ def short_of(node: NodeSupply, supply: Supply, stopped: int = 0) -> tuple[str, .
 
 
 def takes_one(node: NodeSupply, supply: Supply, stopped: int = 0) -> bool:
-    """Whether a new pod may go there and finds room, once so many pods of ours have left it."""
+    """Return whether a new pod may go there and finds room, once so many pods of ours have left
+    it."""
     return not node.blockers and not short_of(node, supply, stopped)
 
 
@@ -38,7 +39,7 @@ def places(node: NodeSupply, supply: Supply, *, with_ours: bool = False) -> int:
 
 
 def bounded_by(node: NodeSupply, supply: Supply) -> str | None:
-    """What but devices leaves the node fewer places for our pods than its devices would."""
+    """Return what but devices leaves the node fewer places for our pods than its devices would."""
     counts = _counts(node, supply, with_ours=True)
     name = min(counts, key=lambda each: (counts[each], each != supply.resource), default=None)
     return name if name != supply.resource else None
@@ -74,7 +75,8 @@ def can_take_one(supply: Supply) -> NodeSupply | None:
 
 
 def short_everywhere(supply: Supply) -> tuple[str, ...]:
-    """What every eligible node lacks; where none is lacking everywhere, what any of them lacks."""
+    """Return what every eligible node lacks; where none is lacking everywhere, what any of them
+    lacks."""
     lacks = [set(short_of(node, supply)) for node in supply.nodes if not node.blockers]
     if not lacks:
         return (supply.resource,) if supply.resource else ()
@@ -83,23 +85,23 @@ def short_everywhere(supply: Supply) -> tuple[str, ...]:
 
 
 def needed_text(supply: Supply, names: Iterable[str]) -> str:
-    """What one pod needs of these."""
+    """Return what one pod needs of these."""
     return " and ".join(amount_text(name, supply.demand.get(name, 0)) for name in names)
 
 
 def released_text(supply: Supply, names: Iterable[str]) -> str:
-    """What one old pod gives back of these."""
+    """Return what one old pod gives back of these."""
     return " and ".join(amount_text(name, supply.released.get(name, 0)) for name in names)
 
 
 def lacks_devices(supply: Supply) -> bool:
-    """Whether it is devices that keep one more replica out, where something does."""
+    """Return whether it is devices that keep one more replica out, where something does."""
     names = short_everywhere(supply)
     return supply.resource is not None and (not names or supply.resource in names)
 
 
 def shortage(supply: Supply) -> str | None:
-    """Why not one more pod finds a node: what is free where, and what blocks the others."""
+    """Return why not one more pod finds a node: what is free where, and what blocks the others."""
     if can_take_one(supply) is not None:
         return None
     device = (supply.resource,) if supply.resource is not None else ()

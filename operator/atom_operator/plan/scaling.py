@@ -22,7 +22,8 @@ _NAMED_NODES = 8
 def scaling_targets(
     asked: AutoscalingSpec, options: EngineOptions, capacity: Capacity | None
 ) -> ScalingTargets:
-    """What is asked wins; without capacity (no plan, nothing measured) only shares are known."""
+    """Return what is asked wins; without capacity (no plan, nothing measured) only shares are
+    known."""
     concurrency = asked.target_concurrency
     if concurrency is None and capacity is not None:
         held = sequences_held(asked, options, capacity)
@@ -93,7 +94,7 @@ def _holds(node: NodeSupply, supply: Supply) -> int:
 
 
 def _scarce(supply: Supply) -> list[str]:
-    """What bounds the places on some node, where that is not its devices."""
+    """Return what bounds the places on some node, where that is not its devices."""
     found = {
         bound
         for node in supply.nodes

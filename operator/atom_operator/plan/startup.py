@@ -64,7 +64,8 @@ def progress_deadline_seconds(startup_seconds: int, drain_seconds: int) -> int:
 def deadline_warnings(
     asked: int | None, startup_seconds: int, drain_seconds: int
 ) -> tuple[str, ...]:
-    """What is wrong with a deadline that is shorter than a rollout may take with nothing amiss."""
+    """Return what is wrong with a deadline that is shorter than a rollout may take with nothing
+    amiss."""
     least = drain_seconds + startup_seconds
     if asked is None or asked >= least:
         return ()

@@ -35,7 +35,7 @@ class Model:
     api_key: str | None = None
 
     def name(self) -> str:
-        """What the server calls it."""
+        """Return what the server calls it."""
         with self._open("/v1/models", None) as response:
             models: list[Mapping[str, Any]] = json.load(response)["data"]
         return str(models[0]["id"])

@@ -50,7 +50,7 @@ def status(kubectl: Kubectl, options: Options) -> int:
 
 
 def why(kubectl: Kubectl, options: Options) -> int:
-    """What stands in the way of one AtomDeployment; 0 when nothing does, else 1."""
+    """Return what stands in the way of one AtomDeployment; 0 when nothing does, else 1."""
     seen = what_is_there(kubectl, options.name)
     found = causes(seen)
     document = why_document(seen, found)
@@ -62,7 +62,7 @@ def why(kubectl: Kubectl, options: Options) -> int:
 
 
 def _drafts(kubectl: Kubectl, parent: dict[str, Any], children: list[dict[str, Any]]) -> str:
-    """How the engines' drafts do, of an AtomDeployment that speculates."""
+    """Return how the engines' drafts do, of an AtomDeployment that speculates."""
     asked = ((parent.get("spec") or {}).get("engine") or {}).get("speculative")
     if asked is None:
         return ""

@@ -53,7 +53,7 @@ complete -c kubectl-atom -f -a '(__kubectl_atom)'
 
 
 def script(shell: str) -> str:
-    """What the user sources."""
+    """Return what the user sources."""
     return _SCRIPTS[shell]
 
 

@@ -36,7 +36,7 @@ def served(kubectl: Kubectl, kinds: Iterable[Kind]) -> list[str]:
 
 
 def is_about(event: dict[str, Any], name: str) -> bool:
-    """Whether it is about the AtomDeployment, or something named after it."""
+    """Return whether it is about the AtomDeployment, or something named after it."""
     about = event.get("involvedObject") or {}
     if about.get("kind") == constants.KIND:
         return bool(about.get("name") == name)

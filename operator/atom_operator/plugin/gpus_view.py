@@ -102,7 +102,7 @@ def _shared(labels: Mapping[str, str], resource: str) -> str:
 
 
 def _holders(node: str, resource: str, pods: Iterable[Manifest]) -> str:
-    """Who holds devices there: AtomDeployments by name, anything else by pod."""
+    """Return who holds devices there: AtomDeployments by name, anything else by pod."""
     held: dict[str, int] = {}
     for pod in pods:
         spec, status = pod.get("spec") or {}, pod.get("status") or {}

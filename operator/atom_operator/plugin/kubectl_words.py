@@ -71,7 +71,7 @@ _COMPILED = tuple((re.compile(pattern), words) for pattern, words in _TABLE)
 
 
 def in_our_words(text: str, namespace: str | None) -> str:
-    """What an error of kubectl means, in one line."""
+    """Return what an error of kubectl means, in one line."""
     plain = _NOISE.sub("", text).strip() or text.strip()
     for pattern, words in _COMPILED:
         match = pattern.search(plain)

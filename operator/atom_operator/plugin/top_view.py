@@ -80,7 +80,7 @@ def kept_share(accepted: float, drafted: float) -> str:
 
 
 def kept_drafts(looks: Sequence[Look | None]) -> str:
-    """What became of all drafts since the pods began, in words."""
+    """Return what became of all drafts since the pods began, in words."""
     found = [look.values for look in looks if look is not None]
 
     def total(metric: str) -> float:

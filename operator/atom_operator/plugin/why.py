@@ -25,7 +25,7 @@ _CONTROLLERS = ("LeaderWorkerSet", "Deployment", "StatefulSet", "ReplicaSet", "J
 
 
 class Rank(IntEnum):
-    """How close to the cause: nothing below it goes on before it is put right."""
+    """Describe how close to the cause: nothing below it goes on before it is put right."""
 
     SPEC = 0  # not accepted, or does not fit
     REFUSED = 1  # objects or pods that the API server refuses
@@ -51,7 +51,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What was read of the cluster for one AtomDeployment."""
+    """Hold what was read of the cluster for one AtomDeployment."""
 
     parent: Object
     objects: Sequence[Object] = ()  # controllers, pods and Jobs with their kinds
@@ -100,13 +100,13 @@ def causes(seen: Seen) -> list[Cause]:
 
 
 def _order(cause: Cause) -> tuple[Rank, bool, str, str]:
-    """What a quota holds explains the refusals before it."""
+    """Return what a quota holds explains the refusals before it."""
     is_quota = cause.about.startswith("ResourceQuota/")
     return cause.rank, is_quota, cause.about, cause.reason
 
 
 def is_ready(parent: Object) -> bool:
-    """Whether its latest generation is Ready."""
+    """Return whether its latest generation is Ready."""
     condition = _condition(parent, "Ready")
     seen = (parent.get("status") or {}).get("observedGeneration")
     return condition.get("status") == "True" and seen == parent["metadata"].get("generation")

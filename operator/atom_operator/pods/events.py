@@ -62,7 +62,7 @@ def last_of(events: Iterable[Mapping[str, Any]], reasons: Container[str]) -> Tol
 
 
 def event_time(event: Mapping[str, Any]) -> datetime | None:
-    """When an Event was last seen, of either form of the API."""
+    """Return when an Event was last seen, of either form of the API."""
     series = event.get("series") or {}
     for text in (
         series.get("lastObservedTime"),

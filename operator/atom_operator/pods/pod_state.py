@@ -29,13 +29,13 @@ _FIRST_REPORT = timedelta(seconds=15)
 
 
 def has_ended(manifest: Manifest) -> bool:
-    """Whether the pod is over: no controller counts it, and it holds nothing of its node."""
+    """Return whether the pod is over: no controller counts it, and it holds nothing of its node."""
     return (manifest.get("status") or {}).get("phase") in _ENDED
 
 
 def fell_with_its_group(manifest: Manifest) -> bool:
-    """Whether the pod failed and is to go: the controller of groups deletes a group within moments
-    of a restart, and with it the only words about the failure."""
+    """Return whether the pod failed and is to go: the controller of groups deletes a group within
+    moments of a restart, and with it the only words about the failure."""
     if (manifest["metadata"].get("labels") or {}).get(constants.LABEL_ROLE) is None:
         return False
     if not manifest["metadata"].get("deletionTimestamp"):
@@ -79,7 +79,7 @@ def _is_vague(status: Mapping[str, Any]) -> bool:
 
 
 def _ended_at(manifest: Manifest) -> datetime | None:
-    """When the last container ended, or the kubelet told of a pod that never had one."""
+    """Return when the last container ended, or the kubelet told of a pod that never had one."""
     status: Mapping[str, Any] = manifest.get("status") or {}
     ends = [time_of((_ending(item) or {}).get("finishedAt")) for item in _containers(status)]
     told = [time_of(item.get("lastTransitionTime")) for item in status.get("conditions") or ()]
@@ -125,7 +125,7 @@ def _requests(manifest: Manifest, scheduled: Mapping[str, Any]) -> Resources | N
 
 
 def has_begun(manifest: Manifest) -> bool:
-    """Whether a container of the pod was ever started, or the kubelet says what keeps it."""
+    """Return whether a container of the pod was ever started, or the kubelet says what keeps it."""
     return any(
         "waiting" not in (item.get("state") or {"waiting": None})
         or item.get("restartCount")
@@ -135,7 +135,7 @@ def has_begun(manifest: Manifest) -> bool:
 
 
 def placed_at(manifest: Manifest) -> datetime | None:
-    """When the pod got its node."""
+    """Return when the pod got its node."""
     conditions = (manifest.get("status") or {}).get("conditions") or ()
     times = [item.get("lastTransitionTime") for item in conditions if item["type"] == _SCHEDULED]
     return time_of(times[0]) if times else None
@@ -157,12 +157,12 @@ def annotation(manifest: Manifest, name: str) -> str | None:
 
 
 def created_at(manifest: Manifest) -> datetime | None:
-    """When the API server took the object."""
+    """Return when the API server took the object."""
     return time_of(manifest["metadata"].get("creationTimestamp"))
 
 
 def _was_ready(status: Mapping[str, Any], ready: Mapping[str, Any]) -> bool:
-    """Whether a pod that is not ready has been so before."""
+    """Return whether a pod that is not ready has been so before."""
     since, began = time_of(ready.get("lastTransitionTime")), time_of(status.get("startTime"))
     if ready.get("status") != "False" or since is None or began is None:
         return False
@@ -182,7 +182,7 @@ def _first_problem(status: Mapping[str, Any]) -> str | None:
 
 
 def _without_node(pod: Manifest, scheduled: Mapping[str, Any]) -> str | None:
-    """Why a pod has no node: the scheduler's words, or who keeps it from being looked at."""
+    """Return why a pod has no node: the scheduler's words, or who keeps it from being looked at."""
     if scheduled.get("reason") in _NO_NODE:
         return str(scheduled.get("message"))
     gates = _gates(pod)
@@ -207,7 +207,8 @@ def time_of(text: Any) -> datetime | None:
 
 
 def last_words(manifest: Manifest) -> str:
-    """How a pod's container ended or what it waits for, or why it has no node; empty when fine."""
+    """Return how a pod's container ended or what it waits for, or why it has no node; empty when
+    fine."""
     if has_ended(manifest):
         return _end(manifest)
     state = pod_state(manifest)
@@ -215,7 +216,7 @@ def last_words(manifest: Manifest) -> str:
 
 
 def container_problem(status: Mapping[str, Any]) -> str | None:
-    """Why a container is not ready: how it last ended, or what it waits for.
+    """Return why a container is not ready: how it last ended, or what it waits for.
 
     A container that is ready has none, however often it was restarted.
     """
@@ -235,7 +236,7 @@ def container_problem(status: Mapping[str, Any]) -> str | None:
 
 
 def _ending(status: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """How a container ended, now or before it was started again."""
+    """Return how a container ended, now or before it was started again."""
     for state in (status.get("state") or {}, status.get("lastState") or {}):
         if state.get("terminated"):
             return dict(state["terminated"])

@@ -18,7 +18,7 @@ _DECISIONS = ("QuotaReserved", "Admitted")
 
 
 def waits_for_quota(pod: Manifest) -> bool:
-    """Whether a pod is held back by a gate of Kueue's."""
+    """Return whether a pod is held back by a gate of Kueue's."""
     gates = (pod.get("spec") or {}).get("schedulingGates") or ()
     return any(gate["name"].startswith(_GATES) for gate in gates)
 

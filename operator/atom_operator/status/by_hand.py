@@ -14,7 +14,7 @@ _NAMED_FIELDS = 4
 
 
 def paused(deployment: DeploymentState, name: str) -> str | None:
-    """Why a change does not reach the pods; None where the Deployment is not paused."""
+    """Return why a change does not reach the pods; None where the Deployment is not paused."""
     if not deployment.paused:
         return None
     return (
@@ -24,7 +24,7 @@ def paused(deployment: DeploymentState, name: str) -> str | None:
 
 
 def edited(deployment: DeploymentState) -> str:
-    """What others have set in the workload, to be put behind a message; empty for none."""
+    """Return what others have set in the workload, to be put behind a message; empty for none."""
     found: dict[str, list[str]] = {}
     for edit in deployment.edits:
         if edit.path not in (_PAUSED, _REPLICAS):
@@ -33,7 +33,7 @@ def edited(deployment: DeploymentState) -> str:
 
 
 def scaled_to_zero(deployment: DeploymentState, plan: Plan | None) -> str | None:
-    """Who took all replicas away that the spec asks for; None where it asks for none."""
+    """Return who took all replicas away that the spec asks for; None where it asks for none."""
     if deployment.desired or plan is None:
         return None
     scaling = plan.integrations.autoscaling

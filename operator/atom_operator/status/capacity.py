@@ -67,12 +67,12 @@ def _measured(actual: Mapping[str, Any]) -> Measured:
 
 
 def drift_percent(planned: Capacity, measured: Capacity) -> int:
-    """How many per cent more (or, negative, fewer) KV tokens there are than planned."""
+    """Return how many per cent more (or, negative, fewer) KV tokens there are than planned."""
     return round(100 * (measured.kv_tokens - planned.kv_tokens) / planned.kv_tokens)
 
 
 def capacity_matched(planned: Capacity | None, measured: Measured | None) -> Verdict:
-    """Whether the plan was right."""
+    """Return whether the plan was right."""
     kind = ConditionType.CAPACITY_MATCHED
     if measured is None:
         message = "no engine of the latest revision has reported its capacity yet"

@@ -33,8 +33,8 @@ def ended_verdict(observed: Observed, deployment: DeploymentState) -> Verdict | 
 
 
 def _explains(ended: EndedPod, waiting: list[PodState], observed: Observed) -> bool:
-    """Whether a replica is missing since this pod ended: a successor that was ready has taken its
-    place, and what is missing after that is missing for another reason."""
+    """Return whether a replica is missing since this pod ended: a successor that was ready has
+    taken its place, and what is missing after that is missing for another reason."""
     if not waiting:
         return not _succeeded(ended, observed, None)
     return any(
@@ -46,7 +46,7 @@ def _explains(ended: EndedPod, waiting: list[PodState], observed: Observed) -> b
 
 
 def _succeeded(ended: EndedPod, observed: Observed, before: datetime | None) -> bool:
-    """Whether a pod became ready after this one had ended, and before that time."""
+    """Return whether a pod became ready after this one had ended, and before that time."""
     return any(
         pod.ready_since is not None
         and (ended.at is None or pod.ready_since > ended.at)
@@ -56,5 +56,5 @@ def _succeeded(ended: EndedPod, observed: Observed, before: datetime | None) -> 
 
 
 def _is_after(created: datetime | None, ended: datetime | None) -> bool:
-    """Whether it may have been made for the place that came free."""
+    """Return whether it may have been made for the place that came free."""
     return created is None or ended is None or created >= ended - _CLOCKS_APART

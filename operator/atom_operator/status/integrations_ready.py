@@ -81,7 +81,8 @@ def integrations_ready(
 def callers_meet(
     plan: Plan | None, children: Mapping[ChildKey, Manifest], around: RouteFindings
 ) -> str | None:
-    """What keeps callers who come by a Gateway from a model that serves; None for nothing."""
+    """Return what keeps callers who come by a Gateway from a model that serves; None for
+    nothing."""
     if plan is None or plan.integrations.http_route is None:
         return None
     found = [*_unreachable(tuple(verdicts_of_others(children)), around)]

@@ -33,7 +33,7 @@ def model_loaded(pods: tuple[PodState, ...], engines: EngineView) -> Verdict:
 
 
 def progress_text(progress: LoadProgress) -> str:
-    """How far and how fast: percent, bytes, rate, and the time that is left at this rate."""
+    """Return how far and how fast: percent, bytes, rate, and the time that is left at this rate."""
     text = f"{progress.phase} {progress.fraction:.0%}"
     total, rate = progress.bytes_total, progress.bytes_per_second
     if not total:
@@ -46,7 +46,7 @@ def progress_text(progress: LoadProgress) -> str:
 
 
 def stall_text(progress: LoadProgress) -> str:
-    """Where it stopped and for how long."""
+    """Return where it stopped and for how long."""
     silent = _duration(progress.seconds_without_progress)
     return f"has made no progress for {silent} at: {progress.phase} {progress.fraction:.0%}"
 

@@ -10,7 +10,7 @@ from atom_operator.status.loading import progress_text, stall_text
 
 
 def model_not_there(waiting: Waiting) -> Verdict:
-    """How far the preparation is, or why it failed."""
+    """Return how far the preparation is, or why it failed."""
     return Verdict(ConditionType.MODEL_LOADED, "False", waiting.reason, _text(waiting))
 
 

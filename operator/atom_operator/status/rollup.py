@@ -83,8 +83,8 @@ class Situation:
 
     @property
     def rolled_out(self) -> bool:
-        """Whether every replica has the newest revision, which was ready once: one that is not
-        ready now is none that is being rolled out."""
+        """Return whether every replica has the newest revision, which was ready once: one that is
+        not ready now is none that is being rolled out."""
         state, recorded = self.deployment, self.observed.last_ready
         counts = {state.updated, state.replicas, state.desired}
         whole = state.up_to_date and len(counts) == 1 and state.rollback is None
@@ -92,7 +92,7 @@ class Situation:
 
     @property
     def held_back(self) -> bool:
-        """Whether the spec's pods are not even asked for."""
+        """Return whether the spec's pods are not even asked for."""
         return self.plan is None or not self.plan.may_start
 
 
@@ -155,7 +155,7 @@ def _verdicts(situation: Situation) -> Iterator[Verdict]:
 def _told(
     verdicts: Sequence[Verdict], situation: Situation, previous: Mapping[str, Any]
 ) -> Iterator[Verdict]:
-    """What is said, at last of Ready."""
+    """Yield what is said, at last of Ready."""
     told = steady(verdicts, situation.observed, previous)
     yield from told
     yield _ready(situation, {verdict.type: verdict for verdict in told})

@@ -36,7 +36,8 @@ def steady(
 
 
 def known_failure(previous: Mapping[str, Any], running: DeploymentState | None) -> str | None:
-    """What the pods of a group's revision ended by, as it was said last; None without groups."""
+    """Return what the pods of a group's revision ended by, as it was said last; None without
+    groups."""
     if running is None or not running.in_groups:
         return None
     if previous.get("revision") != running.revision:
@@ -48,7 +49,8 @@ def known_failure(previous: Mapping[str, Any], running: DeploymentState | None) 
 
 
 def _with_failure(verdict: Verdict, failure: str) -> Verdict:
-    """What keeps a model from being loaded, while a group is made anew, is how the group failed."""
+    """Return what keeps a model from being loaded, while a group is made anew, is how the group
+    failed."""
     if verdict.type is not ConditionType.MODEL_LOADED or verdict.reason not in _SAYS_NOTHING:
         return verdict
     return Verdict(verdict.type, "False", Reason.POD_FAILING, failure)

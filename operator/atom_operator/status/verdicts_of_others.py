@@ -26,7 +26,7 @@ from atom_operator.kinds import (
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a kind's verdicts are, and which of its conditions are to be True."""
+    """Say where a kind's verdicts are, and which of its conditions are to be True."""
 
     types: tuple[str, ...]
     reason: Reason
@@ -66,7 +66,7 @@ class ForeignVerdict:
 
 
 def verdicts_of_others(children: Mapping[ChildKey, Manifest]) -> Iterator[ForeignVerdict]:
-    """What counts of everything that is said."""
+    """Yield what counts of everything that is said."""
     for child, manifest in children.items():
         place = _PLACES.get(child.kind)
         if place is not None:

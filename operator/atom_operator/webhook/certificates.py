@@ -34,7 +34,8 @@ class KeyPair:
 
 @dataclass(frozen=True, slots=True)
 class CertificateSet:
-    """What the replicas share. `trusted`: the PEM certificates for the API server's caBundle."""
+    """Hold what the replicas share. `trusted`: the PEM certificates for the API server's
+    caBundle."""
 
     ca: KeyPair
     trusted: bytes
@@ -67,7 +68,7 @@ def kept_fresh(current: CertificateSet, hosts: Iterable[str], now: datetime) -> 
 
 
 def matches(serving: KeyPair) -> bool:
-    """Whether the key belongs to the certificate."""
+    """Return whether the key belongs to the certificate."""
     key = serialization.load_pem_private_key(serving.key, None)
     return key.public_key() == _load(serving.certificate).public_key()
 
@@ -84,7 +85,7 @@ def _serving_is_due(current: CertificateSet, hosts: tuple[str, ...], now: dateti
 
 
 def _ages(certificate: x509.Certificate, now: datetime) -> bool:
-    """Whether two thirds of its life are over."""
+    """Return whether two thirds of its life are over."""
     life = certificate.not_valid_after_utc - certificate.not_valid_before_utc
     return now >= certificate.not_valid_before_utc + life * 2 / 3
 

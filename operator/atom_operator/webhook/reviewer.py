@@ -146,7 +146,7 @@ class Reviewer:
 
 
 def faults_of(key: ObjectKey, manifest: Manifest) -> tuple[FieldProblem, ...]:
-    """What is wrong with the object whatever surrounds it.
+    """Return what is wrong with the object whatever surrounds it.
 
     A spec that this version cannot parse is not one: the CRD may be newer than this replica.
     """

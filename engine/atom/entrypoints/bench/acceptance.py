@@ -40,7 +40,7 @@ def counted_drafts(stats: StatsBody | None) -> DraftTotals:
 
 
 async def read_draft_totals(session: aiohttp.ClientSession) -> DraftTotals:
-    """What the server's /metrics say; zeros where it has none."""
+    """Return what the server's /metrics say; zeros where it has none."""
     try:
         async with session.get("/metrics") as response:
             text = await response.text() if response.status == 200 else ""
@@ -73,8 +73,8 @@ def draft_totals(text: str) -> DraftTotals:
 
 
 def acceptance(before: DraftTotals, after: DraftTotals) -> dict[str, Any]:
-    """What a report says of the drafts in between; nothing where there were none. Rates in percent;
-    the length is tokens of a request that carried drafts in a step."""
+    """Return what a report says of the drafts in between; nothing where there were none. Rates in
+    percent; the length is tokens of a request that carried drafts in a step."""
     drafts = after.drafts - before.drafts
     tokens = after.draft_tokens - before.draft_tokens
     accepted = after.accepted_tokens - before.accepted_tokens

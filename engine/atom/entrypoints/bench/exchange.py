@@ -21,7 +21,7 @@ from atom.entrypoints.bench.workload import Ask
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """How requests are sent. extra: further fields of the body, which win over ours."""
+    """Describe how requests are sent. extra: further fields of the body, which win over ours."""
 
     session: aiohttp.ClientSession
     model: str

@@ -64,7 +64,7 @@ def _values(exchange: Exchange, metric: str) -> list[float]:
 
 
 def _keeps(exchange: Exchange, bounds: Mapping[str, float]) -> bool:
-    """Whether a request stayed within every bound; of gaps the longest counts."""
+    """Return whether a request stayed within every bound; of gaps the longest counts."""
     return all(
         1000 * max(_values(exchange, metric), default=0.0) <= bound
         for metric, bound in bounds.items()

@@ -78,7 +78,8 @@ def _row_of(name: str) -> FlagRow | None:
 
 
 def _other_side(name: str, row: FlagRow) -> FlagRow | None:
-    """What --no-… of a switch in a row asks for: what is so in any case, or what cannot be."""
+    """Return what --no-… of a switch in a row asks for: what is so in any case, or what cannot
+    be."""
     if row.verdict is FlagVerdict.REFUSED:
         return FlagRow((name,), FlagVerdict.UNNEEDED, f"without it: {row.note}")
     if row.verdict is FlagVerdict.UNNEEDED and not row.values:

@@ -15,7 +15,7 @@ DEFAULT_BYTES = 256 * 2**20
 
 
 class BodyShare:
-    """What one body holds of a budget; given back where its context ends."""
+    """Hold what one body holds of a budget; given back where its context ends."""
 
     def __init__(self, budget: BodyBudget) -> None:
         self._budget = budget

@@ -30,7 +30,7 @@ class ErrorResponse(msgspec.Struct, frozen=True):
 
 
 def shortened(text: str) -> str:
-    """What a client has sent, or the start of it, for a message."""
+    """Return what a client has sent, or the start of it, for a message."""
     return text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}..."
 
 

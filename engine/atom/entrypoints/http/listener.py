@@ -21,7 +21,7 @@ _EVERY_ADDRESS = "::"  # of IPv4 too
 
 
 def url_of(listener: socket.socket, *, tls: bool = False) -> str:
-    """Where to reach it; an IPv6 address stands in brackets."""
+    """Return where to reach it; an IPv6 address stands in brackets."""
     host, port = listener.getsockname()[:2]
     scheme = "https" if tls else "http"
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

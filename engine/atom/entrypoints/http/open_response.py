@@ -30,7 +30,7 @@ class OpenResponse:
 
     @property
     def whole_request_came(self) -> bool:
-        """Whether reading the request's body need not wait."""
+        """Return whether reading the request's body need not wait."""
         return not self._cycle.more_body
 
     def write_piece(self, data: bytes) -> bool:

@@ -40,18 +40,18 @@ def frame(body: object) -> bytes:
 
 
 class Frames(Protocol):
-    """What an event stream sends, as far as it is known."""
+    """Hold what an event stream sends, as far as it is known."""
 
     def listen(self, listener: Callable[[], None] | None) -> None:
         """Have it called whenever there may be something to take; None to end that."""
 
     def take(self) -> bytes:
-        """What is to be sent now; nothing when there is nothing yet. Raises what ends the stream
-        early."""
+        """Return what is to be sent now; nothing when there is nothing yet. Raises what ends the
+        stream early."""
 
     @property
     def ended(self) -> bool:
-        """Whether everything has been taken."""
+        """Return whether everything has been taken."""
 
     def close(self) -> None:
         """Take no more frames from it. May be called again."""
@@ -182,8 +182,8 @@ async def _run_until_lost(writer: FrameWriter, response: OpenResponse) -> None:
 async def until_disconnect(
     receive: Receive, work: Callable[[], Awaitable[Result]]
 ) -> Result | None:
-    """What `work` returns, or None when the client left first; `work` is then cancelled and has
-    ended. The request's body must have been read."""
+    """Return what `work` returns, or None when the client left first; `work` is then cancelled and
+    has ended. The request's body must have been read."""
     working = asyncio.ensure_future(work())
     watching = asyncio.ensure_future(_wait_disconnect(receive))
     try:

@@ -104,7 +104,7 @@ def require_uvicorn() -> None:
 
 
 def _find(place: str) -> Any:
-    """What `place` names; None if it is not there."""
+    """Return what `place` names; None if it is not there."""
     module, _, path = place.partition(":")
     try:
         found: Any = importlib.import_module(f"uvicorn.{module}")

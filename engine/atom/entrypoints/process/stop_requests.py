@@ -48,7 +48,7 @@ class StopRequests:
         self.stop.set()
 
     async def unless_stopped(self, work: Awaitable[Result]) -> Result | None:
-        """What `work` gives, or None when a request to stop came first."""
+        """Return what `work` gives, or None when a request to stop came first."""
         working = asyncio.ensure_future(work)
         await first_of(working, asyncio.ensure_future(self.stop.wait()))
         if working.done():

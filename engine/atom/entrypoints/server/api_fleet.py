@@ -121,7 +121,8 @@ class ApiFleet:
             await self._close()
 
     async def _unless_ended(self, work: Awaitable[Result]) -> Result | None:
-        """What `work` gives; None when a signal came first. Raises when a child ended first."""
+        """Return what `work` gives; None when a signal came first. Raises when a child ended
+        first."""
         return await self._stopping.unless_stopped(self._unless_failed(work))
 
     async def _unless_failed(self, work: Awaitable[Result]) -> Result:

@@ -74,7 +74,7 @@ def run_follower_node(config: Config) -> int:
 
 
 def _is_first_start(file: Path) -> bool:
-    """Whether the file was not there; it is from now on."""
+    """Return whether the file was not there; it is from now on."""
     try:
         file.touch(exist_ok=False)
     except FileExistsError:

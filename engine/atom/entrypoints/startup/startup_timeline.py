@@ -53,14 +53,15 @@ class StartupTimeline:
 
     @property
     def is_overdue(self) -> bool:
-        """Whether the budget is spent and nothing moves: only a restart can help."""
+        """Return whether the budget is spent and nothing moves: only a restart can help."""
         if self._budget_seconds is None or self._ready_seconds is not None:
             return False
         return self._clock() - self._begun > self._budget_seconds and self._is_stalled
 
     @property
     def outlives_budget(self) -> bool:
-        """Whether most of the budget is spent, and start-up needs and deserves more of it."""
+        """Return whether most of the budget is spent, and start-up needs and deserves more of
+        it."""
         if self._budget_seconds is None or self._is_stalled:
             return False
         return self._clock() - self._begun > _MOST_OF_THE_BUDGET * self._budget_seconds

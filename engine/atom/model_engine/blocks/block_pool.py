@@ -57,11 +57,11 @@ class BlockPool:
         return len(self._by_hash)
 
     def num_references(self, block_id: int) -> int:
-        """How many block tables list the block."""
+        """Return how many block tables list the block."""
         return self._ref_counts[block_id]
 
     def is_findable(self, block_id: int) -> bool:
-        """Whether the block's content can be found by its hash."""
+        """Return whether the block's content can be found by its hash."""
         return self._hashes[block_id] is not None
 
     def allocate(self, count: int) -> list[int]:
@@ -99,14 +99,15 @@ class BlockPool:
         return evicted
 
     def count_proven(self, block_ids: Sequence[int], parents: Sequence[int], packed: bytes) -> int:
-        """How many of the blocks that were found, from the first on, hold exactly these tokens
-        after exactly this prefix. parents: the hash before each; packed: tokens as int32, of these
-        blocks and perhaps more. The others are collisions of 64 bits: misses, never someone else's
-        data."""
+        """Return how many of the blocks that were found, from the first on, hold exactly these
+        tokens after exactly this prefix. parents: the hash before each; packed: tokens as int32, of
+        these blocks and perhaps more. The others are collisions of 64 bits: misses, never someone
+        else's data."""
         return self._contents.count_equal(block_ids, parents, packed) if block_ids else 0
 
     def count_unheld(self, block_ids: Sequence[int]) -> int:
-        """How many of these cached blocks are not held, so that sharing them uses up free ones."""
+        """Return how many of these cached blocks are not held, so that sharing them uses up free
+        ones."""
         ref_counts = self._ref_counts
         return [ref_counts[block_id] for block_id in block_ids].count(0)
 
@@ -209,7 +210,7 @@ class BlockPool:
 
 
 class BlockContents:
-    """What each block was published with, as the proof that a hash found the right one.
+    """Hold what each block was published with, as the proof that a hash found the right one.
 
     A block's proof is the chain's hash before it and its tokens. Kept as arrays, written and
     compared for many blocks at a time: an object per block would be a cache miss each to make and
@@ -239,8 +240,8 @@ class BlockContents:
         self._tokens[at] = tokens
 
     def count_equal(self, block_ids: Sequence[int], parents: Sequence[int], packed: bytes) -> int:
-        """How many of the blocks hold this, up to the first that does not. packed: tokens as int32,
-        of at least these blocks."""
+        """Return how many of the blocks hold this, up to the first that does not. packed: tokens as
+        int32, of at least these blocks."""
         count = len(block_ids)
         at = np.fromiter(block_ids, np.intp, count)
         own, asked = self._tokens[at], packed[: count * self._block_bytes]

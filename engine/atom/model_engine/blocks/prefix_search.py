@@ -103,7 +103,7 @@ class PrefixSearch:
     def _proven(
         self, number: int, block_ids: list[int], hashes: list[int], end: int, packed: bytes
     ) -> int:
-        """How far the group's blocks, which end at `end`, hold what their hashes say."""
+        """Return how far the group's blocks, which end at `end`, hold what their hashes say."""
         mark, first = self._marks[number], end - len(block_ids)
         parents = [hash_ ^ mark for hash_ in hashes[first:end]]
         return first + self._pool.count_proven(

@@ -42,7 +42,7 @@ class Executor(StepExecutor, Protocol):
 
     @property
     def steps_behind(self) -> int:
-        """How many steps the host may be behind: none where `submit` computes everything."""
+        """Return how many steps the host may be behind: none where `submit` computes everything."""
         ...
 
     def initialize(self, progress: Callable[[str, float], None]) -> EngineReport:
@@ -60,8 +60,8 @@ class Executor(StepExecutor, Protocol):
         ...
 
     def is_called(self) -> bool:
-        """Whether other ranks have begun a step that needs this one. Raises `GroupEndedError`, as
-        every call that computes may."""
+        """Return whether other ranks have begun a step that needs this one. Raises
+        `GroupEndedError`, as every call that computes may."""
         ...
 
     def join(self) -> None:
@@ -70,7 +70,8 @@ class Executor(StepExecutor, Protocol):
 
     @property
     def expert_load(self) -> ExpertLoad | None:
-        """How evenly ranks that share experts were chosen; None where experts do not move."""
+        """Return how evenly ranks that share experts were chosen; None where experts do not
+        move."""
         ...
 
     def close(self) -> None:
@@ -78,6 +79,6 @@ class Executor(StepExecutor, Protocol):
         ...
 
     def who_is_behind(self) -> str | None:
-        """Which of several runners the others wait for, in words; None where there is one. Comes
-        from any thread."""
+        """Return which of several runners the others wait for, in words; None where there is one.
+        Comes from any thread."""
         ...

@@ -47,7 +47,8 @@ class Admission:
             )
 
     def _has_room_beyond(self, waiting: int, count: int, client_id: str) -> bool:
-        """Whether others fill the bound, and the client has less than half an equal part of it."""
+        """Return whether others fill the bound, and the client has less than half an equal part of
+        it."""
         by_group = self._requests.unanswered_by_group
         group = group_of(client_id)
         groups = len({*by_group, group})

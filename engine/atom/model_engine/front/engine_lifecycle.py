@@ -117,7 +117,7 @@ class EngineLifecycle:
         self._died.set()
 
     def die(self, reason: str) -> bool:
-        """Whether this is the end; the first reason counts."""
+        """Return whether this is the end; the first reason counts."""
         if self.is_dead:
             return False
         self.status = replace(self.status, state=EngineState.DEAD, reason=reason)
@@ -134,7 +134,7 @@ class EngineLifecycle:
     # ---- who wants to know --------------------------------------------------------------------
 
     async def wait_ready(self) -> EngineReport:
-        """What start-up found out. Raises `EngineDeadError` when it failed."""
+        """Return what start-up found out. Raises `EngineDeadError` when it failed."""
         await self._decided.wait()
         if self.status.report is None:
             raise EngineDeadError(self.status.reason)

@@ -75,7 +75,7 @@ class InputOutputProcessor:
                 logger.warning("%s", misfit)
 
     def template_names(self, variable: str) -> bool:
-        """Whether the chat template reads a variable of this name."""
+        """Return whether the chat template reads a variable of this name."""
         return self._chat_template is not None and variable in self._chat_template.variables
 
     def render_chat(
@@ -104,8 +104,8 @@ class InputOutputProcessor:
 
 
 def unended_turn(tail: str, tokenizer: Tokenizer, size: int, end_token_ids: Sequence[int]) -> str:
-    """What is wrong where none of the tokens that the chat template writes behind an answer ends
-    one; "" where one does, or where it writes none. tail: what it writes. size: of the model's
+    """Return what is wrong where none of the tokens that the chat template writes behind an answer
+    ends one; "" where one does, or where it writes none. tail: what it writes. size: of the model's
     vocabulary, beyond which it generates nothing."""
     found = {index: text for index, text in tokenizer.added_tokens_in(tail).items() if index < size}
     if not found or not found.keys().isdisjoint(end_token_ids):

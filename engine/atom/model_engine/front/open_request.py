@@ -24,8 +24,8 @@ STOP_TOKEN_PREFIX = "stop_"
 
 
 class TokenTimes:
-    """When the tokens of one step came, for the histograms. Nearly all of them follow tokens of one
-    and the same step, so each such step is observed once."""
+    """Say when the tokens of one step came, for the histograms. Nearly all of them follow tokens of
+    one and the same step, so each such step is observed once."""
 
     __slots__ = ("_counts", "_metrics", "now")
 
@@ -127,8 +127,8 @@ class OpenRequest:
     def output(
         self, tokens: list[int], text: str, entries: Sequence[TokenLogprobs]
     ) -> RequestOutput:
-        """What a step adds; the prompt's log-probabilities come with whatever is shown first.
-        entries: of the tokens, and perhaps of some behind them that are not shown."""
+        """Return what a step adds; the prompt's log-probabilities come with whatever is shown
+        first. entries: of the tokens, and perhaps of some behind them that are not shown."""
         shown = None
         if self.logprobs is not None:
             shown = [_trimmed(entry, self.logprobs) for entry in entries[: len(tokens)]]

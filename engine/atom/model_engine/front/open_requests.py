@@ -70,7 +70,8 @@ class OpenRequests:
             del self._unanswered[group]
 
     def counts_by_client(self) -> dict[str, ClientCounts]:
-        """What each client asked for and got, and what it has open now; walks all that is open."""
+        """Return what each client asked for and got, and what it has open now; walks all that is
+        open."""
         return self._outputs.clients.told(
             (request.client, request.answered) for request in self._requests.values()
         )

@@ -23,8 +23,8 @@ CONTENDED_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ReaderLimits:
-    """How far a reader may lag behind the engine before its requests are aborted: seconds since the
-    oldest output that it has not taken, and tokens of each answer that it has not taken.
+    """Describe how far a reader may lag behind the engine before its requests are aborted: seconds
+    since the oldest output that it has not taken, and tokens of each answer that it has not taken.
     contended_seconds: what counts instead of `seconds` while requests wait for a place among those
     that run, since an answer that is not read has one."""
 
@@ -41,7 +41,8 @@ def reader_limits(seconds: float | None) -> ReaderLimits | None:
 
 
 class RequestGroup(AsyncIterator[list[tuple[int, RequestOutput]]]):
-    """What the requests of one call have brought, as (index of the request, output): iterate, or
+    """Hold what the requests of one call have brought, as (index of the request, output): iterate,
+    or
     `listen` and `take`. Raises the first error that one of them ended with, behind what is unread:
     one answer is missing then, and there is no whole."""
 
@@ -75,9 +76,9 @@ class RequestGroup(AsyncIterator[list[tuple[int, RequestOutput]]]):
     def put(
         self, index: int, output: RequestOutput, now: float, *, contended: bool = False
     ) -> bool:
-        """Whether it is taken in, which the reader is yet to be told (`notify`): False when the
-        reader lags too far behind. The last output is always taken in. contended: other requests
-        wait for a place."""
+        """Return whether it is taken in, which the reader is yet to be told (`notify`): False when
+        the reader lags too far behind. The last output is always taken in. contended: other
+        requests wait for a place."""
         if not self._unread:
             self._unread_since = now
         elif not output.finished and self._lags(now, contended):
@@ -125,7 +126,7 @@ class RequestGroup(AsyncIterator[list[tuple[int, RequestOutput]]]):
         return found
 
     def take(self) -> list[tuple[int, RequestOutput]]:
-        """What is unread, of each request as one output."""
+        """Return what is unread, of each request as one output."""
         found = self._unread
         if found:
             self._unread, self._unread_tokens = [], 0

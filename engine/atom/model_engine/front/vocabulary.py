@@ -53,7 +53,8 @@ class Vocabulary:
                 )
 
     def misfits(self, chat_template: str | None) -> list[str]:
-        """What cannot be served because tokenizer and model do not go together, for the log."""
+        """Return what cannot be served because tokenizer and model do not go together, for the
+        log."""
         tokenizer = self._tokenizer
         if tokenizer is None:
             return []

@@ -47,7 +47,7 @@ def kv_dtype(config: Config, model_dtype: torch.dtype, device: Device) -> torch.
 
 
 def kv_element(dtype: torch.dtype) -> KvElement:
-    """What the cache holds of a number: with scales where it is fp8."""
+    """Return what the cache holds of a number: with scales where it is fp8."""
     return KV_ELEMENTS["fp8"] if dtype in FP8_DTYPES else KvElement(dtype.itemsize)
 
 

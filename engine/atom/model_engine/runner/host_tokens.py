@@ -37,9 +37,9 @@ class PendingTokens:
 
 @dataclass(frozen=True, slots=True)
 class PendingRuns:
-    """What rows that carried drafts got, int32 on the host, valid once `copied` has happened (None:
-    already): drawn [T], behind each of their tokens; counts, drafted [R], how many of these a row
-    got, and how many drafts it had. row, offset [T] int64: of the draws, as in VerifyRows."""
+    """Hold what rows that carried drafts got, int32 on the host, valid once `copied` has happened
+    (None: already): drawn [T], behind each of their tokens; counts, drafted [R], how many of these
+    a row got, and how many drafts it had. row, offset [T] int64: of the draws, as in VerifyRows."""
 
     drawn: torch.Tensor
     counts: torch.Tensor

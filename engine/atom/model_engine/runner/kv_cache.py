@@ -25,7 +25,7 @@ from atom.utils.device import Device
 
 
 def run_limits(config: Config) -> RunLimits:
-    """What the configuration lets run at the same time."""
+    """Return what the configuration lets run at the same time."""
     scheduler = config.scheduler
     return RunLimits(
         block_size=config.cache.block_size,
@@ -76,7 +76,7 @@ def _chosen_blocks(config: Config, count: int, layout: KvLayout, left_bytes: int
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a cache lives, and its elements' dtype."""
+    """Say where a cache lives, and its elements' dtype."""
 
     dtype: torch.dtype
     device: torch.device

@@ -69,7 +69,7 @@ def warm_up(
 
 
 def describe_start(config: Config) -> str:
-    """What decides which kernels the steps of a start need, as text."""
+    """Return what decides which kernels the steps of a start need, as text."""
     model, scheduler, parallel = config.model, config.scheduler, config.parallel
     values = (
         json.dumps(model.hf_config, sort_keys=True, default=str),

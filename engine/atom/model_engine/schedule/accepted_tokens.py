@@ -171,7 +171,8 @@ class AcceptedTokens:
             self._lengths.miss(slots[missed])
 
     def _most(self, batch: ScheduledBatch) -> NDArray[np.int32]:
-        """What each row could get: a prompt that ends gets one token, whatever it computes."""
+        """Return what each row could get: a prompt that ends gets one token, whatever it
+        computes."""
         most = np.ones_like(batch.num_scheduled_tokens)
         most[: batch.num_decodes] = batch.num_scheduled_tokens[: batch.num_decodes]
         return most

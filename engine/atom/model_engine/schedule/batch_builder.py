@@ -117,8 +117,9 @@ class BatchBuilder:
         return batch
 
     def _prompt_scores(self, first_row: int, chunks: list[Chunk]) -> tuple[PromptScore, ...]:
-        """What the chunks, rows of the batch from `first_row` on, compute of the prompts whose
-        tokens' log-probabilities are wanted; what was looked at before a preemption is not again.
+        """Return what the chunks, rows of the batch from `first_row` on, compute of the prompts
+        whose tokens' log-probabilities are wanted; what was looked at before a preemption is not
+        again.
         """
         scores = []
         for row, (slot, count) in enumerate(chunks, first_row):

@@ -52,7 +52,7 @@ class FairQueue:
         self._charged = np.zeros_like(rows.num_tokens)  # how many of each row's tokens
 
     def __len__(self) -> int:
-        """How many wait."""
+        """Return how many wait."""
         return self._num_waiting if self._alone is None else len(self._alone)
 
     def __iter__(self) -> Iterator[Sequence]:
@@ -131,7 +131,7 @@ class FairQueue:
     # ---- one client, and several --------------------------------------------------------------
 
     def _is_alone(self, client_id: str) -> bool:
-        """Whether a request of this client's leaves it the only one."""
+        """Return whether a request of this client's leaves it the only one."""
         if self._alone or not self._rows.is_empty:
             return client_id == self._alone_id
         self._alone_id = client_id

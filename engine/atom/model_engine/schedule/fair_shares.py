@@ -48,7 +48,7 @@ class Account(Generic[Holder]):
 
     @property
     def load(self) -> float:
-        """How many of its requests run, by its weight."""
+        """Return how many of its requests run, by its weight."""
         return self.running / self.weight
 
     def move(self, *, waiting: int = 0, running: int = 0) -> None:
@@ -86,7 +86,7 @@ class FairShares(Generic[Holder]):
         self._picks = itertools.count(1)
 
     def __len__(self) -> int:
-        """How many accounts are remembered."""
+        """Return how many accounts are remembered."""
         return len(self._accounts)
 
     def __iter__(self) -> Iterator[Account[Holder]]:

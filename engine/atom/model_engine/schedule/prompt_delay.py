@@ -35,7 +35,7 @@ class PromptDelay:
             self._computed_since = self._computing.popleft()
 
     def passed(self, now: float, waiting: Iterable[Sequence], *, others_run: bool) -> bool:
-        """Whether another of the `waiting` may begin."""
+        """Return whether another of the `waiting` may begin."""
         if self._factor == 0:
             return True
         if self._computed_since is not None:

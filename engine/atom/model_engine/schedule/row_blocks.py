@@ -40,8 +40,8 @@ class RowBlocks:
     # ---- a row's first blocks and its last -----------------------------------------------------
 
     def match(self, sequence: Sequence, *, others_run: bool) -> PrefixMatch | None:
-        """What is cached of a sequence that could have all its blocks now; None when they are
-        short."""
+        """Return what is cached of a sequence that could have all its blocks now; None when they
+        are short."""
         if self._blocks.num_free_blocks == 0:
             return None
         match = self._blocks.match_prefix(sequence.cacheable_token_ids, sequence.cache_salt)
@@ -99,7 +99,7 @@ class RowBlocks:
         return full
 
     def can_append(self, num_rows: int) -> bool:
-        """Whether there is one more block of every group for so many rows."""
+        """Return whether there is one more block of every group for so many rows."""
         return num_rows * len(self._blocks.groups) <= self._blocks.num_free_blocks
 
     def append(self, slots: Slots) -> NDArray[np.int32]:

@@ -50,7 +50,7 @@ class StepResult:
         )
 
     def where(self, chosen: Callable[[NDArray[np.int64]], NDArray[np.bool_]]) -> StepResult:
-        """What concerns the requests that `chosen` is true of, given their ids."""
+        """Return what concerns the requests that `chosen` is true of, given their ids."""
         rows = chosen(self.request_ids)
         ends = chosen(np.array([row.request_id for row in self.finished], dtype=np.int64))
         counts = self.counts

@@ -59,7 +59,7 @@ class StopConditions:
         )
 
     def reason(self, sequence: Sequence, token: int) -> tuple[FinishReason, str]:
-        """Why a row that ended with `token` did, and the detail of it."""
+        """Return why a row that ended with `token` did, and the detail of it."""
         if token in self._eos and not sequence.params.ignore_eos:
             return FinishReason.STOP, "eos"
         if token in sequence.params.stop_token_ids:

@@ -45,7 +45,7 @@ class FollowOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """What a connection is for: one of the two."""
+    """Hold what a connection is for: one of the two."""
 
     compile: GrammarSpec | None = None
     follow: FollowOrder | None = None

@@ -41,7 +41,7 @@ class GrammarGate:
         self._held: dict[int, tuple[Request, Future[Grammar]]] = {}
 
     def __len__(self) -> int:
-        """How many wait here."""
+        """Return how many wait here."""
         return len(self._held)
 
     @property
@@ -51,7 +51,7 @@ class GrammarGate:
 
     @property
     def has_any_ready(self) -> bool:
-        """Whether `take` has something to give."""
+        """Return whether `take` has something to give."""
         return any(future.done() for _, future in self._held.values())
 
     def hold(self, request: Request) -> None:

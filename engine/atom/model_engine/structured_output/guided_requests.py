@@ -29,9 +29,9 @@ GRAMMAR_COMPLETE = "grammar_complete"
 
 @dataclass(frozen=True, slots=True)
 class GuidedTurn:
-    """What a step begins with. admitted: requests that may be scheduled now; finished: those that
-    ended before they could be; resumed: sequences that may take part in steps again; ends: those
-    that end now."""
+    """Hold what a step begins with. admitted: requests that may be scheduled now; finished: those
+    that ended before they could be; resumed: sequences that may take part in steps again; ends:
+    those that end now."""
 
     admitted: list[Request] = field(default_factory=list)
     finished: list[FinishedRow] = field(default_factory=list)
@@ -64,7 +64,7 @@ class GuidedRequests:
 
     @property
     def num_held(self) -> int:
-        """How many wait for their grammar, or their first mask."""
+        """Return how many wait for their grammar, or their first mask."""
         return len(self._gate) + len(self._passed) + len(self._entered)
 
     @property
@@ -75,15 +75,15 @@ class GuidedRequests:
 
     @property
     def has_news(self) -> bool:
-        """Whether `take` has something to give that `wake_fd` says nothing of any more: a step that
-        waits for masks hears of all else too."""
+        """Return whether `take` has something to give that `wake_fd` says nothing of any more: a
+        step that waits for masks hears of all else too."""
         if self.rows.has_news or self._gate.has_any_ready:
             return True
         return bool(self._passed) and self._pool.has_room
 
     @property
     def ended_for_work(self) -> int:
-        """How many sequences were ended because following their grammar took too much."""
+        """Return how many sequences were ended because following their grammar took too much."""
         return self.rows.ended_for_work
 
     def hold(self, request: Request) -> None:
@@ -91,7 +91,7 @@ class GuidedRequests:
         self._gate.hold(request)
 
     def take(self) -> GuidedTurn:
-        """What has become known since the last time. Rows that end have left."""
+        """Return what has become known since the last time. Rows that end have left."""
         if not len(self.rows) and not self.num_held:
             return _NOTHING
         turn = GuidedTurn()
@@ -103,7 +103,7 @@ class GuidedRequests:
     # ---- sequences of a step ------------------------------------------------------------------
 
     def confines(self, batch: ScheduledBatch) -> bool:
-        """Whether a sequence gets a token in this batch that not every token may be."""
+        """Return whether a sequence gets a token in this batch that not every token may be."""
         return self.rows.holds_any(batch) or self.thinking.holds_any(batch)
 
     def mask(self, batch: ScheduledBatch) -> StepMask:
@@ -183,7 +183,7 @@ class GuidedRequests:
 
 
 def refused_row(request: Request, reason: str) -> FinishedRow:
-    """How a request ends that asks for what cannot be had."""
+    """Return how a request ends that asks for what cannot be had."""
     asked = request.params.structured_outputs
     assert asked is not None
     error = asked.refusal(reason)

@@ -49,8 +49,9 @@ class GuidedEnd:
 
 @dataclass(frozen=True, slots=True)
 class StepMask:
-    """What a step's guided rows may get. late: sequences whose mask is not there, and whose token
-    of this step is to be dropped; apart: those that are to take part in no further step before
+    """Hold what a step's guided rows may get. late: sequences whose mask is not there, and whose
+    token of this step is to be dropped; apart: those that are to take part in no further step
+    before
     `resumed` names them, and `late` ones likewise; ends: those that end now."""
 
     mask: TokenMask
@@ -72,7 +73,7 @@ _NO_NEWS = GuidedNews()
 
 
 class MaskSource(Protocol):
-    """Who makes the masks; MatcherPool has the words."""
+    """Name who makes the masks; MatcherPool has the words."""
 
     def enter(self, request_id: int, grammar: Grammar) -> None: ...
 
@@ -146,7 +147,7 @@ class GuidedRows:
             self._source.leave(left)
 
     def holds_any(self, batch: ScheduledBatch) -> bool:
-        """Whether a guided sequence gets a token in this batch."""
+        """Return whether a guided sequence gets a token in this batch."""
         return bool(self._guides) and not self._guides.keys().isdisjoint(
             batch.req_ids[batch.samples].tolist()
         )
@@ -174,13 +175,13 @@ class GuidedRows:
 
     @property
     def has_news(self) -> bool:
-        """Whether `news` has some at once, without word from the masks' source."""
+        """Return whether `news` has some at once, without word from the masks' source."""
         return bool(self._resumed or self._ends)
 
     # ---- masks --------------------------------------------------------------------------------
 
     def news(self) -> GuidedNews:
-        """What has become known. Call `leave` for those that end."""
+        """Return what has become known. Call `leave` for those that end."""
         if self._guides:
             self._poll(0.0)
         if not self.has_news:
@@ -272,7 +273,7 @@ class GuidedRows:
 
 
 def _fault(guide: _Guide, news: MaskNews) -> str | None:
-    """Why the sequence cannot go on, if it cannot."""
+    """Return why the sequence cannot go on, if it cannot."""
     if news.error is not None:
         return news.error
     if guide.too_slow:

@@ -42,7 +42,7 @@ class MatcherLink:
             self.abandon()
 
     def receive(self) -> tuple[list[RowReply], bool]:
-        """What it has told, and whether the process is still there."""
+        """Return what it has told, and whether the process is still there."""
         alive = True
         with contextlib.suppress(BlockingIOError):
             try:

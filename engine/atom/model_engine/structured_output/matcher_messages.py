@@ -13,7 +13,7 @@ import msgspec
 
 
 class MaskState(enum.IntEnum):
-    """How a row of a matcher process stands after a job.
+    """Describe how a row of a matcher process stands after a job.
 
     READY: its mask is written. COMPLETE: its text is complete, nothing may follow. REFUSED: the
     grammar does not allow the token, or nothing at all. LEFT: it is forgotten, and its slot free.

@@ -38,8 +38,8 @@ _OPENERS = 2
 
 @dataclass(frozen=True, slots=True)
 class MaskNews:
-    """What became of a sequence's mask. state: None when it has to be made again, or never will
-    be, which `error` then says. cpu_seconds: that it took."""
+    """Hold what became of a sequence's mask. state: None when it has to be made again, or never
+    will be, which `error` then says. cpu_seconds: that it took."""
 
     request_id: int
     state: MaskState | None
@@ -103,7 +103,7 @@ class MatcherPool:
 
     @property
     def has_room(self) -> bool:
-        """Whether one more sequence can enter."""
+        """Return whether one more sequence can enter."""
         return self._arena.num_free > 0
 
     # ---- sequences ----------------------------------------------------------------------------
@@ -146,7 +146,7 @@ class MatcherPool:
     # ---- news ---------------------------------------------------------------------------------
 
     def poll(self, timeout_seconds: float) -> list[MaskNews]:
-        """What has become known; waits up to so long for something."""
+        """Return what has become known; waits up to so long for something."""
         if not self._news:
             for fd, _ in self._epoll.poll(timeout_seconds):
                 if fd == self._woken_fd:

@@ -43,7 +43,7 @@ class _Thought:
 
     @property
     def may_force_next(self) -> bool:
-        """Whether the next token may have to be of the mark, whatever is in flight."""
+        """Return whether the next token may have to be of the mark, whatever is in flight."""
         left = self._budget.tokens - (self._seen if self._at is _At.WITHIN else 0)
         return not self.over and left <= _UNKNOWN_TOKENS + len(self._budget.opening)
 
@@ -83,7 +83,7 @@ class ThinkingRows:
             self._thoughts.pop(request_id, None)
 
     def holds_any(self, batch: ScheduledBatch) -> bool:
-        """Whether a sequence gets a token in this batch that may have to be the mark's."""
+        """Return whether a sequence gets a token in this batch that may have to be the mark's."""
         return bool(self._thoughts) and any(
             thought.may_force_next
             for request_id in batch.req_ids[batch.samples].tolist()
@@ -129,8 +129,8 @@ class ThinkingRows:
 
 
 def _longest_match(mark: Sequence[int], matched: int, token_id: int) -> int:
-    """How many of the mark's first tokens a sequence ends with that had `matched` of them and gets
-    this one. Marks are a few tokens long."""
+    """Return how many of the mark's first tokens a sequence ends with that had `matched` of them
+    and gets this one. Marks are a few tokens long."""
     tail = [*mark[:matched], token_id]
     return next(
         length

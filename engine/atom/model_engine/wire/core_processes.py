@@ -32,7 +32,8 @@ _DEVICE_VARIABLES = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 
 
 class CoreOrder(msgspec.Struct, frozen=True):
-    """What a core is told beside its configuration. mesh: None where it needs no other core."""
+    """Hold what a core is told beside its configuration. mesh: None where it needs no other
+    core."""
 
     clients: Sequence[ClientEndpoints]
     mesh: MeshOrder | None
@@ -133,9 +134,9 @@ class CoreProcesses:
 
 
 def thread_waiting(environ: Mapping[str, str]) -> dict[str, str]:
-    """How torch's CPU threads wait for each other. By default they spin for milliseconds, which
-    takes the cores from the very threads that are waited for, and from the server, wherever cores
-    are shared or limited; a short spin bridges the gap between two operations as well."""
+    """Return how torch's CPU threads wait for each other. By default they spin for milliseconds,
+    which takes the cores from the very threads that are waited for, and from the server, wherever
+    cores are shared or limited; a short spin bridges the gap between two operations as well."""
     if environ.keys() & {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}:
         return {}
     return {"GOMP_SPINCOUNT": _SPIN_COUNT}

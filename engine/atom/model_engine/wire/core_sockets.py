@@ -27,7 +27,7 @@ _WIRE_LIMIT_BYTES = 4 * MAX_MESSAGE_BYTES
 
 
 class ClientEndpoints(msgspec.Struct, frozen=True):
-    """Where a core finds a client, in ZMQ's words."""
+    """Say where a core finds a client, in ZMQ's words."""
 
     requests: str
     outputs: str
@@ -35,7 +35,7 @@ class ClientEndpoints(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ClientAddress:
-    """Where one client listens. folder: of mode 0700."""
+    """Say where one client listens. folder: of mode 0700."""
 
     folder: Path
     client: int
@@ -70,7 +70,7 @@ def open_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socke
 
 
 def _is_far(client: ClientEndpoints) -> bool:
-    """Whether a client is on another node than the core."""
+    """Return whether a client is on another node than the core."""
     return client.requests.startswith("tcp:")
 
 
@@ -85,7 +85,7 @@ def _watch(own: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
 
 
 def has_message(socket: zmq.Socket[bytes]) -> bool:
-    """Whether a receive would return at once; cheaper than a poll of no time."""
+    """Return whether a receive would return at once; cheaper than a poll of no time."""
     return bool(int(socket.get(zmq.EVENTS)) & zmq.POLLIN)
 
 

@@ -85,22 +85,22 @@ class ExecutorFailedBody(msgspec.Struct, frozen=True):
 
 
 class ProgressBody(msgspec.Struct, frozen=True):
-    """Where start-up stands: shown by /health while the engine is not ready."""
+    """Say where start-up stands: shown by /health while the engine is not ready."""
 
     phase: str
     fraction: float
 
 
 class ConcurrencyRow(msgspec.Struct, frozen=True):
-    """How many sequences of `context_tokens` tokens the KV cache holds at once."""
+    """Describe how many sequences of `context_tokens` tokens the KV cache holds at once."""
 
     context_tokens: int
     sequences: int
 
 
 class TimedStep(msgspec.Struct, frozen=True, array_like=True):
-    """What a step took whose rows carried so many drafts each, and attended to so many tokens; 0
-    of a short context."""
+    """Hold what a step took whose rows carried so many drafts each, and attended to so many tokens;
+    0 of a short context."""
 
     rows: int
     drafts: int
@@ -122,7 +122,7 @@ class RankReport(msgspec.Struct, frozen=True):
 
 
 class EngineReport(msgspec.Struct, frozen=True):
-    """What start-up found out; the body of READY. Sizes in bytes and tokens, per rank.
+    """Hold what start-up found out; the body of READY. Sizes in bytes and tokens, per rank.
 
     kv_tokens: of sequences of max_model_len that fill the blocks; cache_windows: of each group of
     layers that shares blocks the tokens that its queries see, None for all.
@@ -159,7 +159,7 @@ class EngineReport(msgspec.Struct, frozen=True):
 
     @property
     def on_cpu(self) -> bool:
-        """Whether the model computes on the processor's cores."""
+        """Return whether the model computes on the processor's cores."""
         return self.device.startswith("cpu")
 
 
@@ -205,7 +205,7 @@ class StatsBody(msgspec.Struct, frozen=True):
 
 
 class RankStats(msgspec.Struct, frozen=True):
-    """What one rank says of itself; alone also its heartbeat (heartbeat.py).
+    """Hold what one rank says of itself; alone also its heartbeat (heartbeat.py).
 
     number: counts up with everything that the rank says, to whichever client; the totals of a
     higher one hold those of every lower one."""
@@ -245,7 +245,7 @@ class StreamBody(msgspec.Struct, frozen=True, omit_defaults=True):
             )
 
     def requests(self) -> list[int]:
-        """Who got tokens, in the order of `rows`."""
+        """Return who got tokens, in the order of `rows`."""
         numbers: list[int] = np.frombuffer(self.request_ids, dtype="<i8").tolist()
         return numbers
 

@@ -16,8 +16,8 @@ OnFailure = Callable[[str, bool], None]
 
 
 class LastWords(msgspec.Struct, frozen=True):
-    """Why a process cannot go on, or has ended. said: it has told the clients itself by then, and
-    its own reason is better. rank: whose core it was, None of any other process."""
+    """Say why a process cannot go on, or has ended. said: it has told the clients itself by then,
+    and its own reason is better. rank: whose core it was, None of any other process."""
 
     message: str
     user_error: bool
@@ -46,9 +46,9 @@ class FirstLoss:
         self._closing.set()
 
     def is_closing(self) -> bool:
-        """Whether ends are in order."""
+        """Return whether ends are in order."""
         return self._closing.is_set()
 
     def has_lost(self, within_seconds: float = 0.0) -> bool:
-        """Whether a part is gone, or is within that time."""
+        """Return whether a part is gone, or is within that time."""
         return self._lost.wait(within_seconds)

@@ -29,7 +29,7 @@ class Pulse:
         self._ticks += 1
 
     def got_on(self) -> bool:
-        """Whether a beat is deserved since the last call."""
+        """Return whether a beat is deserved since the last call."""
         ticks = self._ticks
         moved = ticks != self._seen_ticks
         self._seen_ticks = ticks
@@ -37,7 +37,7 @@ class Pulse:
 
 
 class HeartbeatWatch:
-    """When each rank was last heard of. Times in monotonic seconds."""
+    """Say when each rank was last heard of. Times in monotonic seconds."""
 
     def __init__(self, ranks: int, limit_seconds: float, now: float) -> None:
         """limit_seconds: silence that makes a rank stalled."""
@@ -70,6 +70,7 @@ class HeartbeatWatch:
         return now - self._heard[rank]
 
     def seconds_to_next(self, now: float) -> float | None:
-        """How long until a rank that is well could stall; None when all have stalled already."""
+        """Return how long until a rank that is well could stall; None when all have stalled
+        already."""
         well = [heard for rank, heard in enumerate(self._heard) if rank not in self._stalled]
         return max(0.0, min(well) + self._limit_seconds - now) if well else None

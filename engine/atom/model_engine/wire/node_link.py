@@ -22,7 +22,7 @@ _SILENCE_SECONDS = 2  # of a machine that does not even acknowledge
 
 
 class Frame(IntEnum):
-    """What a frame holds."""
+    """Hold what a frame holds."""
 
     HELLO = 1  # node → first: NodeHello
     ORDER = 2  # first → node: NodeOrder

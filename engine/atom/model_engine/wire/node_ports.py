@@ -25,7 +25,7 @@ def listen_to_nodes(requests: zmq.Socket[bytes], outputs: zmq.Socket[bytes]) -> 
 
 
 def far_endpoints(host: str, ports: ClientPorts) -> ClientEndpoints:
-    """Where a core of another node finds a client of the node with this address."""
+    """Return where a core of another node finds a client of the node with this address."""
     name = f"[{host}]" if ":" in host else host
     return ClientEndpoints(f"tcp://{name}:{ports.requests}", f"tcp://{name}:{ports.outputs}")
 

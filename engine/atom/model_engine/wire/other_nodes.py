@@ -33,8 +33,8 @@ _HELLO_SECONDS = 5.0  # of a process that connects; a node says hello at once
 
 
 class NodeHello(msgspec.Struct, frozen=True):
-    """Who comes. host: its machine's name; version: of its engine; port: where it waits for nodes
-    of a higher rank, if these come (another version may not say it)."""
+    """Name who comes. host: its machine's name; version: of its engine; port: where it waits for
+    nodes of a higher rank, if these come (another version may not say it)."""
 
     rank: int
     host: str
@@ -43,7 +43,7 @@ class NodeHello(msgspec.Struct, frozen=True):
 
 
 class NodeAddress(msgspec.Struct, frozen=True):
-    """Where a node waits for others. host: as the first node reaches it."""
+    """Say where a node waits for others. host: as the first node reaches it."""
 
     host: str
     port: int
@@ -56,7 +56,7 @@ class RanksWork(msgspec.Struct, frozen=True, tag="ranks"):
 
 
 class ClientPorts(msgspec.Struct, frozen=True):
-    """Where a client listens to cores of other nodes, on the first one; see ClientEndpoints."""
+    """Say where a client listens to cores of other nodes, on the first one; see ClientEndpoints."""
 
     requests: int
     outputs: int
@@ -69,7 +69,8 @@ class CoresWork(msgspec.Struct, frozen=True, tag="cores"):
 
 
 class NodeOrder(msgspec.Struct, frozen=True):
-    """What a node is to run. config: the first node's; others: the further nodes, from rank 1."""
+    """Hold what a node is to run. config: the first node's; others: the further nodes, from rank
+    1."""
 
     config: str
     work: RanksWork | CoresWork
@@ -134,8 +135,8 @@ class OtherNodes:
         self._tell_all(Frame.STEP, message)
 
     def counts(self) -> list[int | None]:
-        """How many collectives each rank of the others has begun, in the order of ranks; None for
-        those of a node that does not answer."""
+        """Return how many collectives each rank of the others has begun, in the order of ranks;
+        None for those of a node that does not answer."""
         found: list[int | None] = []
         for _, node in sorted(self._nodes.items()):
             try:
@@ -186,7 +187,7 @@ class OtherNodes:
         return _Node(hello, link, name, NodeAddress(host, hello.port))
 
     def _problem(self, hello: NodeHello) -> str | None:
-        """Why this node cannot join."""
+        """Return why this node cannot join."""
         count = self._config.parallel.nodes.count
         if not 1 <= hello.rank < count:
             return f"node_rank {hello.rank}: the first node waits for 1 to {count - 1}"

@@ -28,7 +28,7 @@ _END = getattr(select, "POLLRDHUP", 0)
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """What a rank says once for each step: the most tokens that it computes in it."""
+    """Hold what a rank says once for each step: the most tokens that it computes in it."""
 
     step: int
     tokens: int

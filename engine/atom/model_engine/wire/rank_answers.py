@@ -41,7 +41,7 @@ class RankAnswers:
         return merge_reports([self._reports[rank] for rank in range(self._ranks)])
 
     def progress(self, rank: int, body: ProgressBody) -> ProgressBody:
-        """Where the rank is that is furthest behind."""
+        """Return where the rank is that is furthest behind."""
         if body.phase not in self._phases:
             self._phases.append(body.phase)
         self._progress[rank] = (self._phases.index(body.phase), body.fraction)

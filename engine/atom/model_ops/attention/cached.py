@@ -28,7 +28,7 @@ class CachedAttention(nn.Module, ABC):
 
     @abstractmethod
     def cache_layout(self, block_size: int, dtype: torch.dtype) -> CacheLayout:
-        """What is kept of a block of tokens."""
+        """Return what is kept of a block of tokens."""
 
     @abstractmethod
     def hold(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -45,5 +45,5 @@ class CachedAttention(nn.Module, ABC):
 
     @property
     def _step(self) -> AttentionMetaData:
-        """Where this step's tokens lie."""
+        """Return where this step's tokens lie."""
         return get_forward_context().attention[self._group]

@@ -32,7 +32,7 @@ from atom.model_ops.values import (
 
 @dataclass(frozen=True, slots=True)
 class MLAParts:
-    """What a layer's parameters do in its attention. norm: of the latent; up: see
+    """Hold what a layer's parameters do in its attention. norm: of the latent; up: see
     `Ops.mla_attention`."""
 
     rotary: RotaryEmbedding
@@ -85,8 +85,8 @@ class MLAAttention(CachedAttention):
     def forward(
         self, tokens: LatentTokens, positions: torch.Tensor, asking: IndexTokens | None = None
     ) -> torch.Tensor:
-        """What the projections gave, positions [T] → [T, Hq·value_dim]; asking: what the indexer's
-        gave."""
+        """Return what the projections gave, positions [T] → [T, Hq·value_dim]; asking: what the
+        indexer's gave."""
         parts, step = self._parts, self._step
         rotary = parts.rotary(positions, None, parts.norm.norm)
         tokens = self._ops.mla_rope_store(

@@ -59,7 +59,7 @@ def norm_experts(ops: Ops, stream: Stream, norm: NormWeight, w: MoEWeight) -> St
 
 
 def shared_part(ops: Ops, x: torch.Tensor, w: SharedWeight | None) -> torch.Tensor | None:
-    """What a shared expert makes of x [T, H], if there is one."""
+    """Return what a shared expert makes of x [T, H], if there is one."""
     if w is None:
         return None
     shared = ops.linear(ops.gated_linear(x, w.gate_up, w.activation), w.down)

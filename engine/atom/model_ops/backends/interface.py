@@ -340,12 +340,12 @@ class Ops(Protocol):
     def accept_drafts(
         self, drawn: DrawnRuns, drafts: Drafts, state: SlotTensors, ring: PinnedRing | None = None
     ) -> torch.Tensor:
-        """How many of the tokens drawn behind a slot's newest token and its drafts the row gets:
-        counts [R] int64, one, and one more for every draft that is the token drawn in its place, up
-        to the first that is not. Writes them behind the slots' tokens, the last becomes last_token,
-        and num_computed grows by the count. With `ring` all draws, the counts and how many drafts
-        each row had are the answer to the entry received last. Padding rows change no real slot,
-        and any counts are said of them."""
+        """Return how many of the tokens drawn behind a slot's newest token and its drafts the row
+        gets: counts [R] int64, one, and one more for every draft that is the token drawn in its
+        place, up to the first that is not. Writes them behind the slots' tokens, the last becomes
+        last_token, and num_computed grows by the count. With `ring` all draws, the counts and how
+        many drafts each row had are the answer to the entry received last. Padding rows change no
+        real slot, and any counts are said of them."""
 
 
 OPS = (
@@ -403,12 +403,12 @@ PAIRED_OPS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpCase:
-    """What an engine is going to ask of its operations: dtypes of the model and of its KV cache,
-    every kind of attention layer, of those with a latent and of indexers, tokens per block, formats
-    of matrices, and of those of experts, activations, rules of routers, inputs and inner size of
-    experts; fp4_inputs: whether experts are for inputs of MXFP4; wide_norms: whether norms' weights
-    are float32 in a model that is not; drafts: whether rows carry drafts; partial_experts: whether
-    ranks have whole experts each."""
+    """Hold what an engine is going to ask of its operations: dtypes of the model and of its KV
+    cache, every kind of attention layer, of those with a latent and of indexers, tokens per block,
+    formats of matrices, and of those of experts, activations, rules of routers, inputs and inner
+    size of experts; fp4_inputs: whether experts are for inputs of MXFP4; wide_norms: whether norms'
+    weights are float32 in a model that is not; drafts: whether rows carry drafts; partial_experts:
+    whether ranks have whole experts each."""
 
     dtype: torch.dtype
     kv_dtype: torch.dtype
@@ -427,7 +427,8 @@ class OpCase:
     partial_experts: bool = False
 
     def asks_for(self, op: str) -> bool:
-        """Whether a step computes the operation at all, as far as attention and drafts decide."""
+        """Return whether a step computes the operation at all, as far as attention and drafts
+        decide."""
         if op in _DRAFT_OPS:
             return self.drafts
         return op not in _SPARSE_OPS or bool(self.index)

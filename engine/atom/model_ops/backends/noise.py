@@ -30,7 +30,7 @@ _MASK32 = 0xFFFFFFFF
 
 
 def row_keys(seed: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
-    """What (seed, position) come down to: 32 bits in int64, of the arguments' shape."""
+    """Return what (seed, position) come down to: 32 bits in int64, of the arguments' shape."""
     key = _mix32((seed & _MASK32) ^ _mix32((seed >> 32) & _MASK32))
     return _mix32(key ^ (position & _MASK32))
 

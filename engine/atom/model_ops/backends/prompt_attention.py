@@ -81,6 +81,6 @@ def with_sinks(
 
 
 def _seen(begin: int, lowest: int, end: int, shape: AttentionShape) -> torch.Tensor:
-    """Which of the tokens lowest .. end each query of begin .. end attends to."""
+    """Return which of the tokens lowest .. end each query of begin .. end attends to."""
     at, key = torch.arange(begin, end).unsqueeze(1), torch.arange(lowest, end)
     return key <= at if shape.window is None else (key <= at) & shape.reaches(at, key)

@@ -75,8 +75,8 @@ def sources(old: Placement, new: Placement, ranks: int) -> dict[int, int]:
 
 
 def _copies(load: NDArray[np.int64], redundant: int, ranks: int) -> NDArray[np.int64]:
-    """How many copies each expert gets: one more, again and again, where a copy has the most. More
-    than ranks are of no use."""
+    """Return how many copies each expert gets: one more, again and again, where a copy has the
+    most. More than ranks are of no use."""
     copies = np.ones(len(load), dtype=np.int64)
     for _ in range(redundant):
         each = np.where(copies < ranks, load / copies, -1.0)

@@ -36,7 +36,7 @@ class Router(nn.Module):
         )
 
     def placements(self, name: str) -> Iterator[Placement]:
-        """Where the parameters come from in a checkpoint."""
+        """Yield where the parameters come from in a checkpoint."""
         own = checkpoint_name(name, self._matrix.name)
         for kind, parameter in (
             ("weight", self.weight),

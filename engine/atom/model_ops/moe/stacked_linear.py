@@ -58,7 +58,7 @@ class StackedLinear(WeightHolder):
         self._hold(replace(w, gating=gating))
 
     def placements(self, name: str) -> Iterator[Placement]:
-        """Where each expert's part comes from."""
+        """Yield where each expert's part comes from."""
         place = {
             Stacking.APART: self._of,
             Stacking.IN_TURN: self._of_stack,
@@ -68,7 +68,7 @@ class StackedLinear(WeightHolder):
             yield from place(name, expert, slot)
 
     def elsewhere(self, name: str) -> Iterator[str]:
-        """How names of tensors begin that other ranks hold."""
+        """Yield how names of tensors begin that other ranks hold."""
         count = self._parts[0][0].copies
         if self._stacking is not Stacking.APART:
             return

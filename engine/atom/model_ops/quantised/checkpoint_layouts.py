@@ -46,7 +46,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class InStack:
-    """Which rows of one tensor of all copies are a part's: copy, first and end, and of how many."""
+    """Say which rows of one tensor of all copies are a part's: copy, first and end, and of how
+    many."""
 
     copy: int
     rows: tuple[int, int]

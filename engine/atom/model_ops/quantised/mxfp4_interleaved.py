@@ -22,8 +22,8 @@ _LEAST = 64  # inputs, of which a row has a multiple
 
 
 def can_interleave(w: LinearWeight) -> bool:
-    """Whether w, of MXFP4, has whole groups of eight rows (gate_proj's and up_proj's each) and
-    inputs that runs divide."""
+    """Return whether w, of MXFP4, has whole groups of eight rows (gate_proj's and up_proj's each)
+    and inputs that runs divide."""
     rows = w.outputs if w.gating is None else w.outputs // 2
     return w.format is WeightFormat.MXFP4 and rows % ROWS_TOGETHER == 0 and w.inputs % _LEAST == 0
 
@@ -39,7 +39,7 @@ def interleaved(w: LinearWeight) -> LinearWeight:
 
 
 def in_rows(data: torch.Tensor, scales: Scales) -> tuple[torch.Tensor, Scales]:
-    """What MXFP4_INTERLEAVED stores → the same as MXFP4."""
+    """Return what MXFP4_INTERLEAVED stores → the same as MXFP4."""
     groups = 2 * data.shape[-1] // _GROUP
     scale = _by_row(scales.scale, _EXPONENTS)[..., :groups]
     return _by_row(data, _CODES), replace(scales, format=WeightFormat.MXFP4, scale=scale)

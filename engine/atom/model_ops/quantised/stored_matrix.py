@@ -89,7 +89,8 @@ class StoredMatrix:
             self.zero = torch.empty(*stack, rows // 2, self.scale.shape[-1], dtype=torch.uint8)
 
     def weight(self, bias: torch.Tensor | None) -> LinearWeight:
-        """What the operations take. Its dtype is torch's default, as that of plain weights."""
+        """Return what the operations take. Its dtype is torch's default, as that of plain
+        weights."""
         dtype = torch.get_default_dtype()
         quantization = self._quantization
         fp4_inputs = quantization.element is Element.FP4 and quantization.input_bits == 4

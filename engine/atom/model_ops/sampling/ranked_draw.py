@@ -17,7 +17,8 @@ from atom.model_ops.backends.noise import GROUP
 
 
 def can_draw_apart(shard: int, sampling: SamplingTensors) -> bool:
-    """Whether ranks with `shard` tokens each can race apart: no group of tokens is in two."""
+    """Return whether ranks with `shard` tokens each can race apart: no group of tokens is in
+    two."""
     return shard % GROUP == 0 or sampling.all_greedy
 
 

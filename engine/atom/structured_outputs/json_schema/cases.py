@@ -64,7 +64,7 @@ class Numbers:
 
 
 class Reading(Enum):
-    """How a pattern is meant where ECMA-262 and Python differ about what it matches."""
+    """Describe how a pattern is meant where ECMA-262 and Python differ about what it matches."""
 
     MATCHES = "found by both"
     LACKS = "found by neither"
@@ -81,7 +81,7 @@ class Texts:
 
 @dataclass(frozen=True, slots=True)
 class ItemsLayer:
-    """What one schema says of items. given: it speaks of those behind its prefix."""
+    """Hold what one schema says of items. given: it speaks of those behind its prefix."""
 
     prefix: tuple[Conjunction, ...] = ()
     rest: Conjunction = ANYTHING
@@ -99,8 +99,8 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class MembersLayer:
-    """What one schema says of members. given: it speaks of those it does not name; None: it names
-    none either, and leaves open what others say."""
+    """Hold what one schema says of members. given: it speaks of those it does not name; None: it
+    names none either, and leaves open what others say."""
 
     properties: tuple[tuple[str, Conjunction], ...] = ()
     patterns: tuple[tuple[str, Conjunction], ...] = ()

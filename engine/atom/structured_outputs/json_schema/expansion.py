@@ -182,7 +182,7 @@ class Expansion:
                 yield [without(name), *present]
 
     def _unevaluated(self, found: list[Case], schema: Schema, path: Path) -> list[Case]:
-        """What no other keyword here spoke of: another layer around those found so far."""
+        """Return what no other keyword here spoke of: another layer around those found so far."""
         if "oneOf" in schema and (
             "unevaluatedProperties" in schema or "unevaluatedItems" in schema
         ):
@@ -230,7 +230,7 @@ class Expansion:
         return found
 
     def is_empty(self, case: Case, depth: int = _LOOK_AHEAD) -> bool:
-        """Whether it is plain, some levels down, that no value fits."""
+        """Return whether it is plain, some levels down, that no value fits."""
         if case.values is not None:
             return not case.values
         if case.types - {"string", "object"}:

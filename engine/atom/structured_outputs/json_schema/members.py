@@ -49,8 +49,8 @@ class MemberPlan:
 
 
 def closes(members: Members) -> bool:
-    """Whether an answer has no members but those that are named: where no schema speaks of others
-    by additionalProperties, and one names some, as many as are asked for."""
+    """Return whether an answer has no members but those that are named: where no schema speaks of
+    others by additionalProperties, and one names some, as many as are asked for."""
     given = [layer.given for layer in members.layers]
     if True in given or False not in given:
         return False
@@ -60,7 +60,7 @@ def closes(members: Members) -> bool:
 
 
 def is_empty_object(members: Members, nothing: Callable[[Conjunction], bool]) -> bool:
-    """Whether a member that is required cannot be; nothing: that no value fits, for sure."""
+    """Return whether a member that is required cannot be; nothing: that no value fits, for sure."""
     return any(nothing(value_of(members, name)) for name in members.required)
 
 
@@ -91,7 +91,7 @@ def _may_be(name: str, name_cases: Sequence[Case]) -> bool:
 
 
 def name_holds(case: Case, name: str) -> bool:
-    """Whether a case takes a text."""
+    """Return whether a case takes a text."""
     if case.values is not None and name not in case.values:
         return False
     texts = case.texts
@@ -109,7 +109,7 @@ def _patterned(members: Members, name: str) -> bool:
 
 
 def value_of(members: Members, name: str) -> Conjunction:
-    """What all layers ask of the member of that name."""
+    """Return what all layers ask of the member of that name."""
     return join(*(_of_layer(layer, name) for layer in members.layers))
 
 

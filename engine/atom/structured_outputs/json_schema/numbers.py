@@ -71,7 +71,7 @@ def _languages(case: Case) -> Iterator[TextLanguage]:
 
 
 def _divisor(numbers: Numbers) -> Fraction | None:
-    """What a multiple of all divisors is a multiple of."""
+    """Return what a multiple of all divisors is a multiple of."""
     if not numbers.divisors:
         return None
     found = [Fraction(one) for one in numbers.divisors]
@@ -216,7 +216,8 @@ def _decimal(value: Fraction) -> Number | None:
 
 
 def is_multiple(value: Number, numbers: Numbers) -> bool:
-    """Whether exact arithmetic and that of doubles both find it a multiple of each divisor."""
+    """Return whether exact arithmetic and that of doubles both find it a multiple of each
+    divisor."""
     for one in numbers.divisors:
         if Fraction(value) % Fraction(one):
             return False
@@ -228,7 +229,7 @@ def is_multiple(value: Number, numbers: Numbers) -> bool:
 
 
 def outside(value: Number, numbers: Numbers) -> bool:
-    """Whether a bound leaves the number out."""
+    """Return whether a bound leaves the number out."""
     low, high = numbers.low, numbers.high
     if low is not None and (value < low or (numbers.low_open and value == low)):
         return True

@@ -36,7 +36,7 @@ class SchemaDocument:
 
     @property
     def refs_stand_alone(self) -> bool:
-        """Whether what stands beside `$ref` is passed over, as it was up to draft 7."""
+        """Return whether what stands beside `$ref` is passed over, as it was up to draft 7."""
         return self.draft is not None and self.draft <= 7
 
     def at(self, path: Path) -> Any:
@@ -55,7 +55,7 @@ class SchemaDocument:
         return path
 
     def target(self, path: Path, keyword: str) -> Path:
-        """Where the reference at a path leads. Raises `SchemaError`."""
+        """Return where the reference at a path leads. Raises `SchemaError`."""
         reference = self.at(path)[keyword]
         if keyword == "$recursiveRef":
             return self._recursive_target(path, reference)

@@ -72,7 +72,7 @@ class _Row:
         return found
 
     def _counts_before(self, at: int) -> range:
-        """How many may have come before a part."""
+        """Return how many may have come before a part."""
         return range(min(self._required[at], self._cap), min(at, self._cap) + 1)
 
     def _from(self, at: int, count: int, behind: dict[int, str | None]) -> str | None:

@@ -25,7 +25,7 @@ def write_set(items: Sequence[str], bounds: Bounds, comma: str, writer: GrammarW
 def _left(
     left: frozenset[int], items: Sequence[str], bounds: Bounds, style: tuple[str, GrammarWriter]
 ) -> str:
-    """What may follow when these items are left."""
+    """Return what may follow when these items are left."""
     comma, writer = style
     came, (low, high) = len(items) - len(left), bounds
     options = ['""'] if came >= low else []

@@ -73,7 +73,7 @@ def _language(texts: Texts, excluded: tuple[str, ...]) -> TextLanguage:
 
 
 def finds(pattern: str, text: str, *, loose: bool = False) -> bool:
-    """Whether an expression is found in a text; loose: to any dialect."""
+    """Return whether an expression is found in a text; loose: to any dialect."""
     try:
         return _matches(_nfa(pattern, loose), text)
     except RegexError as error:
@@ -81,7 +81,7 @@ def finds(pattern: str, text: str, *, loose: bool = False) -> bool:
 
 
 def reads(pattern: str, reading: Reading, text: str) -> bool:
-    """Whether a text is as a reading of a pattern asks."""
+    """Return whether a text is as a reading of a pattern asks."""
     found = finds(pattern, text, loose=reading is not Reading.MATCHES)
     return found != (reading is Reading.LACKS)
 

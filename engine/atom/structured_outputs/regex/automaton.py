@@ -41,7 +41,7 @@ class Condition(Protocol):
         """The state behind a character; None when no text goes on from there."""
 
     def accepts(self, state: Any) -> bool:
-        """Whether the text may end there."""
+        """Return whether the text may end there."""
 
 
 class Expression:

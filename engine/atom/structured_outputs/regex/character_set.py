@@ -114,15 +114,15 @@ def prepare() -> None:
 
 
 def loose_digits() -> CharacterSet:
-    """What `\\d` is to ECMA-262 or to Python."""
+    """Return what `\\d` is to ECMA-262 or to Python."""
     return DIGITS | _where(str.isdecimal)
 
 
 def loose_word() -> CharacterSet:
-    """What `\\w` is to ECMA-262 or to Python."""
+    """Return what `\\w` is to ECMA-262 or to Python."""
     return WORD | _where(str.isalnum)
 
 
 def loose_space() -> CharacterSet:
-    """What `\\s` is to ECMA-262 or to Python."""
+    """Return what `\\s` is to ECMA-262 or to Python."""
     return SPACE | of_text("\x1c\x1d\x1e\x1f\x85\ufeff")

@@ -104,7 +104,7 @@ def literal(text: str) -> Node:
 
 
 def nullable(node: Node) -> bool:
-    """Whether the empty text is of its language. Anchors count as empty."""
+    """Return whether the empty text is of its language. Anchors count as empty."""
     return shortest(node) == 0
 
 

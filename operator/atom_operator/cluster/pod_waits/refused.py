@@ -27,7 +27,7 @@ _DRAWN_NAME = re.compile(r'pods "([^"]+)-[^-"]+" is forbidden')
 
 
 async def with_refusal(port: ClusterPort, key: ObjectKey, observed: Observed) -> Observed:
-    """What is observed, with the words of the Events."""
+    """Return what is observed, with the words of the Events."""
     groups = _newest(observed, in_groups=True)
     words: str | None = None
     if groups is not None and len(observed.pods) < pods_wanted(groups):
@@ -57,7 +57,7 @@ def told(observed: Observed) -> Observed:
 
 
 def pods_wanted(groups: Manifest) -> int:
-    """How many pods a LeaderWorkerSet is to have."""
+    """Return how many pods a LeaderWorkerSet is to have."""
     spec = groups["spec"]
     return int(spec.get("replicas", 1)) * int(spec["leaderWorkerTemplate"].get("size", 1))
 

@@ -80,5 +80,5 @@ async def _of_pod(port: ClusterPort, pod: Manifest, placed: datetime) -> str | N
 
 
 def _is_past(told: Told, better: Told | None) -> bool:
-    """Whether what was told has been put right since."""
+    """Return whether what was told has been put right since."""
     return better is not None and better.at >= told.at

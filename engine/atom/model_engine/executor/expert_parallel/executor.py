@@ -53,7 +53,8 @@ class PeerWatch:
         threading.Thread(target=self._run, name="peers", daemon=True).start()
 
     def has_lost(self) -> bool:
-        """Whether a peer is gone, or is in a moment: an error that its end makes may come first."""
+        """Return whether a peer is gone, or is in a moment: an error that its end makes may come
+        first."""
         return self._lost.wait(_NEWS_SECONDS)
 
     def wait_end(self) -> None:
@@ -165,7 +166,7 @@ class ExpertParallelExecutor(SingleDeviceExecutor):
 
     @contextmanager
     def _together(self) -> Iterator[None]:
-        """What fails here because another rank has ended is that rank's failure."""
+        """Return what fails here because another rank has ended is that rank's failure."""
         try:
             yield
         except PeerLeftError as left:

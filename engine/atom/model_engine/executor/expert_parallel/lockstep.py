@@ -23,7 +23,7 @@ class LockstepError(AtomError):
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What all ranks know of a step. capacity: tokens that each sends to every other, padding
+    """Hold what all ranks know of a step. capacity: tokens that each sends to every other, padding
     included; None where they are more than the largest bucket, and go where they are wanted."""
 
     step: int
@@ -58,7 +58,7 @@ class Lockstep:
 
     @property
     def is_called(self) -> bool:
-        """Whether another rank has tokens for the next step."""
+        """Return whether another rank has tokens for the next step."""
         return any(self._words.get(self.step, {}).values())
 
     @property
@@ -67,7 +67,7 @@ class Lockstep:
         return self._peers - self._words.get(self.step, {}).keys()
 
     def agree(self) -> Agreement:
-        """What everyone's words come to; the next step is the one behind it."""
+        """Return what everyone's words come to; the next step is the one behind it."""
         words = self._words.pop(self.step)
         assert len(words) == len(self._peers) + 1, "every rank has spoken"
         agreed = Agreement(self.step, self._capacity(max(words.values())))

@@ -155,7 +155,7 @@ def start_group(config: Config, on_failure: OnFailure) -> TensorParallelExecutor
 
 @contextmanager
 def _together(loss: FirstLoss) -> Iterator[None]:
-    """What fails here because another rank has ended is that rank's failure."""
+    """Return what fails here because another rank has ended is that rank's failure."""
     try:
         yield
     except Exception:

@@ -28,15 +28,15 @@ _MODULE = "atom.model_engine.executor.tensor_parallel.rank_main"
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Where all ranks meet: the first node's store."""
+    """Say where all ranks meet: the first node's store."""
 
     host: str
     port: int
 
 
 class RankOrder(msgspec.Struct, frozen=True):
-    """What a follower is told beside the configuration. memory, bell: file descriptors of the step
-    channel; host, port: where the ranks meet."""
+    """Hold what a follower is told beside the configuration. memory, bell: file descriptors of the
+    step channel; host, port: where the ranks meet."""
 
     memory: int
     bell: int

@@ -30,7 +30,7 @@ _RING, _READ = b"!", b"."
 
 
 class StepMemory:
-    """What all ranks see: a counter of each, and the places of messages."""
+    """Hold what all ranks see: a counter of each, and the places of messages."""
 
     def __init__(self, descriptor: int) -> None:
         self._map = mmap.mmap(descriptor, _TOTAL_BYTES)
@@ -122,7 +122,7 @@ class StepReceiver:
 
 
 def _read(bell: socket.socket) -> int:
-    """How many messages a follower has read since it was last asked; waits for one."""
+    """Return how many messages a follower has read since it was last asked; waits for one."""
     read = len(bell.recv(_PLACES))
     if not read:
         raise ConnectionResetError("a rank of the tensor-parallel group is gone")

@@ -76,7 +76,7 @@ def encode_sample(mask: TokenMask | None) -> bytearray:
 
 
 def decode_step(message: bytearray) -> RunStep | SampleStep:
-    """What the leader's runner was called with."""
+    """Return what the leader's runner was called with."""
     reader = _Reader(message)
     kind, *sizes = reader.array(np.int64, _HEAD).tolist()
     if kind == _SAMPLE:

@@ -46,8 +46,9 @@ class GraphPool:
 
 
 def measured_bytes(kinds: Sequence[Sequence[Callable[[], object]]]) -> int:
-    """What all captures will take of the device's memory, from the first few of each kind, largest
-    first: these hold the pool that the others share. Their graphs are not to be replayed."""
+    """Return what all captures will take of the device's memory, from the first few of each kind,
+    largest first: these hold the pool that the others share. Their graphs are not to be
+    replayed."""
     kept: list[object] = []  # a pool ends with its last graph
     return sum(_measured_kind(captures, kept) for captures in kinds)
 

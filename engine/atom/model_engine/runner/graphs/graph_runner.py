@@ -59,9 +59,9 @@ class _Graphs:
 
 @dataclass(frozen=True, slots=True)
 class ForwardOutput:
-    """What the layers leave to sampling, of the R rows that sample: hidden [R, H]; slots [R] int64
-    and sampling, on the device. variant: of the graph of a plain decode step that ran them (its
-    tensors are good until the next replay, its slots not advanced yet), if one did."""
+    """Hold what the layers leave to sampling, of the R rows that sample: hidden [R, H]; slots [R]
+    int64 and sampling, on the device. variant: of the graph of a plain decode step that ran them
+    (its tensors are good until the next replay, its slots not advanced yet), if one did."""
 
     hidden: torch.Tensor
     slots: torch.Tensor
@@ -91,8 +91,8 @@ class DecodeGraphs:
         self._host_ring = parts.host_ring
 
     def measure_bytes(self) -> int:
-        """What all graphs will take of the device's memory, from the first few. These graphs are
-        not to be replayed."""
+        """Return what all graphs will take of the device's memory, from the first few. These graphs
+        are not to be replayed."""
         kinds: list[Sequence[Callable[[], object]]] = [
             [partial(self._capture, variant) for variant in self._variants()]
             + [*self._served_captures()]
@@ -200,7 +200,7 @@ class DecodeGraphs:
         return self._parts.pool.capture(self._model.serve)[0]
 
     def _forward(self, variant: GraphVariant) -> tuple[HiddenStates, SamplingTensors]:
-        """What a forward graph replays: from the slots to the hidden states."""
+        """Return what a forward graph replays: from the slots to the hidden states."""
         size, parts = variant.size, self._parts
         self._model.agree(size)
         self._ops.receive_step(self._host_ring.ring, self._slots, self._state)

@@ -57,7 +57,7 @@ class HostRing:
         return PendingTokens(answer[0, :rows], answered)
 
     def answer_runs(self, rows: VerifyRows) -> PendingRuns:
-        """What the rows got of the step posted last, whose drafts were verified just now."""
+        """Return what the rows got of the step posted last, whose drafts were verified just now."""
         answer, answered = self._answer()
         count = len(rows.slots)
         return PendingRuns(

@@ -34,7 +34,7 @@ class PromptBucket:
     rows: int
 
     def holds(self, batch: ScheduledBatch) -> bool:
-        """Whether the batch fits, the rest of the bucket being padding."""
+        """Return whether the batch fits, the rest of the bucket being padding."""
         decodes = batch.num_decodes
         prompts = batch.total_tokens_num - decodes
         rows = len(batch.slots) - decodes

@@ -28,8 +28,8 @@ from atom.utils.forward_context import ForwardContext, set_forward_context
 
 @dataclass(frozen=True, slots=True)
 class PromptForward:
-    """What the layers leave to sampling, of the R rows that sample: hidden [R, H], slots [R] int64
-    and sampling; all are good until the next replay."""
+    """Hold what the layers leave to sampling, of the R rows that sample: hidden [R, H], slots [R]
+    int64 and sampling; all are good until the next replay."""
 
     hidden: torch.Tensor
     slots: torch.Tensor

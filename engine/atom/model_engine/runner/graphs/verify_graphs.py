@@ -52,8 +52,9 @@ class _Verified:
 
 @dataclass(frozen=True, slots=True)
 class VerifyForward:
-    """What the layers leave to sampling, of a step's T tokens: hidden [T, H], sampling, and the
-    bucket of the graphs. layout, drafts: of its rows, in memory that the next step overwrites."""
+    """Hold what the layers leave to sampling, of a step's T tokens: hidden [T, H], sampling, and
+    the bucket of the graphs. layout, drafts: of its rows, in memory that the next step
+    overwrites."""
 
     hidden: torch.Tensor
     sampling: SamplingTensors

@@ -87,7 +87,7 @@ class InputBatch:
     # ---- a ragged step ------------------------------------------------------------------------
 
     def arrays(self, batch: ScheduledBatch) -> StepArrays:
-        """What the host knows of the step, after `apply`."""
+        """Return what the host knows of the step, after `apply`."""
         counts = batch.num_scheduled_tokens
         starts = np.zeros(len(counts) + 1, dtype=np.int32)
         np.cumsum(counts, out=starts[1:])

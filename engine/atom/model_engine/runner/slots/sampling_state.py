@@ -74,22 +74,24 @@ class SamplingState:
         return temperatures
 
     def needs(self, slots: Slots, positions: NDArray[np.int32]) -> SamplingNeeds:
-        """What these rows, about to draw the tokens at `positions`, need."""
+        """Return what these rows, about to draw the tokens at `positions`, need."""
         reported = self._columns["num_logprobs"][slots] != NO_LOGPROBS
         if (reported | self._changed(slots, positions)).any():
             return SamplingNeeds.MORE
         return SamplingNeeds.FILTERED if self._is_filtered[slots].any() else SamplingNeeds.DRAW
 
     def logprob_rows(self, slots: Slots) -> tuple[NDArray[np.intp], int]:
-        """Which of the rows report log-probabilities, and the most likely tokens that any wants."""
+        """Return which of the rows report log-probabilities, and the most likely tokens that any
+        wants."""
         wanted = self._columns["num_logprobs"][slots]
         return np.flatnonzero(wanted != NO_LOGPROBS), int(wanted.max(initial=0))
 
     def shaped_rows(
         self, slots: Slots, positions: NDArray[np.int32], drafted: DraftedDraws | None = None
     ) -> list[ShapedRows]:
-        """What the rows of `slots` (in this order) ask for beyond a draw, in groups of a kind and
-        of bounded size; no row is in two. `drafted`: where rows are draws behind drafts."""
+        """Return what the rows of `slots` (in this order) ask for beyond a draw, in groups of a
+        kind and of bounded size; no row is in two. `drafted`: where rows are draws behind
+        drafts."""
         if drafted is not None:  # those that need not go on after all are told apart on the device
             positions = positions - drafted.ahead
         rows = np.flatnonzero(self._is_filtered[slots] | self._changed(slots, positions))
@@ -181,6 +183,6 @@ class SamplingState:
 
 
 def _filters_tokens(params: SamplingParams) -> bool:
-    """Whether only likely tokens may be drawn; a greedy row takes the likeliest anyway."""
+    """Return whether only likely tokens may be drawn; a greedy row takes the likeliest anyway."""
     limited = params.top_k > 0 or params.top_p < 1 or params.min_p > 0
     return limited and not params.greedy

@@ -45,7 +45,7 @@ class SlotTable:
             self._row_of_slot[slot] = 0
 
     def rows_of(self, slots: Slots) -> NDArray[np.int64]:
-        """Which row each slot has, 0 for none."""
+        """Return which row each slot has, 0 for none."""
         return self._row_of_slot[slots]
 
     def _grow(self) -> None:

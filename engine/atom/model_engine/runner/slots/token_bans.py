@@ -60,7 +60,7 @@ class TokenBans:
         return has_bias or bool(words)
 
     def must_go_on(self, slots: Slots, positions: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """Which rows must not end with the token that they draw at `positions`."""
+        """Return which rows must not end with the token that they draw at `positions`."""
         return positions < self._least_total[slots]
 
     def bias(self, slots: Slots) -> torch.Tensor | None:
@@ -73,8 +73,8 @@ class TokenBans:
     def forbidden(
         self, slots: Slots, positions: NDArray[np.int32], drafted: DraftedDraws | None = None
     ) -> ForbiddenTokens | None:
-        """What may not be drawn at `positions`; of draws behind drafts the device knows these
-        better."""
+        """Return what may not be drawn at `positions`; of draws behind drafts the device knows
+        these better."""
         rows = np.flatnonzero(self.must_go_on(slots, positions))
         if len(rows) == 0:
             return None

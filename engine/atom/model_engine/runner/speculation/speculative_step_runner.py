@@ -132,7 +132,8 @@ class SpeculativeStepRunner(StepRunner):
         return step
 
     def _asks_where(self, batch: ScheduledBatch) -> bool:
-        """Whether rows ask for what depends on where they stand, which the host does not know."""
+        """Return whether rows ask for what depends on where they stand, which the host does not
+        know."""
         least = batch.context_lens - np.int32(self._most_drafts)
         return self._sampling.needs(batch.slots, least) is SamplingNeeds.MORE
 

@@ -20,7 +20,7 @@ TILE = (32, 256)
 
 
 def for_fp4_inputs(w: LinearWeight) -> bool:
-    """Whether a matrix as it was loaded is multiplied with inputs of four bits."""
+    """Return whether a matrix as it was loaded is multiplied with inputs of four bits."""
     if w.format is not WeightFormat.MXFP4 or w.scales is None or not w.scales.fp4_inputs:
         return False
     return w.outputs % TILE[0] == 0 and w.inputs % TILE[1] == 0

@@ -82,7 +82,7 @@ class Library:
         )
 
     def takes(self, name: str, keyword: str) -> bool:
-        """Whether the function has a parameter of this name in this release."""
+        """Return whether the function has a parameter of this name in this release."""
         return keyword in inspect.signature(self.found[name]).parameters
 
 

@@ -39,8 +39,8 @@ def reasons_against(op: str, case: OpCase, card: Card) -> tuple[str, ...]:
 
 
 def is_for_assembly(shape: AttentionShape) -> bool:
-    """Whether the assembly kernel of paged decode computes this attention: it has one scale, and no
-    sinks."""
+    """Return whether the assembly kernel of paged decode computes this attention: it has one scale,
+    and no sinks."""
     plain = shape.window is None and not shape.has_sinks and shape.softcap is None
     same_scale = abs(shape.scale * _ASM_HEAD**0.5 - 1) < 1e-6
     fits = shape.head_dim == _ASM_HEAD and _group(shape) <= _ASM_GROUP

@@ -105,14 +105,14 @@ def for_card(w: LinearWeight, card: Card) -> LinearWeight:
 
 
 def has_whole_blocks(w: LinearWeight) -> bool:
-    """Whether a matrix of FP8_BLOCKS, or each of a stack, consists of AITER's blocks."""
+    """Return whether a matrix of FP8_BLOCKS, or each of a stack, consists of AITER's blocks."""
     assert w.scales is not None
     whole = w.outputs % BLOCK[0] == 0 and w.inputs % BLOCK[1] == 0
     return whole and w.scales.block == BLOCK
 
 
 def is_shuffled(w: LinearWeight) -> bool:
-    """Whether a prepared matrix is in tiles; those of int8 are multiplied as they are."""
+    """Return whether a prepared matrix is in tiles; those of int8 are multiplied as they are."""
     if w.format not in (WeightFormat.FP8, WeightFormat.FP8_BLOCKS):
         return False
     return w.outputs % TILE_ROWS == 0 and w.inputs % TILE_COLUMNS == 0

@@ -109,7 +109,7 @@ def _key(toolchain: Toolchain) -> str:
 
 
 def _processor() -> str:
-    """What decides which instructions -march=native may use."""
+    """Return what decides which instructions -march=native may use."""
     about = {platform.machine()}
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith(("model name", "flags", "Features", "CPU part")):

@@ -66,7 +66,7 @@ def mla_attention(
 
 
 def _by_head(up: LinearWeight, shape: LatentShape) -> tuple[torch.Tensor, torch.Tensor]:
-    """What makes keys [Hq, nope, rank] and values [Hq, value, rank] of a latent."""
+    """Return what makes keys [Hq, nope, rank] and values [Hq, value, rank] of a latent."""
     keys, values = up.data.unflatten(0, (shape.num_heads, -1)).split(
         [shape.nope_dim, shape.value_dim], dim=1
     )

@@ -33,7 +33,7 @@ def draft_ngrams(
 
 
 def _behind_match(said: NDArray[np.int32], lookup: Lookup) -> int:
-    """Where the newest of the longest matches of the last tokens goes on; 0 without one."""
+    """Return where the newest of the longest matches of the last tokens goes on; 0 without one."""
     text, first = said.tobytes(), 0
     for length in range(lookup.fewest, min(lookup.most, len(said) - 1) + 1):
         at = _newest_at(text, text[-length * _TOKEN_BYTES :])
@@ -44,7 +44,7 @@ def _behind_match(said: NDArray[np.int32], lookup: Lookup) -> int:
 
 
 def _newest_at(text: bytes, wanted: bytes) -> int:
-    """Where `wanted`, the end of the text, stands last before, in bytes; -1 for nowhere."""
+    """Return where `wanted`, the end of the text, stands last before, in bytes; -1 for nowhere."""
     end = len(text) - _TOKEN_BYTES
     while (at := text.rfind(wanted, 0, end)) >= 0 and at % _TOKEN_BYTES:
         end = at + len(wanted) - 1  # bytes of two tokens that look like it
