@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tools.reference import (
     atomdeployment,
+    chart,
     conditions,
     flags,
     http_errors,
@@ -29,6 +30,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "metrics.md": metrics.page,
     "atomdeployment.md": atomdeployment.page,
     "conditions.md": conditions.page,
+    "chart.md": chart.page,
 }
 
 
