@@ -82,3 +82,14 @@ def test_the_guide_for_upstreams_users_names_every_variable() -> None:
     guide = (DOCS / "guides" / "from-upstream.md").read_text(encoding="utf-8")
     named = re.findall(r"`(ATOM_[A-Z0-9_]+)`", guide)
     assert sorted(named) == sorted([*HONOURED, *INSTEAD])
+
+
+def test_the_changelog_is_for_those_who_upgrade() -> None:
+    """It has the groups of Keep a Changelog, and can be read in one go."""
+    lines = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()
+    groups = {line.removeprefix("### ") for line in lines if line.startswith("### ")}
+    known = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security", "Upgrade notes"}
+    assert groups <= known
+    versions = [index for index, line in enumerate(lines) if line.startswith("## ")]
+    ends = [*versions[1:], len(lines)]
+    assert max(end - start for start, end in zip(versions, ends, strict=True)) <= 80
