@@ -29,7 +29,8 @@ HUB_SPARED = [_MISTRAL_WEIGHTS]
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """path: the folder; config, generation_config: its JSON files ({} when there is none)."""
+    """A model's folder and its JSON files. path: the folder; config, generation_config: its JSON
+    files ({} when there is none)."""
 
     path: Path
     config: dict[str, Any]

@@ -17,8 +17,9 @@ UNKNOWN = "unknown"  # a request with an empty client id
 
 
 class ClientCounts(msgspec.Struct):
-    """waiting, running: open requests without and with a token. requests: all that came. The
-    tokens are of those that ended; queue_seconds: from arrival to the step that began, likewise."""
+    """Counts of one client's requests. waiting, running: open requests without and with a token.
+    requests: all that came. The tokens are of those that ended; queue_seconds: from arrival to the
+    step that began, likewise."""
 
     waiting: int = 0
     running: int = 0
@@ -65,7 +66,8 @@ class ClientFigures:
         return self._counts.get(client, self._other)
 
     def told(self, open_requests: Iterable[tuple[str, bool]]) -> dict[str, ClientCounts]:
-        """By label. open_requests: the client of each, and whether it has a token."""
+        """Count requests and tokens by client label, the open ones included. open_requests: the
+        client of each, and whether it has a token."""
         found = {name or UNKNOWN: msgspec.structs.replace(counts) for name, counts in
                  self._counts.items()}  # fmt: skip
         found[OTHER] = msgspec.structs.replace(self._other)

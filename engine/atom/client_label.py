@@ -15,7 +15,7 @@ _IPV6_SITE_BITS = 64  # one subscriber has all addresses of such a network
 
 
 def client_label(kind: str, name: str) -> str:
-    """kind: one of `KINDS`."""
+    """Make a client's label of its kind (one of `KINDS`) and a digest of its name."""
     return f"{kind}-{sha256(name.encode()).hexdigest()[:_DIGITS]}"
 
 

@@ -377,7 +377,8 @@ def _same_method(method: str, checkpoint: Checkpoint) -> bool:
 
 
 def _context_length(asked: int | None, facts: ModelFacts) -> int:
-    """Of a model that YaRN stretches, too, the default is what config.json names."""
+    """Choose the longest context: what was asked for, else what config.json names, also of a model
+    that YaRN stretches."""
     if asked is None:
         return facts.max_position_embeddings
     limit = facts.longest_context
@@ -392,7 +393,7 @@ def _context_length(asked: int | None, facts: ModelFacts) -> int:
 def _ids_that_exist(
     end_ids: tuple[int, ...], facts: ModelFacts, checkpoint: Checkpoint
 ) -> tuple[int, ...]:
-    """Without end tokens that the model cannot generate; the log names them."""
+    """Drop end tokens that the model cannot generate; the log names them."""
     impossible = [end for end in end_ids if not 0 <= end < facts.vocab_size]
     if impossible:
         logger.warning(

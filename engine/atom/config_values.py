@@ -91,8 +91,9 @@ GENERATION_FIELDS = tuple(field.name for field in fields(GenerationDefaults))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """max_model_len: most tokens of prompt and answer together. dtype: "auto" or a torch name.
-    tokenizer_path: the folder with the tokenizer, which is `path` unless another was asked for."""
+    """The model that is served, with the facts of its checkpoint. max_model_len: most tokens of
+    prompt and answer together. dtype: "auto" or a torch name. tokenizer_path: the folder with the
+    tokenizer, which is `path` unless another was asked for."""
 
     path: Path
     served_name: str
@@ -110,7 +111,8 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheConfig:
-    """block_size: tokens per KV block. num_kv_blocks: None to size from memory."""
+    """Settings of the paged KV cache. block_size: tokens per KV block. num_kv_blocks: None to size
+    from memory."""
 
     block_size: int
     num_kv_blocks: int | None
@@ -121,12 +123,12 @@ class CacheConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:
-    """long_prefill_token_threshold: most prompt tokens of one request per step; 0 for no bound.
-    delay_factor: prefill_first waits this many prompt latencies to batch prompts; 0 never waits.
-    max_waiting_requests: a server refuses more that have no token yet; 0 for no bound.
-    num_speculative_tokens: drafts per sequence and step that blocks are kept for.
-    fairness: by whose shares requests that wait are served; client_weights: of these shares, by
-    what `Request.client_id` has before or behind its slash; 1 for every other."""
+    """Limits and policies of the scheduler. long_prefill_token_threshold: most prompt tokens of one
+    request per step; 0 for no bound. delay_factor: prefill_first waits this many prompt latencies
+    to batch prompts; 0 never waits. max_waiting_requests: a server refuses more that have no token
+    yet; 0 for no bound. num_speculative_tokens: drafts per sequence and step that blocks are kept
+    for. fairness: by whose shares requests that wait are served; client_weights: of these shares,
+    by what `Request.client_id` has before or behind its slash; 1 for every other."""
 
     policy: SchedulingPolicy
     max_num_seqs: int
@@ -152,13 +154,13 @@ class NodePlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelConfig:
-    """data_parallel_rank: which rank a core process is; the others do not look.
-    tensor_parallel_rank: which rank a runner's process is of those that share a copy of the model.
-    expert_parallel: the ranks have whole experts each, not a part of each. shares_experts: those of
-    data parallelism, with tokens of their own; else those that share a copy of the model.
-    expert_exchange: by which few tokens go to their experts; balance: how these are placed anew,
-    None where they stay.
-    stall_seconds: a rank that computes nothing for so long, with work or without, is not well."""
+    """Ranks of data, tensor and expert parallelism. data_parallel_rank: which rank a core process
+    is; the others do not look. tensor_parallel_rank: which rank a runner's process is of those that
+    share a copy of the model. expert_parallel: the ranks have whole experts each, not a part of
+    each. shares_experts: those of data parallelism, with tokens of their own; else those that share
+    a copy of the model. expert_exchange: by which few tokens go to their experts; balance: how
+    these are placed anew, None where they stay. stall_seconds: a rank that computes nothing for so
+    long, with work or without, is not well."""
 
     tensor_parallel_size: int
     data_parallel_size: int

@@ -16,8 +16,9 @@ _WINDOW_STEPS, _INTERVAL_STEPS = 1000, 3000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EPLBConfig:
-    """interval_steps: between two looks at where experts are; window_steps: before a look, in which
-    tokens are counted; redundant: second copies of experts in each layer."""
+    """Settings of the expert load balancer. interval_steps: between two looks at where experts are;
+    window_steps: before a look, in which tokens are counted; redundant: second copies of experts in
+    each layer."""
 
     window_steps: int = _WINDOW_STEPS
     interval_steps: int = _INTERVAL_STEPS

@@ -34,10 +34,11 @@ _PROBE_TOOL: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class MessageShape:
-    """part_roles: whose content is a list of parts. takes_calls: messages may have calls.
-    arguments_as_text: of a call; else an object. any_text: arguments that are no object may be
-    given as the text that they are. no_content: of a message that has calls and no text.
-    text_apart: text beside calls is a message of its own, before them."""
+    """The shape of messages that a chat template expects. part_roles: whose content is a list of
+    parts. takes_calls: messages may have calls. arguments_as_text: of a call; else an object.
+    any_text: arguments that are no object may be given as the text that they are. no_content: of a
+    message that has calls and no text. text_apart: text beside calls is a message of its own,
+    before them."""
 
     part_roles: frozenset[str] = frozenset()
     takes_calls: bool = True

@@ -58,7 +58,7 @@ class Histogram:
         self.total += value * times
 
     def cumulative(self) -> list[tuple[float, int]]:
-        """(upper bound, observations at most that large) pairs, ending with infinity."""
+        """List (upper bound, observations at most that large) pairs, ending with infinity."""
         pairs, so_far = [], 0
         for bound, count in zip((*self.bounds, float("inf")), self.counts, strict=True):
             so_far += count

@@ -27,7 +27,7 @@ class Group(Protocol):
 
     @property
     def nodes(self) -> int:
-        """On how many machines they are."""
+        """Count the machines that the group's ranks run on."""
         ...
 
     def reduce(self, x: torch.Tensor) -> torch.Tensor:

@@ -30,8 +30,9 @@ _DEVICE = 6
 
 @dataclass(frozen=True, slots=True)
 class PeerBuffers:
-    """own [2, ranks, ROWS, words] int64: what the ranks have sent; addresses [ranks] int64: of each
-    rank's `own`; sums [ROWS] int32: how many a row has been part of. opened: keeps the others'."""
+    """One rank's exchange buffer, with the addresses of the other ranks'. own [2, ranks, ROWS,
+    words] int64: what the ranks have sent; addresses [ranks] int64: of each rank's `own`; sums
+    [ROWS] int32: how many a row has been part of. opened: keeps the others'."""
 
     rank: int
     own: torch.Tensor
@@ -51,12 +52,12 @@ class PeerBuffers:
 
     @property
     def words(self) -> int:
-        """Of a row."""
+        """Count the int64 words of a row."""
         return self.own.shape[3]
 
     @property
     def row_bytes(self) -> int:
-        """Of a row's numbers."""
+        """Count the bytes of a row's numbers."""
         return self.words * _DATA_BYTES
 
 
@@ -104,7 +105,7 @@ def open_buffers(own: torch.Tensor, handles: Sequence[Handle | None], rank: int)
 
 
 def _open(handle: Handle, device: torch.device) -> torch.Tensor:
-    """Another device's memory, seen from this one."""
+    """Map another device's memory into this process, as a tensor."""
     arguments = [*handle[:_DEVICE], device.index, *handle[_DEVICE + 1 :]]
     buffer: torch.Tensor = rebuild_cuda_tensor(*arguments)  # type: ignore[no-untyped-call]
     return buffer

@@ -37,7 +37,7 @@ def open_store(size: int, *, for_other_nodes: bool = False) -> TCPStore:
 
 
 def find_store(port: int, size: int, host: str = LOOPBACK) -> TCPStore:
-    """Another rank's end of it."""
+    """Connect to the store that another rank listens with."""
     return TCPStore(host, port, size, is_master=False)
 
 
@@ -146,5 +146,5 @@ class TorchGroup:
 
 
 def _loopback_interface() -> str:
-    """Its name: lo on Linux, lo0 elsewhere."""
+    """Find the loopback interface's name: lo on Linux, lo0 elsewhere."""
     return next(name for _, name in socket.if_nameindex() if name.startswith("lo"))

@@ -75,7 +75,7 @@ class _Watched:
         self._server = ProgressServer(self._progress, port) if port is not None else None
 
     def expect(self, snapshot: Snapshot) -> None:
-        """From now on it is about this many bytes."""
+        """Begin to show progress towards the snapshot's total bytes."""
         logger.info(
             "%s at %s: %d files, %d bytes",
             snapshot.model,

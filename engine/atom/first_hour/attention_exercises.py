@@ -34,7 +34,8 @@ BLOCK_SIZE = 16
 
 @dataclass(frozen=True)
 class Row:
-    """sequence: whose; context: with the tokens of this step; queries: these."""
+    """One row of an attention step. sequence: whose; context: with the tokens of this step;
+    queries: these."""
 
     sequence: int
     context: int
@@ -77,7 +78,7 @@ STEPS = (
 def attention(
     asked: AttentionShape, *, normed: bool, kv_dtype: torch.dtype = HALF
 ) -> Callable[[Ops], None]:
-    """fp8: a cache with scales."""
+    """Build an exercise of attention over a cache of `kv_dtype`; fp8 has scales."""
 
     def exercise(ops: Ops) -> None:
         shape = _with_sinks(asked)
@@ -143,7 +144,8 @@ LATENT = LatentShape(num_heads=16, nope_dim=128, rope_dim=64, kv_rank=512, value
 
 
 def sparse_mla_attention(ops: Ops) -> None:
-    """Of slots in any order, with fewer than there might be anywhere among them."""
+    """Check sparse MLA of slots in any order, with fewer than there might be anywhere among
+    them."""
     shape, dtype = LATENT, torch.bfloat16
     up = LinearWeight(draw(shape.num_heads * 256, shape.kv_rank, dtype=dtype, scale=0.03))
     entries = draw(12, BLOCK_SIZE, shape.entry_dim, dtype=dtype)

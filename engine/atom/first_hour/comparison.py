@@ -31,7 +31,8 @@ def draw(*size: int, dtype: torch.dtype = HALF, scale: float = 1.0) -> torch.Ten
 def agree(
     out: torch.Tensor, expected: torch.Tensor, slack: float = 2.0, dtype: torch.dtype = HALF
 ) -> None:
-    """‖out - expected‖ / ‖expected‖ of every row (the first dimension)."""
+    """Assert that ‖out - expected‖ / ‖expected‖ of every row (the first dimension) is within the
+    limit."""
     assert out.dtype is dtype, f"result in {out.dtype}"
     assert out.shape == expected.shape, f"result {list(out.shape)}, not {list(expected.shape)}"
     out, expected = out.float().flatten(1), expected.float().flatten(1)

@@ -25,7 +25,7 @@ _TOOL_SECONDS = 30
 
 
 def imports() -> dict[str, str]:
-    """By package: that it is imported, or why not."""
+    """Import each package and tell its version, or why it cannot be imported."""
     told = {}
     for name in _PACKAGES:
         try:
@@ -37,7 +37,7 @@ def imports() -> dict[str, str]:
 
 
 def variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Those that kernels and runtimes read, and nothing that may be secret."""
+    """Collect the variables that kernels and runtimes read, and nothing that may be secret."""
     return {
         name: value
         for name, value in sorted(environment.items())

@@ -123,7 +123,7 @@ def _for_fp4_inputs(w: LinearWeight) -> LinearWeight:
 
 
 def normed_product(kind: WeightFormat) -> Callable[[Ops], None]:
-    """With and without something pending, and gated."""
+    """Build an exercise of norm and product, with and without something pending, and gated."""
 
     def exercise(ops: Ops) -> None:
         x, residual, norm = draw(6, 256), draw(6, 256), NormWeight(draw(256), EPSILON)
@@ -204,7 +204,8 @@ CLAMPED = ClampedSwiGLU(alpha=1.702, limit=7.0)
 def fp4_experts(
     gating: Gating, *, tokens: int = 7, fp4_inputs: bool = False
 ) -> Callable[[Ops], None]:
-    """Of sizes that are no tiles; with biases if the activation is clamped."""
+    """Build an exercise of MXFP4 experts of sizes that are no tiles; with biases if the activation
+    is clamped."""
 
     def exercise(ops: Ops) -> None:
         count, hidden, inner, dtype = 3, 288, 96, torch.bfloat16

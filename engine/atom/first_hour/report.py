@@ -57,8 +57,9 @@ _REPEATS = 20
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """error: None where it passed; microseconds: of one pass of the exercise, its comparison and
-    the reference included, so that only two outcomes on one card compare."""
+    """The outcome of one exercise on one backend. error: None where it passed; microseconds: of one
+    pass of the exercise, its comparison and the reference included, so that only two outcomes on
+    one card compare."""
 
     backend: str
     exercise: str
@@ -68,8 +69,8 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """chosen: by kind of model, operation → backend, and why others were passed over; unusable:
-    backend → why it cannot be used here at all."""
+    """Findings of a self-test of one card. chosen: by kind of model, operation → backend, and why
+    others were passed over; unusable: backend → why it cannot be used here at all."""
 
     device: str
     architecture: str | None
@@ -92,8 +93,8 @@ class Report:
 
 
 def make_report(device_type: str, torch_device: torch.device, *, tries: bool = True) -> Report:
-    """Of the card that torch sees, with every backend that it can be used with. tries: whether
-    exercises are run."""
+    """Report on the card that torch sees, with every backend that it can be used with. tries:
+    whether exercises are run."""
     reasons = {name: "; ".join(load_backend(name).unusable) for name in BACKENDS}
     unusable = {name: said for name, said in reasons.items() if said}
     return Report(
@@ -170,7 +171,7 @@ def _outcome(backend: str, exercise: str, run: Callable[[], None], device: torch
 
 
 def summary(report: Report) -> str:
-    """For people: a line of each exercise that failed, and of what was chosen."""
+    """Summarise for people: a line of each exercise that failed, and of what was chosen."""
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     lines = [f"{report.device} {report.architecture or ''}".strip(), versions]
     lines += [f"{name}: {said}" for name, said in report.imports.items()]

@@ -109,7 +109,8 @@ class AsyncLLMEngine:
 
     @staticmethod
     def of_model(model: str, **options: Any) -> AsyncLLMEngine:
-        """model: a checkpoint folder or hub id; options: fields of `EngineOptions`.
+        """Build an engine of a model. model: a checkpoint folder or hub id; options: fields of
+        `EngineOptions`.
 
         Raises `ModelError` or `ConfigError`. Not started yet."""
         return AsyncLLMEngine(build_config(EngineOptions(model=model, **options)))
@@ -153,12 +154,12 @@ class AsyncLLMEngine:
 
     @property
     def stats(self) -> StatsBody | None:
-        """Of all ranks together; None before the first has told any."""
+        """Sum the numbers of all ranks; None before the first has told any."""
         return self._rank_stats.total
 
     @property
     def stats_told_at(self) -> float | None:
-        """Since when every rank has told its numbers again, in seconds since 1970."""
+        """Tell since when every rank has told its numbers again, in seconds since 1970."""
         return self._rank_stats.told_at
 
     async def wait_dead(self) -> str:
@@ -317,8 +318,8 @@ class AsyncLLMEngine:
     # ---- events -------------------------------------------------------------------------------
 
     def _handle_arrived(self, events: Iterable[CoreEvent]) -> None:
-        """Whatever has come, in order. The tokens of steps that the loop is late for go to their
-        readers together."""
+        """Handle the events that have come, in order. The tokens of steps that the loop is late for
+        go to their readers together."""
         for event in events:
             if isinstance(event, StreamBody):
                 self._note_stats(event.rank_stats)
@@ -351,7 +352,7 @@ class AsyncLLMEngine:
             self._rank_stats.put(told, self._wall_clock())
 
     def _lose(self, event: CoreLost) -> None:
-        """Its requests end, those of other ranks go on."""
+        """End a lost rank's requests; those of other ranks go on."""
         message = f"the engine stopped: {event.message}"
         self._requests.fail_each(event.request_ids, lambda: EngineDeadError(message))
         self._rank_stats.lose(event.rank)

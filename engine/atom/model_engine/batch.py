@@ -92,10 +92,11 @@ class ScheduledBatch:
 
 @dataclass(frozen=True, slots=True)
 class ScheduledBatchOutput:
-    """token_ids: int32, of the batch's rows with `samples` set, in row order; counts: int32, how
-    many of them each of these rows got, one at least; None for one each. A row that a mask confines
-    gets one. logprobs: of these, prompt_logprobs: of prompt tokens in order, for the rows that
-    asked. drafts: int32, that each of these rows carried; None for as many as were scheduled."""
+    """The tokens that a batch drew. token_ids: int32, of the batch's rows with `samples` set, in
+    row order; counts: int32, how many of them each of these rows got, one at least; None for one
+    each. A row that a mask confines gets one. logprobs: of these, prompt_logprobs: of prompt tokens
+    in order, for the rows that asked. drafts: int32, that each of these rows carried; None for as
+    many as were scheduled."""
 
     token_ids: NDArray[np.int32]
     counts: NDArray[np.int32] | None = None

@@ -196,7 +196,8 @@ class EngineCore:
     # ---- heartbeat ----------------------------------------------------------------------------
 
     def _beat(self) -> None:
-        """On a thread of its own, so that a long step does not silence a core that gets on."""
+        """Send heartbeats on a thread of their own, so that a long step does not silence a core
+        that gets on."""
         last = time.monotonic()
         while not self._ended.wait(BEAT_SECONDS):
             now = time.monotonic()

@@ -124,7 +124,7 @@ class CoreManager:
         return cores
 
     def _bind(self, kind: int, address: str, *, most_unread: int) -> zmq.Socket[bytes]:
-        """most_unread: messages of one sender kept for us; 0 for any number."""
+        """Bind a socket that keeps `most_unread` messages of one sender; 0 for any number."""
         socket = open_socket(self._context, kind)
         socket.setsockopt(zmq.RCVHWM, most_unread)
         socket.bind(address)
@@ -139,13 +139,14 @@ class CoreManager:
             self._cores.start()
 
     def client_listens(self, client: int, ports: ClientPorts) -> None:
-        """Where cores of other nodes find another client of an owner's cores: they wait for it."""
+        """Note where cores of other nodes find another client of an owner's cores: they wait for
+        it."""
         if isinstance(self._cores, ExpertParallelCores):
             self._cores.listens(client, ports)
 
     @property
     def process_ids(self) -> list[int]:
-        """Of this machine's cores, by rank."""
+        """List the process ids of this machine's cores, by rank."""
         return [] if self._cores is None else self._cores.process_ids
 
     def add_requests(self, requests: Sequence[Request]) -> None:
@@ -164,7 +165,7 @@ class CoreManager:
                 self._send(rank, AbortBody(request_ids=mine))
 
     def abort_client(self, client: int) -> None:
-        """Another client of these cores is gone: what it asked for is aborted."""
+        """Abort what another client of these cores asked for, since it is gone."""
         self._send_all(AbortClientBody(client=client))
 
     def call_utility(self, call_id: int, method: str, args: Sequence[Any] = ()) -> None:
@@ -322,7 +323,7 @@ class CoreManager:
         return left > 0 and not parallel.shares_experts and self._watch is not None
 
     def _go_on_without(self, reason: bytes) -> bool:
-        """On the output thread: whether there is a way to."""
+        """Tell, on the output thread, whether the others go on without the core that was lost."""
         words = msgspec.msgpack.decode(reason.removeprefix(_LOST), type=LastWords)
         if words.rank is None or not self._can_lose(words.rank):
             return False

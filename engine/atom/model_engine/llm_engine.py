@@ -179,8 +179,8 @@ class LLMEngine:
         *,
         add_special_tokens: bool = True,
     ) -> Iterator[tuple[int, RequestOutput]]:
-        """(index of the answer, output) as they come; leaving early aborts what is open. Answers
-        are numbered through: the `n` of the first prompt, then those of the second.
+        """Yield (index of the answer, output) as they come; leaving early aborts what is open.
+        Answers are numbered through: the `n` of the first prompt, then those of the second.
 
         One such iteration at a time: an engine has one caller."""
         if len(self._open):
@@ -277,7 +277,7 @@ def _params_of_each(
 
 
 def _progress_bar(*, enabled: bool) -> Progress:
-    """On standard error: what a program prints stays its own."""
+    """Make a progress bar on standard error: what a program prints stays its own."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),

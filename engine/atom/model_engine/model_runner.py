@@ -169,7 +169,7 @@ class ModelRunner:
         return msgspec.structs.replace(report, timed_steps=self._timed_steps(budget.num_blocks))
 
     def _timed_steps(self, num_blocks: int) -> list[TimedStep]:
-        """By which rows are to carry drafts, where graphs run steps with any."""
+        """Time steps, by which rows are to carry drafts, where graphs run steps with any."""
         graphs, asked = self._steps.graphs, self._config.speculative
         if graphs is None or graphs.drafted is None or asked is None or not asked.adaptive:
             return []
@@ -245,7 +245,7 @@ class ModelRunner:
         return 0 if graphs is None else graphs.measure_bytes()
 
     def _decode_graphs(self) -> DecodeGraphs | None:
-        """None where steps run eagerly."""
+        """Build the graphs of decode steps; None where steps run eagerly."""
         config = self._config
         if config.enforce_eager or not self._device.is_gpu:
             return None
@@ -297,7 +297,7 @@ class ModelRunner:
         return (self._model,) if self._draft is None else (self._model, self._draft)
 
     def _attention_layers(self) -> list[CachedAttention]:
-        """In the order of the layers, those that draft behind the model's."""
+        """List the attention layers in order, those that draft behind the model's."""
         return [layer for model in self._models() for layer in attention_layers(model)]
 
     def _step_runner(self) -> StepRunner:
@@ -426,7 +426,7 @@ class ModelRunner:
         return self._steps.submit(batch)
 
     def balancer(self) -> ExpertLoadBalancer | None:
-        """Of the loaded model's experts; None where they stay where they are."""
+        """Build the balancer of the loaded model's experts; None where they stay where they are."""
         config = self._config.parallel.balance
         if config is None or self._exchange is None:
             return None

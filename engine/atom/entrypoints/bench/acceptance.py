@@ -19,7 +19,7 @@ _PREFIXES = ("atom:spec_decode_num_", "vllm:spec_decode_num_")
 
 @dataclass(frozen=True, slots=True)
 class DraftTotals:
-    """Since the server's start, over all of its models and engines."""
+    """Counts of drafts since the server's start, over all of its models and engines."""
 
     drafts: float = 0.0
     draft_tokens: float = 0.0
@@ -28,7 +28,7 @@ class DraftTotals:
 
 
 def counted_drafts(stats: StatsBody | None) -> DraftTotals:
-    """By the numbers of an engine in this process."""
+    """Read the draft counts of an engine in this process."""
     if stats is None:
         return DraftTotals()
     return DraftTotals(
@@ -50,7 +50,8 @@ async def read_draft_totals(session: aiohttp.ClientSession) -> DraftTotals:
 
 
 def draft_totals(text: str) -> DraftTotals:
-    """Of a page in Prometheus' text format. Raises `ValueError` on one that is not."""
+    """Read the draft counts of a page in Prometheus' text format. Raises `ValueError` on one that
+    is not."""
     sums: dict[str, float] = {}
     accepted_at: dict[int, float] = {}
     for family in text_string_to_metric_families(text):

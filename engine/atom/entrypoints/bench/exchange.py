@@ -58,7 +58,7 @@ class Exchange:
 
     @property
     def tpot_seconds(self) -> float | None:
-        """Per token after the first; None when there is none."""
+        """Compute the seconds per token after the first; None when there is none."""
         if self.output_tokens < 2:
             return None
         return (self.e2e_seconds - self.ttft_seconds) / (self.output_tokens - 1)

@@ -15,7 +15,7 @@ Value = int | float | str
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """By linear interpolation; 0.0 of nothing."""
+    """Compute a percentile by linear interpolation; 0.0 of no values."""
     if not values:
         return 0.0
     ordered = sorted(values)
@@ -26,7 +26,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def latency_summary(name: str, seconds: Sequence[float]) -> dict[str, Value]:
-    """mean, p50 and p99 in milliseconds."""
+    """Compute mean, p50 and p99 in milliseconds."""
     milliseconds = [value * 1000 for value in seconds]
     mean = sum(milliseconds) / len(milliseconds) if milliseconds else 0.0
     return {

@@ -15,8 +15,9 @@ METRICS = {
 
 @dataclass(frozen=True, slots=True)
 class ReportOptions:
-    """metrics: of METRICS, in this order; percentiles: of each, 0 to 100; goodput: metric → the
-    most milliseconds that a good request may take."""
+    """Options of the report of a serving benchmark. metrics: of METRICS, in this order;
+    percentiles: of each, 0 to 100; goodput: metric → the most milliseconds that a good request may
+    take."""
 
     metrics: tuple[str, ...] = tuple(METRICS)
     percentiles: tuple[float, ...] = (50.0, 90.0, 99.0)

@@ -68,7 +68,8 @@ def run(args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """acceptance: of drafts, where the server made any."""
+    """Exchanges of one benchmark run, with their time. acceptance: of drafts, where the server made
+    any."""
 
     model: str
     exchanges: list[Exchange]

@@ -26,7 +26,8 @@ _MOST_CHARACTERS = 200
 def serving_report(
     exchanges: Sequence[Exchange], elapsed_seconds: float, options: ReportOptions
 ) -> dict[str, Any]:
-    """duration in seconds, throughputs per second; of the requests that were answered in full."""
+    """Report counts, duration in seconds and throughputs per second of the requests that were
+    answered in full."""
     good = [exchange for exchange in exchanges if exchange.error is None]
     inputs = sum(exchange.input_tokens for exchange in good)
     outputs = sum(exchange.output_tokens for exchange in good)

@@ -27,7 +27,8 @@ CountTokens = Callable[[str], Awaitable[int]]
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """prompt: text, or token ids; output_tokens: the most to generate."""
+    """One request of a workload. prompt: text, or token ids; output_tokens: the most to
+    generate."""
 
     prompt: str | list[int]
     output_tokens: int

@@ -21,7 +21,7 @@ _LABEL = re.compile(rf"(?:{'|'.join(KINDS)})-[0-9a-f]{{12}}")
 
 
 def read_client_weights(file: Path | None) -> dict[str, float]:
-    """By label. Raises `ConfigError`."""
+    """Read the clients' weights by label from a JSON file. Raises `ConfigError`."""
     if file is None:
         return {}
     source = f"--fairness-weights {file}"

@@ -25,8 +25,9 @@ _LIKE = 0.6
 
 
 class FlagParser(argparse.ArgumentParser):
-    """takes_model: of a command that opens a model, by a word of its own or by --model. examples,
-    most_used: of the short page that --help shows; none shows all."""
+    """A parser whose --help shows a short page with examples. takes_model: of a command that opens
+    a model, by a word of its own or by --model. examples, most_used: of the short page that --help
+    shows; none shows all."""
 
     takes_model = False
     examples: Sequence[str] = ()
@@ -103,7 +104,7 @@ def _nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def _with_model_flag(words: Sequence[str]) -> list[str]:
-    """`atom serve MODEL …` as `atom serve --model MODEL …`."""
+    """Rewrite `atom serve MODEL …` as `atom serve --model MODEL …`."""
     if words and not words[0].startswith("-"):
         return ["--model", *words]
     return list(words)

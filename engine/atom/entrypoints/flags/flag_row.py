@@ -20,8 +20,9 @@ class FlagVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FlagRow:
-    """note: our flag, or why nothing changes, or the remedy. values: of an UNNEEDED flag, those
-    that change nothing, where it has one; empty for a switch."""
+    """A row of the table of other servers' flags. note: our flag, or why nothing changes, or the
+    remedy. values: of an UNNEEDED flag, those that change nothing, where it has one; empty for a
+    switch."""
 
     flags: tuple[str, ...]
     verdict: FlagVerdict

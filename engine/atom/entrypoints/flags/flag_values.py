@@ -43,7 +43,7 @@ def kv_cache_dtype(text: str) -> str:
 
 
 def token_count(text: str) -> int:
-    """32768, 32k (32,000), 32K (32,768), 1M."""
+    """Parse a count of tokens: 32768, 32k (32,000), 32K (32,768), 1M."""
     match = _COUNT.fullmatch(text)
     count = float(match[1]) * _UNITS[match[2]] if match else -1.0
     if count != int(count) or count < 0:
@@ -52,7 +52,7 @@ def token_count(text: str) -> int:
 
 
 def context_length(text: str) -> int | None:
-    """auto and -1: the model's own."""
+    """Parse a context length; None for auto and -1, the model's own."""
     return None if text in ("auto", "-1") else token_count(text)
 
 

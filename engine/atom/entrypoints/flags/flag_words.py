@@ -27,8 +27,8 @@ class FlagNote:
 
 @dataclass(frozen=True, slots=True)
 class ReadWords:
-    """words: the line in our own flags. unneeded: taken, and without effect. refused: with the
-    remedy of each."""
+    """A command line after other servers' flags were translated. words: the line in our own flags.
+    unneeded: taken, and without effect. refused: with the remedy of each."""
 
     words: tuple[str, ...]
     unneeded: tuple[FlagNote, ...]
@@ -36,7 +36,7 @@ class ReadWords:
 
 
 def kebab(word: str) -> str:
-    """--max_model_len=2_0 as --max-model-len=2_0."""
+    """Write a flag's name with dashes: --max_model_len=2_0 as --max-model-len=2_0."""
     match = _SNAKE_FLAG.fullmatch(word)
     return word if match is None else match[1].replace("_", "-") + (match[2] or "")
 

@@ -44,7 +44,7 @@ class FollowedKeys:
         return bool(self._fixed or self._found)
 
     def current(self) -> list[bytes]:
-        """Those that count now."""
+        """List the keys that count now."""
         if self._file is not None and self._monotonic() - self._looked_at >= _LOOK_SECONDS:
             self._looked_at = self._monotonic()
             self._look(self._file)
@@ -72,8 +72,8 @@ class FollowedKeys:
 def read_api_keys(
     line: Sequence[str], file: Path | None, environment: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Those of the command line, and last the one of the file; without any, the environment's.
-    Raises `ConfigError`."""
+    """Read the keys of the command line, and last the one of the file; without any, the
+    environment's. Raises `ConfigError`."""
     if line:
         logger.warning(
             "--api-key: a key on the command line is seen by everybody on this machine (ps); use "

@@ -28,8 +28,8 @@ class BodyShare:
         self.grow(0)
 
     def grow(self, size_bytes: int) -> None:
-        """So much of the body has come. Raises `RequestError` (503) when there is no room for it;
-        what was held before stays held."""
+        """Note that so much of the body has come. Raises `RequestError` (503) when there is no room
+        for it; what was held before stays held."""
         wanted = size_bytes if size_bytes > SMALL_BODY_BYTES else 0
         if wanted != self._held_bytes:
             self._budget.change(wanted - self._held_bytes)
@@ -43,7 +43,7 @@ class BodyBudget:
         self.held_bytes = 0
 
     def share(self) -> BodyShare:
-        """For one body."""
+        """Open a share of the budget for one body."""
         return BodyShare(self)
 
     def change(self, size_bytes: int) -> None:

@@ -26,7 +26,7 @@ class BodyTurns:
         self._hands_out = False
 
     async def wait(self, client_id: str, size_bytes: int) -> None:
-        """Until a body of so many bytes may be parsed, in this very turn of the loop."""
+        """Wait until a body of so many bytes may be parsed, in this very turn of the loop."""
         if size_bytes < LARGE_BODY_BYTES:
             return
         loop = asyncio.get_running_loop()

@@ -25,8 +25,9 @@ class ClientIdentity:
         self._num_keys = num_keys
 
     def of(self, scope: Scope) -> str:
-        """As `Request.client_id` has it: `header-…`, `key-…`, `addr-…` or `addr-…/key-…`, with the
-        start of a SHA-256 each. Empty where nothing is known of the sender."""
+        """Name the sender as `Request.client_id` has it: `header-…`, `key-…`, `addr-…` or
+        `addr-…/key-…`, with the start of a SHA-256 each. Empty where nothing is known of the
+        sender."""
         if self._header is not None:
             named = (header_of(scope, self._header) or "").strip()
             if named:

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 def response_for_fault(http: Request, error: Exception) -> Response:
-    """Of an exception that is a fault of ours, which is noted with the request's id."""
+    """Answer an exception that is a fault of ours, and log it with the request's id."""
     logger.error("request %s failed by a fault of the server", request_id_of(http))
     return response_for(error)
 

@@ -39,7 +39,7 @@ def listen(
 def listen_shared(
     host: str, port: int, count: int, *, reader_timeout_seconds: float = READER_TIMEOUT_SECONDS
 ) -> list[socket.socket]:
-    """So many sockets on one address; the kernel spreads connections over them. Raises
+    """Open so many sockets on one address; the kernel spreads connections over them. Raises
     `ConfigError`, also when the port is another program's that would share it."""
     with _listen(host, port, reader_timeout_seconds, shared=False) as alone:
         port = alone.getsockname()[1]

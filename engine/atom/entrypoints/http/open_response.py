@@ -48,8 +48,9 @@ class OpenResponse:
         return True
 
     def when_lost(self, callback: Callable[[], None] | None) -> None:
-        """Have it called once if the client leaves before the response is complete, also if it has
-        left already; None to end that. The request's body must have been read."""
+        """Register a callback to be called once if the client leaves before the response is
+        complete, also if it has left already; None to end that. The request's body must have been
+        read."""
         self._on_lost = callback
         self._flow.resume_reading()  # a connection that is not read is not seen to end
         if self._cycle.disconnected:
@@ -62,6 +63,6 @@ class OpenResponse:
 
 
 def open_response_of(scope: Scope) -> OpenResponse | None:
-    """Of this request; None where another protocol serves it."""
+    """Find this request's open response; None where another protocol serves it."""
     found: OpenResponse | None = scope.get("state", {}).get(_STATE_KEY)
     return found

@@ -43,7 +43,8 @@ class Frames(Protocol):
     """Hold what an event stream sends, as far as it is known."""
 
     def listen(self, listener: Callable[[], None] | None) -> None:
-        """Have it called whenever there may be something to take; None to end that."""
+        """Register a listener to be called whenever there may be something to take; None to end
+        that."""
 
     def take(self) -> bytes:
         """Return what is to be sent now; nothing when there is nothing yet. Raises what ends the
@@ -136,7 +137,7 @@ class FrameWriter:
                 self._ended.set_exception(error)
 
     async def _send_all(self) -> None:
-        """Until there is nothing left to take, then leave the rest to `_write`."""
+        """Send until there is nothing left to take, then leave the rest to `_write`."""
         while True:
             data, more = self._take()
             if not data and more:
@@ -152,7 +153,7 @@ class FrameWriter:
             self._ended.set_result(None)
 
     def _take(self) -> tuple[bytes, bool]:
-        """(bytes, whether more may come). A failure is the last frame."""
+        """Take (bytes, whether more may come) from the frames. A failure is the last frame."""
         frames = self._frames
         try:
             return frames.take(), not frames.ended

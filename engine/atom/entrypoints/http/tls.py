@@ -20,8 +20,8 @@ CLIENT_CERTIFICATES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
-    """ca_certs: that clients' certificates must come from. cert_reqs: whether clients must have
-    one (ssl.CERT_*)."""
+    """Certificate files and options of a TLS listener. ca_certs: that clients' certificates must
+    come from. cert_reqs: whether clients must have one (ssl.CERT_*)."""
 
     certfile: str
     keyfile: str | None = None

@@ -48,8 +48,8 @@ def check_value_count(data: bytes | bytearray) -> None:
 
 
 def count_values(data: bytes | bytearray) -> int:
-    """At least as many as a JSON text has, and at most its texts, fields and items, each counted by
-    itself. Where there are far too many texts, these alone."""
+    """Count at least as many values as a JSON text has, and at most its texts, fields and items,
+    each counted by itself. Where there are far too many texts, these alone."""
     signs = sum(map(data.count, _SEPARATORS))
     if signs <= MAX_VALUES:  # also with those inside of texts
         return signs
@@ -63,7 +63,7 @@ def count_values(data: bytes | bytearray) -> int:
 
 
 def _count_numbers(data: bytes | bytearray) -> int:
-    """At most so many of the values are token ids."""
+    """Bound how many of the values are token ids."""
     try:
         found = _number_lists.decode(data)
     except (msgspec.DecodeError, RecursionError) as error:

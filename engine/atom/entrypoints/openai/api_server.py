@@ -47,8 +47,8 @@ def build_app(
     allowed_origins: Sequence[str] = (),
     root_path: str = "",
 ) -> ASGIApp:
-    """allowed_origins: web pages' that browsers may let ask this server; "*" for all. root_path: a
-    prefix under which a proxy shows it."""
+    """Build the ASGI app with all routes. allowed_origins: web pages' that browsers may let ask
+    this server; "*" for all. root_path: a prefix under which a proxy shows it."""
     # Its pages /docs and /redoc ask no other server for their scripts.
     app = FastAPIOffline(
         title="ATOM", version=atom.__version__, redirect_slashes=False, root_path=root_path

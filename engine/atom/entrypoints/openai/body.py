@@ -161,7 +161,7 @@ def _refusal(problems: list[ErrorDetails]) -> RequestError:
 
 
 def _path(problem: ErrorDetails) -> str:
-    """messages[0].content[1].type: as a client would write it."""
+    """Write the place of a problem as a client would: messages[0].content[1].type."""
     path = ""
     for part in problem["loc"]:
         if isinstance(part, int):

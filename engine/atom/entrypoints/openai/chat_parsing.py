@@ -41,7 +41,8 @@ _PART_CHARACTERS = 2048
 def answer_parsing(
     formats: AnswerFormats, request: ChatCompletionRequest, tools: Sequence[Tool], prompt: str
 ) -> AnswerParsing | None:
-    """tools: that may be called; prompt: as the model reads it. None: answers are all content.
+    """Choose how answers to a chat request are parsed. tools: that may be called; prompt: as the
+    model reads it. None: answers are all content.
 
     Those that keep to a structure of the client's own hold no calls; JSON on one line comes at
     once, because what is enforced behind reasoning cannot say so."""
@@ -107,7 +108,7 @@ def delta_of(event: Event) -> Delta:
 
 
 def shown_reason(reason: str, *, called: bool) -> str:
-    """finish_reason of an answer: one that was cut says so, whatever it holds."""
+    """Choose the finish_reason that is shown: an answer that was cut says so, whatever it holds."""
     return CALLS_REASON if called and reason == FinishReason.STOP else reason
 
 

@@ -40,7 +40,8 @@ def chat_prompt(engine: AsyncLLMEngine, request: ChatCompletionRequest | Tokeniz
 
 
 def continues_message(request: ChatCompletionRequest | TokenizeRequest) -> bool:
-    """Whether the answer goes on with the last message. Raises `RequestError` where it cannot."""
+    """Tell whether the answer goes on with the last message. Raises `RequestError` where it
+    cannot."""
     messages = request.messages or []
     for index, message in enumerate(messages[:-1]):
         if message.prefix:
@@ -93,7 +94,7 @@ def _template_message(index: int, message: ChatMessage) -> dict[str, Any]:
 
 
 def _template_tools(request: TemplateFields) -> list[dict[str, Any]] | None:
-    """Only what may be called, of a choice among the tools."""
+    """List the tools for the template: only what may be called, of a choice among the tools."""
     choice = request.tool_choice
     if choice == "none":
         return None

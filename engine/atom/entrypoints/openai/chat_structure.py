@@ -28,7 +28,8 @@ def chat_structure(
     parsing: AnswerParsing | None,
     tools: Sequence[Tool],
 ) -> StructuredOutputsParams | None:
-    """asked: the client's own; tools: that may be called. Raises `RequestError`."""
+    """Choose the structure that a chat answer must keep to. asked: the client's own; tools: that
+    may be called. Raises `RequestError`."""
     if not request.forces_call:
         return asked if asked is None or parsing is None else _behind_reasoning(asked, parsing)
     if asked is not None or parsing is None:
@@ -57,8 +58,9 @@ def _behind_reasoning(
 
 
 def _forced_call(parsing: AnswerParsing, tools: Sequence[Tool]) -> StructuredOutputsParams:
-    """parsing: of the answers; tools: one of which they must call. Raises `RequestError` naming the
-    tool whose schema would not be kept to."""
+    """Write the structure of an answer that must call a tool. parsing: of the answers; tools: one
+    of which they must call. Raises `RequestError` naming the tool whose schema would not be kept
+    to."""
     schemas = {tool.name: _schema_of(tool) for tool in tools}
     assert parsing.calls is not None
     structure = calls(parsing.calls, schemas, several=parsing.several)

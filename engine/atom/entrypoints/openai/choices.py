@@ -37,7 +37,7 @@ _ENTRY_CHARACTERS = 32  # of a text that is parsed cost as much as one of these,
 
 @dataclass(frozen=True, slots=True)
 class AnswerHead:
-    """What every body of one answer begins with. created: seconds since 1970."""
+    """The fields that every body of one answer begins with. created: seconds since 1970."""
 
     id: str
     created: int
@@ -46,15 +46,14 @@ class AnswerHead:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """How the choices of a request are shown.
+    """Options of how the choices of a request are shown.
 
     n: choices per prompt. logprobs: with the tokens' log-probabilities. prompt_logprobs: with the
     prompt's, in a field of their own. token_ids: with the ids of tokens, the prompt's too.
     running_usage: every event of a stream tells the usage so far. skips_special_tokens: they are no
     text. echoes: the text to put before the choices of each prompt; empty for none. prompt_only:
     the answer itself is left out. holds_back: stop strings may hold text back. parsing: what is to
-    be found in the text; None where it is all content.
-    """
+    be found in the text; None where it is all content."""
 
     n: int = 1
     logprobs: bool = False
@@ -69,8 +68,8 @@ class Shown:
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """What one output adds to a choice. logprobs: None when not asked for. prompt: the prompt's own
-    log-probabilities, with the first piece, if asked for."""
+    """Holds all that one output adds to a choice. logprobs: None when not asked for. prompt: the
+    prompt's own log-probabilities, with the first piece, if asked for."""
 
     text: str
     logprobs: list[PlacedLogprobs] | None
@@ -80,7 +79,7 @@ class Piece(msgspec.Struct, frozen=True):
 
     @property
     def tells_more(self) -> bool:
-        """Whether there is something beside the text, and the end."""
+        """Tell whether there is something beside the text, and the end."""
         return bool(self.logprobs or self.prompt or (self.token_ids or None))
 
 
@@ -130,12 +129,12 @@ class ChoiceReader:
 
     @property
     def reasoning_tokens(self) -> int | None:
-        """None where no reasoning is looked for."""
+        """Count the tokens of reasoning; None where no reasoning is looked for."""
         return None if self._reasoning is None else self._reasoning.total
 
     @property
     def shows_text_alone(self) -> bool:
-        """Whether of an output that does not end the choice nothing is shown but its own text."""
+        """Tell whether an output that does not end the choice shows nothing but its own text."""
         shown = self._shown
         aside = shown.logprobs or shown.prompt_logprobs or shown.prompt_only or shown.token_ids
         return not (aside or shown.running_usage or self._echoes)
@@ -210,7 +209,8 @@ class Answers:
         ]
 
     def tells_prompt_tokens(self, index: int) -> bool:
-        """Whether this is the first that is told of a choice: its prompt's tokens come with it."""
+        """Tell whether this is the first that is told of a choice: its prompt's tokens come with
+        it."""
         first = index not in self._prompts_told
         self._prompts_told.add(index)
         return first
@@ -232,7 +232,7 @@ class Answers:
         return [reader.last for reader in self.readers if reader.last is not None]
 
     def usage(self) -> Usage:
-        """Of all choices, once they are complete."""
+        """Sum the usage of all choices, once they are complete."""
         reasoning: int | None = None
         if self.shown.parsing is not None:
             counts = [reader.reasoning_tokens for reader in self.readers]
@@ -246,8 +246,8 @@ class Answers:
         )
 
     def usage_shown(self, usage: Usage | None) -> Usage | None:
-        """What an event tells of it: `usage` at the end, else what has come so far if that is asked
-        for."""
+        """Choose the usage that an event tells: `usage` at the end, else what has come so far if
+        that is asked for."""
         if usage is not None or not self.shown.running_usage:
             return usage
         prompt = sum(self.group.num_prompt_tokens[:: self.shown.n])
@@ -262,8 +262,8 @@ class Answers:
 async def render(
     choices: Sequence[Choice], make: Callable[[], bytes], *, parses: bool = False
 ) -> bytes:
-    """What `make` writes of collected choices, which may tell of very many tokens. parses: it looks
-    for calls or reasoning in their texts."""
+    """Write collected choices by `make`, on a thread where they tell of very many tokens. parses:
+    it looks for calls or reasoning in their texts."""
     told = sum(len(choice.logprobs) + len(choice.prompt or ()) for choice in choices)
     if parses:
         told += sum(len(text) for choice in choices for text in choice.texts) // _ENTRY_CHARACTERS
@@ -271,12 +271,12 @@ async def render(
 
 
 async def _beside(work: Callable[[], _Result], entries: int) -> _Result:
-    """What `work` gives; on a thread where it takes long, because others wait on this one."""
+    """Run `work`, on a thread where it takes long, because others wait on this one."""
     return await asyncio.to_thread(work) if takes_long(entries) else work()
 
 
 def takes_long(entries: int) -> bool:
-    """Whether so many log-probabilities are written beside the event loop."""
+    """Tell whether so many log-probabilities are written beside the event loop."""
     return entries > _MANY_ENTRIES
 
 

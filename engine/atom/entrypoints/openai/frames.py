@@ -22,19 +22,19 @@ class EventShape(Protocol):
     """Every method gives whole events."""
 
     def opening(self) -> bytes:
-        """What comes before any output."""
+        """Write the events that come before any output."""
 
     def shows_as_is(self, index: int) -> bool:
-        """Whether all text that a choice adds from now on is shown as it is."""
+        """Tell whether all text that a choice adds from now on is shown as it is."""
 
     def text(self, index: int, text: str) -> bytes:
         """Text that is added to a choice which goes on, and nothing else."""
 
     def piece(self, index: int, piece: Piece) -> bytes:
-        """Whatever a piece adds to a choice, its end too; may be nothing."""
+        """Write all that a piece adds to a choice, its end too; may be nothing."""
 
     def usage(self) -> bytes:
-        """Behind the last choice's end, if it was asked for."""
+        """Write the usage event behind the last choice's end, if it was asked for."""
 
 
 class TextTemplate:
@@ -52,11 +52,10 @@ class TextTemplate:
 
 
 class AnswerFrames:
-    """What has come of an answer's choices, as events; ends with [DONE].
+    """Writes what has come of an answer's choices as events; ends with [DONE].
 
     What tells of a long prompt's log-probabilities is written on a thread, since others wait on
-    this one; what comes behind it waits for it.
-    """
+    this one; what comes behind it waits for it."""
 
     def __init__(self, answers: Answers, shape: EventShape) -> None:
         self._answers = answers
@@ -117,7 +116,7 @@ class AnswerFrames:
         return self._shape.piece(index, self._answers.readers[index].read(output))
 
     def _template(self, index: int) -> TextTemplate | None:
-        """For a choice of which nothing but text is shown until it ends."""
+        """Make a template for a choice of which nothing but text is shown until it ends."""
         if self._answers.readers[index].shows_text_alone and self._shape.shows_as_is(index):
             self._templates[index] = TextTemplate(lambda text: self._shape.text(index, text))
         return self._templates[index]

@@ -83,7 +83,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 def generation_handlers(app: FastAPI, state: ServerState) -> dict[str, Handler]:
-    """What answers a POST, by path. `app` is told of them for its document."""
+    """Build the handlers that answer a POST, by path. `app` is told of them for its document."""
     return {dialect.path: _handler(app, state, dialect) for dialect in DIALECTS}
 
 

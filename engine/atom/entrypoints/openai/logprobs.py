@@ -68,14 +68,14 @@ class PlacedLogprobs:
 
 
 class TokenNames:
-    """What to call tokens. tokenizer: None names them by their ids."""
+    """Names tokens by their texts. tokenizer: None names them by their ids."""
 
     def __init__(self, tokenizer: Tokenizer | None) -> None:
         self._tokenizer = tokenizer
         self._known: dict[int, tuple[str, list[int]]] = {}
 
     def of(self, token_id: int) -> tuple[str, list[int]]:
-        """(name, bytes) of a token."""
+        """Look up a token's (name, bytes)."""
         known = self._known.get(token_id)
         if known is None:
             known = self._known[token_id] = self._look_up(token_id)

@@ -31,7 +31,7 @@ _MOST_BYTES = 4 * 2**20
 
 
 class ServerNumbers(msgspec.Struct, frozen=True):
-    """What one HTTP process has counted, in all and by client, and the ranks' newest words that it
+    """Counts of one HTTP process, in all and by client, and the ranks' newest numbers that it
     has."""
 
     requests: RequestMetrics
@@ -91,14 +91,14 @@ class MetricsExchange:
             writer.close()
 
     async def total(self) -> ServerNumbers:
-        """Of all processes. Raises `RequestError` (503) when one of them does not answer: a sum
-        without it would not be true."""
+        """Sum the numbers of all processes. Raises `RequestError` (503) when one of them does not
+        answer: a sum without it would not be true."""
         others = await asyncio.gather(*map(_numbers_of, self._others))
         return merge_numbers([self._numbers(), *others])
 
 
 async def _numbers_of(path: Path) -> ServerNumbers:
-    """What the process that listens there has counted, or what it left when it ended."""
+    """Ask the process that listens there for its numbers, or read what it left when it ended."""
     try:
         return _DECODER.decode(await _told_by(path) or _last_words(path).read_bytes())
     except (OSError, TimeoutError, ValueError) as error:

@@ -57,12 +57,12 @@ _EVENTS: dict[str, dict[str, object]] = {"text/event-stream": {}}
 
 
 def body_of(kind: type[BaseModel]) -> dict[str, Any]:
-    """What a route's `openapi_extra` says of its body."""
+    """Describe a request body, for a route's `openapi_extra`."""
     return {"requestBody": {"required": True, "content": _json_of(kind.__name__)}}
 
 
 def answers_of(kind: type[msgspec.Struct], *, streams: bool = False) -> dict[int | str, Any]:
-    """What a route's `responses` say. streams: it may answer with events instead."""
+    """Describe an answer, for a route's `responses`. streams: it may answer with events instead."""
     content = _json_of(kind.__name__) | (_EVENTS if streams else {})
     return {200: {"description": "the answer", "content": content}}
 

@@ -40,7 +40,8 @@ _Timeout = Annotated[float, Field(gt=0, le=MAX_TIMEOUT_SECONDS)]
 
 
 class RequestBody(BaseModel):
-    """endpoint: whose fields the table of `request_fields` has for it."""
+    """Base of the bodies that POST routes take. endpoint: whose fields the table of
+    `request_fields` has for it."""
 
     model_config = _STRICT
     endpoint: ClassVar[Endpoint]
@@ -110,7 +111,7 @@ class GenerationRequest(StructuredFields, RequestBody):
 
     @property
     def compiles_grammar(self) -> bool:
-        """Whether the engine may yet refuse what is asked for."""
+        """Tell whether the engine may yet refuse what is asked for."""
         return self.asks_for_structure
 
     @property
@@ -127,7 +128,8 @@ class GenerationRequest(StructuredFields, RequestBody):
         return self.skip_special_tokens is not False
 
     def most_tokens(self, default: int | None) -> int | None:
-        """Of an answer, by whichever name it is sent; None for as many as the context allows."""
+        """Read the bound on an answer's tokens, by whichever name it is sent; None for as many as
+        the context allows."""
         for asked in (self.max_completion_tokens, self.max_tokens):
             if asked is not None:
                 return asked
@@ -197,7 +199,7 @@ _Budget = Annotated[_Whole, Field(ge=-1)]  # tokens of reasoning; -1: no bound
 
 
 class TemplateFields(ToolFields):
-    """What goes into a chat template besides the messages."""
+    """Fields that go into a chat template besides the messages."""
 
     model_config = _STRICT
 
@@ -251,7 +253,8 @@ _Prompt = Annotated[
 
 
 class CompletionRequest(GenerationRequest):
-    """echo: the prompt before each answer; with max_tokens 0 nothing but the prompt."""
+    """A body of POST /v1/completions. echo: the prompt before each answer; with max_tokens 0
+    nothing but the prompt."""
 
     endpoint: ClassVar = Endpoint.COMPLETIONS
 
@@ -261,8 +264,8 @@ class CompletionRequest(GenerationRequest):
 
 
 class TokenizeRequest(TemplateFields, RequestBody):
-    """prompt or messages. add_special_tokens: true for a prompt, false for messages, unless it is
-    said. return_token_strs: the tokens' texts too."""
+    """A body of POST /tokenize. prompt or messages. add_special_tokens: true for a prompt, false
+    for messages, unless it is said. return_token_strs: the tokens' texts too."""
 
     endpoint: ClassVar = Endpoint.TOKENIZE
 

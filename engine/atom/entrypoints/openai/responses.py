@@ -20,13 +20,14 @@ class PromptTokensDetails(msgspec.Struct, frozen=True):
 
 
 class CompletionTokensDetails(msgspec.Struct, frozen=True):
-    """reasoning_tokens: with those of the marks."""
+    """Counts the parts of an answer's tokens. reasoning_tokens: with those of the marks."""
 
     reasoning_tokens: int
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """completion_tokens_details: where the model's reasoning is known."""
+    """Counts the tokens of a request. completion_tokens_details: where the model's reasoning is
+    known."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -36,7 +37,7 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class CalledFunction(msgspec.Struct, frozen=True):
-    """arguments: JSON text, as the model wrote it."""
+    """The function that a tool call names. arguments: JSON text, as the model wrote it."""
 
     name: str
     arguments: str
@@ -49,9 +50,9 @@ class AnswerToolCall(msgspec.Struct, frozen=True):
 
 
 class ChatAnswer(msgspec.Struct, frozen=True):
-    """content: null where there are only calls or reasoning. refusal: always null; clients with
-    strict types expect the field. reasoning and reasoning_content: the same, by both of the names
-    that clients look for."""
+    """The message of a chat answer. content: null where there are only calls or reasoning. refusal:
+    always null; clients with strict types expect the field. reasoning and reasoning_content: the
+    same, by both of the names that clients look for."""
 
     content: str | None
     role: Literal["assistant"] = "assistant"
@@ -62,7 +63,8 @@ class ChatAnswer(msgspec.Struct, frozen=True):
 
 
 class ChatChoice(msgspec.Struct, frozen=True):
-    """finish_detail: our own word for the end; stop_reason: the stop string or token id, if any."""
+    """One choice of a chat answer. finish_detail: our own word for the end; stop_reason: the stop
+    string or token id, if any."""
 
     index: int
     message: ChatAnswer
@@ -99,7 +101,8 @@ class ToolCallDelta(msgspec.Struct, frozen=True):
 
 
 class Delta(msgspec.Struct, frozen=True):
-    """reasoning, reasoning_content: as in `ChatAnswer`."""
+    """The part of a message that one event adds. reasoning, reasoning_content: as in
+    `ChatAnswer`."""
 
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
@@ -119,7 +122,8 @@ class ChatChunkChoice(msgspec.Struct, frozen=True):
 
 
 class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
-    """usage: absent unless asked for; then null in every chunk but the last."""
+    """One event of a streamed chat answer. usage: absent unless asked for; then null in every chunk
+    but the last."""
 
     id: str
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
@@ -169,7 +173,7 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tokens(msgspec.Struct, frozen=True):
-    """/tokenize."""
+    """The answer of /tokenize."""
 
     count: int
     max_model_len: int
@@ -178,19 +182,19 @@ class Tokens(msgspec.Struct, frozen=True):
 
 
 class Text(msgspec.Struct, frozen=True):
-    """/detokenize."""
+    """The answer of /detokenize."""
 
     prompt: str
 
 
 class Traces(msgspec.Struct, frozen=True):
-    """/stop_profile: where each rank's trace was written."""
+    """The answer of /stop_profile: where each rank's trace was written."""
 
     traces: list[str]
 
 
 class Empty(msgspec.Struct, frozen=True):
-    """{}: it was done."""
+    """The empty answer {}: the request was carried out."""
 
 
 def usage_of(

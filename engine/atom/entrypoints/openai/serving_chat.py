@@ -154,7 +154,7 @@ def _whole(answers: Answers, index: int, choice: Choice) -> ChatChoice:
 
 
 def _prompt_ids(answers: Answers) -> Sequence[int] | UnsetType:
-    """Of the one prompt, if tokens are told."""
+    """Show the one prompt's token ids, if they are asked for."""
     return answers.group.prompt_token_ids[0] if answers.shown.token_ids else UNSET
 
 

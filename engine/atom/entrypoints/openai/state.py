@@ -22,12 +22,13 @@ from atom.model_engine.front.engine_lifecycle import EngineState, EngineStatus
 
 @dataclass(slots=True)
 class ServerState:
-    """phase: what happens before the engine exists. created: seconds since 1970, for the API.
-    stopping: a signal came before the engine existed. timeline: of the start-up. waits_for: what
-    else /health waits for once the engine here serves, such as other processes on the same port.
-    exchange: with those processes, where there are any. bodies: what requests' bodies may take of
-    this process's memory. turns: when large ones are parsed. names: that requests may name the
-    model by; none for its own. clients: whose a request is."""
+    """Everything that the routes of one HTTP process share. phase: what happens before the engine
+    exists. created: seconds since 1970, for the API. stopping: a signal came before the engine
+    existed. timeline: of the start-up. waits_for: what else /health waits for once the engine here
+    serves, such as other processes on the same port. exchange: with those processes, where there
+    are any. bodies: what requests' bodies may take of this process's memory. turns: when large ones
+    are parsed. names: that requests may name the model by; none for its own. clients: whose a
+    request is."""
 
     phase: str = "opening the model"
     names: tuple[str, ...] = ()
@@ -54,11 +55,11 @@ class ServerState:
 
     @property
     def is_ending(self) -> bool:
-        """Whether it will never take a request again."""
+        """Tell whether it will never take a request again."""
         return self.status.state in (EngineState.DRAINING, EngineState.DEAD)
 
     def own_numbers(self) -> ServerNumbers:
-        """What this process has counted since the engine exists."""
+        """Collect what this process has counted since the engine exists."""
         assert self.engine is not None
         return ServerNumbers(
             self.engine.processor.metrics,
@@ -67,8 +68,8 @@ class ServerState:
         )
 
     async def numbers(self) -> ServerNumbers | None:
-        """Of the whole server; None before the engine exists. Raises `RequestError` (503) when
-        another process does not tell its own."""
+        """Collect the numbers of the whole server; None before the engine exists. Raises
+        `RequestError` (503) when another process does not tell its own."""
         if self.engine is None:
             return None
         if self.exchange is None or self.waits_for:
@@ -91,7 +92,7 @@ class ServerState:
         return self.engine
 
     def served_names(self, engine: AsyncLLMEngine) -> tuple[str, ...]:
-        """By which requests may name the model."""
+        """List the names by which requests may name the model."""
         return self.names or (engine.config.model.served_name,)
 
     def check_name(self, model: str, engine: AsyncLLMEngine) -> None:

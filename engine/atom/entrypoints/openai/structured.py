@@ -22,8 +22,8 @@ _Choices = Annotated[list[str], Field(fail_fast=True, max_length=MAX_CHOICES)]
 
 
 class JsonSchemaFormat(BaseModel):
-    """name, description: for people and models with a place for them. strict: the schema is kept to
-    either way."""
+    """A JSON schema that the answer keeps to. name, description: for people and models with a place
+    for them. strict: the schema is kept to either way."""
 
     model_config = _STRICT
     name: str | None = None
@@ -49,7 +49,7 @@ class ResponseFormat(BaseModel):
 
 
 class StructuredOutputs(BaseModel):
-    """vLLM's: exactly one of the first six."""
+    """Carries vLLM's `structured_outputs`: exactly one of the first six fields."""
 
     model_config = _STRICT
     json_: _Schema | None = Field(default=None, alias="json")

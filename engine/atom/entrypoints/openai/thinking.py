@@ -49,7 +49,8 @@ def thinking_budget(
     *,
     template_knows_effort: bool,
 ) -> ThinkingBudget | None:
-    """None for no bound. Raises `RequestError` for a budget that cannot be kept."""
+    """Choose the bound on an answer's reasoning; None for no bound. Raises `RequestError` for a
+    budget that cannot be kept."""
     field, tokens = _asked(request)
     if tokens is None and not template_knows_effort and request.reasoning_effort is not None:
         tokens = EFFORT_TOKENS.get(request.reasoning_effort)

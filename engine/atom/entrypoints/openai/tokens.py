@@ -75,7 +75,7 @@ def token_routes(state: ServerState) -> APIRouter:
 
 @contextlib.contextmanager
 def _naming(field: str) -> Iterator[None]:
-    """What the engine calls the prompt is this field of the request."""
+    """Name this field of the request in errors about the prompt."""
     try:
         yield
     except RequestError as error:

@@ -70,7 +70,7 @@ class AllowedTools(BaseModel):
 
 
 class AllowedChoice(BaseModel):
-    """Those of the tools that an answer may call, or of which it must call one."""
+    """A choice among the tools that an answer may call, or of which it must call one."""
 
     model_config = _STRICT
     type: Literal["allowed_tools"]
@@ -94,8 +94,8 @@ _ToolChoice = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """parameters: JSON schema of the arguments; None for a tool that takes none. place: of the tool
-    in the request, for errors."""
+    """A function that an answer may call. parameters: JSON schema of the arguments; None for a tool
+    that takes none. place: of the tool in the request, for errors."""
 
     name: str
     parameters: dict[str, Any] | None
@@ -123,7 +123,7 @@ class ToolFields(BaseModel):
 
     @property
     def choice_mode(self) -> str | None:
-        """tool_choice as one of its words; None where it names a tool, or is not sent."""
+        """Read tool_choice as one of its words; None where it names a tool, or is not sent."""
         choice = self.tool_choice
         if isinstance(choice, AllowedChoice):
             return choice.allowed_tools.mode
@@ -131,7 +131,7 @@ class ToolFields(BaseModel):
 
     @property
     def allowed_names(self) -> tuple[str, ...] | None:
-        """Of tools that may be called; None for all of them."""
+        """List the names of tools that may be called; None for all of them."""
         choice = self.tool_choice
         if isinstance(choice, NamedTool):
             return (choice.function.name,)
@@ -144,8 +144,8 @@ class ToolFields(BaseModel):
         return isinstance(self.tool_choice, NamedTool)
 
     def callable_tools(self) -> tuple[Tool, ...]:
-        """What an answer may call. Raises `RequestError` for what is no tool, and for a choice
-        among the tools that cannot be kept."""
+        """List the tools that an answer may call. Raises `RequestError` for what is no tool, and
+        for a choice among the tools that cannot be kept."""
         tools = _checked(self.tools or ())
         if self.tool_choice == "none":
             return ()

@@ -20,7 +20,7 @@ Result = TypeVar("Result")
 
 
 class StopRequests:
-    """Belongs to the running loop."""
+    """Listens for signals that ask the process to stop, on the running loop."""
 
     def __init__(self, numbers: Sequence[signal.Signals], on_stop: Callable[[], None]) -> None:
         """numbers: signals that count, SIGHUP unless the process was started to ignore it; none
@@ -63,7 +63,8 @@ async def first_of(*futures: asyncio.Future[Any]) -> None:
 
 
 async def on_daemon_thread(work: Callable[[], Result], *, name: str) -> Result:
-    """Like asyncio.to_thread, but neither cancelling it nor ending the loop waits for the work."""
+    """Run work like asyncio.to_thread, but neither cancelling it nor ending the loop waits for
+    it."""
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[Result] = loop.create_future()
 

@@ -91,7 +91,7 @@ def _check_value(value: memoryview, level: _Level, place: _Place, unknown: list[
 
 
 def _written(place: _Place) -> str:
-    """messages[0].content[1].type"""
+    """Write a place in a body as a client would: messages[0].content[1].type."""
     parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
     return "".join(parts).removeprefix(".")
 

@@ -33,10 +33,10 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FieldRow:
-    """note: of a refused field the remedy, of a harmless one the reason, of an honoured one what is
-    particular here. nothing: values of a refused field that ask for nothing, besides null. opaque:
-    an object whose keys are its sender's own. closed: one in which unknown fields are refused,
-    since they would have changed the answer."""
+    """A row of the table of request fields. note: of a refused field the remedy, of a harmless one
+    the reason, of an honoured one what is particular here. nothing: values of a refused field that
+    ask for nothing, besides null. opaque: an object whose keys are its sender's own. closed: one in
+    which unknown fields are refused, since they would have changed the answer."""
 
     path: str
     endpoints: tuple[Endpoint, ...]

@@ -166,7 +166,7 @@ class ApiFleet:
     # ---- events -------------------------------------------------------------------------------
 
     def _on_event(self, event: CoreEvent) -> None:
-        """On the manager's thread."""
+        """Pass an event from the manager's thread to the loop."""
         with contextlib.suppress(RuntimeError):  # the loop is closed: there is none to tell
             self._loop.call_soon_threadsafe(self._handle, event)
 
@@ -183,7 +183,7 @@ class ApiFleet:
             self._progress.show(event.phase, event.fraction)
 
     def _on_server_word(self, number: int, word: bytes) -> None:
-        """On the child's thread."""
+        """Handle a child's message, on the child's thread."""
         if word.startswith(LISTENS) and self._manager is not None:
             ports = msgspec.json.decode(word.removeprefix(LISTENS), type=ClientPorts)
             self._manager.client_listens(number, ports)
@@ -200,7 +200,7 @@ class ApiFleet:
             self._all_ready.set()
 
     def _on_server_exit(self, server: ChildProcess) -> None:
-        """On the child's thread."""
+        """Pass a child's end from its thread to the loop."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._server_ended, server)
 

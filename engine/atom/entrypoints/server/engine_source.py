@@ -41,7 +41,8 @@ class EngineSource(Protocol):
         that a download brings. Raises `AtomError`."""
 
     def exchange(self, numbers: Callable[[], ServerNumbers]) -> MetricsExchange | None:
-        """With the HTTP processes that share the opened engine; None when it is not shared."""
+        """Open the exchange with the HTTP processes that share the opened engine; None when it is
+        not shared."""
 
 
 def open_model(options: ServerOptions) -> tuple[Config, InputOutputProcessor]:

@@ -30,7 +30,7 @@ _JOIN_ONCE_VARIABLE = "ATOM_JOIN_ONCE"
 
 
 def run_follower_node(config: Config) -> int:
-    """Until the group has ended; the exit code."""
+    """Run this node's ranks until the group has ended, and return the exit code."""
     place = config.parallel.nodes
     joined_file = os.environ.get(_JOIN_ONCE_VARIABLE)
     if joined_file and not _is_first_start(Path(joined_file)):

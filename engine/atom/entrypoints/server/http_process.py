@@ -49,8 +49,9 @@ _LOADING_ENGINE_END_SECONDS = 0.5  # it has nothing to finish, and may be deep i
 
 
 class _HttpServer(uvicorn.Server):
-    """uvicorn without its own signal handling (signals first drain the engine), and with a tick a
-    second, for the Date header, instead of ten: that is most of what an idle server costs."""
+    """A uvicorn server without its own signal handling (signals first drain the engine), and with a
+    tick a second, for the Date header, instead of ten: that is most of what an idle server
+    costs."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -66,7 +67,7 @@ class _HttpServer(uvicorn.Server):
                 await asyncio.wait_for(self._ending.wait(), _TICK_SECONDS)
 
     def end(self, *, at_once: bool) -> None:
-        """at_once: without waiting for open responses."""
+        """End the server; `at_once` without waiting for open responses."""
         self.should_exit = True
         self.force_exit = at_once
         self._ending.set()
@@ -137,7 +138,7 @@ class HttpProcess:
         self._state.waits_for = ""
 
     def server_lost(self, reason: str) -> None:
-        """Another HTTP process on this port has ended."""
+        """Note that another HTTP process on this port has ended."""
         if self._state.engine is not None:
             self._state.engine.maim(reason)
 

@@ -33,7 +33,7 @@ class RankLost(msgspec.Struct, frozen=True, tag="rank_lost"):
 
 
 class ServerLost(msgspec.Struct, frozen=True, tag="server_lost"):
-    """Another HTTP process has ended: finish what is open here, then end."""
+    """Tells that another HTTP process has ended: finish what is open here, then end."""
 
     message: str
 

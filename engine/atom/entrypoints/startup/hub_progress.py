@@ -29,8 +29,8 @@ async def follow_download(
     note: Callable[[str, float], None],
     expect: Callable[[int], None],
 ) -> None:
-    """Until cancelled. note: told of the share that is there, while something is missing; expect:
-    of the bytes that there will be."""
+    """Follow a model's download until cancelled. note: told of the share that is there, while
+    something is missing; expect: of the bytes that there will be."""
     if not is_hub_id(model):
         return
     try:

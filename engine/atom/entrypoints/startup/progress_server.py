@@ -12,7 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class ProgressServer:
-    """`progress` is called for each request, on a thread of the server's."""
+    """Serves start-up's progress over HTTP; calls `progress` for each request, on a thread of its
+    own."""
 
     def __init__(self, progress: Callable[[], dict[str, object]], port: int) -> None:
         class Handler(BaseHTTPRequestHandler):

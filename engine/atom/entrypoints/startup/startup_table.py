@@ -48,7 +48,8 @@ def startup_rows(report: EngineReport) -> list[tuple[str, str]]:
 
 
 def print_startup_table(report: EngineReport, address: str | None = None) -> None:
-    """On stderr, as every message of the programs. address: where the server listens."""
+    """Print the start-up report on stderr, as every message of the programs. address: where the
+    server listens."""
     table = Table(title=f"ATOM {report.version}", show_header=False, title_justify="left")
     table.add_column(style="bold")
     table.add_column(overflow="fold")

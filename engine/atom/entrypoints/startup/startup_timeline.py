@@ -21,7 +21,8 @@ _MOST_OF_THE_BUDGET = 0.8
 
 
 class StartupTimeline:
-    """`budget_seconds`: how long start-up may take whether it moves or not; None for any time."""
+    """Times the phases of start-up. `budget_seconds`: how long start-up may take whether it moves
+    or not; None for any time."""
 
     def __init__(
         self, budget_seconds: float | None = None, clock: Callable[[], float] = time.monotonic
@@ -35,7 +36,8 @@ class StartupTimeline:
         self.weights_bytes: int | None = None  # on disk; told once the model is open
 
     def note(self, phase: str, share: float) -> None:
-        """`phase` is `share` (0 to 1) done; another phase means that the one before is complete."""
+        """Note that `phase` is `share` (0 to 1) done; another phase means that the one before is
+        complete."""
         now = self._clock()
         if phase != self._phase:
             self._end_phase(now)
@@ -67,7 +69,7 @@ class StartupTimeline:
         return self._clock() - self._begun > _MOST_OF_THE_BUDGET * self._budget_seconds
 
     def progress(self) -> dict[str, Any]:
-        """For /health while the engine starts."""
+        """Describe progress for /health while the engine starts."""
         now = self._clock()
         shown: dict[str, Any] = {
             "phase": self._phase,
@@ -85,7 +87,7 @@ class StartupTimeline:
         return shown
 
     def measured(self) -> dict[str, Any]:
-        """For /server_info: what start-up took; null where it was not measured."""
+        """Describe for /server_info what start-up took; null where it was not measured."""
         return {
             "startup_seconds": _rounded(self._ready_seconds),
             "weights_loading_seconds": _rounded(self._loading_seconds),

@@ -226,7 +226,8 @@ class BlockContents:
         self._block_bytes = 4 * block_size
 
     def put(self, block_id: int, parent: int, packed: bytes) -> None:
-        """parent: the hash before the block; packed: its tokens as int32."""
+        """Store a block's contents: `parent`, the hash before the block, and `packed`, its tokens
+        as int32."""
         start = block_id * self._block_bytes
         self._parent_items[block_id] = parent
         self._token_bytes[start : start + self._block_bytes] = packed
@@ -252,5 +253,5 @@ class BlockContents:
 
 
 def _hashes(numbers: Sequence[int]) -> NDArray[np.uint64]:
-    """numpy itself is slow to make them of numbers above 2^63."""
+    """Make an array of hashes; numpy itself is slow to make one of numbers above 2^63."""
     return np.frombuffer(array("Q", numbers), np.uint64)

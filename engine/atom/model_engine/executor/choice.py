@@ -12,8 +12,9 @@ from atom.model_engine.wire.peer_mesh import MeshOrder
 def build_executor(
     config: Config, on_failure: OnFailure, order: MeshOrder | None = None
 ) -> Executor:
-    """on_failure: see `start_group`; one device alone fails by exceptions. order: the way to other
-    cores that share experts with this one. Raises `ModelError` or `ConfigError`."""
+    """Build the executor that the config asks for. on_failure: see `start_group`; one device alone
+    fails by exceptions. order: the way to other cores that share experts with this one. Raises
+    `ModelError` or `ConfigError`."""
     if order is not None:
         from atom.model_engine.executor.expert_parallel.executor import start_peers
 

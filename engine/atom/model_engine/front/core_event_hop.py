@@ -28,7 +28,7 @@ class CoreEventHop:
         self._loop = asyncio.get_running_loop()
 
     def put(self, event: CoreEvent) -> None:
-        """On the core's thread: one hop, nothing else."""
+        """Pass an event from the core's thread to the loop: one hop, nothing else."""
         self._arrived.append(event)
         try:
             self._loop.call_soon_threadsafe(self._take)

@@ -32,7 +32,8 @@ class EngineState(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EngineStatus:
-    """reason: for people, why it does not serve; empty when it does. report: once it was ready."""
+    """The state of the engine. reason: for people, why it does not serve; empty when it does.
+    report: once it was ready."""
 
     state: EngineState
     reason: str = ""

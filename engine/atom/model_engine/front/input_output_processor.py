@@ -26,8 +26,9 @@ logger = logging.getLogger(__name__)
 
 
 class InputOutputProcessor:
-    """inputs: prompt → Request. outputs: tokens → text. metrics: what the outputs recorded.
-    answer_formats: how the model writes tool calls and reasoning in a chat."""
+    """Holds what turns prompts into requests and tokens into text. inputs: prompt → Request.
+    outputs: tokens → text. metrics: what the outputs recorded. answer_formats: how the model writes
+    tool calls and reasoning in a chat."""
 
     def __init__(
         self,

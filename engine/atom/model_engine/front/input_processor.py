@@ -31,7 +31,7 @@ _LEAST_SEED = -(1 << 63)
 
 
 class InputProcessor:
-    """Knows one model's tokenizer and limits."""
+    """Makes requests of prompts, by one model's tokenizer and limits."""
 
     def __init__(self, model: ModelConfig, tokenizer: Tokenizer | None) -> None:
         """tokenizer: None serves token-id prompts only (random weights without a tokenizer)."""
@@ -160,7 +160,7 @@ class InputProcessor:
         return room_tokens
 
     def _too_long(self, tokens: str, *, for_answer: bool) -> RequestError:
-        """tokens: how many the text has."""
+        """Build the error for a text of so many `tokens`."""
         if not for_answer:
             return RequestError(
                 f"the text has {tokens} tokens, more than this server tokenises at once; send it "
@@ -177,7 +177,7 @@ class InputProcessor:
         )
 
     def _check_structured(self, asked: StructuredOutputsParams) -> None:
-        """What needs no compiling; the engine compiles it and may refuse it yet."""
+        """Check all that needs no compiling; the engine compiles it and may refuse it yet."""
         if self._tokenizer is None:
             raise asked.refusal(f"structured output needs a tokenizer; {self._model.path} has none")
         if find_spec("xgrammar") is None:
@@ -228,8 +228,9 @@ class InputProcessor:
             self._check_something_allowed(params)
 
     def _check_something_allowed(self, params: SamplingParams) -> None:
-        """What is allowed must not all be forbidden by something else, at any point: a word of
-        several tokens forbids its last one only sometimes, but then it may be the only one left."""
+        """Check that what is allowed is not all forbidden by something else, at any point: a word
+        of several tokens forbids its last one only sometimes, but then it may be the only one
+        left."""
         forbidden = {word[-1] for word in params.bad_words_token_ids}
         if params.min_tokens:
             forbidden.update(params.stop_token_ids)

@@ -51,12 +51,12 @@ class TokenTimes:
 
 @dataclass(slots=True, eq=False)
 class OpenRequest:
-    """name: the caller's, which outputs carry. min_tokens: no stop string is looked for among so
-    many. logprobs: how many alternatives of each token are wanted; None for no log-probabilities.
-    prompt_logprobs: what has come of them, until they are shown; None when they were not asked for.
-    client: whose it is. group, index: its reader, and its place among what that reads. stopped: a
-    stop string ended the text, further tokens are not shown. answered: its first output is put.
-    ended: its last one, or that it ended early."""
+    """A request that has not ended. name: the caller's, which outputs carry. min_tokens: no stop
+    string is looked for among so many. logprobs: how many alternatives of each token are wanted;
+    None for no log-probabilities. prompt_logprobs: what has come of them, until they are shown;
+    None when they were not asked for. client: whose it is. group, index: its reader, and its place
+    among what that reads. stopped: a stop string ended the text, further tokens are not shown.
+    answered: its first output is put. ended: its last one, or that it ended early."""
 
     number: int
     name: str
@@ -160,5 +160,5 @@ class OpenRequest:
 
 
 def _trimmed(entry: TokenLogprobs, wanted: int) -> TokenLogprobs:
-    """With as many alternatives as its request wants; others of its step may want more."""
+    """Keep as many alternatives as the request wants; others of its step may want more."""
     return replace(entry, top_logprobs=entry.top_logprobs[:wanted])

@@ -180,7 +180,7 @@ class OpenRequests:
             self._idle.set()
 
     async def wait_idle(self, timeout_seconds: float) -> None:
-        """Until no request is open, but no longer than that."""
+        """Wait until no request is open, but no longer than that."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._idle.wait(), timeout_seconds)
 

@@ -27,8 +27,8 @@ STOP_SEQUENCE = "stop_sequence"
 
 @dataclass(frozen=True, slots=True)
 class StepOutputs:
-    """outputs: what each request got. abort_ids: requests that a stop string ended here; the engine
-    must be told, and answers with their last row."""
+    """Outputs of one step. outputs: what each request got. abort_ids: requests that a stop string
+    ended here; the engine must be told, and answers with their last row."""
 
     outputs: list[tuple[OpenRequest, RequestOutput]]
     abort_ids: list[int]

@@ -40,7 +40,7 @@ class RequestIntake:
         cache_salt: str,
         client_id: str,
     ) -> list[Request]:
-        """`params.n` requests for each prompt, prompt by prompt; they arrive now. Raises
+        """Make `params.n` requests for each prompt, prompt by prompt; they arrive now. Raises
         `RequestError`."""
         arrive_time = self._clock()
         prepared = self._inputs.prepare(params)

@@ -45,7 +45,7 @@ class StepDelivery:
         self._waiting += step.outputs
 
     def deliver(self) -> None:
-        """What was taken is there for its readers after this."""
+        """Put what was taken where its readers find it."""
         outputs, self._waiting = self._waiting, []
         self._requests.deliver(outputs)
 

@@ -12,11 +12,11 @@ from functools import lru_cache
 
 
 class StopMatcher:
-    """feed() pieces until it reports a match; flush() what is held back at a normal end.
+    """Finds stop strings in a text: feed() pieces until it reports a match; flush() what is held
+    back at a normal end.
 
     The stop string that is complete first ends the text; of two complete at the same character, the
-    longer, so that no part of either shows. The result does not depend on how the text was cut.
-    """
+    longer, so that no part of either shows. The result does not depend on how the text was cut."""
 
     __slots__ = (
         "_failures",
@@ -92,7 +92,8 @@ class StopMatcher:
 
 @lru_cache(maxsize=64)  # the answers of one call, and often its callers', share their stop strings
 def _failure_table(stop: str) -> tuple[int, ...]:
-    """For each prefix of `stop`: the length of its longest proper prefix that also ends it."""
+    """Compute, for each prefix of `stop`, the length of its longest proper prefix that also ends
+    it."""
     table = [0] * len(stop)
     matched = 0
     for position in range(1, len(stop)):

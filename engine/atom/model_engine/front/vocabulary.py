@@ -30,7 +30,7 @@ class Vocabulary:
         self._beyond = {} if tokenizer is None else tokenizer.tokens_from(self.size)
 
     def check(self, token_ids: Sequence[int], param: str) -> None:
-        """Of ids that a client wrote, maybe very many. Raises `RequestError`."""
+        """Check ids that a client wrote, maybe very many. Raises `RequestError`."""
         for extreme in (min(token_ids), max(token_ids)) if token_ids else ():
             if not 0 <= extreme < self.size:
                 raise RequestError(
@@ -40,7 +40,7 @@ class Vocabulary:
                 )
 
     def check_encoded(self, token_ids: Iterable[int], param: str) -> None:
-        """Of ids that the tokenizer made of a text. Raises `RequestError` with the token."""
+        """Check ids that the tokenizer made of a text. Raises `RequestError` with the token."""
         if not self._beyond:
             return
         for token_id in token_ids:
@@ -99,6 +99,6 @@ class Vocabulary:
 def _written_by(
     chat_template: str, tokens: Iterable[str], special_tokens: Mapping[str, str]
 ) -> list[str]:
-    """Those of the tokens that the template writes itself: spelled out, or by their role's name."""
+    """List the tokens that the template writes itself: spelled out, or by their role's name."""
     by_role = {text for role, text in special_tokens.items() if role in chat_template}
     return [token for token in tokens if token in by_role or token in chat_template]

@@ -22,7 +22,8 @@ _KV_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float
 
 
 def model_dtype(config: Config, device: Device) -> torch.dtype:
-    """auto: float32 on the CPU (exact and as fast as bfloat16 there), the checkpoint's on a GPU."""
+    """Choose the model's dtype; auto: float32 on the CPU (exact and as fast as bfloat16 there), the
+    checkpoint's on a GPU."""
     name = config.model.dtype
     if name == "auto":
         raw = config.model.hf_config
@@ -35,7 +36,8 @@ def model_dtype(config: Config, device: Device) -> torch.dtype:
 
 
 def kv_dtype(config: Config, model_dtype: torch.dtype, device: Device) -> torch.dtype:
-    """auto: the model's own; fp8: the kind that the device converts."""
+    """Choose the KV cache's dtype; auto: the model's own; fp8: the kind that the device
+    converts."""
     name = config.cache.kv_cache_dtype
     if name == "auto":
         return model_dtype
@@ -52,5 +54,5 @@ def kv_element(dtype: torch.dtype) -> KvElement:
 
 
 def name_of(dtype: torch.dtype) -> str:
-    """As it is written in a config.json."""
+    """Name a dtype as a config.json does."""
     return str(dtype).removeprefix("torch.")

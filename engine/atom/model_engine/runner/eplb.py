@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class ExpertLoadBalancer:
-    """layers: all with experts, in order."""
+    """Moves experts between ranks by load; `layers` are all with experts, in order."""
 
     def __init__(
         self, layers: Sequence[ExpertParallelExperts], links: ExpertLinks, config: EPLBConfig

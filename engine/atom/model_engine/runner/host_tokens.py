@@ -22,7 +22,8 @@ _RING = 3
 
 @dataclass(frozen=True, slots=True)
 class PendingTokens:
-    """token_ids [R] int32 on the host, valid once `copied` has happened (None: already)."""
+    """Tokens on their way to the host. token_ids [R] int32 on the host, valid once `copied` has
+    happened (None: already)."""
 
     token_ids: torch.Tensor
     copied: torch.cuda.Event | None
@@ -75,8 +76,8 @@ class HostTokens:
 
 @dataclass(frozen=True, slots=True)
 class PendingLogprobs:
-    """tensors: on the host, valid once `copied` has happened (None: already); request_ids: int64
-    of its rows."""
+    """Log-probabilities on their way to the host. tensors: on the host, valid once `copied` has
+    happened (None: already); request_ids: int64 of its rows."""
 
     request_ids: NDArray[np.int64]
     tensors: LogprobTensors

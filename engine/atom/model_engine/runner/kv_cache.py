@@ -48,7 +48,8 @@ def plan_blocks(config: Config, memory: DeviceMemory, layout: KvLayout) -> KvBud
 
 
 def _chosen_blocks(config: Config, count: int, layout: KvLayout, left_bytes: int) -> KvBudget:
-    """As many as the user asked for. left_bytes: of the device, beside everything else."""
+    """Budget as many blocks as the user asked for. left_bytes: of the device, beside everything
+    else."""
     block_size, longest = config.cache.block_size, config.model.max_model_len
     block_bytes = layout.bytes_per_token * block_size
     tokens = filling_tokens(layout, count, block_size, longest)

@@ -22,8 +22,9 @@ from atom.sizing.weights import Sharding
 
 @dataclass(frozen=True, slots=True)
 class PredictedMemory:
-    """element_bytes: of the model's dtype. expands: the device holds weights in the formats that it
-    was given; else every format becomes the model's own dtype."""
+    """Predicts the bytes that a rank needs. element_bytes: of the model's dtype. expands: the
+    device holds weights in the formats that it was given; else every format becomes the model's own
+    dtype."""
 
     config: Config
     sharding: Sharding
@@ -54,7 +55,8 @@ class PredictedMemory:
         return kv_cache.plan_blocks(self.config, replace(memory, position_bytes=positions), layout)
 
     def _facts(self) -> list[tuple[ModelFacts, bool]]:
-        """Of the model and of what drafts for it, each with whether its own layers draft."""
+        """List the facts of the model and of what drafts for it, each with whether its own layers
+        draft."""
         config = self.config
         by_layers = config.speculative is not None and config.speculative.by_layers
         own = [(config.model.facts, by_layers and config.draft is None)]

@@ -62,7 +62,7 @@ class TorchProfiler:
         return str(path)
 
     def stop_if_forgotten(self) -> None:
-        """Between steps."""
+        """End a trace that ran too long; called between steps."""
         if self._clock() >= self._ends_at:
             logger.warning("the trace was not ended in %.0f s: %s", LIMIT_SECONDS, self.stop())
 

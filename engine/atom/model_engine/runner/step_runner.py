@@ -82,8 +82,8 @@ class SubmittedStep:
 
 
 class StepRunner:
-    """graphs: set once captured; without them every step runs eagerly. num_groups: of layers, each
-    with a block table per slot."""
+    """Runs steps on one device. graphs: set once captured; without them every step runs eagerly.
+    num_groups: of layers, each with a block table per slot."""
 
     _wants_all_states = False  # of every token of a step, not only of those that are looked at
 
@@ -113,7 +113,7 @@ class StepRunner:
 
     @staticmethod
     def _numbers_per_row(config: Config) -> int:
-        """That a step tells the host."""
+        """Count the numbers per row that a step tells the host."""
         return 1
 
     def submit(self, batch: ScheduledBatch) -> SubmittedStep:
@@ -134,7 +134,8 @@ class StepRunner:
         return step
 
     def build_graphs(self, pool: GraphPool, *, prompts: bool = False) -> DecodeGraphs:
-        """Of decode steps, to be captured, and with `prompts` of steps that have any."""
+        """Build the graphs of decode steps, to be captured, and with `prompts` of steps that have
+        any."""
         parts = self._graph_parts(pool, 0)
         if not prompts or self._shares_tokens:  # ranks that share experts agree on decodes alone
             return DecodeGraphs(parts)

@@ -17,10 +17,11 @@ from atom.model_engine.batch import ScheduledBatch, Slots
 
 @dataclass(frozen=True, slots=True)
 class VerifyRows:
-    """batch: with a decode for every token. Of the S rows of the batch that sample: slots; drafts
-    int32, that each carries; first int64, where its draws begin. Of the n draws: row int64, which
-    of these it belongs to; offset int64, how many drafts it stands behind. run_starts [D + 1]
-    int32: where the tokens of each of the batch's D decodes begin, and where the last's end."""
+    """The rows of a step that verifies drafts. batch: with a decode for every token. Of the S rows
+    of the batch that sample: slots; drafts int32, that each carries; first int64, where its draws
+    begin. Of the n draws: row int64, which of these it belongs to; offset int64, how many drafts it
+    stands behind. run_starts [D + 1] int32: where the tokens of each of the batch's D decodes
+    begin, and where the last's end."""
 
     batch: ScheduledBatch
     slots: Slots
@@ -35,14 +36,16 @@ class VerifyRows:
         return int(self.drafts.max(initial=0))
 
     def draws(self) -> NDArray[np.int64]:
-        """[S, 1 + K]: which draw is the row's first, second and so on; behind its last any."""
+        """Index the draws [S, 1 + K]: which is the row's first, second and so on; behind its last
+        any."""
         behind = np.arange(1 + self.most_drafts)
         draws: NDArray[np.int64] = np.minimum(self.first[:, None] + behind, len(self.row) - 1)
         return draws
 
 
 def verify_rows(batch: ScheduledBatch, num_drafts: NDArray[np.int32]) -> VerifyRows:
-    """num_drafts: of the batch's decodes, no more than were scheduled."""
+    """Lay out the rows that verify drafts; `num_drafts` of the batch's decodes, no more than were
+    scheduled."""
     decodes = batch.num_decodes
     drafts = np.zeros(len(batch.slots), dtype=np.int32)
     drafts[:decodes] = num_drafts

@@ -197,7 +197,7 @@ def _drafted_batches(config: Config, cache: CacheShape) -> Iterator[ScheduledBat
 
 
 def _sample_masked(steps: StepRunner, config: Config, cache: CacheShape) -> None:
-    """As guided rows are sampled: apart from their layers, under a mask that allows everything."""
+    """Sample as guided rows are: apart from their layers, under a mask that allows everything."""
     bits = np.full((1, -(-config.model.vocab_size // 32)), -1, dtype=np.int32)
     batch = decode_batch([2], cache)
     step = steps.submit(replace(batch, samples_later=True))

@@ -45,10 +45,10 @@ class SingleTokens:
         self.counts = DraftCounts()
 
     def enter(self, slot: int) -> None:
-        """Its row is filled."""
+        """Note that a slot's row is filled."""
 
     def plan_drafts(self, decodes: Slots, budget_tokens: int) -> int:
-        """None."""
+        """Plan no drafts."""
         return 0
 
     def take(
@@ -78,7 +78,7 @@ class AcceptedTokens:
         self._num_known = np.zeros_like(rows.num_tokens)  # tokens whose values have come
 
     def enter(self, slot: int) -> None:
-        """Its row is filled."""
+        """Note that a slot's row is filled."""
         self._num_known[slot] = self._rows.num_tokens[slot]
         # A mask says nothing of the token behind the next.
         params = self._rows.sequence_in(slot).params
@@ -142,7 +142,8 @@ class AcceptedTokens:
     def _take_single(
         self, batch: ScheduledBatch, alive: NDArray[np.bool_], output: ScheduledBatchOutput
     ) -> TakenTokens:
-        """Of a step that had no drafts, though the scheduler may have counted on some."""
+        """Take the tokens of a step that had no drafts, though the scheduler may have counted on
+        some."""
         rows, known = self._rows, self._num_known
         slots, request_ids, tokens = batch.slots, batch.req_ids, output.token_ids
         taken = alive & batch.samples

@@ -71,7 +71,7 @@ class BatchBuilder:
         self._block_appends.append(appends)
 
     def leave(self, slot: int) -> None:
-        """What was appended and not sent is void: the slot's next owner has other blocks."""
+        """Void what was appended and not sent: the slot's next owner has other blocks."""
         if self._block_appends:
             self._block_appends = [part[part[:, 0] != slot] for part in self._block_appends]
 
@@ -80,8 +80,8 @@ class BatchBuilder:
     def build(
         self, decodes: Slots, chunks: list[Chunk], *, drafted: bool = False
     ) -> ScheduledBatch:
-        """decodes: not to be changed any more; the same array as before says the same rows.
-        drafted: some of them carry drafts."""
+        """Build the batch of a step. decodes: not to be changed any more; the same array as before
+        says the same rows. drafted: some of them carry drafts."""
         rows = self._rows
         if decodes is not self._decodes.given:
             self._decodes = self._next_decodes(decodes)

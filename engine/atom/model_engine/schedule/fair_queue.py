@@ -139,8 +139,8 @@ class FairQueue:
         return True
 
     def _open_accounts(self, alone: WaitingQueue) -> None:
-        """Another client comes: keep accounts, of which the first is the one that was alone. All
-        that it was given so far is its own and the virtual time's."""
+        """Open accounts when another client comes; the first is the one that was alone. All that it
+        was given so far is its own and the virtual time's."""
         self._alone = None
         running = [sequence for sequence in self._rows.sequences if sequence is not None]
         client = self._client_of(self._alone_id, alone)
@@ -153,7 +153,8 @@ class FairQueue:
         self._move(client, waiting=len(alone), running=len(running))
 
     def _client_of(self, client_id: str, holder: WaitingQueue | None = None) -> Client:
-        """holder: of one that is new, where it is there already."""
+        """Find or open a client's account. holder: of one that is new, where it is there
+        already."""
         group_name, _, name = client_id.partition("/")
         group = self._groups.get(group_name)
         if group is None:
@@ -209,7 +210,7 @@ class FairQueue:
     # ---- who makes room -----------------------------------------------------------------------
 
     def last_due(self, running: Iterable[Sequence]) -> Sequence:
-        """Of these, one at least, the one that makes room for the others."""
+        """Choose the sequence that makes room for the others, one at least."""
         if self._alone is not None:
             return max(running, key=rank_of)
         return max(running, key=self._dueness)

@@ -47,7 +47,7 @@ class Lockstep:
         return Word(self.step, tokens)
 
     def hear(self, peer: int, word: Word) -> None:
-        """Another's word; it is for the next step, or for the one behind it of a rank that was
+        """Take another's word; it is for the next step, or for the one behind it of a rank that was
         faster to know everyone's. Raises `LockstepError` on another."""
         said = self._words.setdefault(word.step, {})
         if peer in said or not 0 <= word.step - self.step <= 1:

@@ -32,8 +32,8 @@ class CoresNode(FurtherNode):
         self._cores: CoreProcesses
 
     def run(self, clients: Sequence[ClientPorts], others: Sequence[NodeAddress]) -> int:
-        """Until the end; the exit code. clients: of the first node; others: the further nodes, from
-        rank 1."""
+        """Run this node's cores until the end, and return the exit code. clients: of the first
+        node; others: the further nodes, from rank 1."""
         first, place = self.link.other_host, self._parallel.nodes
         endpoints = [far_endpoints(first, ports) for ports in clients]
         self._cores = CoreProcesses(self._config, endpoints, self.loss.tell)

@@ -25,7 +25,7 @@ class RanksNode(FurtherNode):
         self._ranks = RankProcesses(config, self._range, self._channel, self.loss)
 
     def run(self) -> int:
-        """Until the end; the exit code."""
+        """Run this node's ranks until the end, and return the exit code."""
         self._ranks.start(self._meeting)
         while frame := self.link.receive():
             kind, body = frame

@@ -45,7 +45,8 @@ class RankOrder(msgspec.Struct, frozen=True):
 
 
 class RankProcesses:
-    """`ranks` are those of this node that follow; the n-th is follower n of `channel`."""
+    """The processes of this node's following ranks (`ranks`); the n-th is follower n of
+    `channel`."""
 
     def __init__(self, config: Config, ranks: range, channel: StepSender, loss: FirstLoss) -> None:
         self.loss = loss

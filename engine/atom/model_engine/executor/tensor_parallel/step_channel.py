@@ -37,7 +37,7 @@ class StepMemory:
         self._bytes = np.frombuffer(self._map, dtype=np.uint8)
 
     def counter(self, rank: int) -> NDArray[np.int64]:
-        """[1], to be changed by that rank alone."""
+        """View a rank's counter [1], to be changed by that rank alone."""
         first = rank * _COUNTER_BYTES
         return self._bytes[first : first + 8].view(np.int64)
 

@@ -31,7 +31,8 @@ class CatchUpDecodes:
     def of_runs(
         self, layout: DraftLayout, drawn: torch.Tensor, counts: torch.Tensor, states: HiddenStates
     ) -> None:
-        """Behind each token [T] was drawn, and of a row's so many [R] hold."""
+        """Catch up with the tokens [T] behind which each was drawn, of which a row's first so many
+        [R] hold."""
         self._proposer.follow(self.computed_runs(layout, drawn, counts, states))
 
     def computed_decodes(self, slots: torch.Tensor, states: HiddenStates) -> ComputedTokens:
@@ -59,7 +60,7 @@ class CatchUpDecodes:
         rows: tuple[torch.Tensor, torch.Tensor],
         runs: DecodeRuns | None = None,
     ) -> ComputedTokens:
-        """Of tokens that stand so far from where their slots do now."""
+        """Describe tokens that stand so far from where their slots do now."""
         inputs = self._ops.prepare_drafted(slots, back, next_ids, self._state, self._block_size)
         starts = torch.arange(len(slots) + 1, dtype=torch.int32, device=slots.device)
         longest = self._state.max_blocks * self._block_size

@@ -25,7 +25,7 @@ FILTERS = (False, True)
 
 
 def bucket_sizes(max_num_seqs: int) -> list[int]:
-    """1, 2, 4, 8, then every 16 to `max_num_seqs` (itself included), ascending."""
+    """List the sizes 1, 2, 4, 8, then every 16 to `max_num_seqs` (itself included), ascending."""
     sizes = [size for size in (1, 2, 4, 8) if size <= max_num_seqs]
     sizes += range(16, max_num_seqs + 1, 16)
     return sizes if sizes[-1] == max_num_seqs else [*sizes, max_num_seqs]
@@ -42,8 +42,8 @@ def token_sizes(most: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class GraphParts:
-    """row_sizes: buckets of decode steps; query_starts [n + 1] int32, of rows of one token each;
-    followed: where a layer drafts."""
+    """Everything that captured steps share. row_sizes: buckets of decode steps; query_starts [n +
+    1] int32, of rows of one token each; followed: where a layer drafts."""
 
     model: CausalLM
     ops: Ops

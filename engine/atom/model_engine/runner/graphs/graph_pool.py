@@ -66,7 +66,7 @@ def _measured_kind(captures: Sequence[Callable[[], object]], kept: list[object])
 
 
 def _free_bytes() -> int:
-    """Of the device, beside what torch only keeps for reuse."""
+    """Measure the device's free bytes, beside what torch only keeps for reuse."""
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     return torch.cuda.mem_get_info()[0]

@@ -38,7 +38,8 @@ _EVEN_FROM = 48
 
 @dataclass(frozen=True, slots=True)
 class GraphVariant:
-    """size: rows of the bucket; even: captured for rows none of which outlasts the others."""
+    """A key of a captured graph. size: rows of the bucket; even: captured for rows none of which
+    outlasts the others."""
 
     size: int
     even: bool
@@ -70,7 +71,8 @@ class ForwardOutput:
 
 
 class DecodeGraphs:
-    """drafted: of steps whose rows carry drafts, if any do; prompts: of steps with prompts."""
+    """Holds the captured graphs of decode steps. drafted: of steps whose rows carry drafts, if any
+    do; prompts: of steps with prompts."""
 
     def __init__(
         self,
@@ -185,7 +187,7 @@ class DecodeGraphs:
         return _Graphs(forward, states, sampling, samples, follow)
 
     def _run(self, variant: GraphVariant) -> None:
-        """What the variant's graphs are captured of, without graphs."""
+        """Run without graphs what the variant's graphs are captured of."""
         size, followed = variant.size, self._parts.followed
         states, sampling = self._forward(variant)
         for filtered in FILTERS:
@@ -214,7 +216,7 @@ class DecodeGraphs:
     def _sample(
         self, size: int, hidden: torch.Tensor, sampling: SamplingTensors, filtered: bool
     ) -> None:
-        """What a sampling graph replays: from the hidden states to the slots and the host."""
+        """Run what a sampling graph replays: from the hidden states to the slots and the host."""
         slots = self._slots[:size]
         if filtered:
             token_ids = filtered_draw(self._parts, slots, hidden, sampling)

@@ -39,8 +39,8 @@ class HostRing:
         appends: NDArray[np.int32],
         drafts: NDArray[np.int32] | None = None,
     ) -> None:
-        """Of the next step: the slots of its rows, its appended blocks [A, 3] as slot, column of
-        its tables, block id, and of how many drafts each row carries, if any does."""
+        """Tell the device the next step: the slots of its rows, its appended blocks [A, 3] as slot,
+        column of its tables, block id, and of how many drafts each row carries, if any does."""
         entry = self._said[self._posted % RING_ENTRIES]
         self._posted += 1
         entry[0, : len(slots)] = slots

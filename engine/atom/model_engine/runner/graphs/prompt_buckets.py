@@ -26,8 +26,8 @@ _HOST_BOUND = 1.2e11
 
 @dataclass(frozen=True, slots=True)
 class PromptBucket:
-    """tokens: of the step, the first `decodes` of which are rows of one token each; rows: of
-    prompts, behind them."""
+    """The sizes of a captured step with prompts. tokens: of the step, the first `decodes` of which
+    are rows of one token each; rows: of prompts, behind them."""
 
     tokens: int
     decodes: int
@@ -49,8 +49,8 @@ class PromptBucket:
 def prompt_buckets(
     most_rows: int, most_tokens: int, host_bound_tokens: int
 ) -> tuple[PromptBucket, ...]:
-    """In the order in which a batch is to try them. most_rows, most_tokens: of a step;
-    host_bound_tokens: of one that keeps the host as long as the device."""
+    """List the buckets in the order in which a batch is to try them. most_rows, most_tokens: of a
+    step; host_bound_tokens: of one that keeps the host as long as the device."""
     decodes = sorted({min(count, most_rows, most_tokens) for count in _DECODES})
     return tuple(
         PromptBucket(tokens, count, min(most_rows, _MOST_ROWS, tokens - count))
@@ -67,7 +67,7 @@ def host_bound_tokens(facts: ModelFacts, ranks: int) -> int:
 
 
 def _sizes(most_tokens: int, host_bound: int) -> Iterator[int]:
-    """Up to the first that holds any step."""
+    """Yield the sizes up to the first that holds any step."""
     for size in _TOKENS:
         if size <= host_bound:
             yield size

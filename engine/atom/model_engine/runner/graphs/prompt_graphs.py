@@ -38,7 +38,7 @@ class PromptForward:
 
 @dataclass(frozen=True, slots=True)
 class _Captured:
-    """hidden, sampling: of as many rows as the bucket has."""
+    """A captured bucket, with its outputs. hidden, sampling: of as many rows as the bucket has."""
 
     stage: StepStage
     graph: Graph
@@ -47,7 +47,8 @@ class _Captured:
 
 
 class PromptGraphs:
-    """buckets: in the order in which a batch tries them."""
+    """Holds the captured graphs of steps with prompts. buckets: in the order in which a batch tries
+    them."""
 
     def __init__(self, parts: GraphParts, buckets: Sequence[PromptBucket]) -> None:
         self._parts, self._buckets = parts, buckets

@@ -35,7 +35,7 @@ class StagedInputs:
 
 
 class StepStage:
-    """inputs: padding alone until a step is sent."""
+    """Holds a captured step's inputs on the device. inputs: padding alone until a step is sent."""
 
     def __init__(
         self, bucket: PromptBucket, num_groups: int, padding_slot: int, device: torch.device

@@ -64,7 +64,8 @@ class VerifyForward:
 
 
 class VerifyGraphs:
-    """most_drafts: of a row; sizes: buckets of tokens."""
+    """Holds the captured graphs of steps that verify drafts. most_drafts: of a row; sizes: buckets
+    of tokens."""
 
     def __init__(
         self, parts: GraphParts, proposer: Proposer, most_drafts: int, sizes: list[int]
@@ -90,7 +91,7 @@ class VerifyGraphs:
 
     @property
     def most_tokens(self) -> int:
-        """Of a step that there is a graph of."""
+        """Tell the most tokens of a step that there is a graph of."""
         return self._sizes[-1]
 
     # ---- start-up -----------------------------------------------------------------------------

@@ -25,10 +25,11 @@ from atom.utils.forward_context import AttentionMetaData
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
-    """input_ids, positions: [T] int64; attention: by group of layers; logits_indices: [n] int64,
-    the last tokens of the rows that sample (of the first row when none does), None when they are
-    all the step's tokens; sample_slots: [R'] int64, their slots; sample_positions: [R'] int64, of
-    the tokens that they draw; slots: [R] int64 of all rows."""
+    """Inputs of one step, on the device. input_ids, positions: [T] int64; attention: by group of
+    layers; logits_indices: [n] int64, the last tokens of the rows that sample (of the first row
+    when none does), None when they are all the step's tokens; sample_slots: [R'] int64, their
+    slots; sample_positions: [R'] int64, of the tokens that they draw; slots: [R] int64 of all
+    rows."""
 
     input_ids: torch.Tensor
     positions: torch.Tensor
@@ -145,7 +146,7 @@ class InputBatch:
         )
 
     def _input_ids(self, batch: ScheduledBatch) -> NDArray[np.int64]:
-        """[T], of decodes 0."""
+        """Collect the step's input ids [T]; 0 of decodes."""
         decodes = batch.num_decodes
         chunks = zip(
             batch.slots[decodes:].tolist(),
@@ -175,8 +176,8 @@ class InputBatch:
         return self._block_tables[slots, first : first + used]
 
     def prompt_targets(self, batch: ScheduledBatch) -> tuple[torch.Tensor, torch.Tensor]:
-        """For every position that `prompt_scores` names: its index in the step, and the token that
-        follows it; [n] int64 each."""
+        """Find, for every position that `prompt_scores` names, its index in the step and the token
+        that follows it; [n] int64 each."""
         starts = np.cumsum(batch.num_scheduled_tokens) - batch.num_scheduled_tokens
         indices, targets = [], []
         for score in batch.prompt_scores:
@@ -188,8 +189,8 @@ class InputBatch:
         return on_device[0], on_device[1]
 
     def next_ids(self, batch: ScheduledBatch) -> torch.Tensor:
-        """[T] int64: the token behind each of the step's, as far as a row's are given; 0 of decodes
-        and behind the last that is."""
+        """Collect [T] int64 the token behind each of the step's, as far as a row's are given; 0 of
+        decodes and behind the last that is."""
         decodes, parts = batch.num_decodes, []
         for row in range(decodes, len(batch.slots)):
             first, end = int(batch.num_computed_tokens[row]), int(batch.context_lens[row])

@@ -24,8 +24,8 @@ NO_LOGPROBS = -1
 
 @dataclass(frozen=True, slots=True)
 class SlotColumn:
-    """name: of SlotTensors' field where on_device; empty: the value of a slot without a row; value:
-    a row's own."""
+    """One column of the slots' state. name: of SlotTensors' field where on_device; empty: the value
+    of a slot without a row; value: a row's own."""
 
     name: str
     dtype: type[np.generic]
@@ -70,8 +70,8 @@ class TableSize:
 
 
 class SlotState:
-    """host: by column's name, [slots]; device: with one slot more, at the end, for a graph's
-    padding rows to read and write."""
+    """The slots' state, on the host and on the device. host: by column's name, [slots]; device:
+    with one slot more, at the end, for a graph's padding rows to read and write."""
 
     def __init__(
         self, num_slots: int, vocab_size: int, tables: TableSize, device: torch.device

@@ -64,7 +64,7 @@ class TokenBans:
         return positions < self._least_total[slots]
 
     def bias(self, slots: Slots) -> torch.Tensor | None:
-        """[n, V] float32 to add to the rows' logits; None when no row has any."""
+        """Collect [n, V] float32 to add to the rows' logits; None when no row has any."""
         rows = self._bias.rows_of(slots)
         if not rows.any():
             return None

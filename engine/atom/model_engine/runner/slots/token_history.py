@@ -23,8 +23,9 @@ WINDOW = MAX_BAD_WORD_TOKENS - 1
 
 
 class TokenHistory:
-    """occurrences: [rows, V] int32 as in `Penalties`, 4 bytes of the vocabulary per row that has a
-    penalty; recent: [rows, WINDOW] int32, newest last, -1 before the sequence's first."""
+    """Counts and newest tokens of rows with a penalty. occurrences: [rows, V] int32 as in
+    `Penalties`, 4 bytes of the vocabulary per row that has a penalty; recent: [rows, WINDOW] int32,
+    newest last, -1 before the sequence's first."""
 
     def __init__(self, num_slots: int, vocab_size: int, device: torch.device) -> None:
         self._device = device

@@ -67,7 +67,8 @@ class SpeculativeStepRunner(StepRunner):
         self._wants_all_states = True
 
     def build_graphs(self, pool: GraphPool, *, prompts: bool = False) -> DecodeGraphs:
-        """Of decode steps: one with prompts has drafts beside them, and runs eagerly."""
+        """Build the graphs of decode steps: one with prompts has drafts beside them, and runs
+        eagerly."""
         scheduler = self._config.scheduler
         rows = scheduler.max_num_seqs
         if self._model.shares_tokens:

@@ -30,9 +30,9 @@ def time_steps(
     most_tokens: int,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[TimedStep]:
-    """By rows and drafts, up to `most_tokens` of a step, and without and with most drafts on a long
-    context, where the cache has one of as many rows; nothing for a model whose sequences are too
-    short to be timed on."""
+    """Time steps by rows and drafts, up to `most_tokens` of a step, and without and with most
+    drafts on a long context, where the cache has one of as many rows; nothing for a model whose
+    sequences are too short to be timed on."""
     most = config.scheduler.num_speculative_tokens
     reach = 2 + (1 + _STEPS) * (1 + most)
     longest = config.model.max_model_len - 1 - reach
@@ -62,7 +62,7 @@ def time_steps(
 
 
 def _seconds(steps: StepRunner, batch: ScheduledBatch, clock: Callable[[], float]) -> float:
-    """Of one step among several; rows enter with one before."""
+    """Measure the seconds of one step among several; rows enter with one before."""
     steps.collect(steps.submit(batch))
     batch = replace(batch, new_rows=())
     started, outstanding = clock(), None
