@@ -18,6 +18,7 @@ from atom.model_ops.backends.triton_ops import (
 )
 from atom.model_ops.backends.triton_ops.attention import (
     decode,
+    decode_append,
     indexer_scores,
     indexer_store,
     indexer_topk,
@@ -28,6 +29,7 @@ from atom.model_ops.backends.triton_ops.attention import (
     prefill,
     rope_store,
     sparse_mla_decode,
+    split_kv,
     verify,
 )
 from atom.model_ops.backends.triton_ops.gemm import (
@@ -72,9 +74,9 @@ DRAFTS = {
         "run_starts_ptr": "*i32",
     }
 }
-HEADS = {"HKV": 8, "D": 128, "LANES": 128}
-PADDED_HEADS = {"HKV": 8, "D": 80, "LANES": 128}
-BF16 = {"FP8": False, "k_scale_ptr": None, "v_scale_ptr": None}
+HEADS = {"HKV": 8, "D": 128}
+PADDED_HEADS = {"HKV": 8, "D": 80}
+BF16 = {"k_scale_ptr": None, "v_scale_ptr": None}
 FP8_TYPES = {
     "types": {
         "k_cache_ptr": "fp8",
@@ -100,9 +102,6 @@ GROUPED_CHOICE = {
     "GROUP_TOP": 2, "TOP_K": 8, "TOP_K_PADDED": 8, "SIGMOID": True, "RENORMALIZE": True,
     "SCALE": 2.5,
 }  # fmt: skip
-NO_ROTARY = dict.fromkeys(
-    ("q_weight_ptr", "k_weight_ptr", "cos_sin_ptr", "positions_ptr", "slots_ptr")
-)
 LOGITS = {"types": {"logits_ptr": "*fp32"}}
 GROUP = {"GROUP": 4, "BLOCK_SIZE": 16}
 RUN = {**HEADS, **GROUP, **PLAIN, "BLOCK_N": 64, **BF16}
@@ -110,7 +109,7 @@ RUN_TYPES = {"types": {"counts_ptr": "*i32", "run_starts_ptr": "*i32"}}
 MERGED = {"types": {"part_lse_ptr": "*fp32"}}
 RANKS = {"RANK": 1, "RANKS": 2, "ROWS": 256}
 LATENT = {
-    "HEAD": 192, "RANK": 512, "ROPE": 64, "RANK_LANES": 512, "ROPE_LANES": 64, "BLOCK_SIZE": 16,
+    "HEAD": 192, "RANK": 512, "ROPE": 64, "BLOCK_SIZE": 16,
     "BLOCK_N": 32, "key_cache_ptr": None, "entry_scale_ptr": None,
 }  # fmt: skip
 FP8_LATENT = {
@@ -118,7 +117,7 @@ FP8_LATENT = {
 } | {"BLOCK_N": 16}
 ENTRIES = {"types": {"cache_ptr": "fp8", "entry_scale_ptr": "*fp32", "key_scale_ptr": "*fp32"}}
 INDEX = {"HQ": 64, "DIM": 128}
-SCORES = {**INDEX, "HEADS": 64, "LANES": 128, "TOP_K": 2048, "BLOCK_SIZE": 16, "BLOCK_N": 64}
+SCORES = {**INDEX, "TOP_K": 2048, "BLOCK_SIZE": 16, "BLOCK_N": 64}
 SLOTS = {"types": {"selected_ptr": "*i64", "scores_ptr": "*fp32"}}
 SELECTED = {key: value for key, value in LATENT.items() if key != "BLOCK_SIZE"} | {
     "TOP_K": 2048, "SLOTS": 2048, "BLOCK_N": 16,
@@ -144,51 +143,40 @@ CASES: list[Any] = [
         ("clamped swiglu", activation._act_and_mul_kernel,
          {"INNER": 2880, "BLOCK": 1024, **CLAMPED}, {}),
         ("rope", rope_store._rope_store_kernel,
-         {"HQ": 32, **HEADS, "HEADS": 4, "TOKENS": 2, "HAS_NORM": True, "KEEP_KEYS": True,
-          **BF16, **NO_LIMIT},
+         {"HQ": 32, **HEADS, "HEADS": 4, "TOKENS": 2, "KEEP_KEYS": True, **BF16},
          {"num_warps": 1}),
         ("rope of odd heads", rope_store._rope_store_kernel,
-         {"HQ": 32, **PADDED_HEADS, "HEADS": 4, "TOKENS": 2, "HAS_NORM": True, "KEEP_KEYS": False,
-          **BF16, **NO_LIMIT},
+         {"HQ": 32, **PADDED_HEADS, "HEADS": 4, "TOKENS": 2, "KEEP_KEYS": False, **BF16},
          {"num_warps": 1}),
         ("decode", decode._decode_kernel,
-         {**HEADS, **GROUP, **PLAIN, "GROUP_PADDED": 16, "BLOCK_N": 64, "IS_SPLIT": True,
-          "APPEND": False, "HAS_NORM": False, **NO_ROTARY, **BF16, **NO_LIMIT}, {}),
-        ("append", decode._decode_kernel,
-         {**HEADS, **GROUP, **PLAIN, "GROUP_PADDED": 16, "BLOCK_N": 32, "IS_SPLIT": True,
-          "APPEND": True, "HAS_NORM": True, **BF16, **NO_LIMIT}, {}),
-        ("append whole rows", decode._decode_kernel,
-         {**HEADS, **GROUP, **PLAIN, "GROUP_PADDED": 16, "BLOCK_N": 32, "IS_SPLIT": False,
-          "APPEND": True, "HAS_NORM": True, **BF16, **NO_LIMIT}, {"num_warps": 1}),
-        ("append odd heads in a window", decode._decode_kernel,
-         {**PADDED_HEADS, **GROUP, **WINDOWED, "GROUP_PADDED": 16, "BLOCK_N": 32, "IS_SPLIT": True,
-          "APPEND": True, "HAS_NORM": True, **BF16, **NO_LIMIT}, {}),
+         {**HEADS, **GROUP, **PLAIN, "BLOCK_N": 64, "IS_SPLIT": True, **BF16}, {}),
+        ("append", decode_append._decode_append_kernel,
+         {**HEADS, **GROUP, **PLAIN, "BLOCK_N": 32, "IS_SPLIT": True, **BF16}, {}),
+        ("append whole rows", decode_append._decode_append_kernel,
+         {**HEADS, **GROUP, **PLAIN, "BLOCK_N": 32, "IS_SPLIT": False, **BF16}, {"num_warps": 1}),
+        ("append odd heads in a window", decode_append._decode_append_kernel,
+         {**PADDED_HEADS, **GROUP, **WINDOWED, "BLOCK_N": 32, "IS_SPLIT": True, **BF16}, {}),
         ("rope into fp8", rope_store._rope_store_kernel,
-         {"HQ": 32, **HEADS, "HEADS": 4, "TOKENS": 2, "HAS_NORM": True, "KEEP_KEYS": False,
-          "FP8": True, **LIMIT}, {"num_warps": 1, **FP8_TYPES}),
-        ("append to fp8", decode._decode_kernel,
-         {**HEADS, **GROUP, **PLAIN, "GROUP_PADDED": 16, "BLOCK_N": 32, "IS_SPLIT": True,
-          "APPEND": True, "HAS_NORM": True, "FP8": True, **LIMIT}, FP8_TYPES),
+         {"HQ": 32, **HEADS, "HEADS": 4, "TOKENS": 2, "KEEP_KEYS": False},
+         {"num_warps": 1, **FP8_TYPES}),
+        ("append to fp8", decode_append._decode_append_kernel,
+         {**HEADS, **GROUP, **PLAIN, "BLOCK_N": 32, "IS_SPLIT": True}, FP8_TYPES),
         ("decode of fp8", decode._decode_kernel,
-         {**PADDED_HEADS, **GROUP, **WINDOWED, "GROUP_PADDED": 16, "BLOCK_N": 64, "IS_SPLIT": True,
-          "APPEND": False, "HAS_NORM": False, **NO_ROTARY, "FP8": True, **LIMIT}, FP8_TYPES),
+         {**PADDED_HEADS, **GROUP, **WINDOWED, "BLOCK_N": 64, "IS_SPLIT": True}, FP8_TYPES),
         ("prefill of fp8", prefill._prefill_kernel,
-         {**HEADS, **GROUP, **PLAIN, "GROUP_PADDED": 4, "BLOCK_M": 128, "BLOCK_N": 64,
-          "FP8": True}, {"num_warps": 8, **FP8_TYPES}),
-        ("combine", decode._combine_kernel,
-         {"HQ": 32, "D": 128, "LANES": 128, "BLOCK_N": 64, "WINDOW": 4096,
+         {**HEADS, **GROUP, **PLAIN, "BLOCK_M": 128, "BLOCK_N": 64}, {"num_warps": 8, **FP8_TYPES}),
+        ("combine", split_kv._combine_kernel,
+         {"HQ": 32, "D": 128, "BLOCK_N": 64, "WINDOW": 4096,
           "IN_CHUNKS": False, "PADDED": 64}, {}),
-        ("append in chunks", decode._decode_kernel,
-         {**HEADS, **GROUP, **IN_CHUNKS, "GROUP_PADDED": 16, "BLOCK_N": 32, "IS_SPLIT": True,
-          "APPEND": True, "HAS_NORM": True, **BF16, **NO_LIMIT}, {}),
-        ("combine chunks", decode._combine_kernel,
-         {"HQ": 32, "D": 128, "LANES": 128, "BLOCK_N": 64, "WINDOW": 8192, "IN_CHUNKS": True,
+        ("append in chunks", decode_append._decode_append_kernel,
+         {**HEADS, **GROUP, **IN_CHUNKS, "BLOCK_N": 32, "IS_SPLIT": True, **BF16}, {}),
+        ("combine chunks", split_kv._combine_kernel,
+         {"HQ": 32, "D": 128, "BLOCK_N": 64, "WINDOW": 8192, "IN_CHUNKS": True,
           "PADDED": 64}, {}),
         ("run in chunks", verify._verify_kernel,
          {**RUN, **IN_CHUNKS, "GROUP": 5, "TILE": 32}, RUN_TYPES),
         ("prefill in chunks", prefill._prefill_kernel,
-         {**HEADS, **GROUP, **IN_CHUNKS, "GROUP_PADDED": 4, "BLOCK_M": 128, "BLOCK_N": 64,
-          **BF16},
+         {**HEADS, **GROUP, **IN_CHUNKS, "BLOCK_M": 128, "BLOCK_N": 64, **BF16},
          {"num_warps": 8}),
         ("run of 4 rows", verify._verify_kernel, {**RUN, "TILE": 16}, RUN_TYPES),
         ("run of 6 rows", verify._verify_kernel, {**RUN, "TILE": 32},
@@ -198,19 +186,17 @@ CASES: list[Any] = [
          {**RUN, **PADDED_HEADS, **WINDOWED, "GROUP": 5, "TILE": 32},
          {"num_warps": 2, **RUN_TYPES}),
         ("run of large heads", verify._verify_kernel,
-         {**RUN, "D": 256, "LANES": 256, "TILE": 32, "BLOCK_N": 32}, RUN_TYPES),
+         {**RUN, "D": 256, "TILE": 32, "BLOCK_N": 32}, RUN_TYPES),
         ("run of fp8", verify._verify_kernel,
-         {**HEADS, **GROUP, **PLAIN, "BLOCK_N": 64, "TILE": 32, "FP8": True},
+         {**HEADS, **GROUP, **PLAIN, "BLOCK_N": 64, "TILE": 32},
          {"types": RUN_TYPES["types"] | FP8_TYPES["types"]}),
         ("combine runs", verify._combine_verify_kernel,
-         {"HQ": 32, "D": 128, "LANES": 128, "PADDED": 64}, RUN_TYPES),
+         {"HQ": 32, "D": 128, "PADDED": 64}, RUN_TYPES),
         ("prefill", prefill._prefill_kernel,
-         {**HEADS, **GROUP, **PLAIN, "GROUP_PADDED": 4, "BLOCK_M": 128, "BLOCK_N": 64,
-          **BF16},
+         {**HEADS, **GROUP, **PLAIN, "BLOCK_M": 128, "BLOCK_N": 64, **BF16},
          {"num_warps": 8}),
         ("prefill odd heads in a window", prefill._prefill_kernel,
-         {**PADDED_HEADS, **GROUP, **WINDOWED, "GROUP_PADDED": 4, "BLOCK_M": 128, "BLOCK_N": 64,
-          **BF16},
+         {**PADDED_HEADS, **GROUP, **WINDOWED, "BLOCK_M": 128, "BLOCK_N": 64, **BF16},
          {"num_warps": 8}),
         ("gather a piece", long_chunks._gather_kernel,
          {"WIDTH": 1024, "LANES": 1024, "BLOCK_SIZE": 16, "TOKENS": 4}, {"num_warps": 8}),
@@ -239,8 +225,8 @@ CASES: list[Any] = [
          {**LATENT, "HQ": 128, "HEADS": 64, "IS_SPLIT": True}, {"num_warps": 8}),
         ("latent decode whole rows, odd sizes", mla_decode._mla_decode_kernel,
          {**ODD_LATENT, "HQ": 12, "HEADS": 16, "IS_SPLIT": False}, {"num_warps": 4}),
-        ("latent combine", decode._combine_kernel,
-         {"HQ": 16, "D": 512, "LANES": 512, "BLOCK_N": 32, "WINDOW": 0, "IN_CHUNKS": False,
+        ("latent combine", split_kv._combine_kernel,
+         {"HQ": 16, "D": 512, "BLOCK_N": 32, "WINDOW": 0, "IN_CHUNKS": False,
           "PADDED": 64},
          {"num_warps": 8}),
         ("latent prefill", mla_prefill._mla_prefill_kernel,

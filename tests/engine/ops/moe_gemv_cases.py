@@ -7,26 +7,27 @@ from typing import Any
 
 from atom.model_ops.backends.triton_ops.activation import gating
 from atom.model_ops.backends.triton_ops.gemm import w8a16_gemv
-from atom.model_ops.backends.triton_ops.moe import gemv
+from atom.model_ops.backends.triton_ops.moe import gemv_kernels
 from atom.model_ops.values import Activation, ClampedSwiGLU
 
 Constants = dict[str, Any]
 
 _GATED = {
-    "K": 2048, "N": 768, "SHARED": 0, "CHOOSES": True, "EXPERTS": 128, "PADDED": 128, "TOP_K": 8,
-    "TOP_K_PADDED": 8, "SIGMOID": False, "RENORMALIZE": True, "SCALE": 1.0, "ROWS": 16,
-    "WEIGHED": False, "BLOCK_K": 256, "FP4": False, "INTERLEAVED": False, "PLANES": 1, "UNROLL": 1,
-    "TALL": 0, "WIDE": 0, "router_bias_ptr": None, "score_bias_ptr": None, "scale_ptr": None,
+    "K": 2048, "N": 768, "SHARED": 0, "CHOOSES": True, "EXPERTS": 128, "TOP_K": 8,
+    "SIGMOID": False, "RENORMALIZE": True, "SCALE": 1.0, "ROWS": 16,
+    "WEIGHED": False, "BLOCK_K": 256, "INTERLEAVED": False,
+    "router_bias_ptr": None, "score_bias_ptr": None, "scale_ptr": None,
     "bias_ptr": None, "shared_scale_ptr": None, "shared_bias_ptr": None, **gating(Activation.SILU),
 }  # fmt: skip
 _DOWNS = {
-    "K": 768, "N": 2048, "SHARED": 0, "TOP_K": 8, "TOP_K_PADDED": 8, "ROWS": 4, "BLOCK_K": 128,
-    "BLOCK_SHARED": 1024, "FP4": False, "INTERLEAVED": False, "UNROLL": 1, "TALL": 0, "WIDE": 0,
+    "K": 768, "N": 2048, "SHARED": 0, "TOP_K": 8, "ROWS": 4, "BLOCK_K": 128,
+    "BLOCK_SHARED": 1024, "INTERLEAVED": False, "UNROLL": 1, "TALL": 0, "WIDE": 0,
     "ALIGNED": 16, "scale_ptr": None, "bias_ptr": None, "shared_scale_ptr": None,
     "shared_bias_ptr": None,
 }  # fmt: skip
+_GATED_8BIT = {key: value for key, value in _GATED.items() if key != "INTERLEAVED"} | {"WIDE": 0}
 _ALONE = {"SHARED": 0, "shared_ptr": None, "shared_scale_ptr": None}
-_GPT_OSS = {"K": 2880, "N": 2880, "TOP_K": 4, "TOP_K_PADDED": 4, "FP4": True, **_ALONE}
+_GPT_OSS = {"K": 2880, "N": 2880, "TOP_K": 4, **_ALONE}
 _FP4 = (("mxfp4", False), ("interleaved mxfp4", True))
 _BLOCKS = {"TALL": 128, "WIDE": 128, "ROWS": 4}
 _LOGITS = {"types": {"logits_ptr": "*fp32"}}
@@ -42,47 +43,47 @@ def _with(constants: Constants, *pointers: str) -> Constants:
 
 # Name, kernel, constants and options, as in kernel_cases.py.
 FEW_EXPERTS: list[tuple[str, Any, Constants, Constants]] = [
-    ("few tokens' gates and ups", gemv._w13_kernel,
+    ("few tokens' gates and ups", gemv_kernels.w13_kernel,
      {**_GATED, "shared_ptr": None}, _LOGITS),
-    ("few tokens' gates and ups, shared", gemv._w13_kernel,
-     {**_GATED, "N": 1408, "SHARED": 2816, "EXPERTS": 64, "PADDED": 64, "TOP_K": 6}, _LOGITS),
-    ("few tokens' gates and ups of weighed inputs", gemv._w13_kernel,
-     {**_GATED, "K": 5120, "N": 8192, "SHARED": 8192, "EXPERTS": 16, "PADDED": 16, "TOP_K": 1,
-      "TOP_K_PADDED": 1, "SIGMOID": True, "RENORMALIZE": False, "WEIGHED": True}, _LOGITS),
-    ("few tokens' gates and ups, chosen before", gemv._w13_kernel,
-     {**_GATED, "K": 7168, "N": 2048, "SHARED": 2048, "CHOOSES": False, "EXPERTS": 256,
-      "PADDED": 256}, _LOGITS),
+    ("few tokens' gates and ups, shared", gemv_kernels.w13_kernel,
+     {**_GATED, "N": 1408, "SHARED": 2816, "EXPERTS": 64, "TOP_K": 6}, _LOGITS),
+    ("few tokens' gates and ups of weighed inputs", gemv_kernels.w13_kernel,
+     {**_GATED, "K": 5120, "N": 8192, "SHARED": 8192, "EXPERTS": 16, "TOP_K": 1,
+      "SIGMOID": True, "RENORMALIZE": False, "WEIGHED": True}, _LOGITS),
+    ("few tokens' gates and ups, chosen before", gemv_kernels.w13_kernel,
+     {**_GATED, "K": 7168, "N": 2048, "SHARED": 2048, "CHOOSES": False, "EXPERTS": 256}, _LOGITS),
     *(
-        (f"few tokens' gates and ups in {name}", gemv._w13_kernel,
+        (f"few tokens' gates and ups in {name}", gemv_kernels.w13_kernel,
          _with({**_GATED, **_GPT_OSS, **gating(ClampedSwiGLU(1.702, 7.0)), "EXPERTS": 32,
-                "PADDED": 32, "BLOCK_K": 64, "PLANES": 8, "INTERLEAVED": interleaved},
+                "BLOCK_K": 64, "INTERLEAVED": interleaved},
                "scale_ptr", "bias_ptr", "router_bias_ptr"), _FP4_TYPES)
         for name, interleaved in _FP4
     ),
-    ("few tokens' gates and ups in fp8 blocks", gemv._w13_kernel,
-     _with({**_GATED, **_BLOCKS, **_ALONE, "BLOCK_K": 512, "UNROLL": 4}, "scale_ptr"),
+    ("few tokens' gates and ups in fp8 blocks", gemv_kernels.w13_8bit_kernel,
+     _with({**_GATED_8BIT, **_BLOCKS, **_ALONE, "BLOCK_K": 512, "UNROLL": 4}, "scale_ptr"),
      {**_FP8_TYPES, "num_warps": 1}),
-    ("few tokens' gates and ups in fp8 blocks, shared", gemv._w13_kernel,
-     _with({**_GATED, **_BLOCKS, "K": 7168, "N": 2048, "SHARED": 2048, "CHOOSES": False,
-            "EXPERTS": 256, "PADDED": 256, "BLOCK_K": 1024, "UNROLL": 2},
+    ("few tokens' gates and ups in fp8 blocks, shared", gemv_kernels.w13_8bit_kernel,
+     _with({**_GATED_8BIT, **_BLOCKS, "K": 7168, "N": 2048, "SHARED": 2048, "CHOOSES": False,
+            "EXPERTS": 256, "BLOCK_K": 1024, "UNROLL": 2},
            "scale_ptr", "shared_scale_ptr"),
      {**_FP8_TYPES, "num_warps": 1}),
-    ("few tokens' gates and ups in int8", gemv._w13_kernel,
-     _with({**_GATED, **_ALONE, "TALL": 1, "ROWS": 4, "BLOCK_K": 512, "UNROLL": 4}, "scale_ptr"),
+    ("few tokens' gates and ups in int8", gemv_kernels.w13_8bit_kernel,
+     _with({**_GATED_8BIT, **_ALONE, "TALL": 1, "ROWS": 4, "BLOCK_K": 512, "UNROLL": 4},
+           "scale_ptr"),
      {"num_warps": 1, "types": {"w_ptr": "*i8", **_SCALES}}),
-    ("few tokens' downs", gemv._w2_kernel, {**_DOWNS, "shared_ptr": None}, {}),
-    ("few tokens' downs, shared", gemv._w2_kernel,
+    ("few tokens' downs", gemv_kernels.w2_kernel, {**_DOWNS, "shared_ptr": None}, {}),
+    ("few tokens' downs, shared", gemv_kernels.w2_kernel,
      {**_DOWNS, "K": 1408, "SHARED": 2816, "TOP_K": 6}, {}),
     *(
-        (f"few tokens' downs in {name}", gemv._w2_kernel,
+        (f"few tokens' downs in {name}", gemv_kernels.w2_kernel,
          _with({**_DOWNS, **_GPT_OSS, "ROWS": 8, "ALIGNED": 8, "INTERLEAVED": interleaved},
                "scale_ptr", "bias_ptr"), _FP4_TYPES)
         for name, interleaved in _FP4
     ),
-    ("few tokens' downs in fp8 blocks", gemv._w2_kernel,
+    ("few tokens' downs in fp8 blocks", gemv_kernels.w2_kernel,
      _with({**_DOWNS, **_BLOCKS, **_ALONE, "ROWS": 2, "BLOCK_K": 256, "BLOCK_SHARED": 2048,
             "UNROLL": 3}, "scale_ptr"), _FP8_TYPES),
-    ("few tokens' downs in fp8 with a scale per output, shared", gemv._w2_kernel,
+    ("few tokens' downs in fp8 with a scale per output, shared", gemv_kernels.w2_kernel,
      _with({**_DOWNS, "K": 2048, "N": 7168, "SHARED": 2048, "TALL": 1, "ROWS": 4, "BLOCK_K": 512,
             "BLOCK_SHARED": 4096, "UNROLL": 4}, "scale_ptr", "shared_scale_ptr"), _FP8_TYPES),
 ]  # fmt: skip

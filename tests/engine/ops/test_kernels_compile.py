@@ -28,7 +28,7 @@ from atom.model_ops.backends.triton_ops.attention import (
     prefill,
     sparse_mla_decode,
 )
-from atom.model_ops.backends.triton_ops.moe.grouped_kernel import grouped_gemm_kernel
+from atom.model_ops.backends.triton_ops.moe.grouped_kernel import sorted_gemm_kernel
 from tests.engine.ops.expert_cases import BY_TMA
 from tests.engine.ops.kernel_cases import (
     CASES,
@@ -63,6 +63,21 @@ TYPES = {
     "own_ptr": "*i64", "addresses_ptr": "*i64", "sums_ptr": "*i32",
     "weights_ptr": "*fp32", "order_ptr": "*i32", "counts_ptr": "*i32", "score_bias_ptr": "*fp32",
 }  # fmt: skip
+# Arguments that are several: of each the names of its own, by which cases speak of them.
+TUPLES = {
+    "cache": ("k_cache_ptr", "v_cache_ptr", "k_scale_ptr", "v_scale_ptr"),
+    "rotary": ("q_weight_ptr", "k_weight_ptr", "cos_sin_ptr", "positions_ptr"),
+    "parts": ("partial_ptr", "lse_ptr", "counts_ptr"),
+    "activation": ("KIND", "ALPHA", "LIMIT"),
+    "x": ("x_ptr", "x_scale_ptr"),
+    "w": ("w_ptr", "scale_ptr", "zero_ptr", "inputs_ptr", "index_ptr", "bias_ptr"),
+    "out": ("out_ptr", "out_scale_ptr"),
+    "router": ("logits_ptr", "router_bias_ptr", "score_bias_ptr"),
+    "experts": ("w_ptr", "scale_ptr", "bias_ptr"),
+    "shared": ("shared_ptr", "shared_scale_ptr", "shared_bias_ptr"),
+}
+# The pairs of experts, which a launch of sorted ones takes otherwise.
+ROUTED = {True: ("weights_ptr", "order_ptr", "counts_ptr"), False: ("chosen_ptr", "weights_ptr")}
 # Bytes of scratch per lane that an AMD card's compiler may spill registers to, by kernel: none, but
 # for these, which hold more than its 512 registers (docs/results/amd-kernels.md has the figures).
 SCRATCH_BYTES = {
@@ -84,20 +99,29 @@ def compiled(kernel: Any, constants: dict[str, Any], options: dict[str, Any], ca
         name: f"*{FP8[card]}" if kind == "fp8" else kind
         for name, kind in options.pop("types", {}).items()
     }
-    signature = {
-        name: "constexpr"
-        if name in constants
-        else own.get(name) or TYPES.get(name, "*bf16" if name.endswith("_ptr") else "i32")
-        for name in kernel.arg_names
-    }
     # Pointers are aligned to 16 bytes, as torch's allocations are; sizes where a case says so.
     even = options.pop("even", ())
-    attributes = {
-        (index,): [["tt.divisibility", 16]]
-        for index, name in enumerate(kernel.arg_names)
-        if name.endswith("_ptr") or name in even
+    tuples = TUPLES | {
+        "routed": ROUTED["EXPERTS" in kernel.arg_names and "tokens" in kernel.arg_names]
     }
-    source = ASTSource(kernel, signature, constexprs=constants, attrs=attributes)
+    signature: dict[str, Any] = {}
+    constexprs, attributes, known = {}, {}, set(constants)
+    for index, name in enumerate(kernel.arg_names):
+        inner = tuples.get(name, (name,)) if name not in constants else (name,)
+        several = len(inner) > 1
+        kinds = []
+        for place, part in enumerate(inner):
+            path = (index, place) if several else (index,)
+            usual = TYPES.get(part, "*bf16" if part.endswith("_ptr") else "i32")
+            kinds.append("constexpr" if part in constants else own.get(part) or usual)
+            if part in constants:
+                constexprs[path] = constants[part]
+                known.discard(part)
+            if part.endswith("_ptr") or part in even:
+                attributes[path] = [["tt.divisibility", 16]]
+        signature[name] = tuple(kinds) if several else kinds[0]
+    assert not known, f"{kernel.fn.__name__} has no parameters {sorted(known)}"
+    source = ASTSource(kernel, signature, constexprs=constexprs, attrs=attributes)
     return triton.compile(source, target=target, options={"num_stages": 2, **options})
 
 
@@ -126,7 +150,7 @@ def test_described_tiles_are_copied_by_the_engine(
     """The matrix', and the downs' activations as well."""
     read = {name: value for name, value in constants.items() if name not in types}
     binary = compiled(
-        grouped_gemm_kernel, read, {"types": types, "num_warps": 8, "num_stages": 4}, "H200"
+        sorted_gemm_kernel, read, {"types": types, "num_warps": 8, "num_stages": 4}, "H200"
     )
     assert binary.metadata.shared <= TARGETS["H200"][1]
     copies = re.findall(r"cp\.async(?:\.bulk\.tensor)?", binary.asm["ptx"])

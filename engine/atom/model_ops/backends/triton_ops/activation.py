@@ -56,6 +56,12 @@ def gating(activation: Gating) -> dict[str, float]:
     }
 
 
+def gate_constants(activation: Gating) -> tuple[tl.constexpr, tl.constexpr, tl.constexpr]:
+    """`gating` as the one argument of a kernel: kind, alpha and limit."""
+    kind, alpha, limit = map(tl.constexpr, gating(activation).values())
+    return kind, alpha, limit
+
+
 def act_and_mul(x: torch.Tensor, activation: Gating) -> torch.Tensor:
     rows, inner = x.shape[0], x.shape[1] // 2
     out = torch.empty((rows, inner), dtype=x.dtype, device=x.device)

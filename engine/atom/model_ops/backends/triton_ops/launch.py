@@ -7,8 +7,10 @@ here. In Triton's interpreter (TRITON_INTERPRET=1, CPU tensors) the answers are 
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import torch
+import triton
 
 from atom.model_ops.values import IndexCache, LatentCache, LayerCache
 
@@ -34,19 +36,39 @@ def shared_bytes(device: torch.device) -> int:
     )
 
 
+# Asked by launches and, of constants, by kernels: a kernel then needs no parameter for its padding.
+@triton.constexpr_function  # type: ignore[untyped-decorator]
 def next_power_of_2(n: int) -> int:
+    """Round up to a power of two."""
     return 1 << (n - 1).bit_length()
 
 
+@triton.constexpr_function  # type: ignore[untyped-decorator]
 def head_lanes(head_dim: int) -> int:
     """Lanes that a kernel gives to a head: a power of two, and as many as a tensor core takes."""
-    return max(16, next_power_of_2(head_dim))
+    return max(16, 1 << (head_dim - 1).bit_length())
 
 
-def fp8_constants(cache: LayerCache) -> dict[str, bool | float]:
-    """Whether a cache is in fp8, and the largest number of its dtype."""
-    scaled = cache.k_scale is not None
-    return {"FP8": scaled, "LIMIT": float(torch.finfo(cache.k.dtype).max) if scaled else 0.0}
+@triton.constexpr_function  # type: ignore[untyped-decorator]
+def group_lanes(group: int) -> int:
+    """Rows that decode attention gives to the query heads of a KV head: a tensor core's tile has 16
+    of them at least."""
+    return max(16, 1 << (group - 1).bit_length())
+
+
+@triton.constexpr_function  # type: ignore[untyped-decorator]
+def largest_fp8(dtype: Any) -> float:
+    """The largest number of a dtype of Triton's: of e4m3 on NVIDIA's cards and gfx950 448, of
+    gfx942's, whose bits stand for half as much, 240."""
+    return {"fp8e4nv": 448.0, "fp8e4b8": 240.0, "fp8e5": 57344.0}[dtype.name]
+
+
+def cache_pointers(
+    cache: LayerCache,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+    """The one argument by which attention kernels take a paged cache: keys, values, and of an fp8
+    cache their scales."""
+    return cache.k, cache.v, cache.k_scale, cache.v_scale
 
 
 def fp8_limit(cache: LatentCache | IndexCache) -> float:

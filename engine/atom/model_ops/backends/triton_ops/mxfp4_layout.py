@@ -22,8 +22,8 @@ def exponents_of(K, interleaved):
 def places(n, number, WIDTH: tl.constexpr, RUN: tl.constexpr, INTERLEAVED: tl.constexpr):
     """Where what is so many in rows n stands, each row WIDTH wide. n and number have shapes that go
     with each other."""
-    first = first_row_places(number, RUN, INTERLEAVED)
-    return row_places(n, number, WIDTH, RUN, INTERLEAVED) + first
+    further = row_places(n, number, WIDTH, RUN, INTERLEAVED)
+    return further + first_row_places(number, RUN, INTERLEAVED)
 
 
 @triton.jit

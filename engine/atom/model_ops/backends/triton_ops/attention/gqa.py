@@ -13,6 +13,7 @@ import torch
 
 from atom.model_ops.backends.interface import OpCase
 from atom.model_ops.backends.triton_ops.attention.decode import decode_attention
+from atom.model_ops.backends.triton_ops.attention.decode_append import decode_append_attention
 from atom.model_ops.backends.triton_ops.attention.long_chunks import chunk_attention, is_for_library
 from atom.model_ops.backends.triton_ops.attention.paged_tiles import LayerStep
 from atom.model_ops.backends.triton_ops.attention.prefill import RowSpan, prefill_attention
@@ -65,7 +66,7 @@ def attention(
     # Programs that store keys on the way know nothing of each other's.
     at_once = step.runs is None
     if decodes and at_once:
-        decode_attention(qkv[:decodes], layer, out[:decodes], rotary)
+        decode_append_attention(qkv[:decodes], layer, out[:decodes], rotary)
     if not at_once or decodes < step.context_lens.shape[0]:
         # What a prompt attends to is what the cache holds, so that a cached prefix changes nothing.
         groups = () if cache.k_scale is not None else _dense_groups(shape, step)

@@ -16,9 +16,9 @@ import torch
 import triton
 import triton.language as tl
 
-from atom.model_ops.backends.triton_ops.attention.decode import split_length
 from atom.model_ops.backends.triton_ops.attention.mla_tiles import load_part
-from atom.model_ops.backends.triton_ops.launch import compute_units, head_lanes, next_power_of_2
+from atom.model_ops.backends.triton_ops.attention.split_kv import split_length
+from atom.model_ops.backends.triton_ops.launch import compute_units, head_lanes
 from atom.model_ops.values import IndexCache, IndexShape, IndexTokens
 from atom.utils.forward_context import AttentionMetaData
 
@@ -76,10 +76,12 @@ def _index_scores_kernel(
     q_ptr, head_weights_ptr, keys_ptr, key_scale_ptr, tables_ptr, contexts_ptr,
     starts_ptr, scores_ptr,
     table_stride, q_stride, weights_stride, rows, first, end, width, least, splits, scale,
-    HQ: tl.constexpr, DIM: tl.constexpr, HEADS: tl.constexpr, LANES: tl.constexpr,
+    HQ: tl.constexpr, DIM: tl.constexpr,
     TOP_K: tl.constexpr, TOKENS: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """HEADS, LANES: those of HQ heads and DIM elements; TOKENS 1: every token is a row."""
+    """TOKENS 1: every token is a row."""
+    HEADS: tl.constexpr = head_lanes(HQ)
+    LANES: tl.constexpr = head_lanes(DIM)
     tile, split = tl.program_id(0), tl.program_id(1)
     if TOKENS == 1:
         row = first + tile
@@ -155,8 +157,7 @@ def index_scores(
         step.query_starts, scores,
         tables.stride(0), q.stride(0), tokens.weights.stride(0), rows, piece.first, piece.end,
         piece.width, _LEAST_KEYS, splits, shape.scale,
-        HQ=shape.num_heads, DIM=shape.dim, HEADS=max(16, next_power_of_2(shape.num_heads)),
-        LANES=head_lanes(shape.dim), TOP_K=shape.top_k, TOKENS=together,
+        HQ=shape.num_heads, DIM=shape.dim, TOP_K=shape.top_k, TOKENS=together,
         BLOCK_SIZE=cache.block_size, BLOCK_N=_BLOCK_N, num_warps=4, num_stages=2,
     )  # fmt: skip
     return scores

@@ -15,12 +15,6 @@ import torch
 import triton
 import triton.language as tl
 
-from atom.model_ops.backends.triton_ops.attention.decode import (
-    SplitParts,
-    choose_splits,
-    combine_splits,
-    split_length,
-)
 from atom.model_ops.backends.triton_ops.attention.mla_tiles import (
     MlaLaunch,
     attend_entries,
@@ -28,8 +22,14 @@ from atom.model_ops.backends.triton_ops.attention.mla_tiles import (
     mla_launch,
     tile_in_registers,
 )
+from atom.model_ops.backends.triton_ops.attention.split_kv import (
+    SplitParts,
+    choose_splits,
+    combine_splits,
+    split_length,
+)
 from atom.model_ops.backends.triton_ops.compile.tuning import DecodeConfig
-from atom.model_ops.backends.triton_ops.launch import compute_units
+from atom.model_ops.backends.triton_ops.launch import compute_units, head_lanes
 from atom.model_ops.values import LatentCache, LatentShape
 from atom.utils.forward_context import AttentionMetaData
 
@@ -45,11 +45,12 @@ def _mla_decode_kernel(
     out_ptr, partial_ptr, lse_ptr,
     table_stride, q_rope_stride, least, splits, scale,
     HQ: tl.constexpr, HEAD: tl.constexpr, RANK: tl.constexpr, ROPE: tl.constexpr,
-    RANK_LANES: tl.constexpr, ROPE_LANES: tl.constexpr, HEADS: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, IS_SPLIT: tl.constexpr,
+    HEADS: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, IS_SPLIT: tl.constexpr,
 ):  # fmt: skip
     """absorbed_ptr [R, Hq, RANK]; q_rope_ptr: the rotated parts of queries, HEAD elements from head
     to head."""
+    RANK_LANES: tl.constexpr = head_lanes(RANK)
+    ROPE_LANES: tl.constexpr = head_lanes(ROPE)
     tile, row, split = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2)
     context = tl.load(contexts_ptr + row)
     if IS_SPLIT:
@@ -72,7 +73,7 @@ def _mla_decode_kernel(
     running_max, running_sum, acc = attend_entries(
         absorbed, q_rope, cache_ptr, key_cache_ptr, entry_scale_ptr, table_ptr, head, start, end,
         scale, running_max, running_sum, acc,
-        RANK, ROPE, RANK_LANES, ROPE_LANES, BLOCK_SIZE, BLOCK_N, False,
+        RANK, ROPE, BLOCK_SIZE, BLOCK_N, False,
     )  # fmt: skip
     total = tl.where(running_sum > 0, running_sum, 1.0)
     result = acc / total[:, None]
@@ -128,7 +129,7 @@ def mla_decode(
         tables.stride(0), q_rope.stride(0), splits.least, splits.count,
         shape.scale * math.log2(math.e),
         HQ=heads, HEAD=shape.head_dim, RANK=shape.kv_rank, ROPE=shape.rope_dim,
-        RANK_LANES=launch.rank_lanes, ROPE_LANES=launch.rope_lanes, HEADS=launch.heads,
+        HEADS=launch.heads,
         BLOCK_SIZE=cache.block_size, BLOCK_N=tile.block_n, IS_SPLIT=not splits.whole,
         num_warps=tile.num_warps, num_stages=config.num_stages,
     )  # fmt: skip

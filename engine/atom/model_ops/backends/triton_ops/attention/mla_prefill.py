@@ -21,6 +21,7 @@ from atom.model_ops.backends.triton_ops.attention.mla_tiles import (
     tile_in_registers,
 )
 from atom.model_ops.backends.triton_ops.attention.prefill import RowSpan, find_row
+from atom.model_ops.backends.triton_ops.launch import head_lanes
 from atom.model_ops.values import LatentCache, LatentShape
 from atom.utils.forward_context import AttentionMetaData
 
@@ -31,10 +32,11 @@ def _mla_prefill_kernel(
     starts_ptr, out_ptr,
     table_stride, q_rope_stride, first_row, rows, skipped, scale,
     HQ: tl.constexpr, HEAD: tl.constexpr, RANK: tl.constexpr, ROPE: tl.constexpr,
-    RANK_LANES: tl.constexpr, ROPE_LANES: tl.constexpr, HEADS: tl.constexpr, TOKENS: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
+    HEADS: tl.constexpr, TOKENS: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """skipped: leading queries of the only row that others compute."""
+    RANK_LANES: tl.constexpr = head_lanes(RANK)
+    ROPE_LANES: tl.constexpr = head_lanes(ROPE)
     tile, head_tile = tl.program_id(0), tl.program_id(1)
     index = find_row(starts_ptr, tile, first_row, rows, TOKENS)
     row = first_row + index
@@ -66,12 +68,12 @@ def _mla_prefill_kernel(
     running_max, running_sum, acc = attend_entries(
         absorbed, q_rope, cache_ptr, key_cache_ptr, entry_scale_ptr, table_ptr, position, 0,
         unmasked_end, scale, running_max, running_sum, acc,
-        RANK, ROPE, RANK_LANES, ROPE_LANES, BLOCK_SIZE, BLOCK_N, False,
+        RANK, ROPE, BLOCK_SIZE, BLOCK_N, False,
     )  # fmt: skip
     running_max, running_sum, acc = attend_entries(
         absorbed, q_rope, cache_ptr, key_cache_ptr, entry_scale_ptr, table_ptr, position,
         unmasked_end, end, scale, running_max, running_sum, acc,
-        RANK, ROPE, RANK_LANES, ROPE_LANES, BLOCK_SIZE, BLOCK_N, True,
+        RANK, ROPE, BLOCK_SIZE, BLOCK_N, True,
     )  # fmt: skip
     result = (acc / running_sum[:, None]).to(out_ptr.dtype.element_ty)
     element = tl.arange(0, RANK_LANES)
@@ -100,7 +102,7 @@ def mla_prefill(
         tables.stride(0), q_rope.stride(0), span.first_row, span.rows, span.skipped,
         shape.scale * math.log2(math.e),
         HQ=shape.num_heads, HEAD=shape.head_dim, RANK=shape.kv_rank, ROPE=shape.rope_dim,
-        RANK_LANES=launch.rank_lanes, ROPE_LANES=launch.rope_lanes, HEADS=launch.heads,
+        HEADS=launch.heads,
         TOKENS=tokens_of_tile, BLOCK_SIZE=cache.block_size, BLOCK_N=tile.block_n,
         num_warps=tile.num_warps, num_stages=2,
     )  # fmt: skip

@@ -38,12 +38,14 @@ def attend_entries(
     absorbed, q_rope, cache_ptr, key_cache_ptr, entry_scale_ptr, table_ptr, position, first, end,
     scale,
     running_max, running_sum, acc,
-    RANK: tl.constexpr, ROPE: tl.constexpr, RANK_LANES: tl.constexpr, ROPE_LANES: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr,
+    RANK: tl.constexpr, ROPE: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL:
+    tl.constexpr,
 ):  # fmt: skip
     """Fold the cached entries [first, end) into the softmax of M queries: absorbed [M, RANK_LANES],
     q_rope [M, ROPE_LANES]. CAUSAL: of query m those up to position[m] alone; key_cache_ptr,
     entry_scale_ptr: of a cache in fp8."""
+    RANK_LANES: tl.constexpr = absorbed.shape[1]
+    ROPE_LANES: tl.constexpr = q_rope.shape[1]
     block = load_blocks(table_ptr, first, 0, end, BLOCK_SIZE, BLOCK_N, False)
     for start in range(first, end, BLOCK_N):
         token = start + tl.arange(0, BLOCK_N)
@@ -83,15 +85,13 @@ def attend_entries(
 @dataclass(frozen=True, slots=True)
 class MlaLaunch:
     """Tiles of a launch: queries, heads among them and how many tiles all heads make, cached
-    entries, lanes of each part. By what fits."""
+    entries, warps. By what fits."""
 
     queries: int
     heads: int
     head_tiles: int
     block_n: int
     num_warps: int
-    rank_lanes: int
-    rope_lanes: int
 
 
 def mla_launch(shape: LatentShape, dtype: torch.dtype) -> MlaLaunch:
@@ -107,8 +107,6 @@ def mla_launch(shape: LatentShape, dtype: torch.dtype) -> MlaLaunch:
         head_tiles=triton.cdiv(shape.num_heads, heads),
         block_n=block_n,
         num_warps=num_warps,
-        rank_lanes=rank_lanes,
-        rope_lanes=rope_lanes,
     )
 
 

@@ -120,6 +120,32 @@ def load_scales(
 
 
 @triton.jit
+def score_tile(
+    q, cache, block, first, head, element, real, inside,
+    HKV: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
+    MASKED: tl.constexpr,
+):  # fmt: skip
+    """Score queries q [M, LANES] against the BLOCK_N cached tokens from `first` on → (scores [M,
+    BLOCK_N] float32, still to be scaled; values [BLOCK_N, LANES] in q's dtype; their scales
+    [BLOCK_N], 1 of a plain cache). cache: see launch.cache_pointers."""
+    k_cache_ptr, v_cache_ptr, k_scale_ptr, v_scale_ptr = cache
+    PADDED: tl.constexpr = q.shape[1] != D
+    at = cache_offsets(block, first, head, element, BLOCK_SIZE, BLOCK_N, HKV, D)
+    # Values are asked for before the product: both tiles are then on their way at once.
+    key = load_tile(k_cache_ptr + at, inside, real, MASKED, PADDED).to(q.dtype)
+    value = load_tile(v_cache_ptr + at, inside, real, MASKED, PADDED).to(q.dtype)
+    value_scale = 1.0
+    scores = tl.dot(q, tl.trans(key), input_precision="ieee")
+    if k_scale_ptr is not None:
+        # fp8 is an exact subset of bfloat16 and float16, so a head's scale may follow the product:
+        # one multiplication for a score instead of one for each element of its key.
+        key_scale = load_scales(k_scale_ptr, block, first, head, inside, BLOCK_SIZE, BLOCK_N, HKV)
+        value_scale = load_scales(v_scale_ptr, block, first, head, inside, BLOCK_SIZE, BLOCK_N, HKV)
+        scores = scores * key_scale[None, :]
+    return scores, value, value_scale
+
+
+@triton.jit
 def head_scale(largest, LIMIT: tl.constexpr):
     """The scale of heads in fp8 by their largest magnitude."""
     return tl.where(largest > 0, largest / LIMIT, 1.0)

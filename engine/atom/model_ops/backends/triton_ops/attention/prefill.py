@@ -22,19 +22,21 @@ import triton.language as tl
 from atom.model_ops.backends.triton_ops.attention.paged_tiles import (
     LayerStep,
     add_sinks,
-    cache_offsets,
     cap_scores,
     first_seen,
     head_elements,
     load_blocks,
-    load_scales,
     load_sinks,
-    load_tile,
     real_elements,
+    score_tile,
     softmax_step,
 )
 from atom.model_ops.backends.triton_ops.compile.tuning import PrefillConfig, prefill_config
-from atom.model_ops.backends.triton_ops.launch import head_lanes, next_power_of_2
+from atom.model_ops.backends.triton_ops.launch import (
+    cache_pointers,
+    head_lanes,
+    next_power_of_2,
+)
 from atom.model_ops.backends.triton_ops.xcd_order import head_dies, head_tile
 
 
@@ -55,36 +57,26 @@ def find_row(starts_ptr, tile, first_row, rows, TOKENS: tl.constexpr):
 
 @triton.jit
 def _attend(
-    q, k_cache_ptr, v_cache_ptr, k_scale_ptr, v_scale_ptr, table_ptr, head, position,
-    first, end, low, limit, scale, running_max, running_sum, acc,
-    HKV: tl.constexpr, D: tl.constexpr, LANES: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    BLOCK_N: tl.constexpr, WINDOW: tl.constexpr, IN_CHUNKS: tl.constexpr,
-    SOFTCAP: tl.constexpr, FP8: tl.constexpr, MASKED: tl.constexpr,
+    q, cache, table_ptr, head, position, first, end, low, limit, scale,
+    running_max, running_sum, acc,
+    HKV: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
+    WINDOW: tl.constexpr, IN_CHUNKS: tl.constexpr, SOFTCAP: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """Tokens [first, end) of the cache; masked tiles respect [low, limit), causality and window."""
     HAS_LOW: tl.constexpr = MASKED and WINDOW > 0
+    LANES: tl.constexpr = q.shape[1]
     element, real = head_elements(D, LANES), real_elements(D, LANES)
     block = load_blocks(table_ptr, first, low, limit, BLOCK_SIZE, BLOCK_N, HAS_LOW)
     # The few masked tiles are not worth a pipeline; with one, the compiler of CUDA's assembler
     # serialises the matrix instructions of both loops (warning C7515).
     for start in tl.range(first, end, BLOCK_N, num_stages=1 if MASKED else None):
-        at = cache_offsets(block, start, head, element, BLOCK_SIZE, BLOCK_N, HKV, D)
         token = start + tl.arange(0, BLOCK_N)
         inside = token < limit
         if HAS_LOW:
             inside = inside & (token >= low)
-        key = load_tile(k_cache_ptr + at, inside, real, MASKED, D != LANES).to(q.dtype)
-        value = load_tile(v_cache_ptr + at, inside, real, MASKED, D != LANES).to(q.dtype)
-        value_scale = 1.0
-        scores = tl.dot(q, tl.trans(key), input_precision="ieee")
-        if FP8:
-            key_scale = load_scales(
-                k_scale_ptr, block, start, head, inside, BLOCK_SIZE, BLOCK_N, HKV
-            )
-            value_scale = load_scales(
-                v_scale_ptr, block, start, head, inside, BLOCK_SIZE, BLOCK_N, HKV
-            )
-            scores = scores * key_scale[None, :]
+        scores, value, value_scale = score_tile(
+            q, cache, block, start, head, element, real, inside, HKV, D, BLOCK_SIZE, BLOCK_N, MASKED
+        )
         block = load_blocks(table_ptr, start + BLOCK_N, low, limit, BLOCK_SIZE, BLOCK_N, HAS_LOW)
         scores = cap_scores(scores, scale, SOFTCAP)
         if MASKED:
@@ -94,24 +86,26 @@ def _attend(
             elif WINDOW:
                 seen &= token[None, :] > position[:, None] - WINDOW
             scores = tl.where(seen, scores, float("-inf"))
+        # Only behind a window may a query see nothing of its first tiles.
         running_max, running_sum, acc = softmax_step(
-            scores, value, value_scale, scale, running_max, running_sum, acc, HAS_LOW, FP8
-        )
+            scores, value, value_scale, scale, running_max, running_sum, acc, HAS_LOW,
+            cache[2] is not None,
+        )  # fmt: skip
     return running_max, running_sum, acc
 
 
 @triton.jit(do_not_specialize=["table_stride", "first_row", "rows", "skipped", "tokens"])
 def _prefill_kernel(
-    q_ptr, k_cache_ptr, v_cache_ptr, k_scale_ptr, v_scale_ptr, tables_ptr, contexts_ptr,
-    starts_ptr, out_ptr, sinks_ptr,
+    q_ptr, cache, tables_ptr, contexts_ptr, starts_ptr, out_ptr, sinks_ptr,
     table_stride, first_row, rows, skipped, tokens, scale,
-    GROUP: tl.constexpr, GROUP_PADDED: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr,
-    LANES: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    WINDOW: tl.constexpr, IN_CHUNKS: tl.constexpr, SOFTCAP: tl.constexpr, FP8: tl.constexpr,
-    DIES: tl.constexpr,
+    GROUP: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WINDOW: tl.constexpr, IN_CHUNKS: tl.constexpr,
+    SOFTCAP: tl.constexpr, DIES: tl.constexpr,
 ):  # fmt: skip
     """skipped: leading queries of the only row that others compute; tokens: queries of all rows, at
     least, or fewer than the only row has left, whose others compute the rest."""
+    LANES: tl.constexpr = head_lanes(D)
+    GROUP_PADDED: tl.constexpr = next_power_of_2(GROUP)
     tokens_per_tile: tl.constexpr = BLOCK_M // GROUP_PADDED
     tile, head = head_tile(0, DIES), head_tile(1, DIES)
     index = find_row(starts_ptr, tile, first_row, rows, tokens_per_tile)
@@ -124,9 +118,11 @@ def _prefill_kernel(
     tiles = tl.cdiv(queries, tokens_per_tile)
     if tile >= tiles:
         return
+    # Last tiles first: they see most, and short ones then fill the gaps at the end.
     tile = tiles - 1 - tile
     context = tl.load(contexts_ptr + row)
 
+    # Heads of a group are neighbours in the tile, so one load of a key serves all of them.
     lane = tl.arange(0, BLOCK_M)
     element = head_elements(D, LANES)
     query = tile * tokens_per_tile + lane // GROUP_PADDED
@@ -139,6 +135,7 @@ def _prefill_kernel(
     position = context - left + query
     first_position = context - left + tile * tokens_per_tile
     end = tl.minimum(first_position + tokens_per_tile, context)
+    # Tiles wholly before the first query need no mask, which costs as much as a score does.
     unmasked_end = (first_position + 1) // BLOCK_N * BLOCK_N
 
     table_ptr = tables_ptr + row.to(tl.int64) * table_stride
@@ -156,26 +153,25 @@ def _prefill_kernel(
         unmasked = tl.minimum(tl.cdiv(all_see, BLOCK_N) * BLOCK_N, unmasked_end)
         unmasked = tl.maximum(unmasked, low // BLOCK_N * BLOCK_N)
         running_max, running_sum, acc = _attend(
-            q, k_cache_ptr, v_cache_ptr, k_scale_ptr, v_scale_ptr, table_ptr, head, position,
-            low // BLOCK_N * BLOCK_N, unmasked, low, end, scale, running_max, running_sum, acc,
-            HKV, D, LANES, BLOCK_SIZE, BLOCK_N, WINDOW, IN_CHUNKS, SOFTCAP, FP8, True,
+            q, cache, table_ptr, head, position, low // BLOCK_N * BLOCK_N, unmasked, low, end,
+            scale, running_max, running_sum, acc,
+            HKV, D, BLOCK_SIZE, BLOCK_N, WINDOW, IN_CHUNKS, SOFTCAP, True,
         )  # fmt: skip
     running_max, running_sum, acc = _attend(
-        q, k_cache_ptr, v_cache_ptr, k_scale_ptr, v_scale_ptr, table_ptr, head, position,
-        unmasked, unmasked_end, low, end,
+        q, cache, table_ptr, head, position, unmasked, unmasked_end, low, end,
         scale, running_max, running_sum, acc,
-        HKV, D, LANES, BLOCK_SIZE, BLOCK_N, WINDOW, IN_CHUNKS, SOFTCAP, FP8, False,
+        HKV, D, BLOCK_SIZE, BLOCK_N, WINDOW, IN_CHUNKS, SOFTCAP, False,
     )  # fmt: skip
     running_max, running_sum, acc = _attend(
-        q, k_cache_ptr, v_cache_ptr, k_scale_ptr, v_scale_ptr, table_ptr, head, position,
-        unmasked_end, end, low, end,
+        q, cache, table_ptr, head, position, unmasked_end, end, low, end,
         scale, running_max, running_sum, acc,
-        HKV, D, LANES, BLOCK_SIZE, BLOCK_N, WINDOW, IN_CHUNKS, SOFTCAP, FP8, True,
+        HKV, D, BLOCK_SIZE, BLOCK_N, WINDOW, IN_CHUNKS, SOFTCAP, True,
     )  # fmt: skip
 
     if sinks_ptr is not None:
         sinks = load_sinks(sinks_ptr, head * GROUP + member, member < GROUP)
         running_max, running_sum, acc = add_sinks(sinks, running_max, running_sum, acc)
+    # Every query sees itself at least, so no sum is 0.
     result = (acc / running_sum[:, None]).to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + query_head[:, None] * D + element[None, :], result, mask=real)
 
@@ -209,13 +205,13 @@ def prefill_attention(
     # An option of CUDA's backend alone; only a table measured on such a card asks for it.
     limits = {} if config.max_registers is None else {"maxnreg": config.max_registers}
     _prefill_kernel[(tiles, shape.num_kv_heads)](
-        q, cache.k, cache.v, cache.k_scale, cache.v_scale, step.block_tables, step.context_lens,
-        step.query_starts, out, shape.sinks,
+        q, cache_pointers(cache), step.block_tables, step.context_lens, step.query_starts, out,
+        shape.sinks,
         step.block_tables.stride(0), span.first_row, span.rows, span.skipped,
         span.tokens, shape.scale * math.log2(math.e),
-        GROUP=group, GROUP_PADDED=group_padded, HKV=shape.num_kv_heads, D=shape.head_dim,
-        LANES=lanes, BLOCK_SIZE=cache.block_size, BLOCK_M=block_m, BLOCK_N=config.block_n,
-        WINDOW=shape.window or 0, IN_CHUNKS=shape.in_chunks, SOFTCAP=shape.softcap or 0.0,
-        FP8=cache.k_scale is not None, DIES=head_dies(q.device, shape.num_kv_heads),
+        GROUP=group, HKV=shape.num_kv_heads, D=shape.head_dim, BLOCK_SIZE=cache.block_size,
+        BLOCK_M=block_m, BLOCK_N=config.block_n, WINDOW=shape.window or 0,
+        IN_CHUNKS=shape.in_chunks, SOFTCAP=shape.softcap or 0.0,
+        DIES=head_dies(q.device, shape.num_kv_heads),
         num_warps=config.num_warps, num_stages=config.num_stages, **limits,
     )  # fmt: skip

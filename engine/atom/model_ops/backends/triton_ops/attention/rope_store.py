@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 
 from atom.model_ops.backends.triton_ops.attention.paged_tiles import head_scale, quantise_head
-from atom.model_ops.backends.triton_ops.launch import fp8_constants, head_lanes
+from atom.model_ops.backends.triton_ops.launch import cache_pointers, head_lanes, largest_fp8
 from atom.model_ops.values import AttentionShape, LayerCache, Rotary
 
 # Heads of a program, at most, and heads times tokens.
@@ -31,16 +31,18 @@ def _store_halves(at, first, second, mask, D: tl.constexpr):
 
 @triton.jit
 def _store_scaled(
-    at, scale_at, first, second, mask, D: tl.constexpr, LIMIT: tl.constexpr
+    at, scale_at, first, second, mask, D: tl.constexpr
 ):  # fmt: skip
     """Tiles [TOKENS, HEADS, LANES / 2], zeros where nothing is, in fp8 with their scales."""
+    dtype = at.dtype.element_ty
+    LIMIT: tl.constexpr = largest_fp8(dtype)
     first, second = first.to(tl.float32), second.to(tl.float32)
+    # A head has one scale: attention multiplies it into a score, not into each element of a key.
     largest = tl.maximum(
         tl.max(tl.abs(first), axis=2, keep_dims=True),
         tl.max(tl.abs(second), axis=2, keep_dims=True),
     )
     scale = head_scale(largest, LIMIT)
-    dtype = at.dtype.element_ty
     first, second = (
         quantise_head(first, scale, LIMIT, dtype),
         quantise_head(second, scale, LIMIT, dtype),
@@ -52,14 +54,15 @@ def _store_scaled(
 
 @triton.jit(do_not_specialize=["first_token", "end_token"])
 def _rope_store_kernel(
-    qkv_ptr, q_out_ptr, k_cache_ptr, v_cache_ptr, k_scale_ptr, v_scale_ptr, q_weight_ptr,
-    k_weight_ptr, cos_sin_ptr, positions_ptr, slots_ptr, first_token, end_token, eps,
-    HQ: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr, LANES: tl.constexpr,
-    HEADS: tl.constexpr, TOKENS: tl.constexpr, HAS_NORM: tl.constexpr, KEEP_KEYS: tl.constexpr,
-    FP8: tl.constexpr, LIMIT: tl.constexpr,
+    qkv_ptr, q_out_ptr, cache, q_weight_ptr, k_weight_ptr, cos_sin_ptr, positions_ptr, slots_ptr,
+    first_token, end_token, eps,
+    HQ: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr,
+    TOKENS: tl.constexpr, KEEP_KEYS: tl.constexpr,
 ):  # fmt: skip
     """HEADS divides HQ and HKV: a program's heads are all q, all k or all v. Tiles are
     [TOKENS, HEADS, LANES / 2]."""
+    k_cache_ptr, v_cache_ptr, k_scale_ptr, v_scale_ptr = cache
+    LANES: tl.constexpr = head_lanes(D)
     first_head = tl.program_id(1) * HEADS
     token = first_token.to(tl.int64) + tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     inside = token < end_token
@@ -77,10 +80,10 @@ def _rope_store_kernel(
     if first_head >= HQ + HKV:
         v_at = v_cache_ptr + slot * (HKV * D) + (first_head - HQ - HKV) * D + within
         stored = present & (slot >= 0)
-        if FP8:
+        if v_scale_ptr is not None:
             number = first_head - HQ - HKV + tl.arange(0, HEADS)[None, :, None]
             scale_at = v_scale_ptr + slot * HKV + number
-            _store_scaled(v_at, scale_at, first, second, stored, D, LIMIT)
+            _store_scaled(v_at, scale_at, first, second, stored, D)
         else:
             _store_halves(v_at, first, second, stored, D)
         return
@@ -94,7 +97,7 @@ def _rope_store_kernel(
     else:
         cos, sin = tl.load(angle), tl.load(angle + D // 2)
     first, second = first.to(tl.float32), second.to(tl.float32)
-    if HAS_NORM:
+    if q_weight_ptr is not None:
         weight_ptr = q_weight_ptr if first_head < HQ else k_weight_ptr
         squares = tl.sum(first * first, axis=2) + tl.sum(second * second, axis=2)
         scale = tl.rsqrt(squares / D + eps)[:, :, None]
@@ -114,10 +117,10 @@ def _rope_store_kernel(
             _store_halves(source, rotated_first, rotated_second, present, D)
         k_at = k_cache_ptr + slot * (HKV * D) + (first_head - HQ) * D + within
         stored = present & (slot >= 0)
-        if FP8:
+        if k_scale_ptr is not None:
             number = first_head - HQ + tl.arange(0, HEADS)[None, :, None]
             scale_at = k_scale_ptr + slot * HKV + number
-            _store_scaled(k_at, scale_at, rotated_first, rotated_second, stored, D, LIMIT)
+            _store_scaled(k_at, scale_at, rotated_first, rotated_second, stored, D)
         else:
             _store_halves(k_at, rotated_first, rotated_second, stored, D)
 
@@ -147,12 +150,12 @@ def qk_norm_rope_store(
     q_norm, k_norm = rotary.q_norm, rotary.k_norm
     lanes = head_lanes(shape.head_dim)
     _rope_store_kernel[grid](
-        qkv, q, cache.k, cache.v, cache.k_scale, cache.v_scale,
+        qkv, q, cache_pointers(cache),
         q_norm and q_norm.weight, k_norm and k_norm.weight,
         rotary.cos_sin, rotary.positions, slot_mapping,
         first_token, end_token, q_norm.eps if q_norm else 0.0,
-        HQ=shape.num_heads, HKV=shape.num_kv_heads, D=shape.head_dim, LANES=lanes, HEADS=heads,
-        TOKENS=tokens, HAS_NORM=q_norm is not None, KEEP_KEYS=keep_keys, **fp8_constants(cache),
+        HQ=shape.num_heads, HKV=shape.num_kv_heads, D=shape.head_dim, HEADS=heads,
+        TOKENS=tokens, KEEP_KEYS=keep_keys,
         num_warps=max(1, lanes // 128),
     )  # fmt: skip
     return q

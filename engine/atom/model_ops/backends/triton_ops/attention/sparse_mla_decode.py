@@ -15,12 +15,6 @@ import torch
 import triton
 import triton.language as tl
 
-from atom.model_ops.backends.triton_ops.attention.decode import (
-    SplitParts,
-    choose_splits,
-    combine_splits,
-    split_length,
-)
 from atom.model_ops.backends.triton_ops.attention.mla_decode import mla_config
 from atom.model_ops.backends.triton_ops.attention.mla_tiles import (
     load_part,
@@ -28,7 +22,13 @@ from atom.model_ops.backends.triton_ops.attention.mla_tiles import (
     tile_in_registers,
 )
 from atom.model_ops.backends.triton_ops.attention.paged_tiles import softmax_step
-from atom.model_ops.backends.triton_ops.launch import compute_units, next_power_of_2
+from atom.model_ops.backends.triton_ops.attention.split_kv import (
+    SplitParts,
+    choose_splits,
+    combine_splits,
+    split_length,
+)
+from atom.model_ops.backends.triton_ops.launch import compute_units, head_lanes, next_power_of_2
 from atom.model_ops.values import LatentCache, LatentShape
 
 
@@ -38,11 +38,13 @@ def _sparse_mla_kernel(
     partial_ptr, lse_ptr,
     q_rope_stride, least, splits, scale,
     HQ: tl.constexpr, HEAD: tl.constexpr, RANK: tl.constexpr, ROPE: tl.constexpr,
-    RANK_LANES: tl.constexpr, ROPE_LANES: tl.constexpr, HEADS: tl.constexpr,
-    TOP_K: tl.constexpr, SLOTS: tl.constexpr, BLOCK_N: tl.constexpr, IS_SPLIT: tl.constexpr,
+    HEADS: tl.constexpr, TOP_K: tl.constexpr, SLOTS: tl.constexpr, BLOCK_N: tl.constexpr, IS_SPLIT:
+    tl.constexpr,
 ):  # fmt: skip
     """absorbed_ptr, q_rope_ptr: as in mla_decode.py; selected_ptr [T, TOP_K] int64;
     SLOTS: lanes of TOP_K."""
+    RANK_LANES: tl.constexpr = head_lanes(RANK)
+    ROPE_LANES: tl.constexpr = head_lanes(ROPE)
     tile, token, split = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2)
     start, end, length = 0, TOP_K, TOP_K
     if IS_SPLIT:
@@ -132,7 +134,7 @@ def sparse_mla_decode(
         absorbed, q_rope, cache.entries, cache.keys, cache.scale, selected, out, partial, lse,
         q_rope.stride(0), splits.least, splits.count, shape.scale * math.log2(math.e),
         HQ=heads, HEAD=shape.head_dim, RANK=shape.kv_rank, ROPE=shape.rope_dim,
-        RANK_LANES=launch.rank_lanes, ROPE_LANES=launch.rope_lanes, HEADS=launch.heads,
+        HEADS=launch.heads,
         TOP_K=top_k, SLOTS=next_power_of_2(top_k), BLOCK_N=tile.block_n, IS_SPLIT=is_split,
         num_warps=tile.num_warps, num_stages=config.num_stages,
     )  # fmt: skip

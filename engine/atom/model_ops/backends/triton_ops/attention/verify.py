@@ -24,62 +24,115 @@ import torch
 import triton
 import triton.language as tl
 
-from atom.model_ops.backends.triton_ops.attention.decode import (
-    MIN_GROUP,
+from atom.model_ops.backends.triton_ops.attention.paged_tiles import (
+    LayerStep,
+    add_sinks,
+    cap_scores,
+    first_seen,
+    head_elements,
+    load_blocks,
+    load_sinks,
+    real_elements,
+    score_tile,
+    softmax_step,
+)
+from atom.model_ops.backends.triton_ops.attention.split_kv import (
     choose_splits,
     combining_tile,
     split_length,
     weigh_parts,
 )
-from atom.model_ops.backends.triton_ops.attention.paged_tiles import (
-    LayerStep,
-    add_sinks,
-    cache_offsets,
-    cap_scores,
-    first_seen,
-    head_elements,
-    load_blocks,
-    load_scales,
-    load_sinks,
-    load_tile,
-    real_elements,
-    softmax_step,
-)
 from atom.model_ops.backends.triton_ops.compile.tuning import DecodeConfig, decode_config
-from atom.model_ops.backends.triton_ops.launch import compute_units, head_lanes, next_power_of_2
+from atom.model_ops.backends.triton_ops.launch import (
+    cache_pointers,
+    compute_units,
+    head_lanes,
+    next_power_of_2,
+)
 from atom.utils.forward_context import DecodeRuns
 
+# The tensor core's smallest tile of rows.
+_LEAST_ROWS = 16
 # Rows of a tile, and their elements, up to which its sums stay in registers.
 _MOST_ROWS, _MOST_ELEMENTS = 64, 8192
 _SUMS_OF_WARP = 2048
 
 
+@triton.jit
+def _write_padding(
+    out_ptr, counts_ptr, head, first, rows, step, GROUP: tl.constexpr, TILE: tl.constexpr,
+    HKV: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    """Write zeros for every step-th row from `first` on: those of no sequence, a graph's
+    padding."""
+    LANES: tl.constexpr = head_lanes(D)
+    lane = tl.arange(0, TILE)
+    element, real_element = head_elements(D, LANES), real_elements(D, LANES)
+    for row in range(first, rows, step):
+        at = (row + tl.zeros([TILE], tl.int64)) * (HKV * GROUP) + head * GROUP + lane
+        zeros = tl.zeros([TILE, LANES], out_ptr.dtype.element_ty)
+        mask = (lane < GROUP)[:, None] & real_element[None, :]
+        tl.store(out_ptr + at[:, None] * D + element[None, :], zeros, mask=mask)
+        # No parts: the kernel that combines them then leaves the zeros alone.
+        tl.store(counts_ptr + row, 0)
+
+
+@triton.jit
+def _attend_run(
+    q, cache, table_ptr, head, seen, start, low, end, scale, running_max, running_sum, acc,
+    HKV: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
+    WINDOW: tl.constexpr, IN_CHUNKS: tl.constexpr, SOFTCAP: tl.constexpr,
+):  # fmt: skip
+    """Fold the cached tokens [start, end) of a sequence into the softmax of its rows, each of which
+    sees the first `seen` [TILE] of them."""
+    LANES: tl.constexpr = q.shape[1]
+    element, real = head_elements(D, LANES), real_elements(D, LANES)
+    block = load_blocks(table_ptr, start, low, end, BLOCK_SIZE, BLOCK_N, False)
+    for first_token in range(start, end, BLOCK_N):
+        token = first_token + tl.arange(0, BLOCK_N)
+        inside = token < end
+        scores, value, value_scale = score_tile(
+            q, cache, block, first_token, head, element, real, inside, HKV, D, BLOCK_SIZE, BLOCK_N,
+            True,
+        )  # fmt: skip
+        block = load_blocks(table_ptr, first_token + BLOCK_N, low, end, BLOCK_SIZE, BLOCK_N, False)
+        scores = cap_scores(scores, scale, SOFTCAP)
+        # A row must not see the drafts behind it, nor, with a window, what only earlier rows see.
+        visible = inside[None, :] & (token[None, :] < seen[:, None])
+        if IN_CHUNKS:
+            visible &= token[None, :] >= first_seen(seen, WINDOW, True)[:, None]
+        elif WINDOW:
+            visible &= token[None, :] >= seen[:, None] - WINDOW
+        scores = tl.where(visible, scores, float("-inf"))
+        # Sparse: a row may see nothing of a whole tile, and its maximum is still -inf then.
+        running_max, running_sum, acc = softmax_step(
+            scores, value, value_scale, scale, running_max, running_sum, acc, True,
+            cache[2] is not None,
+        )  # fmt: skip
+    return running_max, running_sum, acc
+
+
 @triton.jit(do_not_specialize=["table_stride", "rows", "places", "chunks", "least", "splits"])
 def _verify_kernel(
-    q_ptr, k_cache_ptr, v_cache_ptr, k_scale_ptr, v_scale_ptr, tables_ptr, contexts_ptr,
-    run_starts_ptr, out_ptr, partial_ptr, lse_ptr, counts_ptr, sinks_ptr,
+    q_ptr, cache, tables_ptr, contexts_ptr, run_starts_ptr, out_ptr, parts, sinks_ptr,
     table_stride, rows, places, chunks, least, splits, scale,
     GROUP: tl.constexpr, TILE: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr,
-    LANES: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, WINDOW: tl.constexpr,
-    IN_CHUNKS: tl.constexpr, SOFTCAP: tl.constexpr, FP8: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, WINDOW: tl.constexpr,
+    IN_CHUNKS: tl.constexpr, SOFTCAP: tl.constexpr,
 ):  # fmt: skip
-    """q_ptr, out_ptr: [rows, Hq, D]; counts_ptr: [rows] parts of each row's context."""
+    """q_ptr, out_ptr: [rows, Hq, D]; parts: what splits write, their logarithms, and [rows] how
+    many parts each row's context has."""
+    partial_ptr, lse_ptr, counts_ptr = parts
+    LANES: tl.constexpr = head_lanes(D)
     head, tile, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     run = tile // chunks
     first = tl.load(run_starts_ptr + run) + tile % chunks * places
-    PADDED: tl.constexpr = D != LANES
-    dtype = out_ptr.dtype.element_ty
     lane = tl.arange(0, TILE)
+    # Rows of the sequence are the slow index of the tile, so the heads of a group are neighbours in
+    # q and in the result.
     place, member = lane // GROUP, lane % GROUP
-    element = head_elements(D, LANES)
-    real_element = real_elements(D, LANES)
     if tile == tl.num_programs(1) - 1:
-        for row in range(first + split, rows, splits):
-            at = (row + tl.zeros([TILE], tl.int64)) * (HKV * GROUP) + head * GROUP + lane
-            zeros = tl.zeros([TILE, LANES], dtype)
-            mask = (lane < GROUP)[:, None] & real_element[None, :]
-            tl.store(out_ptr + at[:, None] * D + element[None, :], zeros, mask=mask)
-            tl.store(counts_ptr + row, 0)
+        _write_padding(out_ptr, counts_ptr, head, first + split, rows, splits, GROUP, TILE, HKV, D)
         return
     count = tl.minimum(tl.load(run_starts_ptr + run + 1) - first, places)
     if count <= 0:
@@ -98,12 +151,15 @@ def _verify_kernel(
     if (start >= context) & (split > 0):
         return
     if (split == 0) & (head == 0):
-        parts = tl.cdiv(context - low, length) + 0 * lane
-        tl.store(counts_ptr + first + lane, parts, mask=lane < count)
+        # Only here is it known how a sequence was cut: rows of the combining kernel have no other
+        # way to learn the longest context among them.
+        parts_of_row = tl.cdiv(context - low, length) + 0 * lane
+        tl.store(counts_ptr + first + lane, parts_of_row, mask=lane < count)
 
+    element = head_elements(D, LANES)
     stored_lanes = (place < count)[:, None]
-    if PADDED:
-        stored_lanes = stored_lanes & real_element[None, :]
+    if D != LANES:
+        stored_lanes = stored_lanes & real_elements(D, LANES)[None, :]
     query_head = (first + place).to(tl.int64) * (HKV * GROUP) + head * GROUP + member
     query_at = query_head[:, None] * D + element[None, :]
     q = tl.load(q_ptr + query_at, mask=stored_lanes, other=0.0)
@@ -111,35 +167,10 @@ def _verify_kernel(
     running_max = tl.full([TILE], float("-inf"), tl.float32)
     running_sum = tl.zeros([TILE], tl.float32)
     acc = tl.zeros([TILE, LANES], tl.float32)
-    block = load_blocks(table_ptr, start, low, end, BLOCK_SIZE, BLOCK_N, False)
-    for first_token in range(start, end, BLOCK_N):
-        token = first_token + tl.arange(0, BLOCK_N)
-        inside = token < end
-        at = cache_offsets(block, first_token, head, element, BLOCK_SIZE, BLOCK_N, HKV, D)
-        key = load_tile(k_cache_ptr + at, inside, real_element, True, PADDED).to(dtype)
-        value = load_tile(v_cache_ptr + at, inside, real_element, True, PADDED).to(dtype)
-        value_scale = 1.0
-        scores = tl.dot(q, tl.trans(key), input_precision="ieee")
-        if FP8:
-            key_scale = load_scales(
-                k_scale_ptr, block, first_token, head, inside, BLOCK_SIZE, BLOCK_N, HKV
-            )
-            value_scale = load_scales(
-                v_scale_ptr, block, first_token, head, inside, BLOCK_SIZE, BLOCK_N, HKV
-            )
-            scores = scores * key_scale[None, :]
-        block = load_blocks(table_ptr, first_token + BLOCK_N, low, end, BLOCK_SIZE, BLOCK_N, False)
-        scores = cap_scores(scores, scale, SOFTCAP)
-        visible = inside[None, :] & (token[None, :] < seen[:, None])
-        if IN_CHUNKS:
-            visible &= token[None, :] >= first_seen(seen, WINDOW, True)[:, None]
-        elif WINDOW:
-            visible &= token[None, :] >= seen[:, None] - WINDOW
-        scores = tl.where(visible, scores, float("-inf"))
-        running_max, running_sum, acc = softmax_step(
-            scores, value, value_scale, scale, running_max, running_sum, acc, True, FP8
-        )
-
+    running_max, running_sum, acc = _attend_run(
+        q, cache, table_ptr, head, seen, start, low, end, scale, running_max, running_sum, acc,
+        HKV, D, BLOCK_SIZE, BLOCK_N, WINDOW, IN_CHUNKS, SOFTCAP,
+    )  # fmt: skip
     whole = context - low <= length
     if sinks_ptr is not None:  # noqa: SIM102 - what the compiler knows, and what a program does
         if whole:  # of parts they count once, where these are combined
@@ -148,7 +179,7 @@ def _verify_kernel(
     total = tl.where(running_sum > 0, running_sum, 1.0)
     result = acc / total[:, None]
     if whole:
-        tl.store(out_ptr + query_at, result.to(dtype), mask=stored_lanes)
+        tl.store(out_ptr + query_at, result.to(out_ptr.dtype.element_ty), mask=stored_lanes)
     else:
         at = query_head * splits + split
         tl.store(partial_ptr + at[:, None] * D + element[None, :], result, mask=stored_lanes)
@@ -159,7 +190,7 @@ def _verify_kernel(
 @triton.jit(do_not_specialize=["splits"])
 def _combine_verify_kernel(
     partial_ptr, lse_ptr, counts_ptr, out_ptr, sinks_ptr, splits,
-    HQ: tl.constexpr, D: tl.constexpr, LANES: tl.constexpr, PADDED: tl.constexpr,
+    HQ: tl.constexpr, D: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
     """Weigh the parts of one row and head."""
     row, head = tl.program_id(0), tl.program_id(1)
@@ -168,9 +199,9 @@ def _combine_verify_kernel(
         return
     split = tl.arange(0, PADDED)
     at = (row.to(tl.int64) * HQ + head) * splits + split
-    result = weigh_parts(partial_ptr, lse_ptr, sinks_ptr, at, split < count, head, HQ, D, LANES)
+    result = weigh_parts(partial_ptr, lse_ptr, sinks_ptr, at, split < count, head, HQ, D)
     result = result.to(out_ptr.dtype.element_ty)
-    element = tl.arange(0, LANES)
+    element = tl.arange(0, head_lanes(D))
     tl.store(out_ptr + (row.to(tl.int64) * HQ + head) * D + element, result, mask=element < D)
 
 
@@ -186,16 +217,16 @@ class VerifyTile:
     def warps(self, config: DecodeConfig, lanes: int, *, fp8: bool) -> int:
         """As many as hold the sums and masks: more wait for each other. Of the smallest tile, and
         of codes, which are converted in registers, a single row's at least."""
-        fewest = max(self.rows // MIN_GROUP, self.rows * lanes // _SUMS_OF_WARP, 2)
-        return max(config.num_warps, fewest) if fp8 or self.rows == MIN_GROUP else fewest
+        fewest = max(self.rows // _LEAST_ROWS, self.rows * lanes // _SUMS_OF_WARP, 2)
+        return max(config.num_warps, fewest) if fp8 or self.rows == _LEAST_ROWS else fewest
 
 
 def choose_verify_tile(group: int, longest: int, lanes: int) -> VerifyTile:
     """A whole run where its sums fit the registers, else chunks of equal size."""
-    most_rows = max(min(_MOST_ROWS, _MOST_ELEMENTS // lanes), MIN_GROUP)
+    most_rows = max(min(_MOST_ROWS, _MOST_ELEMENTS // lanes), _LEAST_ROWS)
     chunks = -(-longest // max(1, most_rows // group))
     places = -(-longest // chunks)
-    return VerifyTile(max(MIN_GROUP, next_power_of_2(places * group)), places, chunks)
+    return VerifyTile(max(_LEAST_ROWS, next_power_of_2(places * group)), places, chunks)
 
 
 def fewest_runs(rows: int, runs: int, longest: int) -> int:
@@ -235,13 +266,13 @@ def verify_attention(
     counts = torch.empty((rows,), dtype=torch.int32, device=q.device)
     tables = step.block_tables
     _verify_kernel[(kv_heads, most_runs * tile.chunks + 1, splits.count)](
-        q, cache.k, cache.v, cache.k_scale, cache.v_scale, tables, step.context_lens, runs.starts,
-        out, partial, lse, counts, shape.sinks,
+        q, cache_pointers(cache), tables, step.context_lens, runs.starts, out,
+        (partial, lse, counts), shape.sinks,
         tables.stride(0), rows, tile.places, tile.chunks, splits.least, splits.count,
         shape.scale * math.log2(math.e),
-        GROUP=heads // kv_heads, TILE=tile.rows, HKV=kv_heads, D=dim, LANES=lanes,
+        GROUP=heads // kv_heads, TILE=tile.rows, HKV=kv_heads, D=dim,
         BLOCK_SIZE=cache.block_size, BLOCK_N=config.block_n, WINDOW=shape.window or 0,
-        IN_CHUNKS=shape.in_chunks, SOFTCAP=shape.softcap or 0.0, FP8=cache.k_scale is not None,
+        IN_CHUNKS=shape.in_chunks, SOFTCAP=shape.softcap or 0.0,
         num_warps=tile.warps(config, lanes, fp8=cache.k_scale is not None),
         num_stages=config.num_stages,
     )  # fmt: skip
@@ -249,5 +280,5 @@ def verify_attention(
         padded, warps = combining_tile(splits.count, lanes)
         _combine_verify_kernel[(rows, heads)](
             partial, lse, counts, out, shape.sinks, splits.count,
-            HQ=heads, D=dim, LANES=lanes, PADDED=padded, num_warps=warps,
+            HQ=heads, D=dim, PADDED=padded, num_warps=warps,
         )  # fmt: skip

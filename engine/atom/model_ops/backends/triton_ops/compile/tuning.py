@@ -25,7 +25,9 @@ _HERE = Path(__file__).parent.parent
 _KERNEL_FILES = (
     "attention/paged_tiles.py",
     "attention/decode.py",
+    "attention/decode_append.py",
     "attention/prefill.py",
+    "attention/split_kv.py",
     "gemm/skinny_linear.py",
     "gemm/split_k_linear.py",
     "xcd_order.py",

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """Experts of so few tokens that hardly two share one: two launches, from logits to the sum.
 
 Reading the experts' matrices is all there is to do, so what counts is that all of a card reads at
@@ -17,25 +16,20 @@ others.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
-import triton.language as tl
 
-from atom.model_ops.backends.triton_ops.activation import gated, gating
+from atom.model_ops.backends.triton_ops.activation import gating
 from atom.model_ops.backends.triton_ops.gemm.quantised_tiles import scale_constants
-from atom.model_ops.backends.triton_ops.gemm.w8a16_rows import LANE, WAVE, unrolled, w8a16_rows
+from atom.model_ops.backends.triton_ops.gemm.w8a16_rows import LANE, WAVE, unrolled
 from atom.model_ops.backends.triton_ops.launch import compute_units, next_power_of_2
-from atom.model_ops.backends.triton_ops.moe.gemv_rows import mxfp4_w13_rows, plain_rows
-from atom.model_ops.backends.triton_ops.moe.gemv_w2 import w2_rows
-from atom.model_ops.backends.triton_ops.moe.gemv_w2_8bit import w2_rows_8bit
-from atom.model_ops.backends.triton_ops.moe.topk_keys import (
-    choice_keys,
-    expert_of,
-    expert_scores,
-    nth_choice,
+from atom.model_ops.backends.triton_ops.moe.gemv_kernels import (
+    w2_kernel,
+    w13_8bit_kernel,
+    w13_kernel,
 )
-from atom.model_ops.backends.triton_ops.mxfp4_layout import exponents_of
 from atom.model_ops.quantised.mxfp4_interleaved import ROWS_TOGETHER
 from atom.model_ops.routing import Routed, Routing, Scoring
 from atom.model_ops.values import (
@@ -59,191 +53,6 @@ _W13_ROWS_8BIT, _W2_ROWS_8BIT = 4, 4
 _MANY_PROGRAMS = 16
 # Experts that programs choose among themselves.
 _CHOSEN_AMONG = 256
-
-
-@triton.jit
-def _write_choice(
-    logits_ptr, router_bias_ptr, score_bias_ptr, chosen_ptr, weights_ptr,
-    EXPERTS: tl.constexpr, PADDED: tl.constexpr, TOP_K: tl.constexpr, TOP_K_PADDED: tl.constexpr,
-    SIGMOID: tl.constexpr, RENORMALIZE: tl.constexpr, SCALE: tl.constexpr, WEIGHED: tl.constexpr,
-):  # fmt: skip
-    """WEIGHED: results are not, since inputs were."""
-    scores = expert_scores(logits_ptr, router_bias_ptr, EXPERTS, PADDED, SIGMOID)
-    keys = choice_keys(scores, score_bias_ptr, EXPERTS, PADDED)
-    choice = tl.arange(0, TOP_K_PADDED)
-    ids = tl.zeros([TOP_K_PADDED], tl.int32)
-    weights = tl.zeros([TOP_K_PADDED], tl.float32)
-    for number in tl.static_range(TOP_K):
-        best = tl.max(keys, axis=0)
-        weight = tl.sum(tl.where(keys == best, scores, 0.0), axis=0)
-        ids = tl.where(choice == number, expert_of(best, PADDED), ids)
-        weights = tl.where(choice == number, weight, weights)
-        keys = tl.where(keys == best, -1, keys)
-    if RENORMALIZE:
-        weights = weights / (tl.sum(weights, axis=0) + 1e-20)
-    tl.store(chosen_ptr + choice, ids, mask=choice < TOP_K)
-    if WEIGHED:
-        tl.store(weights_ptr + choice, weights * 0.0 + 1.0, mask=choice < TOP_K)
-    else:
-        tl.store(weights_ptr + choice, weights * SCALE, mask=choice < TOP_K)
-
-
-@triton.jit
-def _activated(
-    sums, bias_ptr, n, out_ptr, N: tl.constexpr, ROWS: tl.constexpr,
-    KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr, PLANES: tl.constexpr,
-):  # fmt: skip
-    """sums [2 · ROWS] of gates n and ups n, written as one of N, in planes."""
-    dtype = out_ptr.dtype.element_ty
-    gate, up = tl.split(tl.trans(tl.reshape(sums, (2, ROWS))))
-    if bias_ptr is not None:
-        gate += tl.load(bias_ptr + n, mask=n < N, other=0.0).to(tl.float32)
-        up += tl.load(bias_ptr + N + n, mask=n < N, other=0.0).to(tl.float32)
-    gate = gate.to(dtype).to(tl.float32)  # rounded as the separate operations round
-    result = gated(gate, up.to(dtype).to(tl.float32), dtype, KIND, ALPHA, LIMIT)
-    place = n % PLANES * (N // PLANES) + n // PLANES
-    tl.store(out_ptr + place, result.to(dtype), mask=n < N)
-
-
-@triton.jit
-def _scales_of(N: tl.constexpr, K: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr):
-    """Count the scales of a matrix [N, K]."""
-    COLUMNS: tl.constexpr = (K + WIDE - 1) // WIDE if WIDE else 1
-    return (N + TALL - 1) // TALL * COLUMNS
-
-
-@triton.jit
-def _w13_kernel(
-    x_ptr, logits_ptr, router_bias_ptr, score_bias_ptr, chosen_ptr, weights_ptr,
-    w_ptr, scale_ptr, bias_ptr, shared_ptr, shared_scale_ptr, shared_bias_ptr, out_ptr,
-    K: tl.constexpr, N: tl.constexpr, SHARED: tl.constexpr, CHOOSES: tl.constexpr,
-    EXPERTS: tl.constexpr, PADDED: tl.constexpr, TOP_K: tl.constexpr, TOP_K_PADDED: tl.constexpr,
-    SIGMOID: tl.constexpr, RENORMALIZE: tl.constexpr, SCALE: tl.constexpr, WEIGHED: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK_K: tl.constexpr, FP4: tl.constexpr, INTERLEAVED: tl.constexpr,
-    PLANES: tl.constexpr, UNROLL: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
-    KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr,
-):  # fmt: skip
-    """x [T, K], W [E, 2·N, K], a shared expert's [2·SHARED, K] → [T, TOP_K · N + SHARED]. Program 0
-    of a token writes down what it CHOOSES. WEIGHED: products are, and not those of downs. FP4:
-    BLOCK_K is of words, and rows lie by eight (INTERLEAVED) or one by one. UNROLL, TALL, WIDE: of
-    8-bit weights (w8a16_rows); TALL 0: there are none."""
-    TILES: tl.constexpr = (N + ROWS - 1) // ROWS
-    token = tl.program_id(1).to(tl.int64)
-    program = tl.program_id(0) - 1
-    row = tl.arange(0, 2 * ROWS)
-    x_ptr += token * K
-    out_ptr += token * (TOP_K * N + SHARED)
-    logits_ptr += token * EXPERTS
-    chosen_ptr += token * TOP_K
-    if program < 0:
-        if CHOOSES:
-            _write_choice(
-                logits_ptr, router_bias_ptr, score_bias_ptr, chosen_ptr,
-                weights_ptr + token * TOP_K, EXPERTS, PADDED, TOP_K, TOP_K_PADDED, SIGMOID,
-                RENORMALIZE, SCALE, WEIGHED,
-            )  # fmt: skip
-    elif program < TOP_K * TILES:
-        number = program // TILES
-        if CHOOSES:
-            scores = expert_scores(logits_ptr, router_bias_ptr, EXPERTS, PADDED, SIGMOID)
-            keys = choice_keys(scores, score_bias_ptr, EXPERTS, PADDED)
-            expert = nth_choice(keys, number, PADDED)
-        else:
-            expert = tl.load(chosen_ptr + number)
-        own = expert.to(tl.int64) * (2 * N)
-        first = program % TILES * ROWS
-        if FP4:
-            sums = mxfp4_w13_rows(
-                x_ptr, w_ptr + own * (K // 8), scale_ptr + own * exponents_of(K, INTERLEAVED),
-                first, K, N, ROWS, BLOCK_K, INTERLEAVED,
-            )  # fmt: skip
-        elif TALL:
-            scales = scale_ptr + expert.to(tl.int64) * _scales_of(2 * N, K, TALL, WIDE)
-            sums = w8a16_rows(
-                x_ptr, w_ptr + own * K, scales, first, N, K, 2, ROWS, BLOCK_K, UNROLL, TALL, WIDE
-            )
-            sums = tl.reshape(sums, (2 * ROWS,))
-        else:
-            n = first + row % ROWS
-            rows, known = row // ROWS * N + n, n < N
-            sums = plain_rows(x_ptr, w_ptr + own * K, rows, known, K, 2 * ROWS, BLOCK_K)
-        if WEIGHED:
-            its = tl.arange(0, PADDED) == expert
-            sums *= tl.sum(tl.where(its, scores, 0.0), axis=0) * SCALE
-        biases = bias_ptr
-        if bias_ptr is not None:
-            biases += own
-        _activated(
-            sums, biases, first + tl.arange(0, ROWS), out_ptr + number * N, N, ROWS, KIND, ALPHA,
-            LIMIT, PLANES,
-        )  # fmt: skip
-    else:
-        if SHARED:
-            first = (program - TOP_K * TILES) * ROWS
-            n = first + row % ROWS
-            rows, known = row // ROWS * SHARED + n, n < SHARED
-            if TALL:
-                sums = w8a16_rows(
-                    x_ptr, shared_ptr, shared_scale_ptr, first, SHARED, K, 2, ROWS, BLOCK_K, UNROLL,
-                    TALL, WIDE,
-                )  # fmt: skip
-                sums = tl.reshape(sums, (2 * ROWS,))
-            else:
-                sums = plain_rows(x_ptr, shared_ptr, rows, known, K, 2 * ROWS, BLOCK_K)
-            _activated(
-                sums, shared_bias_ptr, first + tl.arange(0, ROWS), out_ptr + TOP_K * N, SHARED,
-                ROWS, KIND, ALPHA, LIMIT, 1,
-            )  # fmt: skip
-
-
-@triton.jit
-def _w2_kernel(
-    x_ptr, chosen_ptr, weights_ptr, w_ptr, scale_ptr, bias_ptr, shared_ptr, shared_scale_ptr,
-    shared_bias_ptr, out_ptr, K: tl.constexpr, N: tl.constexpr, SHARED: tl.constexpr,
-    TOP_K: tl.constexpr, TOP_K_PADDED: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_SHARED: tl.constexpr, FP4: tl.constexpr,
-    INTERLEAVED: tl.constexpr, UNROLL: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
-    ALIGNED: tl.constexpr,
-):  # fmt: skip
-    """x [T, TOP_K · K + SHARED], W [E, N, K], a shared expert's [N, SHARED] → [T, N]. A tile has
-    BLOCK_K inputs (FP4: words) of every expert, side by side. INTERLEAVED, UNROLL, TALL, WIDE: as
-    _w13_kernel's."""
-    token = tl.program_id(1).to(tl.int64)
-    n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    known = (n < N)[:, None]
-    x_ptr += token * (TOP_K * K + SHARED)
-    chosen_ptr += token * TOP_K
-    weights_ptr += token * TOP_K
-    if TALL:
-        total = w2_rows_8bit(
-            x_ptr, chosen_ptr, weights_ptr, w_ptr, scale_ptr, tl.program_id(0) * ROWS, N, K,
-            TOP_K, TOP_K_PADDED, ROWS, BLOCK_K, UNROLL, TALL, WIDE, ALIGNED,
-        )  # fmt: skip
-    else:
-        total = w2_rows(
-            x_ptr, chosen_ptr, weights_ptr, w_ptr, scale_ptr, n, known, N, K, TOP_K, TOP_K_PADDED,
-            ROWS, BLOCK_K, FP4, INTERLEAVED, ALIGNED,
-        )  # fmt: skip
-    if bias_ptr is not None:
-        for choice in tl.static_range(TOP_K):
-            own = tl.load(chosen_ptr + choice).to(tl.int64) * N
-            bias = tl.load(bias_ptr + own + n, mask=n < N, other=0.0).to(tl.float32)
-            total += bias * tl.load(weights_ptr + choice)
-    dtype = out_ptr.dtype.element_ty
-    if SHARED:
-        beside = x_ptr + TOP_K * K
-        if TALL:
-            shared = w8a16_rows(
-                beside, shared_ptr, shared_scale_ptr, tl.program_id(0) * ROWS, N, SHARED, 1, ROWS,
-                BLOCK_SHARED, UNROLL, TALL, WIDE,
-            )  # fmt: skip
-            shared = tl.reshape(shared, (ROWS,))
-        else:
-            shared = plain_rows(beside, shared_ptr, n, n < N, SHARED, ROWS, BLOCK_SHARED)
-        if shared_bias_ptr is not None:
-            shared += tl.load(shared_bias_ptr + n, mask=n < N, other=0.0).to(tl.float32)
-        total = total.to(dtype).to(tl.float32) + shared.to(dtype).to(tl.float32)
-    tl.store(out_ptr + token * N + n, total.to(dtype), mask=n < N)
 
 
 def takes(w: MoEWeight, tokens: int) -> bool:
@@ -376,18 +185,23 @@ def w13_gemv(
     inner, shared = w.experts.down.inputs, 0 if w.shared is None else w.shared.down.inputs
     out = torch.empty((tokens, top_k * inner + shared), dtype=x.dtype, device=x.device)
     tiles = top_k * triton.cdiv(inner, tile.rows) + triton.cdiv(shared, tile.rows)
-    own = w.shared and w.shared.gate_up
-    _w13_kernel[(1 + tiles, tokens)](
-        x, logits, w.router.matrix.bias, w.router.correction, routed.ids, routed.weights,
-        _words(stack), stack.scales and stack.scales.scale, stack.bias,
-        own and own.data, own and own.scales and own.scales.scale, own and own.bias, out,
-        K=x.shape[1], N=inner, SHARED=shared, CHOOSES=decides,
-        EXPERTS=experts, PADDED=next_power_of_2(experts), TOP_K=top_k,
-        TOP_K_PADDED=next_power_of_2(top_k), SIGMOID=routing.scoring is Scoring.SIGMOID,
-        RENORMALIZE=routing.renormalize, SCALE=routing.scale, WEIGHED=w.experts.weighs_inputs,
-        ROWS=tile.rows, BLOCK_K=tile.block, FP4=_is_fp4(stack), INTERLEAVED=_is_interleaved(stack),
-        PLANES=planes_of(w.experts), UNROLL=tile.unroll, **_scales_8bit(stack),
-        **gating(w.experts.activation), num_warps=tile.num_warps,
+    constants = {
+        "K": x.shape[1], "N": inner, "SHARED": shared, "CHOOSES": decides, "EXPERTS": experts,
+        "TOP_K": top_k, "SIGMOID": routing.scoring is Scoring.SIGMOID,
+        "RENORMALIZE": routing.renormalize, "SCALE": routing.scale,
+        "WEIGHED": w.experts.weighs_inputs, "ROWS": tile.rows, "BLOCK_K": tile.block,
+        **gating(w.experts.activation), "num_warps": tile.num_warps,
+    }  # fmt: skip
+    kernel: Any = w13_kernel
+    if stack.format in EIGHT_BITS:
+        kernel, constants = w13_8bit_kernel, constants | _scales_8bit(stack)
+        constants["UNROLL"] = tile.unroll
+    else:
+        constants["INTERLEAVED"] = _is_interleaved(stack)
+    router = logits, w.router.matrix.bias, w.router.correction
+    kernel[(1 + tiles, tokens)](
+        x, router, (routed.ids, routed.weights), _pointers(stack),
+        _pointers(None if w.shared is None else w.shared.gate_up), out, **constants,
     )  # fmt: skip
     return out, routed
 
@@ -397,19 +211,16 @@ def downs(x: torch.Tensor, w: MoEWeight, routed: Routed, tile: GemvTile) -> torc
     tokens, top_k = routed.ids.shape
     stack = w.experts.down
     is_fp4, interleaved = _is_fp4(stack), _is_interleaved(stack)
-    inner, hidden, chosen = stack.inputs, stack.outputs, next_power_of_2(top_k)
+    inner, hidden = stack.inputs, stack.outputs
     out = torch.empty((tokens, hidden), dtype=x.dtype, device=x.device)
-    own = w.shared and w.shared.down
     width = inner // 8 if is_fp4 else inner
-    _w2_kernel[(triton.cdiv(hidden, tile.rows), tokens)](
-        x, routed.ids, routed.weights, _words(stack), stack.scales and stack.scales.scale,
-        stack.bias, own and own.data, own and own.scales and own.scales.scale, own and own.bias,
-        out,
-        K=inner, N=hidden, SHARED=x.shape[1] - top_k * inner, TOP_K=top_k, TOP_K_PADDED=chosen,
-        ROWS=tile.rows, BLOCK_K=_of_expert(tile.block, w), BLOCK_SHARED=tile.block, FP4=is_fp4,
-        INTERLEAVED=interleaved, UNROLL=tile.unroll, **_scales_8bit(stack),
-        ALIGNED=min(8 if interleaved else 16, width & -width),
-        num_warps=tile.num_warps,
+    w2_kernel[(triton.cdiv(hidden, tile.rows), tokens)](
+        x, (routed.ids, routed.weights), _pointers(stack),
+        _pointers(None if w.shared is None else w.shared.down), out,
+        K=inner, N=hidden, SHARED=x.shape[1] - top_k * inner, TOP_K=top_k, ROWS=tile.rows,
+        BLOCK_K=_of_expert(tile.block, w), BLOCK_SHARED=tile.block, INTERLEAVED=interleaved,
+        UNROLL=tile.unroll, **_scales_8bit(stack),
+        ALIGNED=min(8 if interleaved else 16, width & -width), num_warps=tile.num_warps,
     )  # fmt: skip
     return out
 
@@ -422,5 +233,11 @@ def _is_interleaved(w: LinearWeight) -> bool:
     return w.format is WeightFormat.MXFP4_INTERLEAVED
 
 
-def _words(w: LinearWeight) -> torch.Tensor:
-    return w.data.view(torch.int32) if _is_fp4(w) else w.data
+def _pointers(
+    w: LinearWeight | None,
+) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
+    """Data, scales and bias of a stack or matrix as kernels take them; MXFP4 as int32 words."""
+    if w is None:
+        return None, None, None
+    data = w.data.view(torch.int32) if _is_fp4(w) else w.data
+    return data, None if w.scales is None else w.scales.scale, w.bias

@@ -25,15 +25,16 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from atom.model_ops.backends.triton_ops.activation import gating
+from atom.model_ops.backends.triton_ops.activation import gate_constants
 from atom.model_ops.backends.triton_ops.gemm.dequantise import dequantise
 from atom.model_ops.backends.triton_ops.gemm.linear import prepare_linear
 from atom.model_ops.backends.triton_ops.gemm.packed_bytes_gemm import orders
-from atom.model_ops.backends.triton_ops.launch import next_power_of_2, warps_for
+from atom.model_ops.backends.triton_ops.launch import warps_for
 from atom.model_ops.backends.triton_ops.moe.grouped_kernel import (
     Packing,
     Programs,
-    grouped_gemm_kernel,
+    searched_gemm_kernel,
+    sorted_gemm_kernel,
 )
 from atom.model_ops.backends.triton_ops.moe.grouped_tiles import (
     ExpertTile,
@@ -52,7 +53,7 @@ from atom.model_ops.backends.triton_ops.nvidia.tma_tiles import (
     row_descriptor,
     stack_descriptor,
 )
-from atom.model_ops.backends.triton_ops.quantise_activations import fp8_limit, quantise_groups
+from atom.model_ops.backends.triton_ops.quantise_activations import quantise_groups
 from atom.model_ops.backends.triton_ops.xcd_order import row_dies
 from atom.model_ops.quantised.mxfp4_interleaved import interleaved
 from atom.model_ops.routing import Routed
@@ -60,6 +61,7 @@ from atom.model_ops.values import (
     INT4_FORMATS,
     ClampedSwiGLU,
     ExpertsWeight,
+    Gating,
     LinearWeight,
     Pending,
     Stream,
@@ -154,7 +156,7 @@ def expert_parts(
     tile = tile or expert_tile(w.down, routed.ids.numel(), x.element_size())
     plan, given = _planned(x, w, routed, tile)
     active = _active(w, plan, x.device)
-    _launch(given, _multiplied(w.gate_up, plan), active, plan, gating(w.activation))
+    _launch(given, _multiplied(w.gate_up, plan), active, plan, w.activation)
     wide = torch.float32 if tokens <= _PARTS_TOKENS else x.dtype
     make = torch.zeros if routed.is_partial else torch.empty  # pairs of other ranks write nothing
     parts = make((chosen, tokens, w.down.outputs), dtype=wide, device=x.device)
@@ -227,7 +229,7 @@ def _launch(
     w: LinearWeight,
     out: _Activations,
     plan: _Plan,
-    activation: dict[str, float] | None,
+    activation: Gating | None,
 ) -> None:
     routed, tile, order, scales = plan.routed, plan.tile, plan.order, w.scales
     tokens, chosen = routed.ids.shape
@@ -243,36 +245,39 @@ def _launch(
     block_n = tile.block_n * (2 if activation is None and tile.wide_w2 else 1)
     column_tiles, codes = triton.cdiv(columns, block_n), out.scales is not None
     own_tile = replace(tile, block_n=block_n, block_k=block_k)
-    x_desc, w_desc = _descriptors(x.data, data, plan, own_tile, gated=activation is not None)
-    grouped_gemm_kernel[(column_tiles, plan.rows)](
-        x.data, x.scales, data, scale, scales and scales.zero, inputs, index,
-        w.bias,
-        routed.ids, routed.weights, order and order.pairs, order and order.counts,
-        out.data, out.scales, x_desc, w_desc, tokens, K=inner, N=columns,
-        PROGRAMS=int(plan.programs), EXPERTS=count, EXPERTS_PADDED=next_power_of_2(count),
-        TOP_K=chosen, SEARCH=plan.search,
-        BLOCK_M=tile.block_m, BLOCK_N=block_n, BLOCK_K=block_k,
-        GATED=activation is not None, TALL=tall, WIDE=wide,
-        COLUMNS=0 if scale is None else scale.shape[-1],
-        ORDERS=0 if inputs is None else inputs.shape[-2],
-        PACKED=int(packing), FP8_MOST=fp8_limit(out.data.dtype) if codes else 0.0,
-        HI_LO=codes and out.data.shape[-1] > columns, HIP=torch.version.hip is not None,
-        WEIGHED=(activation is not None) == plan.weighs_inputs,
-        # Only tiles of sorted pairs read an expert's matrix more than once.
-        DIES=row_dies(x.data.device, column_tiles) if plan.programs is Programs.TILE else 1,
-        **(activation or {"KIND": 0, "ALPHA": 1.0, "LIMIT": 0.0}),
-        num_warps=tile.num_warps, num_stages=tile.num_stages,
+    matrices = data, scale, scales and scales.zero, inputs, index, w.bias
+    constants = {
+        "K": inner, "N": columns, "TOP_K": chosen, "BLOCK_M": tile.block_m, "BLOCK_N": block_n,
+        "BLOCK_K": block_k, "TALL": tall, "WIDE": wide,
+        "COLUMNS": 0 if scale is None else scale.shape[-1],
+        "ORDERS": 0 if inputs is None else inputs.shape[-2], "PACKED": int(packing),
+        "HIP": torch.version.hip is not None,
+        "WEIGHED": (activation is not None) == plan.weighs_inputs,
+        "num_warps": tile.num_warps, "num_stages": tile.num_stages,
         **({"maxnreg": tile.registers} if tile.registers else {}),
+    }  # fmt: skip
+    gate = None if activation is None else gate_constants(activation)
+    grid = (column_tiles, plan.rows)
+    if order is None:
+        searched_gemm_kernel[grid](
+            (x.data, x.scales), matrices, (routed.ids, routed.weights), (out.data, out.scales),
+            tokens, gate, PROGRAMS=int(plan.programs), SEARCH=plan.search, **constants,
+        )  # fmt: skip
+        return
+    sorted_gemm_kernel[grid](
+        (x.data, x.scales), matrices, (routed.weights, order.pairs, order.counts),
+        (out.data, out.scales), *_descriptors(x.data, data, own_tile, gated=gate is not None),
+        tokens, gate, EXPERTS=count, HI_LO=codes and out.data.shape[-1] > columns,
+        # Only tiles of sorted pairs read an expert's matrix more than once.
+        DIES=row_dies(x.data.device, column_tiles), **constants,
     )  # fmt: skip
 
 
 def _descriptors(
-    x: torch.Tensor, w: torch.Tensor, plan: _Plan, tile: ExpertTile, gated: bool
+    x: torch.Tensor, w: torch.Tensor, tile: ExpertTile, *, gated: bool
 ) -> tuple[TensorDescriptor | None, TensorDescriptor | None]:
-    """What is copied by description: x where its rows are pairs in order, and w."""
-    if not tile.by_tma or plan.programs is not Programs.TILE:
-        return None, None
-    if not has_tma(w.device, w.shape[-1] * w.element_size()):
+    """What TMA copies: x where its rows are pairs in order, and w."""
+    if not tile.by_tma or not has_tma(w.device, w.shape[-1] * w.element_size()):
         return None, None
     w_desc = stack_descriptor(w, 2 if gated else 1, tile.block_n, tile.block_k)
     return None if gated else row_descriptor(x, tile.block_m, tile.block_k), w_desc

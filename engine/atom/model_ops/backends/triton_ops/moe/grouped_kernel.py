@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""The kernel of both products of experts: a tile of one expert's pairs and of its matrix' rows.
+"""Grouped GEMM of experts, w13 and w2 alike: a tile of one expert's pairs by its matrix' rows.
 
 What a tile is multiplied by, its format's own file says (`Packing`); which pairs it has, the order
 of pairs or a search of all of them (sort_by_expert.py).
@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from atom.model_ops.backends.triton_ops.activation import gated
+from atom.model_ops.backends.triton_ops.launch import largest_fp8, next_power_of_2
 from atom.model_ops.backends.triton_ops.moe.grouped_fp8 import multiply_fp8
 from atom.model_ops.backends.triton_ops.moe.grouped_int4 import multiply_int4
 from atom.model_ops.backends.triton_ops.moe.grouped_mxfp4 import multiply_mxfp4
@@ -88,26 +89,21 @@ def _multiply(
 
 
 @triton.jit
-def _tile(
-    pairs, places, real, first, tile, expert, x_ptr, x_scale_ptr, w_ptr, scale_ptr, zero_ptr,
-    inputs_ptr, index_ptr, bias_ptr, weights_ptr, out_ptr, out_scale_ptr, x_desc, w_desc, tokens,
+def _expert_product(
+    rows, real, n, x, w, x_desc, w_desc, first, tile, expert,
     K: tl.constexpr, N: tl.constexpr,
-    TOP_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    GATED: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
-    COLUMNS: tl.constexpr, ORDERS: tl.constexpr, PACKED: tl.constexpr, FP8_MOST: tl.constexpr,
-    HI_LO: tl.constexpr, HIP: tl.constexpr, WEIGHED: tl.constexpr,
-    KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GATED: tl.constexpr,
+    TALL: tl.constexpr, WIDE: tl.constexpr, COLUMNS: tl.constexpr, ORDERS: tl.constexpr,
+    PACKED: tl.constexpr, HIP: tl.constexpr,
 ):  # fmt: skip
-    """One expert's product for these pairs [M], written for each. places: the rows of what gates
-    and ups give, from `first` on where pairs are in order. WEIGHED: times their weights, which is
-    the same as of its inputs. out_scale_ptr: where results are written in fp8, those of a tile with
-    one scale, or HI_LO."""
-    lane = tl.arange(0, BLOCK_N)
-    n = tile * BLOCK_N + (hi_lo_input(lane) if HI_LO else lane)
+    """Multiply rows of x with rows n of one expert's matrix in its format (`Packing`): [M, N]
+    float32, w1's and w3's (without a gate twice w2's)."""
+    x_ptr, x_scale_ptr = x
+    w_ptr, scale_ptr, zero_ptr, inputs_ptr, index_ptr, _ = w
+    # 64 bits: a stack of experts has more than 2^31 elements.
     own = expert.to(tl.int64) * N
     if GATED:
         own = own * 2
-    rows = pairs // TOP_K if GATED else places
     scales = scale_ptr
     if WIDE:
         height = 2 * N if GATED else N
@@ -130,6 +126,7 @@ def _tile(
     elif PACKED > 0:
         zeros, inputs, index = zero_ptr, inputs_ptr, index_ptr
         if zero_ptr is not None:
+            # Zero points of int4 are two outputs a byte.
             zeros += own // 2 * COLUMNS
         if inputs_ptr is not None:
             inputs += expert.to(tl.int64) * (ORDERS * K)
@@ -144,39 +141,84 @@ def _tile(
             rows, real, n, x_ptr, w_ptr + own * K, scales, x_desc, w_desc, first, tile, expert,
             K, N, BLOCK_M, BLOCK_N, BLOCK_K, GATED, TALL, WIDE, HIP,
         )  # fmt: skip
+    return result, up
+
+
+@triton.jit
+def _columns(tile, BLOCK_N: tl.constexpr, HI_LO: tl.constexpr):
+    """The matrix' rows that a tile computes: in the order in which hi/lo terms are stored, where
+    results are written as such, so that neighbours in memory are neighbours in registers."""
+    lane = tl.arange(0, BLOCK_N)
+    return tile * BLOCK_N + (hi_lo_input(lane) if HI_LO else lane)
+
+
+@triton.jit
+def _activate(
+    result, up, bias_ptr, own, n, out, places, tile, real, activation,
+    N: tl.constexpr, BLOCK_N: tl.constexpr, HI_LO: tl.constexpr,
+):  # fmt: skip
+    """Make one of w1's and w3's results; where w2 takes fp8, quantised by tile, with its scales
+    written."""
+    out_ptr, out_scale_ptr = out
+    # Activations that are written in fp8 were bfloat16 (`_packing`).
+    dtype = out_ptr.dtype.element_ty if out_scale_ptr is None else tl.bfloat16
+    if bias_ptr is not None:
+        up += tl.load(bias_ptr + own + N + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
+    gate = result.to(dtype).to(tl.float32)  # rounded as the separate operations round
+    result = gated(
+        gate, up.to(dtype).to(tl.float32), dtype, activation[0], activation[1], activation[2]
+    )
+    at = places.to(tl.int64)
+    if out_scale_ptr is not None and not HI_LO:
+        known = tl.where((n < N)[None, :], result.to(dtype).to(tl.float32), 0.0)
+        fp8 = out_ptr.dtype.element_ty
+        result, scales = quantise_tile(known, largest_fp8(fp8), fp8)
+        tl.store(out_scale_ptr + at * tl.cdiv(N, BLOCK_N) + tile, scales, mask=real)
+    return result, at
+
+
+@triton.jit
+def _write_pairs(
+    result, up, pairs, places, real, n, tile, expert, bias_ptr, weights_ptr, out, tokens,
+    activation, N: tl.constexpr, TOP_K: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, HI_LO: tl.constexpr, WEIGHED: tl.constexpr,
+):  # fmt: skip
+    """Write a tile's results [M, N]: of w13 activated, to the pairs' places; of w2 weighed, to
+    their choice and token. WEIGHED: times the pairs' weights, of w13 those of its inputs."""
+    out_ptr, out_scale_ptr = out
+    GATED: tl.constexpr = activation is not None
+    own = expert.to(tl.int64) * N
+    if GATED:
+        own = own * 2
     if GATED and WEIGHED:
         weights = tl.load(weights_ptr + pairs, mask=real, other=0.0)[:, None]
         result, up = result * weights, up * weights
     if bias_ptr is not None:
         result += tl.load(bias_ptr + own + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
     if GATED:
-        # Activations that are written in fp8 were bfloat16 (`_packing`).
-        dtype = out_ptr.dtype.element_ty if out_scale_ptr is None else tl.bfloat16
-        if bias_ptr is not None:
-            up += tl.load(bias_ptr + own + N + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
-        gate = result.to(dtype).to(tl.float32)  # rounded as the separate operations round
-        result = gated(gate, up.to(dtype).to(tl.float32), dtype, KIND, ALPHA, LIMIT)
-        at = places.to(tl.int64)
-        if out_scale_ptr is not None and not HI_LO:
-            known = tl.where((n < N)[None, :], result.to(dtype).to(tl.float32), 0.0)
-            result, scales = quantise_tile(known, FP8_MOST, out_ptr.dtype.element_ty)
-            tl.store(out_scale_ptr + at * tl.cdiv(N, BLOCK_N) + tile, scales, mask=real)
+        result, at = _activate(
+            result, up, bias_ptr, own, n, out, places, tile, real, activation, N, BLOCK_N, HI_LO
+        )
     else:
         if WEIGHED:
             result *= tl.load(weights_ptr + pairs, mask=real, other=0.0)[:, None]
+        # Choice by choice, tokens side by side: the next norm adds up parts of whole rows.
         at = (pairs % TOP_K).to(tl.int64) * tokens + pairs // TOP_K
     if HI_LO:
-        # The activation's limit is the results', so one scale does for all of them.
-        SCALE: tl.constexpr = LIMIT * (LIMIT + 1.0) / FP8_MOST
-        code, lacking = split_hi_lo(
+        # The activation's limit is the results', so one scale does for all of them, and no program
+        # waits for the others' largest.
+        MOST: tl.constexpr = largest_fp8(out_ptr.dtype.element_ty)
+        SCALE: tl.constexpr = activation[2] * (activation[2] + 1.0) / MOST
+        hi, lo = split_hi_lo(
             result.to(tl.bfloat16).to(tl.float32) / SCALE, out_ptr.dtype.element_ty
         )
+        lane = tl.arange(0, BLOCK_N)
         place = tile * (2 * BLOCK_N) + hi_lo_place(lane)
         out_at = out_ptr + at[:, None] * (2 * N) + place[None, :]
         # Groups are whole: said so, neighbours are stored at once.
         whole = real[:, None] & (tile * BLOCK_N + lane // 32 * 32 < N)[None, :]
-        tl.store(out_at, code, mask=whole)
-        tl.store(out_at + 32, lacking, mask=whole)
+        tl.store(out_at, hi, mask=whole)
+        tl.store(out_at + 32, lo, mask=whole)
         tl.store(out_scale_ptr + at, tl.full([BLOCK_M], SCALE, tl.float32), mask=real)
     else:
         out_at = out_ptr + at[:, None] * N + n[None, :]
@@ -185,57 +227,81 @@ def _tile(
 
 
 @triton.jit(do_not_specialize=["tokens"])
-def grouped_gemm_kernel(
-    x_ptr, x_scale_ptr, w_ptr, scale_ptr, zero_ptr, inputs_ptr, index_ptr, bias_ptr, chosen_ptr,
-    weights_ptr, order_ptr, counts_ptr, out_ptr, out_scale_ptr, x_desc, w_desc, tokens,
-    K: tl.constexpr, N: tl.constexpr,
-    PROGRAMS: tl.constexpr, EXPERTS: tl.constexpr, EXPERTS_PADDED: tl.constexpr,
-    TOP_K: tl.constexpr, SEARCH: tl.constexpr,
+def sorted_gemm_kernel(
+    x, w, routed, out, x_desc, w_desc, tokens, activation,
+    K: tl.constexpr, N: tl.constexpr, EXPERTS: tl.constexpr, TOP_K: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    GATED: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
-    COLUMNS: tl.constexpr, ORDERS: tl.constexpr, PACKED: tl.constexpr, FP8_MOST: tl.constexpr,
-    HI_LO: tl.constexpr, HIP: tl.constexpr, DIES: tl.constexpr, WEIGHED: tl.constexpr,
-    KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr,
+    TALL: tl.constexpr, WIDE: tl.constexpr, COLUMNS: tl.constexpr, ORDERS: tl.constexpr,
+    PACKED: tl.constexpr, HI_LO: tl.constexpr, HIP: tl.constexpr, DIES: tl.constexpr,
+    WEIGHED: tl.constexpr,
 ):  # fmt: skip
-    """GATED: x [T, K], W [E, 2·N, K] → [P, N]; else x [P, K], W [E, N, K] → [k, T, N]; one
-    of the two is WEIGHED. P are pairs, in order where they have one. x_scale_ptr, out_scale_ptr:
-    where x and the result are of codes (grouped_fp8.py), whose largest is FP8_MOST. TALL, WIDE:
-    outputs and inputs that share a scale; COLUMNS: scales of a row; HIP: see w13_tiles.py;
-    inputs_ptr, index_ptr, ORDERS: see grouped_int4.py; x_desc, w_desc: see tma_tiles.py.
-    PACKED: see `Packing`.
-    """
-    count = tokens * TOP_K
+    """Multiply pairs that are sorted by expert: a program has a tile of them and of the rows of
+    their expert's matrix. With an activation (kind, alpha, limit) w13: x [T, K], W [E, 2·N, K] →
+    [P, N]; without (None) w2: x [P, K], W [E, N, K] → [k, T, N]; one of the two is WEIGHED.
+
+    x: with scales where it is quantised; w: data, scales, zero points, order and groups of inputs
+    (grouped_int4.py), bias; routed: weights, order and counts (sort_by_expert.py); out: with scales
+    where results are quantised; *_desc: see tma_tiles.py. TALL, WIDE: outputs and inputs that share
+    a scale; COLUMNS: scales of a row; HIP: see w13_tiles.py; PACKED: see `Packing`."""
+    weights_ptr, order_ptr, counts_ptr = routed
+    GATED: tl.constexpr = activation is not None
     # Neighbours share rows of x, and an expert's matrix stays in the cache from tile to tile.
     tile = row_tile(0, DIES)
-    if PROGRAMS == 2:
-        expert, first, end = tile_of_order(
-            counts_ptr, row_tile(1, DIES), EXPERTS, EXPERTS_PADDED, BLOCK_M
-        )
-        if expert < EXPERTS:
-            at = first + tl.arange(0, BLOCK_M)
-            real = at < end
-            pairs = tl.load(order_ptr + at, mask=real, other=0)
-            _tile(
-                pairs, at, real, first, tile, expert, x_ptr, x_scale_ptr, w_ptr, scale_ptr,
-                zero_ptr, inputs_ptr, index_ptr, bias_ptr, weights_ptr, out_ptr, out_scale_ptr,
-                x_desc, w_desc, tokens, K, N, TOP_K, BLOCK_M, BLOCK_N, BLOCK_K, GATED, TALL,
-                WIDE, COLUMNS, ORDERS, PACKED, FP8_MOST, HI_LO, HIP, WEIGHED, KIND, ALPHA, LIMIT,
-            )  # fmt: skip
-    else:
-        expert = tl.program_id(1)
-        if PROGRAMS == 0:
-            expert = tl.load(chosen_ptr + tl.program_id(1))
-        pairs, found = pairs_of_expert(chosen_ptr, expert, 0, count, BLOCK_M, SEARCH)
-        if PROGRAMS == 0:
-            leader = tl.max(tl.where(tl.arange(0, BLOCK_M) == 0, pairs, 0), axis=0)
-            found = tl.where(leader == tl.program_id(1), found, 0)
-        for first in range(0, found, BLOCK_M):
-            if first > 0:
-                pairs, _ = pairs_of_expert(chosen_ptr, expert, first, count, BLOCK_M, SEARCH)
-            real = first + tl.arange(0, BLOCK_M) < found
-            _tile(
-                pairs, pairs, real, 0, tile, expert, x_ptr, x_scale_ptr, w_ptr, scale_ptr,
-                zero_ptr, inputs_ptr, index_ptr, bias_ptr, weights_ptr, out_ptr, out_scale_ptr,
-                x_desc, w_desc, tokens, K, N, TOP_K, BLOCK_M, BLOCK_N, BLOCK_K, GATED, TALL,
-                WIDE, COLUMNS, ORDERS, PACKED, FP8_MOST, HI_LO, HIP, WEIGHED, KIND, ALPHA, LIMIT,
-            )  # fmt: skip
+    expert, first, end = tile_of_order(
+        counts_ptr, row_tile(1, DIES), EXPERTS, next_power_of_2(EXPERTS), BLOCK_M
+    )
+    # The grid bounds the tiles from above without reading the counts: the last ones have no expert.
+    if expert < EXPERTS:
+        at = first + tl.arange(0, BLOCK_M)
+        real = at < end
+        pairs = tl.load(order_ptr + at, mask=real, other=0)
+        n = _columns(tile, BLOCK_N, HI_LO)
+        rows = pairs // TOP_K if GATED else at
+        result, up = _expert_product(
+            rows, real, n, x, w, x_desc, w_desc, first, tile, expert, K, N, BLOCK_M, BLOCK_N,
+            BLOCK_K, GATED, TALL, WIDE, COLUMNS, ORDERS, PACKED, HIP,
+        )  # fmt: skip
+        _write_pairs(
+            result, up, pairs, at, real, n, tile, expert, w[5], weights_ptr, out, tokens,
+            activation, N, TOP_K, BLOCK_M, BLOCK_N, HI_LO, WEIGHED,
+        )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["tokens"])
+def searched_gemm_kernel(
+    x, w, routed, out, tokens, activation,
+    K: tl.constexpr, N: tl.constexpr, PROGRAMS: tl.constexpr, TOP_K: tl.constexpr,
+    SEARCH: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    TALL: tl.constexpr, WIDE: tl.constexpr, COLUMNS: tl.constexpr, ORDERS: tl.constexpr,
+    PACKED: tl.constexpr, HIP: tl.constexpr, WEIGHED: tl.constexpr,
+):  # fmt: skip
+    """Multiply pairs of few tokens, which each program searches for its expert's instead of having
+    them sorted: reading a few hundred ids costs less than a launch. PROGRAMS: of a pair (0), where
+    the expert's first pair computes for the others, or of an expert (1). routed: experts and
+    weights by pair. The rest is as in `sorted_gemm_kernel`."""
+    chosen_ptr, weights_ptr = routed
+    GATED: tl.constexpr = activation is not None
+    count = tokens * TOP_K
+    tile = tl.program_id(0)
+    expert = tl.program_id(1)
+    if PROGRAMS == 0:
+        expert = tl.load(chosen_ptr + tl.program_id(1))
+    pairs, found = pairs_of_expert(chosen_ptr, expert, 0, count, BLOCK_M, SEARCH)
+    if PROGRAMS == 0:
+        # Of an expert that several pairs chose, all but the first's programs end here.
+        leader = tl.max(tl.where(tl.arange(0, BLOCK_M) == 0, pairs, 0), axis=0)
+        found = tl.where(leader == tl.program_id(1), found, 0)
+    for first in range(0, found, BLOCK_M):
+        if first > 0:
+            pairs, _ = pairs_of_expert(chosen_ptr, expert, first, count, BLOCK_M, SEARCH)
+        real = first + tl.arange(0, BLOCK_M) < found
+        n = _columns(tile, BLOCK_N, False)
+        rows = pairs // TOP_K if GATED else pairs
+        result, up = _expert_product(
+            rows, real, n, x, w, None, None, 0, tile, expert, K, N, BLOCK_M, BLOCK_N, BLOCK_K,
+            GATED, TALL, WIDE, COLUMNS, ORDERS, PACKED, HIP,
+        )  # fmt: skip
+        _write_pairs(
+            result, up, pairs, pairs, real, n, tile, expert, w[5], weights_ptr, out, tokens,
+            activation, N, TOP_K, BLOCK_M, BLOCK_N, False, WEIGHED,
+        )  # fmt: skip

@@ -15,7 +15,7 @@ from atom.model_ops.backends.triton_ops.attention.benchmark_cases import (
     AttentionCase,
     attention_case,
 )
-from atom.model_ops.backends.triton_ops.attention.decode import decode_attention
+from atom.model_ops.backends.triton_ops.attention.decode_append import decode_append_attention
 from atom.model_ops.backends.triton_ops.attention.paged_tiles import LayerStep
 from atom.model_ops.backends.triton_ops.attention.prefill import RowSpan, prefill_attention
 from atom.model_ops.backends.triton_ops.compile import tuning
@@ -121,7 +121,7 @@ def _decode_calls(case: AttentionCase, config: DecodeConfig) -> list[Callable[[]
     out = torch.empty_like(case.q)
     return [
         partial(
-            decode_attention,
+            decode_append_attention,
             case.qkv,
             LayerStep(case.shape, cache, case.metadata),
             out,
