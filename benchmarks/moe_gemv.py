@@ -24,7 +24,7 @@ from atom.model_ops.backends import resolve_ops
 from atom.model_ops.backends.composed import norm_experts as single_kernels
 from atom.model_ops.backends.interface import OpCase
 from atom.model_ops.backends.triton_ops.compile.warmup import warmup_compile
-from atom.model_ops.backends.triton_ops.moe import gemv as few
+from atom.model_ops.backends.triton_ops.moe import gemv
 from atom.model_ops.backends.triton_ops.moe.grouped_gemm import expert_parts
 from atom.model_ops.backends.triton_ops.moe.norm_router import norm_router
 from atom.model_ops.backends.triton_ops.timing import graph_microseconds
@@ -101,7 +101,7 @@ def weight(case: str) -> MoEWeight:
     return MoEWeight(router, routing, experts_of(experts, hidden, format), shared)
 
 
-def gated_tiles(own: few.GemvTile) -> Iterator[few.GemvTile]:
+def gated_tiles(own: gemv.GemvTile) -> Iterator[gemv.GemvTile]:
     """The engine's own and others around it."""
     if own.num_warps > 1:
         for rows, warps in ((own.rows, 4), (own.rows // 2, 4), (own.rows, 8), (own.rows // 2, 2)):
@@ -115,7 +115,7 @@ def gated_tiles(own: few.GemvTile) -> Iterator[few.GemvTile]:
     yield replace(own, rows=2 * own.rows, num_warps=2, unroll=2)
 
 
-def down_tiles(own: few.GemvTile) -> Iterator[few.GemvTile]:
+def down_tiles(own: gemv.GemvTile) -> Iterator[gemv.GemvTile]:
     half = own.block // 2
     for rows, block, warps in (
         (own.rows, own.block, 4), (own.rows // 2, own.block, 4), (2 * own.rows, own.block, 4),
@@ -147,28 +147,28 @@ class Layer:
         yield self._line("norm and logits at once", self._of_streams(alone))
         parts = [partial(expert_parts, x, w.experts, each) for x, each in self._pairs()]
         yield self._line("experts, tensor core", parts, 3)
-        if not few.multiplies(w):
+        if not gemv.multiplies(w):
             return
         logits = self._logits()
-        both = [partial(few.moe_gemv, x, y, w, None) for x, y in logits]
+        both = [partial(gemv.moe_gemv, x, y, w, None) for x, y in logits]
         yield self._line("experts, few", both, 3)
-        if few.takes(w, self._tokens):
+        if gemv.takes(w, self._tokens):
             yield from self._tiles(logits)
 
     def _tiles(self, logits: list[tuple[torch.Tensor, torch.Tensor]]) -> Iterator[Timed]:
         w, tokens = self._w, self._tokens
-        own = few.w13_tile(w, tokens, 2)
-        chosen = [partial(few.w13_gemv, x, y, w, r, own) for (x, y), r in self._sets(logits)]
+        own = gemv.w13_tile(w, tokens, 2)
+        chosen = [partial(gemv.w13_gemv, x, y, w, r, own) for (x, y), r in self._sets(logits)]
         yield self._line(f"gates and ups, chosen before {_text(own)}", chosen, 2)
         for tile in dict.fromkeys(gated_tiles(own)):
-            calls = [partial(few.w13_gemv, x, y, w, None, tile) for x, y in logits]
+            calls = [partial(gemv.w13_gemv, x, y, w, None, tile) for x, y in logits]
             yield self._line(f"gates and ups {_text(tile)}", calls, 2)
-        own = few.w2_tile(w, tokens, 2)
+        own = gemv.w2_tile(w, tokens, 2)
         inner = w.routing.top_k * w.experts.down.inputs
         inner += 0 if w.shared is None else w.shared.down.inputs
         active = random(tokens, inner)
         for tile in dict.fromkeys(down_tiles(own)):
-            given = [partial(few.downs, active, w, each, tile) for each in self._routed]
+            given = [partial(gemv.w2_gemv, active, w, each, tile) for each in self._routed]
             yield self._line(f"downs {_text(tile)}", given, 1)
 
     def _layer(self, way: Callable[..., Stream]) -> list[Callable[[], object]]:
@@ -185,7 +185,7 @@ class Layer:
         return self._ops.route(x, self._w.router, self._w.routing)
 
     def _logits(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        planes = few.planes_of(self._w.experts)
+        planes = gemv.planes_of(self._w.experts)
         matrix = self._w.router.matrix
         return [norm_router(Stream(x), self._norm, matrix, planes)[:2] for x in self._x]
 
@@ -209,7 +209,7 @@ class Layer:
         return Timed(f"{self._name}: {name}", calls, read)
 
 
-def _text(tile: few.GemvTile) -> str:
+def _text(tile: gemv.GemvTile) -> str:
     turns = f", {tile.unroll} turns" if tile.unroll > 1 else ""
     return f"{tile.rows} x {tile.block}, {tile.num_warps} warps{turns}"
 

@@ -31,7 +31,7 @@ from atom.model_ops.backends.triton_ops.xcd_order import (
     row_tile,
     xcd_tile,
 )
-from tests.engine.ops.compiled_code import instructions
+from tools.kernel_code import instructions
 
 # Programs of a die at a time: two per compute unit of MI300X.
 _AT_A_TIME = 76
@@ -215,8 +215,8 @@ def _by_die(out_ptr, DIES: tl.constexpr):  # type: ignore[no-untyped-def]  # noq
 
 def _assembly(kernel: Any, target: GPUTarget, dies: int) -> str:
     source = ASTSource(kernel, {"out_ptr": "*i32", "DIES": "constexpr"}, {"DIES": dies})
-    made = instructions(triton.compile(source, target=target))
-    return made.replace(kernel.fn.__name__, "kernel")
+    made = triton.compile(source, target=target)
+    return instructions(made.asm.get("ptx") or made.asm["amdgcn"], made.metadata.name)
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,10 @@ _SILU, _GELU, _CLAMPED = 0, 1, 2
 def gated(
     gate, up, dtype: tl.constexpr, KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr
 ):
-    """What float32 gates and ups make, float32; of the plain kinds rounded to dtype on the way, as
-    PyTorch rounds."""
+    """What float32 results of w1 and w3 make, float32; of the plain kinds rounded to dtype on the
+    way, as PyTorch rounds."""
+    # gpt-oss clamps before the sigmoid, and the gate from above alone: its sigmoid goes to 0 below
+    # by itself.
     if KIND == 2:
         gate = tl.minimum(gate, LIMIT)
         up = tl.minimum(tl.maximum(up, -LIMIT), LIMIT)
@@ -27,6 +29,8 @@ def gated(
         inner = 1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)
         return (gate / (1.0 + tl.exp(-inner))).to(dtype).to(tl.float32) * up
     else:
+        # x / (1 + e^-x): for x far below 0 the exponential is infinite and the quotient -0, never
+        # NaN.
         return (gate / (1.0 + tl.exp(-gate))).to(dtype).to(tl.float32) * up
 
 
@@ -38,6 +42,7 @@ def _act_and_mul_kernel(
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < INNER
+    # Both halves lie in one row: a program reads two runs of it and writes one.
     gate = tl.load(x_ptr + row * 2 * INNER + at, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(x_ptr + row * 2 * INNER + INNER + at, mask=inside, other=0.0).to(tl.float32)
     dtype = out_ptr.dtype.element_ty

@@ -21,6 +21,8 @@ from atom.model_ops.values import NormWeight
 @triton.jit
 def _words(x, PAIRED: tl.constexpr):
     """x [BLOCK] → its bits in the lower halves of int64; two of 16 bits a word."""
+    # A word is 64 bits: 32 of data and 32 of the sum's number, which one store writes at once, so a
+    # word that has the number has its data.
     if PAIRED:
         low, high = tl.split(tl.reshape(x.to(tl.int16, bitcast=True), (x.shape[0] // 2, 2)))
         bits = (low.to(tl.int32) & 0xFFFF) | (high.to(tl.int32) << 16)
@@ -54,7 +56,10 @@ def _allreduce_norm_kernel(
     LANES: tl.constexpr = BLOCK // 2 if PAIRED else BLOCK
     word = tl.arange(0, LANES)
     real = word < WORDS
+    # Each row counts its sums; ranks make them in one order, so the numbers agree without a word.
     number = tl.load(sums_ptr + row) + 1
+    # Two buffers in turn: a rank can be one sum ahead of another, not two, since it waits for the
+    # other's share of the one between.
     place = (number & 1) * RANKS
     share = tl.load(share_ptr + row * HIDDEN + at, mask=inside, other=0.0)
     for part in tl.static_range(1, PARTS):
@@ -67,20 +72,26 @@ def _allreduce_norm_kernel(
         if rank != RANK:
             buffer = tl.load(addresses_ptr + rank).to(tl.pointer_type(tl.int64))
             theirs = buffer + ((place + RANK) * ROWS + row) * WORDS
+            # Write-through: a share that stays in this card's cache is never seen by the rank that
+            # waits.
             tl.store(theirs + word, message, mask=real, cache_modifier=".wt")
     # While the shares are on their way.
     residual = tl.load(residual_ptr + row * HIDDEN + at, mask=inside, other=0.0).to(tl.float32)
     weight = tl.load(weight_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    # In the order of ranks on every rank: float32 sums of another order would differ, and with them
+    # the tokens that ranks sample.
     total = tl.zeros([BLOCK], tl.float32)
     for rank in tl.static_range(RANKS):
         if rank == RANK:
             total += share.to(tl.float32)
         else:
             ours = own_ptr + ((place + rank) * ROWS + row) * WORDS
+            # Volatile: otherwise the compiler may read once and spin on a register.
             came = tl.load(ours + word, mask=real, other=stamp, volatile=True)
             while tl.min(came >> 32, axis=0) != number:
                 came = tl.load(ours + word, mask=real, other=stamp, volatile=True)
             total += _numbers(came, dtype, PAIRED)
+    # From here on as norms.py: the sum is rounded once, as a collective in the model's dtype would.
     x = (total.to(dtype).to(tl.float32) + residual).to(dtype)
     tl.store(residual_ptr + row * HIDDEN + at, x, mask=inside)
     wide = x.to(tl.float32)
@@ -88,6 +99,7 @@ def _allreduce_norm_kernel(
     normed = (wide * tl.rsqrt(mean_square + eps)).to(dtype)
     result = (weight * normed.to(tl.float32)).to(dtype)
     tl.store(out_ptr + row * HIDDEN + at, result, mask=inside)
+    # Last, when every read of this sum's shares is done.
     tl.store(sums_ptr + row, number)
 
 

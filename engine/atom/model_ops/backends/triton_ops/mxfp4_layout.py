@@ -29,6 +29,7 @@ def places(n, number, WIDTH: tl.constexpr, RUN: tl.constexpr, INTERLEAVED: tl.co
 @triton.jit
 def first_row_places(number, RUN: tl.constexpr, INTERLEAVED: tl.constexpr):
     """Where what is so many in the first row stands."""
+    # Eight rows' runs lie one below the other, so the next run of a row is eight further.
     if INTERLEAVED:
         return number // RUN * (8 * RUN) + number % RUN
     else:
@@ -39,6 +40,7 @@ def first_row_places(number, RUN: tl.constexpr, INTERLEAVED: tl.constexpr):
 def row_places(n, number, WIDTH: tl.constexpr, RUN: tl.constexpr, INTERLEAVED: tl.constexpr):
     """How much further it stands in rows n. The last run may be shorter."""
     if INTERLEAVED:
+        # Of 2,880 inputs the last run is half as long; only there does a row's stride differ.
         WHOLE: tl.constexpr = WIDTH // RUN * RUN
         long = RUN if WHOLE == WIDTH else tl.where(number < WHOLE, RUN, WIDTH - WHOLE)
         return n // 8 * (8 * WIDTH) + n % 8 * long

@@ -26,16 +26,21 @@ def _rms_norm_kernel(
     inside = at < HIDDEN
     dtype = out_ptr.dtype.element_ty
     x = tl.load(x_ptr + row + at, mask=inside, other=0.0)
+    # Parts of a split-K product are added here, in float32 and always in this order: no launch of
+    # their own, and the same sum whatever else is in the step.
     for part in tl.static_range(1, PARTS):
         x += tl.load(x_ptr + part * tokens.to(tl.int64) * HIDDEN + row + at, mask=inside, other=0.0)
+    # Rounded to the model's dtype where PyTorch's product would have been.
     x = x.to(dtype)
     weight = tl.load(weight_ptr + at, mask=inside, other=0.0).to(tl.float32)
     if HAS_RESIDUAL:
         residual = tl.load(residual_ptr + row + at, mask=inside, other=0.0)
         x = (x.to(tl.float32) + residual.to(tl.float32)).to(dtype)
+        # In place: a program owns its row, so nobody reads the old residual any more.
         tl.store(residual_ptr + row + at, x, mask=inside)
     wide = x.to(tl.float32)
     mean_square = tl.sum(wide * wide, axis=0) / HIDDEN
+    # Rounded before the weight, as transformers' LlamaRMSNorm does: its results are the oracle's.
     normed = (wide * tl.rsqrt(mean_square + eps)).to(dtype)
     result = (weight * normed.to(tl.float32)).to(dtype)
     tl.store(out_ptr + row + at, result, mask=inside)

@@ -11,4 +11,6 @@ import triton.language as tl
 def ordered_key(x):
     """Unsigned numbers in the order of floats."""
     bits = x.to(tl.float32).to(tl.uint32, bitcast=True)
+    # Of negative floats all bits are turned over, of others the sign alone: unsigned order is then
+    # the floats' order, -0 just below 0.
     return tl.where(bits >> 31 == 1, ~bits, bits | 0x80000000)

@@ -25,8 +25,11 @@ _INT8_MAX = 127.0
 def quantise_tile(x, LIMIT: tl.constexpr, dtype: tl.constexpr):
     """x [rows, n] float32 → codes of dtype, and each row's scale [rows]."""
     largest = tl.max(tl.abs(x), axis=1)
+    # A row of zeros keeps scale 1: 0 / 0 would make NaN of every product with it.
     scale = tl.where(largest > 0, largest / LIMIT, 1.0)
     codes = x / scale[:, None]
+    # Conversion to int8 truncates; to fp8 it rounds to nearest even, and beyond the largest it
+    # would be NaN where the card does not saturate.
     if dtype == tl.int8:
         codes = tl.floor(codes + 0.5)
     else:
@@ -41,11 +44,13 @@ def _groups_kernel(
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     group = tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)
+    # Several groups a program: one alone is 128 numbers, fewer than a warp reads at once.
     k = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
     x = tl.load(x_ptr + row * K + k, mask=k < K, other=0.0).to(tl.float32)
     codes, scale = quantise_tile(x, LIMIT, codes_ptr.dtype.element_ty)
     tl.store(codes_ptr + row * K + k, codes, mask=k < K)
     count = tl.cdiv(K, GROUP)
+    # Strides are arguments: the library wants a group's scales side by side, our kernels a token's.
     at = scales_ptr + row * row_stride + group * group_stride
     tl.store(at, scale, mask=group < count)
 
@@ -54,9 +59,11 @@ def _groups_kernel(
 def _rows_kernel(x_ptr, codes_ptr, scales_ptr, K, BLOCK: tl.constexpr, LIMIT: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     k = tl.arange(0, BLOCK)[None, :]
+    # A whole row in one tile, so its largest is known before anything is written.
     x = tl.load(x_ptr + row * K + k, mask=k < K, other=0.0).to(tl.float32)
     codes, scale = quantise_tile(x, LIMIT, codes_ptr.dtype.element_ty)
     tl.store(codes_ptr + row * K + k, codes, mask=k < K)
+    # As a tile of one: quantise_tile gives a scale for each of its rows.
     tl.store(scales_ptr + row + tl.arange(0, 1), scale)
 
 

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Gates and ups as rows of one tile: one product is wider than two, and reads activations once.
+"""W1 and w3 as rows of one tile: one product is wider than two, and reads activations once.
 
 They alternate by so many that one thread has both in its registers, and nothing is exchanged when
 they are parted. Of a result's rows those are eight. Of its columns an NVIDIA card's thread has both
@@ -17,22 +17,26 @@ _RUN = tl.constexpr(8)  # of rows
 
 @triton.jit
 def _alternating(n, N: tl.constexpr, RUN: tl.constexpr):
+    # Made of pointers, once before the loop: the loads themselves come in the order wanted, and
+    # nothing is moved in registers afterwards.
     both = tl.reshape(tl.join(n, n + N), (n.shape[0] // RUN, RUN, 2))
     return tl.reshape(tl.permute(both, (0, 2, 1)), (2 * n.shape[0],))
 
 
 @triton.jit
 def as_rows(n, N: tl.constexpr):
-    """Gates' rows n [B] in W → theirs and their ups', which are N further, [2B]: for a result whose
+    """Rows n [B] of w1 in W → theirs and w3's, which are N further, [2B]: for a result whose
     rows they are."""
     return _alternating(n, N, _RUN)
 
 
 @triton.jit
 def of_rows(both):
-    """[2B, M] → gates and ups, [B, M] each."""
+    """[2B, M] → w1's and w3's, [B, M] each."""
     B: tl.constexpr = both.shape[0] // 2
     M: tl.constexpr = both.shape[1]
+    # Eight rows are what one thread holds of a result's rows in the layouts of NVIDIA's and of
+    # AMD's matrix instructions: the split moves nothing between threads.
     runs = tl.reshape(both, (B // _RUN, 2, _RUN, M))
     gate, up = tl.split(tl.permute(runs, (0, 2, 3, 1)))
     return tl.reshape(gate, (B, M)), tl.reshape(up, (B, M))
@@ -41,13 +45,15 @@ def of_rows(both):
 @triton.jit
 def as_columns(n, N: tl.constexpr, HIP: tl.constexpr):
     """`as_rows`, for a result whose columns they are. HIP: on an AMD card."""
+    # NVIDIA: halves, which a warp's threads hold both of. AMD: neighbours, since warps stand side
+    # by side along columns and halves would be in two of them.
     RUN: tl.constexpr = 1 if HIP else n.shape[0]
     return _alternating(n, N, RUN)
 
 
 @triton.jit
 def of_columns(both, HIP: tl.constexpr):
-    """[M, 2B] → gates and ups, [M, B] each."""
+    """[M, 2B] → w1's and w3's, [M, B] each."""
     M: tl.constexpr = both.shape[0]
     B: tl.constexpr = both.shape[1] // 2
     RUN: tl.constexpr = 1 if HIP else B

@@ -72,6 +72,7 @@ def row_dies(device: torch.device, columns: int) -> int:
 def xcd_tile(program, programs, DIES: tl.constexpr):
     """The tile of a program, such that each die gets a run of neighbours; where programs are no
     multiple of DIES, the first runs have one more."""
+    # The hardware deals programs to dies in turn, so the remainder is the die.
     die = program % DIES
     return die * (programs // DIES) + tl.minimum(die, programs % DIES) + program // DIES
 
@@ -81,6 +82,7 @@ def product_tile(AXIS: tl.constexpr, DIES: tl.constexpr):
     """Of a grid of tiles of tokens (axis 0), tiles of outputs (1) and parts (2): the number, along
     an axis, that this program computes. A die's are a block of the product, a few tiles of tokens
     high."""
+    # A constant: on NVIDIA's cards the order is the grid's own and costs nothing.
     if DIES == 1:
         return tl.program_id(AXIS)
     else:
@@ -92,6 +94,7 @@ def product_tile(AXIS: tl.constexpr, DIES: tl.constexpr):
             return tile // size
         else:
             tile = tile % size
+            # Blocks a few token tiles high: a die's L2 holds that much of x while outputs pass.
             first = tile // (_TOKEN_TILES * outputs) * _TOKEN_TILES
             height = tl.minimum(tokens - first, _TOKEN_TILES)
             within = tile - first * outputs
@@ -109,6 +112,7 @@ def head_tile(AXIS: tl.constexpr, DIES: tl.constexpr):
     else:
         tiles = tl.num_programs(0)
         program = tl.program_id(0) + tiles * tl.program_id(1)
+        # Heads, not tiles, are neighbours of a die: all tiles of a head read its keys and values.
         tile = xcd_tile(program, tiles * tl.num_programs(1), DIES)
         return tile % tiles if AXIS == 0 else tile // tiles
 
@@ -127,6 +131,8 @@ def row_tile(AXIS: tl.constexpr, DIES: tl.constexpr):
         program = tl.program_id(0) + columns * tl.program_id(1)
         die, turn = program % DIES, program // DIES
         dealt = (turn // chunk * DIES + die) * chunk + turn % chunk
+        # Beyond the last full deal, order is the grid's: a rest dealt out unevenly would leave a
+        # die with a chunk more.
         even = columns * tl.num_programs(1) // (DIES * chunk) * (DIES * chunk)
         tile = tl.where(program < even, dealt, program)
         return tile % columns if AXIS == 0 else tile // columns

@@ -54,6 +54,8 @@ def attend_split(
     LANES: tl.constexpr = q.shape[1]
     element, real = head_elements(D, LANES), real_elements(D, LANES)
     block = load_blocks(table_ptr, start, low, end, BLOCK_SIZE, BLOCK_N, False)
+    # All but the last tile are whole, yet masked: a second loop would double the code for one
+    # compare.
     for first in range(start, end, BLOCK_N):
         inside = first + tl.arange(0, BLOCK_N) < end
         scores, value, value_scale = score_tile(
@@ -94,6 +96,7 @@ def _decode_kernel(
             return
     member = tl.arange(0, GROUP_PADDED)
     element = head_elements(D, LANES)
+    # Lanes that pad a group or a head load zeros and store nothing.
     stored_lanes = (member < GROUP)[:, None]
     if D != LANES:
         stored_lanes = stored_lanes & real_elements(D, LANES)[None, :]

@@ -48,6 +48,8 @@ def _rotate(
         within = half < D // 2
         first_weight = tl.load(weight_ptr + half, mask=within, other=0.0).to(tl.float32)
         second_weight = tl.load(weight_ptr + D // 2 + half, mask=within, other=0.0).to(tl.float32)
+        # Rounded after the norm and after its weight: prompts go through rope_store.py, and a key
+        # must not depend on which kernel wrote it.
         first = (first * scale).to(dtype).to(tl.float32)
         second = (second * scale).to(dtype).to(tl.float32)
         first = (first_weight * first).to(dtype).to(tl.float32)
@@ -67,6 +69,7 @@ def _rotated_heads(
     half = tl.arange(0, LANES // 2)
     within = half < D // 2
     member = tl.arange(0, group_lanes(GROUP))
+    # The group is padded to a tensor core's rows; what pads is zero through norm and rotation.
     real_half = (member < GROUP)[:, None]
     if D != LANES:
         real_half = real_half & within[None, :]
@@ -76,6 +79,7 @@ def _rotated_heads(
     q_second = tl.load(query_at + D // 2, mask=real_half, other=0.0).to(tl.float32)
     k_first = tl.load(key_at, mask=within, other=0.0).to(tl.float32)
     k_second = tl.load(key_at + D // 2, mask=within, other=0.0).to(tl.float32)
+    # Values are neither normed nor rotated: loaded whole, in the cache's order of elements.
     value_at = heads + (HKV * GROUP + HKV + head) * D + head_elements(D, LANES)
     new_value = tl.load(value_at, mask=real_elements(D, LANES), other=0.0)
     position = tl.load(positions_ptr + row).to(tl.int64)
@@ -107,6 +111,7 @@ def _store_new(
     stored = k_cache_ptr.dtype.element_ty
     k_scale, v_scale = 1.0, 1.0
     if k_scale_ptr is not None:
+        # One scale a token and head, from the largest of both halves.
         LIMIT: tl.constexpr = largest_fp8(stored)
         k_first, k_second = k_first.to(tl.float32), k_second.to(tl.float32)
         new_value = new_value.to(tl.float32)
@@ -119,6 +124,7 @@ def _store_new(
     else:
         k_first, k_second = k_first.to(stored), k_second.to(stored)
         new_value = new_value.to(stored)
+    # Padding rows have no slot. Nobody reads this one before the next step.
     if owner & (slot >= 0):
         new_at = slot * (HKV * D) + head * D
         tl.store(k_cache_ptr + new_at + half, k_first, mask=within)
@@ -151,6 +157,7 @@ def _decode_append_kernel(
     if IS_SPLIT:  # noqa: SIM102 - what the compiler knows, and what a program does
         if (start >= context) & (split > 0):
             return
+    # 64 bits, as every offset into a tensor of the batch's size.
     query_head = row.to(tl.int64) * (HKV * GROUP) + head * GROUP + tl.arange(0, GROUP_PADDED)
     table_ptr = tables_ptr + row.to(tl.int64) * table_stride
     running_max = tl.full([GROUP_PADDED], float("-inf"), tl.float32)
@@ -161,6 +168,7 @@ def _decode_append_kernel(
     q_first, q_second, k_first, k_second, new_value = _rotated_heads(
         heads, rotary, row, head, eps, dtype, GROUP, HKV, D
     )
+    # Halves back to one tile in the cache's order: the dot with cached keys needs whole heads.
     q = tl.reshape(tl.permute(tl.join(q_first, q_second), (0, 2, 1)), (GROUP_PADDED, LANES))
     # The program whose split ends the context has the newest token, and nobody else reads it.
     owner = (end == context) & (context > 0)

@@ -48,6 +48,7 @@ def _row_of_tile(starts_ptr, tile, rows, first, end, TOKENS: tl.constexpr):
     """The row of a tile of the piece: row r begins at tile tokens / TOKENS + r, of those tokens of
     the piece that are before it."""
     low, high = 0, rows
+    # As prefill.find_row, of a piece of the step.
     while low < high:
         middle = (low + high) // 2
         start = tl.minimum(tl.maximum(tl.load(starts_ptr + middle), first), end)
@@ -61,6 +62,7 @@ def _row_of_tile(starts_ptr, tile, rows, first, end, TOKENS: tl.constexpr):
 @triton.jit
 def _score_keys(key, key_scale, q, weights):
     """Scores [N] of keys [N, DIM_LANES] by the heads q [H, DIM_LANES] of one query."""
+    # relu before the heads' weights, as the lightning indexer is defined.
     products = tl.maximum(tl.dot(key, tl.trans(q), input_precision="ieee"), 0.0)
     score = tl.sum(products * weights[None, :], axis=1) * key_scale
     return tl.where(score == 0.0, 0.0, score)  # both zeros are one
@@ -83,6 +85,7 @@ def _index_scores_kernel(
     HEADS: tl.constexpr = head_lanes(HQ)
     LANES: tl.constexpr = head_lanes(DIM)
     tile, split = tl.program_id(0), tl.program_id(1)
+    # A decode's row is its number: nothing to search.
     if TOKENS == 1:
         row = first + tile
         query, queries = row, 1
@@ -99,6 +102,7 @@ def _index_scores_kernel(
     reach = query + queries - before
     length = split_length(reach, least, splits, BLOCK_N)
     low = split * length
+    # Such a row selects all it has; its scores are never read.
     if (reach <= TOP_K) | (low >= reach):
         return
     high = tl.minimum(low + length, reach)
@@ -126,6 +130,7 @@ def _index_scores_kernel(
             to = scores_ptr + (query - first).to(tl.int64) * width + token
             tl.store(to, score, mask=inside)
         else:
+            # Keys stay in registers while the queries that share them pass by.
             for number in range(queries):
                 own = (query + number).to(tl.int64)
                 q = load_part(q_ptr + own * q_stride + head * DIM, real, DIM, LANES)

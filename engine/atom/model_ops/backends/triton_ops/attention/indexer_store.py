@@ -30,10 +30,12 @@ def _index_store_kernel(
     program rotates; LIMIT: of a cache in fp8."""
     token, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     position = tl.load(positions_ptr + token).to(tl.int64)
+    # Pairs half a rotated part apart, as in mla_store.py.
     half = tl.arange(0, HALF)
     within = half < ROPE // 2
     cos = tl.load(cos_sin_ptr + position * ROPE + half, mask=within, other=0.0)
     sin = tl.load(cos_sin_ptr + position * ROPE + ROPE // 2 + half, mask=within, other=0.0)
+    # Queries turn in place; only keys are cached.
     if part > 0:
         head = (part - 1) * HEADS + tl.arange(0, HEADS)[:, None]
         at = q_ptr + token * q_stride + head * DIM + half[None, :]
@@ -48,12 +50,14 @@ def _index_store_kernel(
         cached = cache_ptr + slot * DIM
         lane = tl.arange(0, STILL)
         behind = lane < DIM - ROPE
+        # The part that does not turn follows the rotated one.
         still = tl.load(key + ROPE + lane, mask=behind, other=0.0)
         stored = cache_ptr.dtype.element_ty
         if key_scale_ptr is not None:
             first, second = first.to(tl.float32), second.to(tl.float32)
             still = still.to(tl.float32)
             turned = tl.where(within, tl.maximum(tl.abs(first), tl.abs(second)), 0.0)
+            # One scale over both parts: a score is one dot of the whole key.
             largest = tl.maximum(tl.max(turned, axis=0), tl.max(tl.abs(still), axis=0))
             scale = head_scale(largest, LIMIT)
             first = quantise_head(first, scale, LIMIT, stored)

@@ -50,6 +50,7 @@ def _least_selected(scores_ptr, reach, TOP_K: tl.constexpr, CHUNK: tl.constexpr)
     digit = tl.arange(0, 256)
     shift = tl.full([], 24, tl.uint32)
     for _ in range(4):
+        # A radix select: 256 counters a pass, four passes, no memory but registers.
         counts = tl.zeros([256], tl.int32)
         for start in range(0, reach, CHUNK):
             position = start + tl.arange(0, CHUNK)
@@ -57,6 +58,7 @@ def _least_selected(scores_ptr, reach, TOP_K: tl.constexpr, CHUNK: tl.constexpr)
             key = ordered_key(tl.load(scores_ptr + position, mask=inside, other=0.0))
             own = ((key >> shift) & 255).to(tl.int32)
             counts += tl.histogram(own, 256, mask=inside & ((key & agreed) == found))
+        # Counts from the highest digit down, without a reversed scan.
         reaching = tl.sum(counts, axis=0) - tl.cumsum(counts, axis=0) + counts
         chosen = tl.max(tl.where(reaching >= wanted, digit, 0), axis=0)
         wanted -= tl.sum(tl.where(digit > chosen, counts, 0), axis=0)
@@ -95,8 +97,11 @@ def _index_select_kernel(
         inside = position < reach
         key = ordered_key(tl.load(scores_ptr + position, mask=inside, other=0.0))
         equal = (inside & (key == least)).to(tl.int32)
+        # Of scores equal to the k-th the first positions win: the selection is the same on every
+        # card.
         first_equals = (equal > 0) & (tl.cumsum(equal, axis=0) <= equals)
         selected = (inside & (key > least)) | first_equals
+        # A scan gives each its place: slots come in order of positions.
         place = written + tl.cumsum(selected.to(tl.int32), axis=0) - 1
         slot = _slots_at(table_ptr, position, selected, BLOCK_SIZE)
         tl.store(to + place, slot, mask=selected)

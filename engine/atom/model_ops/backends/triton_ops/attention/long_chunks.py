@@ -33,6 +33,7 @@ def _gather_kernel(
     WIDTH: tl.constexpr, LANES: tl.constexpr, BLOCK_SIZE: tl.constexpr, TOKENS: tl.constexpr,
 ):  # fmt: skip
     """Tokens [first, first + tokens) of a row's context → keys, values [tokens, WIDTH]."""
+    # Whole tokens of all KV heads: a block's rows are one run in memory.
     token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     lane = tl.program_id(1) * LANES + tl.arange(0, LANES)
     inside = token < tokens
@@ -61,6 +62,7 @@ def _merge_kernel(
     lane = tl.arange(0, LANES)
     inside = token < tokens
     lse_at = lse_ptr + head * lse_stride + token
+    # Natural logarithms: the library's, not our base 2.
     had = tl.load(lse_at, mask=inside, other=float("-inf"))
     new = tl.load(part_lse_ptr + head * tokens + token, mask=inside, other=0.0)
     highest = tl.maximum(had, new)
@@ -68,6 +70,7 @@ def _merge_kernel(
     total = kept + added
     at = (token.to(tl.int64) * (HQ * D) + head * D)[:, None] + lane[None, :]
     real = inside[:, None] & (lane < D)[None, :]
+    # What is not there yet is not read: memory of `out` may hold NaN.
     before = tl.load(out_ptr + at, mask=real & (kept > 0)[:, None], other=0.0).to(tl.float32)
     part = tl.load(part_ptr + at, mask=real, other=0.0).to(tl.float32)
     merged = before * (kept / total)[:, None] + part * (added / total)[:, None]

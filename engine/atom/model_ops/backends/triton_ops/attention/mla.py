@@ -106,8 +106,8 @@ def _up_projected(
     """The leading tokens of the group's prompts, [rows · leading, Hq, value]."""
     own = slice(group.first_token, group.first_token + group.rows * group.leading)
     latent, key = tokens.entries[own].split([shape.kv_rank, shape.rope_dim], dim=-1)
-    unfolded = F.linear(latent, up.data).unflatten(1, (shape.num_heads, -1))
-    k, v = unfolded.split([shape.nope_dim, shape.value_dim], dim=-1)
+    projected = F.linear(latent, up.data).unflatten(1, (shape.num_heads, -1))
+    k, v = projected.split([shape.nope_dim, shape.value_dim], dim=-1)
     k = torch.cat((k, key.unsqueeze(1).expand(-1, shape.num_heads, -1)), dim=-1)
     if shape.value_dim < shape.head_dim:  # the library is fastest for equal sizes
         v = F.pad(v, (0, shape.head_dim - shape.value_dim))

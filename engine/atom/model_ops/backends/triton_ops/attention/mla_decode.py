@@ -51,6 +51,7 @@ def _mla_decode_kernel(
     to head."""
     RANK_LANES: tl.constexpr = head_lanes(RANK)
     ROPE_LANES: tl.constexpr = head_lanes(ROPE)
+    # Tiles of heads are the fastest axis: those of a row run together and find its entries in L2.
     tile, row, split = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2)
     context = tl.load(contexts_ptr + row)
     if IS_SPLIT:
@@ -75,6 +76,7 @@ def _mla_decode_kernel(
         scale, running_max, running_sum, acc,
         RANK, ROPE, BLOCK_SIZE, BLOCK_N, False,
     )  # fmt: skip
+    # 0 of a padding row, whose sum is 0.
     total = tl.where(running_sum > 0, running_sum, 1.0)
     result = acc / total[:, None]
     lane = tl.arange(0, RANK_LANES)
@@ -85,6 +87,7 @@ def _mla_decode_kernel(
     else:
         at = query_head * splits + split
         tl.store(partial_ptr + at[:, None] * RANK + lane[None, :], result, mask=stored)
+        # Base 2, as scores are.
         tl.store(lse_ptr + at, running_max + tl.log2(total), mask=real)
 
 

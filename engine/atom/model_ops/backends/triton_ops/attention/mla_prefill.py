@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Causal latent attention of ragged rows of queries over the paged cache, their own included.
+"""Causal MLA of ragged rows of queries over the paged cache, their own included.
 
 Queries come absorbed into the latent. A program takes a few neighbouring queries of one row with a
 tile of their heads, so that a tile of entries serves all of them; tiles wholly before the first
@@ -47,9 +47,12 @@ def _mla_prefill_kernel(
     tiles = tl.cdiv(queries, TOKENS)
     if tile >= tiles:
         return
+    # Longest first, as in prefill.py.
     tile = tiles - 1 - tile
     context = tl.load(contexts_ptr + row)
 
+    # Heads of a token side by side: all of them see the same entries, so the tile is as tall as
+    # registers allow.
     lane = tl.arange(0, TOKENS * HEADS)
     query = tile * TOKENS + lane // HEADS
     head = head_tile * HEADS + lane % HEADS
@@ -60,6 +63,7 @@ def _mla_prefill_kernel(
     position = context - queries + query
     first_position = context - queries + tile * TOKENS
     end = tl.minimum(first_position + TOKENS, context)
+    # Entries wholly before the first query: no mask.
     unmasked_end = (first_position + 1) // BLOCK_N * BLOCK_N
     running_max = tl.full([TOKENS * HEADS], float("-inf"), tl.float32)
     running_sum = tl.zeros([TOKENS * HEADS], tl.float32)

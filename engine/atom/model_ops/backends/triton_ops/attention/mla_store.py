@@ -49,6 +49,7 @@ def _mla_store_kernel(
     within = half < ROPE // 2
     cos = tl.load(cos_sin_ptr + position * ROPE + half, mask=within, other=0.0)
     sin = tl.load(cos_sin_ptr + position * ROPE + ROPE // 2 + half, mask=within, other=0.0)
+    # Queries: programs of their own, since a token has one key and many heads.
     if part > 0:
         head = (part - 1) * HEADS + tl.arange(0, HEADS)[:, None]
         at = q_ptr + token * q_stride + head * (NOPE + ROPE) + NOPE + half[None, :]
@@ -61,6 +62,7 @@ def _mla_store_kernel(
     lane = tl.arange(0, RANK_LANES)
     inside = lane < RANK
     latent = tl.load(entry + lane, mask=inside, other=0.0).to(tl.float32)
+    # Normed before it is cached: the cache holds what attention multiplies.
     latent = latent * tl.rsqrt(tl.sum(latent * latent, axis=0) / RANK + eps)
     weight = tl.load(weight_ptr + lane, mask=inside, other=0.0).to(tl.float32)
     normed = (weight * latent.to(dtype).to(tl.float32)).to(dtype)
@@ -69,6 +71,8 @@ def _mla_store_kernel(
         wide = normed.to(tl.float32)
         scale = head_scale(tl.max(tl.abs(wide), axis=0), LIMIT)
         codes = quantise_head(wide, scale, LIMIT, cache_ptr.dtype.element_ty)
+        # The entry itself becomes what the cache holds: a prompt attends to the same numbers
+        # whether it looks them up or not.
         tl.store(entry + lane, (codes.to(tl.float32) * scale).to(dtype), mask=inside)
         first, second = rotated(key, cos, sin, within, ROPE)
         kept = key_cache_ptr.dtype.element_ty

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""What decode and prefill of latent attention share: tiles of cached entries, and their launches.
+"""What decode and prefill of MLA share: tiles of cached entries, and their launches.
 
 An entry is a latent of RANK elements and a rotated key of ROPE; each part has as many lanes as the
 next power of two. The latent is key and value at once, so a tile of them is loaded once.
@@ -27,6 +27,7 @@ _TILE_BYTES = 36 * 1024  # of cached entries
 def load_part(at, inside, SIZE: tl.constexpr, LANES: tl.constexpr):
     """SIZE elements at each of `at` [N], in LANES lanes; zeros where not `inside`."""
     lane = tl.arange(0, LANES)
+    # Latents of 512 need no mask of lanes; others are padded.
     mask = inside[:, None]
     if SIZE != LANES:
         mask = mask & (lane < SIZE)[None, :]
@@ -67,14 +68,18 @@ def attend_entries(
             scale_at = entry_scale_ptr + block_at + offset
             latent_scale = tl.load(scale_at, mask=inside, other=0.0)
         block = load_blocks(table_ptr, start + BLOCK_N, 0, end, BLOCK_SIZE, BLOCK_N, False)
+        # Two dots into one sum: the latent's part, then the rotated part, which has no scale in an
+        # fp8 cache.
         scores = tl.dot(absorbed, tl.trans(latent), input_precision="ieee")
         if entry_scale_ptr is not None:
+            # Between the dots: the rotated key is kept in the model's dtype and has no scale.
             scores = scores * tl.expand_dims(latent_scale, 0)
         scores = tl.dot(q_rope, tl.trans(key), scores, input_precision="ieee")
         seen = inside[None, :]
         if CAUSAL:
             seen = seen & (token[None, :] <= position[:, None])
         scores = tl.where(seen, scores, float("-inf"))
+        # The latent is the value as well: it stays in shared memory, and V is never read.
         running_max, running_sum, acc = softmax_step(
             scores, latent, latent_scale, scale, running_max, running_sum, acc, False,
             entry_scale_ptr is not None,

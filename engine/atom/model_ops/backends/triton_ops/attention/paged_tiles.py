@@ -30,6 +30,7 @@ def head_elements(D: tl.constexpr, LANES: tl.constexpr):
     """The element of a head of D that each of LANES lanes holds: the first half's, then the
     second's, each half in as many lanes as the next power of two; see `real_elements`."""
     lane = tl.arange(0, LANES)
+    # Each half padded by itself, so that a rotation's pairs stay LANES / 2 apart.
     if D != LANES:
         lane = tl.where(lane < LANES // 2, lane, lane - LANES // 2 + D // 2)
     return lane
@@ -44,6 +45,7 @@ def real_elements(D: tl.constexpr, LANES: tl.constexpr):
 @triton.jit
 def first_seen(context, WINDOW: tl.constexpr, IN_CHUNKS: tl.constexpr):
     """Where what the last of `context` tokens attends to begins."""
+    # Llama 4: a token sees its own chunk; else a window slides with it.
     if IN_CHUNKS:
         return tl.maximum(context - 1, 0) // WINDOW * WINDOW
     else:
@@ -54,6 +56,7 @@ def first_seen(context, WINDOW: tl.constexpr, IN_CHUNKS: tl.constexpr):
 def add_sinks(sinks, running_max, running_sum, acc):
     """One more score per row, base 2, that has no value; -inf for none."""
     highest = tl.maximum(running_max, sinks)
+    # A sink may be the highest: what is summed so far shrinks to it.
     kept = tl.exp2(running_max - highest)
     return highest, running_sum * kept + tl.exp2(sinks - highest), acc * kept[:, None]
 
@@ -68,6 +71,7 @@ def load_sinks(sinks_ptr, head, real):
 def load_tile(at, inside, real, MASKED: tl.constexpr, PADDED: tl.constexpr):
     """Rows of heads at `at` [N, LANES]: those `inside` where MASKED, lanes that are `real` where a
     head is PADDED, zeros elsewhere."""
+    # Four loads for the compiler to choose from: one that needs no mask is 16 bytes a thread.
     if MASKED and PADDED:
         return tl.load(at, mask=inside[:, None] & real[None, :], other=0.0)
     elif MASKED:
@@ -114,6 +118,7 @@ def load_scales(
     BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, HKV: tl.constexpr,
 ):  # fmt: skip
     """Scales [BLOCK_N] of the tokens' heads in a cache's scales [N, BLOCK_SIZE, HKV]."""
+    # By slot, as keys are: a token's scales of all heads lie together.
     offset = (first + tl.arange(0, BLOCK_N)) % BLOCK_SIZE
     slot = block.to(tl.int64) * BLOCK_SIZE + offset
     return tl.load(scales_ptr + slot * HKV + head, mask=inside, other=0.0)
@@ -154,12 +159,14 @@ def head_scale(largest, LIMIT: tl.constexpr):
 @triton.jit
 def quantise_head(x, scale, LIMIT: tl.constexpr, dtype: tl.constexpr):
     """x and its scale, float32 → fp8."""
+    # Clamped first: beyond the largest, conversion gives NaN on cards that do not saturate.
     return tl.minimum(tl.maximum(x / scale, -LIMIT), LIMIT).to(dtype)
 
 
 @triton.jit
 def cap_scores(scores, scale, SOFTCAP: tl.constexpr):
     """Bound scores, still to be scaled by `scale` (which carries log2(e)), by a soft cap."""
+    # tanh by one exponential: 1 - 2 / (1 + e^2x) is right for both infinities.
     if SOFTCAP > 0:
         wanted = scores * (scale * (0.6931471805599453 / SOFTCAP))
         scores = (1.0 - 2.0 / (1.0 + tl.exp(2.0 * wanted))) * (
@@ -183,11 +190,15 @@ def softmax_step(
     base = new_max
     if SPARSE:
         base = tl.where(new_max == float("-inf"), 0.0, new_max)
+    # exp2, not exp: the hardware's instruction, and log2(e) is in the scale already.
     shrink = tl.exp2(running_max - base)
     weights = tl.exp2(scores * scale - base[:, None])
     running_sum = running_sum * shrink + tl.sum(weights, axis=1)
     acc = acc * shrink[:, None]
+    # The value's scale goes into its weight: [M, N] multiplications instead of [N, LANES]
+    # conversions back.
     if FP8:
         weights = weights * value_scale[None, :]
+    # Weights are rounded to the values' dtype, as FlashAttention does; sums stay in float32.
     acc = tl.dot(weights.to(value.dtype), value, acc, input_precision="ieee")
     return new_max, running_sum, acc

@@ -45,6 +45,8 @@ def find_row(starts_ptr, tile, first_row, rows, TOKENS: tl.constexpr):
     """The row that owns a tile, counted from first_row: row r begins at tile start/TOKENS + r."""
     base = tl.load(starts_ptr + first_row)
     low, high = 0, rows
+    # A search of a few loads that hit the cache, instead of a table of tiles that the host would
+    # have to make.
     while low < high:
         middle = (low + high) // 2
         begins = (tl.load(starts_ptr + first_row + middle) - base) // TOKENS + middle

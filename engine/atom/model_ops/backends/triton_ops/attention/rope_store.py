@@ -48,6 +48,7 @@ def _store_scaled(
         quantise_head(second, scale, LIMIT, dtype),
     )
     _store_halves(at, first, second, mask, D)
+    # A scale is stored where any element of its head is.
     head_mask = tl.max(mask.to(tl.int32), axis=2, keep_dims=True) > 0
     tl.store(scale_at, scale, mask=head_mask)
 
@@ -74,9 +75,11 @@ def _rope_store_kernel(
     within = head + half[None, None, :]
     row = token[:, None, None] * ((HQ + 2 * HKV) * D)
     source = qkv_ptr + row + first_head * D + within
+    # Halves apart: rotation pairs element i with i + D / 2, which are then in one thread.
     first = tl.load(source, mask=present, other=0.0)
     second = tl.load(source + D // 2, mask=present, other=0.0)
     slot = tl.load(slots_ptr + token, mask=inside, other=-1).to(tl.int64)[:, None, None]
+    # Values are only copied; their programs end before any cosine is read.
     if first_head >= HQ + HKV:
         v_at = v_cache_ptr + slot * (HKV * D) + (first_head - HQ - HKV) * D + within
         stored = present & (slot >= 0)
@@ -91,6 +94,7 @@ def _rope_store_kernel(
     dtype = q_out_ptr.dtype.element_ty
     position = tl.load(positions_ptr + token, mask=inside, other=0).to(tl.int64)
     angle = cos_sin_ptr + position[:, None, None] * D + half[None, None, :]
+    # Of a padded head the angles behind the last are another position's.
     if D != LANES:
         cos = tl.load(angle, mask=present, other=0.0)
         sin = tl.load(angle + D // 2, mask=present, other=0.0)
@@ -100,6 +104,7 @@ def _rope_store_kernel(
     if q_weight_ptr is not None:
         weight_ptr = q_weight_ptr if first_head < HQ else k_weight_ptr
         squares = tl.sum(first * first, axis=2) + tl.sum(second * second, axis=2)
+        # Over the head's true D; padded lanes hold zeros and add nothing.
         scale = tl.rsqrt(squares / D + eps)[:, :, None]
         half_real = half < D // 2
         weight = tl.load(weight_ptr + half, mask=half_real, other=0.0)[None, None, :].to(tl.float32)
@@ -113,6 +118,7 @@ def _rope_store_kernel(
         q_at = q_out_ptr + token[:, None, None] * (HQ * D) + first_head * D + within
         _store_halves(q_at, rotated_first, rotated_second, present, D)
     else:
+        # Long prompts attend to keys in qkv by the library, without a look into the cache.
         if KEEP_KEYS:
             _store_halves(source, rotated_first, rotated_second, present, D)
         k_at = k_cache_ptr + slot * (HKV * D) + (first_head - HQ) * D + within

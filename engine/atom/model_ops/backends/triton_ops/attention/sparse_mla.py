@@ -1,7 +1,7 @@
-"""Sparse latent attention: an indexer's choice of tokens, and attention to these.
+"""Sparse MLA (DeepSeek Sparse Attention): an indexer's choice of tokens, and attention to these.
 
 Scores of a step are computed piece by piece, so that memory stays bounded whatever contexts are; in
-a decode step that is captured there is as a rule one piece. Folded queries are bounded alike.
+a decode step that is captured there is as a rule one piece. Absorbed queries are bounded alike.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Latent attention of every token to cache slots of its own, as an indexer selected them.
+"""MLA of every token to cache slots of its own, as an indexer selected them.
 
 A program takes a token, a tile of its query heads and one split of its slots; tokens share nothing,
 so decodes and prompts are the same. Slots come in any order, with -1 behind them for none: a
@@ -63,10 +63,13 @@ def _sparse_mla_kernel(
     acc = tl.zeros([HEADS, RANK_LANES], tl.float32)
     selected_ptr += token * TOP_K
     index = tl.arange(0, SLOTS)
+    # How many slots this split has: -1 stand behind them, and the loop ends there.
     own = tl.load(selected_ptr + index, mask=(index >= start) & (index < end), other=-1)
     end = start + tl.sum((own >= 0).to(tl.int32), axis=0)
     # A tile's slots are loaded with the one before, as blocks are in paged_tiles.py.
     place = tl.arange(0, BLOCK_N)
+    # A gather by slot: neighbours in the tile lie anywhere, so an entry is read as one run of RANK
+    # + ROPE.
     slots_ptr = selected_ptr + place
     slot = tl.load(slots_ptr + start, mask=start + place < end, other=-1)
     for first in range(start, end, BLOCK_N):

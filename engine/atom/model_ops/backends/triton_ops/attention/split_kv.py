@@ -49,6 +49,7 @@ def own_split(
     """Find what a program attends to of its row: (where the row's visible tokens begin, first token
     and end of the split, tokens of a split)."""
     low = 0
+    # Splits divide what the row sees, not all that it has.
     if WINDOW:
         low = first_seen(context, WINDOW, IN_CHUNKS)
     if IS_SPLIT:
@@ -105,6 +106,8 @@ def weigh_parts(
         partial_ptr + at[:, None] * D + element[None, :],
         mask=written[:, None] & within[None, :], other=0.0,
     )  # fmt: skip
+    # Parts that saw nothing have -inf and weigh 0; the highest is finite, since one part saw the
+    # newest token.
     highest = tl.max(lse, axis=0)
     total = 0.0
     if sinks_ptr is not None:
@@ -130,6 +133,7 @@ def _combine_kernel(
     elif WINDOW:
         context = tl.minimum(context, WINDOW)
     length = split_length(context, least, splits, BLOCK_N)
+    # One split: decode has written the row itself.
     if context <= length:
         return
     split = tl.arange(0, PADDED)

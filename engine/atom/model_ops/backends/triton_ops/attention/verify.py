@@ -195,6 +195,7 @@ def _combine_verify_kernel(
     """Weigh the parts of one row and head."""
     row, head = tl.program_id(0), tl.program_id(1)
     count = tl.load(counts_ptr + row)
+    # No part to weigh: the row was written at once, or is padding.
     if count <= 1:
         return
     split = tl.arange(0, PADDED)

@@ -70,7 +70,7 @@ def addend_config(device: torch.device, w: LinearWeight, tokens: int) -> SplitKC
 
 
 def gated_config(device: torch.device, w: LinearWeight, tokens: int) -> SplitKConfig | None:
-    """For plain gates and ups with their activation; None: the product, then the activation."""
+    """For a plain w13 with its activation; None: the product, then the activation."""
     if w.format is not WeightFormat.PLAIN:
         return None
     found = _chosen(device, _GATED, w.data.dtype, (w.outputs, w.inputs), tokens)

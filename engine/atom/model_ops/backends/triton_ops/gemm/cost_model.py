@@ -38,7 +38,8 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """Of `tokens` with a matrix [outputs, inner]; gated: its outputs are gates, then ups."""
+    """Of `tokens` with a matrix [outputs, inner]; gated: its outputs are gate_proj's, then
+    up_proj's."""
 
     outputs: int
     inner: int

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Matrices of codes as plain ones, for products of many tokens.
+"""Quantised matrices made plain, for products of many tokens.
 
 What a product of few tokens does with every tile it reads is done once here; the matrix is then
 written and read again, which thousands of tokens do not notice, and multiplied as plain ones are.
@@ -39,6 +39,7 @@ def _dequantise_4bit_kernel(
     mxfp4_layout.py."""
     GROUPS: tl.constexpr = (BLOCK_K + GROUP - 1) // GROUP
     PAIRS: tl.constexpr = BLOCK_K // 2
+    # Rows of the whole stack as one: experts' matrices follow each other without a gap.
     n = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     k = tl.program_id(1) * BLOCK_K
     pair = k // 2 + tl.arange(0, PAIRS)
@@ -47,6 +48,7 @@ def _dequantise_4bit_kernel(
     w_at = w_ptr + places(n[:, None], pair[None, :], K // 2, RUN_BYTES, INTERLEAVED)
     codes = tl.load(w_at, mask=inside, other=0)
     dtype = out_ptr.dtype.element_ty
+    # A tile holds whole groups, or is a part of one: a scale is read once for each.
     if index_ptr is None:
         group = k // GROUP + tl.arange(0, GROUPS)[None, :]
         if INTERLEAVED:
@@ -90,7 +92,7 @@ def _dequantise_8bit_kernel(
 
 
 def dequantise(w: LinearWeight, dtype: torch.dtype) -> LinearWeight:
-    """A matrix or stack of codes → the plain one of this dtype; sorted inputs stay so."""
+    """A quantised matrix or stack → the plain one of this dtype; sorted inputs stay so."""
     scales = w.scales
     assert scales is not None
     if w.format in EIGHT_BITS:

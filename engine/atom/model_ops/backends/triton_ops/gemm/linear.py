@@ -16,7 +16,7 @@ from atom.model_ops.backends.triton_ops.compile.tuning import SkinnyConfig
 from atom.model_ops.backends.triton_ops.gemm import norm_linear as fused
 from atom.model_ops.backends.triton_ops.gemm import split_k_linear as split
 from atom.model_ops.backends.triton_ops.gemm import w8a8_gemm as scaled
-from atom.model_ops.backends.triton_ops.gemm import w8a16_gemv as codes
+from atom.model_ops.backends.triton_ops.gemm import w8a16_gemv as w8a16
 from atom.model_ops.backends.triton_ops.gemm.choose import (
     addend_config,
     gated_config,
@@ -74,7 +74,7 @@ def prepare_linear(w: LinearWeight) -> LinearWeight:
 
 def linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
     if _takes_w8a16(x, w):
-        return codes.w8a16_linear(x.contiguous(), w)
+        return w8a16.w8a16_linear(x.contiguous(), w)
     config = linear_config(x.device, w, x.shape[0])
     if isinstance(config, SkinnyConfig):
         return skinny_linear(x, w, config)
@@ -87,7 +87,7 @@ def linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
 
 def _takes_w8a16(x: torch.Tensor, w: LinearWeight) -> bool:
     """Whether it is one token's, with a matrix of fp8 that has a kernel for that."""
-    return x.shape[0] == 1 and codes.takes(w, gated=False)
+    return x.shape[0] == 1 and w8a16.takes(w, gated=False)
 
 
 def _quantised_parts(x: torch.Tensor, w: LinearWeight, *, in_parts: bool) -> torch.Tensor:
@@ -139,8 +139,8 @@ def _one_token(
     stream: Stream, norm: NormWeight | None, w: LinearWeight, *, gated: bool
 ) -> tuple[torch.Tensor, Stream]:
     """What `fused` can: with matrices of fp8 by a kernel of their own."""
-    if codes.takes(w, gated=gated):
-        return codes.norm_w8a16_linear(stream, norm, w, gated=gated)
+    if w8a16.takes(w, gated=gated):
+        return w8a16.norm_w8a16_linear(stream, norm, w, gated=gated)
     return fused.norm_linear(stream, norm, w, gated=gated)
 
 

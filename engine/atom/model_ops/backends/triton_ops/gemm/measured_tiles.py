@@ -1,8 +1,8 @@
-"""Tiles of products of some tokens with codes, as they were measured on an H200.
+"""Tiles of products of some tokens with quantised weights, as they were measured on an H200.
 
 By format and number of tokens, for matrices of 4,096 to 24,576 outputs (docs/results/gpu/
 quantised.md). Few tokens want as many programs as read at the memory's rate, so the inner dimension
-is divided until there are; of 4-bit codes narrow tiles win as long as their programs make numbers
+is divided until there are; of 4-bit weights narrow tiles win as long as their programs make numbers
 faster than they multiply. Other cards have the estimates of quantised_tiles.py.
 """
 
@@ -42,8 +42,8 @@ class _Tile:
 def measured_tile(
     x: torch.Tensor, w: LinearWeight, block_k: int, least_n: int = 32, most_t: int = 128
 ) -> QuantisedTile:
-    """The measured tile of codes in words and of fp8, where the card is like the one measured;
-    else that of `choose_tile`, which least_n and most_t are for."""
+    """The measured tile of int32-packed weights and of fp8, where the card is like the one
+    measured; else that of `choose_tile`, which least_n and most_t are for."""
     tokens, units = x.shape[0], compute_units(x.device) if _is_like(x.device) else 0
     form = _measured(w.format, tokens, w.outputs / units) if units else None
     if form is None:

@@ -23,7 +23,7 @@ _MAX_INNER = 8192
 # Rows of W a program (a gated one takes as many again) and warps, measured on H200: 20 to 50
 # weights a thread, several programs per multiprocessor.
 _ROWS, _WARPS = 4, 8
-_W13_ROWS, _GATED_WARPS = 1, 4
+_GATED_ROWS, _GATED_WARPS = 1, 4
 # Of fp8 more rows: half the bytes leave less time for the norm, which each program computes.
 _NARROW_ROWS, _NARROW_GATED_ROWS = 8, 4
 
@@ -34,6 +34,8 @@ def _row_sums(
     SCALED: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """Rows n of W, [ROWS, BLOCK_K], times x [BLOCK_K] float32."""
+    # Rows of a program share scales, so these go into x: BLOCK_K multiplications, not ROWS times as
+    # many.
     if WIDE:
         row = tl.min(n, axis=0) // TALL * tl.cdiv(K, WIDE)
         x = x * tl.load(scale_ptr + row + k // WIDE, mask=inside, other=0.0)
@@ -58,6 +60,8 @@ def _norm_linear_kernel(
     inside = k < K
     within = (n < N)[:, None] & inside[None, :]
     w_at = w_ptr + n.to(tl.int64)[:, None] * K + k[None, :]
+    # First of all loads: the weights, most of the bytes, are on their way while the norm, which
+    # waits for a reduction, is made.
     weights = tl.load(w_at, mask=within, other=0.0, eviction_policy="evict_first")
     if GATED:
         up_at = w_at + N.to(tl.int64) * K
@@ -67,10 +71,12 @@ def _norm_linear_kernel(
     if HAS_RESIDUAL:
         residual = tl.load(residual_ptr + k, mask=inside, other=0.0)
         x = (x.to(tl.float32) + residual.to(tl.float32)).to(dtype)
+        # To another tensor than it was read from: other programs may not have read it yet.
         if tl.program_id(0) == 0:
             tl.store(residual_out_ptr + k, x, mask=inside)
     normed = x.to(tl.float32)
     if norm_ptr is not None:
+        # Every program norms the token again: cheaper than a launch, and than waiting for another.
         normed *= tl.rsqrt(tl.sum(normed * normed, axis=0) / K + eps)
         norm = tl.load(norm_ptr + k, mask=inside, other=0.0).to(tl.float32)
         normed = (norm * normed.to(dtype).to(tl.float32)).to(dtype).to(tl.float32)
@@ -84,6 +90,7 @@ def _norm_linear_kernel(
         )
         if HAS_BIAS:
             up += tl.load(bias_ptr + N + n, mask=n < N, other=0.0).to(tl.float32)
+        # Rounded as the separate operations round, here and below.
         gate = result.to(dtype).to(tl.float32)
         silu = (gate / (1.0 + tl.exp(-gate))).to(dtype).to(tl.float32)
         result = silu * up.to(dtype).to(tl.float32)
@@ -110,7 +117,7 @@ def norm_linear(
     residual, inner = stream.residual, w.inputs
     outputs = w.outputs // 2 if gated else w.outputs
     if w.scales is None:
-        rows, warps = (_W13_ROWS, _GATED_WARPS) if gated else (_ROWS, _WARPS)
+        rows, warps = (_GATED_ROWS, _GATED_WARPS) if gated else (_ROWS, _WARPS)
     else:
         rows, warps = _NARROW_GATED_ROWS if gated else _NARROW_ROWS, _WARPS
     out = torch.empty((1, outputs), dtype=residual.dtype, device=residual.device)

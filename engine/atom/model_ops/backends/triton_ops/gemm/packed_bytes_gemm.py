@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Products with 4-bit matrices: codes become numbers of the activations' dtype in the kernel.
+"""Products with 4-bit matrices: weights become numbers of the activations' dtype in the kernel.
 
 A byte has two neighbouring inputs, so a tile of W is two, of even and of odd inputs, and so is a
 tile of activations: two products, and nothing has to be interleaved. int4 less its zero point is
@@ -49,6 +49,7 @@ def _packed_bytes_kernel(
     n = product_tile(1, DIES) * BLOCK_N + tl.arange(0, BLOCK_N)
     lane = tl.arange(0, BLOCK_K // 2)
     inner = tl.arange(0, BLOCK_K)
+    # Any K and any group: masks everywhere, the price of taking what packed_int32_gemm.py does not.
     real, rows = (t < tokens)[:, None], (n < N)[:, None]
     x_rows = x_ptr + t.to(tl.int64)[:, None] * K
     w_rows = w_ptr + n.to(tl.int64)[:, None] * (K // 2)
@@ -58,9 +59,12 @@ def _packed_bytes_kernel(
         known = rows & (pair < K // 2)[None, :]
         codes = tl.load(w_rows + pair[None, :], mask=known, other=0)
         inside = place < K
+        # act-order: weights lie as their groups do, so activations are gathered instead.
         if order_ptr is not None:
             place = tl.load(order_ptr + place, mask=inside, other=0)
         x = tl.load(x_rows + place[None, :], mask=real & inside[None, :], other=0.0)
+        # Two dots of half the depth: nibbles of a byte are neighbours in K, and interleaving
+        # weights would cost more than splitting x.
         x_even, x_odd = tl.split(tl.reshape(x, (BLOCK_T, BLOCK_K // 2, 2)))
         scale = tl.full([1, 1], 1.0, tl.float32)
         if index_ptr is not None:
@@ -78,6 +82,7 @@ def _packed_bytes_kernel(
             even, odd = unpacked(codes, 1.0 if SHARED else scale, zero, x.dtype, FP4)
         product = tl.dot(x_even, tl.trans(even), input_precision="ieee")
         product = tl.dot(x_odd, tl.trans(odd), product, input_precision="ieee")
+        # One scale for all inputs of the tile follows the dot.
         if SHARED:
             product = product * tl.trans(scale)
         acc += product

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Codes of 32-bit words as numbers: two at once, by what their bits mean in a 16-bit float.
+"""4-bit weights of int32 words as numbers: two at once, by what their bits mean in a 16-bit float.
 
 A word of 4-bit codes has inputs 8w .. 8w + 7. Its nibbles i and i + 4 stand where the two halves of
 a word have theirs, by one shift for both: so tile i has of every word the inputs i and i + 4, and
@@ -21,6 +21,7 @@ LACK_BF16, LACK_FP16 = tl.constexpr(2.0**73), tl.constexpr(2.0**24)
 
 @triton.jit
 def _halves(words, dtype: tl.constexpr):
+    # Two 16-bit numbers a register: no conversion instruction, only a view.
     high = (words >> 16).to(tl.int16).to(dtype, bitcast=True)
     return words.to(tl.int16).to(dtype, bitcast=True), high
 
@@ -28,6 +29,7 @@ def _halves(words, dtype: tl.constexpr):
 @triton.jit
 def _in_turn(low, high):
     """[N, W], twice → [N, 2W]."""
+    # Low and high halves in turn are what one thread has, so this is no exchange.
     N: tl.constexpr = low.shape[0]
     WORDS: tl.constexpr = low.shape[1]
     return tl.reshape(tl.join(low, high), (N, 2 * WORDS))
@@ -50,6 +52,7 @@ def mxfp4_to_bf16(words, scales, NIBBLE: tl.constexpr):
     0 included."""
     sign, size = mxfp4_shifted(words, NIBBLE)
     bits = (sign & -2147450880) | (size & 0x01C001C0)  # 0x80008000
+    # Scaled in bfloat16: a power of two, so the product is exact.
     low, high = _halves(bits, tl.bfloat16)
     high = high * scales
     low = low * scales
@@ -60,6 +63,8 @@ def mxfp4_to_bf16(words, scales, NIBBLE: tl.constexpr):
 def mxfp4_shifted(words, NIBBLE: tl.constexpr):
     """words int32, twice: where the halves have the sign of the inputs NIBBLE and NIBBLE + 4 as a
     bfloat16 has it, and where they have its size."""
+    # One shift serves both halves: nibble i lands where the low half has exponent and fraction,
+    # nibble i + 4 where the high half has.
     size = words << (6 - 4 * NIBBLE) if NIBBLE < 2 else words >> (4 * NIBBLE - 6)
     return words << (12 - 4 * NIBBLE), size
 
@@ -67,6 +72,7 @@ def mxfp4_shifted(words, NIBBLE: tl.constexpr):
 @triton.jit
 def mxfp4_scales_to_bf16(exponents):
     """Exponents uint8 → 2^126 × scales, bfloat16."""
+    # A bfloat16 of exponent field e is 2^(e - 127): stored + 126 makes 2^126 times the scale.
     return ((exponents.to(tl.int16) + 126) << 7).to(tl.bfloat16, bitcast=True)
 
 
@@ -77,6 +83,7 @@ def mxfp4_to_fp16(words, scales, NIBBLE: tl.constexpr):
     size = words << (9 - 4 * NIBBLE) if NIBBLE < 3 else words >> (4 * NIBBLE - 9)
     bits = ((words << (12 - 4 * NIBBLE)) & -2147450880) | (size & 0x0E000E00)
     low, high = _halves(bits, tl.float16)
+    # float16 has too few exponents for MXFP4's scales, so these are multiplied in float32.
     low, high = low.to(tl.float32) * scales, high.to(tl.float32) * scales
     return _in_turn(low.to(tl.float16), high.to(tl.float16))
 
@@ -87,6 +94,7 @@ def int4_tile(words, scales, dtype: tl.constexpr):
     Without scales: codes as they are, which are the smallest of the dtype's numbers; with scales
     float32 [N, W]: codes less 8, times the scales."""
     WORDS: tl.constexpr = words.shape[1]
+    # Joined so that nibbles come in the order in which packed_int32_inputs.py writes x.
     even = tl.join(_pairs(words, scales, 0, dtype), _pairs(words, scales, 2, dtype))
     odd = tl.join(_pairs(words, scales, 1, dtype), _pairs(words, scales, 3, dtype))
     nibbles = tl.permute(tl.join(even, odd), (0, 2, 3, 1))  # [N, 2, 2, 2W]
@@ -121,5 +129,7 @@ def _unscaled_int4(words, NIBBLE: tl.constexpr, dtype: tl.constexpr):
 def int4_bits(words, NIBBLE: tl.constexpr, dtype: tl.constexpr):
     """words int32 → the inputs NIBBLE and NIBBLE + 4 of each in its lower and its upper half, 128 +
     code in bfloat16 or 1024 + code in float16: codes are their last bits."""
+    # A float whose last four bits are worth 1 each: 128 in bfloat16 (7 bits of fraction), 1,024 in
+    # float16 (10).
     WHOLE: tl.constexpr = 0x4300 if dtype == tl.bfloat16 else 0x6400
     return ((words >> (4 * NIBBLE)) & 0x000F000F) | (WHOLE * 0x10001)

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Products of a step's tokens with 4-bit matrices, eight codes of a 32-bit word at once.
+"""Products of a step's tokens with 4-bit matrices, eight 4-bit weights of an int32 word at once.
 
 For activations of 16 bits. Weights are the tall side of the tensor core's tile, whatever the number
 of tokens: from the registers where they became numbers they go straight into the product, which
@@ -50,6 +50,8 @@ _MOST_TOKENS = 64 if torch.version.hip else 128
 @triton.jit
 def _fp4_dot(acc, x, words, scales, NIBBLE: tl.constexpr):
     """acc + the inputs NIBBLE and NIBBLE + 4 of words [N, W] with x [2W, T]."""
+    # Weights are the left operand and come from registers: they are made there, and shared memory
+    # is left to x.
     if x.dtype == tl.bfloat16:
         numbers = mxfp4_to_bf16(words, scales, NIBBLE)
     else:
@@ -64,6 +66,8 @@ def _fp4_product(acc, x, words, scales, GROUPS: tl.constexpr):
     x0, x1, x2, x3 = quarters(x, x.shape[0], 8 * WORDS)
     numbers = mxfp4_scales_to_bf16(scales) if x.dtype == tl.bfloat16 else scale_values(scales, True)
     factors = by_input(numbers, words.shape[0], GROUPS, WORDS)
+    # Four dots of a quarter of the depth, one a pair of nibbles: no weight is moved to its place in
+    # K.
     acc = _fp4_dot(acc, x0, words, factors, 0)
     acc = _fp4_dot(acc, x1, words, factors, 1)
     acc = _fp4_dot(acc, x2, words, factors, 2)
@@ -74,6 +78,8 @@ def _fp4_product(acc, x, words, scales, GROUPS: tl.constexpr):
 def _int4_product(acc, x, words, scales, GROUPS: tl.constexpr, SHARED: tl.constexpr):
     """`_fp4_product` of int4, with x as packed_int32_inputs.py writes it."""
     scales = scales.to(tl.float32)
+    # With one scale a tile even the subtraction of the zero point leaves the tile: see
+    # _add_zero_points.
     if SHARED:
         whole = tl.dot(int4_tile(words, None, x.dtype), tl.trans(x))
         return acc + whole * (scales * (LACK_BF16 if x.dtype == tl.bfloat16 else LACK_FP16))
@@ -116,6 +122,7 @@ def _add_zero_points(
 @triton.jit
 def _in_bfloat16(values):
     """float32 → three bfloat16 that it is the sum of."""
+    # 8 + 8 + 8 bits of fraction hold float32's 24.
     high = values.to(tl.bfloat16)
     values -= high.to(tl.float32)
     middle = values.to(tl.bfloat16)
@@ -133,6 +140,7 @@ def _packed_int32_kernel(
     of int4, what packed_int32_inputs.py makes."""
     SHARED: tl.constexpr = (not FP4) and GROUP % BLOCK_K == 0  # by all inputs of a tile
     GROUPS: tl.constexpr = (BLOCK_K + GROUP - 1) // GROUP
+    # Tokens are the fastest axis: neighbours read the same weights.
     part = product_tile(2, DIES)
     t = product_tile(0, DIES) * BLOCK_T + tl.arange(0, BLOCK_T)
     n = product_tile(1, DIES) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -160,6 +168,8 @@ def _packed_int32_kernel(
         else:
             x = tl.load(x_rows + k, mask=real & (lane < row - k)[None, :], other=0.0)
             words = tl.load(w_rows + k // 8, mask=(word < K // 8 - k // 8)[None, :], other=0)
+        # Scales are applied as late as the format allows: conversions, not dots, are what holds 4
+        # bits back.
         if FP4:
             acc = _fp4_product(acc, x, words, scales, GROUPS)
         else:

@@ -1,7 +1,7 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """Products of one token with matrices of int4, multiplied and added without the tensor core.
 
-What costs there is making numbers of codes: a tensor core wants them in an order of its own, which
+What costs there is dequantising: a tensor core wants them in an order of its own, which
 takes longer than all multiplications of a token. A float32's lowest 24 bits are so many 2^-149, so
 six of a word's codes are numbers where they are, and the other two after one shift; inputs, which
 all rows share, are made as much larger. Zero points are multiplied with sums of inputs. Of e2m1,
@@ -28,6 +28,7 @@ _LARGER, _LACK = tl.constexpr(2.0**100), tl.constexpr(2.0**-49)
 def _inputs(x_ptr, order_ptr, word, row_words, EVEN: tl.constexpr):
     """The inputs of words [W] → [W, 8] float32."""
     at, inside = 8 * word[:, None] + tl.arange(0, 8)[None, :], (word < row_words)[:, None]
+    # act-order gathers the token, 2 bytes an input, and leaves the weights in one piece.
     if order_ptr is not None:
         at = tl.load(order_ptr + at, mask=inside, other=0)
     if EVEN:
@@ -40,6 +41,8 @@ def _inputs(x_ptr, order_ptr, word, row_words, EVEN: tl.constexpr):
 def _by_nibble(x):
     """x [W, 8] → a row [1, W] for each nibble of words, as much larger as _code_sums wants them."""
     WORDS: tl.constexpr = x.shape[0]
+    # Bits of the nibble's number, from the lowest: three splits, no data movement but within a
+    # thread, which holds a word's eight inputs.
     even, odd = tl.split(tl.reshape(x, (WORDS, 4, 2)))
     x04, x26 = tl.split(tl.reshape(even, (WORDS, 2, 2)))
     x15, x37 = tl.split(tl.reshape(odd, (WORDS, 2, 2)))
@@ -62,6 +65,8 @@ def _larger(x, NIBBLE: tl.constexpr):
 def _code(words, NIBBLE: tl.constexpr):
     """A code where it is, as a float32 of 2^-149 times its bits: the lowest 24 are so, subnormal or
     not."""
+    # No conversion at all: float32 reads subnormals as so many 2^-149, and fma takes them at full
+    # rate on both vendors (denormals must not be flushed; the tests compile for that).
     return (words & (15 << (4 * NIBBLE))).to(tl.float32, bitcast=True)
 
 
@@ -70,6 +75,7 @@ def _code_sums(words, x):
     """words int32 [N, W], what _by_nibble gives → of each word the sum of its products, 2^-49 of
     it, [N, W] float32."""
     x0, x1, x2, x3, x4, x5, x6, x7 = x
+    # Nibbles 6 and 7 would reach the exponent's bits where they are: moved down by eight.
     upper = words >> 8
     sums = _code(words, 0) * x0
     sums = tl.fma(_code(words, 1), x1, sums)
@@ -97,6 +103,7 @@ def _packed_gemv_kernel(
     acc = tl.zeros([BLOCK_N, WORDS // NEAR], tl.float32)
     for k in range(0, row_words, WORDS):
         if EVEN:
+            # Read once, so first to be evicted.
             words = tl.load(w_rows + k, eviction_policy="evict_first")
         else:
             known = rows[:, None] & (word < row_words - k)[None, :]
@@ -106,10 +113,13 @@ def _packed_gemv_kernel(
         group = (8 * first // GROUP)[None, :]
         scales, zeros = group_values(scale_ptr, zero_ptr, n, groups, group, known)
         x = _inputs(x_ptr, order_ptr, k + word, row_words, EVEN)
+        # Zero points leave the inner loop: sum(x · (c - z)) = sum(x · c) - z · sum(x), once for a
+        # group.
         total = tl.sum(tl.reshape(x, (WORDS // NEAR, 8 * NEAR)), axis=1)[None, :] * _LACK
         sums = _code_sums(words, _by_nibble(x))
         sums = tl.sum(tl.reshape(sums, (BLOCK_N, WORDS // NEAR, NEAR)), axis=2)
         acc += (sums - zeros.to(tl.float32) * total) * scales.to(tl.float32)
+    # What codes lacked, 2^-49, for the whole row at once.
     out = tl.sum(acc, axis=1) / _LACK
     if bias_ptr is not None:
         out += tl.load(bias_ptr + n, mask=rows, other=0.0).to(tl.float32)

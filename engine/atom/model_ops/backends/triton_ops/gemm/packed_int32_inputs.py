@@ -36,13 +36,18 @@ def _packed_inputs_kernel(
         place = tl.load(order_ptr + place, mask=known, other=0)
     mask = real & known[None, :]
     x = tl.load(x_ptr + row * K + place[None, :], mask=mask, other=0.0).to(tl.float32)
+    # Inputs are written nibble by nibble, as int4_tile gives the weights: reordered once here
+    # instead of in every program of the product.
     word, half, nibble = lane // 8, lane // 4 % 2, lane % 4
     at = row * padded + (first + nibble * (BLOCK_K // 4) + 2 * word + half)[None, :]
+    # Bare codes are subnormal in bfloat16; x made 2^60 times as large brings products back among
+    # normal float32. Odd nibbles stay shifted left, so their inputs are a 16th.
     if LARGER != 1.0:
         larger = x * tl.where(nibble % 2 == 0, LARGER, LARGER / 16)[None, :]
         tl.store(out_ptr + at, larger.to(dtype), mask=real)
     else:
         tl.store(out_ptr + at, x.to(dtype), mask=real)
+    # In float32 of what was read, not of what is written: zero points are then exact.
     totals = tl.sum(tl.reshape(x, (BLOCK_T, BLOCK_K // CHUNK, CHUNK)), axis=2)
     chunk = first // CHUNK + tl.arange(0, BLOCK_K // CHUNK)[None, :]
     tl.store(total_ptr + row * (padded // CHUNK) + chunk, totals, mask=real)

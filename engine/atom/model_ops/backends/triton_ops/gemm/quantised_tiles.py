@@ -90,9 +90,11 @@ def new_parts(x: torch.Tensor, outputs: int, tile: QuantisedTile) -> torch.Tenso
 def store_part(
     acc, bias_ptr, parts_ptr, t, n, tokens, N, part, HAS_BIAS: tl.constexpr
 ):  # acc [tokens, outputs] float32
+    # Of the first part alone: parts are added up.
     if HAS_BIAS:
         bias = tl.load(bias_ptr + n, mask=n < N, other=0.0).to(tl.float32)
         acc += tl.where(part == 0, bias, 0.0)[None, :]
+    # parts [S, T, N] in float32: the norm that adds them reads whole rows.
     at = parts_ptr + (part * tokens.to(tl.int64) + t[:, None]) * N + n[None, :]
     mask = (t < tokens)[:, None] & (n < N)[None, :]
     tl.store(at, acc.to(parts_ptr.dtype.element_ty), mask=mask)
@@ -103,6 +105,7 @@ def _sum_kernel(parts_ptr, out_ptr, total, splits, CHUNK: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * CHUNK + tl.arange(0, CHUNK)
     inside = at < total
     acc = tl.load(parts_ptr + at, mask=inside, other=0.0)
+    # In the order of parts; with atomics a sum would depend on which program was first.
     for part in range(1, splits):
         acc += tl.load(parts_ptr + part * total.to(tl.int64) + at, mask=inside, other=0.0)
     tl.store(out_ptr + at, acc.to(out_ptr.dtype.element_ty), mask=inside)

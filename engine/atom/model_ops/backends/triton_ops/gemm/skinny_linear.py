@@ -25,6 +25,7 @@ _MIN_DOT_TOKENS = 8
 def _store_result(
     result, bias_ptr, out_ptr, t, n, tokens, N, HAS_BIAS: tl.constexpr
 ):  # result [tokens, rows of W]
+    # In float32, before the only rounding.
     if HAS_BIAS:
         result += tl.load(bias_ptr + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
     mask = (t < tokens)[:, None] & (n < N)[None, :]
@@ -45,9 +46,12 @@ def _gemv_kernel(
     inner = tl.arange(0, BLOCK_K)
     w_rows = w_ptr + n.to(tl.int64)[:, None] * K + inner[None, :]
     x_rows = x_ptr + t[:, None] * K + inner[None, :]
+    # Kept elementwise until the end: one reduction for a program instead of one a turn.
     acc = tl.zeros([TOKENS, BLOCK_N, BLOCK_K], tl.float32)
     for k in range(0, K, BLOCK_K):
         if EVEN:
+            # A matrix is read once a step; evicted first, it leaves activations and the KV cache in
+            # L2.
             w = tl.load(w_rows + k, eviction_policy="evict_first")
             x = tl.load(x_rows + k, mask=(t < tokens)[:, None], other=0.0)
         else:
@@ -55,6 +59,7 @@ def _gemv_kernel(
             w = tl.load(w_rows + k, mask=within & (n < N)[:, None], other=0.0)
             x = tl.load(x_rows + k, mask=within & (t < tokens)[:, None], other=0.0)
         wide = x.to(tl.float32)
+        # The scale goes into the token, which is TOKENS wide, and not into BLOCK_N rows of weights.
         if WIDE:
             scale_at = scale_ptr + tl.program_id(0) * BLOCK_N // TALL * tl.cdiv(K, WIDE)
             scale = tl.load(scale_at + (k + inner) // WIDE, mask=inner < K - k, other=0.0)
@@ -76,6 +81,8 @@ def _dot_kernel(
     """TALL, WIDE: outputs and inputs that share a scale; WIDE 0: an output has one."""
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     t = tl.arange(0, TOKENS)
+    # Slices of K side by side as a batch of dots: warps split the inner dimension, so a program has
+    # more loads in flight than one chain of dots has.
     inner = tl.arange(0, SPLIT_K)[:, None] * BLOCK_K + tl.arange(0, BLOCK_K)[None, :]
     w_rows = w_ptr + n.to(tl.int64)[None, :, None] * K + inner[:, None, :]  # [S, BLOCK_N, BLOCK_K]
     x_rows = x_ptr + t[None, None, :] * K + inner[:, :, None]  # [S, BLOCK_K, TOKENS]
@@ -97,11 +104,13 @@ def _dot_kernel(
                 x_rows + k, mask=within[:, :, None] & (t < tokens)[None, None, :], other=0.0
             )
         if WIDE:
+            # A block's scale follows the dot: fp8 weights enter it exactly, as 16-bit numbers.
             acc += tl.dot(w.to(x.dtype), x, input_precision="ieee") * scales[:, None, None]
             next_part = k + SPLIT_K * BLOCK_K + part
             scales = tl.load(scale_at + next_part // WIDE, mask=next_part < K, other=0.0)
         else:
             acc = tl.dot(w.to(x.dtype), x, acc, input_precision="ieee")
+    # Slices are added up once, at the end.
     result = tl.trans(tl.sum(acc, axis=0))
     if SCALED and not WIDE:
         result *= tl.load(scale_ptr + n, mask=n < N, other=0.0)[None, :]

@@ -26,6 +26,7 @@ _MIN_TOKENS = 16
 @triton.jit
 def _product(w, x, acc, WEIGHTS_FIRST: tl.constexpr):
     """Tiles w [N, K] and x [T, K] → acc + float32 [N, T], or [T, N]."""
+    # Hopper's wgmma has 64 rows: with fewer tokens than that, weights must be its tall side.
     if WEIGHTS_FIRST:
         return tl.dot(w, tl.trans(x), acc, input_precision="ieee")
     else:
@@ -39,11 +40,13 @@ def _split_k_kernel(
     WEIGHTS_FIRST: tl.constexpr, GATED: tl.constexpr, HAS_BIAS: tl.constexpr, DIES: tl.constexpr,
 ):  # fmt: skip
     """N: columns of the result. WEIGHTS_FIRST: rows of W, not tokens, are the tall side of the
-    tensor core's tile. GATED: W has N rows of gates, then N of ups."""
+    tensor core's tile. GATED: W has N rows of gate_proj, then N of up_proj."""
     part = product_tile(2, DIES)
     # Neighbours share a tile of W: it is read from memory once.
     t = product_tile(0, DIES) * BLOCK_T + tl.arange(0, BLOCK_T)
     n = product_tile(1, DIES) * BLOCK_N + tl.arange(0, BLOCK_N)
+    # The host takes only tiles that divide N and K, so weights need no mask and are loaded 16 bytes
+    # at a time.
     inner = part * slice + tl.arange(0, BLOCK_K)
     real = (t < tokens)[:, None]
     w_rows = w_ptr + n.to(tl.int64)[:, None] * K + inner[None, :]
@@ -58,12 +61,14 @@ def _split_k_kernel(
         w = tl.load(w_rows + k, eviction_policy="evict_first")
         x = tl.load(x_rows + k, mask=real, other=0.0)
         acc = _product(w, x, acc, WEIGHTS_FIRST)
+        # The same x for both: a gated product reads activations once.
         if GATED:
             w = tl.load(up_rows + k, eviction_policy="evict_first")
             up = _product(w, x, up, WEIGHTS_FIRST)
     result = tl.trans(acc) if WEIGHTS_FIRST else acc
     if HAS_BIAS:
         bias = tl.load(bias_ptr + n).to(tl.float32)
+        # Once, of all parts that are added up later.
         result += tl.where(part == 0, bias, 0.0)[None, :]
     if GATED:
         dtype = parts_ptr.dtype.element_ty
@@ -73,6 +78,7 @@ def _split_k_kernel(
         gate = result.to(dtype).to(tl.float32)  # rounded as the separate operations round
         silu = (gate / (1.0 + tl.exp(-gate))).to(dtype).to(tl.float32)
         result = silu * factor.to(dtype).to(tl.float32)
+    # 64 bits for the part's offset: parts times tokens times outputs may exceed 2^31.
     at = parts_ptr + part * tokens.to(tl.int64) * N + t[:, None] * N + n[None, :]
     tl.store(at, result.to(parts_ptr.dtype.element_ty), mask=real)
 

@@ -21,8 +21,8 @@ from atom.model_ops.backends.triton_ops.launch import compute_units, next_power_
 from atom.model_ops.values import LinearWeight, NormWeight, Stream, WeightFormat
 
 _ROWS, _MOST_WARPS = 8, 4  # of a program, at most
-# Of gates, and as many of ups: one warp, which waits for no other.
-_W13_ROWS, _GATED_WARPS, _GATED_TURNS = 4, 1, 2
+# Rows of w1, and as many of w3: one warp, which waits for no other.
+_GATED_ROWS, _GATED_WARPS, _GATED_TURNS = 4, 1, 2
 # Programs of a multiprocessor that are wanted before one takes more rows.
 _PROGRAMS = 4
 
@@ -33,11 +33,13 @@ def _w8a16_gemv_kernel(
     N: tl.constexpr, K: tl.constexpr, GATED: tl.constexpr, ROWS: tl.constexpr,
     BLOCK_K: tl.constexpr, UNROLL: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """x [K], W [N, K], or of gates and ups [2 · N, K] → [N]. UNROLL, TALL, WIDE: as w8a16_rows'."""
+    """x [K], W [N, K], or of gate_proj and up_proj [2 · N, K] → [N]. UNROLL, TALL, WIDE: as
+    w8a16_rows'."""
     dtype = out_ptr.dtype.element_ty
     PARTS: tl.constexpr = 2 if GATED else 1
     first = tl.program_id(0) * ROWS
     n = first + tl.arange(0, ROWS)
+    # Rows of w1 and w3 by the same program: their activation needs no other's result.
     sums = w8a16_rows(
         x_ptr, w_ptr, scale_ptr, first, N, K, PARTS, ROWS, BLOCK_K, UNROLL, TALL, WIDE,
         residual_ptr, norm_ptr, residual_out_ptr, eps,
@@ -46,6 +48,7 @@ def _w8a16_gemv_kernel(
         at = tl.arange(0, PARTS)[:, None] * N + n[None, :]
         sums += tl.load(bias_ptr + at, mask=(n < N)[None, :], other=0.0).to(tl.float32)
     if GATED:
+        # The two parts are the slow axis of what a thread holds; transposed, a split is free.
         gate, up = tl.split(tl.trans(sums))
         gate = gate.to(dtype).to(tl.float32)  # rounded as the separate operations round
         silu = (gate / (1.0 + tl.exp(-gate))).to(dtype).to(tl.float32)
@@ -57,7 +60,7 @@ def _w8a16_gemv_kernel(
 
 @dataclass(frozen=True, slots=True)
 class W8A16Tile:
-    """rows: of a program, of gates and ups each; block: inputs of a turn; unroll: turns at once."""
+    """rows: of a program, of w1 and w3 each; block: inputs of a turn; unroll: turns at once."""
 
     rows: int
     block: int
@@ -69,7 +72,7 @@ def w8a16_tile(w: LinearWeight, *, normed: bool, gated: bool) -> W8A16Tile:
     """normed: a program norms the token, which more rows share."""
     rows, wave, outputs = _ROWS, WAVE * LANE.value, w.outputs
     if gated:
-        return W8A16Tile(_W13_ROWS, _GATED_WARPS * wave, _GATED_WARPS, _GATED_TURNS)
+        return W8A16Tile(_GATED_ROWS, _GATED_WARPS * wave, _GATED_WARPS, _GATED_TURNS)
     while rows > 4 and not normed and outputs < rows * _PROGRAMS * compute_units(w.data.device):
         rows //= 2
     warps = max(1, min(_MOST_WARPS, next_power_of_2(w.inputs) // wave))
@@ -78,7 +81,7 @@ def w8a16_tile(w: LinearWeight, *, normed: bool, gated: bool) -> W8A16Tile:
 
 
 def takes(w: LinearWeight, *, gated: bool) -> bool:
-    """Whether the matrix is of fp8 and a program's rows share their scales, gates' and ups' apart,
+    """Whether the matrix is of fp8 and a program's rows share their scales, w1's and w3's apart,
     as a lane's inputs do."""
     if w.format is not WeightFormat.FP8_BLOCKS:
         return w.format is WeightFormat.FP8

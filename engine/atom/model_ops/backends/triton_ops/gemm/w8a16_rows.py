@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Rows of a matrix in codes of eight bits by one token, without the tensor core.
+"""Rows of a matrix in 8 bits by one token, without the tensor core.
 
 A lane has sixteen inputs, whose codes it reads at once. A card converts fp8 to float32 in one and a
 half instructions a code, fewer than it takes to lay 16-bit numbers out for the tensor core; sixteen
@@ -29,6 +29,7 @@ def lane_inputs(x_at, first, known, inside):
     [LANES], which begin at the inputs `first` [LANES] → each lane's first half and its second,
     [LANES, LANE / 2] float32."""
     k = tl.arange(0, _HALF)[None, :]
+    # Halves of eight: 16 bytes of bfloat16, the widest load a thread has.
     low = tl.load(x_at[:, None] + k, mask=known[:, None] & (first[:, None] + k < inside), other=0.0)
     k += _HALF
     high = tl.load(
@@ -43,6 +44,8 @@ def stream_inputs(x_ptr, residual_ptr, residual_out_ptr, at, K: tl.constexpr):
     the first program writes the sums."""
     dtype = x_ptr.dtype.element_ty
     low, high = lane_inputs(x_ptr + at, at, at >= 0, K)
+    # Each program adds the residual again; only the first writes it, to another tensor than all
+    # read.
     if residual_ptr is not None:
         more_low, more_high = lane_inputs(residual_ptr + at, at, at >= 0, K)
         low, high = (low + more_low).to(dtype), (high + more_high).to(dtype)
@@ -61,6 +64,8 @@ def lane_sums(codes, low, high):
     PARTS: tl.constexpr = codes.shape[0]
     ROWS: tl.constexpr = codes.shape[1]
     LANES: tl.constexpr = low.shape[0]
+    # codes.to(float32) is a hardware conversion of pairs, so products stay in float32 and x is
+    # never rounded to fp8.
     halves = tl.reshape(codes.to(tl.float32), (PARTS * ROWS * LANES, 2, _HALF))
     first, last = tl.split(tl.permute(halves, (0, 2, 1)))
     # Four products at a time are added as they are multiplied: a reduction adds them afterwards.
@@ -101,8 +106,11 @@ def w8a16_rows(
     known = (first + row < PART)[None, :]
     w_rows = w_ptr + rows.to(tl.int64)[:, :, None] * K + k[None, None, :]
     acc = tl.zeros([PARTS, ROWS, LANES], tl.float32)
+    # The norm's statistic is summed beside the product: its factor is common to all sums and comes
+    # last.
     squares = tl.zeros([LANES, _HALF], tl.float32)
     for start in tl.range(0, K, BLOCK_K, loop_unroll_factor=UNROLL):
+        # One mask of rows and inputs; rows beyond the last read nothing.
         mask = known[:, :, None] & (k < K - start)[None, None, :]
         codes = tl.load(w_rows + start, mask=mask, other=0.0)
         at = start + inner
@@ -110,6 +118,7 @@ def w8a16_rows(
         if norm_ptr is not None:
             squares += low * low + high * high
             norm_low, norm_high = lane_inputs(norm_ptr + at, at, at >= 0, K)
+            # The weight alone; the root follows at the end, so codes wait for no reduction.
             low, high = low * norm_low, high * norm_high
         acc += lane_sums(codes, low, high) * _scales(
             scale_ptr, first, at, PART, K, PARTS, TALL, WIDE
@@ -117,6 +126,7 @@ def w8a16_rows(
     result = tl.sum(acc, axis=2)
     if norm_ptr is not None:
         result *= tl.rsqrt(tl.sum(tl.sum(squares, axis=1), axis=0) / K + eps)
+    # An output's own scale: after the sum over lanes, once a row.
     if not WIDE:
         result *= tl.load(scale_ptr + rows, mask=known, other=0.0)
     return result
@@ -133,6 +143,7 @@ def _scales(
         COLUMNS: tl.constexpr = (K + WIDE - 1) // WIDE
         block = scale_ptr + first // TALL * COLUMNS + at // WIDE
         scales = tl.load(block, mask=at < K, other=0.0)[None, None, :]
+        # w1's rows and w3's are in other blocks of scales.
         if PARTS == 2:
             block = scale_ptr + (PART + first) // TALL * COLUMNS + at // WIDE
             others = tl.load(block, mask=at < K, other=0.0)[None, None, :]

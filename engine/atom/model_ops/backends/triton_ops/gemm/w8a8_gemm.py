@@ -1,5 +1,6 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Products with 8-bit matrices: tiles of codes are multiplied, and scaled as they are added up.
+"""Products with 8-bit matrices: tiles of quantised numbers are multiplied, and scaled as they are
+added up.
 
 fp8: activations have a scale for 128 neighbouring inputs; every 128 inputs the tensor core's sum is
 scaled and added in float32, which is also what keeps its narrow accumulators right (DeepSeek-V3,
@@ -55,15 +56,19 @@ def _fp8_kernel(
         at = (k + inner)[None, :]
         w = tl.load(w_rows + at, mask=rows[:, None] & (at < K), other=0.0)
         x = tl.load(x_rows + at, mask=real[:, None] & (at < K), other=0.0)
+        # Of few tokens here, again in each program of outputs: cheaper than a launch before.
         if QUANTISES:
             x, x_scale = quantise_tile(x.to(tl.float32), LIMIT, w_ptr.dtype.element_ty)
         else:
             x_scale = tl.load(x_scale_ptr + t * groups + k // BLOCK_K, mask=real, other=0.0)
+        # From 0 for every tile: scales are multiplied in float32, and Hopper's narrow fp8 sums stay
+        # short.
         product = tl.dot(x, tl.trans(w)) * x_scale[:, None]
         if WIDE:
             scale_at = scale_ptr + n // TALL * tl.cdiv(K, WIDE) + k // WIDE
             product = product * tl.load(scale_at, mask=rows, other=0.0)[None, :]
         acc += product
+    # An output's scale is common to all of K.
     if not WIDE:
         acc = acc * tl.load(scale_ptr + n, mask=rows, other=0.0)[None, :]
     store_part(acc, bias_ptr, parts_ptr, t, n, tokens, N, part, HAS_BIAS)
@@ -82,12 +87,14 @@ def _int8_kernel(
     real, rows = t < tokens, n < N
     w_rows = w_ptr + n.to(tl.int64)[:, None] * K
     x_rows = x_ptr + t.to(tl.int64)[:, None] * K
+    # int32 sums are exact for K up to 2^17, so scales may wait until the end.
     acc = tl.zeros([BLOCK_T, BLOCK_N], tl.int32)
     for k in range(part * slice, tl.minimum(part * slice + slice, K), BLOCK_K):
         at = (k + inner)[None, :]
         w = tl.load(w_rows + at, mask=rows[:, None] & (at < K), other=0)
         x = tl.load(x_rows + at, mask=real[:, None] & (at < K), other=0)
         acc = tl.dot(x, tl.trans(w), acc, out_dtype=tl.int32)
+    # One scale a token and one an output: a rank-1 factor of the whole product.
     x_scale = tl.load(x_scale_ptr + t, mask=real, other=0.0)
     scale = tl.load(scale_ptr + n, mask=rows, other=0.0)
     result = acc.to(tl.float32) * x_scale[:, None] * scale[None, :]

@@ -2,14 +2,14 @@
 
 Reading the experts' matrices is all there is to do, so what counts is that all of a card reads at
 once. Programs take a few rows of one matrix, several of them a multiprocessor, and multiply without
-the tensor core (gemv_rows.py). Gates and ups begin with the choice itself: a program finds its
+the tensor core (gemv_rows.py). W13 begins with the choice itself: a program finds its
 expert in the token's logits, which costs less than a launch and a way through memory, and one more
-writes the choice down for the downs. A shared expert's rows are further programs of the same
-launch. A program of downs goes through all of its token's experts, so its sum is complete, and the
+writes the choice down for w2. A shared expert's rows are further programs of the same
+launch. A program of w2 goes through all of its token's experts, so its sum is complete, and the
 next norm may begin the next product.
 
-Matrices are plain, in MXFP4 (experts' alone) or in codes of eight bits (gemm/w8a16_rows.py),
-whose programs of gates and ups are a warp each: it holds the choice and the token without a word to
+Matrices are plain, in MXFP4 (experts' alone) or in 8 bits (gemm/w8a16_rows.py),
+whose programs of w13 are a warp each: it holds the choice and the token without a word to
 others.
 """
 
@@ -43,13 +43,13 @@ from atom.model_ops.values import (
 
 # Of a multiprocessor, so that memory never waits for one of them.
 _PROGRAMS = 2
-_W13_ROWS = 16  # of gates, and as many of ups, at most
+_W13_ROWS = 16  # of w1, and as many of w3, at most
 _W2_ROWS = 4
 _MXFP4_W2_ROWS = 8  # of a quarter of the bytes each
-# Of codes of eight bits, gates and ups of one warp; half as many downs where more than two turns
+# Of 8-bit weights, w13 of one warp; half as many of w2 where more than two turns
 # are read at once.
 _W13_ROWS_8BIT, _W2_ROWS_8BIT = 4, 4
-# Of gates and ups: so many that a multiprocessor is busy with them without turns at once.
+# Of w13: so many that a multiprocessor is busy with them without turns at once.
 _MANY_PROGRAMS = 16
 # Experts that programs choose among themselves.
 _CHOSEN_AMONG = 256
@@ -62,7 +62,7 @@ def takes(w: MoEWeight, tokens: int) -> bool:
 
 
 def multiplies(w: MoEWeight) -> bool:
-    """Whether matrices are of a kind that the kernels multiply with: plain, in codes of eight bits
+    """Whether matrices are of a kind that the kernels multiply with: plain, in 8 bits
     whose scales a program's rows share, or the experts' in MXFP4."""
     alone = chooses(w.routing, w.experts.count) and not w.routing.renormalize
     if w.experts.weighs_inputs and not alone:  # a program knows its own expert's score
@@ -83,8 +83,8 @@ def multiplies(w: MoEWeight) -> bool:
 
 
 def _shares(w: LinearWeight) -> bool:
-    """Whether a program's rows of codes share their scales, gates' and ups' apart, and a lane's
-    inputs do; nothing of what has a scale per output or none."""
+    """Whether a program's rows of 8-bit weights share their scales, w1's and w3's apart, and a
+    lane's inputs do; nothing of what has a scale per output or none."""
     constants = _scales_8bit(w)
     tall, wide = constants["TALL"], constants["WIDE"]
     if not wide:
@@ -94,7 +94,7 @@ def _shares(w: LinearWeight) -> bool:
 
 
 def _scales_8bit(w: LinearWeight) -> dict[str, int]:
-    """A kernel's TALL and WIDE: 0 of what is not in codes of eight bits."""
+    """A kernel's TALL and WIDE: 0 of what is not in 8 bits."""
     if w.format not in EIGHT_BITS:
         return {"TALL": 0, "WIDE": 0}
     constants = scale_constants(w)
@@ -113,8 +113,8 @@ def chooses(routing: Routing, experts: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class GemvTile:
-    """rows: of a matrix a program, of gates and ups each; block: inputs of a tile, or words; of
-    downs, of all of a token's experts together; unroll: turns at once, of codes of eight bits."""
+    """rows: of a matrix a program, of w1 and w3 each; block: inputs of a tile, or words; of w2, of
+    all of a token's experts together; unroll: turns at once, of 8-bit weights."""
 
     rows: int
     block: int
@@ -152,7 +152,7 @@ def w2_tile(w: MoEWeight, tokens: int, element_bytes: int) -> GemvTile:
 
 
 def _of_expert(block: int, w: MoEWeight) -> int:
-    """Inputs of each expert in a tile of downs."""
+    """Inputs of each expert in a tile of w2."""
     return max(32, block // next_power_of_2(w.routing.top_k))
 
 
@@ -170,7 +170,7 @@ def moe_gemv(
     the experts' format; logits [1, T, E], which decide unless it is decided → [T, H]."""
     tokens, size = x.shape[0], x.element_size()
     active, routed = w13_gemv(x, logits, w, routed, w13_tile(w, tokens, size))
-    return downs(active, w, routed, w2_tile(w, tokens, size))
+    return w2_gemv(active, w, routed, w2_tile(w, tokens, size))
 
 
 def w13_gemv(
@@ -206,7 +206,7 @@ def w13_gemv(
     return out, routed
 
 
-def downs(x: torch.Tensor, w: MoEWeight, routed: Routed, tile: GemvTile) -> torch.Tensor:
+def w2_gemv(x: torch.Tensor, w: MoEWeight, routed: Routed, tile: GemvTile) -> torch.Tensor:
     """The weighed sum [T, H] of what `w13_gemv` gave."""
     tokens, top_k = routed.ids.shape
     stack = w.experts.down

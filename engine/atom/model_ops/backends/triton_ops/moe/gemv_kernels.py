@@ -40,12 +40,14 @@ def _write_choice(
     choice = tl.arange(0, TOP_K_PADDED)
     ids = tl.zeros([TOP_K_PADDED], tl.int32)
     weights = tl.zeros([TOP_K_PADDED], tl.float32)
+    # A maximum for each choice, of keys in registers: see topk_keys.py.
     for number in tl.static_range(TOP_K):
         best = tl.max(keys, axis=0)
         weight = tl.sum(tl.where(keys == best, scores, 0.0), axis=0)
         ids = tl.where(choice == number, expert_of(best, PADDED), ids)
         weights = tl.where(choice == number, weight, weights)
         keys = tl.where(keys == best, -1, keys)
+    # 1e-20 keeps 0 / 0 out, as in DeepSeek's code.
     if RENORMALIZE:
         weights = weights / (tl.sum(weights, axis=0) + 1e-20)
     tl.store(chosen_ptr + choice, ids, mask=choice < TOP_K)
@@ -60,14 +62,16 @@ def _activated(
     sums, bias_ptr, n, out_ptr, N: tl.constexpr, ROWS: tl.constexpr,
     KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr, PLANES: tl.constexpr,
 ):  # fmt: skip
-    """sums [2 · ROWS] of gates n and ups n, written as one of N, in planes."""
+    """sums [2 · ROWS] of w1 n and w3 n, written as one of N, in planes."""
     dtype = out_ptr.dtype.element_ty
+    # The program has w1's sums and w3's of the same rows: the activation needs no other program.
     gate, up = tl.split(tl.trans(tl.reshape(sums, (2, ROWS))))
     if bias_ptr is not None:
         gate += tl.load(bias_ptr + n, mask=n < N, other=0.0).to(tl.float32)
         up += tl.load(bias_ptr + N + n, mask=n < N, other=0.0).to(tl.float32)
     gate = gate.to(dtype).to(tl.float32)  # rounded as the separate operations round
     result = gated(gate, up.to(dtype).to(tl.float32), dtype, KIND, ALPHA, LIMIT)
+    # MXFP4's w2 reads the result in planes (gemv_rows.py), so it is written so.
     place = n % PLANES * (N // PLANES) + n // PLANES
     tl.store(out_ptr + place, result.to(dtype), mask=n < N)
 
@@ -75,6 +79,7 @@ def _activated(
 @triton.jit
 def _scales_of(N: tl.constexpr, K: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr):
     """Count the scales of a matrix [N, K]."""
+    # WIDE 0: an output has one scale.
     COLUMNS: tl.constexpr = (K + WIDE - 1) // WIDE if WIDE else 1
     return (N + TALL - 1) // TALL * COLUMNS
 
@@ -126,6 +131,7 @@ def w13_kernel(
     FP4: tl.constexpr = w_ptr.dtype.element_ty == tl.int32
     TILES: tl.constexpr = (N + ROWS - 1) // ROWS
     token = tl.program_id(1).to(tl.int64)
+    # One program more than tiles: it alone writes the choice, and the others do not wait for it.
     program = tl.program_id(0) - 1
     row = tl.arange(0, 2 * ROWS)
     x_ptr += token * K
@@ -145,6 +151,7 @@ def w13_kernel(
             SIGMOID,
         )  # fmt: skip
         own = expert.to(tl.int64) * (2 * N)
+        # An expert's tiles are neighbours: programs that run together read one matrix in order.
         first = program % TILES * ROWS
         if FP4:
             sums = mxfp4_w13_rows(
@@ -167,6 +174,8 @@ def w13_kernel(
         )  # fmt: skip
     else:
         if SHARED:
+            # The shared expert's rows are the last programs of the same launch: no stream, no
+            # second kernel.
             first = (program - TOP_K * TILES) * ROWS
             n = first + row % ROWS
             rows, known = row // ROWS * SHARED + n, n < SHARED
@@ -211,6 +220,7 @@ def w13_8bit_kernel(
             logits_ptr, router_bias_ptr, score_bias_ptr, chosen_ptr, number, CHOOSES, EXPERTS,
             SIGMOID,
         )  # fmt: skip
+        # 64 bits: 74 experts of DeepSeek-V3's size have 2^31 elements of w13.
         own = expert.to(tl.int64) * (2 * N)
         first = program % TILES * ROWS
         scales = scale_ptr + expert.to(tl.int64) * _scales_of(2 * N, K, TALL, WIDE)
@@ -229,6 +239,7 @@ def w13_8bit_kernel(
         )  # fmt: skip
     else:
         if SHARED:
+            # The shared expert's rows are the last programs of the same launch.
             first = (program - TOP_K * TILES) * ROWS
             sums = w8a16_rows(
                 x_ptr, shared_ptr, shared_scale_ptr, first, SHARED, K, 2, ROWS, BLOCK_K, UNROLL,
@@ -263,6 +274,7 @@ def w2_kernel(
     x_ptr += token * (TOP_K * K + SHARED)
     chosen_ptr += token * TOP_K
     weights_ptr += token * TOP_K
+    # TALL 0 says that weights are no 8-bit ones; what is not taken is not compiled.
     if TALL:
         total = w2_rows_8bit(
             x_ptr, chosen_ptr, weights_ptr, w_ptr, scale_ptr, tl.program_id(0) * ROWS, N, K,
@@ -273,6 +285,7 @@ def w2_kernel(
             x_ptr, chosen_ptr, weights_ptr, w_ptr, scale_ptr, n, known, N, K, TOP_K, TOP_K_PADDED,
             ROWS, BLOCK_K, FP4, INTERLEAVED, ALIGNED,
         )  # fmt: skip
+    # Each expert's bias by its weight: it is inside the expert, before the weighed sum.
     if bias_ptr is not None:
         for choice in tl.static_range(TOP_K):
             own = tl.load(chosen_ptr + choice).to(tl.int64) * N

@@ -25,6 +25,7 @@ def plain_rows(
     w_rows = w_ptr + n[:, None] * K + k[None, :]
     ahead = tl.load(w_rows, mask=known[:, None] & (k < K)[None, :], other=0.0)
     acc = tl.zeros([ROWS, BLOCK_K], tl.float32)
+    # One tile ahead by hand: loads without a dot are not pipelined by the compiler.
     for start in range(0, K, BLOCK_K):
         w, rest = ahead, K - start - BLOCK_K
         mask = known[:, None] & (k < rest)[None, :]
@@ -39,7 +40,7 @@ def mxfp4_w13_rows(
     x_ptr, w_ptr, scale_ptr, first, K: tl.constexpr, N: tl.constexpr, ROWS: tl.constexpr,
     WORDS: tl.constexpr, INTERLEAVED: tl.constexpr,
 ):  # fmt: skip
-    """x [K] in planes, rows first .. first + ROWS - 1 of gates and of ups, W [2 · N, K] in MXFP4 →
+    """x [K] in planes, rows first .. first + ROWS - 1 of w1 and of w3, W [2 · N, K] in MXFP4 →
     [2 · ROWS] float32, gates' first. w_ptr: of words [.., K / 8], scale_ptr [.., K / 32]; WORDS: of
     a tile; INTERLEAVED: whether rows lie by eight, of which ROWS is a multiple then."""
     # A line is a row, or eight interleaved rows, whose lanes are what lies side by side: a run of
@@ -57,6 +58,7 @@ def mxfp4_w13_rows(
         of_group = group // 64 * 64 + group // 4 % 8 * 8 + group // 32 % 2 * 4 + group % 4
     else:
         word, of_group = lane, group
+    # Lines of w1, then as many of w3: one tile, so a load has both on their way.
     at = first // ABREAST + line % LINES
     known = (at < N // ABREAST)[:, None]
     at += line // LINES * (N // ABREAST)
@@ -74,9 +76,11 @@ def mxfp4_w13_rows(
         words, scales, rest = ahead, scales_ahead, WHOLE - start - LANES
         ahead = tl.load(w_at + (start + LANES), mask=known & (lane < rest)[None, :], other=0)
         further = known & (group < rest // 4)[None, :]
+        # Of four words one exponent, read with them, a turn ahead.
         scales_ahead = tl.load(scale_at + (start + LANES) // 4, mask=further, other=0)
         x_at = x_ptr + start // ABREAST + word
         sums = mxfp4_dot(words, x_at, lane < WHOLE - start, K // 8)
+        # A group's four words are one thread's: this sum stays in registers.
         sums = tl.sum(tl.reshape(sums, (2 * LINES, LANES // 4, 4)), axis=2)
         acc += sums * mxfp4_scale(scales)
     if INTERLEAVED:  # four groups of a row, then those of the next
@@ -108,8 +112,11 @@ def mxfp4_dot(words, x_at, inside, PLANE: tl.constexpr):
         # Nibbles i and i + 4 as bfloat16, in the word's two halves.
         sign, size = mxfp4_shifted(words, i)
         pair = (sign & -2147450880) | (size & 0x01C001C0)
+        # Planes of x: a thread's words lie side by side, so each plane is read as one run; the
+        # token comes from L1 after its first rows.
         low = tl.load(x_at + i * PLANE, mask=inside, other=0.0).to(tl.float32) * _LARGER
         high = tl.load(x_at + (i + 4) * PLANE, mask=inside, other=0.0).to(tl.float32) * _LARGER
+        # bfloat16's bits in the upper half are a float32: the shift is the whole conversion.
         sums += (pair << 16).to(tl.float32, bitcast=True) * low[None, :]
         sums += (pair & -65536).to(tl.float32, bitcast=True) * high[None, :]
     return sums

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Downs of one token's experts, plain or in MXFP4: rows of all of them at once, weighed."""
+"""W2 of one token's experts, plain or in MXFP4: rows of all of them at once, weighed."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ def w2_rows(
     place is a multiple."""
     WIDTH: tl.constexpr = K // 8 if FP4 else K  # of a row of W
     lane = tl.arange(0, TOP_K_PADDED * BLOCK_K)
+    # A tile spans all of a token's experts: their sum is one reduction, and the result needs no
+    # second kernel.
     number, k = lane // BLOCK_K, lane % BLOCK_K
     real = number < TOP_K
     expert = tl.load(chosen_ptr + number, mask=real, other=0).to(tl.int64)
@@ -53,6 +55,7 @@ def w2_rows(
     else:
         owner = number
         acc = tl.zeros([ROWS, TOP_K_PADDED * BLOCK_K], tl.float32)
+    # One tile ahead, as in gemv_rows.py.
     for start in range(0, WIDTH, BLOCK_K):
         w = ahead
         mask = known & (real & (k < WIDTH - start - BLOCK_K))[None, :]
@@ -69,6 +72,7 @@ def w2_rows(
         else:
             x = tl.load(x_at, mask=inside, other=0.0)
             acc += w.to(tl.float32) * x.to(tl.float32)[None, :]
+    # Weighed in float32 after the sum over inputs, once a lane.
     weights = tl.load(weights_ptr + owner, mask=owner < TOP_K, other=0.0)
     total = tl.sum(acc * weights[None, :], axis=1)
     if FP4:

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Downs of one token's experts in codes of eight bits: rows of all of them at once, weighed.
+"""W2 of one token's experts in 8 bits: rows of all of them at once, weighed.
 
 Warps lie along the inputs, those of an expert behind those of another, so a lane has its own
 activations, and what is added up among warps is a program's few sums at the end.
@@ -38,11 +38,14 @@ def w2_rows_8bit(
     w_rows = w_ptr + at[None, None, :] + n[None, :, None] * K
     known = (n < N)[None, :]
     acc = tl.zeros([1, ROWS, TOP_K_PADDED * LANES], tl.float32)
+    # Unrolled by the compiler, not kept ahead by hand: a tile of bytes carried from turn to turn
+    # would be taken apart into a register each.
     for start in tl.range(0, K, BLOCK_K, loop_unroll_factor=UNROLL):
         mask = known[:, :, None] & (owned & (within < K - start))[None, None, :]
         codes = tl.load(w_rows + start, mask=mask, other=0.0)
         low, high = lane_inputs(x_at + start, inner, real, K - start)
         sums = lane_sums(codes, low, high)
+        # Lanes of an expert share its block's scale, so it multiplies sums of 16 products.
         if WIDE:
             blocks = expert * ((N + TALL - 1) // TALL * COLUMNS) + first // TALL * COLUMNS
             scale_at = scale_ptr + blocks + (start + inner) // WIDE
@@ -50,6 +53,7 @@ def w2_rows_8bit(
             sums *= scales[None, None, :]
         acc += sums
     weights = tl.load(weights_ptr + number, mask=real, other=0.0)[None, None, :]
+    # A scale per output may wait for the weights' multiplication.
     if not WIDE:
         scale_at = scale_ptr + (expert * N)[None, None, :] + n[None, :, None]
         weights *= tl.load(scale_at, mask=known[:, :, None] & real[None, None, :], other=0.0)

@@ -22,6 +22,7 @@ _TALL_ROWS = tl.constexpr(64)
 @triton.jit
 def _scaled(product, x_scales, w_scales, WEIGHTS_FIRST: tl.constexpr, ONE: tl.constexpr):
     """product [M, N] float32, or [N, M]. w_scales: [N], or ONE."""
+    # Scales of tokens and of the tile first: [M] products instead of [M, N].
     if ONE:
         scales = x_scales * w_scales
         return product * (scales[None, :] if WEIGHTS_FIRST else scales[:, None])
@@ -41,9 +42,12 @@ def multiply_fp8(
     """Rows of x with rows n of an expert's W (gated: and rows N + n): [M, N] float32, twice.
     x_scale_ptr: [.., ⌈K / BLOCK_K⌉]; TALL, WIDE: outputs and inputs that share a scale; a tile's
     inputs do; *_tiles: see tma_tiles.py."""
+    # wgmma's 64 rows are filled by weights where pairs are fewer; AMD's MFMA is 16 or 32 high
+    # either way.
     WEIGHTS_FIRST: tl.constexpr = BLOCK_M < _TALL_ROWS and BLOCK_N >= _TALL_ROWS and not HIP
     COLUMNS: tl.constexpr = (K + WIDE - 1) // WIDE
     GROUPS: tl.constexpr = (K + BLOCK_K - 1) // BLOCK_K
+    # One scale for the tile: a scalar load instead of one a row.
     ONE: tl.constexpr = TALL % BLOCK_N == 0 and N % BLOCK_N == 0  # of a tile
     lane = tl.arange(0, BLOCK_K)
     n = tl.minimum(n, N - 1)  # beyond the last row it is read again, which needs no mask
@@ -64,6 +68,8 @@ def multiply_fp8(
         w = load_weights(w_desc, w_rows, expert, tile, k, K, BLOCK_K)
         x_scales = tl.load(x_scale_rows + k // BLOCK_K, mask=real, other=0.0)
         scales = tl.load(scale_ptr + scale_at + k // WIDE)
+        # Every tile's dot starts from 0: Hopper's fp8 accumulator keeps some 14 bits, so long sums
+        # are made in float32 here.
         product = tl.dot(w, tl.trans(x)) if WEIGHTS_FIRST else tl.dot(x, tl.trans(w))
         if GATED:
             product, ups = of_rows(product) if WEIGHTS_FIRST else of_columns(product, HIP)

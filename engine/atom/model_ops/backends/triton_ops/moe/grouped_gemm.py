@@ -1,17 +1,18 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Experts: a product of each token with the gates and ups it chose, and one with their downs.
+"""Experts: a product of each token with the w13 (gate_up_proj) of the experts it chose, and one
+with their w2 (down_proj).
 
 A pair is a token and one of its experts. Pairs of few tokens are not sorted: each program goes
 through all of their ids and picks its expert's, which costs less than a launch. Where there are
 fewer pairs than experts, programs belong to pairs, and the first pair of an expert computes for the
 others. Pairs of many tokens are sorted by expert (sort_by_expert.py), as are those whose tokens are
-made codes by a launch anyway, and tiles of rows find their expert in the counts.
+quantised by a launch anyway, and tiles of rows find their expert in the counts.
 
 Experts of four bits become numbers of the activations' dtype tile by tile (grouped_int4.py,
-grouped_mxfp4.py), or of fp8 where activations are in two codes of it (mxfp4_hi_lo.py); those of
+grouped_mxfp4.py), or of fp8 where activations are in two terms of it (mxfp4_hi_lo.py); those of
 eight do where activations are not multiplied in fp8 (grouped_fp8.py).
 
-The downs' results come as one part per choice, [k, T, H], weighed; the next norm adds them up while
+w2's results come as one part per choice, [k, T, H], weighed; the next norm adds them up while
 it reads them (norms.norm), or `_sum_kernel` does.
 """
 
@@ -86,6 +87,7 @@ def _sum_kernel(
     row = tl.program_id(0).to(tl.int64) * H
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < H
+    # Choices in their order, in float32.
     total = tl.load(parts_ptr + row + at, mask=inside, other=0.0).to(tl.float32)
     for part in tl.static_range(1, PARTS):
         part_at = parts_ptr + part * tokens.to(tl.int64) * H + row + at
@@ -166,8 +168,8 @@ def expert_parts(
 
 @dataclass(frozen=True, slots=True)
 class _Activations:
-    """What a stack is multiplied with or gives: numbers, or codes with the scales of their groups,
-    [rows, groups] float32."""
+    """What a stack is multiplied with or gives: numbers, or quantised with the scales of their
+    groups, [rows, groups] float32."""
 
     data: torch.Tensor
     scales: torch.Tensor | None = None
@@ -176,7 +178,7 @@ class _Activations:
 def _planned(
     x: torch.Tensor, w: ExpertsWeight, routed: Routed, tile: ExpertTile
 ) -> tuple[_Plan, _Activations]:
-    """The division, and the activations as gates and ups are multiplied with them."""
+    """The division, and the activations as w13 are multiplied with them."""
     pairs = routed.ids.numel()
     plan = _Plan(routed, w.weighs_inputs, x.dtype, Programs.EXPERT, w.count, tile, None)
     is_coded = _kind(w.gate_up, plan) is Packing.MXFP4_HI_LO  # by a launch that sorts as well
@@ -192,8 +194,8 @@ def _planned(
 
 
 def _active(w: ExpertsWeight, plan: _Plan, device: torch.device) -> _Activations:
-    """Room for what gates and ups give: codes at once where a tile of them is a group, and twin
-    codes where the activation's limit is a scale for all."""
+    """Room for what w13 give: quantised at once where a tile of them is a group, and hi/lo terms
+    where the activation's limit is a scale for all."""
     down, tile, pairs = w.down, plan.tile, plan.routed.ids.numel()
     inner, kind = down.inputs, _kind(down, plan)
     if kind is Packing.MXFP4_HI_LO and isinstance(w.activation, ClampedSwiGLU):
@@ -206,7 +208,7 @@ def _active(w: ExpertsWeight, plan: _Plan, device: torch.device) -> _Activations
 
 
 def _dequantises(w: LinearWeight, plan: _Plan) -> bool:
-    """Whether the stack is made a plain one for a moment, where codes are slower."""
+    """Whether the stack is made a plain one for a moment, where quantised weights are slower."""
     rows = plan.routed.ids.numel() / w.data.shape[0]
     # Inputs in another order are ordered by expert, which no plain kernel reads by.
     kept = w.format in (WeightFormat.PLAIN, WeightFormat.INT4_ORDERED) or rows < dequantised_rows(w)

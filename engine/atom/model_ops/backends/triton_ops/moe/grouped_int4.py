@@ -3,7 +3,7 @@
 
 Weights are the tall side of the tensor core's tile, whatever the number of tokens: they then go
 from the registers where they became numbers straight into the product. An expert whose inputs are
-stored in another order reads its activations in that order; where gates' and ups' differ, twice.
+stored in another order reads its activations in that order; where w1's and w3's differ, twice.
 """
 
 from __future__ import annotations
@@ -36,10 +36,12 @@ def _tile_product(
     BLOCK_N: tl.constexpr, GROUPS: tl.constexpr, PAIRS: tl.constexpr,
     FP4: tl.constexpr, HAS_ZERO: tl.constexpr,
 ):  # fmt: skip
+    # Without zero points every group's is 8, a constant of the subtraction.
     if HAS_ZERO:
         zeros = by_input(zeros, BLOCK_N, GROUPS, PAIRS)
     scales = by_input(scale_values(scales, FP4), BLOCK_N, GROUPS, PAIRS)
     even, odd = unpacked(codes, scales, zeros, x_even.dtype, FP4)
+    # Two dots of half the depth: the nibbles of a byte are neighbours in K.
     acc = tl.dot(even, tl.trans(x_even), acc, input_precision="ieee")
     return tl.dot(odd, tl.trans(x_odd), acc, input_precision="ieee")
 
@@ -60,6 +62,7 @@ def _indexed_product(
 def _inputs(x_rows, inputs_ptr, k, mask, K: tl.constexpr, BLOCK_K: tl.constexpr):
     """Even and odd inputs of a tile from k on, [M, PAIRS] each."""
     lane = tl.arange(0, BLOCK_K)
+    # act-order: activations are gathered by their stored places, weights lie by group.
     if inputs_ptr is None:
         x = tl.load(x_rows + k, mask=mask, other=0.0)
     else:
@@ -86,6 +89,7 @@ def multiply_int4(
     lane, pair, number = tl.arange(0, BLOCK_K), tl.arange(0, PAIRS), tl.arange(0, GROUPS)
     groups: tl.constexpr = COLUMNS
     UP: tl.constexpr = K if ORDERS == 2 else 0  # where the ups' order stands
+    # N need not be a multiple of the tile: rows beyond the last are masked.
     known = n < N
     x_rows = x_ptr + rows.to(tl.int64)[:, None] * K
     if inputs_ptr is None:
@@ -123,6 +127,7 @@ def multiply_int4(
         mask = known[:, None] & (number < groups - following)[None, :]
         scales = tl.load(scale_rows + following, mask=mask, other=0)
         if GATED:
+            # w3 was quantised by itself and has another order: activations are read twice.
             if ORDERS == 2:
                 x_even, x_odd = _inputs(x_rows, inputs_ptr + UP, k, x_mask, K, BLOCK_K)
             codes = tl.load(up_rows + k // 2, mask=w_mask, other=0)

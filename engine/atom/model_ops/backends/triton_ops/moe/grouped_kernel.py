@@ -46,12 +46,13 @@ class Packing(enum.IntEnum):
     MXFP4_BYTES = 2  # likewise
     MXFP4_INT32 = 3  # eight, for activations in bfloat16
     FP8 = 4  # one, which the tensor core multiplies with activations in fp8
-    MXFP4_HI_LO = 5  # eight, for activations in twin codes
+    MXFP4_HI_LO = 5  # eight, for activations in two fp8 terms
 
 
 @triton.jit
 def _dequantise(codes, scale_ptr, row, k, K, dtype, TALL: tl.constexpr, WIDE: tl.constexpr):
-    """Eight-bit codes [N, K] of these rows as numbers of dtype; the tile's inputs share a scale."""
+    """8-bit weights [N, K] of these rows as numbers of dtype; the tile's inputs share a scale."""
+    # A tile's inputs share a column of scales (BLOCK_K divides WIDE), so it is one scale a row.
     scale_at = scale_ptr + row // TALL * tl.cdiv(K, WIDE) + k // WIDE
     scale = tl.load(scale_at)
     return (codes.to(tl.float32) * scale[:, None]).to(dtype)
@@ -75,12 +76,14 @@ def _multiply(
     lane = tl.arange(0, BLOCK_K)
     x_rows = x_ptr + rows.to(tl.int64)[:, None] * K + lane[None, :]
     w_rows = w_ptr + n.to(tl.int64)[:, None] * K + lane[None, :]
+    # tl.dot from shared memory, pipelined by num_stages; w is transposed by its layout alone.
     for k in range(0, K, BLOCK_K):
         x = load_activations(x_desc, x_rows, real, first, k, K, BLOCK_K)
         w = load_weights(w_desc, w_rows, expert, tile, k, K, BLOCK_K)
         if WIDE:
             w = _dequantise(w, scale_ptr, n, k, K, dtype, TALL, WIDE)
         acc = tl.dot(x, tl.trans(w), acc, input_precision="ieee")
+    # w1's columns and w3's apart: see w13_tiles.py for why this exchanges nothing.
     if GATED:
         gate, up = of_columns(acc, HIP)
     else:

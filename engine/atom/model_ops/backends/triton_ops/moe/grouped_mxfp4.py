@@ -21,6 +21,8 @@ from atom.model_ops.backends.triton_ops.gemm.packed_int32 import (
 @triton.jit
 def _tile_product(acc, x0, x1, x2, x3, words, exponents, N: tl.constexpr, GROUPS: tl.constexpr):
     scales = by_input(mxfp4_scales_to_bf16(exponents), N, GROUPS, 4 * GROUPS)
+    # A pair of nibbles of every word, four times: weights never move to their place in K, x is
+    # split instead.
     acc = tl.dot(mxfp4_to_bf16(words, scales, 0), x0, acc)
     acc = tl.dot(mxfp4_to_bf16(words, scales, 1), x1, acc)
     acc = tl.dot(mxfp4_to_bf16(words, scales, 2), x2, acc)
@@ -54,12 +56,15 @@ def multiply_mxfp4(
         if K % BLOCK_K:
             x_mask = x_mask & (lane < K - k)[None, :]
         x = tl.load(x_rows + k, mask=x_mask, other=0.0)
+        # Once for w1 and w3.
         x0, x1, x2, x3 = quarters(x, BLOCK_M, BLOCK_K)
         words = tl.load(w_rows + k // 8, mask=inside, other=0)
         acc = _tile_product(acc, x0, x1, x2, x3, words, exponents, BLOCK_N, GROUPS)
         following = k // 32 + GROUPS
         mask = (group < K // 32 - following)[None, :]
         exponents = tl.load(scale_rows + following, mask=mask, other=0)
+        # A second product, not rows of one tile: numbers are made in registers, and a tile of both
+        # has twice as many at once.
         if GATED:
             words = tl.load(up_rows + k // 8, mask=inside, other=0)
             up = _tile_product(up, x0, x1, x2, x3, words, up_exponents, BLOCK_N, GROUPS)

@@ -17,12 +17,12 @@ from atom.model_ops.backends.triton_ops.nvidia.tma_tiles import has_tma
 from atom.model_ops.values import LinearWeight, WeightFormat
 
 _DEQUANTISED_ROWS, _DEQUANTISED_HI_LO_ROWS = 128, 256
-_WIDE_ROWS = 1024  # from which downs are wide that are read by pointers
+_WIDE_ROWS = 1024  # from which w2's tiles are wide that are read by pointers
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertTile:
-    """block_m: pairs; block_n: rows of a matrix, of gates and ups each, and of downs twice as many
+    """block_m: pairs; block_n: rows of a matrix, of w1 and w3 each, and of w2 twice as many
     where they are wide; block_k: inputs; registers: of a thread at most, beyond which what one turn
     needs is kept in memory, None for no limit; by_tma: copied by description, where the card and
     the tensors have it (tma_tiles.py)."""
@@ -38,7 +38,7 @@ class ExpertTile:
 
 
 def dequantised_rows(w: LinearWeight) -> int:
-    """Rows of an expert, on average, from which a matrix of codes is made a plain one first."""
+    """Rows of an expert, on average, from which a quantised matrix is made a plain one first."""
     return (
         _DEQUANTISED_HI_LO_ROWS if w.format is WeightFormat.MXFP4_INTERLEAVED else _DEQUANTISED_ROWS
     )
@@ -84,7 +84,7 @@ def _fp8(rows: float, by_tma: bool) -> ExpertTile:
 def _hi_lo(rows: float) -> ExpertTile:
     if rows <= 12:
         return ExpertTile(16, 32, 128, 4, 3, registers=80, wide_w2=True)
-    # An expert's pairs in few tiles: each makes numbers of all codes again.
+    # An expert's pairs in few tiles: each dequantises all weights again.
     if rows <= 80:
         return ExpertTile(32, 32, 128, 4, 3, wide_w2=True)
     return ExpertTile(64, 32, 128, 4, 3, registers=168, wide_w2=True)

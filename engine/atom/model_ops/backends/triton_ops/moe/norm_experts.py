@@ -1,9 +1,9 @@
 """A norm and the experts behind it, of few tokens: norm and router at once, and where tokens hardly
 share experts two launches more for all the rest.
 
-Launches of a layer from its second norm on, of one token: three (norm and logits; choice, gates
-and ups; downs and the sum), a shared expert included. Of up to sixteen tokens four and a shared
-expert's: there experts' matrices are shared, and go to the tensor core.
+Launches of a layer from its second norm on, of one token: three (norm and logits; choice, w13; w2
+and the sum), a shared expert included. Of up to sixteen tokens four and a shared expert's: there
+experts' matrices are shared, and go to the tensor core.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from atom.model_ops.backends.composed import norm_experts as composed
 from atom.model_ops.backends.composed import shared_part
 from atom.model_ops.backends.interface import Ops
 from atom.model_ops.backends.triton_ops.gemm.linear import gated_linear, linear
-from atom.model_ops.backends.triton_ops.moe import gemv as few
+from atom.model_ops.backends.triton_ops.moe import gemv
 from atom.model_ops.backends.triton_ops.moe.grouped_gemm import add_experts
 from atom.model_ops.backends.triton_ops.moe.norm_router import MOST_INPUTS, norm_router
 from atom.model_ops.backends.triton_ops.moe.routing import choose, route
@@ -40,12 +40,12 @@ def norm_experts(stream: Stream, norm: NormWeight, w: MoEWeight) -> Stream:
     tokens, hidden = stream.residual.shape
     if not 0 < tokens <= _FEW_TOKENS or hidden > MOST_INPUTS:
         return composed(_OWN, stream, norm, w)
-    if few.takes(w, tokens):
-        x, logits, stream = norm_router(stream, norm, w.router.matrix, few.planes_of(w.experts))
+    if gemv.takes(w, tokens):
+        x, logits, stream = norm_router(stream, norm, w.router.matrix, gemv.planes_of(w.experts))
         routed = None
-        if not few.chooses(w.routing, w.experts.count):
+        if not gemv.chooses(w.routing, w.experts.count):
             routed = choose(logits, w.router, w.routing)
-        return stream.plus(few.moe_gemv(x, logits, w, routed))
+        return stream.plus(gemv.moe_gemv(x, logits, w, routed))
     x, logits, stream = norm_router(stream, norm, w.router.matrix)
     routed = choose(logits, w.router, w.routing)
     return add_experts(stream, x, w.experts, routed, shared_part(_OWN, x, w.shared))

@@ -36,9 +36,11 @@ def _norm_router_kernel(
     k = tl.arange(0, BLOCK_K)
     inside = k < K
     within = (e < E)[:, None] & inside[None, :]
+    # First, so that the router's rows are on their way while the token is normed.
     weights = tl.load(w_ptr + e[:, None] * K + k[None, :], mask=within, other=0.0)
 
     x = tl.load(x_ptr + token * K + k, mask=inside, other=0.0)
+    # Parts of the product before, in one order: see norms.py.
     for part in tl.static_range(1, PARTS):
         part_at = x_ptr + (part * tokens.to(tl.int64) + token) * K
         x += tl.load(part_at + k, mask=inside, other=0.0)
@@ -46,6 +48,7 @@ def _norm_router_kernel(
     if HAS_RESIDUAL:
         residual = tl.load(residual_ptr + token * K + k, mask=inside, other=0.0)
         x = (x.to(tl.float32) + residual.to(tl.float32)).to(dtype)
+        # The others still read the old one, so it has a tensor of its own.
         if tl.program_id(0) == 0:
             tl.store(residual_out_ptr + token * K + k, x, mask=inside)
     wide = x.to(tl.float32)
@@ -53,8 +56,11 @@ def _norm_router_kernel(
     norm = tl.load(norm_ptr + k, mask=inside, other=0.0).to(tl.float32)
     normed = (norm * wide.to(dtype).to(tl.float32)).to(dtype)
     if tl.program_id(0) == 0:
+        # In planes where the experts' MXFP4 wants the token so: reordered once, read by every
+        # program of w13.
         place = k % PLANES * (K // PLANES) + k // PLANES
         tl.store(normed_ptr + token * K + place, normed, mask=inside)
+    # float32, not on the tensor core: 16-bit logits would decide between close experts by rounding.
     logits = tl.sum(weights.to(tl.float32) * normed.to(tl.float32)[None, :], axis=1)
     tl.store(logits_ptr + token * E + e, logits, mask=e < E)
 

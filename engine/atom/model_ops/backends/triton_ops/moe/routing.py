@@ -35,6 +35,7 @@ def _logits_kernel(
     end = tl.minimum((part + 1) * slice, K)
     x_rows = x_ptr + t.to(tl.int64)[:, None] * K
     w_rows = w_ptr + e[:, None] * K
+    # float32 parts of a split K: with few tokens there are too few tiles to fill a card otherwise.
     acc = tl.zeros([BLOCK_T, BLOCK_E], tl.float32)
     for start in range(part * slice, end, BLOCK_K):
         k = (start + tl.arange(0, BLOCK_K))[None, :]
@@ -52,6 +53,7 @@ def _best_groups(
 ):  # fmt: skip
     """scores [groups, size] with -inf in all but the best groups."""
     group_scores = tl.max(scores, axis=1)
+    # DeepSeek-V3 rates a group by the sum of its two best, V2 by its best.
     if GROUP_TOP == 2:
         first = tl.argmax(scores, axis=1)
         others = tl.where(
@@ -60,6 +62,7 @@ def _best_groups(
         group_scores += tl.max(others, axis=1)
     number = tl.arange(0, GROUPS_PADDED)
     kept = number < 0
+    # argmax takes the first of equal groups, as the reference does.
     for _ in tl.static_range(GROUPS_KEPT):
         best = tl.argmax(group_scores, axis=0)
         kept = kept | (number == best)
@@ -83,6 +86,7 @@ def _choose_kernel(
     real = (group < GROUPS) & (member < SIZE)
     expert = group * SIZE + member
     logits = tl.load(parts_ptr + token * EXPERTS + expert, mask=real, other=0.0)
+    # In the order of parts: the choice does not depend on what else is in the step.
     for part in tl.static_range(1, PARTS):
         at = parts_ptr + (part * tokens.to(tl.int64) + token) * EXPERTS + expert
         logits += tl.load(at, mask=real, other=0.0)
@@ -95,6 +99,7 @@ def _choose_kernel(
         scores = tl.exp(logits - tl.max(tl.max(logits, axis=1), axis=0))
         scores = scores / tl.sum(tl.sum(scores, axis=1), axis=0)
     choosable = scores
+    # For choosing alone; weights are of the plain scores (DeepSeek-V3's e_score_correction_bias).
     if score_bias_ptr is not None:
         choosable += tl.load(score_bias_ptr + expert, mask=real, other=0.0)
     choosable = tl.where(real, choosable, -float("inf"))
@@ -113,6 +118,7 @@ def _choose_kernel(
         ids = tl.where(choice == number, chosen, ids)
         weights = tl.where(choice == number, weight, weights)
         choosable = tl.where(is_chosen, -float("inf"), choosable)
+    # As in DeepSeek's code; keeps 0 / 0 out.
     if RENORMALIZE:
         weights = weights / (tl.sum(weights, axis=0) + 1e-20)
     at = token * TOP_K + choice

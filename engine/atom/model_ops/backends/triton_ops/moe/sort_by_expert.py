@@ -32,8 +32,11 @@ def pairs_of_expert(
     for start in range(0, count, SEARCH):
         at = start + tl.arange(0, SEARCH)
         own = (tl.load(chosen_ptr + at, mask=at < count, other=-1) == expert).to(tl.int32)
+        # A scan instead of atomics: pairs stay in order, and the sum of a token is the same each
+        # time.
         number = before + tl.cumsum(own, axis=0) - 1 - first
         here = (own == 1)[None, :] & (number[None, :] == lane[:, None])
+        # At most one candidate for each place: the sum is a selection without a scatter.
         pairs += tl.sum(tl.where(here, at[None, :], 0), axis=1)
         before += tl.sum(own, axis=0)
     return pairs, before
@@ -48,7 +51,9 @@ def tile_of_order(
     number = tl.arange(0, EXPERTS_PADDED)
     counts = tl.load(counts_ptr + number, mask=number < EXPERTS, other=0)
     tiles = (counts + BLOCK_M - 1) // BLOCK_M
+    # Every program counts again from E numbers: cheaper than another launch that writes tiles down.
     ends = tl.cumsum(tiles, axis=0)
+    # An expert without pairs has no tile, so its end equals the one before and is passed as well.
     passed = ends <= tile
     expert = tl.sum((passed & (number < EXPERTS)).to(tl.int32), axis=0)
     begin = tl.sum(tl.where(number < expert, counts, 0), axis=0)
@@ -74,6 +79,7 @@ def order_expert(chosen_ptr, counts_ptr, order_ptr, expert, pairs, CHUNK: tl.con
     """Count one expert's pairs and write each to its place."""
     before = tl.zeros([CHUNK], tl.int32)
     found = before
+    # Ids are some KB and in L2: each expert's program may read all of them.
     for start in range(0, pairs, CHUNK):
         at = start + tl.arange(0, CHUNK)
         chosen = tl.load(chosen_ptr + at, mask=at < pairs, other=-1)
@@ -95,6 +101,7 @@ def _count_parts_kernel(
     """parts [parts, E]: an expert's pairs among a part's."""
     expert, part = tl.program_id(0), tl.program_id(1)
     found = tl.zeros([CHUNK], tl.int32)
+    # Sums stay in lanes until the end: one reduction a program.
     for start in range(part * PART, tl.minimum((part + 1) * PART, pairs), CHUNK):
         at = start + tl.arange(0, CHUNK)
         found += (tl.load(chosen_ptr + at, mask=at < pairs, other=-1) == expert).to(tl.int32)
@@ -110,6 +117,8 @@ def _order_parts_kernel(
     number = tl.arange(0, EXPERTS_PADDED)
     before = tl.zeros([EXPERTS_PADDED], tl.int32)
     found = before
+    # Where this part's pairs begin: behind all of lower experts, and behind the expert's own of
+    # lower parts.
     for other in range(tl.num_programs(1)):
         counts = tl.load(parts_ptr + other * EXPERTS + number, mask=number < EXPERTS, other=0)
         is_before = (number < expert) | ((number == expert) & (other < part))

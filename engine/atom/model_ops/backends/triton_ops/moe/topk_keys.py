@@ -23,10 +23,12 @@ def expert_scores(
     logits = tl.load(logits_ptr + expert, mask=real, other=0.0)
     if bias_ptr is not None:
         logits += tl.load(bias_ptr + expert, mask=real, other=0.0).to(tl.float32)
+    # Scores are independent of each other under a sigmoid; a softmax masks what is no expert first.
     if SIGMOID:
         return 1.0 / (1.0 + tl.exp(-logits))
     else:
         logits = tl.where(real, logits, -float("inf"))
+        # Less the highest, so that no exponential overflows.
         scores = tl.exp(logits - tl.max(logits, axis=0))
         return scores / tl.sum(scores, axis=0)
 
@@ -36,8 +38,11 @@ def choice_keys(scores, score_bias_ptr, EXPERTS: tl.constexpr, PADDED: tl.conste
     """scores [PADDED] → int64 [PADDED], in the order of choice from the highest down; -1 of what is
     no expert."""
     expert = tl.arange(0, PADDED)
+    # e_score_correction_bias moves the choice alone: weights come from the plain scores.
     if score_bias_ptr is not None:
         scores += tl.load(score_bias_ptr + expert, mask=expert < EXPERTS, other=0.0)
+    # 32 bits of score above 16 of the expert turned over: one maximum decides, and of equal scores
+    # the first expert wins, as in routing.py.
     keys = (ordered_key(scores).to(tl.int64) << 16) | (PADDED - 1 - expert).to(tl.int64)
     return tl.where(expert < EXPERTS, keys, -1)
 
@@ -52,6 +57,7 @@ def expert_of(key, PADDED: tl.constexpr):
 def nth_choice(keys, number, PADDED: tl.constexpr):
     """The expert that is chosen behind `number` others."""
     best = tl.max(keys, axis=0)
+    # k is small: so many maxima of one tile in registers cost less than a sort.
     for _ in range(number):
         keys = tl.where(keys == best, -1, keys)
         best = tl.max(keys, axis=0)

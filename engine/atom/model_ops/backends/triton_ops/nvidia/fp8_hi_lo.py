@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Activations in two codes of fp8 each: the nearest, and the nearest to what it lacks.
+"""Activations in two fp8 terms each: the nearest, and the nearest to what it lacks.
 
 Together they are as near as bfloat16, with the tensor core's rate for fp8 and without a loss to
 speak of. A token has one scale. Codes lie by groups of 32 inputs: the codes of a group's even
@@ -27,18 +27,23 @@ def split_hi_lo(x, dtype: tl.constexpr):
     # To four bits, as e4m3 has, by the bits of x: ptxas of CUDA 12.8 reads a wrong register where
     # codes are made numbers again in the program that made them.
     nearest = ((x.to(tl.int32, bitcast=True) + 0x80000) & -0x100000).to(tl.float32, bitcast=True)
+    # lo = x - hi is exact in float32, and at most half of hi's last bit: e4m3 holds it with four
+    # more bits.
     return nearest.to(dtype), (x - nearest).to(dtype)
 
 
 @triton.jit
 def hi_lo_input(number):
     """Which input's code is number so many of a token's: of a group the even ones come first."""
+    # Even inputs of a group, then odd ones: the order in which mxfp4_hi_lo.py gets weights from low
+    # and high nibbles.
     return number // 32 * 32 + number % 16 * 2 + number % 32 // 16
 
 
 @triton.jit
 def hi_lo_place(number):
     """Where code number so many stands; what it lacks stands 32 further."""
+    # hi of 32 inputs, then lo of them: one dot of depth 64 for a group of MXFP4.
     return number // 32 * 64 + number % 32
 
 
@@ -49,6 +54,7 @@ def write_hi_lo(x_ptr, codes_ptr, scales_ptr, row, K: tl.constexpr, BLOCK: tl.co
     inside = number < K
     x = tl.load(x_ptr + row * K + hi_lo_input(number), mask=inside, other=0.0).to(tl.float32)
     largest = tl.max(tl.abs(x), axis=0)
+    # One scale a token, so that it leaves the product.
     scale = tl.where(largest > 0, largest / _LIMIT, 1.0)
     x = tl.minimum(tl.maximum(x / scale, -_LIMIT), _LIMIT)
     code, lacking = split_hi_lo(x, codes_ptr.dtype.element_ty)
@@ -81,7 +87,7 @@ def split_activations(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def takes_hi_lo(w: LinearWeight) -> bool:
-    """Whether w, as loaded, is to be multiplied with twin codes: MXFP4 for bfloat16, by a tensor
+    """Whether w, as loaded, is to be multiplied with hi/lo terms: MXFP4 for bfloat16, by a tensor
     core that multiplies e4m3. AMD's gfx942 has another type of fp8, where a code of minus zero is
     no number."""
     if not can_interleave(w) or torch.version.hip:

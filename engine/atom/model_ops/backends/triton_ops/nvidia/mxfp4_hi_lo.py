@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""The product of an expert's MXFP4 matrix with tokens in two codes of fp8 each (fp8_hi_lo.py).
+"""The product of an expert's MXFP4 matrix with tokens in two fp8 terms each (fp8_hi_lo.py).
 
 e2m1 has sign, exponent and fraction where e4m3 has them, so four codes at once become numbers of
 the tensor core by shifts and masks alone: nothing is multiplied into a number. A group's sum is
@@ -23,6 +23,7 @@ _REST = tl.constexpr(64.0)
 @triton.jit
 def _bytes(words, dtype: tl.constexpr):
     """words int32 [N, W] → of dtype, e4m3, [N, 4W]."""
+    # Bytes of a word in their order; joins of what a thread has.
     even = tl.join(words.to(tl.int8), (words >> 16).to(tl.int8))
     odd = tl.join((words >> 8).to(tl.int8), (words >> 24).to(tl.int8))
     codes = tl.reshape(tl.join(even, odd), (words.shape[0], 4 * words.shape[1]))
@@ -40,9 +41,12 @@ def _side_by_side(left, right):
 def _numbers(words, dtype: tl.constexpr):
     """words int32 [N, 4] of a group → e4m3 [N, 64], 2^-6 of what they mean: its even inputs and
     its odd ones, and again."""
+    # Sign to bit 7, two bits of exponent and one of fraction to bits 4 to 2: e4m3 reads that as
+    # 2^-6 of the number, four codes an instruction.
     low = ((words << 4) & -2139062144) | ((words << 2) & 0x1C1C1C1C)  # 0x80808080
     high = (words & -2139062144) | ((words >> 2) & 0x1C1C1C1C)
     group = _side_by_side(_bytes(low, dtype), _bytes(high, dtype))
+    # Twice: x's hi and lo terms meet the same weights in one dot.
     return _side_by_side(group, group)
 
 
@@ -67,6 +71,7 @@ def _of_pair(words):
 @triton.jit
 def _scale(exponents, NUMBER: tl.constexpr):
     """Of group so many of the four whose exponents int32 [N] hold."""
+    # Four exponents a word: shifted to float32's exponent, one instruction and no table.
     FURTHER: tl.constexpr = 23 - 8 * NUMBER
     bits = exponents << FURTHER if FURTHER > 0 else exponents >> -FURTHER
     return (bits & 0x7F800000).to(tl.float32, bitcast=True)
@@ -75,6 +80,8 @@ def _scale(exponents, NUMBER: tl.constexpr):
 @triton.jit
 def _group_sum(acc, words, x, scale):
     """words int32 [N, 4] and codes x [M, 64] of a group, scale [N]."""
+    # The dot of one group starts at 0: scales are exact powers of two, and sums over groups are
+    # float32.
     return acc + tl.dot(_numbers(words, x.dtype), tl.trans(x)) * scale[:, None]
 
 
@@ -113,6 +120,7 @@ def multiply_mxfp4_hi_lo(
         x1 = tl.load(x_rows + (2 * k + 64), mask=known, other=0.0)
         x2 = tl.load(x_rows + (2 * k + 128), mask=known, other=0.0)
         x3 = tl.load(x_rows + (2 * k + 192), mask=known, other=0.0)
+        # By group in registers: a run of 16 words is 128 inputs of a row, read as one piece.
         words0, words1, words2, words3 = _by_group(tl.load(w_rows + k))
         acc = _group_sum(acc, words0, x0, _scale(exponents, 0))
         acc = _group_sum(acc, words1, x1, _scale(exponents, 1))

@@ -22,6 +22,8 @@ _COPIED_BYTES = 16  # rows begin at a multiple of so many
 def load_activations(x_desc, x_rows, real, first, k, K: tl.constexpr, BLOCK_K: tl.constexpr):
     """[M, BLOCK_K] of x from input k on: by description rows from `first` on, of which those behind
     the last real one are other pairs'; else rows that are real, by x_rows, which are at input 0."""
+    # Rows behind the last real one are copied, too: they are other pairs', and their results are
+    # not stored.
     if x_desc is not None:
         return x_desc.load([first, k])
     else:
@@ -36,10 +38,12 @@ def load_weights(w_desc, w_rows, expert, tile, k, K: tl.constexpr, BLOCK_K: tl.c
     """[N, BLOCK_K] of an expert's W from input k on: by description a tile's rows, gates before
     ups; else by w_rows, which are at input 0."""
     if w_desc is not None:
+        # w1 and w3 as one copy of two boxes: [2, ROWS, BLOCK_K] of the stack seen as [2·E, N, K].
         STACKED: tl.constexpr = w_desc.block_shape[0]
         ROWS: tl.constexpr = w_desc.block_shape[1]
         w = w_desc.load([expert * STACKED, tile * ROWS, k])
         return tl.reshape(w, (STACKED * ROWS, BLOCK_K))
+    # Only where the last tile is partial: a mask on every load costs registers.
     elif K % BLOCK_K:
         return tl.load(w_rows + k, mask=(tl.arange(0, BLOCK_K) < K - k)[None, :], other=0.0)
     else:

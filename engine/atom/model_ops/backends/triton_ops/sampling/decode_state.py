@@ -60,6 +60,7 @@ def _prepare_kernel(
     CHUNK: tl.constexpr, DRAFTED: tl.constexpr,
 ):  # fmt: skip
     """MAX_BLOCKS: of one group. DRAFTED: rows stand `offsets` tokens further, on drafts."""
+    # Axis 1: parts of a row's table, so that a long one is copied by several programs side by side.
     row, group = tl.program_id(0), tl.program_id(2)
     at = group.to(tl.int64) * tl.num_programs(0) + row  # of the row in this group's outputs
     slot = tl.load(slots_ptr + row).to(tl.int64)
@@ -78,6 +79,7 @@ def _prepare_kernel(
     if tl.program_id(1) == 0:
         block = tl.load(table + position // BLOCK_SIZE, mask=real, other=0).to(tl.int64)
         cache_slot = block * BLOCK_SIZE + position % BLOCK_SIZE
+        # -1 of padding: the cache write takes it as no slot.
         tl.store(slot_mapping_ptr + at, tl.where(real, cache_slot, -1))
     if (tl.program_id(1) == 0) & (group == 0):
         token = tl.load(last_token_ptr + slot, mask=real, other=0)
@@ -100,6 +102,7 @@ def _commit_kernel(
     """num_answers: of a entry. KEPT: slots keep their tokens, in lines of `columns`."""
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     slot = tl.load(slots_ptr + row, mask=row < rows, other=-1).to(tl.int64)
+    # Padding rows may share a slot; nothing is written for them, so there is no race.
     real = (slot >= 0) & (slot != padding_slot)
     token = tl.load(token_ids_ptr + row, mask=row < rows, other=0)
     if ANSWERS:

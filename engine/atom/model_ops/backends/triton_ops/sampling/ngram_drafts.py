@@ -51,11 +51,13 @@ def _look_up_kernel(
         end = behind - CHUNK + tl.arange(0, CHUNK)
         alive = end >= 0
         matched = tl.zeros((CHUNK,), dtype=tl.int64)
+        # All ends at once: lanes are ends, and a lane drops out at its first token that differs.
         for back in tl.static_range(MOST):
             newest = tl.load(said + last - back, mask=last >= back, other=-1)
             token = tl.load(said + end - back, mask=end >= back, other=-2)
             alive = alive & (token == newest)
             matched += alive.to(tl.int64)
+        # Length above end in one number: one maximum finds the longest, and of these the newest.
         found = tl.max((matched << _END_BITS) + tl.maximum(end, 0).to(tl.int64), axis=0)
         longer = (found >> _END_BITS) > (best >> _END_BITS)
         best = tl.where(longer, found, best)
@@ -81,6 +83,7 @@ def _layout_kernel(
     wanted = tl.load(wanted_ptr + lane, mask=lane < rows, other=0)
     real = (slot >= 0) & (slot != padding_slot)
     count = tl.where(real, 1 + wanted, 0)
+    # One program for all rows: a scan over rows in registers instead of a launch that sums.
     first = tl.cumsum(count, axis=0) - count
     tl.store(first_ptr + lane, tl.minimum(first, tokens - 1), mask=lane < rows)
     tl.store(run_starts_ptr + lane, first.to(tl.int32), mask=lane < rows)
@@ -116,6 +119,8 @@ def _accept_kernel(
     drawn = tl.load(drawn_ptr + at, mask=place <= drafted, other=0)
     draft = tl.load(drafts_ptr + row * num_drafts + place, mask=place < drafted, other=-1)
     refused = (place >= drafted) | (draft != drawn)
+    # Up to the first draft that is not the token drawn in its place; that draw is kept, so one
+    # token is always got.
     count = 1 + tl.min(tl.where(refused, place, LANES), axis=0)
     tl.store(counts_ptr + row, count.to(tl.int64))
     if ANSWERS:
@@ -127,6 +132,7 @@ def _accept_kernel(
     got = place < tl.where(real, count, 0)
     kept = tokens_ptr + slot * columns + computed + 1 + place
     tl.store(kept, drawn.to(tokens_ptr.dtype.element_ty), mask=got)
+    # One lane stores: the one of the last token that holds.
     tl.store(last_token_ptr + slot + 0 * place, drawn, mask=got & (place == count - 1))
     tl.store(num_computed_ptr + slot, computed + count, mask=real)
 

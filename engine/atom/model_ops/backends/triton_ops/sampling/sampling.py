@@ -32,6 +32,8 @@ _FEW, _MANY = (1024, 1), (2048, 1)
 @triton.jit
 def _mix32(x):
     """The reference's 32-bit finaliser, in wrapping arithmetic."""
+    # Two multiplications and three shifts: counter-based, so a draw needs no state and is the same
+    # whatever rows are in the batch.
     x = x ^ (x >> 16)
     x = x * 0x7FEB352D
     x = x ^ (x >> 15)
@@ -41,6 +43,8 @@ def _mix32(x):
 
 @triton.jit
 def _row_key(seed, position):
+    # The seed's halves are mixed in turn: seeds that differ in their upper bits alone still give
+    # other draws.
     low = (seed & 0xFFFFFFFF).to(tl.uint32)
     high = ((seed >> 32) & 0xFFFFFFFF).to(tl.uint32)
     return _mix32(_mix32(low ^ _mix32(high)) ^ (position & 0xFFFFFFFF).to(tl.uint32))
@@ -49,12 +53,15 @@ def _row_key(seed, position):
 @triton.jit
 def _exponential_noise(key, number):
     bits = _mix32(number.to(tl.uint32) * _SPREAD ^ key)
+    # Half a step off 0: a logarithm of 0 would be infinite.
     v = bits.to(tl.float32) * (2.0**-32) + (2.0**-33)
     rest_bits = tl.maximum(1.0 - v, 2.0**-25).to(tl.int32, bitcast=True)
     halved = ((rest_bits & 0x007FFFFF) | 0x3F000000).to(tl.float32, bitcast=True)
     is_small = v < 0.5
     halvings = tl.where(is_small, 0, 126 - (rest_bits >> 23))
     t = tl.where(is_small, v, 1.0 - halved)
+    # A polynomial and the exponent's bits instead of the card's log: every card, and the CPU's
+    # oracle, draws the same token.
     series = _C6 + t * _C7
     series = _C4 + t * (_C5 + t * series)
     series = _C2 + t * (_C3 + t * series)
@@ -65,6 +72,7 @@ def _exponential_noise(key, number):
 @triton.jit
 def _weight(logit, highest, rate):
     """exp((logit - highest) · rate), 0 where there is nothing but -inf."""
+    # The floor keeps a group of -inf alone from -inf - -inf, which is NaN.
     return tl.exp2((logit - tl.maximum(highest, -1e30)) * (rate * _LOG2E))
 
 
@@ -81,15 +89,19 @@ def _score_kernel(
     at = logits_ptr + row.to(tl.int64) * row_stride + token
     logit = tl.load(at, mask=token < VOCAB, other=float("-inf")).to(tl.float32)
     temperature = tl.load(temperature_ptr + row)
+    # Greedy rows need no more than the highest logit; drawn ones race in logarithms, which cannot
+    # overflow.
     score = tl.max(logit, axis=1)
     if temperature != 0:
         rate = tl.div_rn(1.0, temperature)
         key = _row_key(tl.load(seed_ptr + row), tl.load(position_ptr + row))
+        # Relative to the group's own highest: no pass over the row for a common maximum.
         weight = tl.sum(_weight(logit, score[:, None], rate), axis=1)
         score = score * (rate * _LOG2E) + tl.log2(
             weight / _exponential_noise(key, group + FIRST_GROUP)
         )
     best = tl.max(score, axis=0)
+    # The first of equal groups, as the reference's argmax.
     chosen = tl.min(tl.where(score == best, group, VOCAB), axis=0)
     tl.store(best_ptr + row * CHUNKS + chunk, best)
     tl.store(group_ptr + row * CHUNKS + chunk, chosen)
@@ -109,17 +121,21 @@ def _pick_kernel(
     chosen = tl.load(group_ptr + row * CHUNKS + at, mask=at < CHUNKS, other=VOCAB)
     highest = tl.max(best, axis=0)
     group = tl.min(tl.where(best == highest, chosen, VOCAB), axis=0)
+    # One group of the row is read again, not the row.
     token = group * _GROUP + tl.arange(0, _GROUP)
     at_logit = logits_ptr + row.to(tl.int64) * row_stride + token
     score = tl.load(at_logit, mask=token < VOCAB, other=float("-inf")).to(tl.float32)
     temperature = tl.load(temperature_ptr + row)
     if temperature != 0:
+        # Rounded to nearest: an approximate quotient differs between cards, and with it the draw.
         rate = tl.div_rn(1.0, temperature)
+        # Another key than the groups' race: both noises must be independent.
         key = _row_key(tl.load(seed_ptr + row), tl.load(position_ptr + row)) ^ _WITHIN_GROUP
         noise = _exponential_noise(key, token + FIRST_GROUP * _GROUP)
         score = _weight(score, tl.max(score, axis=0), rate) / noise
     winner = tl.min(tl.where(score == tl.max(score, axis=0), token, VOCAB), axis=0)
     first = FIRST_GROUP * _GROUP
+    # One that exists even if all logits are NaN.
     tl.store(out_ptr + row, tl.minimum(winner, VOCAB - 1).to(tl.int64) + first)
     if score_ptr is not None:
         tl.store(score_ptr + row, highest)

@@ -51,6 +51,8 @@ def _highest_reaching(keys, amounts, wanted, BITS: tl.constexpr):
     """The highest key c for which the amounts of all keys >= c are `wanted` or more; 0 if none."""
     found = tl.full([], 0, tl.uint32)
     bit = tl.full([], 0x80000000, tl.uint32)
+    # Bit by bit from the highest, all of it in registers: a sort of the candidates would be log²
+    # passes.
     for _ in range(BITS):
         tried = found | bit
         bit = bit >> 1
@@ -65,6 +67,8 @@ def _amount_in_row(
 ):
     """How many logits of the row, or how much weight, have keys >= both `reached` and `least`."""
     amounts = tl.zeros([PASS], tl.float32)
+    # The slow way, over the row in memory; taken where candidates do not suffice, a top-p on a flat
+    # distribution.
     for start in range(0, VOCAB, PASS):
         token = start + tl.arange(0, PASS)
         x = tl.load(row_ptr + token, mask=token < VOCAB, other=float("-inf")).to(tl.float32)
@@ -95,6 +99,7 @@ def _highest_reaching_in_row(
 
 @triton.jit
 def _is_limited(row, top_k_ptr, top_p_ptr, min_p_ptr, VOCAB):
+    # A row without limits costs three loads; its logits are not read.
     few = tl.load(top_k_ptr + row) < VOCAB
     return few | (tl.load(top_p_ptr + row) < 1) | (tl.load(min_p_ptr + row) > 0)
 
@@ -115,11 +120,14 @@ def _groups_kernel(
         token = group[:, None] * _GROUP + tl.arange(0, _GROUP)[None, :]
         at = logits_ptr + row.to(tl.int64) * VOCAB + token
         logit = tl.load(at, mask=token < VOCAB, other=float("-inf")).to(tl.float32)
+        # A maximum a group of 64 tokens: the likeliest tokens are in few groups, found without
+        # reading the row again.
         highest = tl.max(logit, axis=1)
         to = row.to(tl.int64) * GROUPS + group
         tl.store(highest_ptr + to, highest, mask=group < GROUPS)
         if tl.load(top_p_ptr + row) < 1:
             rate = _rate(tl.load(temperature_ptr + row))
+            # A group of masked tokens alone has -inf: -inf - -inf would be NaN.
             finite = tl.maximum(highest, -1e30)[:, None]
             weight = tl.sum(tl.exp2((logit - finite) * rate), axis=1)
             tl.store(mass_ptr + to, weight, mask=group < GROUPS)
@@ -160,6 +168,7 @@ def _least_kernel(
         above = group_keys > floor
         place = tl.cumsum(above.to(tl.int32), axis=0) - 1
         tl.store(chosen_ptr + row * CHOSEN + place, group, mask=above)
+        # Stored by some threads and read by others of the program: between them they must meet.
         tl.debug_barrier()
         count = tl.sum(above.to(tl.int32), axis=0)
         index = tl.arange(0, CHOSEN)
@@ -173,6 +182,7 @@ def _least_kernel(
 
         least = tl.full([], 0, tl.uint32)
         if top_k < VOCAB:
+            # Enough candidates: the k-th is among them.
             if tl.sum(ones) >= top_k:
                 least = _highest_reaching(keys, ones, top_k.to(tl.float32), BITS)
             else:
@@ -188,6 +198,7 @@ def _least_kernel(
             elif top_k < VOCAB:
                 total = _amount_in_row(row_ptr, least, least, highest, rate, VOCAB, True, PASS)
             else:
+                # The whole row's weight from the groups' own, each brought to the common maximum.
                 masses = tl.load(mass_ptr + at, mask=group < GROUPS, other=0.0)
                 total = tl.sum(masses * tl.exp2((tl.maximum(maxima, -1e30) - highest) * rate))
             if found >= top_p * total:
@@ -209,6 +220,7 @@ def _least_kernel(
 def _mask_kernel(logits_ptr, least_ptr, VOCAB, CHUNK: tl.constexpr):
     row = tl.program_id(0)
     least = tl.load(least_ptr + row)
+    # Rows without limits are left as they are, unread.
     if least > float("-inf"):
         token = tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
         at = logits_ptr + row.to(tl.int64) * VOCAB + token

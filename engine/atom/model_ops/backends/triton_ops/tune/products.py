@@ -40,7 +40,7 @@ KNOWN_SHAPES = (
 )  # fmt: skip
 # Of these, the ones whose product a norm adds to the residual: o, down.
 KNOWN_ADDENDS = ("1024x2048", "1024x3072", "4096x4096", "4096x12288", "4096x14336")
-# And gates with ups.
+# And gate_up.
 KNOWN_GATED = ("6144x1024", "24576x4096", "28672x4096")
 # A kernel of ours must be this much faster than the library to be chosen.
 _WORTH = 0.98
