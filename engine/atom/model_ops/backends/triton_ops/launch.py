@@ -57,6 +57,13 @@ def group_lanes(group: int) -> int:
 
 
 @triton.constexpr_function  # type: ignore[untyped-decorator]
+def constant(value: Any) -> Any:
+    """A constant that came in a tuple, as a parameter of its own would be: in the interpreter a
+    number of Python's, with which tensors can be multiplied."""
+    return value
+
+
+@triton.constexpr_function  # type: ignore[untyped-decorator]
 def largest_fp8(dtype: Any) -> float:
     """The largest number of a dtype of Triton's: of e4m3 on NVIDIA's cards and gfx950 448, of
     gfx942's, whose bits stand for half as much, 240."""

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from atom.model_ops.backends.triton_ops.activation import gated
-from atom.model_ops.backends.triton_ops.launch import largest_fp8, next_power_of_2
+from atom.model_ops.backends.triton_ops.launch import constant, largest_fp8, next_power_of_2
 from atom.model_ops.backends.triton_ops.moe.grouped_fp8 import multiply_fp8
 from atom.model_ops.backends.triton_ops.moe.grouped_int4 import multiply_int4
 from atom.model_ops.backends.triton_ops.moe.grouped_mxfp4 import multiply_mxfp4
@@ -168,8 +168,9 @@ def _activate(
     if bias_ptr is not None:
         up += tl.load(bias_ptr + own + N + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
     gate = result.to(dtype).to(tl.float32)  # rounded as the separate operations round
+    kind, alpha, limit = activation
     result = gated(
-        gate, up.to(dtype).to(tl.float32), dtype, activation[0], activation[1], activation[2]
+        gate, up.to(dtype).to(tl.float32), dtype, constant(kind), constant(alpha), constant(limit)
     )
     at = places.to(tl.int64)
     if out_scale_ptr is not None and not HI_LO:
@@ -211,7 +212,8 @@ def _write_pairs(
         # The activation's limit is the results', so one scale does for all of them, and no program
         # waits for the others' largest.
         MOST: tl.constexpr = largest_fp8(out_ptr.dtype.element_ty)
-        SCALE: tl.constexpr = activation[2] * (activation[2] + 1.0) / MOST
+        LIMIT: tl.constexpr = constant(activation[2])
+        SCALE: tl.constexpr = LIMIT * (LIMIT + 1.0) / MOST
         hi, lo = split_hi_lo(
             result.to(tl.bfloat16).to(tl.float32) / SCALE, out_ptr.dtype.element_ty
         )
