@@ -1,1 +1,27 @@
-"""Begins and ends a captured step: its inputs, its sampled tokens, its drafts."""
+"""The two ends of a captured step: inputs out of the slots; logits to tokens, and tokens kept.
+
+What goes where
+
+- `decode_state.py`: the host's message about the step, the step's inputs gathered from the slots,
+  and sampled tokens written back. Nothing is copied by the host between two steps.
+- `token_bitmask.py`: structured output's mask, one bit a token, on guided rows alone.
+- `top_k_top_p_min_p.py`: the logit filters top-k, top-p and min-p, without sorting.
+- `sampling.py`: one draw a row by two exponential races (Gumbel-max in another form), or the
+  maximum; of a vocab shard its winner and score.
+- `ngram_drafts.py`: n-gram (prompt lookup) drafts from a row's own tokens, their layout in the
+  step, and which of them are accepted.
+
+Layout. Logits are [rows, vocabulary] in any float dtype. Noise is counted by groups of tokens
+(noise.GROUP), so it does not depend on how the vocabulary is cut; floats are compared as unsigned
+keys of the same order (`ordered_keys.py`).
+
+Tile and split. A program has a chunk of a row's vocabulary and keeps its best group; a second
+kernel takes the best of a row's chunks. Filters: the highest logit and the weight of each group
+of 64 tokens, then one program a row that looks into the 64 likeliest groups, in registers. Two to
+four launches, whatever the limits, so that one captured graph serves all.
+
+What bounds it. Few rows: the number of launches. Many: one read of the logits (151,936 x 2 bytes
+a row). A flat distribution with top-p reads the row again for each bit of a key.
+
+Measured: docs/results/gpu/sampling.md.
+"""
