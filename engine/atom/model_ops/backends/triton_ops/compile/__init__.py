@@ -16,5 +16,5 @@ possible at all.
 
 What bounds it. Triton's front end, which is Python; a start has about sixty specialisations.
 Measured on an H200 and why processes and no threads:
-docs/adr/0045-kernels-compiled-in-processes.md.
+docs/adr/0042-kernels-compiled-in-processes.md.
 """
