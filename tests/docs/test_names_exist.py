@@ -23,6 +23,7 @@ TREES += ("operator", "requirements", "tests", "tools")
 PAGES = [
     *DOCS.glob("*.md"),
     *DOCS.glob("guides/*.md"),
+    *DOCS.glob("kernels/*.md"),
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
 ]
