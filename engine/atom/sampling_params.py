@@ -60,7 +60,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     tokens (0: only its own); None reports nothing. Taken from the model's raw logits.
     prompt_logprobs: the same for the prompt's tokens.
     include_stop_str_in_output: the stop string or stop token that ends an answer is part of it.
-    skip_special_tokens: false shows them as they are written.
+    skip_special_tokens: false shows them as they are written. shown_special_token_ids: those that
+    are shown all the same, as marks that a reader of the answer looks for.
     truncate_prompt_tokens: a longer prompt loses its beginning (truncation_side left) or its end;
     -1 keeps as much as leaves room for max_tokens.
     return_prompt_token_ids: the prompt's tokens are kept for who reads the answer.
@@ -91,6 +92,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     prompt_logprobs: int | None = None
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
+    shown_special_token_ids: tuple[int, ...] = ()
     truncate_prompt_tokens: int | None = None
     truncation_side: Literal["left", "right"] = "left"
     return_prompt_token_ids: bool = False

@@ -11,7 +11,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ TOKENIZER_FILE = "tokenizer.json"
 SETTINGS_FILE = "tokenizer_config.json"
 _REPLACEMENT = "\ufffd"
 _WORD_START = "\u2581"  # SentencePiece writes a space so
+_NO_TEXT = b"\xff"  # in UTF-8 this byte is never
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")  # and a single byte so
 # A character is at most four tokens long (four bytes, each its own token); a longer tail that
 # still ends in U+FFFD is not an incomplete character but bytes that no character has.
@@ -106,9 +107,15 @@ class Tokenizer:
         """The whole text; ids outside the vocabulary give nothing."""
         return self._tokenizer.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
 
-    def stream(self, *, skip_special_tokens: bool = True) -> TokenStream:
+    def stream(
+        self, *, skip_special_tokens: bool = True, shown_ids: Collection[int] = ()
+    ) -> TokenStream:
         """A fresh stream; pushing ids, then flushing, gives `decode` of them. (Where bytes make no
-        character at all, the window kind may show fewer or more U+FFFD.)"""
+        character at all, the window kind may show fewer or more U+FFFD.) shown_ids: special tokens
+        that are not skipped with the others."""
+        if skip_special_tokens and shown_ids:
+            hidden = self._special_ids.difference(shown_ids)
+            return _StreamWithout(hidden, self.stream(skip_special_tokens=False))
         if self._byte_level:
             return _ByteStream(self) if skip_special_tokens else _ByteStreamWithSpecials(self)
         return _WindowStream(self, skip_special_tokens=skip_special_tokens)
@@ -135,6 +142,11 @@ class Tokenizer:
         encoded = self._tokenizer.encode(text, add_special_tokens=False)
         found = zip(encoded.ids, encoded.tokens, strict=True)
         return {index: token for index, token in found if index in self._added_ids}
+
+    def added_tokens(self) -> dict[str, bool]:
+        """Those that the vocabulary has beside what it learned, and whether they are special."""
+        added = self._tokenizer.get_added_tokens_decoder().values()
+        return {token.content: token.special for token in added}
 
     def special_text(self, token_id: int) -> str | None:
         """Return how a special token is written; None for others."""
@@ -173,9 +185,12 @@ class Tokenizer:
         return bytes.fromhex(byte[1]) if byte else piece.replace(_WORD_START, " ").encode()
 
     def text_bytes(self, size: int) -> list[bytes]:
-        """Spelling of the tokens 0 to size - 1; empty for special tokens, which are no text."""
+        """Spelling of the tokens 0 to size - 1. Special tokens are no text: each stands for bytes
+        of its own that no text has, so that a grammar can only name it."""
         return [
-            b"" if token_id in self._special_ids else self.spelling(token_id)
+            _NO_TEXT + str(token_id).encode()
+            if token_id in self._special_ids
+            else self.spelling(token_id)
             for token_id in range(size)
         ]
 
@@ -233,6 +248,20 @@ class _ByteStreamWithSpecials(_ByteStream):
     def push(self, token_id: int) -> str:
         special = self._tokenizer.special_text(token_id)
         return super().push(token_id) if special is None else self.flush() + special
+
+
+class _StreamWithout:
+    """Leaves out some tokens."""
+
+    __slots__ = ("_hidden", "_stream", "flush")
+
+    def __init__(self, hidden: frozenset[int], stream: TokenStream) -> None:
+        self._hidden = hidden
+        self._stream = stream
+        self.flush = stream.flush
+
+    def push(self, token_id: int) -> str:
+        return "" if token_id in self._hidden else self._stream.push(token_id)
 
 
 class _WindowStream:

@@ -7,9 +7,10 @@ tells (`families`). Knows neither tokens nor HTTP; called by the chat endpoint.
 
 from atom.answer_parsing.answer_parser import AnswerParser, AnswerParsing
 from atom.answer_parsing.events import CallArguments, CallStart, Content, Event, Reasoning
-from atom.answer_parsing.families import AnswerFormats, resolve_formats
+from atom.answer_parsing.families import AddedTokens, AnswerFormats, resolve_formats
 
 __all__ = [
+    "AddedTokens",
     "AnswerFormats",
     "AnswerParser",
     "AnswerParsing",

@@ -1,17 +1,17 @@
 """AnswerParser: one answer's text to events, through the parsers of its family.
 
-Reasoning comes first, and calls are looked for in what is behind it. `AnswerParsing` is what a
-request's answers have in common; it makes a parser for each.
+Reasoning comes first, and calls are looked for in what is behind it; where a family writes both as
+messages in channels, one parser reads all. `AnswerParsing` is what a request's answers have in
+common; it makes a parser for each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from atom.answer_parsing.events import (
     CallArguments,
-    CallEvent,
     CallParser,
     CallStart,
     Content,
@@ -19,29 +19,50 @@ from atom.answer_parsing.events import (
     Reasoning,
 )
 from atom.answer_parsing.families import CallFormat
-from atom.answer_parsing.reasoning import ReasoningSplitter, ReasoningStart
+from atom.answer_parsing.families.harmony import ChannelCounter, HarmonyParser
+from atom.answer_parsing.reasoning import (
+    THINK,
+    MarkedCounter,
+    ReasoningCounter,
+    ReasoningMarks,
+    ReasoningSplitter,
+    ReasoningStart,
+)
+from atom.answer_parsing.tools import Tools
 from atom.answer_parsing.trailing_calls import TrailingCalls
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerParsing:
-    """reasoning: where answers begin. calls: how they are written, None without tools; tools: the
-    names there are. several: more than the first call counts. shows_reasoning: else it is left
-    out."""
+    """reasoning: where answers begin. marks: around it; None where there are channels instead.
+    calls: how they are written, None without tools; tools: that there are. several: more than the
+    first call counts. shows_reasoning: else it is left out. special_ids: the marks that are special
+    tokens of this vocabulary, which are no text unless they are asked for."""
 
     reasoning: ReasoningStart = ReasoningStart.OVER
+    marks: ReasoningMarks | None = THINK
     shows_reasoning: bool = True
     calls: CallFormat | None = None
-    tools: tuple[str, ...] = ()
+    tools: Tools = field(default_factory=dict)
     several: bool = True
+    special_ids: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def needed(self) -> bool:
         """Whether answers may be anything but content."""
-        return self.calls is not None or self.reasoning is not ReasoningStart.OVER
+        reasons = self.marks is None or self.reasoning is not ReasoningStart.OVER
+        return self.calls is not None or reasons
 
     def parser(self) -> AnswerParser:
         return AnswerParser(self)
+
+    def counter(self) -> ReasoningCounter | None:
+        """For the tokens of one answer; None where there is no reasoning."""
+        if self.marks is None:
+            return ChannelCounter(self.reasoning)
+        if self.reasoning is ReasoningStart.OVER:
+            return None
+        return MarkedCounter(self.reasoning, self.marks)
 
 
 class AnswerParser:
@@ -49,12 +70,15 @@ class AnswerParser:
 
     def __init__(self, parsing: AnswerParsing) -> None:
         self._parsing = parsing
-        self._reasoning = ReasoningSplitter(parsing.reasoning)
+        start = ReasoningStart.OVER if parsing.marks is None else parsing.reasoning
+        self._reasoning = ReasoningSplitter(start, parsing.marks or THINK)
         self._calls: CallParser | None = None
         self._trailing: TrailingCalls | None = None
         self.called = False
         family = parsing.calls
-        if family is not None:
+        if parsing.marks is None:
+            self._calls = HarmonyParser(parsing.tools, parsing.reasoning, calls=family is not None)
+        elif family is not None:
             self._calls = family.parser(parsing.tools)
             if family.mark and parsing.reasoning is not ReasoningStart.OVER:
                 self._trailing = TrailingCalls(family.mark, lambda: family.parser(parsing.tools))
@@ -77,7 +101,7 @@ class AnswerParser:
         """Give what was held back; nothing is fed afterwards. ended: the model ended the answer,
         which was not cut."""
         reasoning, text = self._reasoning.finish()
-        calls: Sequence[CallEvent] = ()
+        calls: Sequence[Event] = ()
         if self._trailing is not None:
             shown = self._trailing.feed(reasoning)
             held, calls = self._trailing.finish(ended=ended)
@@ -96,12 +120,13 @@ class AnswerParser:
             events += self._counted(self._calls.feed(text))
         return events
 
-    def _counted(self, events: Sequence[CallEvent]) -> list[CallEvent]:
+    def _counted(self, events: Sequence[Event]) -> list[Event]:
+        """What is shown of them."""
         self.called = self.called or any(isinstance(event, CallStart) for event in events)
-        if self._parsing.several:
-            return list(events)
-        return [
-            event
-            for event in events
-            if not (isinstance(event, CallStart | CallArguments) and event.index > 0)
-        ]
+        return [event for event in events if self._shows(event)]
+
+    def _shows(self, event: Event) -> bool:
+        if isinstance(event, Reasoning):
+            return self._parsing.shows_reasoning
+        extra = isinstance(event, CallStart | CallArguments) and event.index > 0
+        return self._parsing.several or not extra

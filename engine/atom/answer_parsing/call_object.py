@@ -8,12 +8,11 @@ llama3_json.py).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from atom.answer_parsing.json_value import JsonValue, json_text
+from atom.answer_parsing.json_value import JsonValue, text_of, unwrapped
 
 _BLANKS = " \t\r\n"
 _ARGUMENTS = ("arguments", "parameters")
@@ -139,17 +138,17 @@ class CallObject:
             if self._key in _ARGUMENTS and not self._has_arguments:
                 self._has_arguments = True
                 if not value.is_nested:
-                    self._arguments.append(_unwrapped(text))
+                    self._arguments.append(unwrapped(text))
                 self._become_call()
 
     def _take_key(self, text: str) -> None:
-        self._key = _text_of(text)
+        self._key = text_of(text)
         others = self._keys.others
         expected = others is None or self._key in others or self._key in ("name", *_ARGUMENTS)
         self._expects = _Expects.COLON if expected else _Expects.REFUSED
 
     def _take_name(self, text: str) -> None:
-        name = _text_of(text)
+        name = text_of(text)
         known = bool(name) and self._keys.is_known(name)
         self._expects = _Expects.COMMA if known else _Expects.REFUSED
         if known:
@@ -168,20 +167,3 @@ class CallObject:
             self._arguments.append("{}")
         self._become_call()
         self._expects = _Expects.NOTHING
-
-
-def _text_of(text: str) -> str:
-    """Of a JSON string; empty for anything else."""
-    try:
-        value = json.loads(text, strict=False)
-    except ValueError:
-        return ""
-    return value if isinstance(value, str) else ""
-
-
-def _unwrapped(text: str) -> str:
-    """Arguments that are no object: some models write them as a text that holds the object, or as
-    null for none."""
-    if text.startswith('"'):
-        text = json_text(_text_of(text).strip())
-    return "{}" if text in ("", "null") else text

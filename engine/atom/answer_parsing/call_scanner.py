@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from atom.answer_parsing.call_object import CallKeys, CallObject
-from atom.answer_parsing.events import CallEvent
+from atom.answer_parsing.events import Event
 from atom.answer_parsing.found_calls import FoundCalls
 
 
@@ -27,7 +27,7 @@ class CallScanner(ABC):
         self._position = 0  # in the text, of the object
         self._behind_call = False
 
-    def feed(self, piece: str) -> list[CallEvent]:
+    def feed(self, piece: str) -> list[Event]:
         undecided = self._text or self._object or self._behind_call
         if not undecided and not any(sign in piece for sign in self._begins_with):
             self._found.content(piece)
@@ -42,7 +42,7 @@ class CallScanner(ABC):
         """Tell whether an object has begun and not ended."""
         return self._object is not None
 
-    def finish(self, *, ended: bool) -> list[CallEvent]:
+    def finish(self, *, ended: bool) -> list[Event]:
         if ended and self._object is not None and self._object.name:
             self._found.give_up(self._object)
         self._found.content(self._text)

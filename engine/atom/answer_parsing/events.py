@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
@@ -20,10 +21,12 @@ class Reasoning(msgspec.Struct, frozen=True):
 
 
 class CallStart(msgspec.Struct, frozen=True):
-    """A tool call begins; its arguments follow. index: among the answer's calls, from 0."""
+    """A tool call begins; its arguments follow. index: among the answer's calls, from 0. id: that
+    the model gave it, empty where its family writes none."""
 
     index: int
     name: str
+    id: str = ""
 
 
 class CallArguments(msgspec.Struct, frozen=True):
@@ -33,19 +36,18 @@ class CallArguments(msgspec.Struct, frozen=True):
     text: str
 
 
-CallEvent = Content | CallStart | CallArguments
-Event = CallEvent | Reasoning
+Event = Content | CallStart | CallArguments | Reasoning
 
 
 class CallParser(Protocol):
     """Turns text into content and calls. What only looks like a call is content, to the entry;
     blanks beside calls are dropped."""
 
-    def feed(self, piece: str) -> list[CallEvent]:
+    def feed(self, piece: str) -> Sequence[Event]:
         """What is certain now."""
         ...
 
-    def finish(self, *, ended: bool) -> list[CallEvent]:
+    def finish(self, *, ended: bool) -> Sequence[Event]:
         """Give what was held back; nothing is fed afterwards. ended: the answer was not cut, so
         that what its last call lacks is added."""
         ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from atom.answer_parsing.call_object import CallObject
-from atom.answer_parsing.events import CallArguments, CallEvent, CallStart, Content
+from atom.answer_parsing.events import CallArguments, CallStart, Content, Event, Reasoning
 from atom.answer_parsing.held_text import BlankHolder
 
 
@@ -12,11 +12,17 @@ class FoundCalls:
     numbered as they come."""
 
     def __init__(self) -> None:
-        self._events: list[CallEvent] = []
+        self._events: list[Event] = []
         self._blanks = BlankHolder()
         self._current: CallObject | None = None
         self._count = 0
         self._has_content = False
+        self.has_arguments = False  # the call that has begun last
+
+    @property
+    def count(self) -> int:
+        """Calls so far."""
+        return self._count
 
     def content(self, text: str) -> None:
         shown = self._blanks.pass_on(text)
@@ -25,6 +31,10 @@ class FoundCalls:
                 shown = shown.lstrip()
             self._has_content = True
             self._events.append(Content(shown))
+
+    def reasoning(self, text: str) -> None:
+        if text:
+            self._events.append(Reasoning(text))
 
     def separator(self, text: str) -> None:
         """Content only if content follows."""
@@ -36,11 +46,22 @@ class FoundCalls:
         if call.name:
             if call is not self._current:
                 self._current = call
-                self._blanks.drop()
-                self._events.append(CallStart(self._count, call.name))
-                self._count += 1
+                self.begin(call.name)
             self._take_arguments(call)
         return position
+
+    def begin(self, name: str, call_id: str = "") -> None:
+        """A call has begun. call_id: that the model wrote for it."""
+        self._blanks.drop()
+        self._events.append(CallStart(self._count, name, call_id))
+        self._count += 1
+        self.has_arguments = False
+
+    def arguments(self, text: str) -> None:
+        """More of the arguments of the call that has begun last."""
+        if text:
+            self.has_arguments = True
+            self._events.append(CallArguments(self._count - 1, text))
 
     def give_up(self, call: CallObject) -> None:
         """Close the arguments of the call that is followed: nothing comes any more."""
@@ -48,15 +69,13 @@ class FoundCalls:
         self._take_arguments(call)
 
     def _take_arguments(self, call: CallObject) -> None:
-        arguments = call.take_arguments()
-        if arguments:
-            self._events.append(CallArguments(self._count - 1, arguments))
+        self.arguments(call.take_arguments())
 
-    def take(self) -> list[CallEvent]:
+    def take(self) -> list[Event]:
         events, self._events = self._events, []
         return events
 
-    def end(self) -> list[CallEvent]:
+    def end(self) -> list[Event]:
         """Take the last events: blanks that were held back are content where there was no call."""
         blanks = self._blanks.flush()
         if blanks and not self._count:

@@ -9,6 +9,7 @@ to the entry. Whether the value is JSON otherwise is for the reader of the whole
 
 from __future__ import annotations
 
+import json
 import re
 
 _CONTROLS = {chr(code): f"\\u{code:04x}" for code in range(0x20)}
@@ -103,3 +104,20 @@ def json_text(text: str) -> str:
     """A whole value's text as JSON."""
     _, written = JsonValue(text[0]).feed(text, 0) if text else (-1, text)
     return written
+
+
+def text_of(text: str) -> str:
+    """The text of a JSON string; empty for anything else."""
+    try:
+        value = json.loads(text, strict=False)
+    except ValueError:
+        return ""
+    return value if isinstance(value, str) else ""
+
+
+def unwrapped(text: str) -> str:
+    """Arguments that are no object: some models write them as a text that holds the object, or as
+    null for none."""
+    if text.startswith('"'):
+        text = json_text(text_of(text).strip())
+    return "{}" if text in ("", "null") else text

@@ -1,4 +1,5 @@
-"""Reasoning between <think> and </think> before an answer, as Qwen 3 and DeepSeek R1 write it.
+"""Reasoning between two marks before an answer: <think> and </think>, as most families write it, or
+Mistral's [THINK] and [/THINK].
 
 Whether it has begun, may begin or is over when the answer starts is told by the prompt's own end:
 templates open the mark, or write an empty pair where thinking is switched off. The line breaks
@@ -7,12 +8,22 @@ around the marks are dropped. An answer that is cut before the closing mark is a
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Protocol
 
 from atom.answer_parsing.held_text import BlankHolder, partial_length
 
-OPENING = "<think>"
-CLOSING = "</think>"
+
+@dataclass(frozen=True, slots=True)
+class ReasoningMarks:
+    """Around the reasoning."""
+
+    opening: str
+    closing: str
+
+
+THINK = ReasoningMarks("<think>", "</think>")
 _MOST_BLANKS = 32  # before the opening mark
 
 
@@ -24,12 +35,29 @@ class ReasoningStart(Enum):
     OVER = auto()
 
 
-def reasoning_start(prompt: str, *, always: bool) -> ReasoningStart:
+def reasoning_start(prompt: str, *, always: bool, marks: ReasoningMarks = THINK) -> ReasoningStart:
     """always: the model reasons also where the prompt's end says nothing, without opening it."""
     end = prompt[-64:].rstrip()
-    if end.endswith(CLOSING):
+    if end.endswith(marks.closing):
         return ReasoningStart.OVER
-    return ReasoningStart.OPEN if always or end.endswith(OPENING) else ReasoningStart.POSSIBLE
+    opened = always or end.endswith(marks.opening)
+    return ReasoningStart.OPEN if opened else ReasoningStart.POSSIBLE
+
+
+class ReasoningCounter(Protocol):
+    """Counts the tokens of one answer's reasoning, marks included."""
+
+    @property
+    def total(self) -> int: ...
+
+    @property
+    def over(self) -> bool:
+        """Whether there is no more reasoning."""
+        ...
+
+    def add(self, text: str) -> None:
+        """Take the text that one token completed."""
+        ...
 
 
 class _Within(Enum):
@@ -41,18 +69,14 @@ class _Within(Enum):
 class ReasoningSplitter:
     """One answer's: text to (reasoning, content)."""
 
-    def __init__(self, start: ReasoningStart) -> None:
+    def __init__(self, start: ReasoningStart, marks: ReasoningMarks = THINK) -> None:
+        self._marks = marks
         self._within = _Within.CONTENT if start is ReasoningStart.OVER else _Within.OPENING
         self._may_lack_opening = start is ReasoningStart.OPEN
         self._text = ""  # not decided on yet
         self._blanks = BlankHolder()
         self._at_start = False  # of reasoning, or of the content behind it
         self.reasons = start is ReasoningStart.OPEN  # as far as that is known
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether there is no more reasoning."""
-        return self._within is _Within.CONTENT
 
     @property
     def is_over(self) -> bool:
@@ -68,7 +92,7 @@ class ReasoningSplitter:
         if self.is_over:
             return "", piece
         plain = self._within is _Within.REASONING and not (self._text or self._at_start)
-        if plain and "<" not in piece:
+        if plain and self._marks.closing[0] not in piece:
             return self._blanks.pass_on(piece), ""
         self._text += piece
         reasoning = ""
@@ -92,10 +116,10 @@ class ReasoningSplitter:
         begun = self._text.lstrip()
         if len(self._text) - len(begun) > _MOST_BLANKS:
             begun = self._text  # no mark any more
-        elif OPENING.startswith(begun) and begun != OPENING:
+        elif self._marks.opening.startswith(begun) and begun != self._marks.opening:
             return False
-        if begun.startswith(OPENING):
-            self._text = begun.removeprefix(OPENING)
+        if begun.startswith(self._marks.opening):
+            self._text = begun.removeprefix(self._marks.opening)
         elif not self._may_lack_opening:
             self._within = _Within.CONTENT
             return True
@@ -103,13 +127,13 @@ class ReasoningSplitter:
         return True
 
     def _reason(self) -> str:
-        reasoning, mark, behind = self._text.partition(CLOSING)
+        reasoning, mark, behind = self._text.partition(self._marks.closing)
         if mark:
             self._text = behind
             shown = self._blanks.pass_on(self._without_first_lines(reasoning))
             self._within, self._at_start = _Within.CONTENT, True
             return shown
-        certain = len(reasoning) - partial_length(reasoning, CLOSING)
+        certain = len(reasoning) - partial_length(reasoning, self._marks.closing)
         self._text = reasoning[certain:]
         return self._blanks.pass_on(self._without_first_lines(reasoning[:certain]))
 
@@ -124,3 +148,24 @@ class ReasoningSplitter:
             text = text.lstrip("\r\n")
             self._at_start = not text
         return text
+
+
+class MarkedCounter:
+    """A `ReasoningCounter` of what stands before the closing mark."""
+
+    def __init__(self, start: ReasoningStart, marks: ReasoningMarks) -> None:
+        self._splitter = ReasoningSplitter(start, marks)
+        self._count = 0
+
+    @property
+    def total(self) -> int:
+        return self._count if self._splitter.reasons else 0
+
+    @property
+    def over(self) -> bool:
+        return self._splitter.is_closed
+
+    def add(self, text: str) -> None:
+        if not self._splitter.is_closed:
+            self._count += 1
+            self._splitter.feed(text)

@@ -7,59 +7,173 @@ trained on. Reasoning is free; where the answer may begin with it, the structure
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from atom.answer_parsing.families import CallFormat
-from atom.answer_parsing.reasoning import CLOSING, OPENING, ReasoningStart
+from atom.answer_parsing.families import CallFormat, harmony
+from atom.answer_parsing.notation import (
+    ANY_TEXT,
+    Format,
+    json_value,
+    one_of,
+    optional,
+    sequence,
+    tag,
+    text,
+)
+from atom.answer_parsing.reasoning import THINK, ReasoningMarks, ReasoningStart
+
+__all__ = ["after_reasoning", "calls", "calls_when_begun", "final_message", "json_value"]
 
 _LINES_AFTER_REASONING = {"type": "regex", "pattern": r"\n{0,4}"}
+_ANALYSIS = tag(harmony.ANALYSIS, ANY_TEXT, harmony.END + harmony.ASSISTANT)
+_PREAMBLE = tag(
+    f"{harmony.CHANNEL}commentary{harmony.MESSAGE}", ANY_TEXT, harmony.END + harmony.ASSISTANT
+)
 
-Format = dict[str, Any]
 
-
-def after_reasoning(start: ReasoningStart, structure: Format) -> dict[str, Any]:
-    """The structural tag of answers that begin there. structure: a format of xgrammar's."""
+def after_reasoning(
+    start: ReasoningStart,
+    structure: Format,
+    marks: ReasoningMarks | None = THINK,
+    special_ids: Mapping[str, int] | None = None,
+) -> dict[str, Any]:
+    """The structural tag of answers that begin there. structure: a format of xgrammar's, in
+    channels with its head; marks, special_ids: as `AnswerParsing` has them."""
     found = structure
-    if start is ReasoningStart.OPEN:
-        found = _sequence(_thought(""), _LINES_AFTER_REASONING, structure)
+    if marks is None:
+        found = _after_analysis(start, structure)
+    elif start is ReasoningStart.OPEN:
+        found = sequence(tag("", ANY_TEXT, marks.closing), _LINES_AFTER_REASONING, structure)
     elif start is ReasoningStart.POSSIBLE:
-        thought = _sequence(_thought(OPENING), _LINES_AFTER_REASONING)
-        found = _sequence({"type": "optional", "content": thought}, structure)
-    return {"type": "structural_tag", "format": found}
+        thought = tag(marks.opening, ANY_TEXT, marks.closing)
+        found = sequence(optional(sequence(thought, _LINES_AFTER_REASONING)), structure)
+    return {"type": "structural_tag", "format": with_tokens(found, special_ids or {})}
+
+
+def _after_analysis(start: ReasoningStart, structure: Format) -> Format:
+    if start is ReasoningStart.OPEN:
+        return sequence(tag("", ANY_TEXT, harmony.END + harmony.ASSISTANT), structure)
+    return (
+        sequence(optional(_ANALYSIS), structure) if start is ReasoningStart.POSSIBLE else structure
+    )
+
+
+def final_message(start: ReasoningStart, structure: Format) -> Format:
+    """A structure as the content of an answer in channels."""
+    return structure if start is ReasoningStart.OVER else sequence(text(harmony.FINAL), structure)
 
 
 def calls(family: CallFormat, schemas: Mapping[str, Any], *, several: bool) -> Format:
-    """schemas: of the arguments, by tool. One of these is called; or several, one after the
-    other."""
-    tags = [
-        {
-            "type": "tag",
-            "begin": family.opening(tool),
-            "content": {**json_value(schema), "tool": tool},
-            "end": family.after,
-        }
-        for tool, schema in schemas.items()
-    ]
+    """schemas: of the arguments, by tool. One of these is called; or several, one after the other.
+
+    Raises ValueError for arguments that the family's notation cannot say."""
+    opening, closing = family.notation.section
+    found = _each_call(family, schemas, several=several)
+    return sequence(text(opening), found, text(closing)) if opening else found
+
+
+def _each_call(family: CallFormat, schemas: Mapping[str, Any], *, several: bool) -> Format:
+    notation = family.notation
     return {
         "type": "tags_with_separator",
-        "tags": tags,
-        "separator": family.separator,
+        "tags": [notation.call(tool, schema) for tool, schema in schemas.items()],
+        "separator": notation.separator,
         "at_least_one": True,
+        "stop_after_first": not several or notation.single,
+    }
+
+
+def calls_when_begun(family: CallFormat, schemas: Mapping[str, Any], *, several: bool) -> Format:
+    """Free text in which whatever begins like a call is one of these. Raises ValueError as
+    `calls`."""
+    notation = family.notation
+    if notation.single:
+        said = sequence(text(harmony.FINAL), ANY_TEXT)
+        call = calls(family, schemas, several=False)
+        return sequence(optional(_PREAMBLE), one_of(said, call))
+    opening, closing = notation.section
+    if not family.mark:
+        tags = [_bare_calls(family, schemas, tool, several=several) for tool in schemas]
+    elif opening:
+        tags = [tag(opening, _each_call(family, schemas, several=several), closing)]
+    else:
+        tags = [notation.call(tool, schema) for tool, schema in schemas.items()]
+    return {
+        "type": "triggered_tags",
+        "triggers": [family.mark] if family.mark else [each["begin"] for each in tags],
+        "tags": tags,
         "stop_after_first": not several,
     }
 
 
-def json_value(schema: Any, *, one_line: bool = False) -> Format:
-    """schema: as JSON text, which keeps its numbers exact, or the value itself."""
-    text = schema if isinstance(schema, str) else json.dumps(schema, ensure_ascii=False)
-    return {"type": "json_schema", "json_schema": text, "one_line": one_line}
+def _bare_calls(
+    family: CallFormat, schemas: Mapping[str, Any], tool: str, *, several: bool
+) -> Format:
+    """Calls without a mark, the first of which is this tool's."""
+    notation = family.notation
+    opening, closing = notation.section
+    first = notation.call(tool, schemas[tool])
+    if not opening:
+        return first
+    inside = [first["content"], text(first["end"])]
+    if several:
+        others = _each_call(family, schemas, several=True)
+        inside.append(optional(sequence(text(notation.separator), others)))
+    return tag(opening + first["begin"], sequence(*inside), closing)
 
 
-def _thought(opening: str) -> Format:
-    return {"type": "tag", "begin": opening, "content": {"type": "any_text"}, "end": CLOSING}
+def with_tokens(part: Any, special_ids: Mapping[str, int]) -> Any:
+    """A format in which marks that are special tokens stand for these: spelled in characters they
+    would be other tokens, which no model writes."""
+    return _MarksAsTokens(special_ids).changed(part) if special_ids else part
 
 
-def _sequence(*elements: Format) -> Format:
-    return {"type": "sequence", "elements": list(elements)}
+class _MarksAsTokens:
+    def __init__(self, special_ids: Mapping[str, int]) -> None:
+        self._ids = special_ids
+        longest_first = sorted(special_ids, key=len, reverse=True)
+        self._marks = re.compile(f"({'|'.join(map(re.escape, longest_first))})")
+
+    def changed(self, part: Any) -> Any:
+        if isinstance(part, list):
+            return [self.changed(each) for each in part]
+        if not isinstance(part, dict):
+            return part
+        kind = part.get("type")
+        if kind == "const_string":
+            return sequence(*self._formats(part["value"])) if part["value"] else part
+        if kind == "tag":
+            return self._tag(part)
+        found = {key: self.changed(value) for key, value in part.items()}
+        if kind == "triggered_tags" and part["triggers"][0] in self._ids:
+            del found["triggers"]
+            ids = [self._ids[trigger] for trigger in part["triggers"]]
+            found |= {"type": "token_triggered_tags", "trigger_tokens": ids}
+        return found
+
+    def _formats(self, written: str) -> list[Format]:
+        """Of a text, token by token and text by text."""
+        return [
+            {"type": "token", "token": self._ids[piece]} if piece in self._ids else text(piece)
+            for piece in self._marks.split(written)
+            if piece
+        ]
+
+    def _tag(self, part: Format) -> Format:
+        content = self.changed(part["content"])
+        begin, end = self._formats(part["begin"]), self._formats(part["end"])
+        if content["type"] == "any_text":
+            if any(each["type"] == "token" for each in end):
+                return sequence(*begin, content, *end)
+            return sequence(*begin, tag("", content, part["end"]))
+        inner = sequence(*begin[1:], content, *end[:-1])
+        return {**part, "begin": _side(begin[:1]), "content": inner, "end": _side(end[-1:])}
+
+
+def _side(formats: Sequence[Format]) -> Any:
+    """The beginning or end of a tag: a token, or a text."""
+    if not formats:
+        return ""
+    return formats[0] if formats[0]["type"] == "token" else formats[0]["value"]

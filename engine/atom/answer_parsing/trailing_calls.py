@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from atom.answer_parsing.events import CallEvent, CallParser, CallStart, Content
+from atom.answer_parsing.events import CallParser, CallStart, Content, Event
 from atom.answer_parsing.held_text import partial_length
 
 
@@ -22,7 +22,7 @@ class TrailingCalls:
         self._new_parser = parser
         self._held = ""  # from blanks before the mark on
         self._parser: CallParser | None = None
-        self._events: list[CallEvent] = []
+        self._events: list[Event] = []
 
     def feed(self, reasoning: str) -> str:
         """What is certain to be reasoning."""
@@ -46,7 +46,7 @@ class TrailingCalls:
         self._parser, self._events = None, []
         return held
 
-    def finish(self, *, ended: bool) -> tuple[str, Sequence[CallEvent]]:
+    def finish(self, *, ended: bool) -> tuple[str, Sequence[Event]]:
         """Reasoning and calls that were held back. ended: the answer was not cut."""
         parser, events = self._parser, self._events
         if not ended or parser is None or parser.within_call:
@@ -82,5 +82,5 @@ class TrailingCalls:
         return shown
 
 
-def _is_text(event: CallEvent) -> bool:
+def _is_text(event: Event) -> bool:
     return isinstance(event, Content) and not event.text.isspace()

@@ -19,7 +19,12 @@ def tag_with_grammars(text: str) -> str:
 
 def _schema(part: dict[str, Any]) -> str:
     try:
-        return schema_to_grammar(part["json_schema"], one_line=part["one_line"])
+        return schema_to_grammar(
+            part["json_schema"],
+            one_line=part["one_line"],
+            at=tuple(part.get("at", ())),
+            bare=part.get("bare", False),
+        )
     except ValueError as error:
         tool = part.get("tool")
         raise ValueError(f"tool {tool!r}: {error}" if tool else str(error)) from None

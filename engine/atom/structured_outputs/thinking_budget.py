@@ -14,12 +14,17 @@ from atom.errors import RequestError
 class ThinkingBudget(msgspec.Struct, frozen=True):
     """tokens: of reasoning, its marks aside. opened: the prompt ends with the opening mark, so that
     the answer begins within; else it may begin with the mark. opening, closing: the marks' tokens.
+    then: what is forced behind the closing mark where the budget is spent, and excluded: a token
+    that may not follow that. reopens: reasoning may begin again later, within the same budget.
     """
 
     tokens: int
     opened: bool
     opening: tuple[int, ...]
     closing: tuple[int, ...]
+    then: tuple[int, ...] = ()
+    excluded: int | None = None
+    reopens: bool = False
 
     def __post_init__(self) -> None:
         if self.tokens < 0:

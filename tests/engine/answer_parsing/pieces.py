@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -15,10 +16,14 @@ from atom.answer_parsing import (
     Event,
     Reasoning,
 )
-from atom.answer_parsing.families import HERMES, LLAMA3_JSON
-from atom.answer_parsing.reasoning import ReasoningStart
+from atom.answer_parsing.families import HARMONY
+from atom.answer_parsing.reasoning import THINK, ReasoningMarks, ReasoningStart
+from tests.engine.answer_parsing.written import FAMILIES, WRITERS
 
-TOOLS = ("weather", "time")
+TOOLS: dict[str, Any] = {
+    "weather": {"type": "object", "properties": {"city": {"type": "string"}, "days": {}}},
+    "time": None,
+}
 # What answers with markup, right or wrong, are made of.
 PARTS = (
     "<think>", "</think>", "<tool_call>", "</tool_call>", "<|python_tag|>", "<tool", "</", "think>",
@@ -28,15 +33,62 @@ PARTS = (
     '{"name": ', '"weather"', ', "arguments": ', "{", "}", "[", "]", '"', "\\", ":", ";", ",",
     '{"a": 1}', "null", "7", " ", "\n", "\n\n", "text", "ü", "<", ">", "x", " " * 9, "\n" * 33,
 )  # fmt: skip
+_SOME_CALLS = [("weather", {"city": "a </tool_call> b", "days": [1, {"x": None}]}), ("time", {})]
+# What its own answers are made of, whole and in parts.
+_OWN_PARTS = {
+    "llama4_pythonic": ("[weather(", "time()", 'city="Pa', "city='a\\'b'", "days=[1, {'x': None}]",
+                        ")", ", ", "]", "<|python_start|>", "<|python_end|>", "weather(a=open())"),
+    "mistral": ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "a1B2c3D4e", "weather", "[TOOL_CALLS] ["),
+    "qwen3_coder": ("<tool_call>\n", "<function=weather>", "<function=time>\n", "</function>",
+                    "<parameter=city>", "<parameter=days>\n", "\n</parameter>\n", "</parameter",
+                    "</tool_call>"),
+    "glm45": ("<tool_call>weather\n", "<tool_call>time", "<arg_key>city</arg_key>\n",
+              "<arg_key>days</arg_key>", "<arg_value>", "</arg_value>\n", "</arg_val",
+              "</tool_call>"),
+    "kimi_k2": ("<|tool_calls_section_begin|>", "<|tool_call_begin|>", "functions.time:0",
+                "<|tool_call_argument_begin|>", "<|tool_call_end|>", "<|tool_calls_section_end|>"),
+    "deepseek_v3": ("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "function<｜tool▁sep｜>",
+                    "weather\n```json\n", "\n```", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"),
+    "deepseek_v31": ("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>weather<｜tool▁sep｜>", "time",
+                     "<｜tool▁sep｜>", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"),
+    "deepseek_v32": ("<｜DSML｜function_calls>\n", '<｜DSML｜invoke name="weather">\n',
+                     '<｜DSML｜parameter name="city" string="true">', "</｜DSML｜parameter>\n",
+                     '<｜DSML｜parameter name="days" string="false">', "</｜DSML｜invoke>",
+                     "</｜DSML｜function_calls>", "</｜DSML｜"),
+    "openai": ("<|channel|>", "analysis", "commentary", "final", " to=functions.weather ",
+               "<|message|>", "<|end|>", "<|start|>assistant", "<|call|>", "<|constrain|>json",
+               "<|channel|>analysis<|message|>", "<|channel|>final<|message|>", "<|", "to="),
+}  # fmt: skip
+_MISTRAL = ReasoningMarks("[THINK]", "[/THINK]")
 
 answers = st.lists(st.sampled_from(PARTS), max_size=14).map("".join)
 parsings = st.builds(
     AnswerParsing,
     reasoning=st.sampled_from(ReasoningStart),
-    calls=st.sampled_from([None, HERMES, LLAMA3_JSON]),
+    calls=st.sampled_from([None, *FAMILIES]),
     tools=st.just(TOOLS),
     several=st.booleans(),
 )
+
+
+@st.composite
+def family_answers(draw: st.DrawFn) -> tuple[AnswerParsing, str]:
+    """A parsing, and an answer of parts that its family knows."""
+    name = draw(st.sampled_from([*WRITERS]))
+    family, write = WRITERS[name]
+    whole = write(draw(st.lists(st.sampled_from(_SOME_CALLS), min_size=1, max_size=2)))
+    own = _OWN_PARTS.get(name, ()) or _OWN_PARTS.get(family.name, ())
+    marks = draw(st.sampled_from([THINK, _MISTRAL]))
+    thoughts = (marks.opening, marks.closing, "so")
+    parts = st.sampled_from([*own, *own, whole, *thoughts, *PARTS])
+    text = "".join(draw(st.lists(parts, max_size=12)))
+    parsing = AnswerParsing(
+        reasoning=draw(st.sampled_from(ReasoningStart)),
+        marks=None if family is HARMONY else marks,
+        calls=family,
+        tools=TOOLS,
+    )
+    return parsing, text[: draw(st.integers(0, len(text)))] if draw(st.booleans()) else text
 
 
 @st.composite

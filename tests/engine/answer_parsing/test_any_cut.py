@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atom.answer_parsing import AnswerParsing, Content, Reasoning
-from atom.answer_parsing.families import HERMES, LLAMA3_JSON, CallFormat
-from atom.answer_parsing.reasoning import ReasoningStart
+from atom.answer_parsing.families.table import HERMES
+from atom.answer_parsing.reasoning import THINK, ReasoningStart
 from tests.engine.answer_parsing.pieces import (
     TOOLS,
     answers,
@@ -18,8 +19,10 @@ from tests.engine.answer_parsing.pieces import (
     content_of,
     cut,
     events_of,
+    family_answers,
     parsings,
 )
+from tests.engine.answer_parsing.written import WITH_JSON, WRITERS, hermes
 from tests.support.random_search import examples
 
 json_values = st.recursive(
@@ -42,6 +45,17 @@ def test_pieces_give_the_events_of_the_whole(
     assert events_of(parsing, answer, ended=ended) == whole  # character by character
 
 
+@settings(max_examples=examples(1500))
+@given(st.data(), family_answers(), st.booleans())
+def test_pieces_of_a_familys_own_marks_give_the_events_of_the_whole(
+    data: st.DataObject, case: tuple[AnswerParsing, str], ended: bool
+) -> None:
+    parsing, answer = case
+    whole = events_of(parsing, [answer], ended=ended)
+    assert events_of(parsing, data.draw(cut(answer)), ended=ended) == whole
+    assert events_of(parsing, answer, ended=ended) == whole  # character by character
+
+
 @given(st.data(), parsings, st.text())
 def test_a_text_without_markup_comes_through_unchanged(
     data: st.DataObject, parsing: AnswerParsing, text: str
@@ -57,33 +71,75 @@ def test_a_text_without_markup_comes_through_unchanged(
         assert events_of(parsing, pieces) == expected
 
 
+names = st.sampled_from([*WRITERS])
+# Keys that every notation can write.
+keys = st.from_regex(r"[a-z_][a-z0-9_]{0,5}", fullmatch=True).filter(str.isidentifier)
+strings = st.lists(
+    st.sampled_from(["a", " ", '"', "'", "\\", "\n", "é", "</", "]", "}", ")", ",", "5", "null",
+                     "</tool_call>", "</parameter>", "</arg_value>", "<|call|>", "[TOOL_CALLS]",
+                     "<｜tool▁call▁end｜>", "</｜DSML｜parameter>", "```", "<|tool_call_end|>"]),
+    max_size=5,
+).map("".join)  # fmt: skip
+typed_values = st.recursive(
+    st.integers(-5, 1 << 40)
+    | st.booleans()
+    | strings
+    | st.floats(-9, 9).map(lambda x: round(x, 3)),
+    lambda values: st.lists(values, max_size=2) | st.dictionaries(strings, values, max_size=2),
+    max_leaves=5,
+)
+KINDS = {str: "string", int: "integer", bool: "boolean", float: "number", dict: "object",
+         list: "array"}  # fmt: skip
+
+
+def schema_of(values: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {key: {"type": KINDS[type(value)]} for key, value in values.items()},
+    }
+
+
+@settings(max_examples=examples(600))
 @given(
     st.data(),
-    st.sampled_from([HERMES, LLAMA3_JSON]),
-    st.lists(st.tuples(st.sampled_from(TOOLS), arguments), min_size=1, max_size=3),
+    names,
+    st.lists(st.dictionaries(keys, typed_values, max_size=3), min_size=1, max_size=3),
     st.sampled_from(["", "Let me look.\n\n", "  "]),
-    st.booleans(),
-    st.sampled_from([None, 1]),
 )
 def test_calls_as_a_family_writes_them_are_found(
-    data: st.DataObject,
-    family: CallFormat,
-    calls: list[tuple[str, Any]],
-    before: str,
-    escapes: bool,
-    indent: int | None,
+    data: st.DataObject, name: str, calls: list[dict[str, Any]], before: str
 ) -> None:
-    written = [
-        family.opening(name)
-        + json.dumps(values, ensure_ascii=escapes, indent=indent)
-        + family.after
-        for name, values in calls
-    ]
-    answer = before + family.separator.join(written)
-    events = events_of(AnswerParsing(calls=family, tools=TOOLS), data.draw(cut(answer)))
-    found = [(name, json.loads(text)) for name, text in calls_of(events)]
-    assert found == calls
+    """Whatever marks stand inside their strings, and with the types of the tools' schemas."""
+    family, write = WRITERS[name]
+    tools = {f"tool_{place}": schema_of(values) for place, values in enumerate(calls)}
+    made = list(zip(tools, calls, strict=True))
+    marks = None if name == "openai" else THINK
+    before = "" if name == "openai" else before
+    parsing = AnswerParsing(calls=family, tools=tools, marks=marks)
+    if marks is None:
+        parsing = replace(parsing, reasoning=ReasoningStart.POSSIBLE)
+    answer = before + write(made)
+    events = events_of(parsing, data.draw(cut(answer)), ended=True)
+    assert [(called, json.loads(text)) for called, text in calls_of(events)] == made
     assert content_of(events) == before.rstrip()
+
+
+@given(st.data(), st.sampled_from(WITH_JSON), st.lists(arguments, min_size=1, max_size=3),
+       st.booleans(), st.sampled_from([None, 1]))  # fmt: skip
+def test_json_of_calls_may_be_written_in_any_way(
+    data: st.DataObject, name: str, calls: list[Any], escapes: bool, indent: int | None
+) -> None:
+    family, write = WRITERS[name]
+    made = [("weather", values) for values in calls]
+
+    def dumps(value: Any) -> str:
+        return json.dumps(value, ensure_ascii=escapes, indent=indent)
+
+    parsing = AnswerParsing(calls=family, tools=TOOLS)
+    if name == "openai":
+        parsing = replace(parsing, marks=None, reasoning=ReasoningStart.POSSIBLE)
+    events = events_of(parsing, data.draw(cut(write(made, dumps))), ended=True)
+    assert [(called, json.loads(text)) for called, text in calls_of(events)] == made
 
 
 @given(st.data(), answers, st.sampled_from(["", "\n"]))
@@ -123,14 +179,16 @@ raw_arguments = st.dictionaries(
 )
 
 
-@given(st.data(), st.sampled_from([HERMES, LLAMA3_JSON]), raw_arguments, st.integers(0, 3))
+@given(st.data(), st.sampled_from(["hermes", "llama3_json"]), raw_arguments, st.integers(0, 3))
 def test_arguments_are_json_whatever_is_raw_in_them_or_missing_at_their_end(
-    data: st.DataObject, family: CallFormat, values: dict[str, Any], missing: int
+    data: st.DataObject, name: str, values: dict[str, Any], missing: int
 ) -> None:
     """What is missing is told by a mark, or by the end of the answer."""
     text = damaged(json.dumps(values, ensure_ascii=False))
     brackets = len(text) - len(text.rstrip("]}"))
-    whole = family.opening("weather") + text + family.after.partition("\n")[0]
+    family, _ = WRITERS[name]
+    notation = family.notation
+    whole = notation.begin("weather") + text + notation.end.partition("\n")[0]
     # One more is missing than the call's own object; with a number at the end, it is another one.
     cut_off = min(missing, brackets + 1)
     answer = whole[: len(whole) - cut_off]
@@ -147,9 +205,7 @@ def test_arguments_are_json_whatever_is_raw_in_them_or_missing_at_their_end(
 def test_a_whole_call_at_the_end_of_reasoning_that_was_never_closed_counts(
     data: st.DataObject, calls: list[dict[str, Any]], case: int
 ) -> None:
-    marked = "\n".join(
-        HERMES.opening("time") + json.dumps(values) + HERMES.after for values in calls
-    )
+    marked = hermes([("time", values) for values in calls])
     thoughts = data.draw(st.sampled_from(["so", "<tool_call> is what I write", "<tool_call>{}"]))
     behind, ended = [
         ("", True),

@@ -6,13 +6,24 @@ from pathlib import Path
 
 import pytest
 
-from atom.answer_parsing import AnswerFormats, AnswerParsing, Content, Reasoning, resolve_formats
+from atom.answer_parsing import (
+    AddedTokens,
+    AnswerFormats,
+    AnswerParsing,
+    Content,
+    Reasoning,
+    resolve_formats,
+)
 from atom.answer_parsing.reasoning import ReasoningStart, reasoning_start
 from tests.engine.answer_parsing.pieces import events_of
 
 TEMPLATES = Path(__file__).parents[1] / "unit" / "chat_templates"
 QWEN3 = (TEMPLATES / "qwen3_like.jinja").read_text()
 LLAMA3 = (TEMPLATES / "llama3_like.jinja").read_text()
+
+
+def template_of(name: str) -> str:
+    return (TEMPLATES / f"{name}.jinja").read_text()
 
 
 def names(formats: AnswerFormats) -> tuple[str | None, str | None]:
@@ -27,15 +38,61 @@ def names(formats: AnswerFormats) -> tuple[str | None, str | None]:
         (LLAMA3, ("llama3_json", None)),
         ("{{ messages }}", (None, None)),
         (None, (None, None)),
-        # Calls in another notation between the same marks: not what we parse.
-        ('<tool_call>\n<function="arguments"', (None, None)),
         ("{{ '</think>' }}", (None, "qwen3")),
+        ("{{ '<tool_call>' }}", (None, None)),  # in a notation that is not known
+        (template_of("deepseek_like"), ("deepseek_v31", "qwen3")),
+        (template_of("kimi_like"), ("kimi_k2", "qwen3")),
+        (template_of("glm_like"), ("glm45", "qwen3")),
+        (template_of("gpt_oss_like"), ("openai", "openai_gptoss")),
+        (template_of("mistral_like"), ("mistral", None)),
+        (template_of("gemma_like"), (None, None)),
+        (template_of("qwen3_coder_like"), ("qwen3_coder", None)),
+        (template_of("deepseek_v3_like"), ("deepseek_v3", None)),
+        (template_of("deepseek_v32_like"), ("deepseek_v32", "qwen3")),
+        (template_of("mistral_v3_like"), ("mistral", None)),
+        (template_of("llama4_pythonic_like"), ("llama4_pythonic", None)),
     ],
 )
 def test_a_template_tells_its_family(
     template: str | None, found: tuple[str | None, str | None]
 ) -> None:
     assert names(resolve_formats("auto", "auto", template)) == found
+
+
+@pytest.mark.parametrize(
+    ("added", "found"),
+    [
+        ({"[TOOL_CALLS]"}, ("mistral", None)),
+        ({"[TOOL_CALLS]", "[THINK]", "[/THINK]"}, ("mistral", "mistral")),
+        ({"<|tool_call_begin|>"}, ("kimi_k2", None)),
+        ({"｜DSML｜", "<｜tool▁call▁begin｜>"}, ("deepseek_v32", None)),
+        ({"<｜tool▁call▁begin｜>"}, ("deepseek_v31", None)),
+        ({"<tool_call>"}, (None, None)),  # of several families
+    ],
+)
+def test_a_vocabulary_tells_what_the_template_does_not(
+    added: set[str], found: tuple[str | None, str | None]
+) -> None:
+    tokens = AddedTokens(frozenset(added))
+    assert names(resolve_formats("auto", "auto", "{{ messages }}", tokens)) == found
+    assert names(resolve_formats("auto", "auto", QWEN3, tokens)) == ("hermes", "qwen3")
+
+
+@pytest.mark.parametrize(
+    ("template", "added", "begin"),
+    [
+        (template_of("mistral_like"), set(), "[TOOL_CALLS]f[ARGS]"),
+        (template_of("mistral_v3_like"), set(), '{"name": "f", "arguments": '),
+        (None, {"[TOOL_CALLS]"}, '{"name": "f", "arguments": '),
+        (None, {"[TOOL_CALLS]", "[ARGS]"}, "[TOOL_CALLS]f[ARGS]"),
+    ],
+)
+def test_mistrals_generations_are_told_apart(
+    template: str | None, added: set[str], begin: str
+) -> None:
+    formats = resolve_formats("mistral", "auto", template, AddedTokens(frozenset(added)))
+    assert formats.calls is not None
+    assert formats.calls.notation.begin("f") == begin
 
 
 def test_a_name_wins_over_the_template() -> None:

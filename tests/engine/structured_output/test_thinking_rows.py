@@ -121,6 +121,42 @@ def test_a_row_is_forgotten_behind_its_mark() -> None:
     assert not len(rows)
 
 
+# As harmony's are: reasoning may begin again, and what follows it stands in another message.
+CHANNELS = ThinkingBudget(
+    3, False, (20, 21, 22), (23,), then=(24, 25, 20), excluded=21, reopens=True
+)
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_reasoning_in_channels_ends_within_its_budget_and_another_channel_follows(lag: int) -> None:
+    random = np.random.default_rng(1)
+    for _ in range(200):
+        wanted = random.choice([1, 20, 21, 22, 23, 24, 25, 30], size=60).tolist()
+        found = answer(CHANNELS, [20, 21, 22, *wanted], lag=lag)
+        spent, within = 0, False
+        for place, token in enumerate(found):
+            if not within:
+                within = found[max(0, place - 2) : place + 1] == [20, 21, 22]
+                continue
+            if token == 23:
+                within = False
+                follows = found[place + 1 : place + 5]
+                if spent >= 3 and len(follows) == 4:
+                    assert follows[:3] == [24, 25, 20]
+                    assert follows[3] != 21
+            else:
+                spent += 1
+        assert spent <= 3 + sum(token == 23 for token in found)
+
+
+def test_what_follows_reasoning_may_be_forced_to_its_end() -> None:
+    asked = ThinkingBudget(2, True, (20, 21, 22), (23,), then=(24, 25), reopens=True)
+    assert answer(asked, [1] * 8, lag=1) == [1, 1, 23, 24, 25, 1, 1, 1]
+    assert answer(asked, [1, 23, 1, 20, 21, 22, 1, 1, 1, 1, 9], lag=0) == [
+        1, 23, 1, 20, 21, 22, 1, 23, 24, 25, 9,
+    ]  # fmt: skip
+
+
 def test_a_budget_below_nothing_is_refused() -> None:
     with pytest.raises(RequestError, match="at least 0"):
         budget(-2)

@@ -20,7 +20,10 @@ from atom.tokenizer import Tokenizer
 from tests.support.byte_tokenizer import END_OF_TEXT, write_byte_tokenizer
 
 FOLDER = Path(__file__).parent / "chat_templates"
-FAMILIES = ("qwen3", "llama3", "gemma", "mistral", "deepseek", "kimi", "glm", "gpt_oss")
+FAMILIES = (
+    "qwen3", "llama3", "gemma", "mistral", "deepseek", "kimi", "glm", "gpt_oss", "qwen3_coder",
+    "deepseek_v3", "deepseek_v32", "mistral_v3", "llama4_pythonic",
+)  # fmt: skip
 # What a family writes of a conversation with calls and reasoning, apart from texts.
 MARKS = {
     "qwen3": ("<tool_call>", "<think>\nWhere is it?"),

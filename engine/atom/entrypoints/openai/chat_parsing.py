@@ -6,6 +6,8 @@ API's messages and deltas. The parsers themselves are atom.answer_parsing's.
 
 from __future__ import annotations
 
+import secrets
+import string
 import uuid
 from collections.abc import Sequence
 
@@ -20,8 +22,9 @@ from atom.answer_parsing import (
     Event,
     Reasoning,
 )
-from atom.answer_parsing.families import PLAIN_JSON
-from atom.answer_parsing.reasoning import ReasoningStart, reasoning_start
+from atom.answer_parsing.families import HARMONY, PLAIN_JSON
+from atom.answer_parsing.families.harmony import channel_start
+from atom.answer_parsing.reasoning import THINK, ReasoningStart, reasoning_start
 from atom.entrypoints.openai.protocol import ChatCompletionRequest
 from atom.entrypoints.openai.responses import (
     AnswerToolCall,
@@ -36,6 +39,7 @@ from atom.model_engine.request import FinishReason
 
 CALLS_REASON = "tool_calls"
 _PART_CHARACTERS = 2048
+_ID_SIGNS = string.ascii_letters + string.digits
 
 
 def answer_parsing(
@@ -51,15 +55,22 @@ def answer_parsing(
     calls = formats.calls if tools and not request.asks_for_structure else None
     if request.forces_call and calls is None:
         calls = PLAIN_JSON
-    start = ReasoningStart.OVER
+    start, marks = ReasoningStart.OVER, THINK if formats.reasoning is None else None
     if formats.reasoning is not None:
-        start = reasoning_start(prompt, always=formats.reasoning.always)
+        marks = formats.reasoning.marks
+        start = channel_start(prompt)
+        if marks is None:
+            calls = calls and HARMONY
+        else:
+            start = reasoning_start(prompt, always=formats.reasoning.always, marks=marks)
     parsing = AnswerParsing(
         reasoning=start,
+        marks=marks,
         shows_reasoning=request.include_reasoning is not False,
         calls=calls,
-        tools=tuple(tool.name for tool in tools),
+        tools={tool.name: tool.parameters for tool in tools},
         several=request.parallel_tool_calls is not False and not request.names_tool,
+        special_ids=formats.special_ids,
     )
     return parsing if parsing.needed else None
 
@@ -73,7 +84,7 @@ def message_of(parsing: AnswerParsing, text: str, reason: str) -> ChatAnswer:
     events += parser.finish(ended=reason == FinishReason.STOP)
     content = "".join(event.text for event in events if isinstance(event, Content))
     reasoning = "".join(event.text for event in events if isinstance(event, Reasoning))
-    calls = _calls_of(events)
+    calls = _calls_of(events, parsing)
     nothing_said = not content and bool(calls or reasoning)
     return ChatAnswer(
         None if nothing_said else content,
@@ -83,7 +94,7 @@ def message_of(parsing: AnswerParsing, text: str, reason: str) -> ChatAnswer:
     )
 
 
-def _calls_of(events: Sequence[Event]) -> list[AnswerToolCall]:
+def _calls_of(events: Sequence[Event], parsing: AnswerParsing) -> list[AnswerToolCall]:
     calls = []
     for event in events:
         if isinstance(event, CallStart):
@@ -92,25 +103,35 @@ def _calls_of(events: Sequence[Event]) -> list[AnswerToolCall]:
                 for piece in events
                 if isinstance(piece, CallArguments) and piece.index == event.index
             )
-            calls.append(AnswerToolCall(_call_id(), CalledFunction(event.name, "".join(arguments))))
+            function = CalledFunction(event.name, "".join(arguments))
+            calls.append(AnswerToolCall(_call_id(event, parsing), function))
     return calls
 
 
-def delta_of(event: Event) -> Delta:
+def delta_of(event: Event, parsing: AnswerParsing) -> Delta:
     if isinstance(event, Content):
         return Delta(content=event.text)
     if isinstance(event, Reasoning):
         return Delta(reasoning=event.text, reasoning_content=event.text)
     if isinstance(event, CallArguments):
         return Delta(tool_calls=[ToolCallDelta(event.index, FunctionDelta(event.text))])
-    begun = ToolCallDelta(event.index, FunctionDelta("", event.name), _call_id(), "function")
+    begun = ToolCallDelta(
+        event.index, FunctionDelta("", event.name), _call_id(event, parsing), "function"
+    )
     return Delta(tool_calls=[begun])
 
 
-def shown_reason(reason: str, *, called: bool) -> str:
-    """Choose the finish_reason that is shown: an answer that was cut says so, whatever it holds."""
-    return CALLS_REASON if called and reason == FinishReason.STOP else reason
+def shown_reason(reason: str, *, called: bool, named: bool) -> str:
+    """Choose the finish_reason that is shown: an answer that was cut says so, whatever it holds. A
+    call of the one tool that the client named (named) is no news to it: OpenAI says `stop`."""
+    return CALLS_REASON if called and not named and reason == FinishReason.STOP else reason
 
 
-def _call_id() -> str:
+def _call_id(begun: CallStart, parsing: AnswerParsing) -> str:
+    """The model's own, where its template shows it again; else one of the form that it takes."""
+    if begun.id:
+        return begun.id
+    length = 0 if parsing.calls is None else parsing.calls.id_chars
+    if length:
+        return "".join(secrets.choice(_ID_SIGNS) for _ in range(length))
     return f"call_{uuid.uuid4().hex[:24]}"

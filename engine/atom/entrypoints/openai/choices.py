@@ -17,7 +17,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from atom.answer_parsing import AnswerParsing
-from atom.answer_parsing.reasoning import ReasoningSplitter, ReasoningStart
+from atom.answer_parsing.reasoning import ReasoningCounter
 from atom.entrypoints.openai.logprobs import (
     LogprobFeed,
     PlacedLogprobs,
@@ -28,7 +28,7 @@ from atom.entrypoints.openai.responses import PromptTokensDetails, Usage, usage_
 from atom.errors import RequestError
 from atom.model_engine.front.request_stream import RequestGroup
 from atom.model_engine.request import FinishReason, RequestOutput, TokenLogprobs
-from atom.tokenizer import Tokenizer
+from atom.tokenizer import Tokenizer, TokenStream
 
 _Result = TypeVar("_Result")
 _MANY_ENTRIES = 500  # log-probabilities of tokens, some milliseconds of work
@@ -53,7 +53,8 @@ class Shown:
     running_usage: every event of a stream tells the usage so far. skips_special_tokens: they are no
     text. echoes: the text to put before the choices of each prompt; empty for none. prompt_only:
     the answer itself is left out. holds_back: stop strings may hold text back. parsing: what is to
-    be found in the text; None where it is all content."""
+    be found in the text; None where it is all content. names_tool: the client asked for a call of
+    one tool."""
 
     n: int = 1
     logprobs: bool = False
@@ -65,6 +66,12 @@ class Shown:
     prompt_only: bool = False
     holds_back: bool = False
     parsing: AnswerParsing | None = None
+    names_tool: bool = False
+
+    @property
+    def shown_special_ids(self) -> tuple[int, ...]:
+        """Marks that the parsing looks for, which are text then."""
+        return () if self.parsing is None else tuple(self.parsing.special_ids.values())
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -114,10 +121,13 @@ class ChoiceReader:
         self._echoes = bool(shown.echoes)
         self._prompt_token_ids = prompt_token_ids
         self._tokenizer = tokenizer
-        start = ReasoningStart.OVER if shown.parsing is None else shown.parsing.reasoning
         self._reasoning: ReasoningTokens | None = None
-        if tokenizer is not None and start is not ReasoningStart.OVER:
-            self._reasoning = ReasoningTokens(start, tokenizer)
+        counter = None if shown.parsing is None else shown.parsing.counter()
+        if tokenizer is not None and counter is not None:
+            stream = tokenizer.stream(
+                skip_special_tokens=shown.skips_special_tokens, shown_ids=shown.shown_special_ids
+            )
+            self._reasoning = ReasoningTokens(counter, stream)
         self._feed: LogprobFeed | None = None
         if shown.logprobs:
             self._feed = LogprobFeed(
@@ -125,6 +135,7 @@ class ChoiceReader:
                 holds_back=shown.holds_back,
                 shown_characters=len(echo),
                 skip_special_tokens=shown.skips_special_tokens,
+                shown_special_ids=shown.shown_special_ids,
             )
 
     @property
@@ -167,25 +178,21 @@ class ChoiceReader:
 
 
 class ReasoningTokens:
-    """Counts the tokens of one answer up to the end of its reasoning, by their own texts: an output
-    may hold many."""
+    """Counts the tokens of one answer's reasoning, by their own texts: an output may hold many."""
 
-    def __init__(self, start: ReasoningStart, tokenizer: Tokenizer) -> None:
-        self._splitter = ReasoningSplitter(start)
-        self._stream = tokenizer.stream()
-        self._count = 0
+    def __init__(self, counter: ReasoningCounter, stream: TokenStream) -> None:
+        self._counter = counter
+        self._stream = stream
 
     def add(self, output: RequestOutput) -> None:
-        splitter = self._splitter
         for token_id in output.output_tokens:
-            if splitter.has_ended:
+            if self._counter.over:
                 return
-            self._count += 1
-            splitter.feed(self._stream.push(token_id))
+            self._counter.add(self._stream.push(token_id))
 
     @property
     def total(self) -> int:
-        return self._count if self._splitter.reasons else 0
+        return self._counter.total
 
 
 class Answers:

@@ -104,11 +104,14 @@ class LogprobFeed:
         holds_back: bool,
         shown_characters: int = 0,
         skip_special_tokens: bool = True,
+        shown_special_ids: Sequence[int] = (),
     ) -> None:
         """shown_characters: of the text that stands before the answer."""
         self._stream = None
         if tokenizer is not None:
-            self._stream = tokenizer.stream(skip_special_tokens=skip_special_tokens)
+            self._stream = tokenizer.stream(
+                skip_special_tokens=skip_special_tokens, shown_ids=shown_special_ids
+            )
         self._holds_back = holds_back
         self._characters = self._shown = shown_characters
         self._waiting: list[PlacedLogprobs] = []

@@ -67,11 +67,12 @@ async def start_chat(
     parsing = answer_parsing(engine.processor.answer_formats, request, tools, prompt)
     params = msgspec.structs.replace(
         params,
+        shown_special_token_ids=() if parsing is None else tuple(parsing.special_ids.values()),
         structured_outputs=chat_structure(params.structured_outputs, request, parsing, tools),
         thinking=thinking_budget(
             request,
             engine.processor.answer_formats,
-            prompt,
+            parsing,
             engine.processor.tokenizer,
             template_knows_effort=engine.processor.template_names("reasoning_effort"),
         ),
@@ -101,6 +102,7 @@ async def start_chat(
         holds_back=bool(params.stop_strings),
         skips_special_tokens=params.skip_special_tokens,
         parsing=parsing,
+        names_tool=request.names_tool,
     )
     tokenizer = engine.processor.tokenizer
     names = TokenNames(None if request.return_tokens_as_token_ids else tokenizer)
@@ -145,7 +147,11 @@ def _whole(answers: Answers, index: int, choice: Choice) -> ChatChoice:
     return ChatChoice(
         index,
         message,
-        shown_reason(reason, called=message.tool_calls is not UNSET),
+        shown_reason(
+            reason,
+            called=message.tool_calls is not UNSET,
+            named=answers.shown.names_tool,
+        ),
         str(last.finish_detail),
         last.stop_reason,
         shown,
@@ -192,7 +198,7 @@ class ChatEvents:
         if piece.text or piece.tells_more:
             events.append(self._addition(index, piece, Delta(content=piece.text)))
         if output.finished:
-            events.append(self._event([_end_choice(index, output)]))
+            events.append(self._event([self._end_choice(index, output)]))
         return b"".join(events)
 
     def _parsed(self, index: int, piece: Piece, parser: AnswerParser) -> bytes:
@@ -203,29 +209,46 @@ class ChatEvents:
             found += parser.finish(ended=output.finish_reason == FinishReason.STOP)
         events = []
         if piece.tells_more:
-            first = delta_of(found.pop(0)) if found else Delta()
+            first = self._delta(found.pop(0)) if found else Delta()
             events.append(self._addition(index, piece, first))
         events += (self._told(index, event) for event in found)
         if output.finished:
-            events.append(self._event([_end_choice(index, output, called=parser.called)]))
+            events.append(self._event([self._end_choice(index, output, called=parser.called)]))
         return b"".join(events)
 
     def _told(self, index: int, event: Event) -> bytes:
         """Events that differ in their text alone are cut from a template."""
         if isinstance(event, CallStart):
-            return self._event([ChatChunkChoice(index, delta_of(event))])
+            return self._event([ChatChunkChoice(index, self._delta(event))])
         call = event.index if isinstance(event, CallArguments) else 0
         key = (index, type(event), call)
         if self._answers.shown.running_usage:
-            return self._event([ChatChunkChoice(index, delta_of(event))])
+            return self._event([ChatChunkChoice(index, self._delta(event))])
         template = self._templates.get(key)
         if template is None:
             template = self._templates[key] = TextTemplate(
                 lambda text: self._event(
-                    [ChatChunkChoice(index, delta_of(msgspec.structs.replace(event, text=text)))]
+                    [ChatChunkChoice(index, self._delta(msgspec.structs.replace(event, text=text)))]
                 )
             )
         return template.fill(event.text)
+
+    def _delta(self, event: Event) -> Delta:
+        parsing = self._answers.shown.parsing
+        assert parsing is not None
+        return delta_of(event, parsing)
+
+    def _end_choice(
+        self, index: int, output: RequestOutput, *, called: bool = False
+    ) -> ChatChunkChoice:
+        named = self._answers.shown.names_tool
+        return ChatChunkChoice(
+            index,
+            Delta(),
+            shown_reason(str(output.finish_reason), called=called, named=named),
+            finish_detail=str(output.finish_detail),
+            stop_reason=output.stop_reason,
+        )
 
     def usage(self) -> bytes:
         return self._event([], usage=self._answers.usage()) if self._with_usage else b""
@@ -256,13 +279,3 @@ class ChatEvents:
                 prompt_token_ids=prompt_token_ids,
             )
         )
-
-
-def _end_choice(index: int, output: RequestOutput, *, called: bool = False) -> ChatChunkChoice:
-    return ChatChunkChoice(
-        index,
-        Delta(),
-        shown_reason(str(output.finish_reason), called=called),
-        finish_detail=str(output.finish_detail),
-        stop_reason=output.stop_reason,
-    )

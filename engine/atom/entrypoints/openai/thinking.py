@@ -15,8 +15,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from atom.answer_parsing import AnswerFormats
-from atom.answer_parsing.reasoning import CLOSING, OPENING, ReasoningStart, reasoning_start
+from atom.answer_parsing import AnswerFormats, AnswerParsing
+from atom.answer_parsing.families import harmony
+from atom.answer_parsing.reasoning import ReasoningStart
 from atom.entrypoints.openai.protocol import ChatCompletionRequest, TemplateFields
 from atom.errors import RequestError
 from atom.structured_outputs.thinking_budget import ThinkingBudget
@@ -44,13 +45,13 @@ def template_switches(request: TemplateFields) -> dict[str, Any]:
 def thinking_budget(
     request: ChatCompletionRequest,
     formats: AnswerFormats,
-    prompt: str,
+    parsing: AnswerParsing | None,
     tokenizer: Tokenizer | None,
     *,
     template_knows_effort: bool,
 ) -> ThinkingBudget | None:
-    """Choose the bound on an answer's reasoning; None for no bound. Raises `RequestError` for a
-    budget that cannot be kept."""
+    """Choose the bound on an answer's reasoning; None for no bound. parsing: of the answers. Raises
+    `RequestError` for a budget that cannot be kept."""
     field, tokens = _asked(request)
     if tokens is None and not template_knows_effort and request.reasoning_effort is not None:
         tokens = EFFORT_TOKENS.get(request.reasoning_effort)
@@ -65,20 +66,38 @@ def thinking_budget(
             f"--reasoning-parser, or leave it out",
             param=field,
         )
-    start = reasoning_start(prompt, always=formats.reasoning.always)
-    if start is ReasoningStart.OVER or request.asks_for_one_line:  # there is no reasoning then
+    if parsing is None or parsing.reasoning is ReasoningStart.OVER:  # there is no reasoning then
         return None
-    opening, closing = (
-        tuple(tokenizer.encode(mark, add_special_tokens=False)) for mark in (OPENING, CLOSING)
-    )
+    budget = _budget(tokens, parsing, tokenizer)
     allowed = request.allowed_token_ids
-    if allowed is not None and not set(closing) <= set(allowed):
+    forced = (*budget.closing, *budget.then)
+    if allowed is not None and not set(forced) <= set(allowed):
         raise RequestError(
-            f"allowed_token_ids: where reasoning is bounded, it must hold the tokens of {CLOSING}: "
-            f"{', '.join(map(str, closing))}",
+            "allowed_token_ids: where reasoning is bounded, it must hold the tokens of the mark "
+            f"that ends it: {', '.join(map(str, forced))}",
             param="allowed_token_ids",
         )
-    return ThinkingBudget(tokens, start is ReasoningStart.OPEN, opening, closing)
+    return budget
+
+
+def _budget(tokens: int, parsing: AnswerParsing, tokenizer: Tokenizer) -> ThinkingBudget:
+    def ids(text: str) -> tuple[int, ...]:
+        return tuple(tokenizer.encode(text, add_special_tokens=False))
+
+    opened, marks = parsing.reasoning is ReasoningStart.OPEN, parsing.marks
+    if marks is not None:
+        return ThinkingBudget(tokens, opened, ids(marks.opening), ids(marks.closing))
+    # The answer follows in another message; where it may be a call, its channel is not chosen.
+    calls = parsing.calls is not None
+    return ThinkingBudget(
+        tokens,
+        opened,
+        ids(harmony.ANALYSIS),
+        ids(harmony.END),
+        then=ids(harmony.ASSISTANT + (harmony.CHANNEL if calls else harmony.FINAL)),
+        excluded=ids("analysis")[0] if calls else None,
+        reopens=True,
+    )
 
 
 def _asked(request: ChatCompletionRequest) -> tuple[str, int | None]:

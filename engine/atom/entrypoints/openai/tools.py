@@ -95,11 +95,13 @@ _ToolChoice = Annotated[
 @dataclass(frozen=True, slots=True)
 class Tool:
     """A function that an answer may call. parameters: JSON schema of the arguments; None for a tool
-    that takes none. place: of the tool in the request, for errors."""
+    that takes none. place: of the tool in the request, for errors. strict: its calls fit the
+    schema."""
 
     name: str
     parameters: dict[str, Any] | None
     place: str
+    strict: bool = False
 
 
 class ToolFields(BaseModel):
@@ -208,7 +210,7 @@ def _tool_of(value: dict[str, Any], place: str) -> Tool:
         raise RequestError(
             f"{place}.function.parameters: must be a JSON schema, as an object", param="tools"
         )
-    return Tool(name, parameters, place)
+    return Tool(name, parameters, place, function.get("strict") is True)
 
 
 def _is_text(name: str) -> bool:

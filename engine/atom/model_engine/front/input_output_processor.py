@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from atom.answer_parsing import AnswerFormats, resolve_formats
+from atom.answer_parsing import AddedTokens, AnswerFormats, resolve_formats
 from atom.answer_parsing.families import AUTO
 from atom.chat_template import ChatTemplate, load_chat_template
 from atom.config import Config
@@ -58,7 +58,10 @@ class InputOutputProcessor:
             self._chat_template = next((template for template in found if template), None)
         template = self._chat_template
         self.answer_formats: AnswerFormats = resolve_formats(
-            tool_call_parser, reasoning_parser, None if template is None else template.source
+            tool_call_parser,
+            reasoning_parser,
+            None if template is None else template.source,
+            _added_tokens(self.tokenizer),
         )
         self.metrics = RequestMetrics()
         self.inputs = InputProcessor(config.model, self.tokenizer)
@@ -127,3 +130,12 @@ def _load_tokenizer(config: Config) -> Tokenizer | None:
     if config.model.load_dummy and not has_tokenizer(folder):
         return None
     return Tokenizer(folder)
+
+
+def _added_tokens(tokenizer: Tokenizer | None) -> AddedTokens:
+    if tokenizer is None:
+        return AddedTokens()
+    added = tokenizer.added_tokens()
+    ids = {text: tokenizer.special_token_id(text) for text, special in added.items() if special}
+    special_ids = {text: token_id for text, token_id in ids.items() if token_id is not None}
+    return AddedTokens(frozenset(added), special_ids)

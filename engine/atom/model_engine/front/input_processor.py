@@ -86,7 +86,8 @@ class InputProcessor:
         if params.thinking is not None and params.thinking.tokens >= context_tokens:
             changes["thinking"] = None
         elif params.thinking is not None:
-            marks = (*params.thinking.opening, *params.thinking.closing)
+            thinking = params.thinking
+            marks = (*thinking.opening, *thinking.closing, *thinking.then)
             self.vocabulary.check_encoded(marks, "thinking_token_budget")
         if params.stop_strings and (named := self._named_by(params.stop_strings)):
             changes["stop_token_ids"] = tuple(dict.fromkeys((*params.stop_token_ids, *named)))

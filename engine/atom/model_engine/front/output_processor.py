@@ -66,7 +66,10 @@ class OutputProcessor:
             group=group,
             index=index,
             detokenizer=(
-                self._tokenizer.stream(skip_special_tokens=params.skip_special_tokens)
+                self._tokenizer.stream(
+                    skip_special_tokens=params.skip_special_tokens,
+                    shown_ids=params.shown_special_token_ids,
+                )
                 if self._tokenizer
                 else _NoText()
             ),

@@ -23,47 +23,87 @@ _UNKNOWN_TOKENS = 1  # that a step in flight may add to what is known
 class _At(Enum):
     BEFORE = auto()
     WITHIN = auto()
+    FORCED = auto()  # what follows a closing mark that was forced
+    CHOOSING = auto()  # of any token but one
     BEHIND = auto()
 
 
 class _Thought:
-    """One sequence's. matched: how many tokens of the mark that is looked for it ends with."""
+    """One sequence's. matched: how many tokens it ends with of what is looked for, or forced."""
 
-    __slots__ = ("_at", "_budget", "_matched", "_seen")
+    __slots__ = ("_at", "_before", "_budget", "_matched", "_spent")
 
     def __init__(self, budget: ThinkingBudget) -> None:
         self._budget = budget
         self._at = _At.WITHIN if budget.opened else _At.BEFORE
         self._matched = 0
-        self._seen = 0  # tokens since the answer's or the thought's beginning
+        self._before = 0  # tokens of the answer until it reasons
+        self._spent = 0
 
     @property
     def over(self) -> bool:
         return self._at is _At.BEHIND
 
     @property
-    def may_force_next(self) -> bool:
-        """Return whether the next token may have to be of the mark, whatever is in flight."""
-        left = self._budget.tokens - (self._seen if self._at is _At.WITHIN else 0)
+    def may_confine_next(self) -> bool:
+        """Return whether the next token may not be free, whatever is in flight."""
+        if self._at in (_At.FORCED, _At.CHOOSING):
+            return True
+        left = self._budget.tokens - self._spent
         return not self.over and left <= _UNKNOWN_TOKENS + len(self._budget.opening)
 
     @property
     def forced(self) -> int | None:
         """The one token that may come next; None for any."""
-        if self._at is not _At.WITHIN or self._seen < self._budget.tokens:
+        if self._at is _At.FORCED:
+            return self._budget.then[self._matched]
+        if self._at is not _At.WITHIN or self._spent < self._budget.tokens:
             return None
         return self._budget.closing[self._matched]
 
+    @property
+    def excluded(self) -> int | None:
+        """A token that may not come next."""
+        return self._budget.excluded if self._at is _At.CHOOSING else None
+
     def push(self, token_id: int) -> None:
-        self._seen += 1
-        before = self._at is _At.BEFORE
-        mark = self._budget.opening if before else self._budget.closing
-        self._matched = _longest_match(mark, self._matched, token_id)
-        if self._matched == len(mark):
-            self._at = _At.WITHIN if before else _At.BEHIND
-            self._matched = self._seen = 0
-        elif before and self._seen >= _MOST_BEFORE:
+        if self._at is _At.BEHIND:
+            return
+        if self._at is _At.FORCED:
+            self._push_forced(token_id)
+        elif self._at is _At.WITHIN:
+            self._spent += 1
+            self._matched = _longest_match(self._budget.closing, self._matched, token_id)
+            if self._matched == len(self._budget.closing):
+                self._close()
+        else:
+            self._push_before(token_id)
+
+    def _push_before(self, token_id: int) -> None:
+        self._at = _At.BEFORE
+        self._before += 1
+        self._matched = _longest_match(self._budget.opening, self._matched, token_id)
+        if self._matched == len(self._budget.opening):
+            self._at, self._matched = _At.WITHIN, 0
+        elif self._before >= _MOST_BEFORE and not self._budget.reopens:
             self._at = _At.BEHIND
+
+    def _close(self) -> None:
+        self._matched = 0
+        if self._spent > self._budget.tokens and self._budget.then:
+            self._at = _At.FORCED
+        else:
+            self._at = _At.BEFORE if self._budget.reopens else _At.BEHIND
+            self._spent -= len(self._budget.closing)
+
+    def _push_forced(self, token_id: int) -> None:
+        if token_id != self._budget.then[self._matched]:  # a grammar goes another way
+            self._at, self._matched = _At.BEFORE, 0
+            return
+        self._matched += 1
+        if self._matched == len(self._budget.then):
+            self._matched = 0
+            self._at = _At.BEHIND if self._budget.excluded is None else _At.CHOOSING
 
 
 class ThinkingRows:
@@ -85,7 +125,7 @@ class ThinkingRows:
     def holds_any(self, batch: ScheduledBatch) -> bool:
         """Return whether a sequence gets a token in this batch that may have to be the mark's."""
         return bool(self._thoughts) and any(
-            thought.may_force_next
+            thought.may_confine_next
             for request_id in batch.req_ids[batch.samples].tolist()
             if (thought := self._thoughts.get(request_id)) is not None
         )
@@ -106,22 +146,20 @@ class ThinkingRows:
     def confine(self, batch: ScheduledBatch, mask: TokenMask, apart: Sequence[int]) -> TokenMask:
         """`mask`, with the rows in it that must end their thought now. apart: sequences whose token
         of this step is dropped."""
-        forced = {
-            row: token
-            for row, request_id in enumerate(batch.req_ids[batch.samples].tolist())
-            if request_id not in apart
-            and (thought := self._thoughts.get(request_id)) is not None
-            and (token := thought.forced) is not None
-        }
-        if not forced:
-            return mask
         rows = {int(row): bits for row, bits in zip(mask.rows, mask.bits, strict=True)}
-        for row, token in forced.items():
-            bits = _only(token, self._words)
+        confined = False
+        for row, request_id in enumerate(batch.req_ids[batch.samples].tolist()):
+            thought = None if request_id in apart else self._thoughts.get(request_id)
+            bits = None if thought is None else _allowed(thought, self._words)
+            if bits is None:
+                continue
             known = rows.get(row)
             # A grammar of the same answer lets its thought end; one that does not goes first.
             if known is None or (known & bits).any():
-                rows[row] = bits
+                rows[row] = bits if known is None else known & bits
+                confined = True
+        if not confined:
+            return mask
         ordered = sorted(rows)
         return TokenMask(
             np.array(ordered, dtype=np.int32), np.stack([rows[row] for row in ordered])
@@ -137,6 +175,13 @@ def _longest_match(mark: Sequence[int], matched: int, token_id: int) -> int:
         for length in range(len(tail), -1, -1)
         if tail[len(tail) - length :] == [*mark[:length]]
     )
+
+
+def _allowed(thought: _Thought, words: int) -> NDArray[np.int32] | None:
+    """The tokens that may come next; None for any."""
+    if thought.forced is not None:
+        return _only(thought.forced, words)
+    return None if thought.excluded is None else ~_only(thought.excluded, words)
 
 
 def _only(token_id: int, words: int) -> NDArray[np.int32]:

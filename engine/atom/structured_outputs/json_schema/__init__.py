@@ -23,12 +23,15 @@ from atom.structured_outputs.json_schema.spacing import LOOSE, ONE_LINE
 __all__ = ["check_schema", "schema_to_grammar"]
 
 
-def schema_to_grammar(text: str, *, one_line: bool = False) -> str:
-    """The grammar (EBNF, root rule `root`) of a schema given as JSON text.
+def schema_to_grammar(
+    text: str, *, one_line: bool = False, at: tuple[str, ...] = (), bare: bool = False
+) -> str:
+    """The grammar (EBNF, root rule `root`) of a schema given as JSON text. at: the place in it
+    whose values are meant; bare: a value that is a string is written without quotes and escapes.
 
     Raises ValueError: what is not kept, where, and what to write instead."""
     schema = _read(text)
-    root = (Place(()),)
+    root = (Place(at),)
     try:
         expansion = Expansion(SchemaDocument(schema))
         inhabitation = Inhabitation(expansion, root)
@@ -36,7 +39,7 @@ def schema_to_grammar(text: str, *, one_line: bool = False) -> str:
             raise _nothing_fits(inhabitation, root)
         writer = GrammarWriter()
         grammar = SchemaGrammar(inhabitation, ONE_LINE if one_line else LOOSE, writer)
-        return writer.text(grammar.value(root))
+        return writer.text(grammar.bare_value(root) if bare else grammar.value(root))
     except RecursionError:
         raise SchemaError(
             "the JSON schema leads through too many references in a row; flatten it"

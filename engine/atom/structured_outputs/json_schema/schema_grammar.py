@@ -25,6 +25,7 @@ from atom.structured_outputs.regex.character_set import EVERY
 from atom.structured_outputs.regex.grammar import (
     Encoding,
     automaton_expression,
+    characters,
     counted_characters,
     expression,
 )
@@ -58,6 +59,35 @@ class SchemaGrammar:
                     options.extend(self._options(conjunction, case))
             self._writer.write(name, " | ".join(dict.fromkeys(options)))
         return name
+
+    def bare_value(self, conjunction: Conjunction) -> str:
+        """The rule of the same values, strings without quotes and escapes. Raises `SchemaError`."""
+        options: list[str] = []
+        with self._inhabitation.expansion.placing(conjunction):
+            for case in self._inhabitation.live_cases(conjunction):
+                if case.values is not None:
+                    values = self._inhabitation.values(case)
+                    options.extend(quoted(_bare(value)) for value in values)
+                    continue
+                live = self._inhabitation.live_types(conjunction, case)
+                if "string" in live:
+                    options.append(self._bare_text(case))
+                others = replace(case, types=case.types - {"string"})
+                if live - {"string"}:
+                    options.extend(self._options(conjunction, others))
+        name = self._writer.reserve("b")
+        self._writer.write(name, " | ".join(dict.fromkeys(options)))
+        return name
+
+    def _bare_text(self, case: Case) -> str:
+        language = text_language(case)
+        if language.node is not None or language.automaton is not None:
+            return self._language(language, Encoding.TEXT, "")
+        low, high = language.low, language.high
+        if high is not None:
+            return counted_characters(EVERY, low, high, Encoding.TEXT)
+        least = f"{counted_characters(EVERY, low, low, Encoding.TEXT)} " if low else ""
+        return f"{least}{characters(EVERY, Encoding.TEXT)}*"
 
     def _options(self, conjunction: Conjunction, case: Case) -> Iterator[str]:
         if case.values is not None:
@@ -211,3 +241,7 @@ def _with_values(case: Case) -> Case:
     assert low is not None
     assert high is not None
     return replace(case, values=(None, False, True, *range(low, high + 1)))
+
+
+def _bare(value: object) -> str:
+    return value if isinstance(value, str) else exact_json.write(value)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from atom.answer_parsing.call_object import CallKeys
 from atom.answer_parsing.call_scanner import CallScanner
-from atom.answer_parsing.events import CallEvent
+from atom.answer_parsing.events import Event
 from atom.answer_parsing.held_text import partial_length
 
 OPENING = "<tool_call>"
@@ -27,7 +27,7 @@ class HermesParser(CallScanner):
     def __init__(self) -> None:
         super().__init__(_KEYS, begins_with=OPENING[0])
 
-    def finish(self, *, ended: bool) -> list[CallEvent]:
+    def finish(self, *, ended: bool) -> list[Event]:
         if self._behind_call:  # a part of the closing mark, if anything
             self._text = ""
         return super().finish(ended=ended)

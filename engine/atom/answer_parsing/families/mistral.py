@@ -1,0 +1,84 @@
+"""Calls as Mistral's models write them, in two generations of their tokenizers:
+
+    [TOOL_CALLS] [{"name": "weather", "arguments": {"city": "Paris"}, "id": "a1B2c3D4e"}]
+    [TOOL_CALLS]weather[CALL_ID]a1B2c3D4e[ARGS]{"city": "Paris"}
+
+The newer one repeats its first mark for every call, and mostly has no id. Ids have nine characters;
+templates refuse others.
+"""
+
+from __future__ import annotations
+
+from atom.answer_parsing.call_object import CallKeys, CallObject
+from atom.answer_parsing.markup_parser import MarkupParser, Reading, TextEndedError
+
+CALLS = "[TOOL_CALLS]"
+CALL_ID = "[CALL_ID]"
+ARGUMENTS = "[ARGS]"
+MARKS = (CALLS, CALL_ID, ARGUMENTS)
+ID_CHARS = 9
+_KEYS = CallKeys(is_known=lambda name: True, others=None, needs_arguments=False)
+
+
+class MistralParser(MarkupParser):
+    """One answer's."""
+
+    marks = (CALLS,)
+
+    def _call(self, mark: str) -> Reading[bool]:
+        first = yield from self._blanks()
+        if first == "[":
+            self._at += 1
+            return (yield from self._listed())
+        if first == "{":
+            return (yield from self._object())
+        found = yield from self._name(CALL_ID, ARGUMENTS, "{")
+        if found is None or not found[0].strip():
+            return False
+        name, (_, end), call_id = found[0].strip(), found, ""
+        if end == CALL_ID:
+            written = yield from self._up_to(ARGUMENTS, "{")
+            if written is None:
+                return False
+            call_id, end = written[0].strip(), written[1]
+        self._at -= end == "{"
+        self._begin_call(name, call_id)
+        yield from self._json_arguments(CALLS)
+        return True
+
+    def _listed(self) -> Reading[bool]:
+        """Objects between brackets, the first of which was passed."""
+        yield from self._blanks()
+        if not (yield from self._object()):
+            return False
+        while True:
+            yield from self._blanks()
+            found = yield from self._one_of(",", "]")
+            if found != ",":
+                return True
+            if (yield from self._blanks()) != "{":
+                return True
+            if not (yield from self._object()):
+                return True
+
+    def _object(self) -> Reading[bool]:
+        """Whether one stands here that is a call."""
+        call = CallObject(_KEYS)
+        position = self._at
+        while True:
+            position = self._found.follow(call, self._text, position)
+            if call.name:
+                self._in_call, self._at, position = True, position, 0
+                self._decide()
+            if call.complete or call.failed:
+                break
+            try:
+                yield from self._more()
+            except TextEndedError:
+                if self._ended and call.name:
+                    self._found.give_up(call)
+                raise
+        called = bool(call.name)
+        if called:
+            self._end_call()
+        return called

@@ -1,0 +1,272 @@
+"""The families by the names of vLLM's parsers, and which of them a model is: `resolve_formats`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from atom.answer_parsing.families import (
+    deepseek_v3,
+    deepseek_v32,
+    glm45,
+    harmony,
+    hermes,
+    kimi_k2,
+    llama3_json,
+    llama4_pythonic,
+    mistral,
+    qwen3_coder,
+)
+from atom.answer_parsing.families.deepseek_v31 import DeepSeekV31Parser
+from atom.answer_parsing.families.formats import (
+    AUTO,
+    NONE,
+    AddedTokens,
+    AnswerFormats,
+    CallFormat,
+    ReasoningFormat,
+)
+from atom.answer_parsing.notation import (
+    CallNotation,
+    ParameterNotation,
+    json_value,
+    parameters,
+    sequence,
+    text,
+)
+from atom.answer_parsing.reasoning import ReasoningMarks, ReasoningStart
+
+
+def _quoted(before: str, between: str) -> Callable[[str], str]:
+    return lambda tool: before + json.dumps(tool, ensure_ascii=False) + between
+
+
+HERMES = CallFormat(
+    name="hermes",
+    notation=CallNotation(
+        _quoted('<tool_call>\n{"name": ', ', "arguments": '),
+        json_value,
+        "}\n</tool_call>",
+        separator="\n",
+    ),
+    parser=lambda tools: hermes.HermesParser(),
+    mark=hermes.OPENING,
+    marks=(hermes.OPENING, hermes.CLOSING),
+)
+LLAMA3_JSON = CallFormat(
+    name="llama3_json",
+    notation=CallNotation(
+        _quoted('{"name": ', ', "parameters": '), json_value, "}", separator="; "
+    ),
+    parser=llama3_json.Llama3JsonParser,
+)
+PLAIN_JSON = LLAMA3_JSON  # for forced calls of a model that was taught no notation
+_FENCE = "\n```json\n"
+DEEPSEEK_V3 = CallFormat(
+    name="deepseek_v3",
+    notation=CallNotation(
+        lambda tool: f"{deepseek_v3.CALL}function{deepseek_v3.SEPARATOR}{tool}{_FENCE}",
+        json_value,
+        f"\n```{deepseek_v3.CALL_END}",
+        separator="\n",
+        section=(deepseek_v3.SECTION, deepseek_v3.SECTION_END),
+    ),
+    parser=deepseek_v3.DeepSeekV3Parser,
+    mark=deepseek_v3.SECTION,
+    marks=deepseek_v3.MARKS,
+)
+DEEPSEEK_V31 = CallFormat(
+    name="deepseek_v31",
+    notation=CallNotation(
+        lambda tool: f"{deepseek_v3.CALL}{tool}{deepseek_v3.SEPARATOR}",
+        json_value,
+        deepseek_v3.CALL_END,
+        section=(deepseek_v3.SECTION, deepseek_v3.SECTION_END),
+    ),
+    parser=DeepSeekV31Parser,
+    mark=deepseek_v3.SECTION,
+    marks=deepseek_v3.MARKS,
+)
+_DSML_PARAMETER = ParameterNotation(
+    lambda key, bare: f'{deepseek_v32.PARAMETER}{key}" string="{"true" if bare else "false"}">',
+    f"{deepseek_v32.PARAMETER_END}\n",
+)
+DEEPSEEK_V32 = CallFormat(
+    name="deepseek_v32",
+    notation=CallNotation(
+        lambda tool: f'{deepseek_v32.CALL}{tool}">\n',
+        lambda schema: parameters(schema, _DSML_PARAMETER),
+        f"{deepseek_v32.CALL_END}\n",
+        section=(f"{deepseek_v32.SECTION}\n", deepseek_v32.SECTION_END),
+    ),
+    parser=deepseek_v32.DeepSeekV32Parser,
+    mark=deepseek_v32.SECTION,
+    marks=(deepseek_v32.DSML,),
+)
+_GLM_PARAMETER = ParameterNotation(
+    lambda key, bare: f"{glm45.KEY}{key}{glm45.KEY_END}\n{glm45.VALUE}", f"{glm45.VALUE_END}\n"
+)
+GLM45 = CallFormat(
+    name="glm45",
+    notation=CallNotation(
+        lambda tool: f"{glm45.CALL}{tool}\n",
+        lambda schema: parameters(schema, _GLM_PARAMETER),
+        glm45.CALL_END,
+        separator="\n",
+    ),
+    parser=glm45.Glm45Parser,
+    mark=glm45.CALL,
+    marks=glm45.MARKS,
+)
+KIMI_K2 = CallFormat(
+    name="kimi_k2",
+    notation=CallNotation(
+        lambda tool: f"{kimi_k2.CALL}functions.{tool}:",
+        lambda schema: sequence(
+            {"type": "regex", "pattern": "[0-9]{1,4}"}, text(kimi_k2.ARGUMENTS), json_value(schema)
+        ),
+        kimi_k2.CALL_END,
+        section=(kimi_k2.SECTION, kimi_k2.SECTION_END),
+    ),
+    parser=kimi_k2.KimiK2Parser,
+    mark=kimi_k2.SECTION,
+    marks=kimi_k2.MARKS,
+)
+MISTRAL = CallFormat(
+    name="mistral",
+    notation=CallNotation(lambda tool: f"{mistral.CALLS}{tool}{mistral.ARGUMENTS}", json_value),
+    parser=mistral.MistralParser,
+    mark=mistral.CALLS,
+    marks=mistral.MARKS,
+    id_chars=mistral.ID_CHARS,
+)
+# The same parser's, for models of before the mark [ARGS].
+MISTRAL_LIST = CallFormat(
+    name="mistral",
+    notation=CallNotation(
+        _quoted('{"name": ', ', "arguments": '),
+        json_value,
+        "}",
+        separator=", ",
+        section=(f"{mistral.CALLS} [", "]"),
+    ),
+    parser=mistral.MistralParser,
+    mark=mistral.CALLS,
+    marks=mistral.MARKS,
+    id_chars=mistral.ID_CHARS,
+)
+LLAMA4_PYTHONIC = CallFormat(
+    name="llama4_pythonic",
+    notation=CallNotation(
+        lambda tool: f"{tool}(", llama4_pythonic.keywords, ")", separator=", ", section=("[", "]")
+    ),
+    parser=llama4_pythonic.Llama4PythonicParser,
+    marks=llama4_pythonic.MARKS,
+)
+_QWEN_PARAMETER = ParameterNotation(
+    lambda key, bare: f"{qwen3_coder.PARAMETER}{key}>\n", f"\n{qwen3_coder.PARAMETER_END}\n"
+)
+QWEN3_CODER = CallFormat(
+    name="qwen3_coder",
+    notation=CallNotation(
+        lambda tool: f"{qwen3_coder.CALL}\n{qwen3_coder.FUNCTION}{tool}>\n",
+        lambda schema: parameters(schema, _QWEN_PARAMETER),
+        f"{qwen3_coder.FUNCTION_END}\n{qwen3_coder.CALL_END}",
+        separator="\n",
+    ),
+    parser=qwen3_coder.Qwen3CoderParser,
+    mark=qwen3_coder.CALL,
+    marks=(qwen3_coder.CALL, qwen3_coder.CALL_END),
+)
+HARMONY = CallFormat(
+    name="openai",
+    notation=CallNotation(
+        lambda tool: (
+            f"{harmony.CHANNEL}commentary to={harmony.FUNCTIONS}{tool} "
+            f"{harmony.CONSTRAIN}json{harmony.MESSAGE}"
+        ),
+        json_value,
+        single=True,
+    ),
+    parser=lambda tools: harmony.HarmonyParser(tools, ReasoningStart.POSSIBLE),
+    marks=harmony.MARKS,
+)
+_CALLS = {
+    found.name: found
+    for found in (
+        HERMES, LLAMA3_JSON, LLAMA4_PYTHONIC, MISTRAL, QWEN3_CODER, GLM45, KIMI_K2, DEEPSEEK_V3,
+        DEEPSEEK_V31, DEEPSEEK_V32, HARMONY,
+    )
+} | {"harmony": HARMONY, "glm47": GLM45, "qwen3_xml": QWEN3_CODER}  # fmt: skip
+_MISTRAL_MARKS = ReasoningMarks("[THINK]", "[/THINK]")
+_CHANNELS = ReasoningFormat("openai_gptoss", marks=None)
+_REASONING = {
+    found.name: found
+    for found in (
+        ReasoningFormat("qwen3"), ReasoningFormat("deepseek_r1", always=True),
+        ReasoningFormat("deepseek_v3"), ReasoningFormat("glm45"), ReasoningFormat("kimi_k2"),
+        ReasoningFormat("mistral", marks=_MISTRAL_MARKS), _CHANNELS,
+    )
+} | {"harmony": _CHANNELS}  # fmt: skip
+CALL_PARSERS = (AUTO, NONE, *_CALLS)
+REASONING_PARSERS = (AUTO, NONE, *_REASONING)
+# What a template that writes calls, or tells the model how to, has of a family alone; the first
+# that is found counts.
+_WRITTEN = (
+    (deepseek_v32.DSML, DEEPSEEK_V32),
+    (deepseek_v3.CALL, DEEPSEEK_V31),
+    (kimi_k2.CALL, KIMI_K2),
+    (qwen3_coder.FUNCTION, QWEN3_CODER),
+    (glm45.KEY, GLM45),
+    (f"to={harmony.FUNCTIONS}", HARMONY),
+    (mistral.CALLS, MISTRAL_LIST),
+    ("func_name1(", LLAMA4_PYTHONIC),
+)
+# Of these marks a vocabulary has tokens only where the model was taught to write them.
+_TAUGHT = (deepseek_v32.DSML, kimi_k2.CALL, deepseek_v3.CALL, mistral.CALLS)
+
+
+def resolve_formats(
+    calls: str, reasoning: str, template: str | None, tokens: AddedTokens | None = None
+) -> AnswerFormats:
+    """By names out of `CALL_PARSERS` and `REASONING_PARSERS`. template: the source of the chat
+    template that conversations with tools get; None where a model has none. tokens: of its
+    vocabulary."""
+    source, known = template or "", tokens or AddedTokens()
+    found = _calls_of(source, known) if calls == AUTO else _CALLS.get(calls)
+    if found is MISTRAL or found is MISTRAL_LIST:
+        newer = mistral.ARGUMENTS in source or mistral.ARGUMENTS in known.texts
+        found = MISTRAL if newer else MISTRAL_LIST
+    thought = _reasoning_of(source, known) if reasoning == AUTO else _REASONING.get(reasoning)
+    if found is HARMONY and thought is None:
+        thought = _CHANNELS  # its content is in a channel too
+    marks = [*(found.marks if found else ())]
+    if thought is not None:
+        pair = thought.marks
+        marks += harmony.MARKS if pair is None else (pair.opening, pair.closing)
+    special = {mark: known.special[mark] for mark in marks if mark in known.special}
+    return AnswerFormats(found, thought, special)
+
+
+def _calls_of(source: str, tokens: AddedTokens) -> CallFormat | None:
+    for mark, family in _WRITTEN:
+        if mark in source:
+            fenced = family is DEEPSEEK_V31 and "```json" in source
+            return DEEPSEEK_V3 if fenced else family
+    if hermes.OPENING in source:
+        return HERMES if '"arguments"' in source else None
+    if '"parameters": ' in source and "ipython" in source:
+        return LLAMA3_JSON
+    return next(
+        (family for mark, family in _WRITTEN if mark in _TAUGHT and mark in tokens.texts), None
+    )
+
+
+def _reasoning_of(source: str, tokens: AddedTokens) -> ReasoningFormat | None:
+    if harmony.CHANNEL in source:
+        return _CHANNELS
+    if "</think>" in source:
+        return _REASONING["qwen3"]
+    marks = _MISTRAL_MARKS
+    taught = marks.closing in source or {marks.opening, marks.closing} <= tokens.texts
+    return _REASONING["mistral"] if taught else None

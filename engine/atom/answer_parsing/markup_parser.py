@@ -1,0 +1,217 @@
+"""MarkupParser: a family's notation of calls, read from text that comes in pieces.
+
+A parser of this kind is written as if it had the whole text: it asks for a mark, a name, a value,
+and waits wherever the text does not decide yet. So no cut can change what it finds. Until a call's
+name is certain nothing is given away, and what turns out to be no call is content, to the letter.
+Families where the marks have their own syntax build on this; bare objects are `CallScanner`'s.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator
+from typing import TypeVar
+
+from atom.answer_parsing.events import Event
+from atom.answer_parsing.found_calls import FoundCalls
+from atom.answer_parsing.held_text import partial_length
+from atom.answer_parsing.json_value import JsonValue, unwrapped
+from atom.answer_parsing.tools import Tools
+
+MOST_NAME_CHARS = 300  # of a tool's name with what stands around it
+BLANKS = " \t\r\n"
+TOO_MANY = BLANKS + "}]"  # what models write behind the arguments by mistake
+
+_Found = TypeVar("_Found")
+# Gives its result in the end, and yields wherever it needs more text.
+Reading = Generator[None, None, _Found]
+
+
+class TextEndedError(Exception):
+    """There is no more text where some was expected."""
+
+
+class MarkupParser(ABC):
+    """A `CallParser` of one answer."""
+
+    marks: tuple[str, ...]  # with which calls begin; none is the beginning of another
+
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+        self._found = FoundCalls()
+        self._text = ""  # not decided on yet
+        self._at = 0  # in it, of what is read next
+        self._over = False
+        self._ended = False  # by the model: what its last call lacks is added
+        self._in_call = False
+        self._behind_call = False  # where only what closes it, or another, is no content
+        self._reading = self._answer()
+
+    @property
+    def within_call(self) -> bool:
+        return self._in_call or (self._at > 0 and not self._behind_call)
+
+    def feed(self, piece: str) -> list[Event]:
+        self._text += piece
+        next(self._reading)
+        return self._found.take()
+
+    def finish(self, *, ended: bool) -> list[Event]:
+        self._over, self._ended = True, ended
+        try:
+            next(self._reading)
+        except TextEndedError:
+            if not (self._in_call or self._behind_call):
+                self._found.content(self._text)
+        self._text, self._at = "", 0
+        return self._found.end()
+
+    @abstractmethod
+    def _call(self, mark: str) -> Reading[bool]:
+        """Read what follows this mark, which was passed; whether it was a call."""
+
+    def _answer(self) -> Reading[None]:
+        while True:
+            mark = yield from self._seek()
+            called = yield from self._call(mark)
+            self._behind_call = False
+            if called:
+                self._decide()
+            else:
+                self._refuse(mark)
+
+    # ---- what readings are made of -------------------------------------------------------
+
+    def _more(self) -> Reading[None]:
+        if self._over:
+            raise TextEndedError
+        yield
+
+    def _decide(self) -> None:
+        """What was read is done with."""
+        self._text, self._at = self._text[self._at :], 0
+
+    def _refuse(self, mark: str) -> None:
+        """This mark, the first of the text, begins no call; behind it another one may stand."""
+        end = self._text.find(mark) + len(mark)
+        self._found.content(self._text[:end])
+        self._text, self._at = self._text[end:], 0
+
+    def _seek(self) -> Reading[str]:
+        """Pass the next mark; what stands before it is content."""
+        while True:
+            places = [(at, mark) for mark in self.marks if (at := self._text.find(mark)) >= 0]
+            if places:
+                position, mark = min(places)
+                self._found.content(self._text[:position])
+                self._text, self._at = self._text[position:], len(mark)
+                return mark
+            held = max(partial_length(self._text, mark) for mark in self.marks)
+            certain = len(self._text) - held
+            self._found.content(self._text[:certain])
+            self._text = self._text[certain:]
+            yield from self._more()
+
+    def _blanks(self, signs: str = BLANKS) -> Reading[str]:
+        """Pass blanks; the character behind them, which is not passed."""
+        while True:
+            while self._at < len(self._text) and self._text[self._at] in signs:
+                self._at += 1
+            if self._at < len(self._text):
+                return self._text[self._at]
+            yield from self._more()
+
+    def _one_of(self, *texts: str) -> Reading[str]:
+        """Pass the longest of these that stands here; empty for none."""
+        while True:
+            rest = self._text[self._at : self._at + max(map(len, texts))]
+            found = max((text for text in texts if rest.startswith(text)), key=len, default="")
+            longer = (text for text in texts if len(text) > len(rest) and text.startswith(rest))
+            if not any(longer) or (self._over and found):
+                self._at += len(found)
+                return found
+            yield from self._more()
+
+    def _up_to(self, *ends: str, most: int = MOST_NAME_CHARS) -> Reading[tuple[str, str] | None]:
+        """Pass the text before the first of these ends, and the end; both. None for a text longer
+        than `most`."""
+        start = self._at
+        while True:
+            places = [(at, end) for end in ends if (at := self._text.find(end, start)) >= 0]
+            # One that is not whole yet may stand before one that is.
+            held = max(partial_length(self._text, end) for end in ends)
+            if places:
+                position, end = min(places)
+                if position < len(self._text) - held or position - start > most:
+                    if position - start > most:
+                        return None
+                    self._at = position + len(end)
+                    return self._text[start:position], end
+            elif len(self._text) - held - start > most:
+                return None
+            yield from self._more()
+
+    def _name(self, *ends: str) -> Reading[tuple[str, str] | None]:
+        """A tool's name and the end behind it. Names may hold whatever an end is made of."""
+        known = {name + end: (name, end) for name in self._tools for end in ends}
+        if any(end in name for name in self._tools for end in ends):
+            found = yield from self._one_of(*known)
+            if found:
+                return known[found]
+        return (yield from self._up_to(*ends))
+
+    def _begin_call(self, name: str, call_id: str = "") -> None:
+        self._found.begin(name, call_id)
+        self._in_call = True
+        self._decide()
+
+    def _end_call(self) -> None:
+        self._in_call, self._behind_call = False, True
+        self._decide()
+
+    def _json_arguments(self, *ends: str) -> Reading[None]:
+        """Of the call that has begun, up to one of these ends, which stands behind blanks."""
+        try:
+            first = yield from self._blanks()
+            if first == "{":
+                yield from self._json_object()
+            else:
+                yield from self._other_arguments(ends)
+        except TextEndedError:
+            if self._ended and not self._found.has_arguments:
+                self._found.arguments("{}")
+            raise
+        self._end_call()
+
+    def _json_object(self) -> Reading[None]:
+        value = JsonValue("{")
+        while True:
+            end, part = value.feed(self._text, self._at)
+            self._found.arguments(part)
+            self._at = len(self._text) if end < 0 else end
+            self._decide()
+            if end >= 0:
+                return
+            try:
+                yield from self._more()
+            except TextEndedError:
+                if self._ended:
+                    self._found.arguments(value.closing())
+                raise
+
+    def _other_arguments(self, ends: tuple[str, ...]) -> Reading[None]:
+        """What is no object: none at all, or a text that holds the object."""
+        start = self._at
+        while True:
+            place = min(
+                (at for end in ends if (at := self._text.find(end, start)) >= 0), default=-1
+            )
+            if place >= 0 or self._over:
+                break
+            yield
+        written = self._text[start:] if place < 0 else self._text[start:place]
+        self._at = start + len(written)
+        if place >= 0 or self._ended:
+            self._found.arguments(unwrapped(written.strip()))
+        if place < 0:
+            raise TextEndedError

@@ -1,0 +1,124 @@
+"""CallNotation: how a family writes calls, as formats of xgrammar's structural tags.
+
+Formats are plain values; marks stand in them as text, whatever they are in a vocabulary
+(`structural_tag.with_tokens`). Pure; used by the families' table and `structural_tag`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from atom.answer_parsing.argument_types import argument_types, only_string
+
+Format = dict[str, Any]
+ANY_TEXT: Format = {"type": "any_text"}
+ANNOTATIONS = frozenset(
+    [
+        "type",
+        "title",
+        "description",
+        "default",
+        "examples",
+        "$comment",
+        "deprecated",
+        "readOnly",
+        "writeOnly",
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CallNotation:
+    """begin: a call of this tool up to its arguments; arguments: by their schema; end: behind them.
+    separator: between calls; section: around all of them. single: an answer ends with its first
+    call."""
+
+    begin: Callable[[str], str]
+    arguments: Callable[[Mapping[str, Any]], Format]
+    end: str = ""
+    separator: str = ""
+    section: tuple[str, str] = ("", "")
+    single: bool = False
+
+    def call(self, tool: str, schema: Mapping[str, Any]) -> Format:
+        """A tag of one call."""
+        return tag(self.begin(tool), _named(self.arguments(schema), tool), self.end)
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterNotation:
+    """How one argument is written. begin: up to its value; end: behind it; bare: whether a value of
+    this schema is written without the quotes of a string."""
+
+    begin: Callable[[str, bool], str]
+    end: str
+
+
+def text(value: str) -> Format:
+    return {"type": "const_string", "value": value}
+
+
+def sequence(*elements: Format) -> Format:
+    return elements[0] if len(elements) == 1 else {"type": "sequence", "elements": list(elements)}
+
+
+def one_of(*elements: Format) -> Format:
+    return elements[0] if len(elements) == 1 else {"type": "or", "elements": list(elements)}
+
+
+def optional(content: Format) -> Format:
+    return {"type": "optional", "content": content}
+
+
+def tag(begin: str, content: Format, end: str) -> Format:
+    return {"type": "tag", "begin": begin, "content": content, "end": end}
+
+
+def _named(content: Any, tool: str) -> Any:
+    """With the tool's name beside each schema, for errors."""
+    if isinstance(content, dict):
+        found = {key: _named(value, tool) for key, value in content.items()}
+        return {**found, "tool": tool} if found.get("type") == "json_schema" else found
+    return [_named(each, tool) for each in content] if isinstance(content, list) else content
+
+
+def json_value(schema: Any, *, one_line: bool = False) -> Format:
+    """schema: as JSON text, which keeps its numbers exact, or the value itself."""
+    written = schema if isinstance(schema, str) else json.dumps(schema, ensure_ascii=False)
+    return {"type": "json_schema", "json_schema": written, "one_line": one_line}
+
+
+def parameters(schema: Mapping[str, Any], notation: ParameterNotation) -> Format:
+    """Arguments one by one, in the schema's order: the properties it names, and no others."""
+    properties = schema.get("properties")
+    required = schema.get("required") or ()
+    found = []
+    for key in properties if isinstance(properties, Mapping) else ():
+        argument = _parameter(schema, key, notation)
+        found.append(argument if key in required else optional(argument))
+    return sequence(*found) if found else text("")
+
+
+def _parameter(root: Mapping[str, Any], key: str, notation: ParameterNotation) -> Format:
+    schema, types = root["properties"][key], argument_types(root, key)
+    bare, other = notation.begin(key, True), notation.begin(key, False)
+    plain = isinstance(schema, Mapping) and set(schema) <= ANNOTATIONS
+    if plain and (only_string(types) or not types):
+        string = tag(bare, ANY_TEXT, notation.end)
+    else:
+        string = sequence(text(bare), argument_value(root, key, bare=True), text(notation.end))
+    if only_string(types) or (bare == other and (not types or "string" in types)):
+        return string
+    value = sequence(text(other), argument_value(root, key, bare=False), text(notation.end))
+    return value if types and "string" not in types else one_of(string, value)
+
+
+def argument_value(root: Mapping[str, Any], key: str, *, bare: bool) -> Format:
+    """A value of this property; bare: without the quotes of a string."""
+    value: Format = {**json_value(root["properties"][key]), "bare": bare}
+    if "$ref" in value["json_schema"]:  # within the whole schema, where references lead
+        value = {**json_value(root), "bare": bare, "at": ["properties", key]}
+    return value

@@ -1,0 +1,154 @@
+"""Calls as each family's model writes them, put together by hand: what parsers and grammars are
+held to. `dumps` makes the JSON; families without JSON write values as their templates do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from atom.answer_parsing.families.table import (
+    DEEPSEEK_V3,
+    DEEPSEEK_V31,
+    DEEPSEEK_V32,
+    GLM45,
+    HARMONY,
+    HERMES,
+    KIMI_K2,
+    LLAMA3_JSON,
+    LLAMA4_PYTHONIC,
+    MISTRAL,
+    MISTRAL_LIST,
+    QWEN3_CODER,
+)
+
+Call = tuple[str, dict[str, Any]]
+Dumps = Callable[[Any], str]
+
+
+def plain(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _bare(value: Any) -> str:
+    return value if isinstance(value, str) else plain(value)
+
+
+def hermes(calls: Sequence[Call], dumps: Dumps = plain) -> str:
+    return "\n".join(
+        f'<tool_call>\n{{"name": "{name}", "arguments": {dumps(values)}}}\n</tool_call>'
+        for name, values in calls
+    )
+
+
+def llama3_json(calls: Sequence[Call], dumps: Dumps = plain) -> str:
+    return "; ".join(
+        f'{{"name": "{name}", "parameters": {dumps(values)}}}' for name, values in calls
+    )
+
+
+def deepseek_v3(calls: Sequence[Call], dumps: Dumps = plain) -> str:
+    each = (
+        f"<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n{dumps(values)}\n```"
+        "<｜tool▁call▁end｜>"
+        for name, values in calls
+    )
+    return f"<｜tool▁calls▁begin｜>{chr(10).join(each)}<｜tool▁calls▁end｜>"
+
+
+def deepseek_v31(calls: Sequence[Call], dumps: Dumps = plain) -> str:
+    each = (
+        f"<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{dumps(values)}<｜tool▁call▁end｜>"
+        for name, values in calls
+    )
+    return f"<｜tool▁calls▁begin｜>{''.join(each)}<｜tool▁calls▁end｜>"
+
+
+def deepseek_v32(calls: Sequence[Call], dumps: Dumps = plain) -> str:
+    def parameter(key: str, value: Any) -> str:
+        string = str(isinstance(value, str)).lower()
+        begin = f'<｜DSML｜parameter name="{key}" string="{string}">'
+        return f"{begin}{_bare(value)}</｜DSML｜parameter>\n"
+
+    each = (
+        f'<｜DSML｜invoke name="{name}">\n'
+        f"{''.join(parameter(*item) for item in values.items())}</｜DSML｜invoke>\n"
+        for name, values in calls
+    )
+    return f"<｜DSML｜function_calls>\n{''.join(each)}</｜DSML｜function_calls>"
+
+
+def glm45(calls: Sequence[Call], dumps: Dumps = plain) -> str:
+    def call(name: str, values: dict[str, Any]) -> str:
+        pairs = (
+            f"<arg_key>{key}</arg_key>\n<arg_value>{_bare(value)}</arg_value>\n"
+            for key, value in values.items()
+        )
+        return f"<tool_call>{name}\n{''.join(pairs)}</tool_call>"
+
+    return "\n".join(call(*each) for each in calls)
+
+
+def kimi_k2(calls: Sequence[Call], dumps: Dumps = plain) -> str:
+    each = (
+        f"<|tool_call_begin|>functions.{name}:{place}<|tool_call_argument_begin|>{dumps(values)}"
+        "<|tool_call_end|>"
+        for place, (name, values) in enumerate(calls)
+    )
+    return f"<|tool_calls_section_begin|>{''.join(each)}<|tool_calls_section_end|>"
+
+
+def mistral(calls: Sequence[Call], dumps: Dumps = plain) -> str:
+    return "".join(f"[TOOL_CALLS]{name}[ARGS]{dumps(values)}" for name, values in calls)
+
+
+def mistral_list(calls: Sequence[Call], dumps: Dumps = plain) -> str:
+    each = (f'{{"name": "{name}", "arguments": {dumps(values)}}}' for name, values in calls)
+    return f"[TOOL_CALLS] [{', '.join(each)}]"
+
+
+def llama4_pythonic(calls: Sequence[Call], dumps: Dumps = repr) -> str:
+    def call(name: str, values: dict[str, Any]) -> str:
+        return f"{name}({', '.join(f'{key}={dumps(value)}' for key, value in values.items())})"
+
+    return f"[{', '.join(call(*each) for each in calls)}]"
+
+
+def qwen3_coder(calls: Sequence[Call], dumps: Dumps = plain) -> str:
+    def call(name: str, values: dict[str, Any]) -> str:
+        pairs = (
+            f"<parameter={key}>\n{_bare(value)}\n</parameter>\n" for key, value in values.items()
+        )
+        return f"<tool_call>\n<function={name}>\n{''.join(pairs)}</function>\n</tool_call>"
+
+    return "\n".join(call(*each) for each in calls)
+
+
+def harmony(calls: Sequence[Call], dumps: Dumps = plain) -> str:
+    return "<|start|>assistant".join(
+        f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{dumps(values)}"
+        "<|call|>"
+        for name, values in calls
+    )
+
+
+WRITERS = {
+    "hermes": (HERMES, hermes),
+    "llama3_json": (LLAMA3_JSON, llama3_json),
+    "llama4_pythonic": (LLAMA4_PYTHONIC, llama4_pythonic),
+    "mistral": (MISTRAL, mistral),
+    "mistral_list": (MISTRAL_LIST, mistral_list),
+    "qwen3_coder": (QWEN3_CODER, qwen3_coder),
+    "glm45": (GLM45, glm45),
+    "kimi_k2": (KIMI_K2, kimi_k2),
+    "deepseek_v3": (DEEPSEEK_V3, deepseek_v3),
+    "deepseek_v31": (DEEPSEEK_V31, deepseek_v31),
+    "deepseek_v32": (DEEPSEEK_V32, deepseek_v32),
+    "openai": (HARMONY, harmony),
+}
+FAMILIES = [family for family, _ in WRITERS.values()]
+# Those that write arguments as JSON.
+WITH_JSON = [
+    name for name in WRITERS
+    if name not in ("llama4_pythonic", "qwen3_coder", "glm45", "deepseek_v32")
+]  # fmt: skip
