@@ -160,9 +160,9 @@ def normed_product(kind: WeightFormat) -> Callable[[Ops], None]:
 def routing(rule: Routing, *, corrected: bool = False) -> Callable[[Ops], None]:
     def exercise(ops: Ops) -> None:
         x, matrix, bias = draw(9, 64), draw(16, 64, scale=0.2), draw(16)
-        correction = torch.randn(16) * 0.2 if corrected else None
-        w = RouterWeight(LinearWeight(matrix, bias), correction)
-        wide = RouterWeight(LinearWeight(matrix.float(), bias.float()), correction)
+        e_score_correction_bias = torch.randn(16) * 0.2 if corrected else None
+        w = RouterWeight(LinearWeight(matrix, bias), e_score_correction_bias)
+        wide = RouterWeight(LinearWeight(matrix.float(), bias.float()), e_score_correction_bias)
         routed, expected = ops["route"](x, w, rule), reference()["route"](x.float(), wide, rule)
         dense = [
             torch.zeros(9, 16).scatter_(1, each.ids.long(), each.weights)

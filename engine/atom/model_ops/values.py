@@ -154,11 +154,11 @@ class LinearWeight:
 
 @dataclass(frozen=True, slots=True)
 class RouterWeight:
-    """Hold what scores a layer's E experts for a token: matrix [E, H]; correction [E] float32 is
-    added to scores where experts are chosen, and not where they are weighed."""
+    """Hold what scores a layer's E experts for a token: matrix [E, H]; e_score_correction_bias [E]
+    float32 is added to scores where experts are chosen, and not where they are weighed."""
 
     matrix: LinearWeight
-    correction: torch.Tensor | None = None
+    e_score_correction_bias: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

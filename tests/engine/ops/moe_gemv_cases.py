@@ -12,20 +12,20 @@ from atom.model_ops.values import Activation, ClampedSwiGLU
 
 Constants = dict[str, Any]
 
-_GATED = {
+_W13 = {
     "K": 2048, "N": 768, "SHARED": 0, "CHOOSES": True, "EXPERTS": 128, "TOP_K": 8,
     "SIGMOID": False, "RENORMALIZE": True, "SCALE": 1.0, "ROWS": 16,
     "WEIGHED": False, "BLOCK_K": 256, "INTERLEAVED": False,
     "router_bias_ptr": None, "score_bias_ptr": None, "scale_ptr": None,
     "bias_ptr": None, "shared_scale_ptr": None, "shared_bias_ptr": None, **gating(Activation.SILU),
 }  # fmt: skip
-_DOWNS = {
+_W2 = {
     "K": 768, "N": 2048, "SHARED": 0, "TOP_K": 8, "ROWS": 4, "BLOCK_K": 128,
     "BLOCK_SHARED": 1024, "INTERLEAVED": False, "UNROLL": 1, "TALL": 0, "WIDE": 0,
     "ALIGNED": 16, "scale_ptr": None, "bias_ptr": None, "shared_scale_ptr": None,
     "shared_bias_ptr": None,
 }  # fmt: skip
-_GATED_8BIT = {key: value for key, value in _GATED.items() if key != "INTERLEAVED"} | {"WIDE": 0}
+_W13_8BIT = {key: value for key, value in _W13.items() if key != "INTERLEAVED"} | {"WIDE": 0}
 _ALONE = {"SHARED": 0, "shared_ptr": None, "shared_scale_ptr": None}
 _GPT_OSS = {"K": 2880, "N": 2880, "TOP_K": 4, **_ALONE}
 _FP4 = (("mxfp4", False), ("interleaved mxfp4", True))
@@ -42,49 +42,49 @@ def _with(constants: Constants, *pointers: str) -> Constants:
 
 
 # Name, kernel, constants and options, as in kernel_cases.py.
-FEW_EXPERTS: list[tuple[str, Any, Constants, Constants]] = [
-    ("few tokens' gates and ups", gemv_kernels.w13_kernel,
-     {**_GATED, "shared_ptr": None}, _LOGITS),
-    ("few tokens' gates and ups, shared", gemv_kernels.w13_kernel,
-     {**_GATED, "N": 1408, "SHARED": 2816, "EXPERTS": 64, "TOP_K": 6}, _LOGITS),
-    ("few tokens' gates and ups of weighed inputs", gemv_kernels.w13_kernel,
-     {**_GATED, "K": 5120, "N": 8192, "SHARED": 8192, "EXPERTS": 16, "TOP_K": 1,
+MOE_GEMV: list[tuple[str, Any, Constants, Constants]] = [
+    ("low-batch w13", gemv_kernels.w13_kernel,
+     {**_W13, "shared_ptr": None}, _LOGITS),
+    ("low-batch w13, shared", gemv_kernels.w13_kernel,
+     {**_W13, "N": 1408, "SHARED": 2816, "EXPERTS": 64, "TOP_K": 6}, _LOGITS),
+    ("low-batch w13 of weighed inputs", gemv_kernels.w13_kernel,
+     {**_W13, "K": 5120, "N": 8192, "SHARED": 8192, "EXPERTS": 16, "TOP_K": 1,
       "SIGMOID": True, "RENORMALIZE": False, "WEIGHED": True}, _LOGITS),
-    ("few tokens' gates and ups, chosen before", gemv_kernels.w13_kernel,
-     {**_GATED, "K": 7168, "N": 2048, "SHARED": 2048, "CHOOSES": False, "EXPERTS": 256}, _LOGITS),
+    ("low-batch w13, chosen before", gemv_kernels.w13_kernel,
+     {**_W13, "K": 7168, "N": 2048, "SHARED": 2048, "CHOOSES": False, "EXPERTS": 256}, _LOGITS),
     *(
-        (f"few tokens' gates and ups in {name}", gemv_kernels.w13_kernel,
-         _with({**_GATED, **_GPT_OSS, **gating(ClampedSwiGLU(1.702, 7.0)), "EXPERTS": 32,
+        (f"low-batch w13 in {name}", gemv_kernels.w13_kernel,
+         _with({**_W13, **_GPT_OSS, **gating(ClampedSwiGLU(1.702, 7.0)), "EXPERTS": 32,
                 "BLOCK_K": 64, "INTERLEAVED": interleaved},
                "scale_ptr", "bias_ptr", "router_bias_ptr"), _FP4_TYPES)
         for name, interleaved in _FP4
     ),
-    ("few tokens' gates and ups in fp8 blocks", gemv_kernels.w13_8bit_kernel,
-     _with({**_GATED_8BIT, **_BLOCKS, **_ALONE, "BLOCK_K": 512, "UNROLL": 4}, "scale_ptr"),
+    ("low-batch w13 in fp8 blocks", gemv_kernels.w13_8bit_kernel,
+     _with({**_W13_8BIT, **_BLOCKS, **_ALONE, "BLOCK_K": 512, "UNROLL": 4}, "scale_ptr"),
      {**_FP8_TYPES, "num_warps": 1}),
-    ("few tokens' gates and ups in fp8 blocks, shared", gemv_kernels.w13_8bit_kernel,
-     _with({**_GATED_8BIT, **_BLOCKS, "K": 7168, "N": 2048, "SHARED": 2048, "CHOOSES": False,
+    ("low-batch w13 in fp8 blocks, shared", gemv_kernels.w13_8bit_kernel,
+     _with({**_W13_8BIT, **_BLOCKS, "K": 7168, "N": 2048, "SHARED": 2048, "CHOOSES": False,
             "EXPERTS": 256, "BLOCK_K": 1024, "UNROLL": 2},
            "scale_ptr", "shared_scale_ptr"),
      {**_FP8_TYPES, "num_warps": 1}),
-    ("few tokens' gates and ups in int8", gemv_kernels.w13_8bit_kernel,
-     _with({**_GATED_8BIT, **_ALONE, "TALL": 1, "ROWS": 4, "BLOCK_K": 512, "UNROLL": 4},
+    ("low-batch w13 in int8", gemv_kernels.w13_8bit_kernel,
+     _with({**_W13_8BIT, **_ALONE, "TALL": 1, "ROWS": 4, "BLOCK_K": 512, "UNROLL": 4},
            "scale_ptr"),
      {"num_warps": 1, "types": {"w_ptr": "*i8", **_SCALES}}),
-    ("few tokens' downs", gemv_kernels.w2_kernel, {**_DOWNS, "shared_ptr": None}, {}),
-    ("few tokens' downs, shared", gemv_kernels.w2_kernel,
-     {**_DOWNS, "K": 1408, "SHARED": 2816, "TOP_K": 6}, {}),
+    ("low-batch w2", gemv_kernels.w2_kernel, {**_W2, "shared_ptr": None}, {}),
+    ("low-batch w2, shared", gemv_kernels.w2_kernel,
+     {**_W2, "K": 1408, "SHARED": 2816, "TOP_K": 6}, {}),
     *(
-        (f"few tokens' downs in {name}", gemv_kernels.w2_kernel,
-         _with({**_DOWNS, **_GPT_OSS, "ROWS": 8, "ALIGNED": 8, "INTERLEAVED": interleaved},
+        (f"low-batch w2 in {name}", gemv_kernels.w2_kernel,
+         _with({**_W2, **_GPT_OSS, "ROWS": 8, "ALIGNED": 8, "INTERLEAVED": interleaved},
                "scale_ptr", "bias_ptr"), _FP4_TYPES)
         for name, interleaved in _FP4
     ),
-    ("few tokens' downs in fp8 blocks", gemv_kernels.w2_kernel,
-     _with({**_DOWNS, **_BLOCKS, **_ALONE, "ROWS": 2, "BLOCK_K": 256, "BLOCK_SHARED": 2048,
+    ("low-batch w2 in fp8 blocks", gemv_kernels.w2_kernel,
+     _with({**_W2, **_BLOCKS, **_ALONE, "ROWS": 2, "BLOCK_K": 256, "BLOCK_SHARED": 2048,
             "UNROLL": 3}, "scale_ptr"), _FP8_TYPES),
-    ("few tokens' downs in fp8 with a scale per output, shared", gemv_kernels.w2_kernel,
-     _with({**_DOWNS, "K": 2048, "N": 7168, "SHARED": 2048, "TALL": 1, "ROWS": 4, "BLOCK_K": 512,
+    ("low-batch w2 in fp8 with a scale per output, shared", gemv_kernels.w2_kernel,
+     _with({**_W2, "K": 2048, "N": 7168, "SHARED": 2048, "TALL": 1, "ROWS": 4, "BLOCK_K": 512,
             "BLOCK_SHARED": 4096, "UNROLL": 4}, "scale_ptr", "shared_scale_ptr"), _FP8_TYPES),
 ]  # fmt: skip
 
@@ -94,7 +94,7 @@ _DENSE = {
 }  # fmt: skip
 _UNNORMED = dict.fromkeys(("residual_ptr", "norm_ptr", "residual_out_ptr"))
 _DENSE_TYPES = {"types": {"w_ptr": "fp8", "scale_ptr": "*fp32"}}
-CODE_LINEAR: list[tuple[str, Any, Constants, Constants]] = [
+W8A16_GEMV: list[tuple[str, Any, Constants, Constants]] = [
     ("norm and fp8 blocks", w8a16_gemv._w8a16_gemv_kernel, {**_DENSE, "N": 6144}, _DENSE_TYPES),
     ("norm and gated fp8 blocks", w8a16_gemv._w8a16_gemv_kernel,
      {**_DENSE, "N": 12288, "GATED": True, "ROWS": 4, "BLOCK_K": 512, "UNROLL": 2},

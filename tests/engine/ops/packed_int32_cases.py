@@ -17,9 +17,9 @@ _TYPES = {
     "total_ptr": "*fp32",
 }  # fmt: skip
 _FP4 = {"FP4": True, "total_ptr": None, "zero_ptr": None}
-WORD_LINEAR: list[tuple[str, Any, Constants, Constants]] = [
+PACKED_INT32: list[tuple[str, Any, Constants, Constants]] = [
     *(
-        (f"{name}, {tokens} tokens by words", packed_int32_gemm._packed_int32_kernel,
+        (f"{name}, {tokens} tokens of packed int32", packed_int32_gemm._packed_int32_kernel,
          {"BLOCK_T": tokens, "BLOCK_N": 64 if tokens < 64 else 128, "HAS_BIAS": False,
           "bias_ptr": None, "FP4": False, "EVEN": True, **constants},
          {"num_stages": 3 if tokens < 64 else 2, "num_warps": 8 if tokens > 64 else 4,
@@ -36,7 +36,7 @@ WORD_LINEAR: list[tuple[str, Any, Constants, Constants]] = [
              {"scale_ptr": "*u8", "x_ptr": "*fp16"}),
         ]
     ),
-    ("ordered inputs of words", packed_int32_inputs._packed_inputs_kernel,
+    ("ordered inputs of packed int32", packed_int32_inputs._packed_inputs_kernel,
      {"BLOCK_T": 8, "BLOCK_K": 128, "CHUNK": 32, "LARGER": 2.0**60},
      {"num_warps": 1, "types": _TYPES}),
     ("int4, one token", packed_int32_gemv._packed_gemv_kernel,

@@ -19,8 +19,8 @@ def router(
 
     def route(x: torch.Tensor, w: RouterWeight, routing: Routing) -> Routed:
         if x.dtype is torch.float32:
-            return choose(linear(x, w.matrix), w.correction, routing)
-        return choose(wide_logits(x, w), w.correction, routing)
+            return choose(linear(x, w.matrix), w.e_score_correction_bias, routing)
+        return choose(wide_logits(x, w), w.e_score_correction_bias, routing)
 
     return route
 
@@ -31,15 +31,17 @@ def wide_logits(x: torch.Tensor, w: RouterWeight) -> torch.Tensor:
     return logits if w.matrix.bias is None else logits + w.matrix.bias.float()
 
 
-def choose(logits: torch.Tensor, correction: torch.Tensor | None, routing: Routing) -> Routed:
-    """logits [T, E] float32, correction [E]."""
+def choose(
+    logits: torch.Tensor, e_score_correction_bias: torch.Tensor | None, routing: Routing
+) -> Routed:
+    """logits [T, E] float32, e_score_correction_bias [E]."""
     if routing.scoring is Scoring.SIGMOID:
         scores = logits.sigmoid()
     else:
         # Not torch's own, which starts its threads for however few numbers.
         scores = (logits - logits.amax(dim=-1, keepdim=True)).exp_()
         scores /= scores.sum(dim=-1, keepdim=True)
-    choosable = scores if correction is None else scores + correction
+    choosable = scores if e_score_correction_bias is None else scores + e_score_correction_bias
     if routing.is_grouped:
         choosable = _of_best_groups(choosable, routing)
     ids = choosable.topk(routing.top_k, dim=-1).indices

@@ -15,7 +15,7 @@ from atom.sizing.weights import Projection
 
 
 class Router(nn.Module):
-    """W [E, H], perhaps with a bias. corrected: with a correction of each expert's score, which
+    """W [E, H], perhaps with a bias. corrected: with e_score_correction_bias, which
     counts where experts are chosen alone."""
 
     def __init__(
@@ -28,11 +28,11 @@ class Router(nn.Module):
         experts = matrix.rows
         self.weight = _parameter(torch.empty(experts, matrix.columns))
         self.bias = _parameter(torch.empty(experts)) if matrix.bias else None
-        correction = torch.empty(experts, dtype=torch.float32)
-        self.correction = _parameter(correction) if corrected else None
+        e_score_correction_bias = torch.empty(experts, dtype=torch.float32)
+        self.e_score_correction_bias = _parameter(e_score_correction_bias) if corrected else None
         self.w = RouterWeight(
             LinearWeight(self.weight.data, None if self.bias is None else self.bias.data),
-            None if self.correction is None else self.correction.data,
+            None if self.e_score_correction_bias is None else self.e_score_correction_bias.data,
         )
 
     def placements(self, name: str) -> Iterator[Placement]:
@@ -41,7 +41,7 @@ class Router(nn.Module):
         for kind, parameter in (
             ("weight", self.weight),
             ("bias", self.bias),
-            ("e_score_correction_bias", self.correction),
+            ("e_score_correction_bias", self.e_score_correction_bias),
         ):
             if parameter is not None:
                 yield Placement.whole(f"{own}.{kind}", parameter.data)
@@ -49,7 +49,7 @@ class Router(nn.Module):
     def finish(self) -> None:
         """Once, when the weights are loaded."""
         matrix = self._ops.prepare_linear(self.w.matrix)
-        self.w = RouterWeight(matrix, self.w.correction)
+        self.w = RouterWeight(matrix, self.w.e_score_correction_bias)
         self.weight.data = matrix.data
 
     def forward(self, x: torch.Tensor) -> Routed:  # [T, H] → [T, k]

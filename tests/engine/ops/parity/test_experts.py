@@ -53,9 +53,9 @@ def by_expert(routed: Routed, experts: int) -> torch.Tensor:
 def router(experts: int, hidden: int, device: torch.device, *, full: bool) -> RouterWeight:
     draw = torch.Generator().manual_seed(1)
     bias = torch.randn(experts, generator=draw).to(device) if full else None
-    correction = torch.rand(experts, generator=draw).to(device) if full else None
+    e_score_correction_bias = torch.rand(experts, generator=draw).to(device) if full else None
     matrix = torch.randn(experts, hidden, generator=draw).to(device) * 0.3
-    return RouterWeight(LinearWeight(matrix, bias), correction)
+    return RouterWeight(LinearWeight(matrix, bias), e_score_correction_bias)
 
 
 @pytest.mark.parametrize("full", [False, True])

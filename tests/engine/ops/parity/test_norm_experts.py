@@ -61,13 +61,13 @@ def layer(
         biases = torch.randn(shape[:-1], generator=draw).to(device, dtype) if bias else None
         return LinearWeight(data.to(device, dtype), biases)
 
-    correction = torch.rand(experts, generator=draw).to(device) if bias else None
+    e_score_correction_bias = torch.rand(experts, generator=draw).to(device) if bias else None
     gate_up, down = matrix(experts, 2 * inner, hidden), matrix(experts, hidden, inner)
     beside = None
     if shared:
         beside = SharedWeight(matrix(2 * shared, hidden), matrix(hidden, shared), activation)
     return MoEWeight(
-        RouterWeight(matrix(experts, hidden), correction), routing,
+        RouterWeight(matrix(experts, hidden), e_score_correction_bias), routing,
         ExpertsWeight(gate_up, down, activation, routing.weighs_inputs), beside,
     )  # fmt: skip
 

@@ -20,13 +20,13 @@ class Router:
 
     def route(self, x: torch.Tensor, w: RouterWeight, routing: Routing) -> Routed:
         logits = wide_logits(x, w)
-        if routing.scoring is Scoring.SOFTMAX and w.correction is not None:
-            return choose(logits, w.correction, routing)
+        if routing.scoring is Scoring.SOFTMAX and w.e_score_correction_bias is not None:
+            return choose(logits, w.e_score_correction_bias, routing)
         chosen = (x.shape[0], routing.top_k)
         weights = torch.empty(chosen, dtype=torch.float32, device=x.device)
         ids = torch.empty(chosen, dtype=torch.int32, device=x.device)
         if routing.scoring is Scoring.SIGMOID or routing.is_grouped:
-            self._of_groups(logits, w.correction, routing, Routed(ids, weights))
+            self._of_groups(logits, w.e_score_correction_bias, routing, Routed(ids, weights))
             return Routed(ids, weights)
         self._library["topk_softmax"](
             topk_weights=weights,
@@ -40,7 +40,7 @@ class Router:
     def _of_groups(
         self,
         logits: torch.Tensor,
-        correction: torch.Tensor | None,
+        e_score_correction_bias: torch.Tensor | None,
         routing: Routing,
         routed: Routed,
     ) -> None:
@@ -56,5 +56,9 @@ class Router:
         if routing.scoring is Scoring.SOFTMAX:
             self._library["grouped_topk"](**common, is_softmax=True)
             return
-        bias = logits.new_zeros(logits.shape[1]) if correction is None else correction
+        bias = (
+            logits.new_zeros(logits.shape[1])
+            if e_score_correction_bias is None
+            else e_score_correction_bias
+        )
         self._library["biased_grouped_topk"](**common, correction_bias=bias)

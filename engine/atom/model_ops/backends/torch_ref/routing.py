@@ -10,4 +10,4 @@ from atom.model_ops.values import RouterWeight
 
 
 def route(x: torch.Tensor, w: RouterWeight, routing: Routing) -> Routed:
-    return choose(wide_logits(x, w), w.correction, routing)
+    return choose(wide_logits(x, w), w.e_score_correction_bias, routing)

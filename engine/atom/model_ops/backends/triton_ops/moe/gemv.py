@@ -198,7 +198,7 @@ def w13_gemv(
         constants["UNROLL"] = tile.unroll
     else:
         constants["INTERLEAVED"] = _is_interleaved(stack)
-    router = logits, w.router.matrix.bias, w.router.correction
+    router = logits, w.router.matrix.bias, w.router.e_score_correction_bias
     kernel[(1 + tiles, tokens)](
         x, router, (routed.ids, routed.weights), _pointers(stack),
         _pointers(None if w.shared is None else w.shared.gate_up), out, **constants,

@@ -168,10 +168,11 @@ def _activate(
     if bias_ptr is not None:
         up += tl.load(bias_ptr + own + N + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
     gate = result.to(dtype).to(tl.float32)  # rounded as the separate operations round
-    kind, alpha, limit = activation
+    # By number: assigned to names, constants would become tensors.
     result = gated(
-        gate, up.to(dtype).to(tl.float32), dtype, constant(kind), constant(alpha), constant(limit)
-    )
+        gate, up.to(dtype).to(tl.float32), dtype, constant(activation[0]), constant(activation[1]),
+        constant(activation[2]),
+    )  # fmt: skip
     at = places.to(tl.int64)
     if out_scale_ptr is not None and not HI_LO:
         known = tl.where((n < N)[None, :], result.to(dtype).to(tl.float32), 0.0)

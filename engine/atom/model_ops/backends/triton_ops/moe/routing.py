@@ -138,7 +138,7 @@ def choose(parts: torch.Tensor, w: RouterWeight, routing: Routing) -> Routed:
     groups = routing.groups if routing.is_grouped else 1
     size = experts // groups
     _choose_kernel[(tokens,)](
-        parts, w.matrix.bias, w.correction, ids, weights, tokens,
+        parts, w.matrix.bias, w.e_score_correction_bias, ids, weights, tokens,
         PARTS=parts.shape[0], GROUPS=groups, SIZE=size, GROUPS_PADDED=next_power_of_2(groups),
         SIZE_PADDED=next_power_of_2(size), GROUPS_KEPT=routing.groups_kept if groups > 1 else 1,
         GROUP_TOP=min(routing.group_top, size), TOP_K=top_k, TOP_K_PADDED=next_power_of_2(top_k),
