@@ -91,8 +91,8 @@ def _require_access(path: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None, root: Path = Path("/")) -> int:
-    """0 and a line about the devices, or 1 and a line about what is wrong. With --check 0 when
-    every kind of model is computed here, with --full when every exercise passed."""
+    """Return 0 after a line about the devices, or 1 after a line about what is wrong. With --check
+    0 when every kind of model is computed here, with --full when every exercise passed."""
     parser = argparse.ArgumentParser(prog="python -m atom.preflight", description=__doc__)
     asked = parser.add_mutually_exclusive_group(required=True)
     asked.add_argument("--devices", type=int, help="how many there have to be")

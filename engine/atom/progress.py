@@ -49,7 +49,8 @@ class StartupProgress:
         self._next_line = 0.0
 
     def show(self, phase: str, share: float) -> None:
-        """`phase` is `share` (0 to 1) done; another phase means that the one before is complete."""
+        """Show that `phase` is `share` (0 to 1) done; another phase means that the one before is
+        complete."""
         if phase != self._phase:
             self._begin(phase)
         if self._on_terminal:

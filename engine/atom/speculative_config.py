@@ -27,10 +27,11 @@ _SUPPORTED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculativeConfig:
-    """method: who drafts; num_tokens: drafts of a row and step, at most; fewest_matched,
-    most_matched: tokens at a row's end that have to occur before, for what followed there to be its
-    draft; adaptive: a row carries as many drafts as pay, instead of as many as it may. draft_model:
-    folder or hub id of the checkpoint that drafts, of method eagle3."""
+    """Options of speculative decoding. method: who drafts; num_tokens: drafts of a row and step, at
+    most; fewest_matched, most_matched: tokens at a row's end that have to occur before, for what
+    followed there to be its draft; adaptive: a row carries as many drafts as pay, instead of as
+    many as it may. draft_model: folder or hub id of the checkpoint that drafts, of method
+    eagle3."""
 
     method: str = "ngram"
     num_tokens: int = _USUAL_DRAFTS

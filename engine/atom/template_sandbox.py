@@ -134,7 +134,7 @@ class _BoundedEnvironment(ImmutableSandboxedEnvironment):
 
 
 class _Counting(NodeTransformer):
-    """Has every loop and macro counted, and every text that is put together measured."""
+    """Counts every loop and macro of a template, and measures every text that is put together."""
 
     def __init__(self, environment: jinja2.Environment) -> None:
         self._environment = environment
@@ -262,7 +262,7 @@ def _bound(size: int) -> None:
 
 
 class _GenerationBlocks(jinja2.ext.Extension):
-    """{% generation %} … {% endgeneration %}: marks for training, transparent here."""
+    """Reads {% generation %} … {% endgeneration %}: marks for training, transparent here."""
 
     tags = {"generation"}  # noqa: RUF012 (the base class declares it so)
 

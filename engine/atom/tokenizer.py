@@ -121,7 +121,8 @@ class Tokenizer:
         return _WindowStream(self, skip_special_tokens=skip_special_tokens)
 
     def special_tokens(self) -> dict[str, str]:
-        """bos_token, eos_token and so on as the chat template sees them; only those that exist."""
+        """Collect bos_token, eos_token and so on as the chat template sees them; only those that
+        exist."""
         names = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
         found = {name: _token_text(self.settings.get(name)) for name in names}
         return {name: text for name, text in found.items() if text is not None}
@@ -132,13 +133,14 @@ class Tokenizer:
         return dict(sorted((at, text) for text, at in vocabulary.items() if at >= least_id))
 
     def special_token_id(self, text: str) -> int | None:
-        """Of the special token that is written like this; None when it is ordinary text."""
+        """Look up the id of the special token that is written like this; None when it is ordinary
+        text."""
         token_id = self._tokenizer.token_to_id(text)
         return token_id if token_id in self._special_ids else None
 
     def added_tokens_in(self, text: str) -> dict[int, str]:
-        """Those that a text holds, by id and in its order: special ones, and ones that only the
-        tokenizer's configuration adds to the vocabulary."""
+        """Find the added tokens that a text holds, by id and in its order: special ones, and ones
+        that only the tokenizer's configuration adds to the vocabulary."""
         encoded = self._tokenizer.encode(text, add_special_tokens=False)
         found = zip(encoded.ids, encoded.tokens, strict=True)
         return {index: token for index, token in found if index in self._added_ids}
@@ -213,8 +215,8 @@ _new_decoder = codecs.getincrementaldecoder("utf-8")
 
 
 class _ByteStream:
-    """For vocabularies whose tokens are bytes (GPT-2's alphabet: Qwen, Llama 3, DeepSeek). Nearly
-    all tokens are whole characters, and then there is nothing to decode."""
+    """Decodes for vocabularies whose tokens are bytes (GPT-2's alphabet: Qwen, Llama 3, DeepSeek).
+    Nearly all tokens are whole characters, and then there is nothing to decode."""
 
     __slots__ = ("_decoder", "_tokenizer", "_within_character")
 
@@ -265,11 +267,10 @@ class _StreamWithout:
 
 
 class _WindowStream:
-    """For every other vocabulary: decodes the last few tokens with and without the new one.
+    """Decodes for every other vocabulary: decodes the last few tokens with and without the new one.
 
     The window starts at the tokens shown last, because how a token reads depends on whether
-    it comes first (a leading space is dropped) and on its neighbours (byte fallback).
-    """
+    it comes first (a leading space is dropped) and on its neighbours (byte fallback)."""
 
     __slots__ = ("_decode", "_ids", "_shown", "_shown_text")
 

@@ -32,8 +32,9 @@ class _Content(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class ReadTokenizer:
-    """misplaced: added tokens that texts get under another id than the file says, each as (token,
-    the file's id, the one that it has); transformers has the same ones."""
+    """A tokenizer as it was read. misplaced: added tokens that texts get under another id than the
+    file says, each as (token, the file's id, the one that it has); transformers has the same
+    ones."""
 
     tokenizer: tokenizers.Tokenizer
     misplaced: tuple[tuple[str, int, int], ...]

@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, settings: OperatorSettings) -> int:
-    """0 when all is well, 1 otherwise."""
+    """Run the checks; return 0 when all is well, 1 otherwise."""
     return asyncio.run(_run(settings, options.webhook))
 
 

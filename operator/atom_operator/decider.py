@@ -330,14 +330,15 @@ class Decider:
         return await self._survey(plan, pods_asked(plan, template, volumes=volumes), now=True)
 
     async def _survey(self, plan: Plan, asked: PodsAsked, *, now: bool) -> Supply | None:
-        """Unless it has to be known `now`, it may be a minute old."""
+        """Read the supply of the cluster; unless it has to be known `now`, it may be a minute
+        old."""
         fleet = self.fleet
         nodes = await (fleet.nodes() if now else fleet.known_nodes())
         pods = await (fleet.pods() if now else fleet.known_pods())
         return _supply(plan, nodes, pods, asked)
 
     async def _survey_again(self, plan: Plan, asked: PodsAsked) -> Supply | None:
-        """As it is after what was observed."""
+        """Read the supply as it is after what was observed."""
         fleet = self.fleet
         return _supply(plan, await fleet.nodes_now(), await fleet.pods_now(), asked)
 
@@ -391,7 +392,7 @@ def unschedulable(observed: Observed) -> str | None:
 def _with_image_in_turn(
     spec: AtomDeploymentSpec, around: Surroundings, observed: Observed, turn: Turn
 ) -> Surroundings:
-    """With the default image that the pods have, while it is not their turn for a new one. Where
+    """Keep the default image that the pods have, while it is not their turn for a new one. Where
     none of them serves there is nothing to spare."""
     kind, running = spec.accelerator.type, observed.deployment
     newest = around.images.get(kind)

@@ -38,7 +38,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def health(check: Callable[[], object]) -> web.Application:
-    """/healthz: 200 as long as `check` does not raise."""
+    """Serve /healthz: 200 as long as `check` does not raise."""
 
     async def answer(_: web.Request) -> web.Response:
         try:
@@ -52,7 +52,7 @@ def health(check: Callable[[], object]) -> web.Application:
 
 
 def metrics(registry: CollectorRegistry) -> web.Application:
-    """/metrics in the format that the scraper asks for."""
+    """Serve /metrics in the format that the scraper asks for."""
 
     async def answer(request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))

@@ -14,7 +14,8 @@ from atom_operator.domain import DeploymentState, ObjectKey
 
 
 class ImageTurns:
-    """`most` rollouts at a time, 0 for none; `announce` is told whom to reconcile when one ends."""
+    """Rolls a new default image out to `most` AtomDeployments at a time, 0 for none; `announce` is
+    told whom to reconcile when one ends."""
 
     def __init__(
         self, most: int = 1, announce: Callable[[ObjectKey], None] = lambda _key: None
@@ -44,12 +45,12 @@ class ImageTurns:
         self._update(key, None)
 
     def see(self, key: ObjectKey, running: DeploymentState | None) -> None:
-        """What has become of it."""
+        """Note what has become of an AtomDeployment."""
         self._waiting.pop(key, None)
         self._update(key, running)
 
     def take(self, key: ObjectKey, image: str) -> str | None:
-        """None where it is this one's turn, which it then has; otherwise why it waits."""
+        """Take the turn if it is this one's and return None; otherwise say why it waits."""
         if not self._most:
             return "the next change of the spec takes it"
         for other, failed in self._failed.items():

@@ -186,7 +186,7 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Integrations:
-    """None and empty: not asked for."""
+    """Holds the integrations that are asked for; None and empty: not asked for."""
 
     autoscaling: Autoscaling | None = None
     endpoint_picker: EndpointPicker | None = None

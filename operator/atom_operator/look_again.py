@@ -56,7 +56,7 @@ def look_again(
 
 
 def _drafts_again(decision: Decision, observed: Observed) -> float | None:
-    """None where nothing serves with drafts."""
+    """Choose when to look at drafts again; None where nothing serves with drafts."""
     speculates = decision.plan is not None and decision.plan.engine.speculative_method is not None
     return _DRAFTS_SECONDS if speculates and any(pod.ready for pod in observed.pods) else None
 

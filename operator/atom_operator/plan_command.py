@@ -70,8 +70,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """0 when everything can start, 1 when something cannot, 2 for files that cannot be used and for
-    models of the hub of which nothing is known."""
+    """Return 0 when everything can start, 1 when something cannot, 2 for files that cannot be used
+    and for models of the hub of which nothing is known."""
     try:
         manifests = _documents(options.filename)
         fleet = _documents(options.nodes) if options.nodes else None

@@ -188,7 +188,7 @@ def _model_facts(spec: AtomDeploymentSpec, around: Surroundings) -> FactsLookup 
 def _with_draft_facts(
     spec: AtomDeploymentSpec, options: EngineOptions
 ) -> EngineOptions | FieldProblem:
-    """With the shape of the draft model, where the spec or the catalogue has it."""
+    """Add the shape of the draft model, where the spec or the catalogue has it."""
     asked = spec.engine.speculative
     if asked is None or asked.draft_model is None:
         return options

@@ -214,7 +214,7 @@ def _pull_secrets(account: Manifest) -> tuple[str, ...]:
 async def look_at_routes(
     port: ClusterPort, key: ObjectKey, children: Mapping[ChildKey, Manifest]
 ) -> RouteFindings:
-    """Others' part in the AtomDeployment's route; nothing is asked where there is none."""
+    """Look at others' part in the AtomDeployment's route; nothing is asked where there is none."""
     route = children.get(ChildKey(HTTP_ROUTE, key.name))
     if route is None:
         return RouteFindings()
@@ -228,7 +228,7 @@ async def look_at_routes(
 
 
 async def _exists(port: ClusterPort, kind: Kind, namespace: str, name: str) -> bool | None:
-    """None where we may not know."""
+    """Tell whether an object exists; None where we may not know."""
     try:
         return await port.get(kind, namespace, name) is not None
     except RefusedError:

@@ -37,7 +37,7 @@ class Preview:
 
 
 def everything(preview: Preview) -> tuple[str, ...]:
-    """For a dry run: the whole plan, and what changes."""
+    """Describe for a dry run the whole plan, and what changes."""
     if isinstance(preview.after, tuple):
         return (*_problems(preview.after), *_elsewhere(preview))
     plan = preview.after
@@ -48,7 +48,7 @@ def everything(preview: Preview) -> tuple[str, ...]:
 
 
 def essentials(preview: Preview) -> tuple[str, ...]:
-    """For a real apply: what stands in the way, and what changes."""
+    """Describe for a real apply what stands in the way, and what changes."""
     if isinstance(preview.after, tuple):
         return tuple(_problems(preview.after))
     plan = preview.after

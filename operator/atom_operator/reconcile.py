@@ -111,7 +111,7 @@ class Reconciler:
         return Outcome(look_again(decision, report, observed, engines, self.clock()))
 
     def _wake_others(self, key: ObjectKey, routes: RouteFindings) -> None:
-        """Both of two AtomDeployments tell of a collision, and of its end."""
+        """Wake the other of two AtomDeployments that collide, or no longer do: both tell of it."""
         before = self.colliding.pop(key, frozenset())
         now = frozenset(item.other for item in routes.collisions)
         if now:

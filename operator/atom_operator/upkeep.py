@@ -28,7 +28,7 @@ def pods_in_force(observed: Observed) -> PodRevision | None:
 def target_in_force(
     pods: PodRevision, observed: Observed, *, may_roll_back: bool, engine_words: str
 ) -> Target:
-    """These pods, or the last that were ready where these cannot become so."""
+    """Choose these pods, or the last that were ready where these cannot become so."""
     running = observed.deployment
     if running is not None and running.rollback is not None:
         return Target(pods, observed.last_ready, running.rollback)

@@ -24,7 +24,8 @@ _LAST_RETRY_SECONDS = 60.0
 
 
 class WorkQueue(Generic[K]):
-    """`expected` errors are logged as one line, all others with their traceback."""
+    """Handles each key once at a time; `expected` errors are logged as one line, all others with
+    their traceback."""
 
     def __init__(self, handler: Handler[K], *, expected: type[Exception]) -> None:
         self._handler = handler

@@ -124,7 +124,7 @@ class Scheduler:
             self._preempt(sequence)
 
     def resume(self, request_ids: Iterable[int]) -> None:
-        """These take part in batches again; ids of others are ignored."""
+        """Let these requests take part in batches again; ids of others are ignored."""
         for request_id in request_ids:
             if request_id in self._held:
                 self._held.remove(request_id)
@@ -246,7 +246,7 @@ class Scheduler:
         return slots
 
     def _prefill_chunks(self, budget: int, now: float) -> list[Chunk]:
-        """(slot, tokens) of prompts to go on with or to begin, within the token budget."""
+        """List (slot, tokens) of prompts to go on with or to begin, within the token budget."""
         chunks: list[Chunk] = []
         for slot in self._prefilling:
             budget = self._add_chunk(chunks, slot, budget)

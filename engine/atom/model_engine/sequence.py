@@ -32,7 +32,8 @@ NO_SLOT = -1
 
 
 class Sequence:
-    """id, params: from the request. num_cached_tokens: prompt tokens the prefix cache spared.
+    """A request's tokens and KV blocks as the scheduler sees them. id, params: from the request.
+    num_cached_tokens: prompt tokens the prefix cache spared.
 
     token_ids: prompt and generated tokens; while the sequence has a slot the row table's row is
     ahead of it. block_tables: of each group of layers, while it has a slot; first_blocks: the index
@@ -40,8 +41,7 @@ class Sequence:
     shareable. seed: of its random draws, fixed at first admission. scheduled_time: of that, in the
     clock of arrive_time.
     num_scored: positions of the prompt whose logits were (or are being) looked at for
-    `prompt_logprobs`.
-    """
+    `prompt_logprobs`."""
 
     __slots__ = (
         "_status",
@@ -108,7 +108,7 @@ class Sequence:
 
     @property
     def num_blocks(self) -> int:
-        """That it holds, of all groups."""
+        """Count the blocks that it holds, of all groups."""
         return sum(map(len, self.block_tables)) - sum(self.first_blocks)
 
     @property

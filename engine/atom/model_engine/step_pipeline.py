@@ -247,7 +247,7 @@ def build_scheduler(config: Config, report: EngineReport) -> Scheduler:
 
 
 def _step_costs(config: Config, report: EngineReport) -> Costs:
-    """As they were timed at start, else by the model's facts."""
+    """Choose what steps cost: as they were timed at start, else by the model's facts."""
     layers = None
     if config.speculative is not None and config.speculative.by_layers:
         layers = DraftingLayers(None if config.draft is None else config.draft.facts)

@@ -8,7 +8,8 @@ from atom.errors import ModelError
 
 
 def hub_error(model: str, revision: str, error: Exception) -> ModelError:
-    """`error` came from huggingface_hub while it dealt with `model` at `revision`."""
+    """Explain an `error` that came from huggingface_hub while it dealt with `model` at
+    `revision`."""
     # The client's own errors subclass each other: the order matters.
     from huggingface_hub.errors import (
         GatedRepoError,

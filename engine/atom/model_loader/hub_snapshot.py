@@ -65,10 +65,9 @@ def ensure_snapshot(
     folder: Path,
     on_plan: Callable[[Snapshot], None] = lambda _: None,
 ) -> Snapshot:
-    """`folder` holds the whole revision when this returns; without asking the hub if it did before.
+    """Fetch the whole revision into `folder`; without asking the hub where it is complete already.
 
-    on_plan: told what will be there before anything is fetched. Raises `ModelError`.
-    """
+    on_plan: told what will be there before anything is fetched. Raises `ModelError`."""
     revision = revision or "main"
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder):

@@ -50,7 +50,8 @@ _HEAD = "lm_head.weight"
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """By file what is read from it: the placements of each of its tensors. total_bytes: of all."""
+    """Says by file what is read from it: the placements of each of its tensors. total_bytes: of
+    all."""
 
     files: dict[Path, dict[str, list[Placement]]]
     total_bytes: int
@@ -104,14 +105,15 @@ def plan_load(
 
 
 def _beginnings(name: str) -> Iterator[str]:
-    """Of a name all that ends in a dot."""
+    """Yield the beginnings of a name that end in a dot."""
     for at, entry in enumerate(name):
         if entry == ".":
             yield name[: at + 1]
 
 
 def _headers(checkpoint: Checkpoint) -> Iterator[Header]:
-    """Of every tensor of every file. Raises `ModelError` for a tensor that stands in two."""
+    """Yield the header of every tensor of every file. Raises `ModelError` for a tensor that stands
+    in two."""
     rename: Callable[[str], str | None] = str
     if wrapper_of(checkpoint.config) is not None:
         rename = text_name

@@ -22,14 +22,14 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class Drafts:
-    """Of the rows of a step: token_ids [R, K] int64, counts [R] int64 how many of them are drafts;
-    those behind are tokens of the vocabulary that mean nothing."""
+    """The drafts of a step's rows: token_ids [R, K] int64, counts [R] int64 how many of them are
+    drafts; those behind are tokens of the vocabulary that mean nothing."""
 
     token_ids: torch.Tensor
     counts: torch.Tensor
 
     def first(self, rows: int) -> Drafts:
-        """Those of the first rows, in the same memory."""
+        """Take those of the first rows, in the same memory."""
         return Drafts(self.token_ids[:rows], self.counts[:rows])
 
 
@@ -56,7 +56,7 @@ class DraftLayout:
     runs: DecodeRuns = field(kw_only=True)
 
     def of(self, rows: int, tokens: int) -> DraftLayout:
-        """That of the first rows and tokens, in the same memory."""
+        """Take the layout of the first rows and tokens, in the same memory."""
         return DraftLayout(
             self.slots[:rows], self.wanted[:rows], self.first[:rows],
             self.token_slots[:tokens], self.row[:tokens], self.offset[:tokens],

@@ -15,8 +15,8 @@ from atom.model_ops.values import LinearWeight
 
 
 class VocabParallelEmbedding(nn.Module):
-    """scale: multiplies what is looked up, rounded to the model's dtype as the checkpoint's
-    training did."""
+    """The embedding, its vocabulary divided between ranks. scale: multiplies what is looked up,
+    rounded to the model's dtype as the checkpoint's training did."""
 
     def __init__(
         self, vocab_size: int, hidden_size: int, build: Build, *, scale: float | None = None

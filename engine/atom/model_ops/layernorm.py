@@ -51,8 +51,9 @@ class Normed:
 
 
 class RMSNorm(nn.Module):
-    """unit_offset: the checkpoint holds what the weight is more than 1 (Gemma). order: in which the
-    checkpoint's elements stand here. is_unit: no checkpoint holds a weight, which is 1."""
+    """RMSNorm over a layer's hidden states. unit_offset: the checkpoint holds what the weight is
+    more than 1 (Gemma). order: in which the checkpoint's elements stand here. is_unit: no
+    checkpoint holds a weight, which is 1."""
 
     def __init__(
         self,

@@ -43,7 +43,7 @@ class WeightHolder(nn.Module):
     """A module of one LinearWeight, whose tensors are its parameters; never trained."""
 
     def _add_bias_once(self, matrices: Iterable[Projection], ranks: Ranks) -> None:
-        """Of a sum over ranks one adds the bias, the others zeros."""
+        """Zero the bias on all ranks but the first where products are summed over ranks."""
         divided = any(matrix.split is Split.INPUTS for matrix in matrices)
         if divided and ranks.rank > 0 and self.w.bias is not None:
             self.w.bias.zero_()
@@ -65,9 +65,9 @@ def _parameter(tensor: torch.Tensor | None) -> nn.Parameter | None:
 
 
 class Linear(WeightHolder):
-    """y = x Wᵀ (+ b), W [out, in]: the projections' rows one below the other. Divided by inputs, y
-    is this rank's share of a sum. orders: by a projection's name, the order of a head's rows
-    (rotary_embedding.py)."""
+    """A linear layer y = x Wᵀ (+ b), W [out, in]: the projections' rows one below the other.
+    Divided by inputs, y is this rank's share of a sum. orders: by a projection's name, the order of
+    a head's rows (rotary_embedding.py)."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class Linear(WeightHolder):
 
 
 class GatedLinear(Linear):
-    """activation(gate) · up of a gated MLP, in one matrix: gate's rows, then up's."""
+    """Computes activation(gate) · up of a gated MLP, in one matrix: gate's rows, then up's."""
 
     def __init__(self, projections: Sequence[Projection], activation: Gating, build: Build) -> None:
         super().__init__(projections, build)

@@ -26,7 +26,7 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """`size` processes share a model, this is number `rank` of them."""
+    """Names this process as number `rank` of the `size` that share a model."""
 
     size: int = 1
     rank: int = 0
@@ -60,10 +60,10 @@ ONE_RANK = Ranks()
 
 @dataclass(frozen=True, slots=True)
 class ExpertRanks:
-    """`size` processes share a layer's experts, each with whole ones; this is number `rank`. An
-    expert's place is a slot; slots are numbered over all ranks, equally many on each. redundant:
-    slots beyond the experts, for second copies of those that are chosen most; may_move: experts
-    change their slots while the model serves."""
+    """Names this process as number `rank` of the `size` that share a layer's experts, each with
+    whole ones. An expert's place is a slot; slots are numbered over all ranks, equally many on
+    each. redundant: slots beyond the experts, for second copies of those that are chosen most;
+    may_move: experts change their slots while the model serves."""
 
     size: int
     rank: int

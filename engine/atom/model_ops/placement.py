@@ -43,7 +43,7 @@ class Placement:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Under which the tensor may stand in a checkpoint."""
+        """List the names under which the tensor may stand in a checkpoint."""
         return (self.name, *self.aliases)
 
     @classmethod

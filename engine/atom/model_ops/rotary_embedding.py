@@ -28,7 +28,7 @@ class Scaling(Protocol):
     """Hold what a kind of rope makes of the plain frequencies."""
 
     def scale(self, frequencies: torch.Tensor, rope: RopeConfig) -> torch.Tensor:
-        """[pairs] radians per position → the same of this kind."""
+        """Scale frequencies [pairs], radians per position, as this kind does."""
 
     @property
     def attention_factor(self) -> float:
@@ -44,7 +44,7 @@ class Temperature:
     scale: float
 
     def table(self, max_position: int) -> torch.Tensor:
-        """[max_position] float32."""
+        """Compute the table [max_position] float32."""
         steps = torch.floor((torch.arange(max_position).float() + 1.0) / self.floor)
         return torch.log1p(steps) * self.scale + 1.0
 
@@ -119,8 +119,8 @@ class Llama3Scaling:
 
 @dataclass(frozen=True, slots=True)
 class YarnScaling:
-    """Between `fast` and `slow` rotations over the original context a ramp from the plain
-    frequencies to those divided by `factor`; truncate: its ends are whole pairs."""
+    """Scales as YaRN does: between `fast` and `slow` rotations over the original context a ramp
+    from the plain frequencies to those divided by `factor`; truncate: its ends are whole pairs."""
 
     factor: float
     original: int
@@ -270,7 +270,7 @@ _READERS = {
 
 
 def inverse_frequencies(rope: RopeConfig) -> torch.Tensor:
-    """[rotary_dim / 2] float32, radians per position of each pair."""
+    """Compute [rotary_dim / 2] float32, radians per position of each pair."""
     plain = _frequencies(rope.theta, rope.base_dim or rope.rotary_dim, rope.rotary_dim)
     return plain if rope.scaling is None else rope.scaling.scale(plain, rope)
 
@@ -281,7 +281,7 @@ def _frequencies(theta: float, dim: int, rotary_dim: int) -> torch.Tensor:
 
 
 def cos_sin_table(rope: RopeConfig, max_position: int) -> torch.Tensor:
-    """[max_position, D] float32: D/2 cosines, then D/2 sines."""
+    """Compute [max_position, D] float32: D/2 cosines, then D/2 sines."""
     angles = torch.outer(torch.arange(max_position).float(), inverse_frequencies(rope))
     still = (rope.head_dim - rope.rotary_dim) // 2
     cosines, sines = angles.cos() * rope.attention_factor, angles.sin() * rope.attention_factor
@@ -290,8 +290,8 @@ def cos_sin_table(rope: RopeConfig, max_position: int) -> torch.Tensor:
 
 
 def head_order(rope: RopeConfig) -> torch.Tensor | None:
-    """[D] int64: which of the checkpoint's elements of a head stands at each place here; None where
-    they stand as kernels want them."""
+    """Find [D] int64, which of the checkpoint's elements of a head stands at each place here; None
+    where they stand as kernels want them."""
     rotary, whole = rope.rotary_dim, rope.head_dim
     if not rope.interleaved and (rotary == whole or rope.base_dim == whole):
         return None

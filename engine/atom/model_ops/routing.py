@@ -22,10 +22,11 @@ class Scoring(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:
-    """top_k experts of the highest scores, corrections added; their weights are the scores without,
-    divided by their sum with `renormalize`, times `scale`. groups: of equally many experts;
-    `groups_kept` of them are chosen from, those whose `group_top` best scores sum to the most.
-    weighs_inputs: a weight multiplies what its expert is given, and not what it makes (Llama 4)."""
+    """Chooses top_k experts of the highest scores, corrections added; their weights are the scores
+    without, divided by their sum with `renormalize`, times `scale`. groups: of equally many
+    experts; `groups_kept` of them are chosen from, those whose `group_top` best scores sum to the
+    most. weighs_inputs: a weight multiplies what its expert is given, and not what it makes (Llama
+    4)."""
 
     top_k: int
     scoring: Scoring = Scoring.SOFTMAX

@@ -32,8 +32,8 @@ class WeightFormat(enum.Enum):
 
     @property
     def elements_per_byte(self) -> int:
-        """2 where neighbouring inputs share a byte, the first in its low half; else 1, of a byte or
-        of what the model's dtype takes."""
+        """Count 2 where neighbouring inputs share a byte, the first in its low half; else 1, of a
+        byte or of what the model's dtype takes."""
         return 2 if self in (*INT4_FORMATS, *FP4_FORMATS) else 1
 
 
@@ -52,8 +52,8 @@ class Activation(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ClampedSwiGLU:
-    """gpt-oss's gated activation: (up + 1) · gate · sigmoid(alpha · gate), the gate at most `limit`
-    and the up between its two signs."""
+    """Computes gpt-oss's gated activation: (up + 1) · gate · sigmoid(alpha · gate), the gate at
+    most `limit` and the up between its two signs."""
 
     alpha: float
     limit: float
@@ -66,10 +66,11 @@ Gating = Activation | ClampedSwiGLU
 
 @dataclass(frozen=True, slots=True)
 class InputGroups:
-    """Of INT4_ORDERED: index int32 [.., parts, in], each input's group in each part of the outputs;
-    rows: of the parts, one below the other. order int32 [.., parts, in], where inputs were put in
-    the order of their groups: which input is stored in each place, of which index says the group;
-    whole: every group then has as many as share a scale."""
+    """The groups of inputs that share a scale, of INT4_ORDERED: index int32 [.., parts, in], each
+    input's group in each part of the outputs; rows: of the parts, one below the other. order int32
+    [.., parts, in], where inputs were put in the order of their groups: which input is stored in
+    each place, of which index says the group; whole: every group then has as many as share a
+    scale."""
 
     index: torch.Tensor
     rows: tuple[int, ...]
@@ -77,7 +78,7 @@ class InputGroups:
     whole: bool = False
 
     def of(self, expert: int) -> InputGroups:
-        """Those of one matrix of a stack."""
+        """Take the groups of one matrix of a stack."""
         order = None if self.order is None else self.order[expert]
         return replace(self, index=self.index[expert], order=order)
 
@@ -86,7 +87,7 @@ class InputGroups:
         return by_group.gather(-1, self._of_rows(self.index))
 
     def in_place(self, values: torch.Tensor) -> torch.Tensor:
-        """values [.., out, in] as they are stored → in the order of the inputs."""
+        """Put values [.., out, in] as they are stored into the order of the inputs."""
         if self.order is None:
             return values
         return torch.empty_like(values).scatter_(-1, self._of_rows(self.order), values)
@@ -116,7 +117,7 @@ class Scales:
     fp4_inputs: bool = False
 
     def of(self, expert: int) -> Scales:
-        """Those of one matrix of a stack."""
+        """Take the scales of one matrix of a stack."""
         zero = None if self.zero is None else self.zero[expert]
         groups = self.groups and self.groups.of(expert)
         return replace(self, scale=self.scale[expert], zero=zero, groups=groups)
@@ -310,7 +311,7 @@ class LatentShape:
 
     @property
     def head_dim(self) -> int:
-        """Of a query."""
+        """Compute the elements of a query's head."""
         return self.nope_dim + self.rope_dim
 
     @property
@@ -368,7 +369,7 @@ class IndexShape:
 
     @property
     def scale(self) -> float:
-        """Of a score: of each product, and of the sum over heads."""
+        """Compute the factor of a score: of each product, and of the sum over heads."""
         return (self.dim * self.num_heads) ** -0.5
 
 

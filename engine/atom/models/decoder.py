@@ -69,7 +69,8 @@ class SelfAttention(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """is_last: from its attention on it goes on with the tokens that are looked at alone."""
+    """A decoder layer: attention, then MLP or experts. is_last: from its attention on it goes on
+    with the tokens that are looked at alone."""
 
     is_last = False
 
@@ -86,7 +87,7 @@ class DecoderLayer(nn.Module):
     def forward(
         self, stream: Stream, positions: torch.Tensor, tap: torch.Tensor | None = None
     ) -> Stream:
-        """tap [T, H]: is filled with what the layer was given."""
+        """Run the layer; tap [T, H] is filled with what the layer was given."""
         h = self.input_layernorm(stream)
         attended = self.self_attn(h, positions)
         if tap is not None:
@@ -96,7 +97,7 @@ class DecoderLayer(nn.Module):
         return self.mlp.add(self.post_attention_layernorm(stream))
 
     def logits_indices(self, stream: Stream, attended: torch.Tensor) -> tuple[Stream, torch.Tensor]:
-        """Of the last layer, the tokens whose hidden states are wanted."""
+        """Keep, in the last layer, the tokens whose hidden states are wanted."""
         tokens = get_forward_context().logits_indices if self.is_last else None
         return (stream, attended) if tokens is None else (stream.of(tokens), attended[tokens])
 
@@ -191,7 +192,7 @@ class CausalLM(nn.Module):
         return self.lm_head.draw(hidden, sampling)
 
     def agree(self, capacity: int | None) -> None:
-        """Of ranks that share experts: how many tokens each sends every other in a step that
+        """Set how many tokens each of the ranks that share experts sends every other in a step that
         follows (PaddedDispatch.agree)."""
         if self._exchange is not None:
             self._exchange.agree(capacity)

@@ -24,8 +24,9 @@ from atom.sizing.weights import Projection, Split
 
 
 class DraftModel(nn.Module, ABC):
-    """forward: (token ids [T], positions [T], hidden [T, H]) → hidden [n, H] of the tokens that are
-    looked at; of these `draw` makes drafts, and with these it goes on in the model's place."""
+    """Base of models that draft tokens. forward: (token ids [T], positions [T], hidden [T, H]) →
+    hidden [n, H] of the tokens that are looked at; of these `draw` makes drafts, and with these it
+    goes on in the model's place."""
 
     def __init__(self, embedding: VocabParallelEmbedding) -> None:
         super().__init__()
@@ -42,7 +43,7 @@ class DraftModel(nn.Module, ABC):
 
     @abstractmethod
     def placed_modules(self, checkpoint_names: frozenset[str]) -> Iterator[tuple[str, nn.Module]]:
-        """Its modules by their names in a checkpoint that holds tensors of these names."""
+        """Yield its modules by their names in a checkpoint that holds tensors of these names."""
 
     @abstractmethod
     def unused_tensors(self) -> tuple[str, ...]:
@@ -50,7 +51,7 @@ class DraftModel(nn.Module, ABC):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of its hidden states."""
+        """Tell the dtype of its hidden states."""
         return self._embedding[0].weight.dtype
 
     def _embed(self, token_ids: torch.Tensor) -> torch.Tensor:

@@ -26,8 +26,8 @@ from atom.utils.forward_context import get_forward_context
 
 
 class Eagle3Draft(DraftModel):
-    """spec: of the draft model, with its vocabulary; target: of the model that it drafts for, whose
-    tapped layers it sees."""
+    """The draft model of EAGLE-3. spec: of the draft model, with its vocabulary; target: of the
+    model that it drafts for, whose tapped layers it sees."""
 
     def __init__(
         self, spec: ModelSpec, target: ModelSpec, embedding: VocabParallelEmbedding, build: Build

@@ -50,7 +50,7 @@ def _shape(raw: Mapping[str, Any], layer: LayerSpec) -> AttentionShape:
 
 
 def _without_layer_ropes(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """config.json for the reader of plain decoders, who knows one rope for all layers."""
+    """Copy config.json for the reader of plain decoders, who knows one rope for all layers."""
     return {
         key: value for key, value in raw.items() if key not in ("rope_parameters", "rope_scaling")
     }

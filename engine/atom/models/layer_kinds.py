@@ -18,7 +18,8 @@ from atom.models.decoder import CausalLM
 
 @contextmanager
 def one_of_each_kind(model: CausalLM, groups: Sequence[Sequence[int]]) -> Iterator[None]:
-    """Within it the model runs through no more; groups: of layers that share block tables."""
+    """Let the model run through one layer of each kind within the context; groups: of layers that
+    share block tables."""
     decoder, group_of = model.model, {at: n for n, group in enumerate(groups) for at in group}
     layers = decoder.layers
     kinds = [(layer, group_of.get(index, 0)) for index, layer in enumerate(model.spec.layers)]

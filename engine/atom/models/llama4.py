@@ -57,7 +57,7 @@ def _layer(raw: Mapping[str, Any], layer: LayerSpec, index: int, longest: int) -
 
 
 def _still(raw: Mapping[str, Any], rope: RopeConfig) -> RopeConfig:
-    """Of a layer without positions, where they may still say how warm a query is."""
+    """Build the rope of a layer without positions, where they may still say how warm a query is."""
     temperature = None
     if _said(raw, "attn_temperature_tuning", True):
         floor, scale = _said(raw, "floor_scale", _FLOOR), _said(raw, "attn_scale", _SCALE)

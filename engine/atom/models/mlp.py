@@ -20,7 +20,7 @@ from atom.sizing.weights import Projection
 
 
 class MLP(nn.Module):
-    """down(activation(gate(x)) · up(x)); matrices: gate, up, down."""
+    """Computes down(activation(gate(x)) · up(x)); matrices: gate, up, down."""
 
     def __init__(self, matrices: tuple[Projection, ...], activation: Gating, build: Build) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class MLP(nn.Module):
         return SharedWeight(self.gate_up_proj.w, self.down_proj.w, self._activation, own)
 
     def forward(self, x: torch.Tensor | Normed) -> torch.Tensor:  # [T, H] → [T, H]
-        """With several ranks, this one's share of the sum."""
+        """Compute the MLP; with several ranks, this one's share of the sum."""
         projected: torch.Tensor = self.down_proj(self.gate_up_proj(x))
         return projected
 

@@ -21,7 +21,8 @@ from atom.models.spec import ModelSpec
 
 
 class MtpDraft(DraftModel):
-    """index: of the layer in the checkpoint, the first behind the model's."""
+    """The draft layer of multi-token prediction. index: of the layer in the checkpoint, the first
+    behind the model's."""
 
     def __init__(self, spec: ModelSpec, model: CausalLM, build: Build) -> None:
         super().__init__(model.model.embed_tokens)

@@ -15,7 +15,8 @@ from atom.models.draft_model import DraftModel
 
 @dataclass(frozen=True, slots=True)
 class PlacedModules:
-    """modules: by name; unused: how names begin of what may be left over."""
+    """Modules by their names in a checkpoint. modules: by name; unused: how names begin of what may
+    be left over."""
 
     modules: tuple[tuple[str, nn.Module], ...]
     unused: tuple[str, ...]
@@ -36,7 +37,7 @@ def placed_model(model: CausalLM, draft: DraftModel | None) -> PlacedModules:
 
 
 def placed_draft(draft: DraftModel, checkpoint: Checkpoint) -> PlacedModules:
-    """Those of a checkpoint that only drafts."""
+    """Collect the modules of a checkpoint that only drafts."""
     names: set[str] = set()
     for file in checkpoint.weight_files():
         with safe_open(file, framework="pt") as shard:

@@ -33,7 +33,7 @@ from atom.sizing.weights import Projection, stored_projections
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NormSpec:
-    """unit_offset: see RMSNorm."""
+    """Describes a norm; `unit_offset`: see RMSNorm."""
 
     eps: float
     unit_offset: bool = False
@@ -70,10 +70,10 @@ class LayerSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """embedding_scale: multiplies what is looked up; logits_softcap: bounds the logits;
-    max_position: one more than the last position that is computed; drafts: layers that a checkpoint
-    may hold behind the model's, for speculation alone; taps: layers whose inputs are wanted beside
-    the last hidden states."""
+    """Describes a model of decoder layers. embedding_scale: multiplies what is looked up;
+    logits_softcap: bounds the logits; max_position: one more than the last position that is
+    computed; drafts: layers that a checkpoint may hold behind the model's, for speculation alone;
+    taps: layers whose inputs are wanted beside the last hidden states."""
 
     hidden_size: int
     vocab_size: int
@@ -144,7 +144,8 @@ class ModelSpec:
     def _formats(
         self, wanted: Callable[[Projection], bool], *others: WeightFormat
     ) -> tuple[WeightFormat, ...]:
-        """Of the layers' matrices that are wanted, and the others (the head is always plain)."""
+        """List the formats of the layers' matrices that are wanted, and the others (the head is
+        always plain)."""
         matrices = (
             matrix for layer in self.layers for matrix in (*layer.matrices.values(), *layer.mlp)
         )

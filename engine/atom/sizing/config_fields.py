@@ -41,7 +41,7 @@ def optional(config: Config, key: str) -> int | None:
 
 
 def flag(config: Config, key: str, *, default: bool = False) -> bool:
-    """true or false."""
+    """Read a field that is true or false."""
     value = config.get(key)
     if value is None:
         return default

@@ -83,7 +83,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """true or false."""
+    """Accepts true or false."""
 
     accepted: str = "true or false"
 
@@ -135,7 +135,7 @@ class Either:
 
     @property
     def accepted(self) -> str:
-        """Both kinds in words."""
+        """Describe both kinds in words."""
         return f"{self.one.accepted}, or {self.other.accepted}"
 
     def takes(self, value: object) -> bool:

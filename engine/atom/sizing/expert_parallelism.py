@@ -45,7 +45,7 @@ def expert_parallel_problem(facts: ModelFacts, asked: ExpertOptions) -> str | No
 
 
 def expert_counts(facts: ModelFacts) -> tuple[int, ...]:
-    """Of the layers that have experts, how many, each number once."""
+    """List how many experts the layers have that have any, each number once."""
     experts = (alike.layer.mlp.experts for alike in facts.layer_counts)
     return tuple(dict.fromkeys(each.count for each in experts if each is not None))
 

@@ -136,8 +136,8 @@ def _qwen3_moe(config: Config, index: int) -> LayerFacts:
 
 
 def _qwen2_moe(config: Config, index: int) -> LayerFacts:
-    """Its layers slide, where they do, in turn: every second one of those below the first that
-    attends in full."""
+    """Read a layer of Qwen2-MoE, whose layers slide, where they do, in turn: every second one of
+    those below the first that attends in full."""
     attention = _grouped(config, qkv_bias=flag(config, "qkv_bias", default=True))
     if flag(config, "use_sliding_window"):
         windowed = index % 2 == 0 and index < count(config, "max_window_layers", default=28)
@@ -356,7 +356,7 @@ def _dense(config: Config) -> MlpFacts:
 
 
 def _expert_count(config: Config, default: int) -> int:
-    """num_local_experts is how transformers 5 spells num_experts."""
+    """Read num_experts, or num_local_experts as transformers 5 spells it."""
     key = "num_experts" if config.get("num_experts") is not None else "num_local_experts"
     return positive(config, key, default=default)
 
@@ -368,7 +368,7 @@ def _is_dense(config: Config, index: int) -> bool:
 
 
 def _deepseek_mlp(config: Config, index: int, *, dense: int, correction: bool = True) -> MlpFacts:
-    """`dense`: how many layers have no experts where config.json does not say."""
+    """Read a layer's MLP; `dense` layers have no experts where config.json does not say."""
     if index < count(config, "first_k_dense_replace", default=dense):
         return _dense(config)
     if index % positive(config, "moe_layer_freq", default=1):

@@ -155,7 +155,7 @@ def _no_sequence_fits(memory: DeviceMemory, layout: KvLayout, limits: RunLimits)
 
 
 def _size(size_bytes: int) -> str:
-    """In GiB from one on, so that a message has few units beside each other."""
+    """Write a size in GiB from one on, so that a message has few units beside each other."""
     if size_bytes >= 1024 * _MIB:
         return f"{size_bytes / (1024 * _MIB):,.1f} GiB"
     return f"{size_bytes / _MIB:,.0f} MiB"

@@ -37,8 +37,8 @@ KV_ELEMENTS = {
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """`tokens` drafted per sequence and step, by `draft`, by the model's own draft layers, or
-    (`by_layers` False) by none, from the text alone."""
+    """Describes `tokens` drafted per sequence and step, by `draft`, by the model's own draft
+    layers, or (`by_layers` False) by none, from the text alone."""
 
     tokens: int
     draft: ModelFacts | None = None
@@ -91,12 +91,12 @@ class KvLayout:
 
     @property
     def bytes_per_token(self) -> int:
-        """Of a token in a block, whichever group the block serves."""
+        """Sum the bytes of a token in a block, whichever group the block serves."""
         return sum(self.token_bytes)
 
     @property
     def growing_bytes_per_token(self) -> int:
-        """Of a token in the layers that keep every token."""
+        """Sum the bytes of a token in the layers that keep every token."""
         return self.bytes_per_token * self._num_growing
 
     @property
@@ -197,7 +197,7 @@ def _terms(
 
 
 def _token_bytes(attention: AttentionFacts, element: KvElement, ranks: int) -> int:
-    """Of one layer."""
+    """Compute the bytes of a token in one layer."""
     latent = attention.latent
     if latent is None:
         row = attention.head_dim * element.size_bytes + element.scale_bytes

@@ -179,7 +179,7 @@ class LayerFacts:
 
 @dataclass(frozen=True, slots=True)
 class LayerCount:
-    """`count` layers of a model that are alike, wherever they stand."""
+    """Groups `count` layers of a model that are alike, wherever they stand."""
 
     layer: LayerFacts
     count: int

@@ -53,7 +53,7 @@ class Quantization:
 
     @property
     def bits(self) -> int:
-        """Of one element."""
+        """Count the bits of one element."""
         return 8 if self.element in (Element.FP8, Element.INT8) else 4
 
     @property
@@ -99,7 +99,7 @@ class Quantization:
         return INT4_WORD if self.element is Element.INT4 else 1
 
     def __str__(self) -> str:
-        """Such as "fp8 in blocks of 128 x 128 (compressed-tensors)"."""
+        """Describe it, as in "fp8 in blocks of 128 x 128 (compressed-tensors)"."""
         shared = {
             "tensor": " with a scale per matrix",
             "row": " with a scale per output",

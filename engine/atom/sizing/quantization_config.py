@@ -31,7 +31,8 @@ _COMPRESSED_FORMATS = (None, "float-quantized", "int-quantized", "naive-quantize
 
 
 def read_quantization(config: Config) -> QuantizationScheme | None:
-    """Of a whole config.json, None without one; raises ModelFactsError for an unknown format."""
+    """Read the quantisation of a whole config.json, None without one; raises ModelFactsError for an
+    unknown format."""
     section = mapping(config, "quantization_config")
     if not section:
         return None
@@ -278,7 +279,7 @@ def _int4(section: Config) -> Element:
 
 
 def _group_size(section: Config) -> int:
-    """-1 is one group over all inputs."""
+    """Read the group size; -1 is one group over all inputs."""
     whole = section.get("group_size") == -1
     return 0 if whole else positive(section, "group_size", default=128)
 

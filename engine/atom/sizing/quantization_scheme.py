@@ -52,8 +52,9 @@ class FormatRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizationScheme:
-    """`rules` in the order in which they are asked; `default` of modules that none names, None
-    where these are plain. `method`: the writer of the tensors, or "online"."""
+    """Chooses each module's quantisation: `rules` in the order in which they are asked; `default`
+    of modules that none names, None where these are plain. `method`: the writer of the tensors, or
+    "online"."""
 
     method: str
     default: Quantization | None
@@ -100,7 +101,8 @@ class QuantizationScheme:
         return stored
 
     def __str__(self) -> str:
-        """Such as "fp8 with a scale per output (quark), int4 in groups of 32 (gptq) by name"."""
+        """Describe it, as in "fp8 with a scale per output (quark), int4 in groups of 32 (gptq) by
+        name"."""
         first, *others = self.formats or ("plain",)
         return ", ".join([str(first), *(f"{each} by name" for each in others)])
 

@@ -84,10 +84,10 @@ _LLAMA4 = {
 
 @dataclass(frozen=True, slots=True)
 class Wrapper:
-    """name: what people call it; text: by the text part's model_type its architecture, the first
-    where none is said; defaults: of the text part's fields, as transformers' class has them;
-    fixed: what the class computes by, whatever its config says; experts_block: where names of
-    experts are not those of the text part's architecture."""
+    """A multimodal class whose text part is served. name: what people call it; text: by the text
+    part's model_type its architecture, the first where none is said; defaults: of the text part's
+    fields, as transformers' class has them; fixed: what the class computes by, whatever its config
+    says; experts_block: where names of experts are not those of the text part's architecture."""
 
     name: str
     text: Mapping[str, str]

@@ -8,8 +8,8 @@ from atom.sizing.weights import projections
 
 
 def token_elements(facts: ModelFacts) -> int:
-    """Of all layers' matrices, those that a token goes through; of experts those it is routed
-    to."""
+    """Count the elements of all layers' matrices that a token goes through; of experts those it is
+    routed to."""
     return sum(
         alike.count * _used_copies(matrix.copies, alike.layer) * matrix.rows * matrix.columns
         for alike in facts.layer_counts

@@ -54,12 +54,12 @@ class Sharding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Projection:
-    """`copies` matrices of `rows` outputs and `columns` inputs; `unit` rows stay together.
+    """Describes `copies` matrices of `rows` outputs and `columns` inputs; `unit` rows stay
+    together.
 
     `name` is the module's below its layer, as in a checkpoint; of copies the first one's.
     `quantization` None: in the model's own element type; `absorbed`: multiplied with in halves, and
-    so kept in that type however it is stored.
-    """
+    so kept in that type however it is stored."""
 
     name: str
     rows: int

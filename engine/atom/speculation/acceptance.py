@@ -17,8 +17,9 @@ _LOGGED_EVERY = 1000  # drafts: of a row and step
 
 
 class DraftCounts:
-    """drafts: times that a row carried any; tokens: that they had; accepted: of these, and
-    accepted_at: how many drafts held at least so far, by position from the first."""
+    """Counts drafts and how many were accepted. drafts: times that a row carried any; tokens: that
+    they had; accepted: of these, and accepted_at: how many drafts held at least so far, by position
+    from the first."""
 
     def __init__(self) -> None:
         self.drafts = 0
@@ -28,7 +29,7 @@ class DraftCounts:
         self._logged = (0, 0, 0)  # drafts, tokens and accepted at the last line
 
     def observe(self, drafted: NDArray[np.int32], accepted: NDArray[np.int32]) -> None:
-        """Of so many drafted tokens of each row so many held."""
+        """Count that of so many drafted tokens of each row so many held."""
         most = int(drafted.max(initial=0))
         if most == 0:
             return

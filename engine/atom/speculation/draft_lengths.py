@@ -31,7 +31,7 @@ _LEVELS = 100  # of a chance
 
 class DraftLengths(Protocol):
     def enter(self, slot: int) -> None:
-        """Another sequence has the slot."""
+        """Note that another sequence has the slot."""
 
     def choose(self, slots: Slots, computed: NDArray[np.int32]) -> NDArray[np.int32]:
         """Return how many drafts the next step of these rows, which it runs together, is to carry.
@@ -40,14 +40,14 @@ class DraftLengths(Protocol):
     def observe(
         self, slots: Slots, drafted: NDArray[np.int32], accepted: NDArray[np.int32]
     ) -> None:
-        """Of so many drafts of each row so many held."""
+        """Learn that of so many drafts of each row so many held."""
 
     def miss(self, slots: Slots) -> None:
         """Nothing was found to draft for these rows, which were to carry some."""
 
 
 class FixedDraftLengths:
-    """As many as there may be, always."""
+    """Lets every row carry as many drafts as there may be, always."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -68,7 +68,8 @@ class FixedDraftLengths:
 
 
 class AdaptiveDraftLengths:
-    """As many as pay, by how a row's drafts did lately and what the step costs with them.
+    """Chooses as many drafts as pay, by how a row's drafts did lately and what the step costs with
+    them.
 
     The first of k drafts holds with a chance p, each further one with a, if all before it did: they
     give 1 + p (1 + a + ... + a^(k-1)) tokens, where a step without gives one. What repeats does so
@@ -183,7 +184,7 @@ class _Chances:
         self._weight[slot] = _PRIOR_WEIGHT
 
     def learn(self, slots: Slots, tried: NDArray[np.int32] | int, true: NDArray[Any]) -> None:
-        """Of so many times each so many came true."""
+        """Learn that of so many times each so many came true."""
         if not len(slots):
             return
         weight = self._weight.take(slots) * _MEMORY + tried

@@ -23,7 +23,8 @@ from atom.utils.forward_context import ForwardContext, set_forward_context
 
 
 class DraftModelProposer:
-    """hidden_size: of the model's states; block_size: tokens of a block."""
+    """Proposes drafts by a draft model. hidden_size: of the model's states; block_size: tokens of a
+    block."""
 
     follows = True
 

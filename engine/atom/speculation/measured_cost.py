@@ -25,9 +25,9 @@ class Timed(NamedTuple):
 
 
 class MeasuredCost:
-    """timed: steps without drafts and with one of each row, and where drafts are made one after
-    the other with several, by ascending rows; and of those without and with most drafts some on a
-    long context, if any."""
+    """Computes a step's cost from steps that were timed. timed: steps without drafts and with one
+    of each row, and where drafts are made one after the other with several, by ascending rows; and
+    of those without and with most drafts some on a long context, if any."""
 
     def __init__(self, timed: Sequence[Timed]) -> None:
         near = [step for step in timed if not step.context]
@@ -86,7 +86,7 @@ class _Curve:
         return float(np.interp(size, self._sizes, self._seconds)) + beyond * self._slope()
 
     def _slope(self) -> float:
-        """Of the last two points; of one alone as if nothing took no time."""
+        """Compute the slope of the last two points; of one alone as if nothing took no time."""
         sizes, seconds = self._sizes[-2:], self._seconds[-2:]
         if len(sizes) == 1:
             return float(seconds[0] / sizes[0])

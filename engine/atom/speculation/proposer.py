@@ -47,7 +47,7 @@ class Drafting:
     hidden: torch.Tensor | None = None
 
     def first(self, rows: int) -> Drafting:
-        """That of the first rows, in the same memory."""
+        """Take that of the first rows, in the same memory."""
         hidden = None if self.hidden is None else self.hidden[:rows]
         return Drafting(
             self.slots[:rows], self.wanted[:rows], self.drafts.first(rows), self.ahead, hidden

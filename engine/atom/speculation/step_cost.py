@@ -29,10 +29,11 @@ _LAYER_BYTES = {"cpu": 1e6, "gpu": 1.2e9}
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """experts_bytes: share of the weights that is routed experts, of which a token uses
-    `expert_parallel`; tokens_per_reading: whose products take as long as reading what they use;
-    drafting: what a step costs more that has any drafts, a_draft: for each draft of a row, of what
-    the step costs without, where a layer makes them one after the other."""
+    """Computes a step's cost from the model's facts. experts_bytes: share of the weights that is
+    routed experts, of which a token uses `expert_parallel`; tokens_per_reading: whose products take
+    as long as reading what they use; drafting: what a step costs more that has any drafts, a_draft:
+    for each draft of a row, of what the step costs without, where a layer makes them one after the
+    other."""
 
     tokens_per_reading: float
     experts_bytes: float = 0.0
@@ -66,8 +67,9 @@ class Costs(Protocol):
     def of_steps(
         self, rows: int, lengths: NDArray[np.float64], context: float = 0.0
     ) -> NDArray[np.float64]:
-        """Of steps of so many rows that all carry so many drafts, for each of `lengths`; only
-        their ratios mean anything. context: tokens that a row attends to, on average."""
+        """Compute the cost of steps of so many rows that all carry so many drafts, for each of
+        `lengths`; only their ratios mean anything. context: tokens that a row attends to, on
+        average."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,8 @@ class DraftingLayers:
 def step_cost(
     facts: ModelFacts, *, on_cpu: bool, drafting: DraftingLayers | None = None
 ) -> StepCost:
-    """Of a model on a kind of device; drafting: by what layers, None for none."""
+    """Build the cost of a model's steps on a kind of device; drafting: by what layers, None for
+    none."""
     parts = facts.weight_parts(None, Sharding(1, False), False)
     routed = sum(part.size_bytes for part in parts if part.name == "routed experts")
     experts = [alike.layer.mlp.experts for alike in facts.layer_counts]

@@ -65,7 +65,7 @@ def _triggered(tag: Mapping[str, Any], field: str) -> dict[str, Any]:
 
 
 def _read(part: Any, field: str, depth: int) -> Any:
-    """As the compile server reads it: schemas there say whether they are on one line."""
+    """Read a part as the compile server does: schemas there say whether they are on one line."""
     if depth == 0:
         raise _refusal(field, f"is more than {_DEEPEST} levels deep")
     if isinstance(part, list):

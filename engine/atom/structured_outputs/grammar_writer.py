@@ -61,7 +61,7 @@ def one_of(options: list[str]) -> str:
 
 
 def counted(body: str, low: int, high: int | None) -> str:
-    """low to high times; body: one element."""
+    """Write an element `body` low to high times."""
     if (low, high) == (1, 1):
         return body
     if (low, high) == (0, 1):

@@ -12,11 +12,11 @@ from atom.errors import RequestError
 
 
 class ThinkingBudget(msgspec.Struct, frozen=True):
-    """tokens: of reasoning, its marks aside. opened: the prompt ends with the opening mark, so that
-    the answer begins within; else it may begin with the mark. opening, closing: the marks' tokens.
-    then: what is forced behind the closing mark where the budget is spent, and excluded: a token
-    that may not follow that. reopens: reasoning may begin again later, within the same budget.
-    """
+    """Bounds the tokens of an answer's reasoning. tokens: of reasoning, its marks aside. opened:
+    the prompt ends with the opening mark, so that the answer begins within; else it may begin with
+    the mark. opening, closing: the marks' tokens. then: what is forced behind the closing mark
+    where the budget is spent, and excluded: a token that may not follow that. reopens: reasoning
+    may begin again later, within the same budget."""
 
     tokens: int
     opened: bool

@@ -21,8 +21,8 @@ _BUS, _USED = "PCI Bus", "VRAM Total Used Memory (B)"
 
 
 def used_bytes(address: str) -> int | None:
-    """Of all processes, on the card of this PCI address, such as 0000:c4:00.0; None where neither
-    says anything of it."""
+    """Measure the bytes that all processes use on the card of this PCI address, such as
+    0000:c4:00.0; None where neither says anything of it."""
     address = address.lower()
     told = _told_by_library(address)
     return told if told is not None else _told_by_tool(address)

@@ -22,7 +22,8 @@ class AmdSmiError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CardFacts:
-    """address: of PCI, such as 0000:c4:00.0 in small entries; partitions such as SPX and NPS1."""
+    """Facts of a card as AMD SMI tells them. address: of PCI, such as 0000:c4:00.0 in small
+    entries; partitions such as SPX and NPS1."""
 
     address: str
     name: str | None
@@ -34,7 +35,7 @@ class CardFacts:
 
 
 def read_cards() -> list[CardFacts]:
-    """Of every card that the driver shows to this process. Raises `AmdSmiError`.
+    """Read the facts of every card that the driver shows to this process. Raises `AmdSmiError`.
 
     Between `amdsmi_init()` and `amdsmi_shut_down()`; `amdsmi_get_processor_handles()` lists cards.
     """
@@ -50,8 +51,8 @@ def read_cards() -> list[CardFacts]:
 
 
 def _facts(library: Any, card: Any) -> CardFacts:
-    """`amdsmi_get_gpu_device_bdf` gives domain:bus:device.function; memory is in bytes, of
-    `AmdSmiMemoryType.VRAM`; `…_asic_info` and `…_driver_info` are dictionaries."""
+    """Read a card's facts: `amdsmi_get_gpu_device_bdf` gives domain:bus:device.function; memory is
+    in bytes, of `AmdSmiMemoryType.VRAM`; `…_asic_info` and `…_driver_info` are dictionaries."""
     kind = library.AmdSmiMemoryType.VRAM
     return CardFacts(
         address=str(library.amdsmi_get_gpu_device_bdf(card)).lower(),

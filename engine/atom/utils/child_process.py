@@ -31,7 +31,8 @@ class Command:
 
 
 class ChildProcess:
-    """`on_exit` is called once, from a thread of ours, after the end; it must not block for long.
+    """A child process whose end is told of. `on_exit` is called once, from a thread of ours, after
+    the end; it must not block for long.
 
     Every method but `start` may be called from any thread."""
 
@@ -62,12 +63,12 @@ class ChildProcess:
 
     @property
     def pid(self) -> int | None:
-        """None if it could not be started."""
+        """Tell the process id; None if it could not be started."""
         return None if self._process is None else self._process.pid
 
     @property
     def returncode(self) -> int | None:
-        """None while it runs; negative: the signal that killed it."""
+        """Tell the exit code; None while it runs; negative: the signal that killed it."""
         if self._failure is not None:
             return 1
         return None if self._process is None else self._process.returncode
@@ -105,7 +106,7 @@ class ChildProcess:
         return not self._thread.is_alive()
 
     def send_signal(self, number: signal.Signals) -> None:
-        """If it is gone, nothing comes of it."""
+        """Send a signal; if the process is gone, nothing comes of it."""
         if self._process is not None:
             self._process.send_signal(number)
 
@@ -133,7 +134,7 @@ class ChildProcess:
         self._on_exit(self)
 
     def _attend(self, process: subprocess.Popen[bytes]) -> None:
-        """Until the end."""
+        """Read the child's output until it ends."""
         if process.stdout is not None and self._on_line is not None:
             with process.stdout:
                 for line in process.stdout:

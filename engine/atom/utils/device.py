@@ -33,8 +33,9 @@ _CGROUP_V1_CPU = Path("/sys/fs/cgroup/cpu")
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """type: cpu, cuda or rocm; name: for people; torch_device: where tensors live. sharers: how
-    many engine processes share the machine's cores and memory, if this is the CPU."""
+    """The device that an engine computes on. type: cpu, cuda or rocm; name: for people;
+    torch_device: where tensors live. sharers: how many engine processes share the machine's cores
+    and memory, if this is the CPU."""
 
     type: str
     name: str
@@ -51,8 +52,8 @@ class Device:
         return min([psutil.virtual_memory().total, *_cgroup_memory_limits()]) // self.sharers
 
     def used_memory_bytes(self) -> int:
-        """Of a GPU, by all processes: the larger of what the runtime and, on AMD's, the management
-        tool say."""
+        """Measure the memory of a GPU that all processes use: the larger of what the runtime and,
+        on AMD's, the management tool say."""
         free, total = torch.cuda.mem_get_info(self.torch_device)
         told = amd_memory.used_bytes(self._pci_address()) if self.type == "rocm" else None
         return max(total - free, told or 0)
@@ -142,7 +143,7 @@ def upload(array: NDArray[np.generic], device: torch.device) -> torch.Tensor:
 def upload_together(
     arrays: Mapping[str, NDArray[np.generic]], device: torch.device
 ) -> dict[str, torch.Tensor]:
-    """`upload` of several arrays by one copy, which the device idles for before a first step. The
+    """Upload several arrays by one copy, which the device idles for before a first step. The
     tensors share one allocation."""
     if device.type == "cpu":
         return {name: upload(array, device) for name, array in arrays.items()}
@@ -161,8 +162,8 @@ def usable_cpus() -> int:
 
 
 def _share_of_cpus(sharers: int) -> int:
-    """Of the cores, as many as one of `sharers` processes may use; fewer if the environment says
-    so, as to whatever else computes on the CPU."""
+    """Count the cores that one of `sharers` processes may use; fewer if the environment says so, as
+    to whatever else computes on the CPU."""
     share = max(1, usable_cpus() // sharers)
     wanted = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     return min(share, int(wanted)) if wanted.isdecimal() and int(wanted) else share

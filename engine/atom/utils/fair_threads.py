@@ -25,7 +25,7 @@ class Task:
         self._work = work
 
     def run(self) -> None:
-        """On a thread of the pool."""
+        """Run the task, on a thread of the pool."""
         try:
             result = self._work()
         except BaseException as error:
@@ -36,7 +36,7 @@ class Task:
 
 @dataclass(slots=True)
 class _Client:
-    """last_turn: when its last task began, counted in tasks."""
+    """The tasks of a client; last_turn: when its last task began, counted in tasks."""
 
     queue: deque[Task] = field(default_factory=deque)
     running: int = 0

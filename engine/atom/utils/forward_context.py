@@ -100,9 +100,9 @@ class AttentionMetaData:
 
 @dataclass(frozen=True, slots=True)
 class ForwardContext:
-    """attention: of the step that is running, one for each group of layers; logits_indices [n]
-    int64: the tokens whose hidden states are wanted, at least one, so that the model returns these
-    alone; None for all."""
+    """The context of the step that is running. attention: of the step that is running, one for each
+    group of layers; logits_indices [n] int64: the tokens whose hidden states are wanted, at least
+    one, so that the model returns these alone; None for all."""
 
     attention: tuple[AttentionMetaData, ...]
     logits_indices: torch.Tensor | None = None

@@ -19,8 +19,9 @@ _FUNCTION_BITS = 3
 
 @dataclass(frozen=True, slots=True)
 class KfdNode:
-    """architecture: its gfx name; render_minor: N of /dev/dri/renderDN, None where it has none;
-    place: PCI domain, bus and device; dies: XCDs that it computes with, 0 where it is not said."""
+    """A GPU in the KFD's topology. architecture: its gfx name; render_minor: N of
+    /dev/dri/renderDN, None where it has none; place: PCI domain, bus and device; dies: XCDs that it
+    computes with, 0 where it is not said."""
 
     architecture: str
     render_minor: int | None

@@ -53,7 +53,8 @@ class Piece:
 def long_chunks(
     num_computed: NDArray[np.integer], num_scheduled: NDArray[np.integer], first_row: int
 ) -> tuple[LongChunk, ...]:
-    """Of the rows from `first_row` on, those behind a history that a library may attend to."""
+    """Find, among the rows from `first_row` on, those behind a history that a library may attend
+    to."""
     token = int(num_scheduled[:first_row].sum())
     chunks: list[LongChunk] = []
     rows = zip(num_computed[first_row:].tolist(), num_scheduled[first_row:].tolist(), strict=True)

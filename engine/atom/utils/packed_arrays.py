@@ -34,7 +34,7 @@ class _Place:
 
 
 class Packing:
-    """For arrays like these. size: of the allocation in bytes."""
+    """Lays out arrays like these in one allocation. size: of the allocation in bytes."""
 
     def __init__(self, arrays: Mapping[str, NDArray[np.generic]]) -> None:
         self._places: dict[str, _Place] = {}

@@ -20,7 +20,8 @@ _CHUNK_BYTES = 65536
 
 
 def end_with_parent() -> None:
-    """From here on this process is killed when its parent thread ends (Linux; else nothing)."""
+    """Let the kernel kill this process from here on when its parent thread ends (Linux; else
+    nothing)."""
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
@@ -41,7 +42,7 @@ class ParentLines:
         return line
 
     def follow(self, on_line: Callable[[bytes], None] | None = None) -> None:
-        """From here on a thread reads: `on_line` gets each further line (on that thread), and this
+        """Start a thread that reads: `on_line` gets each further line (on that thread), and this
         process ends at once when the input does."""
 
         def read() -> None:

@@ -31,8 +31,8 @@ def are_even(contexts: NDArray[np.integer]) -> bool:
 def long_prompts(
     num_computed: NDArray[np.integer], num_scheduled: NDArray[np.integer], first_row: int
 ) -> tuple[EqualPrompts, ...]:
-    """Of the rows from `first_row` on: neighbours that compute whole prompts of one round length,
-    and single long prompts."""
+    """Find, among the rows from `first_row` on, neighbours that compute whole prompts of one round
+    length, and single long prompts."""
     token = int(num_scheduled[:first_row].sum())
     row = first_row
     groups: list[EqualPrompts] = []
@@ -53,8 +53,8 @@ def long_prompts(
 
 
 def leading_tokens(length: int) -> int:
-    """Of a single prompt of at least 4,096 tokens, those that a dense attention computes: a power
-    of two, or one and a half times one, of which there are few."""
+    """Count the tokens of a single prompt of at least 4,096 tokens that a dense attention computes:
+    a power of two, or one and a half times one, of which there are few."""
     power = 1 << (length.bit_length() - 1)
     return power + power // 2 if length >= power + power // 2 else power
 

@@ -93,7 +93,7 @@ def _speculative_tokens(speculative: SpeculativeSpec | None) -> int:
 
 
 def _draft_model(speculative: SpeculativeSpec | None) -> str | None:
-    """As the engine's command line names it."""
+    """Name the draft model as the engine's command line does."""
     if speculative is None or speculative.draft_model is None:
         return None
     return speculative.draft_model.partition("://")[2]

@@ -44,7 +44,8 @@ class ReviewRequest:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`refusal` is the message for the user, None where the object may be stored."""
+    """The verdict on an object; `refusal` is the message for the user, None where it may be
+    stored."""
 
     warnings: tuple[str, ...] = ()
     refusal: str | None = None

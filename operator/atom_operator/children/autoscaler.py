@@ -36,7 +36,7 @@ def _target(plan: Plan) -> dict[str, str]:
 
 
 def _behavior(wanted: Autoscaling) -> dict[str, Any]:
-    """Up at once, down slowly: a replica that was given up takes minutes to come back."""
+    """Scale up at once, down slowly: a replica that was given up takes minutes to come back."""
     return {
         "scaleUp": {
             "stabilizationWindowSeconds": 0,

@@ -16,7 +16,8 @@ from atom_operator.domain import Manifest, Plan
 
 
 def plan_config_map(plan: Plan) -> Manifest:
-    """plan.json: what was decided and why; model-facts.json: the shape it was computed from."""
+    """Render plan.json, what was decided and why, and model-facts.json, the shape it was computed
+    from."""
     data = {"plan.json": _json(_decisions(plan))}
     if plan.facts is not None:
         data["model-facts.json"] = _json(plan.facts)
@@ -58,6 +59,7 @@ def _decisions(plan: Plan) -> dict[str, Any]:
 
 
 def _json(value: object) -> str:
-    """As json.dumps(indent=2) spells it; that and dataclasses.asdict are a third of a reconcile."""
+    """Write JSON as json.dumps(indent=2) spells it; that and dataclasses.asdict are a third of a
+    reconcile."""
     text = json.dumps(msgspec.to_builtins(value), sort_keys=True)
     return msgspec.json.format(text, indent=2) + "\n"

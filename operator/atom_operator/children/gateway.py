@@ -44,7 +44,7 @@ def inference_pool(plan: Plan, picker: EndpointPicker) -> Manifest:
 
 
 def http_route(plan: Plan, route: HttpRoute) -> Manifest:
-    """From the Gateways to the pool, or to the Service where there is no pool."""
+    """Render the route from the Gateways to the pool, or to the Service where there is no pool."""
     spec: dict[str, Any] = {
         "parentRefs": [dict(parent) for parent in route.parents],
         "rules": list(_rules(plan, route)),

@@ -23,8 +23,8 @@ _WORKER_INDEX_LABEL = "leaderworkerset.sigs.k8s.io/worker-index"
 
 
 def group_environment(plan: Plan) -> dict[str, dict[str, Any]]:
-    """torch.distributed's variables of one pod; none without groups. Ranks of a pod follow from
-    NODE_RANK and LOCAL_WORLD_SIZE."""
+    """Render torch.distributed's variables of one pod; none without groups. Ranks of a pod follow
+    from NODE_RANK and LOCAL_WORLD_SIZE."""
     engine = plan.engine
     if engine.nodes == 1:
         return {}
@@ -42,7 +42,8 @@ def group_environment(plan: Plan) -> dict[str, dict[str, Any]]:
 
 
 def group_annotations(plan: Plan) -> dict[str, str]:
-    """By which the operator keeps the deadline that the controller of groups has not."""
+    """Render the annotations by which the operator keeps the deadline that the controller of groups
+    has not."""
     annotations = {constants.ANNOTATION_DEADLINE: str(plan.progress_deadline_seconds)}
     if plan.rollout.asked_at is not None:
         annotations[constants.ANNOTATION_ASKED_AT] = plan.rollout.asked_at.isoformat()

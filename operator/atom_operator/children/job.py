@@ -122,7 +122,7 @@ def _request(plan: Plan, purpose: JobPurpose, name: str, template: Manifest) -> 
 
 
 def _with_words(plan: Plan, template: Manifest) -> Manifest:
-    """With what spec.objects.job puts on pods, which makes no other Job of it; ours win."""
+    """Add what spec.objects.job puts on pods, which makes no other Job of it; ours win."""
     words, metadata = plan.objects.of(JOB.kind), template["metadata"]
     both: Manifest = {**metadata, "labels": {**words.labels, **metadata["labels"]}}
     if words.annotations:

@@ -14,7 +14,7 @@ from atom_operator.domain import Manifest, Plan
 
 
 def learned_config_map(plan: Plan) -> Manifest | None:
-    """None while nothing has been measured."""
+    """Render what was measured; None while nothing has been."""
     if not plan.learned:
         return None
     text = json.dumps([asdict(item) for item in plan.learned], indent=2, sort_keys=True)

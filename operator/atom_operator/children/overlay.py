@@ -36,7 +36,7 @@ class OverlayError(ValueError):
 
 
 def merge_pod_template(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with `overlay` laid over it; raises OverlayError."""
+    """Lay `overlay` over `base`; raises OverlayError."""
     return _merge_maps(base, overlay, ROOT, "")
 
 
@@ -183,7 +183,7 @@ def _merge_item(items: list[Any], item: Any, field: PodField, path: str) -> None
 def _order_field(
     result: dict[str, Any], name: str, overlay: Mapping[str, Any], type_name: str, path: str
 ) -> None:
-    """Of a list that the overlay only orders; one that it also merges is ordered with that."""
+    """Order a list that the overlay only orders; one that it also merges is ordered with that."""
     listed = name.removeprefix(_ELEMENT_ORDER)
     order = _directive_list(overlay[name], _join(path, name))
     if listed not in overlay and isinstance(result.get(listed), list):

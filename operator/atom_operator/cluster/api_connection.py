@@ -45,7 +45,7 @@ Login = Callable[[], Awaitable[Configuration]]
 
 
 async def configuration_of_environment() -> Configuration:
-    """From the pod's service account, or else the kubeconfig of the environment."""
+    """Read the pod's service account, or else the kubeconfig of the environment."""
     found = Configuration()
     try:
         load_incluster_config(client_configuration=found)
@@ -61,7 +61,7 @@ async def configuration_of_environment() -> Configuration:
 
 
 async def configuration_of_kubeconfig(path: str) -> Configuration:
-    """From the current context of these files, separated as in KUBECONFIG."""
+    """Read the current context of these files, separated as in KUBECONFIG."""
     found = Configuration()
     try:
         await load_kube_config(path, client_configuration=found, persist_config=False)
@@ -82,7 +82,7 @@ def object_path(kind: Kind, namespace: str | None, name: str = "", subresource: 
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """`silence_seconds` is for how long an answer may pause."""
+    """A request to the API server; `silence_seconds` is for how long an answer may pause."""
 
     method: str
     path: str
@@ -93,8 +93,8 @@ class _Request:
 
 
 class ApiConnection:
-    """`login` finds the server and the credentials, at the first request and once they are
-    rejected; 0 connections are as many as there are requests."""
+    """A connection to the API server. `login` finds the server and the credentials, at the first
+    request and once they are rejected; 0 connections are as many as there are requests."""
 
     def __init__(self, login: Login, most_connections: int = _MOST_CONNECTIONS) -> None:
         self._login = login
@@ -204,7 +204,7 @@ def _timeout(silence_seconds: float) -> aiohttp.ClientTimeout:
 
 
 async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """aiohttp's own lines have a greatest length, objects have another."""
+    """Yield an answer's lines; aiohttp's own have a greatest length, objects have another."""
     begun = bytearray()
     async for piece in response.content.iter_any():
         *ended, rest = piece.split(b"\n")

@@ -53,7 +53,7 @@ class AppliedChildren:
     def remember(
         self, key: ObjectKey, child: ChildKey, manifest: Manifest, answer: Manifest
     ) -> None:
-        """`answer` is what the API server has after applying `manifest`."""
+        """Remember `answer`, what the API server has after applying `manifest`."""
         digests = (_digest(manifest), content_digest(answer))
         self._known.setdefault(key, {})[child] = digests
 
@@ -94,7 +94,7 @@ def _holds(existing: Any, wanted: Any, name: str = "") -> bool:
 
 
 def content_digest(existing: Manifest) -> bytes:
-    """Of everything that an apply could have to put right."""
+    """Digest everything that an apply could have to put right."""
     content = {name: value for name, value in existing.items() if name not in _NOT_CONTENT}
     content["metadata"] = {
         name: value

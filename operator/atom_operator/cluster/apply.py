@@ -105,9 +105,9 @@ async def _write(
 
 
 def _in_place_of(existing: Manifest, manifest: Manifest) -> Manifest:
-    """`manifest` with what of `existing` is another's by right: a number of replicas that we leave
-    out is an autoscaler's, finalizers and annotations are their controllers'. Its version is kept,
-    so that a change made meanwhile is not undone."""
+    """Add to `manifest` what of `existing` is another's by right: a number of replicas that we
+    leave out is an autoscaler's, finalizers and annotations are their controllers'. Its version is
+    kept, so that a change made meanwhile is not undone."""
     before, ours = existing["metadata"], manifest["metadata"]
     kept = {name: before[name] for name in ("resourceVersion", "finalizers") if name in before}
     theirs = {

@@ -19,7 +19,7 @@ from atom_operator.domain import ATOM_DEPLOYMENT, Kind, Manifest, ObjectKey
 
 
 class CachedCluster:
-    """In front of `port`."""
+    """A cluster port that reads from informers where it can, and else from `port`."""
 
     def __init__(
         self, port: ClusterPort, informers: Informers, deployments: KnownDeployments
@@ -99,7 +99,7 @@ class CachedCluster:
     def _select(
         self, kind: Kind, namespace: str, labels: Mapping[str, str]
     ) -> list[Manifest] | None:
-        """None where only the API server can say."""
+        """Select objects from the cache; None where only the API server can say."""
         informer = self._informers.find(kind, namespace)
         if informer is None or not informer.is_current:
             return None

@@ -33,7 +33,7 @@ Count = Callable[[str, str], None]
 
 
 class ListMetadata(msgspec.Struct):
-    """At which version of the cluster a list was made, and where it goes on."""
+    """Says at which version of the cluster a list was made, and where it goes on."""
 
     resource_version: str = msgspec.field(name="resourceVersion", default="")
     more: str | None = msgspec.field(name="continue", default=None)
@@ -89,7 +89,7 @@ class ApiCluster:
         namespaces: tuple[str, ...] = (),
         count: Count = lambda _verb, _kind: None,
     ) -> ApiCluster:
-        """From the pod's service account or the kubeconfig of the environment."""
+        """Connect by the pod's service account or the kubeconfig of the environment."""
         return cls(ApiConnection.from_environment(), namespaces, count)
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
@@ -253,7 +253,7 @@ class ApiCluster:
     async def _list(
         self, kind: Kind, namespace: str | None, query: Mapping[str, str], page_type: type[Page[T]]
     ) -> list[T]:
-        """In pages, all of one version."""
+        """List objects in pages, all of one version."""
         action = f"list {kind.kind}" + (f" in {namespace}" if namespace else "")
         asked = {**query, "limit": str(PAGE_SIZE)}
         items: list[T] = []

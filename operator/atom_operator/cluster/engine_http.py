@@ -100,7 +100,8 @@ class HttpEngines:
 
 
 def _draft_counts(metrics: bytes) -> DraftCounts | None:
-    """Of Prometheus' text format, summed over label sets; None where a count is missing."""
+    """Read the draft counts of Prometheus' text format, summed over label sets; None where a count
+    is missing."""
     found: dict[str, int] = {}
     try:
         for name, value in _DRAFTS.findall(metrics.decode()):
@@ -112,7 +113,7 @@ def _draft_counts(metrics: bytes) -> DraftCounts | None:
 
 
 def _progress(answer: Any) -> LoadProgress | None:
-    """None from an engine that is older than this report."""
+    """Read the load progress; None from an engine that is older than this report."""
     if not isinstance(answer, Mapping):
         return None
     try:
@@ -134,7 +135,8 @@ def _whole(value: Any) -> int | None:
 
 
 def _capacity(answer: Mapping[str, Any]) -> Capacity:
-    """Of the whole pod: an engine tells the numbers of one copy of the model, and the totals."""
+    """Read the capacity of the whole pod: an engine tells the numbers of one copy of the model, and
+    the totals."""
     copies = len(answer.get("ranks") or ())
     copies, total = (copies, answer["total"]) if copies else (1, answer)
     rows = tuple(

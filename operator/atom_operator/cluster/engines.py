@@ -67,7 +67,7 @@ async def ask_drafts(engines: EnginePort, observed: Observed) -> DraftCounts | N
 
 
 async def _measure(engines: EnginePort, observed: Observed, revision: str) -> Measured | None:
-    """By the first ready pod of the revision; the others have the same plan."""
+    """Ask the first ready pod of the revision for its capacity; the others have the same plan."""
     for pod in _serving(observed, revision):
         capacity = await engines.capacity(str(pod.address))
         return Measured(revision, capacity) if capacity is not None else None

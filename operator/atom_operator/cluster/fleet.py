@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 
 
 class FleetReader:
-    """`monotonic` is a clock in seconds."""
+    """Reads the nodes and the pods of the cluster; `monotonic` is a clock in seconds."""
 
     def __init__(self, port: ClusterPort, monotonic: Callable[[], float]) -> None:
         async def summed() -> PlacedPods:

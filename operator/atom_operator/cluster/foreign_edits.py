@@ -75,7 +75,7 @@ def _paths(fields: Mapping[str, Any], path: str) -> Iterator[str]:
 
 
 def _identity(text: str) -> str:
-    """Of a list's item: the values of its keys, or the value that it is."""
+    """Name a list's item: the values of its keys, or the value that it is."""
     try:
         keys = json.loads(text)
     except ValueError:

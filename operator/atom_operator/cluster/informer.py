@@ -71,8 +71,8 @@ class Change:
 
 
 class WatchPort(Protocol):
-    """Both raise ClusterError; ExpiredError where a version is too old to go on from, and
-    UnservedError where the cluster does not serve the kind."""
+    """Lists and watches one scope. Both raise ClusterError; ExpiredError where a version is too old
+    to go on from, and UnservedError where the cluster does not serve the kind."""
 
     async def list_scope(self, scope: Scope) -> Listing:
         """Everything, as new as the cluster is."""
@@ -85,7 +85,8 @@ class WatchPort(Protocol):
 
 
 class Informer:
-    """`announce` is told of every change that did not come by `keep`."""
+    """Keeps a cache of one scope current; `announce` is told of every change that did not come by
+    `keep`."""
 
     def __init__(
         self, port: WatchPort, scope: Scope, announce: Announce, period_seconds: float
@@ -108,7 +109,7 @@ class Informer:
         return self._is_current
 
     async def wait_tried(self) -> None:
-        """Until it is current, or has failed to be for the first time."""
+        """Wait until it is current, or has failed to be for the first time."""
         await self._tried.wait()
 
     def notice_served(self) -> None:
@@ -116,12 +117,13 @@ class Informer:
         self._served.set()
 
     def keep(self, manifest: Manifest) -> None:
-        """What the API server answered to a write of ours: no news, when the watch shows it."""
+        """Cache what the API server answered to a write of ours: no news, when the watch shows
+        it."""
         if self.scope.label in (manifest["metadata"].get("labels") or {}):
             self.cache.put(StoredObject.of(manifest))
 
     async def run(self) -> None:
-        """Until cancelled; the cache is empty afterwards."""
+        """Keep the cache current until cancelled; it is empty afterwards."""
         try:
             while True:
                 try:
@@ -145,7 +147,7 @@ class Informer:
             self.cache.clear()
 
     async def _rest(self) -> None:
-        """What there was is gone with its CRD; until that may be back."""
+        """Drop what there was, which is gone with its CRD, and wait until that may be back."""
         self._is_current, self._pause_seconds = False, _FIRST_PAUSE_SECONDS
         self._tell(self.cache.clear())
         self._tried.set()
@@ -163,7 +165,7 @@ class Informer:
         self._tell(self.cache.replace(listing.items, listing.version))
 
     async def _watch(self) -> float:
-        """For how many seconds it was open until it ended by itself."""
+        """Watch, and return for how many seconds it was open until it ended by itself."""
         loop = asyncio.get_running_loop()
         seconds = max(_LEAST_WATCH_SECONDS, self._list_due - loop.time())
         async with self._port.watch_scope(self.scope, self._version, seconds) as changes:
@@ -229,7 +231,7 @@ class Informers:
         return [found for (known, _), found in self._informers.items() if known == kind]
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run all informers until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for informer in self._informers.values():
                 tasks.create_task(informer.run())

@@ -113,7 +113,7 @@ async def _look_at(port: ClusterPort, job: Manifest) -> JobState:
 
 
 async def _with_volumes(port: ClusterPort, state: JobState, pod: Manifest) -> JobState:
-    """With what Events say of a pod that waits for its volumes."""
+    """Add what Events say of a pod that waits for its volumes."""
     if state.phase != "Running" or state.refused or has_ended(pod):
         return state
     before = pod_state(pod)

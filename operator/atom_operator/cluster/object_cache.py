@@ -38,7 +38,7 @@ class StoredObject:
 
     @classmethod
     def of(cls, manifest: Manifest) -> StoredObject:
-        """From an object as the API server shows it, by whichever request."""
+        """Make one of an object as the API server shows it, by whichever request."""
         metadata = manifest["metadata"]
         kept = {name: value for name, value in manifest.items() if name not in _NOT_KEPT}
         kept["metadata"] = {name: value for name, value in metadata.items() if name != _WRITERS}
@@ -62,7 +62,8 @@ class StoredObject:
 
 
 class ObjectCache:
-    """By namespace and name; all methods take time in proportion to what they touch."""
+    """Holds objects by namespace and name; all methods take time in proportion to what they
+    touch."""
 
     def __init__(self) -> None:
         self._objects: dict[tuple[str, str], StoredObject] = {}

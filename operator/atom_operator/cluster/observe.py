@@ -116,7 +116,7 @@ async def with_quotas(
 async def _with_volumes(
     port: ClusterPort, pods: Sequence[Manifest], states: Sequence[PodState], now: datetime
 ) -> tuple[PodState, ...]:
-    """Of pods that wait for what only Events tell, the first few are asked about."""
+    """Ask Events about the first few of the pods that wait for what only Events tell."""
     found = list(states)
     waiting = [number for number, state in enumerate(states) if not state.ready]
     for number in waiting[:_MOST_ASKED]:
@@ -144,7 +144,8 @@ async def _with_words(
 async def _optional(
     port: ClusterPort, kind: Kind, namespace: str, labels: Mapping[str, str]
 ) -> list[Manifest] | None:
-    """None also where we have no right to the kind: then it is as good as absent."""
+    """List objects of a kind; None also where we have no right to the kind: then it is as good as
+    absent."""
     try:
         return await port.list_if_served(kind, namespace, labels)
     except RefusedError as error:

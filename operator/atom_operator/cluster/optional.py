@@ -33,7 +33,8 @@ class Look:
 
 
 class OptionalKinds:
-    """`monotonic` is a clock in seconds. Without `holders` every first look is at every kind."""
+    """Knows which optional kinds a deployment has. `monotonic` is a clock in seconds. Without
+    `holders` every first look is at every kind."""
 
     def __init__(
         self, holders: Holders | None = None, monotonic: Callable[[], float] = time.monotonic

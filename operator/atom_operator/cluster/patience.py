@@ -26,7 +26,8 @@ _Ask = Callable[[str], Awaitable[A | None]]
 
 
 class PatientEngines:
-    """`monotonic` is a clock in seconds."""
+    """Asks engines, and backs off from those that do not answer; `monotonic` is a clock in
+    seconds."""
 
     def __init__(self, engines: EnginePort, monotonic: Callable[[], float]) -> None:
         self._healths = _Line[EngineHealth](engines.health, monotonic)

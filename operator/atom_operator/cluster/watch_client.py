@@ -29,7 +29,8 @@ class _Event(msgspec.Struct):
 
 
 class ApiWatch:
-    """`count` is told the verb and the kind of every request, and of every watch once."""
+    """Watches by the API server; `count` is told the verb and the kind of every request, and of
+    every watch once."""
 
     def __init__(self, connection: ApiConnection, count: Callable[[str, str], None]) -> None:
         self._connection = connection
@@ -37,12 +38,12 @@ class ApiWatch:
 
     @classmethod
     def connect(cls, count: Callable[[str, str], None]) -> ApiWatch:
-        """From the pod's service account or the kubeconfig of the environment."""
+        """Connect by the pod's service account or the kubeconfig of the environment."""
         # A watch holds its connection, and there is one per kind and namespace.
         return cls(ApiConnection.from_environment(most_connections=0), count)
 
     async def list_scope(self, scope: Scope) -> Listing:
-        """In pages, all of one version."""
+        """List a scope in pages, all of one version."""
         items: list[StoredObject] = []
         asked = {**_chosen(scope), "limit": str(PAGE_SIZE)}
         with doing(f"list {scope.kind.kind}"):

@@ -114,12 +114,12 @@ class EngineOptions:
 
     @property
     def devices(self) -> int:
-        """Of one replica."""
+        """Count the devices of one replica."""
         return self.tensor_parallel * self.data_parallel
 
     @property
     def copies_per_pod(self) -> int:
-        """Of the model, or one that the pods of a group share."""
+        """Count the copies of the model in a pod; one where the pods of a group share it."""
         return max(1, self.data_parallel // self.nodes)
 
     @property

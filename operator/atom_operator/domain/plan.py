@@ -55,7 +55,7 @@ class Plan:
 
     @property
     def service_account(self) -> str:
-        """Of the pods, and of the Jobs that prepare their model."""
+        """Name the service account of the pods, and of the Jobs that prepare their model."""
         return self.own_account or self.key.name
 
     @property

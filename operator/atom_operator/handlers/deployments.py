@@ -107,7 +107,8 @@ def connection_info(configuration: Configuration) -> kopf.ConnectionInfo:
 
 
 def kopf_settings() -> kopf.OperatorSettings:
-    """kopf watches and calls handlers: no events, no peering, no discovery, nothing written."""
+    """Let kopf only watch and call handlers: no events, no peering, no discovery, nothing
+    written."""
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
     settings.scanning.disabled = True
@@ -127,7 +128,8 @@ def kopf_settings() -> kopf.OperatorSettings:
 
 
 class DeploymentHandlers:
-    """`hear` is told of every event, in the event loop of `run`; `is_served` asks for the CRD."""
+    """Watches AtomDeployments by kopf. `hear` is told of every event, in the event loop of `run`;
+    `is_served` asks for the CRD."""
 
     def __init__(
         self,
@@ -145,8 +147,8 @@ class DeploymentHandlers:
         self._settings = settings
 
     async def run(self) -> None:
-        """Until cancelled. kopf ends when it meets what it cannot handle, as a CRD that is gone; it
-        begins anew with a list, of which only the news wakes."""
+        """Run kopf until cancelled. kopf ends when it meets what it cannot handle, as a CRD that is
+        gone; it begins anew with a list, of which only the news wakes."""
         clock = asyncio.get_running_loop().time
         pause = _FIRST_PAUSE_SECONDS
         while True:
@@ -165,7 +167,7 @@ class DeploymentHandlers:
             pause = min(2 * pause, _LAST_PAUSE_SECONDS)
 
     async def _wait_served(self) -> None:
-        """kopf looks for its kinds once, and would go on without."""
+        """Wait for the CRD: kopf looks for its kinds once, and would go on without."""
         while True:
             with contextlib.suppress(ClusterError):
                 if await self._is_served():
@@ -173,8 +175,8 @@ class DeploymentHandlers:
             await asyncio.sleep(_SERVED_SECONDS)
 
     async def _operate(self) -> None:
-        """kopf's operator in a thread. A cancellation tells it to stop; what it still says is not
-        heard, and a thread that does not end in time is left behind."""
+        """Run kopf's operator in a thread. A cancellation tells it to stop; what it still says is
+        not heard, and a thread that does not end in time is left behind."""
         ours, theirs = asyncio.get_running_loop(), asyncio.new_event_loop()
         ended: asyncio.Future[Exception | None] = ours.create_future()
         stop, is_heard = asyncio.Event(), True

@@ -25,7 +25,7 @@ class Startable(Protocol):
 
 
 async def run(runtime: Startable) -> None:
-    """Until SIGTERM or SIGINT; returns when the requests in flight are answered."""
+    """Run until SIGTERM or SIGINT; return when the requests in flight are answered."""
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

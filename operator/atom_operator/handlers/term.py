@@ -19,7 +19,8 @@ _LIST_RETRY_SECONDS = 2.0
 
 
 class Term:
-    """`list_keys` names every AtomDeployment; `reconcile` handles one of them."""
+    """A leadership session. `list_keys` names every AtomDeployment; `reconcile` handles one of
+    them."""
 
     def __init__(
         self,
@@ -43,7 +44,7 @@ class Term:
         self._queue.add(key, urgent=urgent)
 
     async def run(self) -> None:
-        """Until cancelled; after that nothing of it runs any more."""
+        """Reconcile until cancelled; after that nothing of it runs any more."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 for _ in range(self._workers):

@@ -24,7 +24,8 @@ _RELEASE_SECONDS = 3.0
 
 
 class Elector:
-    """`monotonic` is this process's clock in seconds; `clock` gives the times people read."""
+    """Acquires and renews the Lease; `monotonic` is this process's clock in seconds; `clock` gives
+    the times people read."""
 
     def __init__(
         self,
@@ -50,7 +51,7 @@ class Elector:
         return self._sighting.record if self._sighting else None
 
     def tell(self, reconciles: bool) -> None:
-        """Have the Lease say from its next renewal on whether its holder reconciles."""
+        """Let the Lease say from its next renewal on whether its holder reconciles."""
         self._reconciles = reconciles
 
     def may_write(self) -> bool:
@@ -58,10 +59,9 @@ class Elector:
         return self._monotonic() < self._held_until
 
     async def run(self, lead: Callable[[], Awaitable[None]]) -> None:
-        """Until cancelled: wait for the Lease, run `lead` while it is held, and again.
+        """Wait for the Lease, run `lead` while it is held, and again, until cancelled.
 
-        `lead` runs until it is cancelled; what it raises ends this too.
-        """
+        `lead` runs until it is cancelled; what it raises ends this too."""
         while True:
             await self._acquire()
             _logger.info("%s holds the Lease and reconciles", self.identity)

@@ -17,7 +17,8 @@ _RELEASED_SECONDS = 1
 
 @dataclass(frozen=True, slots=True)
 class LeaseRecord:
-    """spec of a coordination.k8s.io/v1 Lease; `version` is its resourceVersion, empty when new."""
+    """The spec of a coordination.k8s.io/v1 Lease; `version` is its resourceVersion, empty when
+    new."""
 
     holder: str  # empty: released
     duration_seconds: int
@@ -72,7 +73,7 @@ def first(identity: str, times: LeaseTimes, now: datetime) -> LeaseRecord:
 
 
 def taken(record: LeaseRecord, identity: str, times: LeaseTimes, now: datetime) -> LeaseRecord:
-    """`record` renewed by its holder, or taken by another; `now` is for people to read."""
+    """Renew `record` for its holder, or take it for another; `now` is for people to read."""
     ours = record.holder == identity
     return replace(
         record,
@@ -85,5 +86,5 @@ def taken(record: LeaseRecord, identity: str, times: LeaseTimes, now: datetime) 
 
 
 def released(record: LeaseRecord, now: datetime) -> LeaseRecord:
-    """`record` without a holder, so that the next one need not wait."""
+    """Take the holder out of `record`, so that the next one need not wait."""
     return replace(record, holder="", duration_seconds=_RELEASED_SECONDS, renewed=now)

@@ -41,7 +41,7 @@ class ApiLease:
     def connect(
         cls, namespace: str, name: str, labels: Mapping[str, str] | None = None
     ) -> ApiLease:
-        """With connections of its own, so that no renewal waits behind other requests."""
+        """Open connections of its own, so that no renewal waits behind other requests."""
         return cls(ApiConnection.from_environment(), namespace, name, labels)
 
     def __init__(
@@ -79,9 +79,9 @@ class ApiLease:
     async def rivals(
         self, cluster_namespace: str | None, namespaces: Sequence[str] = ()
     ) -> Sequence[Rival]:
-        """Those of other releases: where ours is of single `namespaces` that of the whole cluster,
-        in `cluster_namespace`, and those that watch one of them too; else (None) all of single
-        namespaces."""
+        """List the Leases of other releases: where ours is of single `namespaces` that of the whole
+        cluster, in `cluster_namespace`, and those that watch one of them too; else (None) all of
+        single namespaces."""
         if cluster_namespace is not None:
             whole = await self._rival(cluster_namespace, constants.CLUSTER_LEASE)
             return [*whole, *await self._neighbours(namespaces)]
@@ -92,7 +92,7 @@ class ApiLease:
         ]
 
     async def _neighbours(self, namespaces: Sequence[str]) -> list[Rival]:
-        """Of every other release that one of the namespaces points to."""
+        """List the Leases of every other release that one of the namespaces points to."""
         shared: dict[str, list[str]] = {}
         for namespace in namespaces:
             for item in await self._list(namespace, f"{constants.LABEL_POINTS_TO_LEASE}=true"):

@@ -36,7 +36,8 @@ class Rival:
 
 
 class Rivals:
-    """`read` gives the Leases as they are now; `monotonic` is a clock in seconds."""
+    """Waits for other releases; `read` gives the Leases as they are now; `monotonic` is a clock in
+    seconds."""
 
     def __init__(
         self,
@@ -50,9 +51,8 @@ class Rivals:
         self._seen: dict[str, Sighting] = {}
 
     async def wait(self, mine: Callable[[], Rival], tell: Callable[[bool], None]) -> None:
-        """Until no other release reconciles. `tell` has our own Lease say whether we do: where
-        there is another it says so for a while before this returns, so that neither can miss it.
-        """
+        """Wait until no other release reconciles. `tell` has our own Lease say whether we do: where
+        there is another it says so for a while before this returns, so that neither can miss it."""
         said, told = False, ""
         while True:
             found = await self._look()
@@ -70,7 +70,7 @@ class Rivals:
             await asyncio.sleep(self._retry_seconds)
 
     async def _look(self) -> list[Rival] | None:
-        """Those that may be at work; None where that could not be found out."""
+        """List those that may be at work; None where that could not be found out."""
         try:
             found = await self._read()
         except RefusedError as error:

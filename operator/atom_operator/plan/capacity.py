@@ -137,13 +137,13 @@ def cache_layout(facts: ModelFacts, options: EngineOptions, accelerator: Acceler
 
 
 def kv_element(facts: ModelFacts, options: EngineOptions, accelerator: Accelerator) -> KvElement:
-    """Of the cache; auto is the type that the model computes in."""
+    """Choose the cache's element; auto is the type that the model computes in."""
     compute = KvElement(_compute_bytes(facts, accelerator))
     return KV_ELEMENTS.get(options.kv_cache_dtype, compute)
 
 
 def speculation(options: EngineOptions) -> Speculation:
-    """By the model's own draft layers, by a draft model, from the text alone, or none."""
+    """Describe who drafts: the model's own draft layers, a draft model, the text alone, or none."""
     by_layers = options.speculative_method != "ngram"
     return Speculation(options.speculative_tokens, options.draft_facts, by_layers)
 

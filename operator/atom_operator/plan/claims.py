@@ -34,7 +34,8 @@ class ClaimUse:
 
 
 def access_modes(claim: Mapping[str, Any] | None) -> frozenset[str]:
-    """Of a PersistentVolumeClaim: what it was bound with, or what it asks for; empty for none."""
+    """Read the access modes of a PersistentVolumeClaim: what it was bound with, or what it asks
+    for; empty for none."""
     claim = claim or {}
     bound = (claim.get("status") or {}).get("accessModes")
     return frozenset(bound or (claim.get("spec") or {}).get("accessModes") or ())

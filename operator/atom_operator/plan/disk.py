@@ -20,7 +20,7 @@ _UNKNOWN_DOWNLOAD_BYTES = 16 * _GIB
 def disk_bytes(
     stated: int | None, model: ModelLocation, facts: ModelFacts | None, accelerator: str
 ) -> int:
-    """For one pod, rounded up to a GiB; `stated` wins."""
+    """Compute the disk bytes of one pod, rounded up to a GiB; `stated` wins."""
     if stated is not None:
         return stated
     total = _COMPILED_BYTES[accelerator]

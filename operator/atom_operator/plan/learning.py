@@ -73,7 +73,7 @@ def total_factor(evidence: Evidence) -> float:
 def learn(
     plan: Plan, measured: Measured | None, known: tuple[Evidence, ...]
 ) -> tuple[Evidence, ...]:
-    """`known` with what `measured`, an engine of this plan, adds to it; newest first."""
+    """Add to `known` what `measured`, an engine of this plan, tells; newest first."""
     planned, prediction = plan.capacity.capacity, plan.capacity.prediction
     if measured is None or planned is None or prediction is None:
         return known

@@ -31,7 +31,8 @@ class Requirement:
     values: tuple[str, ...]
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """As the scheduler judges; an operator that it does not know matches nothing."""
+        """Tell whether labels match, as the scheduler judges; an operator that it does not know
+        matches nothing."""
         actual = labels.get(self.key)
         match self.operator:
             case "In":

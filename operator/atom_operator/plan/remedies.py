@@ -131,7 +131,8 @@ def _more_host_memory(misfit: Misfit, fits: Fits) -> Iterator[str]:
 
 
 def _idle_partitions(misfit: Misfit, fits: Fits) -> Iterator[str]:
-    """Under NPS1 a partition may use the memory of its idle neighbours, which is not reserved."""
+    """Suggest the memory of idle neighbours, which a partition may use under NPS1, and which is not
+    reserved."""
     partition = partition_of_resource(misfit.accelerator.resource_name or "")
     ids = misfit.accelerator.device_ids
     product = product_of_device_id(ids[0]) if ids else None
@@ -212,7 +213,7 @@ def _smaller_than(dtype: str) -> tuple[Literal["bf16", "fp8"], ...]:
 
 
 def _quantised_weights(misfit: Misfit, fits: Fits) -> Iterator[str]:
-    """Another checkpoint of the same model, half as large."""
+    """Suggest another checkpoint of the same model, half as large."""
     if misfit.facts.quantization is not None:
         return
     quantised, options = misfit.facts.stored_as(_BLOCK_FP8), misfit.options

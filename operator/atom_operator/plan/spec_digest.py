@@ -22,7 +22,8 @@ _NOT_OF_PODS_IN_ROLLOUT = ("strategy", "progressDeadlineSeconds", "autoRollback"
 
 
 def spec_digest(spec: AtomDeploymentSpec, image: str, config_text: str | None) -> str:
-    """`image` is the engine's after defaulting, `config_text` what configRef points at."""
+    """Digest what pods are made of; `image` is the engine's after defaulting, `config_text` what
+    configRef points at."""
     asked = spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
     for name in _NOT_OF_PODS:
         asked.pop(name, None)

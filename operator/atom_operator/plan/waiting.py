@@ -21,7 +21,8 @@ _RETRY = "It is tried again every ten minutes, and at once when the spec changes
 def waiting_for_weights(
     name: str, state: JobState | None, health: EngineHealth | None
 ) -> Waiting | None:
-    """None when the weights are there. `health`: what the download says of itself."""
+    """Say why pods wait for weights; None when these are there. `health`: what the download says of
+    itself."""
     if state is None:
         return Waiting(Reason.DOWNLOADING_WEIGHTS, f"Job {name} is being created")
     if state.phase == "Succeeded":
@@ -51,7 +52,8 @@ def _named(name: str, words: str | None) -> str | None:
 
 
 def waiting_for_inspection(name: str, state: JobState | None) -> Waiting | None:
-    """None when there is nothing left to wait for, whether the look succeeded or not."""
+    """Say why pods wait for the inspection; None when there is nothing left to wait for, whether
+    the look succeeded or not."""
     if state is not None and state.phase != "Running":
         return None
     if state is not None and state.problem is not None:

@@ -21,7 +21,7 @@ Message = dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Of an answer; or of what the model thinks before it."""
+    """A piece of an answer; or of what the model thinks before it."""
 
     text: str
     is_reasoning: bool = False

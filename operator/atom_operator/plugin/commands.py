@@ -132,7 +132,7 @@ def chat(kubectl: Kubectl, options: Options) -> int:
 
 
 def add_global_flags(parser: argparse.ArgumentParser) -> None:
-    """kubectl's flags that choose the cluster; they may stand before or after the command."""
+    """Add kubectl's flags that choose the cluster; they may stand before or after the command."""
     absent = argparse.SUPPRESS
     parser.add_argument("-n", "--namespace", default=absent, help="default: the context's")
     parser.add_argument("--context", default=absent, help="of the kubeconfig; default: the current")
@@ -208,7 +208,7 @@ def _sample(kubectl: Kubectl, options: Options) -> tuple[list[Sample], float]:
 
 
 def _look(kubectl: Kubectl, pod: str) -> Look | None:
-    """/metrics of a pod through the API server; None without an answer."""
+    """Read /metrics of a pod through the API server; None without an answer."""
     address = f"pods/{pod}:{constants.ENGINE_PORT}"
     namespace = kubectl.namespace or "default"
     path = f"/api/v1/namespaces/{namespace}/{address}/proxy/metrics"

@@ -24,12 +24,12 @@ _NAMED_JOB = re.compile(r"\bJob ([a-z0-9.-]+)")
 
 
 def selector(name: str, label: str = constants.LABEL_DEPLOYMENT) -> str:
-    """kubectl's flag for what belongs to an AtomDeployment."""
+    """Write kubectl's flag for what belongs to an AtomDeployment."""
     return f"--selector={label}={name}"
 
 
 def served(kubectl: Kubectl, kinds: Iterable[Kind]) -> list[str]:
-    """Of these kinds what the cluster serves: kubectl refuses a list that names another."""
+    """List of these kinds what the cluster serves: kubectl refuses a list that names another."""
     known = set(kubectl.text("api-resources", "--namespaced", "--output=name").split())
     names = (f"{kind.plural}.{kind.group}".rstrip(".") for kind in kinds)
     return [name for name in names if name in known]
@@ -87,7 +87,8 @@ def _jobs(kubectl: Kubectl, parent: dict[str, Any], name: str) -> list[dict[str,
 
 
 def _stateful_sets(kubectl: Kubectl, name: str) -> list[dict[str, Any]]:
-    """Those that the pods of groups belong to: of the LeaderWorkerSet's name, and its leaders'."""
+    """List the StatefulSets that the pods of groups belong to: of the LeaderWorkerSet's name, and
+    its leaders'."""
     own = re.compile(rf"{re.escape(name)}(-[0-9]+)?")
     found = _readable(kubectl, "statefulsets.apps")
     return [item for item in found if own.fullmatch(item["metadata"]["name"])]

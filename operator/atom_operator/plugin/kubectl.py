@@ -22,12 +22,12 @@ _FORWARDED = re.compile(r"127\.0\.0\.1:(\d+)")
 
 
 class KubectlError(Exception):
-    """kubectl is not there, or it said no; the message is for the user."""
+    """Raised when kubectl is not there, or said no; the message is for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kubectl:
-    """`flags` are the user's global ones; `namespace` None is the context's."""
+    """Runs kubectl; `flags` are the user's global ones; `namespace` None is the context's."""
 
     flags: tuple[str, ...] = ()
     namespace: str | None = None

@@ -75,7 +75,7 @@ def _rows(samples: Sequence[Sample], seconds: float) -> list[tuple[str, ...]]:
 
 
 def kept_share(accepted: float, drafted: float) -> str:
-    """Of drafted tokens; "-" where there were none."""
+    """Write the share of drafted tokens that was accepted; "-" where there were none."""
     return f"{accepted / drafted:.0%}" if drafted else "-"
 
 

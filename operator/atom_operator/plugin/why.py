@@ -209,7 +209,7 @@ def _of_quotas(quotas: Iterable[Object]) -> Iterator[Cause]:
 
 
 def _without_echoes(found: Iterable[Cause]) -> Iterator[Cause]:
-    """Without what only repeats the words of a cause before it."""
+    """Drop what only repeats the words of a cause before it."""
     said: list[str] = []
     for cause in found:
         core = _core(cause.message)

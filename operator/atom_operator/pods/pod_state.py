@@ -118,7 +118,8 @@ def pod_state(manifest: Manifest) -> PodState:
 
 
 def _requests(manifest: Manifest, scheduled: Mapping[str, Any]) -> Resources | None:
-    """Of a pod that no node has room for: admission may have made them more than we asked for."""
+    """Read the requests of a pod that no node has room for: admission may have made them more than
+    we asked for."""
     if scheduled.get("reason") != "Unschedulable":
         return None
     return requests_of(manifest.get("spec") or {})
@@ -142,8 +143,8 @@ def placed_at(manifest: Manifest) -> datetime | None:
 
 
 def charged_until(manifest: Manifest) -> datetime | None:
-    """Until when a ResourceQuota counts a pod that is to end; None: until it has gone. One that
-    stays for twice its grace is on a node that is lost, and is counted no more."""
+    """Tell until when a ResourceQuota counts a pod that is to end; None: until it has gone. One
+    that stays for twice its grace is on a node that is lost, and is counted no more."""
     metadata = manifest["metadata"]
     ends, grace = time_of(metadata.get("deletionTimestamp")), "deletionGracePeriodSeconds"
     if ends is None or metadata.get(grace) is None:

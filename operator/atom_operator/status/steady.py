@@ -59,8 +59,8 @@ def _with_failure(verdict: Verdict, failure: str) -> Verdict:
 def _beside_failure(
     verdict: Verdict, running: DeploymentState, before: Mapping[str, Mapping[str, Any]]
 ) -> Verdict:
-    """Neither what a quota refuses to a group that is made anew nor that it is late takes the place
-    of its failure. What others than a quota refuse is refused as often as it is tried."""
+    """Keep a group's failure in place of what a quota refuses to one that is made anew, and of its
+    being late. What others than a quota refuse is refused as often as it is tried."""
     refused = running.refused_message
     by_quota = running.refused_by_quota and verdict.message == refused
     late = verdict.reason is Reason.DEADLINE_EXCEEDED

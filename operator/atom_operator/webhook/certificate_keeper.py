@@ -43,7 +43,8 @@ class CertificateSource(Protocol):
 
 
 class OwnCertificates:
-    """In a Secret that the replicas share; the API servers are told whom to trust."""
+    """Keeps certificates in a Secret that the replicas share; the API servers are told whom to
+    trust."""
 
     def __init__(
         self, port: TrustPort, hosts: tuple[str, ...], clock: Callable[[], datetime]
@@ -74,7 +75,8 @@ class OwnCertificates:
 
 
 class MountedCertificates:
-    """`tls.crt` and `tls.key` in a folder, as a Secret of type kubernetes.io/tls is mounted."""
+    """Reads `tls.crt` and `tls.key` in a folder, as a Secret of type kubernetes.io/tls is
+    mounted."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -101,7 +103,7 @@ async def keep(
     *,
     check_seconds: float = CHECK_SECONDS,
 ) -> None:
-    """Until cancelled: call `loaded` with every new certificate, the first one included."""
+    """Call `loaded` with every new certificate, the first one included, until cancelled."""
     serving: KeyPair | None = None
     while True:
         pause = check_seconds
@@ -121,7 +123,8 @@ async def keep(
 
 
 def load_into(context: ssl.SSLContext, pair: KeyPair) -> None:
-    """`context` takes certificates from files only; these are gone when this returns."""
+    """Load a certificate into `context`, which takes them from files only; these are gone when this
+    returns."""
     with tempfile.TemporaryDirectory() as folder:
         certificate, key = Path(folder) / "tls.crt", Path(folder) / "tls.key"
         certificate.write_bytes(pair.certificate)

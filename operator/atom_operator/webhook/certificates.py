@@ -54,10 +54,9 @@ def make_set(hosts: Iterable[str], now: datetime) -> CertificateSet:
 
 
 def kept_fresh(current: CertificateSet, hosts: Iterable[str], now: datetime) -> CertificateSet:
-    """`current`, or what takes its place; the same object when nothing is due.
+    """Renew what is due of `current`; the same object when nothing is.
 
-    Raises ValueError when it cannot be read.
-    """
+    Raises ValueError when it cannot be read."""
     result, hosts = current, tuple(hosts)
     if _ages(_load(result.ca.certificate), now):
         ca = _make_ca(now)

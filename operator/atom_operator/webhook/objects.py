@@ -55,7 +55,7 @@ class ApiTrust:
 
     @classmethod
     def connect(cls, namespace: str, secret: str, configuration: str) -> ApiTrust:
-        """From the pod's service account or the kubeconfig of the environment."""
+        """Connect by the pod's service account or the kubeconfig of the environment."""
         return cls(ApiConnection.from_environment(), namespace, secret, configuration)
 
     def __init__(
@@ -131,7 +131,7 @@ class ApiTrust:
 
 
 def secret_data(content: CertificateSet) -> dict[str, str]:
-    """data of the Secret."""
+    """Render the data of the Secret."""
     values = (
         content.ca.certificate,
         content.ca.key,

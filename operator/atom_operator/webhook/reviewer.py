@@ -47,7 +47,7 @@ _ANYWHERE = Surroundings(
 
 
 class Reviewer:
-    """`decider` is the reconciler's, and writes nothing."""
+    """Reviews AtomDeployments; `decider` is the reconciler's, and writes nothing."""
 
     def __init__(
         self, port: ClusterPort, decider: Decider, *, answer_seconds: float = ANSWER_SECONDS
@@ -77,7 +77,8 @@ class Reviewer:
         await asyncio.gather(*self._late, return_exceptions=True)
 
     async def _preview(self, request: ReviewRequest) -> tuple[Preview, tuple[str, ...]]:
-        """With a word about what is missing in it, if the cluster did not answer."""
+        """Preview the decision, with a word about what is missing in it, if the cluster did not
+        answer."""
         reading = asyncio.create_task(self._look(request))
         try:
             done, _ = await asyncio.wait([reading], timeout=self._answer_seconds)
@@ -174,7 +175,7 @@ def _with_uid(manifest: Manifest) -> Manifest:
 
 
 def _revision(decision: Decision) -> str | None:
-    """Of the pods that the decision would run."""
+    """Find the revision of the pods that the decision would run."""
     for child, manifest in (decision.desired or {}).items():
         if child.kind in WORKLOAD_KINDS:
             return (manifest["metadata"].get("annotations") or {}).get(ANNOTATION_REVISION)

@@ -30,7 +30,8 @@ Review = Callable[[ReviewRequest], Awaitable[Verdict]]
 
 
 class WebhookServer:
-    """`observe` gets "allowed", "refused", "failed" or "invalid" once per review."""
+    """Serves reviews over HTTPS; `observe` gets "allowed", "refused", "failed" or "invalid" once
+    per review."""
 
     def __init__(
         self,
@@ -52,7 +53,7 @@ class WebhookServer:
         self.port: int | None = None  # once it listens
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Serve until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(keep(self._source, self.load))
             tasks.create_task(self._serve())

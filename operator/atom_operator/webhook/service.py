@@ -24,7 +24,7 @@ from atom_operator.webhook.server import WebhookServer
 
 
 class WebhookService:
-    """`count` gets the result of every review."""
+    """The admission webhook of a process; `count` gets the result of every review."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class WebhookService:
         )
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Serve until cancelled."""
         try:
             await self._server.run()
         finally:

@@ -151,7 +151,7 @@ class StepRunner:
         )
 
     def agree(self, capacity: int | None) -> None:
-        """Have the next step, or `serve`, exchange so many tokens with each of the ranks that share
+        """Let the next step, or `serve`, exchange so many tokens with each of the ranks that share
         experts; None for as many as are wanted."""
         self._agreed = (capacity,)
 

@@ -23,8 +23,9 @@ Holder = TypeVar("Holder")
 
 
 class Account(Generic[Holder]):
-    """holder: what its requests are kept in. parent: the account that is charged with it. service:
-    in tokens, by its weight. last_pick: the number of the pick that served it last, 0 for none."""
+    """An account of one client's, or one group's, service. holder: what its requests are kept in.
+    parent: the account that is charged with it. service: in tokens, by its weight. last_pick: the
+    number of the pick that served it last, 0 for none."""
 
     __slots__ = (
         "holder", "last_pick", "listed", "name", "open", "parent", "running", "service", "shares",
@@ -52,7 +53,7 @@ class Account(Generic[Holder]):
         return self.running / self.weight
 
     def move(self, *, waiting: int = 0, running: int = 0) -> None:
-        """So many more of its requests (fewer, where negative) wait and run."""
+        """Count so many more of its requests (fewer, where negative) as waiting and running."""
         self.shares.move(self, waiting, running)
         if self.parent is not None:
             self.parent.move(waiting=waiting, running=running)
@@ -71,7 +72,8 @@ class Account(Generic[Holder]):
 
 
 class FairShares(Generic[Holder]):
-    """weights: by name, above 0; 1 for every other."""
+    """Shares the engine between accounts by their weights. weights: by name, above 0; 1 for every
+    other."""
 
     def __init__(self, weights: Mapping[str, float]) -> None:
         self.weights = weights
@@ -135,7 +137,8 @@ class FairShares(Generic[Holder]):
         return account.service, account.last_pick, next(self._entries), account
 
     def _depart(self, account: Account[Holder]) -> None:
-        """Its last request has ended. What it was given beyond its part stays known."""
+        """Close an account whose last request has ended. What it was given beyond its part stays
+        known."""
         self.num_active -= 1
         self._active_weight -= account.weight
         if not self.num_active:  # no other account is owed a part of anything
@@ -149,8 +152,8 @@ class FairShares(Generic[Holder]):
             self._forget_departed()
 
     def _forget_departed(self) -> None:
-        """Those that the virtual time has reached, and of the others all but the half of the bound
-        that are furthest ahead."""
+        """Forget the departed accounts that the virtual time has reached, and of the others all but
+        the half of the bound that are furthest ahead."""
         gone = [account for account in self if not account.open]
         gone.sort(key=lambda account: account.service)
         for account in gone[: -(MOST_DEPARTED // 2)]:
@@ -166,8 +169,8 @@ class FairShares(Generic[Holder]):
         self.virtual_time += tokens / self._active_weight
 
     def next(self) -> Account[Holder]:
-        """Whose turn it is of those with a request that waits, of which there is one at least. Of
-        equal ones the one that was served longest ago."""
+        """Choose whose turn it is of the accounts with a request that waits, of which there is one
+        at least. Of equal ones the one that was served longest ago."""
         heap = self._heap
         while True:
             service, last_pick, _, account = heap[0]

@@ -22,7 +22,8 @@ _WATERMARK = 0.01
 
 
 class RowBlocks:
-    """windows: of the groups whose layers see a window; None where all see everything."""
+    """Gives rows the KV blocks that their tokens are written to. windows: of the groups whose
+    layers see a window; None where all see everything."""
 
     def __init__(self, blocks: BlockManager, rows: RowTable, *, lookahead: int) -> None:
         """lookahead: tokens behind the newest one that every row has blocks for (drafts)."""
@@ -89,8 +90,8 @@ class RowBlocks:
     # ---- one more block ------------------------------------------------------------------------
 
     def full(self, slots: Slots) -> Slots:
-        """Those whose next token, or a draft behind it, has no block to be written to: one more
-        block may not be enough of drafts."""
+        """Find the slots whose next token, or a draft behind it, has no block to be written to: one
+        more block may not be enough of drafts."""
         rows = self._rows
         last_written = rows.num_computed[slots]
         if self._lookahead:  # none behind the row's end

@@ -55,7 +55,7 @@ class RowTable:
         return len(self._free_slots) == len(self.sequences)
 
     def sequence_in(self, slot: int) -> Sequence:
-        """Of a slot that is taken."""
+        """Look up the sequence in a slot that is taken."""
         sequence = self.sequences[slot]
         assert sequence is not None, "the slot is free"
         return sequence

@@ -56,7 +56,7 @@ class WindowBlocks:
         self._note(sequence)
 
     def leave(self, slot: int) -> None:
-        """Its blocks are given back."""
+        """Note that a slot's blocks are given back."""
         self._promised[slot] = 0
         self._next_left[slot] = _NEVER
 
@@ -117,8 +117,9 @@ class WindowBlocks:
         return most > 1
 
     def _free_row(self, slot: int, computed: int, length: int) -> int:
-        """computed: tokens that no step still to be scheduled computes; length: of the row's steps
-        that were taken in. The most blocks of a group."""
+        """Free the blocks behind a row's windows, and return the most that it freed of a group.
+        computed: tokens that no step still to be scheduled computes; length: of the row's steps
+        that were taken in."""
         sequence, size, most = self._rows.sequence_in(slot), self._blocks.block_size, 0
         for number, _, window in self._windows:
             first = sequence.first_blocks[number]
@@ -133,7 +134,7 @@ class WindowBlocks:
     # ---- books ---------------------------------------------------------------------------------
 
     def _note(self, sequence: Sequence) -> None:
-        """What the row is promised, and when its next block leaves."""
+        """Note what the row is promised, and when its next block leaves."""
         slot, size, wanted = sequence.slot, self._blocks.block_size, self._num_tokens(sequence)
         promised, left = 0, _NEVER
         for number, group, window in self._windows:
@@ -146,6 +147,7 @@ class WindowBlocks:
         self._next_left[slot] = left
 
     def _num_tokens(self, sequence: Sequence) -> int:
-        """That the row has blocks for when the last of those it entered with is computed."""
+        """Count the tokens that the row has blocks for when the last of those it entered with is
+        computed."""
         given = int(self._rows.num_given[sequence.slot])
         return min(given + self._lookahead, sequence.max_total_tokens)

@@ -13,9 +13,9 @@ from atom.structured_outputs import GrammarSpec
 
 
 class CompilerSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """tokenizer_folder: of the checkpoint; vocab_size: width of the model's logits, which may
-    exceed the tokenizer's vocabulary. The first limits hold for each compilation;
-    limit_call_cpu_seconds: for each call that follows a compiled grammar by one token.
+    """Settings of the compile server. tokenizer_folder: of the checkpoint; vocab_size: width of the
+    model's logits, which may exceed the tokenizer's vocabulary. The first limits hold for each
+    compilation; limit_call_cpu_seconds: for each call that follows a compiled grammar by one token.
     limit_memory_bytes: of each process. masks_fd: of the memory that masks are written to."""
 
     tokenizer_folder: str
@@ -52,7 +52,7 @@ class ServerOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompileReply(msgspec.Struct, frozen=True, kw_only=True):
-    """grammar: xgrammar's serialised form; or why it was refused."""
+    """The answer to a compilation. grammar: xgrammar's serialised form; or why it was refused."""
 
     grammar: str = ""
     refused: str = ""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Grammar:
-    """text: xgrammar's serialised form. Two are the same only if they are one object: one
-    compilation, one grammar."""
+    """A compiled grammar. text: xgrammar's serialised form. Two are the same only if they are one
+    object: one compilation, one grammar."""
 
     text: str
 

@@ -126,7 +126,7 @@ class GrammarCompiler:
 
 @dataclass(frozen=True, slots=True)
 class _Compilation:
-    """clients: in whose turns it may come."""
+    """A compilation that was begun. clients: in whose turns it may come."""
 
     task: Task
     clients: set[str]

@@ -61,7 +61,7 @@ class GrammarGate:
         self._held[request.id] = request, self._compiler.compile(asked.spec(), request.client_id)
 
     def take(self) -> list[Passed | Refused]:
-        """Those that need not wait any longer, in the order they came."""
+        """Take the requests that need not wait any longer, in the order they came."""
         ready = [(request, future) for request, future in self._held.values() if future.done()]
         for request, _ in ready:
             del self._held[request.id]

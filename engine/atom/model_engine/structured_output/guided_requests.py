@@ -43,9 +43,9 @@ _NOTHING = GuidedTurn()
 
 
 class GuidedRequests:
-    """rows: those whose grammar is there. thinking: those whose reasoning is bounded, which wait
-    for nothing. wake_fd: readable when `take` has something to give, for
-    a loop that sleeps."""
+    """Holds all requests whose tokens are confined. rows: those whose grammar is there. thinking:
+    those whose reasoning is bounded, which wait for nothing. wake_fd: readable when `take` has
+    something to give, for a loop that sleeps."""
 
     def __init__(self, setup: CompilerSetup) -> None:
         arena = MaskArena(setup.vocab_size)
@@ -107,8 +107,8 @@ class GuidedRequests:
         return self.rows.holds_any(batch) or self.thinking.holds_any(batch)
 
     def mask(self, batch: ScheduledBatch) -> StepMask:
-        """For the batch's rows that are confined, when all their tokens are known. Call `leave` for
-        those that end."""
+        """Build the mask for the batch's rows that are confined, when all their tokens are known.
+        Call `leave` for those that end."""
         chosen = self.rows.mask(batch) if self.rows.holds_any(batch) else self.rows.no_mask()
         return replace(chosen, mask=self.thinking.confine(batch, chosen.mask, chosen.late))
 
@@ -126,7 +126,7 @@ class GuidedRequests:
         return ends
 
     def leave(self, request_ids: Sequence[int]) -> None:
-        """These have ended."""
+        """Forget requests that have ended."""
         self.rows.leave(request_ids)
         self.thinking.leave(request_ids)
 

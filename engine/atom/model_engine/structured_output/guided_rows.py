@@ -62,8 +62,8 @@ class StepMask:
 
 @dataclass(frozen=True, slots=True)
 class GuidedNews:
-    """Since the last time: sequences whose mask is there and that had been kept apart, and those
-    that end now."""
+    """Tells what happened since the last time: sequences whose mask is there and that had been kept
+    apart, and those that end now."""
 
     resumed: Sequence[int] = ()
     ends: Sequence[GuidedEnd] = ()
@@ -88,9 +88,9 @@ class MaskSource(Protocol):
 
 @dataclass(slots=True)
 class _Guide:
-    """early_ends: tokens that may not come before `min_tokens` tokens are there. ready: its next
-    mask is there. apart: it takes part in no step. slow_until: number of tokens up to which its
-    masks are not waited for."""
+    """State of one guided sequence. early_ends: tokens that may not come before `min_tokens` tokens
+    are there. ready: its next mask is there. apart: it takes part in no step. slow_until: number of
+    tokens up to which its masks are not waited for."""
 
     asked: StructuredOutputsParams
     min_tokens: int
@@ -141,7 +141,7 @@ class GuidedRows:
         self._source.enter(request_id, grammar)
 
     def leave(self, request_ids: Iterable[int]) -> None:
-        """These have ended; others than guided ones are ignored."""
+        """Forget requests that have ended; others than guided ones are ignored."""
         left = [number for number in request_ids if self._guides.pop(number, None) is not None]
         if left:
             self._source.leave(left)
@@ -192,8 +192,8 @@ class GuidedRows:
         )
 
     def mask(self, batch: ScheduledBatch) -> StepMask:
-        """For the batch's rows that sample and are guided, when all their tokens are known. Call
-        `leave` for those that end."""
+        """Build the mask for the batch's rows that sample and are guided, when all their tokens are
+        known. Call `leave` for those that end."""
         guided = [
             (row, request_id, guide)
             for row, request_id in enumerate(batch.req_ids[batch.samples].tolist())
@@ -217,7 +217,7 @@ class GuidedRows:
         return StepMask(self._packed(masked), late, apart, ends)
 
     def no_mask(self) -> StepMask:
-        """For a batch that holds none of these."""
+        """Build the mask for a batch that holds no guided row."""
         return StepMask(self._packed(()))
 
     def _packed(self, masked: Sequence[tuple[int, NDArray[np.int32], _Guide]]) -> TokenMask:
@@ -229,7 +229,7 @@ class GuidedRows:
         return TokenMask(np.array([row for row, _, _ in masked], dtype=np.int32), bits)
 
     def _wait_for(self, guides: Sequence[_Guide]) -> None:
-        """Until all are ready or end, or the step has waited enough."""
+        """Wait until all are ready or end, or the step has waited enough."""
 
         def open_ones() -> bool:
             return any(not guide.ready and guide.end is None for guide in guides)
@@ -266,7 +266,7 @@ class GuidedRows:
         return guide is not None and guide.end is None
 
     def _take_ends(self, request_ids: Set[int]) -> list[GuidedEnd]:
-        """Of these; those of sequences that have left are forgotten."""
+        """Take the ends of these requests; those of sequences that have left are forgotten."""
         ends = [end for end in self._ends if end.request_id in self._guides]
         self._ends = [end for end in ends if end.request_id not in request_ids]
         return [end for end in ends if end.request_id in request_ids]

@@ -18,7 +18,8 @@ SLOTS = 2048
 
 
 class MaskArena:
-    """rows: int32 [SLOTS, ceil(vocab_size / 32)]; fd: what others map it by."""
+    """Memory that matcher processes write masks to. rows: int32 [SLOTS, ceil(vocab_size / 32)]; fd:
+    what others map it by."""
 
     def __init__(self, vocab_size: int) -> None:
         self.fd = os.memfd_create("atom-masks")

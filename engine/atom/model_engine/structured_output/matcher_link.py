@@ -18,8 +18,8 @@ _DECODER = msgspec.msgpack.Decoder(list[RowReply])
 
 
 class MatcherLink:
-    """rows: request ids by the slot of their mask, also of rows that are told to leave. greeted:
-    the process has begun."""
+    """A connection to one matcher process. rows: request ids by the slot of their mask, also of
+    rows that are told to leave. greeted: the process has begun."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)

@@ -49,8 +49,9 @@ class MaskNews:
 
 @dataclass(slots=True, eq=False)
 class _Row:
-    """due: replies that its process owes; sent: its tokens that the process was told of. losses:
-    processes that ended while they followed it; misses: that never began."""
+    """A row that matcher processes follow. due: replies that its process owes; sent: its tokens
+    that the process was told of. losses: processes that ended while they followed it; misses: that
+    never began."""
 
     request_id: int
     grammar: Grammar
@@ -129,7 +130,7 @@ class MatcherPool:
             link.send(MatcherJobs(accept=accepted))
 
     def leave(self, request_ids: Iterable[int]) -> None:
-        """These have ended; others than those that are here are ignored."""
+        """Forget requests that have ended; others than those that are here are ignored."""
         for request_id in request_ids:
             row = self._rows.pop(request_id, None)
             if row is None:
@@ -266,7 +267,7 @@ class MatcherPool:
         link.send(MatcherJobs(enter=[(row.slot, row.tokens.tolist())]))
 
     def _lost(self, link: MatcherLink) -> None:
-        """Its process has ended, and writes nothing any more."""
+        """Take a link out whose process has ended, and writes nothing any more."""
         self._epoll.unregister(link.fileno())
         del self._links[link.fileno()]
         link.close()
@@ -289,7 +290,7 @@ class MatcherPool:
             self._open(row.grammar, [row], alone=True)
 
     def _open_again(self, opening: _Opening, error: str) -> None:
-        """Another compile server will start with it."""
+        """Open a process again; another compile server will start with it."""
         rows = [*opening.rows, *opening.later]
         lost = []
         for row in rows:

@@ -124,8 +124,8 @@ class _Rows:
 
 @contextlib.contextmanager
 def _processor_time(seconds: float) -> Iterator[Callable[[], None]]:
-    """Within it the kernel ends this process once it has computed for so long since the last call
-    of what this gives. SIGPROF's own action is the end."""
+    """End this process, by the kernel, once it has computed for so long since the last call of what
+    this gives. SIGPROF's own action is the end."""
 
     def begin() -> None:
         signal.setitimer(signal.ITIMER_PROF, seconds)

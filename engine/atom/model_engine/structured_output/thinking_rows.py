@@ -118,7 +118,7 @@ class ThinkingRows:
         self._thoughts[request_id] = _Thought(budget)
 
     def leave(self, request_ids: Iterable[int]) -> None:
-        """These have ended; others than these rows' are ignored."""
+        """Forget requests that have ended; others than these rows' are ignored."""
         for request_id in request_ids:
             self._thoughts.pop(request_id, None)
 
@@ -144,8 +144,8 @@ class ThinkingRows:
                 del self._thoughts[request_id]
 
     def confine(self, batch: ScheduledBatch, mask: TokenMask, apart: Sequence[int]) -> TokenMask:
-        """`mask`, with the rows in it that must end their thought now. apart: sequences whose token
-        of this step is dropped."""
+        """Add to `mask` the rows that must end their thought now. apart: sequences whose token of
+        this step is dropped."""
         rows = {int(row): bits for row, bits in zip(mask.rows, mask.bits, strict=True)}
         confined = False
         for row, request_id in enumerate(batch.req_ids[batch.samples].tolist()):

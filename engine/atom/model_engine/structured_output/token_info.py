@@ -9,9 +9,9 @@ from atom.model_engine.structured_output.compile_messages import CompilerSetup
 
 
 def build_token_info(xgrammar: Any, vocabulary: Sequence[bytes], setup: CompilerSetup) -> Any:
-    """xgrammar's TokenizerInfo. vocabulary: bytes of each token id; tokens without bytes (special
-    ones, and ids that only pad the logits) are never part of a text. End tokens are allowed where a
-    text is complete."""
+    """Build xgrammar's TokenizerInfo. vocabulary: bytes of each token id; tokens without bytes
+    (special ones, and ids that only pad the logits) are never part of a text. End tokens are
+    allowed where a text is complete."""
     tokens = list(vocabulary)
     for end in setup.end_token_ids:
         tokens[end] = b""

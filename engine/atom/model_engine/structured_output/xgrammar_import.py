@@ -19,7 +19,7 @@ from atom.errors import AtomError
 
 
 class XGrammarMissingError(AtomError):
-    """xgrammar cannot be imported here; structured output is refused, all else works."""
+    """Raised where xgrammar cannot be imported; structured output is refused, all else works."""
 
 
 def import_xgrammar() -> Any:
@@ -41,7 +41,8 @@ def import_xgrammar() -> Any:
 
 
 class _StandIn(ModuleType):
-    """Has every name, each a class that can be subclassed, made and mentioned in annotations."""
+    """A module that has every name, each a class that can be subclassed, made and mentioned in
+    annotations."""
 
     def __getattr__(self, name: str) -> type:
         if name.startswith("__"):

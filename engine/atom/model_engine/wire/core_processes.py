@@ -40,8 +40,8 @@ class CoreOrder(msgspec.Struct, frozen=True):
 
 
 class CoreProcesses:
-    """`on_exit` comes from a thread of ours, unless `stop` or `close` was called before; it must
-    not block for long."""
+    """The core processes of this node. `on_exit` comes from a thread of ours, unless `stop` or
+    `close` was called before; it must not block for long."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class CoreProcesses:
 
     @property
     def process_ids(self) -> list[int]:
-        """Of this node's, by rank."""
+        """List the process ids of this node's cores, by rank."""
         return [child.pid for child in self._children if child.pid is not None]
 
     def stop(self, timeout_seconds: float) -> None:

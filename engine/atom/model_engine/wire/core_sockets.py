@@ -50,7 +50,7 @@ class ClientAddress:
 
     @property
     def endpoints(self) -> ClientEndpoints:
-        """For cores of the same machine."""
+        """Name the endpoints for cores of the same machine."""
         return ClientEndpoints(self.requests, self.outputs)
 
     @property
@@ -80,7 +80,8 @@ def _connect(own: zmq.Socket[bytes], endpoint: str) -> None:
 
 
 def _watch(own: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
-    """Has a message when a connection has ended: ZMQ itself would make another in silence."""
+    """Open a socket that has a message when a connection has ended: ZMQ itself would make another
+    in silence."""
     return own.get_monitor_socket(zmq.EVENT_DISCONNECTED)
 
 
@@ -151,7 +152,7 @@ class CoreSockets:
         self._send(self._outboxes[client], encode(body))
 
     def send_all(self, body: msgspec.Struct) -> None:
-        """To every client."""
+        """Send a message to every client."""
         frames = encode(body)
         for outbox in self._outboxes:
             self._send(outbox, frames)
@@ -161,8 +162,8 @@ class CoreSockets:
             outbox.send_multipart([self._identity, *frames])
 
     def say_last(self, body: msgspec.Struct) -> None:
-        """To every client, by connections of their own that wait until it has left: for a process
-        that ends at once, from any thread."""
+        """Send a message to every client, by connections of their own that wait until it has left:
+        for a process that ends at once, from any thread."""
         with zmq.Context() as context:
             for client in self._endpoints:
                 outbox = open_socket(context, zmq.PUSH)
@@ -172,8 +173,8 @@ class CoreSockets:
                 outbox.close()
 
     def announce(self, body: msgspec.Struct) -> None:
-        """To every client, by the way that its requests come: a ROUTER that has heard from us can
-        route to us."""
+        """Send a message to every client by the way that its requests come: a ROUTER that has heard
+        from us can route to us."""
         frames = encode(body)
         for inbox in self._inboxes:
             inbox.send_multipart(frames)

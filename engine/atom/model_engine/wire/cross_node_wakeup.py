@@ -21,7 +21,7 @@ _ANSWER_SECONDS = 5.0
 
 
 class MeshEnds(msgspec.Struct, frozen=True):
-    """Whose connection it is. rank: of the core that calls; peer: of the other."""
+    """The two ends of a connection. rank: of the core that calls; peer: of the other."""
 
     rank: int
     peer: int
@@ -62,7 +62,7 @@ def _call(address: NodeAddress, rank: int, peer: int) -> socket.socket:
 
 
 def _next_call(listener: socket.socket) -> tuple[MeshEnds | None, socket.socket]:
-    """Whose connection the next one is; None where it does not say so."""
+    """Accept the next connection, and read whose it is; None where it does not say so."""
     link = NodeLink(listener.accept()[0])
     link.wait_at_most(_ANSWER_SECONDS)
     frame = link.receive()

@@ -326,7 +326,7 @@ def identity_of(rank: int) -> bytes:
 
 
 def decode_from_rank(frames: Sequence[bytes], ranks: int) -> tuple[int, msgspec.Struct]:
-    """(rank, body) of a message with its sender's identity in front. Raises ValueError."""
+    """Decode (rank, body) of a message with its sender's identity in front. Raises ValueError."""
     identity = frames[0]
     digits = identity.removeprefix(_RANK_PREFIX)
     if not (digits.isdigit() and identity == identity_of(int(digits[:9])) and int(digits) < ranks):

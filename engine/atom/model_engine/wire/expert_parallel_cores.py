@@ -24,8 +24,8 @@ logger = logging.getLogger(__name__)
 
 
 class ExpertParallelCores:
-    """`on_exit` comes once at most, from a thread of ours, unless `close` was called before; it
-    must not block for long."""
+    """The core processes of all nodes, which share experts. `on_exit` comes once at most, from a
+    thread of ours, unless `close` was called before; it must not block for long."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class ExpertParallelCores:
 
     @property
     def process_ids(self) -> list[int]:
-        """Of this node's, by rank."""
+        """List the process ids of this node's cores, by rank."""
         return self._cores.process_ids
 
     def give_reason(self, message: str) -> None:

@@ -26,7 +26,8 @@ class LastWords(msgspec.Struct, frozen=True):
 
 
 class FirstLoss:
-    """on_failure: called once at most, from the thread that tells; it must not block for long."""
+    """Tells of the first process that was lost. on_failure: called once at most, from the thread
+    that tells; it must not block for long."""
 
     def __init__(self, on_failure: Callable[[LastWords], None]) -> None:
         self._on_failure = on_failure

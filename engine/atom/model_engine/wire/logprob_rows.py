@@ -62,7 +62,7 @@ class PromptEntries(Sequence[TokenLogprobs | None]):
         self._parts: list[LogprobRows] = []
 
     def add(self, rows: LogprobRows) -> None:
-        """What a step found out; others of that step may have wanted more."""
+        """Add what a step found out; others of that step may have wanted more."""
         columns = 1 + self._wanted
         self._parts.append(
             LogprobRows(

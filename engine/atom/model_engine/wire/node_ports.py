@@ -20,7 +20,7 @@ _QUIET_SECONDS = 30
 
 
 def listen_to_nodes(requests: zmq.Socket[bytes], outputs: zmq.Socket[bytes]) -> ClientPorts:
-    """Have a client's two sockets listen on every interface as well."""
+    """Open a client's two sockets on every interface as well."""
     return ClientPorts(_listen(requests), _listen(outputs))
 
 

@@ -105,8 +105,8 @@ class OtherNodes:
             ) from error
 
     def meet(self, work: RanksWork | CoresWork) -> None:
-        """Until all nodes are here and have their order. Raises `OSError` once `stop_listening`
-        was called."""
+        """Wait until all nodes are here and have their order. Raises `OSError` once
+        `stop_listening` was called."""
         place = self._config.parallel.nodes
         logger.info("waiting for %d other nodes at port %d", place.count - 1, place.port)
         while len(self._nodes) < place.count - 1:
@@ -155,7 +155,7 @@ class OtherNodes:
         self._tell_all(Frame.LOST, msgspec.json.encode(LastWords(message, False)))
 
     def wait_gone(self, timeout_seconds: float) -> None:
-        """Until the nodes that were told to end have ended, or so long; then leave them."""
+        """Wait until the nodes that were told to end have ended, or so long; then leave them."""
         deadline = time.monotonic() + timeout_seconds
         for node in [*self._nodes.values()]:
             node.gone.wait(max(0.0, deadline - time.monotonic()))

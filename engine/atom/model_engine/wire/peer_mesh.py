@@ -41,11 +41,11 @@ class MeshOrder(msgspec.Struct, frozen=True):
 
 
 class PeerLeftError(Exception):
-    """Another rank has ended in order: there is no further step."""
+    """Raised when another rank has ended in order: there is no further step."""
 
 
 class PeerLostError(Exception):
-    """Another rank's process is gone."""
+    """Raised when another rank's process is gone."""
 
     def __init__(self, peer: int) -> None:
         super().__init__(f"rank {peer} of the data-parallel group is gone")
@@ -84,7 +84,7 @@ class PeerMesh:
         self._say(word.step, word.tokens)
 
     def say_port(self, port: int) -> None:
-        """Where all are to meet for their collectives."""
+        """Tell the others the port where all are to meet for their collectives."""
         self._say(_PORT, port)
 
     def leave(self, step: int) -> None:

@@ -49,8 +49,8 @@ class RankAnswers:
         return ProgressBody(phase=self._phases[last[0]], fraction=last[1])
 
     def utility(self, rank: int, body: UtilityResponseBody) -> UtilityResponseBody | None:
-        """With the last rank's answer: a list of each rank's result, or an error that names the
-        ranks which failed."""
+        """Take a rank's answer; with the last one, return a list of each rank's result, or an error
+        that names the ranks which failed."""
         self._calls.setdefault(body.call_id, {})[rank] = body
         return self._complete(body.call_id)
 
@@ -110,8 +110,8 @@ def add_stats(parts: Sequence[StatsBody]) -> StatsBody:
 
 
 class RankStatsBoard:
-    """by_rank: what each rank told last. num_waiting: requests that wait for a place among those
-    that run; looked at with every token."""
+    """Holds the numbers that ranks told. by_rank: what each rank told last. num_waiting: requests
+    that wait for a place among those that run; looked at with every token."""
 
     def __init__(self) -> None:
         self.by_rank: dict[int, RankStats] = {}
@@ -126,7 +126,7 @@ class RankStatsBoard:
         self._count_waiting()
 
     def lose(self, rank: int) -> None:
-        """Of a rank that is gone the totals stay, so that no sum goes back; nothing runs there."""
+        """Keep the totals of a rank that is gone, so that no sum goes back; nothing runs there."""
         told = self.by_rank.get(rank)
         self._told_at.pop(rank, None)
         if told is not None:
@@ -142,13 +142,13 @@ class RankStatsBoard:
 
     @property
     def total(self) -> StatsBody | None:
-        """Of all ranks together; None before the first has told any."""
+        """Sum the numbers of all ranks; None before the first has told any."""
         parts = [told.stats for told in self.by_rank.values()]
         return add_stats(parts) if parts else None
 
     @property
     def told_at(self) -> float | None:
-        """Since when every rank has told its numbers again, in seconds since 1970."""
+        """Tell since when every rank has told its numbers again, in seconds since 1970."""
         return min(self._told_at.values(), default=None)
 
 

@@ -24,8 +24,8 @@ class _Placed:
 
 
 class RequestRouter:
-    """`first_rank`: who gets the first request when all are equal, so that several routers of one
-    engine do not all begin with the same rank."""
+    """Routes requests to ranks. `first_rank` gets the first request when all are equal, so that
+    several routers of one engine do not all begin with the same rank."""
 
     def __init__(self, ranks: int, policy: RoutingPolicy, *, first_rank: int = 0) -> None:
         self._policy = policy
@@ -36,7 +36,7 @@ class RequestRouter:
 
     @property
     def outstanding_tokens(self) -> Sequence[int]:
-        """Per rank: prompt tokens and expected answer tokens of its open requests."""
+        """Count per rank the prompt tokens and expected answer tokens of its open requests."""
         return tuple(self._outstanding_tokens)
 
     def place(self, request: Request) -> int:
@@ -67,7 +67,7 @@ class RequestRouter:
         return found
 
     def by_rank(self, request_ids: Iterable[int]) -> dict[int, list[int]]:
-        """These requests under the ranks that serve them; those that have ended are left out."""
+        """Group these requests by the ranks that serve them; those that have ended are left out."""
         found: dict[int, list[int]] = {}
         for request_id in request_ids:
             placed = self._placed.get(request_id)

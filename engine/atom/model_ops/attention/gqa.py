@@ -20,8 +20,8 @@ from atom.model_ops.values import AttentionShape, LayerCache
 
 
 class Attention(CachedAttention):
-    """norms: of queries and of keys, per head, if there are. shape: with the layer's own sinks, if
-    it has any."""
+    """Grouped-query attention of one layer. norms: of queries and of keys, per head, if there are.
+    shape: with the layer's own sinks, if it has any."""
 
     _cache: LayerCache
 
@@ -55,7 +55,7 @@ class Attention(CachedAttention):
         self._cache = LayerCache(torch.empty(0), torch.empty(0))
 
     def forward(self, qkv: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """qkv [T, (Hq + 2·Hkv)·D], positions [T] → [T, Hq·D]. Overwrites qkv."""
+        """Attend: qkv [T, (Hq + 2·Hkv)·D], positions [T] → [T, Hq·D]. Overwrites qkv."""
         queries = qkv[:, : self.shape.num_heads * self.shape.head_dim]
         self._rotary[0].scale_queries(queries, positions)
         q_norm, k_norm = (norm and norm.norm for norm in self._norms)

@@ -41,8 +41,8 @@ class MLAParts:
 
 
 class MLAAttention(CachedAttention):
-    """index: of an indexer that says which tokens are attended to, where there is one; its keys are
-    kept beside the entries."""
+    """Multi-head latent attention of one layer. index: of an indexer that says which tokens are
+    attended to, where there is one; its keys are kept beside the entries."""
 
     _cache: LatentCache
     _index_cache: IndexCache

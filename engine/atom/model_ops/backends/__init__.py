@@ -52,11 +52,11 @@ _PREFERENCES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class ResolvedOps:
-    """ops: the operations to call; chosen: op → backend name, for people; uncapturable: those that
-    keep a step from being captured into a graph, uncapturable_prompts: one with prompts; expands:
-    quantised matrices become plain ones when they are prepared; join: what ranks reach each other
-    by where norms are, if not by torch; warmup_compile: how kernels are compiled ahead, where one
-    backend alone has any."""
+    """The operations that were chosen for a model on a device. ops: the operations to call; chosen:
+    op → backend name, for people; uncapturable: those that keep a step from being captured into a
+    graph, uncapturable_prompts: one with prompts; expands: quantised matrices become plain ones
+    when they are prepared; join: what ranks reach each other by where norms are, if not by torch;
+    warmup_compile: how kernels are compiled ahead, where one backend alone has any."""
 
     ops: Ops
     chosen: dict[str, str]
@@ -107,7 +107,8 @@ def resolve_ops(
 
 
 def _warmup_compile(chosen: Iterable[Backend]) -> WarmupCompile | None:
-    """None where another library's kernels would run among those that do not."""
+    """Choose how kernels are compiled ahead; None where another library's kernels would run among
+    those that are not."""
     backends = {backend.name: backend for backend in chosen}
     backends.pop("torch_ref", None)
     return next(iter(backends.values())).warmup_compile if len(backends) == 1 else None

@@ -15,7 +15,7 @@ _LEAST_SUM = 1e-20  # of sigmoids that are all 0
 def router(
     linear: Callable[[torch.Tensor, LinearWeight], torch.Tensor],
 ) -> Callable[[torch.Tensor, RouterWeight, Routing], Routed]:
-    """`Ops.route` over a backend's product, which is used where it gives float32."""
+    """Build `Ops.route` over a backend's product, which is used where it gives float32."""
 
     def route(x: torch.Tensor, w: RouterWeight, routing: Routing) -> Routed:
         if x.dtype is torch.float32:
@@ -26,7 +26,7 @@ def router(
 
 
 def wide_logits(x: torch.Tensor, w: RouterWeight) -> torch.Tensor:
-    """[T, E] float32, whatever the model's dtype."""
+    """Compute the router's logits [T, E] float32, whatever the model's dtype."""
     logits = x.float() @ w.matrix.data.float().t()
     return logits if w.matrix.bias is None else logits + w.matrix.bias.float()
 
@@ -34,7 +34,7 @@ def wide_logits(x: torch.Tensor, w: RouterWeight) -> torch.Tensor:
 def choose(
     logits: torch.Tensor, e_score_correction_bias: torch.Tensor | None, routing: Routing
 ) -> Routed:
-    """logits [T, E] float32, e_score_correction_bias [E]."""
+    """Choose experts by logits [T, E] float32 and e_score_correction_bias [E]."""
     if routing.scoring is Scoring.SIGMOID:
         scores = logits.sigmoid()
     else:

@@ -18,7 +18,7 @@ Activate = Callable[[torch.Tensor, Gating], torch.Tensor]
 
 
 def grouped_experts(linear: Product, act_and_mul: Activate) -> Callable[..., torch.Tensor]:
-    """`Ops.experts` over a backend's products and activations."""
+    """Build `Ops.experts` over a backend's products and activations."""
 
     def experts(x: torch.Tensor, w: ExpertsWeight, routed: Routed) -> torch.Tensor:
         tokens, chosen = routed.ids.shape

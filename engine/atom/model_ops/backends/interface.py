@@ -62,7 +62,7 @@ class SamplingTensors:
     any_greedy: bool = True
 
     def first(self, rows: int) -> SamplingTensors:
-        """Those of the first rows, in the same memory."""
+        """Take those of the first rows, in the same memory."""
         return replace(
             self,
             temperature=self.temperature[:rows],
@@ -94,7 +94,7 @@ class Ops(Protocol):
     """One callable per operation, bound to the backend chosen for it."""
 
     def embedding(self, ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """ids [T] int, weight [V, H] → [T, H]."""
+        """Look up ids [T] int in weight [V, H] → [T, H]."""
 
     def prepare_linear(self, w: LinearWeight) -> LinearWeight:
         """Once per matrix, after loading: the same values, in the order of memory or the format
@@ -104,18 +104,19 @@ class Ops(Protocol):
         """Prepare a stack of experts' matrices for `experts`, as `prepare_linear` does a matrix."""
 
     def linear(self, x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
-        """x [T, in] → [T, out]. With a matrix of FP8, FP8_BLOCKS or INT8, and of MXFP4 that has
-        fp4_inputs, a backend may round x to the same element first, by token or finer."""
+        """Multiply x [T, in] → [T, out]. With a matrix of FP8, FP8_BLOCKS or INT8, and of MXFP4
+        that has fp4_inputs, a backend may round x to the same element first, by token or finer."""
 
     def rms_norm(self, x: torch.Tensor, norm: NormWeight) -> torch.Tensor:
-        """Over the last dimension, statistics in float32; returns a new tensor."""
+        """Normalise over the last dimension, statistics in float32; returns a new tensor."""
 
     def norm(self, stream: Stream, norm: NormWeight) -> tuple[torch.Tensor, Stream]:
         """Settle the stream, whatever is pending, and norm it: (rms_norm(residual'), the stream
         with residual' alone). May overwrite the stream's tensors: it must not be used again."""
 
     def act_and_mul(self, x: torch.Tensor, activation: Gating) -> torch.Tensor:
-        """x [T, 2·I] → activation(x[:, :I]) * x[:, I:], [T, I]; ClampedSwiGLU as it says."""
+        """Compute x [T, 2·I] → activation(x[:, :I]) * x[:, I:], [T, I]; ClampedSwiGLU as it
+        says."""
 
     def route(self, x: torch.Tensor, w: RouterWeight, routing: Routing) -> Routed:
         """Choose and weigh the experts of each token of x [T, H], scores in float32. Of equal
@@ -202,15 +203,15 @@ class Ops(Protocol):
         cache: LatentCache,
         selected: torch.Tensor,
     ) -> torch.Tensor:
-        """`mla_attention` of each token to its selected cache slots alone; zeros of one
+        """Compute `mla_attention` of each token to its selected cache slots alone; zeros of one
         that has none, where it is captured."""
 
     def linear_parts(self, x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
-        """`linear` whose result may be left as its parts: [T, out], or [parts, T, out] float32
-        whose sum it is."""
+        """Compute `linear`, whose result may be left as its parts: [T, out], or [parts, T, out]
+        float32 whose sum it is."""
 
     def gated_linear(self, x: torch.Tensor, w: LinearWeight, activation: Gating) -> torch.Tensor:
-        """`linear`, then `act_and_mul`: x [T, in], w [2·I, in] → [T, I]."""
+        """Compute `linear`, then `act_and_mul`: x [T, in], w [2·I, in] → [T, I]."""
 
     def add(self, stream: Stream, x: torch.Tensor, w: LinearWeight) -> Stream:
         """Add `linear(x, w)` to a settled stream: now, or as what the next norm of the same backend
@@ -219,7 +220,7 @@ class Ops(Protocol):
     def norm_linear(
         self, stream: Stream, norm: NormWeight, w: LinearWeight
     ) -> tuple[torch.Tensor, Stream]:
-        """`norm`, then `linear`: (product [T, out], the settled stream)."""
+        """Compute `norm`, then `linear`: (product [T, out], the settled stream)."""
 
     def add_experts(
         self,
@@ -233,13 +234,13 @@ class Ops(Protocol):
         `add` does. May overwrite the stream's tensors and shared."""
 
     def norm_experts(self, stream: Stream, norm: NormWeight, w: MoEWeight) -> Stream:
-        """`norm`, `route`, the shared expert's `gated_linear` and `linear`, and `add_experts`: a
-        layer's second half, for few tokens, whose launches count."""
+        """Compute `norm`, `route`, the shared expert's `gated_linear` and `linear`, and
+        `add_experts`: a layer's second half, for few tokens, whose launches count."""
 
     def norm_gated_linear(
         self, stream: Stream, norm: NormWeight, w: LinearWeight, activation: Gating
     ) -> tuple[torch.Tensor, Stream]:
-        """`norm_linear`, then `act_and_mul`: w [2·I, in] → ([T, I], the settled stream)."""
+        """Compute `norm_linear`, then `act_and_mul`: w [2·I, in] → ([T, I], the settled stream)."""
 
     def attention(
         self,
@@ -249,11 +250,11 @@ class Ops(Protocol):
         cache: LayerCache,
         step: AttentionMetaData,
     ) -> torch.Tensor:
-        """`qk_norm_rope_store`, then `paged_attention` → [T, Hq·D]. May overwrite qkv."""
+        """Compute `qk_norm_rope_store`, then `paged_attention` → [T, Hq·D]. May overwrite qkv."""
 
     def sample(self, logits: torch.Tensor, sampling: SamplingTensors) -> torch.Tensor:
-        """logits [R, V], any float dtype, compared and scaled in float32 → token ids [R] int64.
-        temperature 0 takes the first maximum; otherwise one draw from softmax(logits /
+        """Draw token ids [R] int64 from logits [R, V], any float dtype, compared and scaled in
+        float32. temperature 0 takes the first maximum; otherwise one draw from softmax(logits /
         temperature). The draw depends on (seed, position) and the row's logits alone, never on the
         rest of the batch. A token of logit -inf is never chosen while there is another. May
         overwrite logits."""
@@ -261,19 +262,19 @@ class Ops(Protocol):
     def sample_vocab_shard(
         self, logits: torch.Tensor, first: int, sampling: SamplingTensors
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """`sample` of a vocabulary shard: logits [R, n] of the tokens from `first` on →
-        the winner among them [R] int64, a token id, and its score [R] float32. Of several shards
-        the winner with the highest score, the first of equal ones, is what `sample` draws of all
-        logits. n and first are multiples of noise.GROUP unless all rows are greedy. May overwrite
-        logits."""
+        """Draw as `sample` does from a vocabulary shard: logits [R, n] of the tokens from `first`
+        on → the winner among them [R] int64, a token id, and its score [R] float32. Of several
+        shards the winner with the highest score, the first of equal ones, is what `sample` draws of
+        all logits. n and first are multiples of noise.GROUP unless all rows are greedy. May
+        overwrite logits."""
 
     def filter_logits(self, logits: torch.Tensor, filters: LogitFilters) -> torch.Tensor:
-        """logits [R, V], any float dtype, compared and weighed in float32 → the same with tokens
-        at -inf that no draw may give: those less likely than the k-th, then those less likely than
-        the last of the smallest set whose probability reaches top-p, then those less likely than
-        min-p times the most likely one. Tokens as likely as the last one kept are kept. May
-        overwrite logits. A capturable backend decides by the tensors alone: what the host knows
-        of them (candidates, any_top_p, any_min_p) may then be more than there is."""
+        """Mask logits [R, V], any float dtype, compared and weighed in float32: tokens that no draw
+        may give become -inf, those less likely than the k-th, then those less likely than the last
+        of the smallest set whose probability reaches top-p, then those less likely than min-p times
+        the most likely one. Tokens as likely as the last one kept are kept. May overwrite logits. A
+        capturable backend decides by the tensors alone: what the host knows of them (candidates,
+        any_top_p, any_min_p) may then be more than there is."""
 
     def apply_token_mask(
         self, logits: torch.Tensor, rows: torch.Tensor, bits: torch.Tensor
@@ -332,10 +333,10 @@ class Ops(Protocol):
         state: SlotTensors,
         block_size: int,
     ) -> DecodeInputs:
-        """`prepare_decode` of rows that stand `offsets` tokens further than their slots: a slot's
-        newest token is followed by its drafts, a row each. slots, offsets, token_ids [N] int64; at
-        offset 0 the slot's newest token is meant, whatever token_ids says. Each position has a
-        block."""
+        """Compute `prepare_decode` of rows that stand `offsets` tokens further than their slots: a
+        slot's newest token is followed by its drafts, a row each. slots, offsets, token_ids [N]
+        int64; at offset 0 the slot's newest token is meant, whatever token_ids says. Each position
+        has a block."""
 
     def accept_drafts(
         self, drawn: DrawnRuns, drafts: Drafts, state: SlotTensors, ring: PinnedRing | None = None
@@ -445,9 +446,10 @@ def _no_reasons(op: str, case: OpCase) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class WarmupCompile:
-    """steps: a device, what tells a start from others, and a number of cores → a context in which
-    steps have kernels compiled and start none; it gives what waits until they are ready. is_done:
-    whether a start like it has done so, and its kernels are kept."""
+    """A backend's way to compile its kernels ahead. steps: a device, what tells a start from
+    others, and a number of cores → a context in which steps have kernels compiled and start none;
+    it gives what waits until they are ready. is_done: whether a start like it has done so, and its
+    kernels are kept."""
 
     steps: Callable[[torch.device, str, int], AbstractContextManager[Callable[[], None]]]
     is_done: Callable[[torch.device, str], bool]

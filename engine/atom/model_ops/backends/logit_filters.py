@@ -22,7 +22,7 @@ def filter_logits(logits: torch.Tensor, filters: LogitFilters) -> torch.Tensor:
 
 
 def keep_min_p(logits: torch.Tensor, filters: LogitFilters) -> torch.Tensor:
-    """Only tokens at least min-p times as likely as the most likely one."""
+    """Keep only tokens at least min-p times as likely as the most likely one."""
     least = logits.amax(dim=-1) + rate_free(filters.temperature) * filters.min_p.log()
     return logits.masked_fill_(logits < least.unsqueeze(1), -torch.inf)
 
@@ -35,7 +35,7 @@ def rate_free(temperature: torch.Tensor) -> torch.Tensor:
 def least_of_top_p(
     ordered: torch.Tensor, weights: torch.Tensor, enough: torch.Tensor
 ) -> torch.Tensor:
-    """[R] the lowest logit of the smallest set whose weight reaches `enough` [R].
+    """Find [R] the lowest logit of the smallest set whose weight reaches `enough` [R].
 
     ordered, weights [R, C]: logits in descending order, and their weights."""
     weight_before = weights.cumsum(dim=-1) - weights
@@ -45,7 +45,7 @@ def least_of_top_p(
 
 
 def _least_kept(logits: torch.Tensor, filters: LogitFilters) -> torch.Tensor:
-    """[R] the lowest logit within top-k and then top-p."""
+    """Find [R] the lowest logit within top-k and then top-p."""
     vocab = logits.shape[1]
     if filters.candidates < vocab:
         ordered = logits.topk(filters.candidates, dim=-1).values

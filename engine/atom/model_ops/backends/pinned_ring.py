@@ -22,14 +22,13 @@ RING_ENTRIES = 3
 
 @dataclass(frozen=True, slots=True)
 class PinnedRing:
-    """said [RING_ENTRIES, 4, S · groups] int32: row 0 the slots of a step's rows, rows 1 to 3 its
-    appended blocks as slot, column of its tables, block id; unused entries name the padding slot.
-    answers [RING_ENTRIES, 1, S] int32: tokens by row. Where rows carry drafts said has a row 4, how
-    many each, and answers are [RING_ENTRIES, 3, most tokens of a step]: what was drawn behind each
-    token, and by row how many of these it got and how many drafts it had. Both pinned where there
-    is a GPU. turn [2] int64, on the device: steps that have received their entry, and the place in
-    the rings of the last one.
-    """
+    """Entries by which host and device tell each other of steps. said [RING_ENTRIES, 4, S · groups]
+    int32: row 0 the slots of a step's rows, rows 1 to 3 its appended blocks as slot, column of its
+    tables, block id; unused entries name the padding slot. answers [RING_ENTRIES, 1, S] int32:
+    tokens by row. Where rows carry drafts said has a row 4, how many each, and answers are
+    [RING_ENTRIES, 3, most tokens of a step]: what was drawn behind each token, and by row how many
+    of these it got and how many drafts it had. Both pinned where there is a GPU. turn [2] int64, on
+    the device: steps that have received their entry, and the place in the rings of the last one."""
 
     said: torch.Tensor
     answers: torch.Tensor

@@ -35,7 +35,7 @@ def attend_prompt(
     row: PromptRow,
     out: torch.Tensor,
 ) -> None:
-    """q, out [n, Hq, D]: of the row's last n tokens."""
+    """Attend with a prompt's last n tokens, q, out [n, Hq, D], to the whole row."""
     size, history = cache.block_size, row.length - q.shape[0]
     first_block = (history + 1 - shape.seen(history + 1)) // size
     blocks = row.table[first_block : -(-row.length // size)]

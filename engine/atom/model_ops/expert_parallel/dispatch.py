@@ -47,7 +47,8 @@ class ExpertDispatch(Protocol):
 
 
 class AllGatherDispatch:
-    """capacity: tokens that each rank sends, padding included."""
+    """Sends every token to every rank; `capacity` counts the tokens that each rank sends, padding
+    included."""
 
     def __init__(self, links: ExpertLinks, capacity: int) -> None:
         self._links = links
@@ -97,7 +98,7 @@ class DeviceDispatch(ExpertDispatch, Protocol):
 
     @property
     def most_tokens(self) -> int:
-        """That each rank may send."""
+        """Tell the most tokens that each rank may send."""
         ...
 
     def close(self) -> None:
@@ -137,7 +138,7 @@ class PaddedDispatch:
 
 
 def own_share(routed: Routed, first: int) -> Routed:
-    """Of ids over all ranks those of the slots from `first` on, as their numbers there."""
+    """Take of ids over all ranks those of the slots from `first` on, as their numbers there."""
     ids = routed.ids - first if first else routed.ids
     return Routed(ids, routed.weights, is_partial=True)
 
@@ -145,7 +146,7 @@ def own_share(routed: Routed, first: int) -> Routed:
 def _padded(
     x: torch.Tensor, routed: Routed, rows: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """With so many tokens more, which choose no expert."""
+    """Pad with so many tokens, which choose no expert."""
     if not rows:
         return x, routed.ids, routed.weights
     below = (0, 0, 0, rows)

@@ -44,7 +44,7 @@ def balance(load: NDArray[np.int64], placement: Placement, ranks: int) -> float:
 
 
 def rank_loads(load: NDArray[np.int64], placement: Placement, ranks: int) -> NDArray[np.float64]:
-    """[ranks]."""
+    """Sum the load [ranks] of each rank's slots."""
     held = np.array(placement)
     copies = np.bincount(held, minlength=len(load))
     by_slot: NDArray[np.float64] = load[held] / copies[held]
@@ -63,8 +63,8 @@ def rebalanced(load: NDArray[np.int64], placement: Placement, ranks: int) -> Pla
 
 
 def sources(old: Placement, new: Placement, ranks: int) -> dict[int, int]:
-    """Of each slot whose expert changes, the slot that has it before: of the same rank where there
-    is one."""
+    """Find for each slot whose expert changes the slot that has it before: of the same rank where
+    there is one."""
     each = len(old) // ranks
     found: dict[int, int] = {}
     for slot, (before, expert) in enumerate(zip(old, new, strict=True)):

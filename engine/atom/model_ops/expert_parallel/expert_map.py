@@ -15,8 +15,8 @@ from atom.utils.forward_context import get_forward_context
 
 
 class ExpertMap:
-    """placement: the expert of each slot of all ranks; load [E] int64: tokens of this rank that
-    have chosen each expert since it was zeroed."""
+    """Maps experts to their slots. placement: the expert of each slot of all ranks; load [E] int64:
+    tokens of this rank that have chosen each expert since it was zeroed."""
 
     def __init__(self, experts: int, redundant: int, device: torch.device) -> None:
         self.placement: Placement = ()
@@ -50,7 +50,7 @@ class ExpertMap:
 
 
 def _padding(tokens: int) -> torch.Tensor | None:
-    """[T, 1], which of a step's tokens belong to no row; None where that cannot be."""
+    """Find [T, 1] which of a step's tokens belong to no row; None where that cannot be."""
     context = get_forward_context()
     if context.logits_indices is not None:
         return None

@@ -39,7 +39,7 @@ def move_experts(
 def _between(
     moves: Sequence[tuple[int, int]], sender: int, receiver: int, each: int
 ) -> list[tuple[int, int]]:
-    """Those (slot, slot that has its expert) that go from one rank to the other."""
+    """List the (slot, slot that has its expert) that go from one rank to the other."""
     return [
         (target, source)
         for target, source in moves

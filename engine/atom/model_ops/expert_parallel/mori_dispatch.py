@@ -31,8 +31,8 @@ _DTYPES = (torch.bfloat16, torch.float32)
 
 @dataclass(frozen=True, slots=True)
 class MoriShape:
-    """Of what is exchanged: most_tokens of each rank, [T, hidden] with top_k experts each, of which
-    every rank has `slots`. ranks_per_node: ranks of a node follow each other."""
+    """The sizes of what MORI exchanges: most_tokens of each rank, [T, hidden] with top_k experts
+    each, of which every rank has `slots`. ranks_per_node: ranks of a node follow each other."""
 
     most_tokens: int
     hidden: int
@@ -43,7 +43,8 @@ class MoriShape:
 
 
 class MoriDispatch:
-    """ops: the module mori.ops; shmem: mori.shmem, initialised."""
+    """Sends tokens to their experts' ranks by MORI. ops: the module mori.ops; shmem: mori.shmem,
+    initialised."""
 
     def __init__(self, ops: Any, shmem: Any, links: ExpertLinks, shape: MoriShape) -> None:
         self.most_tokens = shape.most_tokens

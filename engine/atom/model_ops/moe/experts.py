@@ -18,8 +18,8 @@ from atom.sizing.weights import Projection
 
 
 class Experts(nn.Module):
-    """matrices: gate, up and down, in as many copies as there are experts; stacking: see
-    StackedLinear; weighs_inputs: see Routing."""
+    """A layer's routed experts. matrices: gate, up and down, in as many copies as there are
+    experts; stacking: see StackedLinear; weighs_inputs: see Routing."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class ExpertParallelExperts(Experts):
 
     @property
     def places(self) -> ExpertMap:
-        """Of experts that may move."""
+        """Look up where the experts are, if they may move."""
         assert self._places is not None
         return self._places
 

@@ -14,7 +14,7 @@ FP8_DTYPES = (torch.float8_e4m3fn, torch.float8_e4m3fnuz)
 
 
 def store_heads(cache: LayerCache, k: torch.Tensor, v: torch.Tensor, slots: torch.Tensor) -> None:
-    """k, v [T, Hkv, D] → their slots [T] of the cache."""
+    """Store k, v [T, Hkv, D] in their slots [T] of the cache."""
     for x, stored, scales in ((k, cache.k, cache.k_scale), (v, cache.v, cache.v_scale)):
         if scales is None:
             stored.flatten(0, 1).index_copy_(0, slots, x.to(stored.dtype))
@@ -26,7 +26,8 @@ def store_heads(cache: LayerCache, k: torch.Tensor, v: torch.Tensor, slots: torc
 
 
 def quantise_heads(x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """x [T, heads, D] → codes of the same shape, and scales [T, heads] float32, 1 for zeros."""
+    """Quantise x [T, heads, D] → codes of the same shape, and scales [T, heads] float32, 1 for
+    zeros."""
     limit, wide = torch.finfo(dtype).max, x.float()
     largest = wide.abs().amax(-1)
     scale = torch.where(largest > 0, largest / limit, 1.0)

@@ -16,7 +16,7 @@ ROTATED_DTYPE = torch.bfloat16  # of rotated keys beside latents in fp8, whateve
 
 
 def store_entries(cache: LatentCache, entries: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
-    """entries [T, kv_rank + rope_dim] → their slots [T]; returns what is held of them."""
+    """Store entries [T, kv_rank + rope_dim] in their slots [T]; return what is held of them."""
     if cache.scale is None or cache.keys is None:
         cache.entries.flatten(0, 1).index_copy_(0, slots, entries.to(cache.entries.dtype))
         return entries
@@ -39,7 +39,7 @@ def gather_entries(
 
 
 def store_index_keys(cache: IndexCache, keys: torch.Tensor, slots: torch.Tensor) -> None:
-    """keys [T, dim] of an indexer → their slots [T]."""
+    """Store keys [T, dim] of an indexer in their slots [T]."""
     if cache.scale is None:
         cache.keys.flatten(0, 1).index_copy_(0, slots, keys.to(cache.keys.dtype))
     else:

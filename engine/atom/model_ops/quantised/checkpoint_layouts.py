@@ -135,9 +135,9 @@ def stack_placements(
 def side_by_side(
     part: Part, place: InStack, quantization: Quantization, format: WeightFormat
 ) -> Iterator[Placement]:
-    """Of a tensor of all copies, inputs first, whose projections stand one behind the other: plain,
-    and quantised as it is read, or fp8 with a scale of each output in a tensor beside it (FBGEMM's
-    Llama 4, as transformers' FbgemmFp8Llama4TextExperts keeps it)."""
+    """Place a tensor of all copies, inputs first, whose projections stand one behind the other:
+    plain, and quantised as it is read, or fp8 with a scale of each output in a tensor beside it
+    (FBGEMM's Llama 4, as transformers' FbgemmFp8Llama4TextExperts keeps it)."""
     matrix, one = part.matrix, (place.copy, place.copy + 1)
     shape = (matrix.copies, matrix.columns, place.all_rows)
     region = (one, part.region.columns, place.rows)
@@ -282,7 +282,8 @@ def _input_groups(part: Part, quantization: Quantization) -> Placement:
 
 
 def _packed_by_rows(part: Part, quantization: Quantization) -> Iterator[Placement]:
-    """compressed-tensors: words of eight inputs; zero points in words of eight outputs."""
+    """Place compressed-tensors' packed weights: int32 words of eight inputs; zero points in words
+    of eight outputs."""
     matrix, rows, columns = part.matrix, part.region.rows, part.region.columns
     count, groups = _groups(part, quantization)
     yield Placement(
@@ -360,7 +361,8 @@ def _stored_zeros(
 
 
 def _zeros(codes: torch.Tensor, offset: int, order: torch.Tensor | None) -> torch.Tensor:
-    """[groups, out] → [out / 2, groups], two outputs a byte; what is stored wraps around."""
+    """Pack zero points [groups, out] → [out / 2, groups], two outputs a byte; what is stored wraps
+    around."""
     moved = in_order(((codes + offset) & 15).t(), order)
     return pack_pairs(moved.t()).t()
 
@@ -374,7 +376,7 @@ def _transposed_bytes(read: torch.Tensor) -> torch.Tensor:
 
 
 def _codes(read: torch.Tensor) -> torch.Tensor:
-    """int32 [.., n] → codes [.., 8·n] in the order of the bits."""
+    """Unpack int32 [.., n] → codes [.., 8·n] in the order of the bits."""
     return unpack_pairs(_bytes(read))
 
 

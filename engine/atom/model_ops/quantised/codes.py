@@ -15,18 +15,18 @@ _NEGATIVE_ZERO = 0x80
 
 
 def unpack_pairs(packed: torch.Tensor) -> torch.Tensor:
-    """uint8 [.., n] → codes [.., 2·n]."""
+    """Unpack uint8 [.., n] → codes [.., 2·n]."""
     return torch.stack((packed & 15, packed >> 4), dim=-1).flatten(-2)
 
 
 def pack_pairs(codes: torch.Tensor) -> torch.Tensor:
-    """uint8 codes below 16 [.., 2·n] → [.., n]."""
+    """Pack uint8 codes below 16 [.., 2·n] → [.., n]."""
     low, high = codes.unflatten(-1, (-1, 2)).unbind(-1)
     return low | (high << 4)
 
 
 def fp4_values(codes: torch.Tensor) -> torch.Tensor:
-    """e2m1 codes → float32; the highest of four bits is the sign."""
+    """Convert e2m1 codes to float32; the highest of four bits is the sign."""
     table = torch.tensor((*_FP4_VALUES, *(-value for value in _FP4_VALUES)), device=codes.device)
     return table[codes.long()]
 
@@ -42,7 +42,7 @@ def fp4_codes(values: torch.Tensor) -> torch.Tensor:
 
 
 def exponent_scales(exponents: torch.Tensor) -> torch.Tensor:
-    """e8m0 (uint8) → float32 powers of two, 127 for 1."""
+    """Convert e8m0 (uint8) to float32 powers of two, 127 for 1."""
     return torch.ldexp(torch.ones_like(exponents, dtype=torch.float32), exponents.int() - 127)
 
 

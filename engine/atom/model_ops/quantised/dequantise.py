@@ -17,7 +17,7 @@ _SYMMETRIC_ZERO = 8
 
 
 def dequantise(data: torch.Tensor, scales: Scales) -> torch.Tensor:
-    """data as stored [.., out, in or in / 2] → float32 [.., out, in]."""
+    """Dequantise data as stored [.., out, in or in / 2] → float32 [.., out, in]."""
     if scales.format is WeightFormat.MXFP4_INTERLEAVED:
         data, scales = in_rows(data, scales)
     values = _values(data, scales)

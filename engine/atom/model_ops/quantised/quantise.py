@@ -21,8 +21,8 @@ _LEAST_EXPONENT, _MOST_EXPONENT = -127, 127
 def quantise(
     x: torch.Tensor, format: WeightFormat, block: tuple[int, int]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """x [out, in] of any floating-point dtype → data and scale as `Scales` has them. Shapes need be
-    no multiples of the block."""
+    """Quantise x [out, in] of any floating-point dtype → data and scale as `Scales` has them.
+    Shapes need be no multiples of the block."""
     if format is WeightFormat.MXFP4:
         return _microscaled(x.float())
     rows, columns = x.shape

@@ -37,7 +37,7 @@ def sort_inputs(w: LinearWeight) -> LinearWeight:
 
 
 def _matrices(stack: torch.Tensor) -> torch.Tensor:
-    """[.., rows, columns] → [all, rows, columns], the same memory."""
+    """View [.., rows, columns] as [all, rows, columns], the same memory."""
     return stack.reshape(-1, *stack.shape[-2:])
 
 

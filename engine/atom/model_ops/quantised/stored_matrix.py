@@ -53,10 +53,10 @@ def format_of(quantization: Quantization | None) -> WeightFormat:
 
 
 class StoredMatrix:
-    """parts: projections of the same inputs with this rank's regions, their rows one below the
-    other; orders: by a projection's name, of a head's rows; copies: of a stack of such matrices,
-    which is the first dimension then. Raises `ModelError` for shapes that the format cannot
-    hold."""
+    """The tensors that a matrix is stored in. parts: projections of the same inputs with this
+    rank's regions, their rows one below the other; orders: by a projection's name, of a head's
+    rows; copies: of a stack of such matrices, which is the first dimension then. Raises
+    `ModelError` for shapes that the format cannot hold."""
 
     def __init__(
         self,
@@ -100,8 +100,8 @@ class StoredMatrix:
         return LinearWeight(self.data, bias, scales)
 
     def placements(self, names: Sequence[str], copy: int | None = None) -> Iterator[Placement]:
-        """names: of the projections' modules in the checkpoint, one for each part; copy: of a stack
-        the matrix that they are of."""
+        """Yield where a checkpoint's tensors go. names: of the projections' modules in the
+        checkpoint, one for each part; copy: of a stack the matrix that they are of."""
         index = None if self.groups is None else self.groups.index
         data, scale, zero, index = (
             tensor if tensor is None or copy is None else tensor[copy]
@@ -131,8 +131,8 @@ class StoredMatrix:
             first = end
 
     def stack_placements(self, name: str, copy: int, slot: int) -> Iterator[Placement]:
-        """name: of the one tensor that has every copy's rows of all parts, in turn; slot: where
-        this copy is held."""
+        """Yield where the tensors of a checkpoint's stack go. name: of the one tensor that has
+        every copy's rows of all parts, in turn; slot: where this copy is held."""
         matrix, region = self._parts[0]
         part = Part(
             name=name,

@@ -13,9 +13,10 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class DraftedDraws:
-    """Of n draws: row [n] int64, whose drafts [R, K] int64 behind the slot's newest token are its;
-    lengths [n] int64, how many of them a draw stands behind; positions [n] int64, of the tokens
-    that are drawn. ahead: tokens that the host may take a draw to be further than it is."""
+    """Describes n draws behind drafts: row [n] int64, whose drafts [R, K] int64 behind the slot's
+    newest token are its; lengths [n] int64, how many of them a draw stands behind; positions [n]
+    int64, of the tokens that are drawn. ahead: tokens that the host may take a draw to be further
+    than it is."""
 
     drafts: torch.Tensor
     row: torch.Tensor
@@ -33,13 +34,14 @@ class DraftedDraws:
         )
 
     def counted(self, occurrences: torch.Tensor) -> torch.Tensor:
-        """occurrences [n, V] int32 of the draws' slots, and the drafts that they stand behind."""
+        """Count occurrences [n, V] int32 of the draws' slots, and the drafts that they stand
+        behind."""
         index = torch.arange(self.drafts.shape[1], device=self.drafts.device)
         said = (index < self.lengths.unsqueeze(1)).to(occurrences.dtype)
         return occurrences.scatter_add_(1, self.drafts[self.row], said)
 
     def newest(self, recent: torch.Tensor) -> torch.Tensor:
-        """recent [n, W] int32, the newest tokens of the draws' slots, moved on by the drafts."""
+        """Move recent [n, W] int32, the newest tokens of the draws' slots, on by the drafts."""
         return newest_of(recent, self.drafts[self.row], self.lengths)
 
 

@@ -15,7 +15,7 @@ _NUMBERS_AT_ONCE = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class LogprobTensors:
-    """Per row: token_ids [n, 1 + k] int32, the row's own token and then the k likeliest, most
+    """Holds per row token_ids [n, 1 + k] int32, the row's own token and then the k likeliest, most
     likely first; logprobs [n, 1 + k] float32, of these; ranks [n] int32, 1 + how many tokens are
     more likely than the row's own."""
 
@@ -25,7 +25,8 @@ class LogprobTensors:
 
 
 def token_logprobs(logits: torch.Tensor, token_ids: torch.Tensor, num_top: int) -> LogprobTensors:
-    """logits [n, V] of any float dtype, token_ids [n] int64; num_top: k, at most V."""
+    """Compute log-probabilities of logits [n, V] of any float dtype, token_ids [n] int64; num_top:
+    k, at most V."""
     rows = max(1, _NUMBERS_AT_ONCE // logits.shape[1])
     return joined(
         [

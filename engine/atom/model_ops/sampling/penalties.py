@@ -16,8 +16,9 @@ IN_PROMPT = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Penalties:
-    """occurrences [n, V] int32: how often the answer has each token, plus IN_PROMPT if the prompt
-    has it; repetition, presence, frequency [n] float32 as in SamplingParams."""
+    """Penalties of rows: occurrences [n, V] int32, how often the answer has each token, plus
+    IN_PROMPT if the prompt has it; repetition, presence, frequency [n] float32 as in
+    SamplingParams."""
 
     occurrences: torch.Tensor
     repetition: torch.Tensor

@@ -25,7 +25,7 @@ def can_draw_apart(shard: int, sampling: SamplingTensors) -> bool:
 def ranked_draw(
     logits: torch.Tensor, sampling: SamplingTensors, ops: Ops, group: Group
 ) -> torch.Tensor:
-    """logits [R, V / ranks], this rank's shard → token ids [R] int64. See `Ops.sample`."""
+    """Draw token ids [R] int64 from logits [R, V / ranks], this rank's shard. See `Ops.sample`."""
     tokens, scores = ops.sample_vocab_shard(logits, group.rank * logits.shape[1], sampling)
     # Both numbers are exact in float64, and so travel together.
     own = torch.stack((scores.double(), tokens.double()), dim=1)

@@ -48,8 +48,8 @@ class Sampler:
     def __call__(
         self, logits: torch.Tensor, sampling: SamplingTensors, shaped: Sequence[ShapedRows]
     ) -> torch.Tensor:
-        """logits [R, V] of any float dtype, which may be overwritten; no row is in two of `shaped`
-        → token ids [R] int64."""
+        """Draw token ids [R] int64 from logits [R, V] of any float dtype, which may be overwritten;
+        no row is in two of `shaped`."""
         own_tokens = [self._sample_shaped(logits, sampling, group) for group in shaped]
         if len(own_tokens) == 1 and len(own_tokens[0]) == len(logits):
             return own_tokens[0]

@@ -119,7 +119,8 @@ class Members:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """values: the only ones, when they are listed; excluded: values that are not meant."""
+    """One kind of value that a schema allows. values: the only ones, when they are listed;
+    excluded: values that are not meant."""
 
     types: frozenset[str] = ALL_TYPES
     values: tuple[Any, ...] | None = None
@@ -150,7 +151,7 @@ def meet(one: Case, other: Case) -> Case | None:
 
 
 def tidy(case: Case) -> Case | None:
-    """Without types that plainly have no value; None when none is left."""
+    """Drop types that plainly have no value; None when none is left."""
     gone: set[str] = set()
     if case.numbers.is_empty:
         gone |= NUMERIC

@@ -38,7 +38,7 @@ def whole_range(low: int | None, high: int | None) -> Node:
 
 
 def _positive(low: int, high: int | None) -> Node:
-    """From low, 0 or more, to high."""
+    """Describe the numbers from low, 0 or more, to high."""
     digits = len(str(low))
     if high is None:
         longer = sequence(_digit(1, 9), repeat(_DIGIT, digits, None))

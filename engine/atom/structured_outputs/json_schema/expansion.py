@@ -60,7 +60,8 @@ class Expansion:
         self._negation = Negation(self)
 
     def cases(self, conjunction: Conjunction) -> list[Case]:
-        """Of all places of a conjunction at once; none when no value fits. Raises `SchemaError`."""
+        """List the cases of all places of a conjunction at once; none when no value fits. Raises
+        `SchemaError`."""
         found = self._of_conjunction.get(conjunction)
         if found is None:
             found = [Case()]
@@ -281,7 +282,7 @@ def _names(layers: tuple[MembersLayer, ...]) -> tuple[str, ...]:
 
 
 def _sealed(members: Members, rest: Conjunction, always: bool) -> Members:
-    """With a layer for members that none of its layers speaks of, or names (always)."""
+    """Add a layer for members that none of its layers speaks of, or names (always)."""
     if any(layer.given for layer in members.layers) and not always:
         return members
     named = tuple((name, ANYTHING) for name in dict.fromkeys(_names(members.layers)))

@@ -24,7 +24,7 @@ _APART = ("$defs", "definitions")
 
 
 def look_at(root: Any) -> None:
-    """root: the schema's value. Raises `SchemaError`."""
+    """Check the schema's value `root`. Raises `SchemaError`."""
     document = SchemaDocument(root)
     pending: list[Path] = [()]
     seen: dict[Path, None] = {(): None}

@@ -24,7 +24,7 @@ _SCALARS = ("null", "boolean")
 
 
 class Inhabitation:
-    """inhabited: the conjunctions below a root that some value fits."""
+    """Finds the conjunctions below a root that some value fits (`inhabited`)."""
 
     def __init__(self, expansion: Expansion, root: Conjunction) -> None:
         """Raises `SchemaError`."""
@@ -39,7 +39,7 @@ class Inhabitation:
         self._settle(self._reached(root))
 
     def live_cases(self, conjunction: Conjunction) -> list[Case]:
-        """Those of its cases that some value fits."""
+        """List those of its cases that some value fits."""
         whole = conjunction in self._whole
         return [case for case in self.expansion.cases(conjunction) if self._lives(case, whole)]
 

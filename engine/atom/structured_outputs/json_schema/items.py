@@ -10,8 +10,8 @@ from atom.structured_outputs.json_schema.cases import Conjunction, Items, join
 
 @dataclass(frozen=True, slots=True)
 class ItemPlan:
-    """low to high items: first those of the prefix, then any number of the rest. least: how many
-    the schema asks for; low counts the whole prefix."""
+    """Allows low to high items: first those of the prefix, then any number of the rest. least: how
+    many the schema asks for; low counts the whole prefix."""
 
     prefix: tuple[Conjunction, ...]
     rest: Conjunction
@@ -21,7 +21,7 @@ class ItemPlan:
 
 
 def plan_items(items: Items, nothing: Callable[[Conjunction], bool]) -> ItemPlan:
-    """nothing: that no value fits, for sure.
+    """Plan the items of an array. nothing: that no value fits, for sure.
 
     A prefix is given in full, and nothing behind it, where no schema speaks of more items."""
     longest = max((len(layer.prefix) for layer in items.layers), default=0)

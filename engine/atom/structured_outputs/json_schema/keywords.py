@@ -174,7 +174,7 @@ def check_keywords(schema: dict[str, Any], path: Path) -> None:
 
 
 def subschemas(schema: dict[str, Any]) -> Iterator[tuple[Path, Any]]:
-    """(path, schema) of everything directly within a schema that is a schema itself."""
+    """Yield (path, schema) of everything directly within a schema that is a schema itself."""
     for keyword in _ONE:
         if _is_schema(schema.get(keyword)):
             yield (keyword,), schema[keyword]

@@ -65,7 +65,8 @@ def is_empty_object(members: Members, nothing: Callable[[Conjunction], bool]) ->
 
 
 def plan_members(members: Members, name_cases: Sequence[Case]) -> MemberPlan:
-    """name_cases: of the texts that may be names. Raises `SchemaError`."""
+    """Plan the members of an object; `name_cases` are of the texts that may be names. Raises
+    `SchemaError`."""
     named = [name for layer in members.layers for name, _ in layer.properties]
     listed = [
         value
@@ -123,7 +124,7 @@ def _of_layer(layer: MembersLayer, name: str) -> Conjunction:
 
 
 def _extras(members: Members, names: tuple[str, ...], free: list[Case]) -> list[Extras]:
-    """Those without a name in the schema, by the patterns that they match."""
+    """List the members without a name in the schema, by the patterns that they match."""
     patterns = list(dict.fromkeys(one for layer in members.layers for one, _ in layer.patterns))
     if len(patterns) > _MAX_PATTERNS:
         raise UnkeptError(

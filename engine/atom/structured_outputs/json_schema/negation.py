@@ -39,7 +39,7 @@ class _Cases(Protocol):
     document: SchemaDocument
 
     def cases(self, conjunction: Conjunction) -> list[Case]:
-        """Of all places at once."""
+        """List the cases of all places at once."""
 
     def met(self, left: list[Case], right: list[Case]) -> list[Case]:
         """Every way to keep one of each."""

@@ -33,7 +33,8 @@ Schema = dict[str, Any]
 
 
 def own_case(schema: Schema, path: Path) -> Case | None:
-    """None when it is plain that no value is left. Raises `SchemaError`."""
+    """Read the schema's own keywords; None when it is plain that no value is left. Raises
+    `SchemaError`."""
     check_patterns(schema, path)
     values = None
     if "enum" in schema:
@@ -75,7 +76,7 @@ def _numbers(schema: Schema, path: Path) -> Numbers:
 
 
 def _bound(schema: Schema, closed: str, opened: str, path: Path) -> tuple[Any, bool]:
-    """(bound, whether it is left out itself) of the stricter of two keywords."""
+    """Read (bound, whether it is left out itself) of the stricter of two keywords."""
     bound, limit = schema.get(closed), schema.get(opened)
     if limit is True and bound is None:
         raise refusal(path, opened, f"is true, as in draft 4, but there is no {closed} beside it")

@@ -20,7 +20,8 @@ _WRONG_TILDE = re.compile(r"~(?![01])")
 
 
 class SchemaDocument:
-    """draft: the year or number that `$schema` names; None when the schema does not say."""
+    """A schema with its references resolved. draft: the year or number that `$schema` names; None
+    when the schema does not say."""
 
     def __init__(self, root: Any) -> None:
         self._made: dict[Path, Any] = {}

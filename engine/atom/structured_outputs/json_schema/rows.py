@@ -23,8 +23,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """low to high parts in all; more: what may follow the named ones, any number of times, which
-    counts as one when all of it may be the same (once)."""
+    """A row of low to high parts in all; more: what may follow the named ones, any number of times,
+    which counts as one when all of it may be the same (once)."""
 
     parts: Sequence[Part]
     more: str | None
@@ -76,7 +76,7 @@ class _Row:
         return range(min(self._required[at], self._cap), min(at, self._cap) + 1)
 
     def _from(self, at: int, count: int, behind: dict[int, str | None]) -> str | None:
-        """From a part on, behind `count` others; None when no row fits."""
+        """Write the row from a part on, behind `count` others; None when no row fits."""
         part, reached = self._row.parts[at], min(count + 1, self._cap)
         most = self._row.high
         taken = None

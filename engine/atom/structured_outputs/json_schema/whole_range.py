@@ -14,7 +14,8 @@ _Read = tuple[bool, int, int, int]  # negative, digits, order to the low bound, 
 
 @dataclass(frozen=True, slots=True)
 class WholeRange:
-    """From low to high; None: without end. Zero has no sign, and no number a leading zero."""
+    """Accepts whole numbers from low to high; None: without end. Zero has no sign, and no number a
+    leading zero."""
 
     low: int | None
     high: int | None
@@ -41,7 +42,7 @@ class WholeRange:
         return (negative, min(count + 1, longest + 1), *compared)
 
     def _order(self, bound: int | None, count: int, order: int, digit: int) -> int:
-        """Of the digits read so far to as many of the bound's."""
+        """Compare the digits read so far to as many of the bound's."""
         digits = _digits(bound)
         if order or count >= len(digits):
             return order
@@ -59,7 +60,7 @@ class WholeRange:
         )
 
     def _side(self, bound: int, negative: bool, count: int, order: int) -> int:
-        """Below, at or above the bound: -1, 0 or 1."""
+        """Tell whether the number is below, at or above the bound: -1, 0 or 1."""
         if negative != (bound < 0) or bound == 0:
             return -1 if negative else 1
         longer = count - len(_digits(bound))

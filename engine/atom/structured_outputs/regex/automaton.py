@@ -32,7 +32,7 @@ class Condition(Protocol):
 
     @property
     def start(self) -> Hashable:
-        """Before the first character."""
+        """Give the state before the first character."""
 
     def sets(self) -> Iterable[CharacterSet]:
         """Characters in the same of these are the same to it."""
@@ -65,7 +65,7 @@ class Expression:
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """low to high characters; high None: without end."""
+    """Accepts low to high characters; high None: without end."""
 
     low: int
     high: int | None
@@ -102,8 +102,8 @@ class Divisible:
 
 @dataclass(frozen=True, slots=True)
 class Automaton:
-    """moves: by state, from target to characters; state 0 is the start, and from each the text can
-    be brought to an end. No states: no text at all."""
+    """A deterministic finite automaton. moves: by state, from target to characters; state 0 is the
+    start, and from each the text can be brought to an end. No states: no text at all."""
 
     moves: tuple[dict[int, CharacterSet], ...]
     accepting: frozenset[int]
@@ -192,7 +192,7 @@ def _classes(sets: Iterable[CharacterSet]) -> list[CharacterSet]:
 
 
 def _trimmed(moves: list[Moves], accepting: set[int]) -> tuple[list[Moves], set[int]]:
-    """Only states from which the text can end; no states when the start is none of them."""
+    """Keep only states from which the text can end; no states when the start is none of them."""
     sources: dict[int, set[int]] = {}
     for state, found in enumerate(moves):
         for target in found.values():

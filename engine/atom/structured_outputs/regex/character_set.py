@@ -17,7 +17,8 @@ _SURROGATES = (0xD800, 0xDFFF)
 
 @dataclass(frozen=True, slots=True)
 class CharacterSet:
-    """ranges: (first, last) code points, sorted, neither overlapping nor touching."""
+    """A set of characters. ranges: (first, last) code points, sorted, neither overlapping nor
+    touching."""
 
     ranges: tuple[tuple[int, int], ...]
 

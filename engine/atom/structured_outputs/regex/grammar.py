@@ -66,8 +66,8 @@ def _repeated(node: Repeat, encoding: Encoding) -> str:
 
 
 def counted_characters(allowed: CharacterSet, low: int, high: int, encoding: Encoding) -> str:
-    """low to high characters of a set, as an expression of xgrammar's, which it follows without a
-    rule for each character; rules that are counted take it seconds for a mask.
+    """Write low to high characters of a set as an expression of xgrammar's, which it follows
+    without a rule for each character; rules that are counted take it seconds for a mask.
 
     Where many may come none of them is one that JSON escapes, unless only such are meant."""
     plain = allowed - (_ESCAPED if encoding is Encoding.JSON else _NUL)

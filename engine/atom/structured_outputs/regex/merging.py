@@ -25,7 +25,7 @@ def merged(moves: list[Moves], accepting: set[int]) -> tuple[list[Moves], set[in
 
 
 def _groups(moves: list[Moves], accepting: set[int]) -> list[int]:
-    """For each state the number of its class of equivalent states."""
+    """Number for each state its class of equivalent states."""
     groups, count = [int(state in accepting) for state in range(len(moves))], 0
     while True:
         numbers: dict[object, int] = {}
@@ -39,7 +39,7 @@ def _groups(moves: list[Moves], accepting: set[int]) -> list[int]:
 
 
 def _alike(moves: list[Moves], accepting: set[int]) -> list[int]:
-    """For each state the last one that leads on exactly as it does."""
+    """Find for each state the last one that leads on exactly as it does."""
     found: dict[object, int] = {}
     leads = list(range(len(moves)))
     for state in reversed(range(len(moves))):

@@ -20,7 +20,8 @@ _MAX_STATES = 6000
 
 
 class Nfa:
-    """start: the set of states before the first character; end: the state that accepts."""
+    """A nondeterministic finite automaton of a regex. start: the set of states before the first
+    character; end: the state that accepts."""
 
     def __init__(self, node: Node) -> None:
         """Raises `RegexError` when it would be too large."""

@@ -179,7 +179,7 @@ class _Parser:
         return inner
 
     def _escape(self, *, in_class: bool) -> CharacterSet:
-        """Behind a backslash: the characters that are meant."""
+        """Read the characters that are meant behind a backslash."""
         named = self._named_set()
         if named is not None:
             return named

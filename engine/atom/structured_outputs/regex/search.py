@@ -59,7 +59,7 @@ class _Branch:
 
 
 def _between(branch: _Branch, end: Node) -> Node:
-    """With free text where no anchor is; what borders on it need not be repeated."""
+    """Add free text where no anchor is; what borders on it need not be repeated."""
     parts = list(branch.body.parts if isinstance(branch.body, Sequence) else [branch.body])
     if not branch.at_start:
         parts = _least(parts)

@@ -34,7 +34,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """low to high times; high None: without end."""
+    """Repeats a node low to high times; high None: without end."""
 
     node: Node
     low: int
@@ -87,8 +87,8 @@ def repeat(node: Node, low: int, high: int | None) -> Node:
 
 
 def _without_empty(node: Node) -> Node:
-    """Another node whose endless repetition is the same, with less that is empty in it (the star
-    normal form of Brüggemann-Klein)."""
+    """Find another node whose endless repetition is the same, with less that is empty in it (the
+    star normal form of Brüggemann-Klein)."""
     if isinstance(node, Repeat) and (node.low == 0 or nullable(node.node)):
         return _without_empty(node.node)
     if isinstance(node, Choice):

@@ -52,7 +52,7 @@ class PagedAttention:
         cache: TiledCache,
         step: AttentionMetaData,
     ) -> torch.Tensor:
-        """heads: of all tokens, or their queries alone."""
+        """Attend with `heads`, of all tokens, or their queries alone."""
         q = heads.q if isinstance(heads, Heads) else heads
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
         decodes = step.num_decodes

@@ -13,7 +13,7 @@ ARCHITECTURES = ("gfx942", "gfx950")
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """architecture: its gfx name."""
+    """The card, as AITER knows it: `architecture` is its gfx name."""
 
     architecture: str
 

@@ -35,8 +35,8 @@ def in_tiles(library: Library, w: LinearWeight) -> LinearWeight:
 
 
 def product(library: Library, x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
-    """x [T, in] → [T, out], x rounded to MXFP4, without the bias, which AITER's kernels add or not
-    as their tables have it."""
+    """Multiply x [T, in] → [T, out], x rounded to MXFP4, without the bias, which AITER's kernels
+    add or not as their tables have it."""
     assert w.scales is not None
     codes, exponents = library["per_1x32_f4_quant_hip"](x=x, quant_dtype=FP4, shuffle=True)
     out: torch.Tensor = library["gemm_a4w4"](

@@ -25,7 +25,7 @@ CLAMPED = ClampedSwiGLU(alpha=1.702, limit=7.0)
 
 
 def prepare(library: Library, w: LinearWeight) -> LinearWeight:
-    """w: a stack as it was loaded; it says by its `gating` whether it is gate and up."""
+    """Prepare a stack `w` as it was loaded; it says by its `gating` whether it is gate and up."""
     padded = _padded(w)
     # Of what is not gate and up both orders are one.
     prepared = _by_lanes if w.gating == CLAMPED else in_tiles
@@ -66,7 +66,7 @@ def experts(library: Library, x: torch.Tensor, w: ExpertsWeight, routed: Routed)
 
 
 def _padded(w: LinearWeight) -> LinearWeight:
-    """With rows and columns of zeros; biases float32."""
+    """Pad with rows and columns of zeros; biases become float32."""
     assert w.scales is not None
     parts = 1 if w.gating is None else 2
     rows = -(w.outputs // parts) % AITER_EXPERT_UNIT

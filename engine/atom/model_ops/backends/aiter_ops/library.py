@@ -63,7 +63,8 @@ _PLACES: dict[str, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """found: by the adapters' names; missing: why the others are not, by name."""
+    """The functions of AITER that were found. found: by the adapters' names; missing: why the
+    others are not, by name."""
 
     found: dict[str, Any] = field(repr=False)
     missing: dict[str, str]

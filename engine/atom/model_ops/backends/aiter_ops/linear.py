@@ -82,14 +82,15 @@ class Products:
     def quantised_rows(
         self, x: torch.Tensor, dtype: torch.dtype
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """x [T, in] → codes, and scales [T, 1] float32."""
+        """Quantise x [T, in] → codes, and scales [T, 1] float32."""
         codes, scale = self._library["per_token_quant_hip"](x=x, quant_dtype=dtype)
         return codes, scale
 
     def quantised_groups(
         self, x: torch.Tensor, *, transposed: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """x [T, in] → codes, and scales [T, in / 128] float32, in columns if transposed."""
+        """Quantise x [T, in] → codes, and scales [T, in / 128] float32, in columns if
+        transposed."""
         codes, scale = self._library["per_group_quant_hip"](
             x=x, quant_dtype=self._card.fp8, group_size=BLOCK[1], transpose_scale=transposed
         )

@@ -28,8 +28,9 @@ _BUFFERS = (  # in the order of get_mla_metadata_info_v1, which is not that of i
 
 @dataclass(frozen=True, slots=True)
 class LatentRows:
-    """queries, pages [rows + 1], last [rows] int32: where each row's begin, and how full its last
-    page is; indices int32: the rows' pages one behind the other; work: the kernel's division."""
+    """Where the rows' cache pages are. queries, pages [rows + 1], last [rows] int32: where each
+    row's begin, and how full its last page is; indices int32: the rows' pages one behind the other;
+    work: the kernel's division."""
 
     queries: torch.Tensor
     pages: torch.Tensor
@@ -41,7 +42,7 @@ class LatentRows:
 
 @dataclass(frozen=True, slots=True)
 class LatentDecode:
-    """heads of one layer, in dtype, over blocks of block_size tokens."""
+    """A layer's decode: `heads` in dtype, over blocks of block_size tokens."""
 
     heads: int
     dtype: torch.dtype
@@ -53,7 +54,7 @@ class LatentDecode:
 
 
 def latent_rows(library: Library, asked: LatentDecode, step: AttentionMetaData) -> LatentRows:
-    """Of the step's decodes."""
+    """Find the pages of the step's decodes."""
     key = f"aiter.latent_rows.{asked.heads}"
     found: LatentRows | None = step.per_step.get(key)
     if found is None:

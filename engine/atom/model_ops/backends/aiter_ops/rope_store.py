@@ -20,7 +20,7 @@ _FUSED = "fused_qk_norm_rope_cache_quant_shuffle"
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """q [T, Hq, D], k, v [T, Hkv, D], contiguous, normed and rotated."""
+    """Holds q [T, Hq, D], k, v [T, Hkv, D], contiguous, normed and rotated."""
 
     q: torch.Tensor
     k: torch.Tensor
@@ -50,7 +50,7 @@ class RopeStore:
         cache: LayerCache,
         slot_mapping: torch.Tensor,
     ) -> Heads:
-        """`qk_norm_rope_store`, with the keys and values beside the queries."""
+        """Compute `qk_norm_rope_store`, with the keys and values beside the queries."""
         blocks = tiled(cache)
         if rotary.q_norm is not None and rotary.k_norm is not None:
             return self._normed(qkv, shape, rotary, blocks, slot_mapping)
@@ -124,7 +124,7 @@ class RopeStore:
 
 
 def _split(qkv: torch.Tensor, shape: AttentionShape, *, copied: bool = True) -> Heads:
-    """qkv [T, (Hq + 2·Hkv)·D] → its heads; copies are contiguous, which kernels without a
+    """Split qkv [T, (Hq + 2·Hkv)·D] into its heads; copies are contiguous, which kernels without a
     documented stride are given."""
     sizes = [shape.num_heads, shape.num_kv_heads, shape.num_kv_heads]
     parts = qkv.view(qkv.shape[0], -1, shape.head_dim).split(sizes, dim=1)

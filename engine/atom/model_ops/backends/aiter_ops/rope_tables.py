@@ -19,7 +19,7 @@ class RopeTables:
         self._halves = WeakIdKeyDictionary()
 
     def joined(self, cos_sin: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """cos_sin [positions, D] float32, as `Rotary` has it → the same in dtype."""
+        """Convert cos_sin [positions, D] float32, as `Rotary` has it, to dtype."""
         made: torch.Tensor | None = self._joined.get(cos_sin)
         if made is None or made.dtype is not dtype:
             made = self._joined[cos_sin] = cos_sin.to(dtype)

@@ -38,7 +38,7 @@ class BuildError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """compiler: path of one that takes GCC's options."""
+    """A C toolchain; `compiler` is the path of one that takes GCC's options."""
 
     compiler: str
 
@@ -76,7 +76,7 @@ def built_library(toolchain: Toolchain) -> Iterator[Path]:
 
 
 def _compile(toolchain: Toolchain, target: Path) -> None:
-    """Into place in one step: several processes may do so at the same time."""
+    """Compile the kernels into place in one step: several processes may do so at the same time."""
     sources = [str(path) for path in sorted(SOURCES.glob("*.c"))]
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         _run([toolchain.compiler, *_FLAGS, "-c", *sources], folder)
@@ -124,7 +124,7 @@ def _private_folder(folder: Path) -> Path:
 
 
 def _check_owned(path: Path) -> None:
-    """What others may write would let them run their code in this process."""
+    """Check that a file cannot be written by others, who could let this process run their code."""
     about = path.stat()
     if about.st_uid != os.geteuid() or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise PermissionError(f"{path} belongs to, or may be written by, somebody else")

@@ -77,7 +77,7 @@ def _traced(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 @cache
 def why_not() -> str | None:
-    """None where the kernels can be used."""
+    """Say why the kernels cannot be used; None where they can."""
     try:
         library()
     except BuildError as error:

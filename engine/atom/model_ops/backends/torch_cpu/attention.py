@@ -77,7 +77,8 @@ def length_groups(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
 def decode_groups(
     step: AttentionMetaData, block_size: int, shape: AttentionShape | None, dtype: torch.dtype
 ) -> list[DecodeGroup]:
-    """shape: None where every layer attends to all."""
+    """Group the step's decodes that are computed together; `shape` None where every layer attends
+    to all."""
     window = shape and (shape.window, shape.in_chunks)
     key = f"torch_cpu.decode_groups.{window}.{dtype}"
     groups: list[DecodeGroup] | None = step.per_step.get(key)
@@ -110,7 +111,7 @@ def decode_groups(
 def _padded_tokens(
     tables: NDArray[np.int32], ends: NDArray[np.int64], seen: NDArray[np.int64], block_size: int
 ) -> NDArray[np.int64]:
-    """[R, L] cache slots of the newest `seen` tokens of each row that ends at `ends`."""
+    """List [R, L] the cache slots of the newest `seen` tokens of each row that ends at `ends`."""
     position = np.minimum((ends - seen)[:, None] + np.arange(seen.max()), ends[:, None] - 1)
     block = np.take_along_axis(tables, position // block_size, axis=1).astype(np.int64)
     slots: NDArray[np.int64] = block * block_size + position % block_size

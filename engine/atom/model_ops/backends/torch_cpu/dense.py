@@ -43,8 +43,8 @@ def norm(stream: Stream, norm: NormWeight) -> tuple[torch.Tensor, Stream]:
 
 
 def unit_rms(x: torch.Tensor, eps: float) -> torch.Tensor:
-    """x / sqrt(mean(x²) + eps) over the last dimension in float32, a new tensor of x's dtype. The
-    norm reads x once and leaves no temporary of its size."""
+    """Compute x / sqrt(mean(x²) + eps) over the last dimension in float32, a new tensor of x's
+    dtype. The norm reads x once and leaves no temporary of its size."""
     wide = x.float()
     norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
     return (wide * norm.square_().mul_(1.0 / x.shape[-1]).add_(eps).rsqrt_()).to(x.dtype)

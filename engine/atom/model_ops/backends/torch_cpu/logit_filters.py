@@ -30,7 +30,7 @@ def filter_logits(logits: torch.Tensor, filters: LogitFilters) -> torch.Tensor:
 def _least_of_top_p(
     logits: torch.Tensor, temperature: torch.Tensor, top_p: torch.Tensor
 ) -> torch.Tensor:
-    """[R] the lowest logit of the smallest set of tokens whose probability reaches top-p."""
+    """Find [R] the lowest logit of the smallest set of tokens whose probability reaches top-p."""
     vocab = logits.shape[1]
     highest = logits.amax(dim=-1, keepdim=True)
     total = ((logits - highest) / temperature.unsqueeze(1)).exp_().sum(dim=-1)

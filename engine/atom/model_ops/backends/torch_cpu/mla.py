@@ -158,7 +158,7 @@ def _attend_unfolded(
 def _causal(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, shape: LatentShape, out: torch.Tensor
 ) -> None:
-    """q, out [h, n, ..] of the last n tokens of k and v [h, length, ..]."""
+    """Attend causally: q, out [h, n, ..] of the last n tokens of k and v [h, length, ..]."""
     count, length = q.shape[1], k.shape[1]
     if shape.value_dim < shape.head_dim:  # torch's attention is fused for equal sizes alone
         v = F.pad(v, (0, shape.head_dim - shape.value_dim))

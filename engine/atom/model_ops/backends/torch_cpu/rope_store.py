@@ -29,7 +29,7 @@ def qk_norm_rope_store(
 
 
 def rotate(x: torch.Tensor, cos_sin: torch.Tensor) -> torch.Tensor:
-    """x [T, heads, D], cos_sin [T, D] → rotated by halves, a new tensor."""
+    """Rotate x [T, heads, D] by cos_sin [T, D], in halves, into a new tensor."""
     tokens, heads, dim = x.shape
     cos, sin = cos_sin.view(tokens, 1, 2, dim // 2).split(1, dim=2)  # [T, 1, 1, D/2]
     halves = x.unflatten(-1, (2, dim // 2))

@@ -100,7 +100,7 @@ def _prefill(
 def _attend(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: torch.Tensor, shape: AttentionShape
 ) -> torch.Tensor:
-    """q [R, Hq, n, D], k, v [R, Hkv, L, D], seen [.., n, L] → [R, Hq, n, D]."""
+    """Attend: q [R, Hq, n, D], k, v [R, Hkv, L, D], seen [.., n, L] → [R, Hq, n, D]."""
     if shape.softcap is None and shape.sinks is None:
         return F.scaled_dot_product_attention(
             q, k, v, attn_mask=seen, scale=shape.scale, enable_gqa=True

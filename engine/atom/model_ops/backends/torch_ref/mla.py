@@ -59,7 +59,8 @@ def mla_attention(
 def _attend(
     q: torch.Tensor, context: torch.Tensor, shape: LatentShape, up: LinearWeight
 ) -> torch.Tensor:
-    """q [n, Hq, nope + rope] of the last n tokens of context [length, entry] → [n, Hq, value]."""
+    """Attend: q [n, Hq, nope + rope] of the last n tokens of context [length, entry] → [n, Hq,
+    value]."""
     count, length = q.shape[0], context.shape[0]
     latent, key = context.split([shape.kv_rank, shape.rope_dim], dim=-1)
     unfolded = F.linear(latent, up.data).view(length, shape.num_heads, -1)

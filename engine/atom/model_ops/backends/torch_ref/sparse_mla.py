@@ -64,7 +64,7 @@ def select_tokens(
 
 
 def _rotated(x: torch.Tensor, shape: IndexShape, rotary: Rotary) -> torch.Tensor:
-    """x [T, heads, dim]: the first rope_dim elements turn, by halves."""
+    """Rotate the first rope_dim elements of x [T, heads, dim], by halves."""
     cos, sin = rotary.cos_sin[rotary.positions].chunk(2, dim=-1)
     turning, still = x.split([shape.rope_dim, shape.dim - shape.rope_dim], dim=-1)
     return torch.cat((apply_rope(turning, cos, sin), still), dim=-1)
@@ -73,7 +73,7 @@ def _rotated(x: torch.Tensor, shape: IndexShape, rotary: Rotary) -> torch.Tensor
 def _scores(
     q: torch.Tensor, weights: torch.Tensor, context: torch.Tensor, shape: IndexShape
 ) -> torch.Tensor:
-    """q [n, heads, dim], context [length, dim] → [n, length] float32."""
+    """Score q [n, heads, dim] against context [length, dim] → [n, length] float32."""
     products = torch.matmul(q.float(), context.float().t()).relu_()  # [n, heads, length]
     return torch.einsum("nh,nhl->nl", weights.float() * shape.scale, products)
 
