@@ -47,6 +47,7 @@ lint: $(STAMP) ## Format and lint checks
 	$(BIN)/ruff check .
 	$(PY) -m tools.check_file_size
 	$(PY) -m tools.check_docstrings
+	$(PY) -m tools.generate_reference --check
 	$(PY) -m tools.check_kernels
 
 .PHONY: types
