@@ -42,7 +42,7 @@ class Action(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class StatusInputs:
     """Hold what `up` found. `fingerprint` is that of the running plan, None when it cannot be
     read."""
 
@@ -51,7 +51,7 @@ class Situation:
     fingerprint: str | None
 
 
-def decide(situation: Situation, wanted_fingerprint: str) -> tuple[Action, str]:
+def decide(situation: StatusInputs, wanted_fingerprint: str) -> tuple[Action, str]:
     """Return what to do, and why in words for a person (empty when there is nothing to explain)."""
     if not situation.running:
         reason = (
@@ -155,12 +155,12 @@ def _snapshotter(state: Path) -> str:
     )
 
 
-def _look(settings: Settings) -> Situation:
+def _look(settings: Settings) -> StatusInputs:
     try:
         known = json.loads(settings.plan_file.read_text())["fingerprint"]
     except (OSError, ValueError, KeyError):
         known = None
-    return Situation(node_process.find(settings) is not None, settings.state.exists(), known)
+    return StatusInputs(node_process.find(settings) is not None, settings.state.exists(), known)
 
 
 def _recovers(plan: Plan) -> bool:

@@ -30,8 +30,8 @@ from atom_operator.plan.model_facts import catalogue_sources
 from atom_operator.plan_arithmetic import terms
 from atom_operator.plan_report import PlanReport, lines
 from atom_operator.plan_site import ValuesError, site_of_values
-from atom_operator.planning import Surroundings, consider
 from atom_operator.plugin.output import FORMATS, show, show_document, width, wrapped
+from atom_operator.reconcile.planning import Surroundings, consider
 
 # Only the operator knows its defaults; no number of a plan depends on the image.
 _IMAGES: dict[Literal["amd", "cpu"], str] = {

@@ -27,8 +27,9 @@ PROBES: dict[str, list[tuple[str, str]]] = {
     "shared": [],  # every package of the engine but one: see the test of the operator's allow-list
     "operator-layers": [
         ("atom_operator.domain.plan", "atom_operator.plan.rollout"),
-        ("atom_operator.constants", "atom_operator.reconcile"),
+        ("atom_operator.constants", "atom_operator.reconcile.reconciler"),
     ],
+    "reconcile-layers": [("atom_operator.reconcile.planning", "atom_operator.reconcile.decider")],
     "operator-pure": [
         ("atom_operator.plan.rollout", "asyncio"),
         ("atom_operator.status.rollup", "atom_operator.cluster.client"),
@@ -111,7 +112,7 @@ def test_the_operator_may_take_one_package_of_the_engine(walls: Walls) -> None:
     packages = walls.graph.find_children("atom")
     assert {"atom.sizing", "atom.speculation", "atom.answer_parsing"} <= packages
     for package in sorted(packages):
-        with walls.importing("atom_operator.reconcile", package):
+        with walls.importing("atom_operator.reconcile.reconciler", package):
             assert walls.keeps("shared") is (package == "atom.sizing"), package
 
 
@@ -130,6 +131,7 @@ def test_every_backend_is_independent_of_every_other(walls: Walls) -> None:
     ("contract", "container"),
     [
         ("operator-layers", "atom_operator"),
+        ("reconcile-layers", "atom_operator.reconcile"),
         ("engine-layers", "atom"),
         ("core-layers", "atom.model_engine"),
         ("runner-layers", "atom.model_engine.runner"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from devcluster.cluster import Action, Situation, decide, fingerprint
+from devcluster.cluster import Action, StatusInputs, decide, fingerprint
 from devcluster.node import configs
 from devcluster.node.components import Component, all_components
 from devcluster.settings import Settings
@@ -34,23 +34,23 @@ def components() -> list[Component]:
 @pytest.mark.parametrize(
     ("situation", "action"),
     [
-        (Situation(running=False, state_exists=False, fingerprint=None), Action.CREATE),
-        (Situation(running=False, state_exists=True, fingerprint="same"), Action.CREATE),
-        (Situation(running=True, state_exists=True, fingerprint="same"), Action.KEEP),
-        (Situation(running=True, state_exists=True, fingerprint="other"), Action.RECREATE),
-        (Situation(running=True, state_exists=False, fingerprint=None), Action.RECREATE),
+        (StatusInputs(running=False, state_exists=False, fingerprint=None), Action.CREATE),
+        (StatusInputs(running=False, state_exists=True, fingerprint="same"), Action.CREATE),
+        (StatusInputs(running=True, state_exists=True, fingerprint="same"), Action.KEEP),
+        (StatusInputs(running=True, state_exists=True, fingerprint="other"), Action.RECREATE),
+        (StatusInputs(running=True, state_exists=False, fingerprint=None), Action.RECREATE),
     ],
 )
 def test_up_keeps_only_a_running_cluster_of_the_same_configuration(
-    situation: Situation, action: Action
+    situation: StatusInputs, action: Action
 ) -> None:
     assert decide(situation, "same")[0] is action
 
 
 def test_starting_anew_is_explained_and_a_first_start_is_not() -> None:
-    assert decide(Situation(False, False, None), "same")[1] == ""
-    assert "crash" in decide(Situation(False, True, "same"), "same")[1]
-    assert "another version" in decide(Situation(True, True, "old"), "same")[1]
+    assert decide(StatusInputs(False, False, None), "same")[1] == ""
+    assert "crash" in decide(StatusInputs(False, True, "same"), "same")[1]
+    assert "another version" in decide(StatusInputs(True, True, "old"), "same")[1]
 
 
 def test_the_fingerprint_ignores_where_programs_are_cached() -> None:

@@ -10,7 +10,6 @@ from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.children.naming import child_labels
 from atom_operator.cluster.fleet import FleetReader
 from atom_operator.cluster.port import ClusterPort
-from atom_operator.decider import Decider
 from atom_operator.domain import (
     ATOM_DEPLOYMENT,
     CONTROLLER_REVISION,
@@ -20,8 +19,9 @@ from atom_operator.domain import (
     Plan,
 )
 from atom_operator.integration_values import Site
-from atom_operator.planning import Surroundings, plan_spec
-from atom_operator.reconcile import Reconciler
+from atom_operator.reconcile.decider import Decider
+from atom_operator.reconcile.planning import Surroundings, plan_spec
+from atom_operator.reconcile.reconciler import Reconciler
 from atom_operator.settings import OperatorSettings
 from tests.support.fake_cluster import FakeCluster, copied
 from tests.support.fake_engines import FakeEngines

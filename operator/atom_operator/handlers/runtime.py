@@ -25,11 +25,9 @@ from atom_operator.cluster.known_deployments import KnownDeployments
 from atom_operator.cluster.optional import OptionalKinds
 from atom_operator.cluster.patience import PatientEngines
 from atom_operator.cluster.watch_client import ApiWatch
-from atom_operator.decider import Decider
 from atom_operator.domain import ATOM_DEPLOYMENT, CHILD_KINDS, JOB, POD, ObjectKey
 from atom_operator.handlers.deployments import DeploymentEvent, DeploymentHandlers
 from atom_operator.handlers.term import Term
-from atom_operator.image_turns import ImageTurns
 from atom_operator.kinds import (
     AUTOSCALER_KINDS,
     HTTP_ROUTE,
@@ -42,7 +40,9 @@ from atom_operator.leadership.lease import LeaseTimes
 from atom_operator.leadership.lease_object import ApiLease
 from atom_operator.leadership.rivals import Rival, Rivals
 from atom_operator.metrics import OperatorMetrics
-from atom_operator.reconcile import Reconciler
+from atom_operator.reconcile.decider import Decider
+from atom_operator.reconcile.image_rollout import StagedImageRollout
+from atom_operator.reconcile.reconciler import Reconciler
 from atom_operator.settings import LeaseSettings, OperatorSettings
 from atom_operator.webhook.service import WebhookService
 
@@ -87,7 +87,7 @@ class Runtime:
         fenced = FencedCluster(cached, self._may_write)
         self._optional = OptionalKinds(self._cluster.list_holders)
         self._applied = AppliedChildren()
-        self._turns = ImageTurns(settings.image_rollouts, lambda key: self.enqueue(*key))
+        self._turns = StagedImageRollout(settings.image_rollouts, lambda key: self.enqueue(*key))
         fleet = FleetReader(self._cluster, time.monotonic)
         engines = PatientEngines(self._engines, time.monotonic)
         self._decider = Decider(fenced, fleet, engines, settings)

@@ -51,7 +51,7 @@ _KEPT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class StatusInputs:
     """Everything that the status is made of. `plan` is None when the spec is not accepted."""
 
     name: str
@@ -96,7 +96,7 @@ class Situation:
         return self.plan is None or not self.plan.may_start
 
 
-def roll_up(situation: Situation, previous: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+def roll_up(situation: StatusInputs, previous: Mapping[str, Any], now: datetime) -> dict[str, Any]:
     """The status to write; fields that are unknown are absent."""
     deployment = situation.deployment
     told = list(_told(list(_verdicts(situation)), situation, previous))
@@ -129,7 +129,7 @@ def roll_up(situation: Situation, previous: Mapping[str, Any], now: datetime) ->
     return status
 
 
-def _verdicts(situation: Situation) -> Iterator[Verdict]:
+def _verdicts(situation: StatusInputs) -> Iterator[Verdict]:
     others = [
         _accepted(situation),
         Verdict(
@@ -153,7 +153,7 @@ def _verdicts(situation: Situation) -> Iterator[Verdict]:
 
 
 def _told(
-    verdicts: Sequence[Verdict], situation: Situation, previous: Mapping[str, Any]
+    verdicts: Sequence[Verdict], situation: StatusInputs, previous: Mapping[str, Any]
 ) -> Iterator[Verdict]:
     """Yield what is said, at last of Ready."""
     told = steady(verdicts, situation.observed, previous)
@@ -161,13 +161,13 @@ def _told(
     yield _ready(situation, {verdict.type: verdict for verdict in told})
 
 
-def _model_loaded(situation: Situation) -> Verdict:
+def _model_loaded(situation: StatusInputs) -> Verdict:
     if situation.waiting is not None:
         return model_not_there(situation.waiting)
     return model_loaded(situation.observed.pods, situation.engines)
 
 
-def _accepted(situation: Situation) -> Verdict:
+def _accepted(situation: StatusInputs) -> Verdict:
     kind = ConditionType.ACCEPTED
     if situation.problems:
         message = "; ".join(str(problem) for problem in situation.problems)
@@ -180,7 +180,7 @@ def _accepted(situation: Situation) -> Verdict:
     return Verdict(kind, "True", Reason.VALID, f"the spec is valid{warnings}")
 
 
-def _scheduled(situation: Situation) -> Verdict:
+def _scheduled(situation: StatusInputs) -> Verdict:
     kind, observed = ConditionType.SCHEDULED, situation.observed
     waiting = situation.waiting
     if not observed.pods and waiting is not None and waiting.unschedulable:
@@ -201,7 +201,7 @@ def _scheduled(situation: Situation) -> Verdict:
     return Verdict(kind, "True", Reason.ALL_PODS_SCHEDULED, "every pod has a node")
 
 
-def _progressing(situation: Situation) -> Verdict:
+def _progressing(situation: StatusInputs) -> Verdict:
     kind, deployment = ConditionType.PROGRESSING, situation.deployment
     if situation.held_back:
         serving = "what runs goes on" if situation.observed.deployment else "nothing is started"
@@ -234,7 +234,7 @@ def _progressing(situation: Situation) -> Verdict:
     return Verdict(kind, "True", Reason.ROLLING_OUT, message)
 
 
-def _complete(situation: Situation) -> Verdict:
+def _complete(situation: StatusInputs) -> Verdict:
     """Nothing is rolled out; with what is to be known about the next time."""
     deployment, plan = situation.deployment, situation.plan
     message = f"{deployment.desired} of {deployment.desired} replicas are rolled out"
@@ -250,7 +250,7 @@ def _complete(situation: Situation) -> Verdict:
     return Verdict(ConditionType.PROGRESSING, "False", Reason.COMPLETE, message)
 
 
-def _available(situation: Situation) -> Verdict:
+def _available(situation: StatusInputs) -> Verdict:
     kind, deployment = ConditionType.AVAILABLE, situation.deployment
     ready = max(deployment.ready, *(state.ready for state in situation.workloads))
     if ready:
@@ -260,7 +260,7 @@ def _available(situation: Situation) -> Verdict:
     return Verdict(kind, "False", Reason.NOTHING_READY, "no replica serves")
 
 
-def _degraded(situation: Situation) -> Verdict:
+def _degraded(situation: StatusInputs) -> Verdict:
     kind = ConditionType.DEGRADED
     for refusal in situation.report.refused:
         return Verdict(kind, "True", refusal.reason, refusal.message)
@@ -289,7 +289,7 @@ def _degraded(situation: Situation) -> Verdict:
     return Verdict(kind, "False", Reason.AS_EXPECTED, "no pod is failing")
 
 
-def _ready(situation: Situation, others: Mapping[ConditionType, Verdict]) -> Verdict:
+def _ready(situation: StatusInputs, others: Mapping[ConditionType, Verdict]) -> Verdict:
     """True, or the reason of what stands in the way, most important first."""
     kind, deployment = ConditionType.READY, situation.deployment
     accepted, fits = others[ConditionType.ACCEPTED], others[ConditionType.CAPACITY_FITS]

@@ -19,7 +19,6 @@ from atom_operator.cluster.errors import ClusterError
 from atom_operator.cluster.observe import observe
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.constants import ANNOTATION_REVISION
-from atom_operator.decider import Decider, Decision, optional_kinds
 from atom_operator.domain import (
     WORKLOAD_KINDS,
     EngineView,
@@ -31,8 +30,9 @@ from atom_operator.domain import (
     Plan,
 )
 from atom_operator.integration_values import ANY_ENGINE
-from atom_operator.planning import Surroundings, consider, plan_spec
 from atom_operator.preview import Preview, essentials, everything
+from atom_operator.reconcile.decider import Decider, Decision, optional_kinds
+from atom_operator.reconcile.planning import Surroundings, consider, plan_spec
 
 _logger = logging.getLogger(__name__)
 # kubectl waits for us: the answer comes within a second, complete or not.

@@ -10,8 +10,8 @@ from datetime import datetime
 from pathlib import Path
 
 from atom_operator.cluster.port import ClusterPort
-from atom_operator.decider import Decider
 from atom_operator.endpoints import EVERY_ADDRESS
+from atom_operator.reconcile.decider import Decider
 from atom_operator.settings import WebhookSettings
 from atom_operator.webhook.certificate_keeper import (
     CertificateSource,

@@ -17,11 +17,11 @@ import yaml
 from atom_operator.cluster.client import ApiCluster
 from atom_operator.cluster.fleet import FleetReader
 from atom_operator.constants import FIELD_MANAGER
-from atom_operator.decider import Decider
 from atom_operator.domain import ObjectKey
 from atom_operator.integration_values import FORBIDDEN_BY_DEFAULT, Site, TemplateFeature
 from atom_operator.kinds import OPTIONAL_KINDS
-from atom_operator.reconcile import Reconciler
+from atom_operator.reconcile.decider import Decider
+from atom_operator.reconcile.reconciler import Reconciler
 from atom_operator.settings import OperatorSettings
 from tests.support import upstream_crds
 from tests.support.builders_operator import atom_deployment

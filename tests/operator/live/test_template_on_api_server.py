@@ -19,9 +19,9 @@ from atom_operator.children.overlay import merge_pod_template
 from atom_operator.children.workload import pod_template
 from atom_operator.cluster.client import ApiCluster
 from atom_operator.cluster.fleet import FleetReader
-from atom_operator.decider import Decider
 from atom_operator.domain import ObjectKey
-from atom_operator.reconcile import Reconciler
+from atom_operator.reconcile.decider import Decider
+from atom_operator.reconcile.reconciler import Reconciler
 from atom_operator.settings import OperatorSettings
 from tests.support.builders_operator import atom_deployment, plan
 from tests.support.fake_engines import FakeEngines

@@ -9,7 +9,6 @@ import pytest
 
 from atom_operator.cluster.errors import TransientError
 from atom_operator.cluster.fleet import FleetReader
-from atom_operator.decider import Decider
 from atom_operator.domain import (
     ATOM_DEPLOYMENT,
     DEPLOYMENT,
@@ -20,7 +19,8 @@ from atom_operator.domain import (
 )
 from atom_operator.integration_values import Site
 from atom_operator.kinds import AUTOSCALER, SCALED_OBJECT
-from atom_operator.reconcile import Reconciler
+from atom_operator.reconcile.decider import Decider
+from atom_operator.reconcile.reconciler import Reconciler
 from atom_operator.settings import OperatorSettings
 from tests.support.builders_operator import (
     IMAGES,

@@ -6,10 +6,10 @@ from __future__ import annotations
 from typing import Any
 
 from atom_operator.cluster.fleet import FleetReader
-from atom_operator.decider import Decider
 from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, ObjectKey
-from atom_operator.image_turns import ImageTurns
-from atom_operator.reconcile import Reconciler
+from atom_operator.reconcile.decider import Decider
+from atom_operator.reconcile.image_rollout import StagedImageRollout
+from atom_operator.reconcile.reconciler import Reconciler
 from atom_operator.settings import OperatorSettings
 from tests.support.builders_operator import NOW, atom_deployment, pod
 from tests.support.fake_cluster import FakeCluster
@@ -34,7 +34,7 @@ class Fleet:
         settings = OperatorSettings(engine_images={"cpu": image})
         engines, fleet = FakeEngines(), FleetReader(self.cluster, lambda: 0.0)
         decider = Decider(self.cluster, fleet, engines, settings)
-        turns = ImageTurns(most, self.asked.append)
+        turns = StagedImageRollout(most, self.asked.append)
         turns.expect(KEYS)
         self.operator = Reconciler(self.cluster, engines, decider, lambda: NOW, turns=turns)
 

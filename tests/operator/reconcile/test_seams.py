@@ -29,7 +29,6 @@ from hypothesis.stateful import (
 from atom_operator.cluster.errors import TransientError
 from atom_operator.cluster.fleet import FleetReader
 from atom_operator.cluster.port import ClusterPort
-from atom_operator.decider import Decider
 from atom_operator.domain import (
     ATOM_DEPLOYMENT,
     CONFIG_MAP,
@@ -39,7 +38,8 @@ from atom_operator.domain import (
     SERVICE_ACCOUNT,
 )
 from atom_operator.kinds import SCALED_OBJECT
-from atom_operator.reconcile import Reconciler
+from atom_operator.reconcile.decider import Decider
+from atom_operator.reconcile.reconciler import Reconciler
 from atom_operator.settings import OperatorSettings
 from tests.support.builders_operator import KEY, cluster_with, condition
 from tests.support.cluster_life import BAD, NAME, ClusterLife, is_ready, parent_of

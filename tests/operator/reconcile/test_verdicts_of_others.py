@@ -19,7 +19,7 @@ from atom_operator.kinds import (
     SCALED_OBJECT,
     Kind,
 )
-from atom_operator.reconcile import Reconciler
+from atom_operator.reconcile.reconciler import Reconciler
 from tests.support.builders_operator import (
     KEY,
     atom_deployment,

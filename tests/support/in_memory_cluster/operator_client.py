@@ -18,11 +18,11 @@ from atom_operator.children import engine_container
 from atom_operator.cluster.errors import ClusterError
 from atom_operator.cluster.fleet import FleetReader
 from atom_operator.cluster.port import ClusterPort
-from atom_operator.decider import Decider
 from atom_operator.domain import ATOM_DEPLOYMENT, Capacity, ObjectKey
 from atom_operator.handlers.runtime import FOLLOWED
 from atom_operator.integration_values import Site
-from atom_operator.reconcile import Reconciler
+from atom_operator.reconcile.decider import Decider
+from atom_operator.reconcile.reconciler import Reconciler
 from atom_operator.settings import OperatorSettings
 from tests.support.fake_engines import FakeEngines
 from tests.support.faulty_cluster import FaultyCluster, Killed

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 
 from atom_operator.constants import Reason
-from atom_operator.decider import Decision, unschedulable
 from atom_operator.domain import ApplyReport, EngineView, Observed
 from atom_operator.plan.group_deadline import progress_deadline
+from atom_operator.reconcile.decider import Decision, unschedulable
 
 # Nothing announces that a quota was raised, a conflicting object deleted, a ConfigMap of the user's
 # created or a node's device freed.
@@ -23,7 +23,7 @@ _DRAFTS_SECONDS = 60.0
 _MOST_SILENT_SECONDS = 900.0
 
 
-def look_again(
+def requeue_after(
     decision: Decision,
     report: ApplyReport,
     observed: Observed,

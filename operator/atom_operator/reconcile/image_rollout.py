@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from atom_operator.domain import DeploymentState, ObjectKey
 
 
-class ImageTurns:
+class StagedImageRollout:
     """Rolls a new default image out to `most` AtomDeployments at a time, 0 for none; `announce` is
     told whom to reconcile when one ends."""
 

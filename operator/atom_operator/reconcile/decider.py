@@ -1,8 +1,8 @@
 """What should be: surroundings are read, pure functions decide and render. Writes nothing.
 
-planning.py makes the plan; this finds out what it depends on, keeps what runs as it is where
-nothing asks for more, and chooses the rollout. Called by the reconciler, which carries it out, and
-by the webhook, which tells.
+reconcile/planning.py makes the plan; this finds out what it depends on, keeps what runs as it is
+where nothing asks for more, and chooses the rollout. Called by the reconciler, which carries it
+out, and by the webhook, which tells.
 """
 
 from __future__ import annotations
@@ -23,14 +23,6 @@ from atom_operator.cluster.engines import EnginePort
 from atom_operator.cluster.fleet import FleetReader
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.cluster.template_judge import AcceptedTemplates, judge_job, judge_template
-from atom_operator.continuity import (
-    as_it_runs,
-    engine_image,
-    image_asked_before,
-    is_in_place,
-    with_budget_of,
-    without_own_evidence,
-)
 from atom_operator.domain import (
     CONFIG_MAP,
     ChildKey,
@@ -65,14 +57,23 @@ from atom_operator.plan.rollout import (
     stops_serving_pods,
 )
 from atom_operator.plan.scaling import leave_to_autoscaler
-from atom_operator.planning import (
+from atom_operator.reconcile.keep_rendering import (
+    as_it_runs,
+    engine_image,
+    image_asked_before,
+    is_in_place,
+    with_budget_of,
+    without_own_evidence,
+)
+from atom_operator.reconcile.last_accepted import plan_of_pods, pods_in_force, target_in_force
+from atom_operator.reconcile.planning import (
     Surroundings,
     model_key,
     plan_in_force,
     plan_spec,
     wants_nodes,
 )
-from atom_operator.prerequisites import (
+from atom_operator.reconcile.prerequisites import (
     Step,
     account_secrets,
     asked_by_others,
@@ -84,7 +85,6 @@ from atom_operator.prerequisites import (
     volume_places,
 )
 from atom_operator.settings import OperatorSettings
-from atom_operator.upkeep import plan_of_pods, pods_in_force, target_in_force
 
 # Whether it is this one's turn to take a new default image; otherwise why it waits.
 Turn = Callable[[str], str | None]
@@ -145,7 +145,7 @@ class Decider:
         decision = await self._render(plan, spec.rollout, observed, engines, _is_seen(parent))
         return replace(decision, jobs=(*_jobs(look), *decision.jobs))
 
-    async def keep_up(
+    async def keep_last_accepted(
         self, key: ObjectKey, parent: Manifest, observed: Observed, engines: EngineView
     ) -> Decision:
         """The children to look after while the spec is held back; none where none was carried out

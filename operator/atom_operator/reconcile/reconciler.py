@@ -24,7 +24,6 @@ from atom_operator.cluster.optional import OptionalKinds
 from atom_operator.cluster.pod_waits.refused import told
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.cluster.replicas import give_up_replicas
-from atom_operator.decider import Decider, Decision, optional_kinds
 from atom_operator.domain import (
     ATOM_DEPLOYMENT,
     EVENT,
@@ -37,15 +36,16 @@ from atom_operator.domain import (
     Refusal,
     RouteFindings,
 )
-from atom_operator.image_turns import ImageTurns
 from atom_operator.kinds import LEADER_WORKER_SET
-from atom_operator.look_again import look_again
 from atom_operator.plan.group_deadline import with_deadline
 from atom_operator.plan.room import lacks_devices, shortage
-from atom_operator.prerequisites import look_at_routes
+from atom_operator.reconcile.decider import Decider, Decision, optional_kinds
+from atom_operator.reconcile.image_rollout import StagedImageRollout
+from atom_operator.reconcile.prerequisites import look_at_routes
+from atom_operator.reconcile.requeue import requeue_after
 from atom_operator.status.capacity import measured_before
 from atom_operator.status.events import event, event_name, happenings
-from atom_operator.status.rollup import Situation, roll_up
+from atom_operator.status.rollup import StatusInputs, roll_up
 from atom_operator.status.steady import known_failure
 
 _logger = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class Reconciler:
     clock: Callable[[], datetime]
     optional: OptionalKinds = field(default_factory=OptionalKinds)
     applied: AppliedChildren = field(default_factory=AppliedChildren)
-    turns: ImageTurns = field(default_factory=ImageTurns)
+    turns: StagedImageRollout = field(default_factory=StagedImageRollout)
     # Told of an AtomDeployment whose status another's pass made old.
     wake: Callable[[ObjectKey], None] = lambda _key: None
     colliding: dict[ObjectKey, frozenset[ObjectKey]] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class Reconciler:
         )
         todo = decision
         if todo.desired is None:
-            todo = await self.decider.keep_up(key, parent, observed, engines)
+            todo = await self.decider.keep_last_accepted(key, parent, observed, engines)
         report, observed = await self._carry_out(key, todo, observed)
         observed = with_deadline(observed, now, failure)
         refused = await self._ensure_jobs(key, parent, decision)
@@ -108,7 +108,7 @@ class Reconciler:
         routes = await look_at_routes(self.port, key, observed.children)
         self._wake_others(key, routes)
         await self._report(parent, replace(decision, routes=routes), report, observed, engines)
-        return Outcome(look_again(decision, report, observed, engines, self.clock()))
+        return Outcome(requeue_after(decision, report, observed, engines, self.clock()))
 
     def _wake_others(self, key: ObjectKey, routes: RouteFindings) -> None:
         """Wake the other of two AtomDeployments that collide, or no longer do: both tell of it."""
@@ -154,7 +154,7 @@ class Reconciler:
         """Write the status, unless nothing changed."""
         metadata = parent["metadata"]
         key = ObjectKey(metadata["namespace"], metadata["name"])
-        situation = Situation(
+        situation = StatusInputs(
             name=key.name,
             generation=metadata.get("generation", 1),
             problems=decision.problems,
