@@ -49,7 +49,7 @@ def workload() -> list[NanoRequest]:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """tokens: that went through the layers; rows: that got logits."""
+    """Counts of a step. tokens: that went through the layers; rows: that got logits."""
 
     tokens: int
     rows: int

@@ -61,7 +61,7 @@ class Measured:
 
     @property
     def facts(self) -> ModelFacts:
-        """With the elements that the weights have on the device."""
+        """Describe the model, with the elements that the weights have on the device."""
         element = getattr(torch, self.engine.report.dtype).itemsize
         return with_fields(self.engine.config.model.facts, weight_dtype_bytes=element)
 
@@ -71,7 +71,8 @@ class Measured:
         return KV_ELEMENTS["fp8"] if dtype.itemsize == 1 else KvElement(dtype.itemsize)
 
     def share(self, work: Work, seconds: float) -> dict[str, float]:
-        """Of the limit that so long a step reached, and what the limit is made of."""
+        """Compute the share of the limit that so long a step reached, and what the limit is made
+        of."""
         return {
             "limit_share": work.seconds(self.card) / seconds,
             "moved_bytes": work.moved_bytes,
@@ -158,7 +159,7 @@ def short(measured: Measured) -> dict[str, float]:
 
 
 def prompt_seconds(engine: OfflineEngine, prompts: tuple[int, int], rounds: int) -> float:
-    """Of so many prompts of so many tokens, from their arrival to their first tokens."""
+    """Measure so many prompts of so many tokens, from their arrival to their first tokens."""
     draw = np.random.default_rng(2)
     params = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
     count, length = prompts
@@ -269,7 +270,7 @@ def _rate(row: dict[str, float]) -> str:
 
 
 def _work(row: dict[str, float]) -> str:
-    """Of a step, where steps are alike."""
+    """Compute the work of a step, where steps are alike."""
     if "moved_bytes" not in row:
         return ""
     text = f"  {row['moved_bytes'] / 1e9:8.2f} GB  {row['flops'] / 1e12:8.3f} TFLOP"

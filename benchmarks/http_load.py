@@ -36,9 +36,9 @@ _USAGE = re.compile(rb'"completion_tokens":(\d+)')
 
 @dataclass(slots=True)
 class LoadResult:
-    """elapsed: from the first connection's start to the last answer's end. gap_seconds: between
-    pieces that came for one request, however many tokens a piece has. failures: one text per
-    request that was not answered in full."""
+    """The result of a load test. elapsed: from the first connection's start to the last answer's
+    end. gap_seconds: between pieces that came for one request, however many tokens a piece has.
+    failures: one text per request that was not answered in full."""
 
     elapsed_seconds: float = 0.0
     ttft_seconds: list[float] = field(default_factory=list)

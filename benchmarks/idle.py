@@ -35,7 +35,8 @@ SETTLE_SECONDS = 2.0  # what the answered request leaves behind is not idling
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Of one process since its start. wake_ups: how often a thread of it slept and was woken."""
+    """Counts what one process used since its start. wake_ups: how often a thread of it slept and
+    was woken."""
 
     cpu_seconds: float
     wake_ups: int

@@ -50,7 +50,7 @@ _MATRICES = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """moved_bytes and flops are the least that the operation needs."""
+    """A row of the report. moved_bytes and flops are the least that the operation needs."""
 
     kernel: str
     case: str

@@ -66,7 +66,8 @@ class Kept:
     fp8: bool
 
     def entry_bytes(self, shape: LatentShape) -> int:
-        """Of a token: in fp8 its latent's codes with their scale, and the rotated key."""
+        """Count the bytes of a token: in fp8 its latent's codes with their scale, and the rotated
+        key."""
         if self.fp8:
             return shape.kv_rank + 4 + shape.rope_dim * _DTYPE.itemsize
         return shape.entry_dim * _DTYPE.itemsize
@@ -75,7 +76,7 @@ class Kept:
 def microseconds(
     ops: Ops, shape: LatentShape, contexts: Sequence[int], queries: Sequence[int], kept: Kept
 ) -> float:
-    """Of one call, over rows of these contexts whose last tokens are queries."""
+    """Measure one call, over rows of these contexts whose last tokens are queries."""
     # Keys of one head of the entries' size are entries.
     case = attention_case(
         contexts, queries, heads=(1, 1), head_dim=shape.entry_dim, block_size=kept.block_size,
@@ -96,7 +97,7 @@ def microseconds(
 
 
 def _flops(shape: LatentShape, contexts: Sequence[int], queries: Sequence[int]) -> int:
-    """Of the cheaper form of each row."""
+    """Count the operations of the cheaper form of each row."""
     up = shape.kv_rank * (shape.nope_dim + shape.value_dim)
     total = 0
     for context, count in zip(contexts, queries, strict=True):

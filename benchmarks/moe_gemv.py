@@ -196,7 +196,8 @@ class Layer:
         return zip(logits, self._routed, strict=True)
 
     def _line(self, name: str, calls: Sequence[Callable[[], object]], matrices: int = 0) -> Timed:
-        """matrices: of a gated MLP, how many of the three are read."""
+        """Describe what is timed by its name; `matrices`: of a gated MLP, how many of the three are
+        read."""
         w = self._w
         stored = w.experts.gate_up.data.nbytes + w.experts.down.data.nbytes
         for each in (w.experts.gate_up, w.experts.down):

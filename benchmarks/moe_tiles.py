@@ -49,7 +49,7 @@ def candidates(tokens: int) -> Iterator[ExpertTile]:
 
 
 def code_candidates(tokens: int) -> Iterator[ExpertTile]:
-    """Of codes, whose rows are the tall side of the tensor core's tile."""
+    """List the tiles for codes, whose rows are the tall side of the tensor core's tile."""
     rows, limits = ((16, 32), (96, 128, None)) if tokens <= 64 else ((32, 64), (128, 168, None))
     for m, (n, warps), stages, most in itertools.product(rows, ((64, 4), (128, 8)), (3, 4), limits):
         yield ExpertTile(m, n, 128, warps, stages, most)
@@ -96,7 +96,7 @@ def choices(experts: Experts, tokens: int) -> list[Routed]:
 
 
 def least_microseconds(w: ExpertsWeight, experts: Experts, routed: list[Routed]) -> float:
-    """Of reading what the choices touch, or of the products."""
+    """Bound the time of reading what the choices touch, or of the products."""
     touched = sum(len(set(each.ids.flatten().tolist())) for each in routed) / len(routed)
     matrix = 3 * w.down.outputs * experts.intermediate_size
     held = (w.gate_up, w.down)

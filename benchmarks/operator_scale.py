@@ -55,7 +55,7 @@ _SAMPLE = re.compile(r"^atom_operator_(\w+?)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
 def operator(
     settings: Settings, namespace: str, log: Path, args: argparse.Namespace
 ) -> Iterator[tuple[psutil.Process, str]]:
-    """(process, address of its metrics) of an operator for one namespace."""
+    """Yield (process, address of its metrics) of an operator for one namespace."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     variables = {
@@ -149,7 +149,7 @@ async def watch_idle(
 async def measure_creation(
     process: psutil.Process, address: str, fleet: Fleet, args: argparse.Namespace
 ) -> dict[str, Any]:
-    """From nothing to everything ready."""
+    """Measure from nothing to everything ready."""
     await read_counters(address)
     started, cpu = time.monotonic(), _cpu_seconds(process)
     bound = max(_LEAST_CONVERGE_SECONDS, args.deployments * _CONVERGE_SECONDS_EACH)
@@ -263,7 +263,7 @@ async def _run(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def _report(figures: dict[str, Any], more: dict[str, Any]) -> None:
-    """What is known so far: a run that ends early has not been in vain."""
+    """Report what is known so far: a run that ends early has not been in vain."""
     figures.update(more)
     print(more, file=sys.stderr, flush=True)
 

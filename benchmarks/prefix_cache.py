@@ -52,7 +52,8 @@ def _serve(blocks: BlockManager, tokens: Tokens) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PoolSize:
-    """num_held: of num_blocks, those that running sequences hold throughout."""
+    """The size of a block pool. num_held: of num_blocks, those that running sequences hold
+    throughout."""
 
     num_blocks: int
     num_held: int = 0

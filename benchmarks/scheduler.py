@@ -44,7 +44,8 @@ _EOS = 1
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """cpu_seconds: of schedule and update together; rows: one per sequence and step."""
+    """The cost of scheduling. cpu_seconds: of schedule and update together; rows: one per sequence
+    and step."""
 
     cpu_seconds: float
     steps: int
@@ -99,7 +100,7 @@ def drive(scheduler: Scheduler, tokens: NDArray[np.int32], most_steps: int) -> C
 
 
 def nano_cost() -> Cost:
-    """From the first `add` to the last freed block."""
+    """Measure nano-vllm's scheduler from the first `add` to the last freed block."""
     requests = nano_requests()
     scheduler = make_scheduler(512, 40_000)
     tokens = _made_up_tokens(len(requests))

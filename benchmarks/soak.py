@@ -130,7 +130,8 @@ async def watch(root: int, until: float, samples: list[Sample]) -> None:
 
 
 def growth(samples: list[Sample]) -> dict[str, dict[str, float]]:
-    """By process, medians of the last quarter less those of the first one behind the settling."""
+    """Compute by process the medians of the last quarter less those of the first one behind the
+    settling."""
     found = {}
     for name in dict.fromkeys(sample.name for sample in samples):
         mine = [sample for sample in samples if sample.name == name][_SETTLE_SAMPLES:]

@@ -57,9 +57,9 @@ Engines = tuple[OfflineEngine, OfflineEngine]  # without drafts, and with
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """tokens: of each request; seconds, and processor_seconds of this process: of all together.
-    decoded of the tokens came in decode_seconds, while all requests ran: from when each had its
-    first until one had its last."""
+    """Times of requests that were answered together. tokens: of each request; seconds, and
+    processor_seconds of this process: of all together. decoded of the tokens came in
+    decode_seconds, while all requests ran: from when each had its first until one had its last."""
 
     tokens: list[list[int]]
     seconds: float
@@ -222,8 +222,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _engines(args: argparse.Namespace) -> Engines:
-    """Without drafts, and with. Each has a share of the device's memory: what this process holds
-    itself is not counted as another's."""
+    """Build engines without drafts, and with. Each has a share of the device's memory: what this
+    process holds itself is not counted as another's."""
     speculative = SpeculativeConfig(
         method=args.method,
         draft_model=args.draft_model,

@@ -28,7 +28,7 @@ _FIRST_TOKEN = "first token"
 
 
 def answer_once(model: str, device: str) -> None:
-    """In the child: start the engine and generate one token; says when it got how far."""
+    """Start the engine in the child and generate one token; says when it got how far."""
     started, phases = psutil.Process().create_time(), list[str]()
 
     def tell(phase: str, share: float = 0.0) -> None:

@@ -191,7 +191,7 @@ def serve(folder: str, step_seconds: float) -> int:
 
 @contextlib.contextmanager
 def server_process(folder: Path, step_seconds: float) -> Iterator[tuple[int, psutil.Process]]:
-    """(port, process)"""
+    """Start a server; yields (port, process)."""
     command = [sys.executable, "-m", "benchmarks.token_path", "--serve", str(folder)]
     process = subprocess.Popen(
         [*command, "--step-ms", str(step_seconds * 1e3)],

@@ -69,7 +69,7 @@ def decide(situation: StatusInputs, wanted_fingerprint: str) -> tuple[Action, st
 
 
 def fingerprint(components: list[Component], texts: Mapping[str, str]) -> str:
-    """Of everything that decides how the cluster behaves; not of where its programs are cached."""
+    """Digest everything that decides how the cluster behaves; not where its programs are cached."""
     argvs = [[c.name, Path(c.argv[0]).name, *c.argv[1:]] for c in components]
     return hashlib.sha256(json.dumps([argvs, dict(texts)]).encode()).hexdigest()[:16]
 
@@ -89,7 +89,7 @@ class Plan:
         return fingerprint(self.components, self.texts)
 
     def as_json(self) -> dict[str, Any]:
-        """For the supervisor."""
+        """Describe the cluster for the supervisor."""
         binds = {
             target: str(self.settings.state / "bind" / Path(target).name)
             for target in configs.BOUND_FOLDERS

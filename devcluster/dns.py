@@ -40,7 +40,7 @@ COREFILE = f"""{ZONES} {{
 
 
 def objects() -> list[tuple[str, dict[str, Any]]]:
-    """(path, manifest) of every object, in the order in which to apply them."""
+    """List (path, manifest) of every object, in the order in which to apply them."""
     core, rbac = f"/api/v1/namespaces/{NAMESPACE}", "/apis/rbac.authorization.k8s.io/v1"
     return [
         (f"{core}/serviceaccounts/{NAME}", _object("v1", "ServiceAccount", NAME)),

@@ -25,7 +25,7 @@ def say(text: str) -> None:
 
 
 def elapsed_text(seconds: float) -> str:
-    """0.4 s, 12 s, 3 min 05 s."""
+    """Write a time: 0.4 s, 12 s, 3 min 05 s."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     if seconds < 60:
@@ -50,7 +50,7 @@ class Step:
         self._thread = threading.Thread(target=self._show, daemon=True)
 
     def detail(self, text: str) -> None:
-        """What the step does at this moment; shown with the next sign of life."""
+        """Say what the step does at this moment; shown with the next sign of life."""
         self._detail = text[:DETAIL_CHARS]
 
     def __enter__(self) -> Step:

@@ -76,7 +76,7 @@ def _becomes_true(condition: Callable[[], bool]) -> bool:
 
 
 def _remove_made_folders(record: Path) -> None:
-    """Only when they are empty, and no other cluster has them as mount points."""
+    """Remove folders only when they are empty, and no other cluster has them as mount points."""
     if not record.exists() or node_process.any_running():
         return
     for folder in reversed(json.loads(record.read_text())):

@@ -26,7 +26,7 @@ _FOR_TOOLS = ("# fmt:", "# noqa", "# type:", "# mypy:")
 
 @dataclass(frozen=True, slots=True)
 class JitFunction:
-    """What was measured of one compiled function."""
+    """Measures of one compiled function."""
 
     file: str
     line: int

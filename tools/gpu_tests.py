@@ -38,7 +38,7 @@ class Counts:
 
 
 def read_counts(report: str) -> Counts:
-    """Of a JUnit report of pytest."""
+    """Read the counts of pytest's JUnit report."""
     counts = Counts()
     for case in ET.fromstring(report).iter("testcase"):
         skipped = case.find("skipped")
@@ -78,8 +78,8 @@ def _lines(device: str, versions: Mapping[str, str], counts: Counts, command: st
 
 
 def run(arguments: Sequence[str], report: Path) -> int:
-    """pytest's exit code; its output goes to the terminal, test by test, so that a run that is cut
-    off has named its failures."""
+    """Run pytest and return its exit code; its output goes to the terminal, test by test, so that a
+    run that is cut off has named its failures."""
     named = ("-o", "verbosity_test_cases=1")
     command = [sys.executable, "-m", "pytest", "-q", *named, "-p", "no:randomly", *arguments]
     return subprocess.run([*command, f"--junitxml={report}"], cwd=ROOT, check=False).returncode

@@ -34,7 +34,7 @@ _ARGUMENTS = re.compile(r"\.amdhsa_(kernarg_size|user_sgpr_kernarg_preload_lengt
 
 
 def instructions(text: str, name: str) -> str:
-    """Of a kernel's PTX or assembly what a card executes."""
+    """Take from a kernel's PTX or assembly what a card executes."""
     text = re.split(r"^\s*\.section\s+\.debug", text, maxsplit=1, flags=re.MULTILINE)[0]
     text = _ARGUMENTS.sub("", _PLACES.sub("", text.replace(name, "KERNEL")))
     text = re.sub(r"KERNEL_param_\d+", "ARGUMENT", text)

@@ -59,7 +59,7 @@ def attempt(
 
 
 def command_environment(kubeconfig: str, tools: Path) -> dict[str, str]:
-    """For kubectl, helm and what they start."""
+    """Build the environment of kubectl, helm and what they start."""
     path = f"{tools}{os.pathsep}{os.environ.get('PATH', '')}"
     return {**os.environ, "KUBECONFIG": kubeconfig, "PATH": path}
 

@@ -43,7 +43,7 @@ def measure_drafter(engine: OfflineEngine, rows: int, drafts: int) -> dict[str, 
 
 
 def make_up_acceptance(engine: OfflineEngine, probability: float) -> None:
-    """Have each draft hold with this probability, whatever was drafted and drawn."""
+    """Let each draft hold with this probability, whatever was drafted and drawn."""
     steps: Any = own_runner(engine)._steps
     ops = steps._ops
     accept = ops.accept_drafts
@@ -90,7 +90,7 @@ def drafted_step_cost(engine: OfflineEngine) -> MeasuredCost | None:
 
 
 def own_runner(engine: OfflineEngine) -> ModelRunner:
-    """Of an engine whose one device runs in this process."""
+    """Take the runner of an engine whose one device runs in this process."""
     runner = getattr(engine.executor, "runner", None)
     assert isinstance(runner, ModelRunner), "the proposer of one device in this process is measured"
     return runner

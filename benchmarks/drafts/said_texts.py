@@ -37,7 +37,8 @@ class SaidText:
 
 @dataclass(frozen=True, slots=True)
 class TextSize:
-    """longest: tokens of prompt and answer together, at most; vocabulary: of what they are."""
+    """Sizes of the texts that are said. longest: tokens of prompt and answer together, at most;
+    vocabulary: of what they are."""
 
     longest: int
     answer: int
@@ -95,7 +96,7 @@ SAID = tuple(_TEXTS)
 
 
 class Sayer:
-    """Has a runner of this process say what it is told, by places of a sequence."""
+    """Lets a runner of this process say what it is told, by places of a sequence."""
 
     def __init__(self, steps: Any, longest: int) -> None:
         model, draw = steps._model, steps._model.draw
@@ -112,7 +113,7 @@ class Sayer:
         capture_anew(steps)
 
     def say(self, text: SaidText | None) -> None:
-        """From now on, to every request; None: what is drawn."""
+        """Say these texts to every request from now on; None: what is drawn."""
         self._places.fill_(-1)
         if text is not None:
             first, answer = len(text.prompt), torch.tensor(text.answer)

@@ -35,7 +35,8 @@ class Server:
 
 
 def flags_of(options: Mapping[str, Any]) -> list[str]:
-    """{"dtype": "float32", "load_dummy": True, "x": False} → --dtype float32 --load-dummy --no-x"""
+    """Write options as flags: {"dtype": "float32", "load_dummy": True, "x": False} → --dtype
+    float32 --load-dummy --no-x."""
     flags = []
     for name, value in options.items():
         flag = name.replace("_", "-")
@@ -53,8 +54,8 @@ def started_server(
     *flags: str,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[Server]:
-    """flags: of the server itself; environment: beside this process's. The served model's name is
-    "bench"."""
+    """Start a server process. flags: of the server itself; environment: beside this process's. The
+    served model's name is "bench"."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "atom.entrypoints.openai_server", "--model", str(model)]

@@ -124,7 +124,7 @@ class Fleet:
         await asyncio.gather(*(one(number) for number in range(count)))
 
     async def wait_ready(self, seconds: float) -> None:
-        """Until the status of each says Ready; raises TimeoutError."""
+        """Wait until the status of each says Ready; raises TimeoutError."""
         async with asyncio.timeout(seconds), self._news:
             await self._news.wait_for(lambda: len(self._ready) >= self._count)
 

@@ -27,7 +27,8 @@ _ROUNDS = 5
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """bytes_per_second: of reading memory; flops_per_second: of dense products."""
+    """The limits of a card. bytes_per_second: of reading memory; flops_per_second: of dense
+    products."""
 
     bytes_per_second: float
     flops_per_second: float
@@ -51,14 +52,14 @@ KNOWN = {"NVIDIA H200": H200}
 
 
 def ceilings(device: torch.device, dtype: torch.dtype) -> Ceilings:
-    """Of a card that is known, so that figures of different days compare; else measured now, with
-    products of dtype."""
+    """Look up the limits of a card that is known, so that figures of different days compare; else
+    measure them now, with products of dtype."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     return KNOWN.get(name) or measured_ceilings(device, dtype)
 
 
 def measured_ceilings(device: torch.device, dtype: torch.dtype) -> Ceilings:
-    """Of a copy that no cache holds, which reads and writes, and of a large product."""
+    """Measure a copy that no cache holds, which reads and writes, and a large product."""
     elements, width = (1 << 30, 8192) if device.type == "cuda" else (1 << 26, 1024)
     source = torch.zeros(elements, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
@@ -69,7 +70,8 @@ def measured_ceilings(device: torch.device, dtype: torch.dtype) -> Ceilings:
 
 
 def _least_seconds(call: Callable[[], object], device: torch.device) -> float:
-    """Of some calls the shortest: what the device can, whatever else it had to do meanwhile."""
+    """Measure the shortest of some calls: what the device can, whatever else it had to do
+    meanwhile."""
     samples = []
     for _ in range(_ROUNDS + 1):  # the first is a warm-up
         started = time.perf_counter()
@@ -81,8 +83,8 @@ def _least_seconds(call: Callable[[], object], device: torch.device) -> float:
 
 
 def _layer_bytes(facts: ModelFacts, tokens: int, touched: float | None) -> float:
-    """Of all layers' matrices that a step of `tokens` reads; touched: experts of a layer that it
-    goes through, where they were counted."""
+    """Sum the bytes of all layers' matrices that a step of `tokens` reads; touched: experts of a
+    layer that it goes through, where they were counted."""
 
     def stored(matrix: Projection) -> float:
         if matrix.quantization is None:
@@ -99,7 +101,7 @@ def _sum_over_matrices(
     size: Callable[[Projection], float],
     experts: Callable[[LayerFacts], float],
 ) -> float:
-    """experts: how many of a layer's count."""
+    """Sum over all layers' matrices; `experts`: how many of a layer's count."""
     return sum(
         alike.count * (1.0 if matrix.copies == 1 else experts(alike.layer)) * size(matrix)
         for alike in facts.layer_counts
@@ -120,7 +122,7 @@ def _experts(layer: LayerFacts) -> Experts:
 
 
 def _attention_elements(facts: ModelFacts, *, decodes: bool) -> int:
-    """Of all layers' heads, multiplied with each token that a query sees."""
+    """Count the elements of all layers' heads, multiplied with each token that a query sees."""
     return sum(
         alike.count
         * alike.layer.attention.num_heads
@@ -146,7 +148,8 @@ def decode_work(
     kv: KvElement = _KV,
     touched: float | None = None,
 ) -> Work:
-    """Of a step of `rows` decodes around a context; touched: experts of a layer, where counted."""
+    """Compute the work of a step of `rows` decodes around a context; touched: experts of a layer,
+    where counted."""
     head = facts.hidden_size * facts.vocab_size
     token_bytes = sum(term.layers * term.token_bytes for term in kv_terms(facts, kv))
     moved = _layer_bytes(facts, rows, touched) + facts.weight_dtype_bytes * head
@@ -156,7 +159,7 @@ def decode_work(
 
 
 def prompt_work(facts: ModelFacts, prompts: int, length: int) -> Work:
-    """Of prompts of so many tokens, computed in one step."""
+    """Compute the work of prompts of so many tokens, computed in one step."""
     head = facts.hidden_size * facts.vocab_size
     tokens = prompts * length
     moved = _layer_bytes(facts, tokens, None) + facts.weight_dtype_bytes * head

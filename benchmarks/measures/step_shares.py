@@ -33,7 +33,7 @@ OTHER, IDLE = "inputs and copies", "idle"
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """start, end: µs, of any clock."""
+    """A kernel that ran. start, end: µs, of any clock."""
 
     name: str
     start: float

@@ -19,7 +19,7 @@ _LAYERS_PER_FILE = 12
 
 
 def write_checkpoint(name: str, folder: Path) -> Path:
-    """config.json and safetensors files in bfloat16, under Hugging Face's names."""
+    """Write config.json and safetensors files in bfloat16, under Hugging Face's names."""
     write_shape(name, folder)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     file_of: dict[str, str] = {}

@@ -56,9 +56,8 @@ def ensure(buildah: Buildah) -> str:
 
 
 def _host_sources(etc: Path = Path("/etc")) -> dict[str, str]:
-    """apt's source files of this machine, by path below /etc, if it is of the same Debian suite;
-    else none.
-    """
+    """Read apt's source files of this machine, by path below /etc, if it is of the same Debian
+    suite; else none."""
     release = (etc / "os-release").read_text() if (etc / "os-release").exists() else ""
     if f"VERSION_CODENAME={SUITE}" not in release:
         return {}

@@ -153,7 +153,8 @@ def _mounted_sources(instruction: Instruction) -> list[str]:
 
 
 class IgnoreRules:
-    """.dockerignore: patterns of paths to leave out, `!` takes back, the last match wins."""
+    """The rules of a .dockerignore: patterns of paths to leave out, `!` takes back, the last match
+    wins."""
 
     def __init__(self, text: str) -> None:
         lines = [line.strip() for line in text.splitlines()]

@@ -51,9 +51,8 @@ def pip_config(files: Iterable[str], environ: Mapping[str, str]) -> str:
 
 
 def apt_config(dump: str) -> str:
-    """Of `apt-config dump`, what decides how an archive is reached and whether its dates are
-    trusted.
-    """
+    """Take from `apt-config dump` what decides how an archive is reached and whether its dates are
+    trusted."""
     return "\n".join(line for line in dump.splitlines() if APT_KEYS.match(line)) + "\n"
 
 

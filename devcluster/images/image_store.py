@@ -45,11 +45,10 @@ def load(settings: Settings, archives: Sequence[Path]) -> None:
 
 
 def replaced_images(listing: str) -> list[str]:
-    """Of `ctr images ls`, the references that hold an image which no name means any more.
+    """Find in `ctr images ls` the references that hold an image which no name means any more.
 
     Kubernetes' part of containerd keeps every image under its id as well; without this, each build
-    of an image would keep its predecessor on the disk. Running containers keep what they need.
-    """
+    of an image would keep its predecessor on the disk. Running containers keep what they need."""
     rows = [line.split() for line in listing.splitlines()[1:]]
     pairs = [(row[0], row[2]) for row in rows if len(row) > 2]
     named = {digest for name, digest in pairs if not name.startswith("sha256:")}

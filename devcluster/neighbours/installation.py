@@ -88,7 +88,7 @@ def _install(settings: Settings, neighbour: Neighbour, place: Place) -> Sequence
 
 
 def _wait_for_kinds(settings: Settings, crds: Sequence[str]) -> None:
-    """Until the API server serves them; a controller that starts before gives up."""
+    """Wait until the API server serves them; a controller that starts before gives up."""
     api = health.api_of(settings, network.uplink(settings.instance).api_url)
     deadline = time.monotonic() + START_SECONDS
     for name in (crd.partition("/")[2] for crd in crds):
@@ -113,7 +113,7 @@ def _kubectl(settings: Settings, *arguments: str, stdin: str | None = None) -> s
 
 
 def _record(settings: Settings, components: Sequence[Component]) -> None:
-    """For the supervisor, with those of earlier calls, and tell it so."""
+    """Record them for the supervisor, with those of earlier calls, and tell it so."""
     path = settings.state / NEIGHBOURS
     known = json.loads(path.read_text()) if path.exists() else []
     specs = {spec["name"]: spec for spec in known}

@@ -53,7 +53,7 @@ def install(place: Place) -> Installation:
 
 
 def _ours(configuration: Object) -> Object:
-    """Without the webhooks of frameworks that are not configured: no Job shall wait for Kueue."""
+    """Drop the webhooks of frameworks that are not configured: no Job shall wait for Kueue."""
 
     def kept(rule: Object) -> bool:
         return "kueue.x-k8s.io" in rule["apiGroups"] or "pods" in rule["resources"]

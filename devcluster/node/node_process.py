@@ -75,9 +75,8 @@ def _in_other_process_namespace(pid: int) -> bool:
 
 
 def host_pids(node: Node) -> dict[int, int]:
-    """Of every process in the node's own process namespace: its number there → its number on the
-    host.
-    """
+    """Map every process in the node's own process namespace: its number there → its number on the
+    host."""
     namespace = _namespace(node.pid)
     found = {}
     for pid in _all_pids():

@@ -202,10 +202,9 @@ def _built_name(program: str, group: Group) -> str:
 
 
 def ensure_tools(settings: Settings) -> dict[str, Path]:
-    """kubectl, helm and kubeconform under their plain names in one folder.
+    """Put kubectl, helm and kubeconform under their plain names in one folder.
 
-    A kubectl that is on PATH is used as it is when its version fits the server's.
-    """
+    A kubectl that is on PATH is used as it is when its version fits the server's."""
     found = _fitting_kubectl(settings)
     groups = [group for group in TOOL_GROUPS if group is not KUBECTL or found is None]
     programs = ensure_binaries(settings, groups)

@@ -53,7 +53,7 @@ def _unpack(program: Path) -> None:
 
 
 def _download(folder: Path) -> None:
-    """apt checks what it fetches against the signed package lists."""
+    """Download by apt, which checks what it fetches against the signed package lists."""
     environment = {**os.environ, **APT_ENVIRONMENT}
     download = ["apt-get", "download", "-qq", PACKAGE]
     try:

@@ -26,7 +26,8 @@ from devcluster.shell import run
 
 @dataclass(frozen=True, slots=True)
 class CrdModule:
-    """checksum: of the module's zip, in go.sum's notation. names: of the files, without .yaml."""
+    """A Go module that has CRDs. checksum: of the module's zip, in go.sum's notation. names: of the
+    files, without .yaml."""
 
     path: str
     version: str
@@ -112,7 +113,7 @@ def _collect(modules: Sequence[CrdModule], folder: Path) -> None:
 
 
 def _module_folder(module: CrdModule, outside_modules: Path) -> Path:
-    """Of its CRDs, in Go's own cache. outside_modules: where no go.mod applies."""
+    """Find the folder of its CRDs, in Go's own cache. outside_modules: where no go.mod applies."""
     wanted = f"{module.path}@{module.version}"
     downloaded = json.loads(run(["go", "mod", "download", "-json", wanted], cwd=outside_modules))
     if downloaded["Sum"] != module.checksum:

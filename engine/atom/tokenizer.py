@@ -146,7 +146,8 @@ class Tokenizer:
         return {index: token for index, token in found if index in self._added_ids}
 
     def added_tokens(self) -> dict[str, bool]:
-        """Those that the vocabulary has beside what it learned, and whether they are special."""
+        """List the tokens that the vocabulary has beside what it learned, and whether they are
+        special."""
         added = self._tokenizer.get_added_tokens_decoder().values()
         return {token.content: token.special for token in added}
 

@@ -56,6 +56,6 @@ def write_facts(folder: Path, facts: dict[str, Fact]) -> None:
 
 
 def read_facts(file: Path) -> dict[str, Fact]:
-    """Of a facts.json."""
+    """Read the facts of a facts.json."""
     rows = json.loads(file.read_text(encoding="utf-8"))
     return {name: Fact(tuple(row["values"]), row["complete"]) for name, row in rows.items()}

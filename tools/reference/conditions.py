@@ -23,7 +23,7 @@ reasons appear in a second condition too.
 
 
 def meanings() -> Mapping[str, Mapping[str, Any]]:
-    """By condition: when it is true, and the meaning of each of its reasons."""
+    """Collect by condition when it is true, and the meaning of each of its reasons."""
     return cast(Mapping[str, Mapping[str, Any]], yaml.safe_load(_TEXTS.read_text("utf-8")))
 
 

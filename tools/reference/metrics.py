@@ -51,7 +51,8 @@ def _row(metric: Metric) -> tuple[str, str, str, str]:
 
 
 def _engine() -> list[Metric]:
-    """Of a server with two ranks that share experts, speculation and clients."""
+    """Collect the metrics of a server with two ranks that share experts, speculation and
+    clients."""
     config = SimpleNamespace(model=SimpleNamespace(served_name="m"))
     state = SimpleNamespace(
         status=SimpleNamespace(state=EngineState.READY),

@@ -16,7 +16,7 @@ import torch
 class ExpertLinks(Protocol):
     @property
     def rank(self) -> int:
-        """This process' number, from 0."""
+        """Tell this process' number, from 0."""
         ...
 
     @property

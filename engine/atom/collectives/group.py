@@ -17,7 +17,7 @@ class Group(Protocol):
 
     @property
     def rank(self) -> int:
-        """This process' number, from 0."""
+        """Tell this process' number, from 0."""
         ...
 
     @property

@@ -331,7 +331,7 @@ class CoreManager:
         return True
 
     def _tell_lost(self, rank: int, message: str) -> None:
-        """Once of each rank: its core may say why it ends, and then does."""
+        """Tell of a rank's loss once: its core may say why it ends, and then does."""
         if rank in self._lost:
             return
         with self._lock:

@@ -72,7 +72,8 @@ class ParallelLMHead(nn.Module):
             yield _placement(name, self.weight, self._rows, self._vocab_size)
 
     def finish(self) -> None:
-        """Once, when the weights are loaded; a tied embedding sees the same matrix."""
+        """Prepare the matrix for the backend, once it is loaded; a tied embedding sees the same
+        one."""
         self.w = self._ops.prepare_linear(LinearWeight(self.weight.data))
         self.weight.data = self.w.data
 

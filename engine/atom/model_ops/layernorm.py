@@ -87,7 +87,7 @@ class RMSNorm(nn.Module):
             yield Placement(f"{name}.weight", (dim,), ((0, dim),), self.weight.data, self._order)
 
     def finish(self) -> None:
-        """Once, when the weights are loaded."""
+        """Complete the weight, once it is loaded."""
         if self._unit_offset:
             self.weight.data += 1.0
         if self._is_unit:

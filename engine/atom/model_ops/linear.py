@@ -116,7 +116,7 @@ class Linear(WeightHolder):
             first = end
 
     def finish(self) -> None:
-        """Once, when the weights are loaded."""
+        """Prepare the matrix for the backend, once it is loaded."""
         absorbed = any(matrix.absorbed for matrix, _ in self._parts)
         w = expanded(self.w) if absorbed else self.w
         self._add_bias_once((matrix for matrix, _ in self._parts), self._ranks)

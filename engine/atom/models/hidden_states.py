@@ -9,9 +9,9 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class HiddenStates:
-    """What a model's layers leave behind. last [n, H]: behind the last norm, of the tokens that are
-    looked at; tapped [T, taps · H]: what the tapped layers were given of every token, one beside
-    the other; None without taps."""
+    """The hidden states of a step. last [n, H]: behind the last norm, of the tokens that are looked
+    at; tapped [T, taps · H]: what the tapped layers were given of every token, one beside the
+    other; None without taps."""
 
     last: torch.Tensor
     tapped: torch.Tensor | None = None

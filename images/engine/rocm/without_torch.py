@@ -15,7 +15,8 @@ BELONGS_TO_TORCH = re.compile(r"(torch|triton|nvidia-.+|cuda-.+)")
 
 
 def entries(text: str) -> Iterator[tuple[str, str]]:
-    """(name, text) of every requirement; one runs over the lines that end with a backslash."""
+    """Yield (name, text) of every requirement; one runs over the lines that end with a
+    backslash."""
     gathered = ""
     for line in text.splitlines(keepends=True):
         if not gathered and (not line.strip() or line.lstrip().startswith("#")):

@@ -99,7 +99,8 @@ def _integrations(plan: Plan) -> Iterator[tuple[Kind, Manifest]]:
 
 
 def _autoscaler(plan: Plan) -> Iterator[tuple[Kind, Manifest]]:
-    """After its target, and only once that leaves its number of replicas alone."""
+    """Yield the autoscaler after its target, and only once that leaves its number of replicas
+    alone."""
     wanted = plan.integrations.autoscaling
     if wanted is not None and not plan.owns_replicas:
         yield SCALED_OBJECT if wanted.method == "KEDA" else AUTOSCALER, autoscaler(plan, wanted)

@@ -33,7 +33,7 @@ class Look:
 
 
 class OptionalKinds:
-    """Knows which optional kinds a deployment has. `monotonic` is a clock in seconds. Without
+    """Remembers which optional kinds a deployment has. `monotonic` is a clock in seconds. Without
     `holders` every first look is at every kind."""
 
     def __init__(

@@ -125,7 +125,7 @@ class FrameWriter:
             self._ended.set_result(None)
 
     async def _catch_up(self, rest: Awaitable[None], more: bool) -> None:
-        """After a reader that did not read: what has come meanwhile goes out together."""
+        """Send together what has come while the reader did not read."""
         try:
             await rest
             if more:

@@ -236,7 +236,7 @@ class ApiFleet:
         self._tell(Stop())
 
     async def _end_without(self, reason: str) -> NoReturn:
-        """After a loss that others survive: each HTTP process finishes its requests, unless a
+        """End after a loss that others survive: each HTTP process finishes its requests, unless a
         signal comes for the second time."""
         logger.error("%s; open answers are finished, and then the server ends", reason)
         await first_of(
@@ -248,7 +248,8 @@ class ApiFleet:
         raise EngineDeadError(reason)
 
     async def _end_in_order(self) -> int:
-        """After a signal: each HTTP process finishes its requests, unless a second signal comes."""
+        """End after a signal: each HTTP process finishes its requests, unless a second signal
+        comes."""
         self._terminate()
         stop_now = asyncio.ensure_future(self._stopping.stop_now.wait())
         ended = asyncio.ensure_future(self._all_ended.wait())

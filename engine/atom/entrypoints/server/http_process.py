@@ -201,7 +201,7 @@ class HttpProcess:
             raise RuntimeError("the HTTP server ended by itself")
 
     async def _end_in_order(self, engine: AsyncLLMEngine | None) -> int:
-        """After a signal: let running requests finish, unless a second signal comes."""
+        """Let running requests finish after a signal, unless a second signal comes."""
         if engine is None or engine.status.report is None:
             return 0
         await self._drain(engine)

@@ -13,7 +13,8 @@ from atom.model_ops.parallel import ExpertRanks
 
 
 def expert_ranks(config: Config) -> ExpertRanks | None:
-    """This rank's place among those with whole experts each; None where experts are divided."""
+    """Find this rank's place among those with whole experts each; None where experts are
+    divided."""
     parallel = config.parallel
     if parallel.shares_experts:
         balance = parallel.balance

@@ -97,8 +97,8 @@ class Ops(Protocol):
         """Look up ids [T] int in weight [V, H] → [T, H]."""
 
     def prepare_linear(self, w: LinearWeight) -> LinearWeight:
-        """Once per matrix, after loading: the same values, in the order of memory or the format
-        that suits the backend. The layer keeps the result instead."""
+        """Arrange a matrix, once, after loading: the same values, in the order of memory or the
+        format that suits the backend. The layer keeps the result instead."""
 
     def prepare_experts(self, w: LinearWeight) -> LinearWeight:
         """Prepare a stack of experts' matrices for `experts`, as `prepare_linear` does a matrix."""
@@ -307,9 +307,9 @@ class Ops(Protocol):
         state: SlotTensors,
         ring: PinnedRing | None = None,
     ) -> None:
-        """After a decode step: token_ids [R] become their slots' last_token, num_computed grows by
-        one, and with `ring` they are the answer to the entry received last. Where slots keep their
-        tokens, these are kept there. Padding rows change no real slot."""
+        """Commit a decode step's draws: token_ids [R] become their slots' last_token, num_computed
+        grows by one, and with `ring` they are the answer to the entry received last. Where slots
+        keep their tokens, these are kept there. Padding rows change no real slot."""
 
     def draft_ngrams(
         self, slots: torch.Tensor, wanted: torch.Tensor, state: SlotTensors, lookup: Lookup,

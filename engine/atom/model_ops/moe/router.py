@@ -47,7 +47,7 @@ class Router(nn.Module):
                 yield Placement.whole(f"{own}.{kind}", parameter.data)
 
     def finish(self) -> None:
-        """Once, when the weights are loaded."""
+        """Prepare the matrix for the backend, once it is loaded."""
         matrix = self._ops.prepare_linear(self.w.matrix)
         self.w = RouterWeight(matrix, self.w.e_score_correction_bias)
         self.weight.data = matrix.data

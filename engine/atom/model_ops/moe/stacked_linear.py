@@ -143,7 +143,7 @@ class StackedLinear(WeightHolder):
             yield parameter.data
 
     def finish(self) -> None:
-        """Once, when the weights are loaded."""
+        """Prepare the matrices for the backend, once they are loaded."""
         self._add_bias_once((matrix for matrix, _ in self._parts), self._ranks)
         self._hold(self._ops.prepare_experts(self.w))
         self._stored = None

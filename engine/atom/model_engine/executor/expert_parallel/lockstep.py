@@ -42,7 +42,7 @@ class Lockstep:
         self._words: dict[int, dict[int, int]] = {}  # step → rank → tokens
 
     def speak(self, tokens: int) -> Word:
-        """This rank's word for the next step."""
+        """Make this rank's word for the next step."""
         self._words.setdefault(self.step, {})[self._rank] = tokens
         return Word(self.step, tokens)
 

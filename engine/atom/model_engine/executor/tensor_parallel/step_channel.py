@@ -65,7 +65,7 @@ class StepSender:
         return self._descriptor, self._theirs[follower].fileno()
 
     def let_go(self) -> None:
-        """Once the followers have their descriptors: of each bell only one other end is left."""
+        """Close what the followers have descriptors of: of each bell only one other end is left."""
         for theirs in self._theirs:
             theirs.close()
 

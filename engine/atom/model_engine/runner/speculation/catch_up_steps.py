@@ -10,7 +10,7 @@ from atom.speculation.proposer import ComputedTokens
 
 
 def computed_eagerly(step: SubmittedStep, tokens: EagerTokens) -> ComputedTokens:
-    """After the step was sampled, if any of its rows was."""
+    """Describe what an eager step computed, after it was sampled, if any of its rows was."""
     inputs, next_ids = tokens.inputs, tokens.next_ids
     slots = newest = next_ids.new_zeros(0)
     if step.drawn is not None:

@@ -28,9 +28,9 @@ _BUFFERS = (  # in the order of get_mla_metadata_info_v1, which is not that of i
 
 @dataclass(frozen=True, slots=True)
 class LatentRows:
-    """Where the rows' cache pages are. queries, pages [rows + 1], last [rows] int32: where each
-    row's begin, and how full its last page is; indices int32: the rows' pages one behind the other;
-    work: the kernel's division."""
+    """The cache pages of rows. queries, pages [rows + 1], last [rows] int32: where each row's
+    begin, and how full its last page is; indices int32: the rows' pages one behind the other; work:
+    the kernel's division."""
 
     queries: torch.Tensor
     pages: torch.Tensor
