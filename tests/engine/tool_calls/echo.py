@@ -23,7 +23,36 @@ MARKS = {
     "hermes": '{# <tool_call> "arguments" </think> #}',
     "llama3_json": '{# ipython "parameters": #}',
     "unknown": "",
+    "qwen3_coder": "{# <tool_call> <function= </think> #}",
+    "glm45": "{# <tool_call> <arg_key> </think> #}",
+    "kimi_k2": "{# <|tool_call_begin|> </think> #}",
+    "deepseek_v3": "{# <｜tool▁call▁begin｜> ```json </think> #}",
+    "deepseek_v31": "{# <｜tool▁call▁begin｜> </think> #}",
+    "deepseek_v32": "{# ｜DSML｜ </think> #}",
+    "mistral": "{# [TOOL_CALLS] [ARGS] [/THINK] #}",
+    "mistral_list": "{# [TOOL_CALLS] [/THINK] #}",
+    "llama4_pythonic": "{# func_name1( </think> #}",
+    "openai": "{# <|channel|> to=functions. #}",
 }
+# Special tokens of published vocabularies; other families' marks are text, or plain added tokens.
+SPECIAL = {
+    "kimi_k2": ("<|tool_calls_section_begin|>", "<|tool_call_begin|>", "<|tool_call_end|>",
+                "<|tool_call_argument_begin|>", "<|tool_calls_section_end|>"),
+    "deepseek_v3": ("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>",
+                    "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"),
+    "deepseek_v32": ("｜DSML｜",),
+    "mistral": ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "[THINK]", "[/THINK]"),
+    "openai": ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|constrain|>", "<|call|>",
+               "<|return|>"),
+    "hermes": ("<tool_call>", "</tool_call>", "<think>", "</think>"),
+    "glm45": ("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>",
+              "</arg_value>"),
+}  # fmt: skip
+SPECIAL |= {"deepseek_v31": SPECIAL["deepseek_v3"], "mistral_list": SPECIAL["mistral"]}
+
+
+def special_marks(family: str) -> list[AddedToken]:
+    return [AddedToken(text, special=True) for text in SPECIAL.get(family, ())]
 
 
 def tool(name: str, **parameters: Any) -> dict[str, Any]:
