@@ -126,10 +126,10 @@ class Runner:
     def balancer(self) -> None:
         return None
 
-    def agree(self, capacity: int | None) -> None:
+    def set_dp_padding(self, capacity: int | None) -> None:
         self._capacity = capacity
 
-    def serve(self) -> None:
+    def run_dummy_batch(self) -> None:
         self._start(_Step(self._capacity, []))
 
     def submit(self, batch: ScheduledBatch) -> _Step:

@@ -27,7 +27,7 @@ from atom.model_engine.executor.base import Executor
 from atom.model_engine.executor.expert_parallel.executor import ExpertParallelExecutor, PeerWatch
 from atom.model_engine.wire.engine_protocol import FinishedRow, StreamBody
 from atom.model_engine.wire.node_link import NodeLink
-from atom.model_engine.wire.peer_mesh import Bells, MeshOrder, PeerMesh, Word, mesh_sockets
+from atom.model_engine.wire.peer_mesh import Bells, MeshOrder, PeerMesh, TokenCount, mesh_sockets
 from tests.support.lockstep_runner import Board, Runner, device_of
 from tests.support.turns import Turns
 from tests.support.waiting import wait_until
@@ -48,10 +48,10 @@ class _Mesh(PeerMesh):
         super().__init__(bells)
         self._world, self._rank, self._sockets = world, rank, list(bells.values())
 
-    def say(self, word: Word) -> None:
-        self._world.turns.pause(self._rank, "a moment to speak")
+    def send(self, count: TokenCount) -> None:
+        self._world.turns.pause(self._rank, "a moment to send")
         with self._delivered():
-            super().say(word)
+            super().send(count)
 
     def leave(self, step: int) -> None:
         with self._delivered():
@@ -66,10 +66,10 @@ class _Mesh(PeerMesh):
         for bell, unread in zip(theirs, before, strict=True):
             wait_until(lambda b=bell, u=unread: _unread(b) > u, "what was said is there")
 
-    def hear(self, *, wait: bool) -> Iterator[tuple[int, Word]]:
+    def receive(self, *, wait: bool) -> Iterator[tuple[int, TokenCount]]:
         if wait:
-            self._world.turns.pause(self._rank, "a word", self.is_readable)
-        yield from super().hear(wait=False)
+            self._world.turns.pause(self._rank, "a token count", self.is_readable)
+        yield from super().receive(wait=False)
 
     def is_readable(self) -> bool:
         return bool(select.select(self._sockets, [], [], 0)[0])

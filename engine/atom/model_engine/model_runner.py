@@ -435,14 +435,14 @@ class ModelRunner:
         ]
         return ExpertLoadBalancer(layers, self._exchange.links, config)
 
-    def agree(self, capacity: int | None) -> None:
+    def set_dp_padding(self, capacity: int | None) -> None:
         """See StepRunner."""
-        self._steps.agree(capacity)
+        self._steps.set_dp_padding(capacity)
 
     @torch.inference_mode()
-    def serve(self) -> None:
+    def run_dummy_batch(self) -> None:
         """See StepRunner."""
-        self._steps.serve()
+        self._steps.run_dummy_batch()
 
     @torch.inference_mode()
     def sample(self, step: SubmittedStep, mask: TokenMask | None) -> None:

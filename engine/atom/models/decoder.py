@@ -191,23 +191,23 @@ class CausalLM(nn.Module):
         """Tokens [R] int64 of rows that ask for nothing but a draw."""
         return self.lm_head.draw(hidden, sampling)
 
-    def agree(self, capacity: int | None) -> None:
+    def set_dp_padding(self, capacity: int | None) -> None:
         """Set how many tokens each of the ranks that share experts sends every other in a step that
-        follows (PaddedDispatch.agree)."""
+        follows (PaddedDispatch.set_dp_padding)."""
         if self._exchange is not None:
-            self._exchange.agree(capacity)
+            self._exchange.set_dp_padding(capacity)
 
     @property
     def shares_tokens(self) -> bool:
         """Return whether ranks with tokens of their own compute each other's experts."""
         return self._exchange is not None
 
-    def serve(self) -> None:
+    def run_dummy_batch(self) -> None:
         """Compute the layers' experts for other ranks' tokens, in a step without any of ours."""
         for layer in self.model.layers:
             mlp = cast(DecoderLayer, layer).mlp
             if isinstance(mlp, MoE):
-                mlp.serve()
+                mlp.run_dummy_batch()
 
     def unused_tensors(self) -> tuple[str, ...]:
         """Return how names of tensors begin that a checkpoint may hold and this model does not

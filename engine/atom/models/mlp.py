@@ -86,10 +86,10 @@ class MoE(nn.Module):
         shared = shared_part(self._ops, x, self._shared_weight)
         return self.experts.add(h.stream, x, routed, shared)
 
-    def serve(self) -> None:
+    def run_dummy_batch(self) -> None:
         """Compute what other ranks' tokens want of this rank's experts, with none of its own."""
         assert isinstance(self.experts, ExpertParallelExperts)
-        self.experts.serve(self._routing.top_k)
+        self.experts.run_dummy_batch(self._routing.top_k)
 
 
 def build_mlp(spec: LayerSpec, build: Build) -> MLP | MoE:

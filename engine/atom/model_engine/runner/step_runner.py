@@ -109,7 +109,7 @@ class StepRunner:
         self._inputs = InputBatch(self.slots, length, block_size, device.torch_device)
         self.graphs: DecodeGraphs | None = None
         self._shares_tokens = config.parallel.shares_experts
-        self._agreed: tuple[int | None] | None = None
+        self._dp_padding: tuple[int | None] | None = None
 
     @staticmethod
     def _numbers_per_row(config: Config) -> int:
@@ -150,20 +150,20 @@ class StepRunner:
             host_bound_tokens(config.model.facts, ranks),
         )
 
-    def agree(self, capacity: int | None) -> None:
-        """Let the next step, or `serve`, exchange so many tokens with each of the ranks that share
-        experts; None for as many as are wanted."""
-        self._agreed = (capacity,)
+    def set_dp_padding(self, capacity: int | None) -> None:
+        """Let the next step, or `run_dummy_batch`, exchange so many tokens with each of the ranks
+        that share experts; None for as many as are wanted."""
+        self._dp_padding = (capacity,)
 
-    def serve(self) -> None:
-        """Compute other ranks' tokens, in a step without any of ours."""
-        assert self._agreed is not None
-        (capacity,), self._agreed = self._agreed, None
+    def run_dummy_batch(self) -> None:
+        """Compute this rank's experts for other ranks' tokens, in a step without any of its own."""
+        assert self._dp_padding is not None
+        (capacity,), self._dp_padding = self._dp_padding, None
         if self.graphs is not None and capacity is not None:
-            self.graphs.serve(capacity)
+            self.graphs.run_dummy_batch(capacity)
             return
-        self._model.agree(capacity)
-        self._model.serve()
+        self._model.set_dp_padding(capacity)
+        self._model.run_dummy_batch()
 
     def _least_bucket(self, batch: ScheduledBatch) -> int | None:
         """The smallest bucket that the ranks have agreed to; None for a step without graphs. Tells
@@ -171,9 +171,9 @@ class StepRunner:
         if not self._shares_tokens:
             return 0
         # At start all ranks run the same steps.
-        (capacity,) = self._agreed or (batch.total_tokens_num,)
-        self._agreed = None
-        self._model.agree(capacity)
+        (capacity,) = self._dp_padding or (batch.total_tokens_num,)
+        self._dp_padding = None
+        self._model.set_dp_padding(capacity)
         return capacity
 
     def sample(self, step: SubmittedStep, mask: TokenMask | None = None) -> None:

@@ -1,4 +1,5 @@
-"""Sockets between cores of different nodes, for the words that they say to each other (PeerMesh).
+"""Sockets between cores of different nodes, for the token counts that they send each other
+(PeerMesh).
 
 A pair's is a TCP connection as NodeLink's: small messages go at once, and the end of a process or
 of a machine is the end of the connection. Who starts the cores makes them, the node of the higher

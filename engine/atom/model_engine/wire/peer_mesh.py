@@ -1,10 +1,10 @@
-"""PeerMesh: words between engine cores that compute together, by a socket for each pair.
+"""PeerMesh: token counts between engine cores that compute together, by a socket for each pair.
 
-A word is two numbers. A rank that waits sleeps in a poll, and the end of a process is the end of
+A message is two numbers. A rank that waits sleeps in a poll, and the end of a process is the end of
 its sockets, so the others hear of it from the operating system. Who starts a core makes its sockets
 and the core inherits them, without names: nothing is left of them, however the processes end. To a
-core of another node it is a TCP connection (cross_node_wakeup.py), which does not refuse a word at
-once when the other end is gone: its end is what tells.
+core of another node it is a TCP connection (cross_node_wakeup.py), which does not refuse a message
+at once when the other end is gone: its end is what tells.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from itertools import combinations
 import msgspec
 
 _FORMAT = struct.Struct("<qq")
-# Steps that are none: what else is said.
+# Steps that are none: what else is sent.
 _LEAVING, _PORT = -1, -2
-_UNREAD_BYTES = 4096  # a rank is two words ahead of another at most
+_UNREAD_BYTES = 4096  # a rank is two messages ahead of another at most
 # A TCP connection whose other end sends nothing more is not yet one that has ended here.
 _END = getattr(select, "POLLRDHUP", 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
-    """Hold what a rank says once for each step: the most tokens that it computes in it."""
+class TokenCount:
+    """The message of a rank, once for each step: the most tokens that it computes in it."""
 
     step: int
     tokens: int
@@ -76,32 +76,32 @@ class PeerMesh:
 
     @property
     def fds(self) -> Sequence[int]:
-        """Descriptors that can be read when a word is there."""
+        """List the descriptors that can be read when a message is there."""
         return tuple(self._by_fd)
 
-    def say(self, word: Word) -> None:
+    def send(self, count: TokenCount) -> None:
         """Tell every peer. Raises `PeerLeftError` and `PeerLostError`."""
-        self._say(word.step, word.tokens)
+        self._send(count.step, count.tokens)
 
-    def say_port(self, port: int) -> None:
+    def send_port(self, port: int) -> None:
         """Tell the others the port where all are to meet for their collectives."""
-        self._say(_PORT, port)
+        self._send(_PORT, port)
 
     def leave(self, step: int) -> None:
-        """Say that there is no word for this step or a later one, and that those before are run;
-        peers that are gone already need not know."""
+        """Tell the peers that there is no count for this step or a later one, and that those before
+        are run; peers that are gone already need not know."""
         for bell in self._bells.values():
             try:
                 bell.send(_FORMAT.pack(_LEAVING, step))
             except OSError:
                 continue
 
-    def hear_port(self, peer: int) -> int:
-        """The port that this rank says first of all."""
+    def receive_port(self, peer: int) -> int:
+        """Receive the port that this rank sends first of all."""
         return self._read(peer)[1]
 
-    def hear(self, *, wait: bool) -> Iterator[tuple[int, Word]]:
-        """Words that are there; `wait` until there is one, or a peer leaves. Raises
+    def receive(self, *, wait: bool) -> Iterator[tuple[int, TokenCount]]:
+        """Yield the counts that are there; `wait` until there is one, or a peer leaves. Raises
         `PeerLostError`."""
         for fd, _ in self._poll.poll(None if wait else 0):
             peer = self._by_fd[fd]
@@ -110,11 +110,12 @@ class PeerMesh:
                 self._left[peer] = tokens
                 self._poll.unregister(fd)
             else:
-                yield peer, Word(step, tokens)
+                yield peer, TokenCount(step, tokens)
 
     def check_stay(self, step: int) -> None:
         """Raises `PeerLeftError` if a peer has left before this step. One that has left behind it
-        has heard everyone's word for it, and runs it: so must who has not heard them all yet."""
+        has received every rank's count for it, and runs it: so must a rank that still lacks
+        some."""
         if any(left <= step for left in self._left.values()):
             raise PeerLeftError
 
@@ -133,7 +134,7 @@ class PeerMesh:
         peer whose process has ended."""
         return peer in self._left or self._last_step(peer) == _LEAVING
 
-    def _say(self, step: int, tokens: int) -> None:
+    def _send(self, step: int, tokens: int) -> None:
         message = _FORMAT.pack(step, tokens)
         for peer, bell in self._bells.items():
             try:

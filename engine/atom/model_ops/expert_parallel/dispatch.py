@@ -116,7 +116,7 @@ class PaddedDispatch:
         self._all_to_all = AllToAllDispatch(links)
         self._now: ExpertDispatch = self._all_to_all
 
-    def agree(self, capacity: int | None) -> None:
+    def set_dp_padding(self, capacity: int | None) -> None:
         """Send so many tokens of each rank to the others from now on, padding included; None for
         as many as are wanted."""
         if capacity is None:

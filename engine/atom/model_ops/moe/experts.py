@@ -97,7 +97,7 @@ class ExpertParallelExperts(Experts):
         result = self._of(x, routed)
         return stream.plus(result if shared is None else result + shared)
 
-    def serve(self, top_k: int) -> None:
+    def run_dummy_batch(self, top_k: int) -> None:
         """Compute for other ranks' tokens, in a step for which this rank has none."""
         device, hidden = self.w.down.data.device, self.w.down.outputs
         none = torch.empty((0, top_k), device=device)

@@ -1,9 +1,9 @@
 """ExpertParallelExecutor: a core's runner whose experts are shared with those of other cores.
 
-Each core has its own scheduler, sequences and cache (data parallelism), and the layers' experts
-are divided: so all run the same steps, though not the same rows. What a step needs to be common is
-agreed on before it (lockstep.py); a core without rows computes its experts for the others' tokens
-and nothing else.
+Each core has its own scheduler, sequences and cache (data parallelism), and the layers' experts are
+divided: so all run the same steps, though not the same rows. What a step needs to be common is
+agreed on before it (dp_token_counts.py); a core without rows computes its experts for the others'
+tokens and nothing else.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from atom.config import Config
 from atom.errors import AtomError
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
 from atom.model_engine.executor.base import GroupEndedError
-from atom.model_engine.executor.expert_parallel.lockstep import Lockstep
+from atom.model_engine.executor.expert_parallel.dp_token_counts import DPTokenCounts
 from atom.model_engine.executor.single import SingleDeviceExecutor
 from atom.model_engine.model_runner import ModelRunner, Progress, rank_device
 from atom.model_engine.runner.eplb import ExpertLoadBalancer
@@ -93,7 +93,7 @@ class ExpertParallelExecutor(SingleDeviceExecutor):
         self._mesh = mesh
         self._balancer: ExpertLoadBalancer | None = None
         size, rank = config.parallel.data_parallel_size, config.parallel.data_parallel_rank
-        self._lockstep = Lockstep(rank, size, bucket_sizes(config.scheduler.max_num_seqs))
+        self._token_counts = DPTokenCounts(rank, size, bucket_sizes(config.scheduler.max_num_seqs))
 
     @property
     def wake_fds(self) -> Sequence[int]:
@@ -108,7 +108,7 @@ class ExpertParallelExecutor(SingleDeviceExecutor):
 
     def submit(self, batch: ScheduledBatch) -> int:
         with self._together():
-            self._agree(batch.total_tokens_num)
+            self._gather_token_counts(batch.total_tokens_num)
             return super().submit(batch)
 
     def sample(self, ticket: int, mask: TokenMask | None = None) -> None:
@@ -121,20 +121,20 @@ class ExpertParallelExecutor(SingleDeviceExecutor):
 
     def is_called(self) -> bool:
         with self._together():
-            self._listen(wait=False)
-            self._mesh.check_stay(self._lockstep.step)
-            return self._lockstep.is_called
+            self._receive_counts(wait=False)
+            self._mesh.check_stay(self._token_counts.step)
+            return self._token_counts.is_called
 
     def join(self) -> None:
         if not self.is_called():
             return
         with self._together():
-            self._agree(0)
-            self.runner.serve()
+            self._gather_token_counts(0)
+            self.runner.run_dummy_batch()
 
     def close(self) -> None:
         self._watch.end()
-        self._mesh.leave(self._lockstep.step)
+        self._mesh.leave(self._token_counts.step)
         self.runner.close()
         self._group.close()
 
@@ -143,26 +143,26 @@ class ExpertParallelExecutor(SingleDeviceExecutor):
         return None if self._balancer is None else self._balancer.load
 
     def who_is_behind(self) -> str:
-        missing = sorted(self._lockstep.missing)
+        missing = sorted(self._token_counts.missing)
         if not missing:
             return "the ranks of the data-parallel group wait for each other"
         named = ", ".join(map(str, missing))
         return f"rank {named} of the data-parallel group is behind the others"
 
-    def _agree(self, tokens: int) -> None:
-        """Say what this rank has for the next step, and hear the others."""
-        self._mesh.say(self._lockstep.speak(tokens))
-        while self._lockstep.missing:
-            self._mesh.check_stay(self._lockstep.step)
-            self._listen(wait=True)
-        agreed = self._lockstep.agree()
+    def _gather_token_counts(self, tokens: int) -> None:
+        """Gather the token counts of all ranks for the next step, and pad to the largest."""
+        self._mesh.send(self._token_counts.contribute(tokens))
+        while self._token_counts.missing:
+            self._mesh.check_stay(self._token_counts.step)
+            self._receive_counts(wait=True)
+        metadata = self._token_counts.complete()
         if self._balancer is not None:
-            self._balancer.before(agreed.step)
-        self.runner.agree(agreed.capacity)
+            self._balancer.before(metadata.step)
+        self.runner.set_dp_padding(metadata.capacity)
 
-    def _listen(self, *, wait: bool) -> None:
-        for peer, word in self._mesh.hear(wait=wait):
-            self._lockstep.hear(peer, word)
+    def _receive_counts(self, *, wait: bool) -> None:
+        for peer, count in self._mesh.receive(wait=wait):
+            self._token_counts.receive(peer, count)
 
     @contextmanager
     def _together(self) -> Iterator[None]:
@@ -196,9 +196,9 @@ def meet(config: Config, mesh: PeerMesh) -> TorchGroup:
     nodes = config.parallel.nodes
     if rank == 0:
         store = open_store(size, for_other_nodes=nodes.count > 1)
-        mesh.say_port(store.port)
+        mesh.send_port(store.port)
     else:
-        store = find_store(mesh.hear_port(0), size, nodes.address if nodes.rank else LOOPBACK)
+        store = find_store(mesh.receive_port(0), size, nodes.address if nodes.rank else LOOPBACK)
     begun = np.zeros(1, dtype=np.int64)
     alone = nodes.count == 1 or is_loopback(nodes.address)
     device = rank_device(config).torch_device

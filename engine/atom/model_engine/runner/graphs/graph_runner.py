@@ -87,7 +87,7 @@ class DecodeGraphs:
         self._sizes = parts.row_sizes
         self._graphs: dict[GraphVariant, _Graphs] = {}
         # By bucket, where other ranks' steps may need this one's experts.
-        self._served: dict[int, Graph] = {}
+        self._dummy: dict[int, Graph] = {}
         # Of the rows of the step that runs, as it received them.
         self._slots = torch.full_like(self._state.last_token[:num_slots], num_slots)
         self._host_ring = parts.host_ring
@@ -97,7 +97,7 @@ class DecodeGraphs:
         are not to be replayed."""
         kinds: list[Sequence[Callable[[], object]]] = [
             [partial(self._capture, variant) for variant in self._variants()]
-            + [*self._served_captures()]
+            + [*self._dummy_captures()]
         ]
         if self.drafted is not None:
             kinds += self.drafted.captures()
@@ -112,8 +112,8 @@ class DecodeGraphs:
         for done, variant in enumerate(variants):
             progress(done / len(variants))
             self._graphs[variant] = self._capture(variant)
-        for size, capture in zip(reversed(self._sizes), self._served_captures(), strict=False):
-            self._served[size] = capture()
+        for size, capture in zip(reversed(self._sizes), self._dummy_captures(), strict=False):
+            self._dummy[size] = capture()
         if self.drafted is not None:
             self.drafted.capture(progress)
         self._host_ring.restart()
@@ -138,9 +138,9 @@ class DecodeGraphs:
             graphs.states.last[:rows], self._slots[:rows], graphs.sampling.first(rows), variant
         )
 
-    def serve(self, size: int) -> None:
+    def run_dummy_batch(self, size: int) -> None:
         """Compute this rank's experts for others' tokens, in a step of this bucket."""
-        self._served[size].replay()
+        self._dummy[size].replay()
 
     def sample(self, forward: ForwardOutput, *, filtered: bool) -> PendingTokens:
         """Sample the last forward's rows (`filtered`: by their top-k, top-p and min-p) and advance
@@ -167,10 +167,10 @@ class DecodeGraphs:
             )
         ]
 
-    def _served_captures(self) -> Iterator[Callable[[], Graph]]:
+    def _dummy_captures(self) -> Iterator[Callable[[], Graph]]:
         if self._model.shares_tokens:
             for size in reversed(self._sizes):
-                yield partial(self._capture_served, size)
+                yield partial(self._capture_dummy, size)
 
     def _capture(self, variant: GraphVariant) -> _Graphs:
         size, pool, followed = variant.size, self._parts.pool, self._parts.followed
@@ -195,16 +195,16 @@ class DecodeGraphs:
         if followed is not None:
             followed.of_decodes(self._slots[:size], states)
 
-    def _capture_served(self, size: int) -> Graph:
-        self._model.agree(size)
+    def _capture_dummy(self, size: int) -> Graph:
+        self._model.set_dp_padding(size)
         with self._parts.pool.aside():
-            self._model.serve()
-        return self._parts.pool.capture(self._model.serve)[0]
+            self._model.run_dummy_batch()
+        return self._parts.pool.capture(self._model.run_dummy_batch)[0]
 
     def _forward(self, variant: GraphVariant) -> tuple[HiddenStates, SamplingTensors]:
         """Return what a forward graph replays: from the slots to the hidden states."""
         size, parts = variant.size, self._parts
-        self._model.agree(size)
+        self._model.set_dp_padding(size)
         self._ops.receive_step(self._host_ring.ring, self._slots, self._state)
         step = self._ops.prepare_decode(self._slots[:size], self._state, parts.block_size)
         starts = parts.query_starts[: size + 1]

@@ -198,7 +198,7 @@ class VerifyGraphs:
 
     def _forward(self, layout: DraftLayout) -> tuple[HiddenStates, SamplingTensors]:
         parts, tokens = self._parts, len(layout.row)
-        parts.model.agree(tokens)
+        parts.model.set_dp_padding(tokens)
         step = self._ops.prepare_drafted(
             layout.token_slots, layout.offset, layout.drafted(self._drafting.drafts), self._state,
             parts.block_size,

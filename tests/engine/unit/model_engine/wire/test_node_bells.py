@@ -11,7 +11,7 @@ from atom.config import NodePlace, ParallelConfig
 from atom.model_engine.wire.cross_node_wakeup import far_bells
 from atom.model_engine.wire.node_link import Frame, NodeLink
 from atom.model_engine.wire.other_nodes import NodeAddress
-from atom.model_engine.wire.peer_mesh import Bells, PeerMesh, Word
+from atom.model_engine.wire.peer_mesh import Bells, PeerMesh, TokenCount
 
 NODES, RANKS = 3, 6
 
@@ -46,11 +46,11 @@ def test_each_pair_of_cores_on_three_nodes_hears_each_other() -> None:
         assert {(rank, peer) for rank in found for peer in found[rank] if rank < peer} == {*pairs}
         meshes = {rank: PeerMesh(bells) for rank, bells in found.items()}
         for rank, mesh in meshes.items():
-            mesh.say(Word(0, rank))
+            mesh.send(TokenCount(0, rank))
         for rank, mesh in meshes.items():
-            heard: dict[int, Word] = {}
+            heard: dict[int, TokenCount] = {}
             while len(heard) < len(found[rank]):
-                heard.update(mesh.hear(wait=True))
-            assert heard == {peer: Word(0, peer) for peer in found[rank]}
+                heard.update(mesh.receive(wait=True))
+            assert heard == {peer: TokenCount(0, peer) for peer in found[rank]}
         stranger.settimeout(10)
         assert stranger.recv(1) == b"", "it was let go"

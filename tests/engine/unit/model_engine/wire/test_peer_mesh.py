@@ -14,7 +14,7 @@ from atom.model_engine.wire.peer_mesh import (
     PeerLeftError,
     PeerLostError,
     PeerMesh,
-    Word,
+    TokenCount,
     mesh_sockets,
 )
 
@@ -27,11 +27,11 @@ class Pair:
         self._theirs = theirs
 
     def speak(self) -> None:
-        """Say a word and listen for the other's, as before a step. One machine refuses a word to
+        """Send a count and receive the other's, as before a step. One machine refuses a message to
         who has ended, two do not: there the end is heard behind what was said."""
-        self.own.say(Word(0, 1))
+        self.own.send(TokenCount(0, 1))
         for _ in range(2):
-            list(self.own.hear(wait=True))
+            list(self.own.receive(wait=True))
             self.own.check_stay(0)
 
     def end(self) -> None:
@@ -58,12 +58,12 @@ def _over_tcp() -> tuple[socket.socket, socket.socket]:
         return NodeLink(listener.accept()[0]).let_go(), theirs
 
 
-def test_a_word_that_was_said_before_an_end_is_heard_before_it(pair: Pair) -> None:
-    pair.other.say(Word(0, 3))
+def test_a_count_sent_before_an_end_is_received_before_it(pair: Pair) -> None:
+    pair.other.send(TokenCount(0, 3))
     pair.end()
-    assert list(pair.own.hear(wait=True)) == [(1, Word(0, 3))]
+    assert list(pair.own.receive(wait=True)) == [(1, TokenCount(0, 3))]
     with pytest.raises(PeerLostError, match="rank 1 of the data-parallel group is gone"):
-        list(pair.own.hear(wait=True))
+        list(pair.own.receive(wait=True))
 
 
 def test_who_speaks_to_one_that_has_ended_in_order_hears_that(pair: Pair) -> None:
@@ -76,7 +76,7 @@ def test_who_speaks_to_one_that_has_ended_in_order_hears_that(pair: Pair) -> Non
 
 
 def test_who_speaks_to_one_that_was_killed_has_lost_it(pair: Pair) -> None:
-    pair.other.say(Word(0, 3))
+    pair.other.send(TokenCount(0, 3))
     pair.end()
     with pytest.raises(PeerLostError):
         pair.speak()
@@ -92,12 +92,12 @@ def test_an_end_in_order_is_known_though_nobody_has_listened(pair: Pair) -> None
 
 
 def test_a_step_that_one_has_agreed_on_before_it_left_is_everyones(pair: Pair) -> None:
-    """Whose words it has all heard, though here one may be on its way still."""
-    pair.other.say(Word(4, 1))
+    """It has received all of its counts, though here one may be on its way still."""
+    pair.other.send(TokenCount(4, 1))
     pair.other.leave(5)
     pair.end()
-    assert list(pair.own.hear(wait=True)) == [(1, Word(4, 1))]
-    assert list(pair.own.hear(wait=True)) == []
+    assert list(pair.own.receive(wait=True)) == [(1, TokenCount(4, 1))]
+    assert list(pair.own.receive(wait=True)) == []
     pair.own.check_stay(4)
     with pytest.raises(PeerLeftError):
         pair.own.check_stay(5)

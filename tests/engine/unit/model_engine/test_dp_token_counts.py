@@ -12,8 +12,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from atom.model_engine.executor.expert_parallel.lockstep import Agreement, Lockstep, LockstepError
-from atom.model_engine.wire.peer_mesh import Word
+from atom.model_engine.executor.expert_parallel.dp_token_counts import (
+    DPMetadata,
+    DPTokenCounts,
+    DPTokenCountsError,
+)
+from atom.model_engine.wire.peer_mesh import TokenCount
 
 BUCKETS = (1, 2, 4, 8, 16)
 
@@ -24,28 +28,28 @@ class _Rank:
     and takes as many moves as it is given."""
 
     number: int
-    lockstep: Lockstep
+    token_counts: DPTokenCounts
     work: deque[int]  # tokens of each step to come; 0: a turn without any
-    inbox: deque[tuple[int, Word]] = field(default_factory=deque)
-    steps: list[tuple[Agreement, int]] = field(default_factory=list)
+    inbox: deque[tuple[int, TokenCount]] = field(default_factory=deque)
+    steps: list[tuple[DPMetadata, int]] = field(default_factory=list)
     waits: int | None = None  # tokens that it has said, while others are missing
 
     def move(self, peers: list[_Rank]) -> None:
         while self.inbox:
-            self.lockstep.hear(*self.inbox.popleft())
+            self.token_counts.receive(*self.inbox.popleft())
         if self.waits is None and (tokens := self._next()) is not None:
             self.waits = tokens
-            word = self.lockstep.speak(tokens)
+            count = self.token_counts.contribute(tokens)
             for peer in peers:
-                peer.inbox.append((self.number, word))
-        if self.waits is not None and not self.lockstep.missing:
-            self.steps.append((self.lockstep.agree(), self.waits))
+                peer.inbox.append((self.number, count))
+        if self.waits is not None and not self.token_counts.missing:
+            self.steps.append((self.token_counts.complete(), self.waits))
             self.waits = None
 
     def _next(self) -> int | None:
         if self.work and self.work.popleft():
             return random.Random(len(self.work)).randint(1, 20)
-        return 0 if self.lockstep.is_called else None
+        return 0 if self.token_counts.is_called else None
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 8])
@@ -55,7 +59,7 @@ def test_all_agree_on_every_step_of_random_work(ranks: int) -> None:
         group = [
             _Rank(
                 number,
-                Lockstep(number, ranks, BUCKETS),
+                DPTokenCounts(number, ranks, BUCKETS),
                 deque(draw.choices((0, 1), k=draw.randint(0, 30))),
             )
             for number in range(ranks)
@@ -72,30 +76,30 @@ def test_all_agree_on_every_step_of_random_work(ranks: int) -> None:
 
 
 def test_ranks_without_work_say_nothing() -> None:
-    idle, other = Lockstep(0, 2, BUCKETS), Lockstep(1, 2, BUCKETS)
+    idle, other = DPTokenCounts(0, 2, BUCKETS), DPTokenCounts(1, 2, BUCKETS)
     assert not idle.is_called
-    idle.hear(1, other.speak(3))
+    idle.receive(1, other.contribute(3))
     assert idle.is_called
-    other.hear(0, idle.speak(0))
-    assert idle.agree() == other.agree() == Agreement(0, 4)
+    other.receive(0, idle.contribute(0))
+    assert idle.complete() == other.complete() == DPMetadata(0, 4)
     assert not idle.is_called
     assert idle.missing == {1}
 
 
 def test_a_faster_rank_may_be_one_step_ahead() -> None:
-    slow = Lockstep(0, 2, BUCKETS)
-    slow.speak(1)
-    slow.hear(1, Word(0, 2))
-    slow.hear(1, Word(1, 9))
-    assert slow.agree().capacity == 2
+    slow = DPTokenCounts(0, 2, BUCKETS)
+    slow.contribute(1)
+    slow.receive(1, TokenCount(0, 2))
+    slow.receive(1, TokenCount(1, 9))
+    assert slow.complete().capacity == 2
     assert slow.is_called
-    slow.speak(0)
-    assert slow.agree().capacity == 16
+    slow.contribute(0)
+    assert slow.complete().capacity == 16
 
 
-@pytest.mark.parametrize("word", [Word(2, 1), Word(0, 1)], ids=["too far", "twice"])
-def test_a_word_out_of_place_is_a_fault(word: Word) -> None:
-    rank = Lockstep(0, 2, BUCKETS)
-    rank.hear(1, Word(0, 1))
-    with pytest.raises(LockstepError, match="rank 1 speaks of step"):
-        rank.hear(1, word)
+@pytest.mark.parametrize("count", [TokenCount(2, 1), TokenCount(0, 1)], ids=["too far", "twice"])
+def test_a_count_out_of_place_is_a_fault(count: TokenCount) -> None:
+    rank = DPTokenCounts(0, 2, BUCKETS)
+    rank.receive(1, TokenCount(0, 1))
+    with pytest.raises(DPTokenCountsError, match="rank 1 sent a token count for step"):
+        rank.receive(1, count)

@@ -1,0 +1,82 @@
+"""DPTokenCounts: the all-gather of the ranks' token counts before a step that they compute
+together.
+
+Each data-parallel rank sends one count for each step, how many tokens it has for it, while the step
+before is still computed; with every rank's count each knows what the others know, and all pad
+alike. A rank that has nothing stays silent, and sleeps, until another's count calls it: then it
+sends 0 and runs a dummy batch. So there is no step without tokens, nothing to agree on at the end
+of work, and no message but these. Pure: the counts travel by wire/peer_mesh.py.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from atom.errors import AtomError
+from atom.model_engine.wire.peer_mesh import TokenCount
+
+
+class DPTokenCountsError(AtomError):
+    """Ranks are not where they should be of each other: a fault of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class DPMetadata:
+    """The size of a step, which all ranks know. capacity: tokens that each sends to every other,
+    padding included; None where they are more than the largest bucket, and go where they are
+    wanted."""
+
+    step: int
+    capacity: int | None
+
+
+class DPTokenCounts:
+    """One rank's view. buckets: sizes that steps of few tokens are padded to, ascending, the same
+    on every rank."""
+
+    def __init__(self, rank: int, size: int, buckets: Sequence[int]) -> None:
+        self._rank = rank
+        self._buckets = buckets
+        self.step = 0  # the next whose counts are gathered
+        self._peers = frozenset(range(size)) - {rank}
+        self._counts: dict[int, dict[int, int]] = {}  # step → rank → tokens
+
+    def contribute(self, tokens: int) -> TokenCount:
+        """Note this rank's token count for the next step, and make the message of it."""
+        self._counts.setdefault(self.step, {})[self._rank] = tokens
+        return TokenCount(self.step, tokens)
+
+    def receive(self, peer: int, count: TokenCount) -> None:
+        """Take another's count; it is for the next step, or for the one behind it of a rank that
+        was faster to know everyone's. Raises `DPTokenCountsError` on another."""
+        said = self._counts.setdefault(count.step, {})
+        if peer in said or not 0 <= count.step - self.step <= 1:
+            raise DPTokenCountsError(
+                f"rank {peer} sent a token count for step {count.step}, "
+                f"rank {self._rank} is at {self.step}"
+            )
+        said[peer] = count.tokens
+
+    @property
+    def is_called(self) -> bool:
+        """Return whether another rank has tokens for the next step."""
+        return any(self._counts.get(self.step, {}).values())
+
+    @property
+    def missing(self) -> frozenset[int]:
+        """List the ranks whose count for the next step has not come."""
+        return self._peers - self._counts.get(self.step, {}).keys()
+
+    def complete(self) -> DPMetadata:
+        """Complete the step by the counts of all ranks; the next step is the one behind it."""
+        counts = self._counts.pop(self.step)
+        assert len(counts) == len(self._peers) + 1, "every rank's count is there"
+        metadata = DPMetadata(self.step, self._capacity(max(counts.values())))
+        self.step += 1
+        return metadata
+
+    def _capacity(self, most: int) -> int | None:
+        at = bisect_left(self._buckets, most)
+        return self._buckets[at] if at < len(self._buckets) else None
