@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -27,9 +28,24 @@ from triton.compiler import ASTSource
 
 from atom.model_ops.backends.triton_ops import activation, norms
 from atom.model_ops.backends.triton_ops.activation import act_and_mul
+from atom.model_ops.backends.triton_ops.attention import decode_append
+from atom.model_ops.backends.triton_ops.attention.decode_append import decode_append_attention
+from atom.model_ops.backends.triton_ops.attention.paged_tiles import LayerStep
 from atom.model_ops.backends.triton_ops.compile import compiler_pool, compiler_process, warmup
 from atom.model_ops.backends.triton_ops.compile.compiler_process import Specialisation
-from atom.model_ops.values import Activation, NormWeight, Stream
+from atom.model_ops.backends.triton_ops.moe import grouped_gemm, grouped_kernel, sort_by_expert
+from atom.model_ops.routing import Routed
+from atom.model_ops.values import (
+    Activation,
+    AttentionShape,
+    ExpertsWeight,
+    LayerCache,
+    LinearWeight,
+    NormWeight,
+    Rotary,
+    Stream,
+)
+from atom.utils.forward_context import AttentionMetaData
 from tests.support.compile_only import CompileOnlyDriver, compile_only
 
 CPU = torch.device("cpu")
@@ -39,7 +55,12 @@ KERNELS = ["_rms_norm_kernel", "_act_and_mul_kernel"]  # of a small step
 @pytest.fixture(autouse=True)
 def no_card(tmp_path: Path) -> Iterator[None]:
     """Kernels are compiled for a card that is not there, into a cache of the test's own."""
-    for kernel in (norms._rms_norm_kernel, activation._act_and_mul_kernel):
+    for kernel in (
+        norms._rms_norm_kernel, activation._act_and_mul_kernel,
+        grouped_kernel.searched_gemm_kernel, grouped_kernel.sorted_gemm_kernel,
+        grouped_gemm._sum_kernel, sort_by_expert._order_kernel,
+        decode_append._decode_append_kernel,
+    ):  # fmt: skip
         kernel.device_caches.clear()
     with compile_only(), triton.knobs.cache.scope():
         triton.knobs.cache.dir = str(tmp_path)
@@ -51,6 +72,43 @@ def small_step(width: int) -> torch.Tensor:
     x = torch.ones(3, width, dtype=torch.bfloat16)
     normed, _ = norms.norm(Stream(x), NormWeight(torch.ones(width, dtype=torch.bfloat16), 1e-6))
     return act_and_mul(normed, Activation.SILU)
+
+
+def experts_step(tokens: int) -> torch.Tensor:
+    """Both products of gated experts: kernels whose arguments are tuples, constants in one of them,
+    and None in others. Many tokens are sorted, few are searched."""
+    x = torch.ones(tokens, 64, dtype=torch.bfloat16)
+    ids = torch.zeros(tokens, 2, dtype=torch.int32)
+    w = ExpertsWeight(
+        LinearWeight(torch.ones(4, 128, 64, dtype=torch.bfloat16)),
+        LinearWeight(torch.ones(4, 64, 64, dtype=torch.bfloat16)),
+        Activation.SILU,
+    )
+    return grouped_gemm.experts(x, w, Routed(ids, torch.ones(tokens, 2)))
+
+
+def decode_step(scaled: bool) -> torch.Tensor:
+    """A decode from the projection on: a cache and a rotation are one argument each."""
+    cache = torch.zeros(4, 16, 2, 64, dtype=torch.float8_e4m3fn if scaled else torch.bfloat16)
+    scale = torch.ones(4, 16, 2) if scaled else None
+    out = torch.empty(3, 4, 64, dtype=torch.bfloat16)
+    contexts = torch.ones(3, dtype=torch.int32)
+    step = AttentionMetaData(
+        query_starts=torch.arange(4, dtype=torch.int32),
+        context_lens=contexts,
+        block_tables=torch.zeros(3, 4, dtype=torch.int32),
+        slot_mapping=torch.zeros(3, dtype=torch.int64),
+        num_decodes=3,
+        max_query_len=1,
+        max_context_len=64,
+    )
+    layer = LayerStep(
+        AttentionShape(4, 2, 64, 0.125), LayerCache(cache, cache.clone(), scale, scale), step
+    )
+    positions = torch.zeros(3, dtype=torch.int64)
+    rotary = Rotary(cos_sin=torch.zeros(64, 64), positions=positions, q_norm=None, k_norm=None)
+    decode_append_attention(torch.ones(3, 512, dtype=torch.bfloat16), layer, out, rotary)
+    return out
 
 
 def met_forms(call: Callable[[], object]) -> list[str]:
@@ -91,6 +149,33 @@ def test_a_step_compiled_ahead_finds_all_of_its_kernels_compiled(
     assert not out.any(), "where a kernel would have written there are zeros"
     assert looked_up(lambda: small_step(160)) == [(name, True) for name in KERNELS]
     assert all((tmp_path / f"launches{name}").exists() for name in KERNELS)
+
+
+@pytest.mark.parametrize(
+    ("step", "kernels"),
+    [
+        (partial(experts_step, 3), {"searched_gemm_kernel", "_sum_kernel"}),
+        (
+            partial(experts_step, 64),
+            {"_order_kernel", "sorted_gemm_kernel", "_sum_kernel"},
+        ),
+        (partial(decode_step, False), {"_decode_append_kernel"}),
+        (partial(decode_step, True), {"_decode_append_kernel"}),
+    ],
+    ids=["searched", "sorted", "decode", "decode of fp8"],
+)
+def test_kernels_whose_arguments_are_tuples_are_found_compiled(
+    step: Callable[[], torch.Tensor], kernels: set[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A specialisation travels as JSON, in which tuples are lists."""
+    with warmup.warmup_compile(CPU, "a start", workers=1) as finish:
+        step()
+    finish()
+    assert "not compiled ahead" not in caplog.text
+    assert "compiled by threads" not in caplog.text
+    found = looked_up(step)
+    assert {name for name, _ in found} == kernels
+    assert all(hit for _, hit in found)
 
 
 @pytest.mark.parametrize(
