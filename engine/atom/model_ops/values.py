@@ -319,13 +319,13 @@ class LatentShape:
         """Return what is kept of a token."""
         return self.kv_rank + self.rope_dim
 
-    def prefers_latent(self, queries: int, context: int) -> bool:
+    def prefers_absorbed(self, queries: int, context: int) -> bool:
         """Return whether `queries` of one row over `context` tokens take fewer multiplications in
-        the latent than with keys and values unfolded for every token."""
-        folding = queries * self.kv_rank * (self.nope_dim + self.value_dim)
-        folded = folding + queries * context * (self.entry_dim + self.kv_rank)
-        unfolding = context * self.kv_rank * (self.nope_dim + self.value_dim)
-        return folded <= unfolding + queries * context * (self.head_dim + self.value_dim)
+        the latent than with keys and values up-projected for every token."""
+        absorbing = queries * self.kv_rank * (self.nope_dim + self.value_dim)
+        absorbed = absorbing + queries * context * (self.entry_dim + self.kv_rank)
+        up_projecting = context * self.kv_rank * (self.nope_dim + self.value_dim)
+        return absorbed <= up_projecting + queries * context * (self.head_dim + self.value_dim)
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,7 +121,7 @@ class Stacking(enum.StrEnum):
     name."""
 
     APART = "apart"  # a tensor each, outputs first
-    IN_TURN = "in turn"  # one of all, inputs first, gates and ups in turn in a single one
+    IN_TURN = "in turn"  # one of all, inputs first, gate_proj and up_proj in turn in a single one
     SIDE_BY_SIDE = "side by side"  # the same, gates before ups
 
 

@@ -80,9 +80,9 @@ def _attention_width(attention: AttentionFacts, ranks: int) -> int:
     latent = attention.latent
     if latent is None:
         return (2 * heads + 2 * attention.kv_heads_per_rank(ranks)) * attention.head_dim
-    # A prompt's keys and values are unfolded from the latent; queries may be compressed too.
-    unfolded = heads * 2 * (attention.head_dim + latent.value_dim)
-    return unfolded + latent.cached_dim + (latent.query_rank or 0)
+    # A prompt's keys and values are up-projected from the latent; queries may be compressed too.
+    up_projected = heads * 2 * (attention.head_dim + latent.value_dim)
+    return up_projected + latent.cached_dim + (latent.query_rank or 0)
 
 
 def _mlp_width(facts: ModelFacts, mlp: MlpFacts, sharding: Sharding) -> int:

@@ -2,7 +2,7 @@
 
 Keeps one entry of each token for all heads, its normed latent and its rotated key, and so on every
 rank. What makes keys and values of latents is a matrix of the layer's, handed to the
-operation, which decides whether to unfold latents or to fold queries.
+operation, which decides whether to up-project latents or to absorb queries.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Experts of MXFP4 by AITER's fused MoE, which pads their sizes to whole tiles.
 
 Two kinds, by what is multiplied with them. gpt-oss' have a clamped activation and biases, and take
-activations as they are, of many tokens rounded to e4m3; their gates and ups alternate by tile.
+activations as they are, of many tokens rounded to e4m3; their w1 and w3 alternate by tile.
 Others are for checkpoints whose inputs are MXFP4 too.
 """
 
@@ -45,7 +45,7 @@ def experts(library: Library, x: torch.Tensor, w: ExpertsWeight, routed: Routed)
     assert clamped or first.bias is None, "biases are for the clamped activation's kernels"
     if clamped:
         given = {"bias1": first.bias, "bias2": second.bias}
-        # Younger than the function. Without it gates and ups alternate already.
+        # Younger than the function. Without it w1 and w3 alternate already.
         if library.takes("fused_moe", "gate_mode"):
             given |= {"gate_mode": "interleave", "swiglu_limit": CLAMPED.limit}
     out: torch.Tensor = library["fused_moe"](

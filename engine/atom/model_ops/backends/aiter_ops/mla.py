@@ -1,6 +1,6 @@
-"""Latent attention: decodes in the latent by AITER's MLA kernel, prompts with keys unfolded.
+"""MLA: decodes absorbed, by AITER's MLA kernel, prompts with keys up-projected.
 
-A decode's queries are folded through the keys' half of `up`, and its results through the values';
+A decode's queries are absorbed through the keys' half of `up`, and its results through the values';
 the persistent kernel serves every number of heads. Prompts' latents are gathered, multiplied by
 `up`, and attended to by the ragged kernel. Tokens that attend to a selection (DeepSeek V3.2) are
 rows of the decode's kernel, whose pages are single tokens.
@@ -125,11 +125,11 @@ class MLAAttention:
         own = up.data.view(shape.num_heads, -1, shape.kv_rank)
         keys, values = own.split([shape.nope_dim, shape.value_dim], dim=1)
         still, turning = q.split([shape.nope_dim, shape.rope_dim], dim=-1)
-        folded = torch.bmm(still.transpose(0, 1), keys).transpose(0, 1)  # [rows, Hq, kv_rank]
-        latent = torch.empty_like(folded, memory_format=torch.contiguous_format)
+        absorbed = torch.bmm(still.transpose(0, 1), keys).transpose(0, 1)  # [rows, Hq, kv_rank]
+        latent = torch.empty_like(absorbed, memory_format=torch.contiguous_format)
         work = dict(rows.work)
         self._library["mla_decode_fwd"](
-            q=torch.cat((folded, turning), dim=-1),
+            q=torch.cat((absorbed, turning), dim=-1),
             kv_buffer=cache.entries.view(-1, rows.page_size, 1, shape.entry_dim),
             o=latent,
             qo_indptr=rows.queries,
@@ -157,10 +157,10 @@ class MLAAttention:
         keys = prompt_keys(step, cache.block_size)
         entries = cache.entries[keys.block, keys.offset]  # [K, kv_rank + rope_dim]
         latent, turning = entries.split([shape.kv_rank, shape.rope_dim], dim=-1)
-        unfolded = self._library["tgemm.mm"](
+        up_projected = self._library["tgemm.mm"](
             inp=latent.contiguous(), weights=up.data, otype=q.dtype
         ).view(len(entries), shape.num_heads, -1)
-        k, v = unfolded.split([shape.nope_dim, shape.value_dim], dim=-1)
+        k, v = up_projected.split([shape.nope_dim, shape.value_dim], dim=-1)
         k = torch.cat((k, turning.unsqueeze(1).expand(-1, shape.num_heads, -1)), dim=-1)
         out: torch.Tensor = self._library["flash_attn_varlen_func"](
             q=q.contiguous(),

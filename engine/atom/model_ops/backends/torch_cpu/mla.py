@@ -1,7 +1,7 @@
-"""Latent attention on the CPU: in the latent for decodes and short chunks, unfolded for prompts.
+"""MLA on the CPU: absorbed for decodes and short chunks, up-projected for prompts.
 
-Decode rows come in the padded groups of attention.py; of a prompt a few heads are unfolded at once,
-and a few queries computed at once, so that temporaries stay bounded whatever the context is.
+Decode rows come in the padded groups of attention.py; of a prompt a few heads are up-projected at
+once, and a few queries computed at once, so that temporaries stay bounded whatever the context is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from atom.model_ops.quantised.cached_latents import gather_entries, store_entrie
 from atom.model_ops.values import LatentCache, LatentShape, LatentTokens, LinearWeight, Rotary
 from atom.utils.forward_context import AttentionMetaData
 
-_QUERIES = 512  # of unfolded attention that are computed together
+_QUERIES = 512  # of up-projected attention that are computed together
 _ELEMENTS = 2**24  # of temporaries, about
 
 
@@ -48,17 +48,17 @@ def mla_attention(
     q, decodes, rows = tokens.q, step.num_decodes, step.context_lens.shape[0]
     out = torch.empty((q.shape[0], shape.num_heads, shape.value_dim), dtype=q.dtype)
     if decodes:
-        folded = _fold(q[:decodes], shape, up)
+        absorbed = _absorb(q[:decodes], shape, up)
         found = torch.empty((decodes, shape.num_heads, shape.kv_rank), dtype=q.dtype)
         for group in decode_groups(step, cache.block_size, None, q.dtype):
-            _decode(group, folded, found, cache, shape)
+            _decode(group, absorbed, found, cache, shape)
         out[:decodes] = _values(found, shape, up)
     if decodes < rows:
         starts, lengths = step.query_starts.tolist(), step.context_lens.tolist()
         for row in range(decodes, rows):
             own = slice(starts[row], starts[row + 1])
             context = _context(cache, PromptRow(step.block_tables[row], lengths[row]), q.dtype)
-            if shape.prefers_latent(starts[row + 1] - starts[row], lengths[row]):
+            if shape.prefers_absorbed(starts[row + 1] - starts[row], lengths[row]):
                 out[own] = _attend_folded(q[own], context, shape, up)
             else:
                 _attend_unfolded(q[own], context, shape, up, out[own])
@@ -73,12 +73,12 @@ def _by_head(up: LinearWeight, shape: LatentShape) -> tuple[torch.Tensor, torch.
     return keys, values
 
 
-def _fold(q: torch.Tensor, shape: LatentShape, up: LinearWeight) -> torch.Tensor:
+def _absorb(q: torch.Tensor, shape: LatentShape, up: LinearWeight) -> torch.Tensor:
     """Queries [n, Hq, nope + rope] → [n, Hq, entry], whose products with entries are the scores."""
     keys, _ = _by_head(up, shape)
     still, turning = q.split([shape.nope_dim, shape.rope_dim], dim=-1)
-    folded = torch.bmm(still.transpose(0, 1), keys).transpose(0, 1)
-    return torch.cat((folded, turning), dim=-1)
+    absorbed = torch.bmm(still.transpose(0, 1), keys).transpose(0, 1)
+    return torch.cat((absorbed, turning), dim=-1)
 
 
 def _values(found: torch.Tensor, shape: LatentShape, up: LinearWeight) -> torch.Tensor:
@@ -89,13 +89,13 @@ def _values(found: torch.Tensor, shape: LatentShape, up: LinearWeight) -> torch.
 
 def _decode(
     group: DecodeGroup,
-    folded: torch.Tensor,
+    absorbed: torch.Tensor,
     found: torch.Tensor,
     cache: LatentCache,
     shape: LatentShape,
 ) -> None:
     """Weighted latents of the group's rows, into found [R, Hq, rank]."""
-    q = folded if group.rows is None else folded.index_select(0, group.rows)
+    q = absorbed if group.rows is None else absorbed.index_select(0, group.rows)
     rows, longest = group.mask.shape[0], group.mask.shape[3]
     context = gather_entries(cache, group.tokens, q.dtype, slots=True)
     context = context.view(rows, longest, shape.entry_dim)
@@ -118,11 +118,11 @@ def _attend_folded(
 ) -> torch.Tensor:
     """The last n tokens of a context, q [n, Hq, nope + rope] → [n, Hq, value]."""
     count, length = q.shape[0], context.shape[0]
-    folded = _fold(q, shape, up)
+    absorbed = _absorb(q, shape, up)
     found = torch.empty((count, shape.num_heads, shape.kv_rank), dtype=q.dtype)
     pieces = max(1, _ELEMENTS // (shape.num_heads * length))
     for first in range(0, count, pieces):
-        some = folded[first : first + pieces]
+        some = absorbed[first : first + pieces]
         end = length - count + first + some.shape[0]
         scores = torch.matmul(some.flatten(0, 1) * shape.scale, context[:end].t())
         scores = scores.view(some.shape[0], shape.num_heads, end)
@@ -141,7 +141,7 @@ def _attend_unfolded(
     up: LinearWeight,
     out: torch.Tensor,
 ) -> None:
-    """Attend with keys and values unfolded for every token, into out."""
+    """Attend with keys and values up-projected for every token, into out."""
     length = context.shape[0]
     per_head = length * (shape.head_dim + max(shape.head_dim, shape.value_dim))
     some = max(1, _ELEMENTS // per_head)
@@ -149,8 +149,8 @@ def _attend_unfolded(
     for first in range(0, shape.num_heads, some):
         heads = slice(first, first + some)
         matrix = up.data.unflatten(0, (shape.num_heads, -1))[heads].flatten(0, 1)
-        unfolded = F.linear(latent, matrix).view(length, -1, shape.nope_dim + shape.value_dim)
-        k, v = unfolded.transpose(0, 1).split([shape.nope_dim, shape.value_dim], dim=-1)
+        up_projected = F.linear(latent, matrix).view(length, -1, shape.nope_dim + shape.value_dim)
+        k, v = up_projected.transpose(0, 1).split([shape.nope_dim, shape.value_dim], dim=-1)
         k = torch.cat((k, key.expand(k.shape[0], -1, -1)), dim=-1)
         _causal(q[:, heads].transpose(0, 1), k, v, shape, out[:, heads].transpose(0, 1))
 

@@ -1,4 +1,4 @@
-"""Latent attention in plain PyTorch, as the paper writes it: keys and values are unfolded from the
+"""MLA in plain PyTorch, as the paper writes it: keys and values are up-projected from the
 latents of every token that is attended to."""
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def _attend(
     value]."""
     count, length = q.shape[0], context.shape[0]
     latent, key = context.split([shape.kv_rank, shape.rope_dim], dim=-1)
-    unfolded = F.linear(latent, up.data).view(length, shape.num_heads, -1)
-    k, v = unfolded.split([shape.nope_dim, shape.value_dim], dim=-1)
+    up_projected = F.linear(latent, up.data).view(length, shape.num_heads, -1)
+    k, v = up_projected.split([shape.nope_dim, shape.value_dim], dim=-1)
     k = torch.cat((k, key.unsqueeze(1).expand(-1, shape.num_heads, -1)), dim=-1)
     seen = torch.ones((count, length), dtype=torch.bool, device=q.device).tril(length - count)
     q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))

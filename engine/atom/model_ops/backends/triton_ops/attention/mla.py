@@ -45,7 +45,7 @@ def mla_attention(
     groups = tuple(
         group
         for group in step.long_prompts
-        if not shape.prefers_latent(group.leading, group.leading)
+        if not shape.prefers_absorbed(group.leading, group.leading)
     )
     keys, values = up_by_head(up, shape)
     still, q_rope = q.split([shape.nope_dim, shape.rope_dim], dim=-1)
