@@ -12,7 +12,7 @@ from atom.entrypoints.flags.engine_args import options_from_args
 from atom.sizing.kv_layout import kv_bytes_per_token
 from atom_operator import constants
 from atom_operator.children.engine_container import engine_args
-from tests.support.builders_operator import plan as make_plan
+from tests.support.operator.builders_operator import plan as make_plan
 
 ROOT = Path(__file__).resolve().parents[2]
 ENGINE = {

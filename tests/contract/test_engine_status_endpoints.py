@@ -6,8 +6,12 @@ from pathlib import Path
 
 from atom_operator.cluster.engine_http import HttpEngines
 from atom_operator.domain import DraftCounts, EngineHealth
-from tests.support.front_half import build_test_config, engine_report, write_model_folder
-from tests.support.http_app import serve_app
+from tests.support.engine_core.front_half import (
+    build_test_config,
+    engine_report,
+    write_model_folder,
+)
+from tests.support.server.http_app import serve_app
 from tests.support.waiting import eventually
 
 

@@ -21,7 +21,7 @@ from atom.sizing.engine_support import (
 from atom.sizing.families import FAMILIES
 from atom.sizing.kv_layout import KV_ELEMENTS
 from atom.sizing.text_part import WRAPPERS
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.models.tiny_model import make_tiny_checkpoint
 
 ROOT = Path(__file__).parents[2]
 LLAMA3 = {

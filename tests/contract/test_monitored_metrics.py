@@ -13,10 +13,10 @@ from atom_operator.children.autoscaler import autoscaler
 from atom_operator.children.dashboard import dashboard
 from atom_operator.children.monitoring import alerts
 from atom_operator.integration_values import Site
-from tests.support.builders_operator import plan
-from tests.support.front_half import build_test_config, write_model_folder
-from tests.support.http_app import serve_app
-from tests.support.promtool import assert_rules
+from tests.support.cluster.promtool import assert_rules
+from tests.support.engine_core.front_half import build_test_config, write_model_folder
+from tests.support.operator.builders_operator import plan
+from tests.support.server.http_app import serve_app
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]

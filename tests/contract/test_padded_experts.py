@@ -10,8 +10,8 @@ import torch
 from atom.model_ops.backends import load_backend
 from atom.model_ops.values import ClampedSwiGLU, LinearWeight, Scales, WeightFormat
 from atom_operator.plan.capacity import held_as
-from tests.support.aiter_models import amd_card
-from tests.support.builders_operator import plan
+from tests.support.aiter.aiter_models import amd_card
+from tests.support.operator.builders_operator import plan
 
 LAYERS, EXPERTS = 24, 32  # of gpt-oss-20b, whose experts are 2,880 × 2,880
 SOURCE = "hf://openai/gpt-oss-20b"

@@ -30,15 +30,15 @@ from atom_operator.domain import EngineOptions as PlannedOptions
 from atom_operator.plan.capacity import judge_capacity
 from atom_operator.plan.model_facts import facts_from_text
 from tests.engine.integration.test_model_parity import CHECKPOINTS
-from tests.support.draft_checkpoints import add_mtp_layer, make_eagle3
-from tests.support.multimodal_checkpoint import KINDS, make_multimodal_checkpoint
-from tests.support.quantised_checkpoint import (
+from tests.support.models.draft_checkpoints import add_mtp_layer, make_eagle3
+from tests.support.models.multimodal_checkpoint import KINDS, make_multimodal_checkpoint
+from tests.support.models.quantised_checkpoint import (
     GPT_OSS_LAYOUT,
     LAYOUTS,
     make_quantised_checkpoint,
 )
-from tests.support.quantised_llama4 import LLAMA4_LAYOUTS, make_quantised_llama4
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.models.quantised_llama4 import LLAMA4_LAYOUTS, make_quantised_llama4
+from tests.support.models.tiny_model import make_tiny_checkpoint
 
 MEMORY_BYTES = 2 * 2**30
 OPTIONS: dict[str, Any] = {

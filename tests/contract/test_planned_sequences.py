@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from atom.sizing import CacheGroup, DeviceMemory, KvBudget, KvLayout, RunLimits, plan_kv_cache
-from tests.support.builders_engine import FakeModel, make_request, make_scheduler
+from tests.support.engine_core.builders_engine import FakeModel, make_request, make_scheduler
 
 WINDOWS: list[tuple[int | None, ...]] = [(None,), (40,), (None, 40), (None, 18, 70, None)]
 

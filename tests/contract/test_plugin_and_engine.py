@@ -10,8 +10,8 @@ import pytest
 from atom_operator.plugin.chat import Model, converse
 from atom_operator.plugin.kubectl import KubectlError
 from atom_operator.plugin.top_view import Sample, parse, top_lines
-from tests.support.front_half import build_test_config, write_model_folder
-from tests.support.http_app import serve_app
+from tests.support.engine_core.front_half import build_test_config, write_model_folder
+from tests.support.server.http_app import serve_app
 from tests.support.waiting import eventually
 
 

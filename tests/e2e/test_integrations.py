@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support import upstream_crds
-from tests.support.live_cluster import connect
+from tests.support.cluster import upstream_crds
+from tests.support.cluster.live_cluster import connect
 from tools.kube import Kube, condition, is_current, wait_until
 from tools.on_cluster import Images, demo_manifest
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from tests.support.plugin import atom
+from tests.support.operator.plugin import atom
 from tools.kube import Kube, condition, is_current, wait_until
 from tools.on_cluster import Images, demo_manifest
 

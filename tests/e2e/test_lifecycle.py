@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.plugin import atom
-from tests.support.served_answers import Served, serve_conversations
+from tests.support.operator.plugin import atom
+from tests.support.server.served_answers import Served, serve_conversations
 from tools.demo import SPECULATION, chat
 from tools.kube import Kube, condition, is_current, wait_until
 from tools.on_cluster import Images, demo_manifest

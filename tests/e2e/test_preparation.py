@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from devcluster import target
-from tests.support import hub_pod
-from tests.support.node_claim import node_claim
+from tests.support.cluster import hub_pod
+from tests.support.cluster.node_claim import node_claim
 from tools.demo import chat
 from tools.kube import Kube, condition, is_current, wait_until
 from tools.on_cluster import Images, demo_manifest

@@ -8,8 +8,8 @@ import psutil
 import pytest
 
 from atom.config import Config
-from tests.support.front_half import build_test_config, write_model_folder
-from tests.support.http_app import AppRig, serve_app
+from tests.support.engine_core.front_half import build_test_config, write_model_folder
+from tests.support.server.http_app import AppRig, serve_app
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.live_cluster import CRD_DIRECTORY, CRD_NAME, LiveCluster, connect
+from tests.support.cluster.live_cluster import CRD_DIRECTORY, CRD_NAME, LiveCluster, connect
 
 
 @pytest.fixture(scope="session")

@@ -13,8 +13,8 @@ import torch
 
 from atom import preflight
 from atom.first_hour import report as first_hour
-from tests.support.aiter_models import amd_card
-from tests.support.fake_amdsmi import fake_amdsmi
+from tests.support.aiter.aiter_models import amd_card
+from tests.support.operator.fake_amdsmi import fake_amdsmi
 
 
 def _written(file: Path) -> tuple[dict, str]:

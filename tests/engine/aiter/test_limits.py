@@ -12,7 +12,7 @@ from atom.first_hour.exercises import CLAMPED, SIGMOID, SOFTMAX
 from atom.model_ops.backends import _PREFERENCES, load_backend, resolve_ops
 from atom.model_ops.backends.interface import OpCase
 from atom.model_ops.values import Activation, ClampedSwiGLU, IndexShape, WeightFormat
-from tests.support.aiter_models import amd_card
+from tests.support.aiter.aiter_models import amd_card
 from tests.support.fake_aiter import GENERATIONS, installed
 from tests.support.fake_aiter.record import functions
 

@@ -11,7 +11,7 @@ import torch
 
 from atom.model_ops.expert_parallel.mori_dispatch import MoriDispatch, MoriShape
 from atom.model_ops.routing import Routed
-from tests.support.aiter_mutations import (
+from tests.support.aiter.aiter_mutations import (
     Change,
     constant,
     drop,
@@ -22,7 +22,7 @@ from tests.support.aiter_mutations import (
     swap,
 )
 from tests.support.fake_mori import GENERATIONS, fake_mori
-from tests.support.thread_links import ThreadLinks, ThreadWorld
+from tests.support.ranks.thread_links import ThreadLinks, ThreadWorld
 
 RANKS, HIDDEN, TOP_K, SLOTS, MOST = 2, 8, 3, 4, 6
 SHAPE = MoriShape(MOST, HIDDEN, TOP_K, SLOTS, torch.float32, ranks_per_node=1)

@@ -16,9 +16,9 @@ from atom.model_ops.backends.aiter_ops.cache_views import PromptKeys, TiledCache
 from atom.model_ops.backends.aiter_ops.library import Library, load_library
 from atom.model_ops.backends.aiter_ops.mla import MLAAttention
 from atom.model_ops.values import LinearWeight
-from tests.support.aiter_fp4_mutations import FP4_MUTATIONS
-from tests.support.aiter_models import amd_card
-from tests.support.aiter_mutations import MUTATIONS, Mutation
+from tests.support.aiter.aiter_fp4_mutations import FP4_MUTATIONS
+from tests.support.aiter.aiter_models import amd_card
+from tests.support.aiter.aiter_mutations import MUTATIONS, Mutation
 from tests.support.fake_aiter import TRAPS, ContractError
 
 # What a mistake may look like from outside.

@@ -10,7 +10,7 @@ import torch
 
 from atom.first_hour.exercises import EXERCISES
 from atom.model_ops.backends import load_backend
-from tests.support.aiter_models import amd_card
+from tests.support.aiter.aiter_models import amd_card
 from tests.support.fake_aiter import GENERATIONS
 
 CASES = [(name, card) for name, (_, cards) in EXERCISES.items() for card in cards]

@@ -15,9 +15,9 @@ from atom.collectives.group import ALONE, Group
 from atom.model_ops.backends import load_backend
 from atom.model_ops.backends.aiter_ops import rank_group
 from atom.model_ops.backends.aiter_ops.library import load_library
-from tests.support.aiter_models import CLOSE, amd_card, make_model, worst_error
-from tests.support.aiter_mutations import Change, constant, drop, put, rename, swap, wider
-from tests.support.aiter_rank_group import AiterRankGroup
+from tests.support.aiter.aiter_models import CLOSE, amd_card, make_model, worst_error
+from tests.support.aiter.aiter_mutations import Change, constant, drop, put, rename, swap, wider
+from tests.support.aiter.aiter_rank_group import AiterRankGroup
 from tests.support.fake_aiter import GENERATIONS, ranks
 
 _OPTIONS: dict[str, Any] = {

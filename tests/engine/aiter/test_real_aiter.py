@@ -16,7 +16,7 @@ from atom.first_hour.exercises import EXERCISES
 from atom.model_ops.backends import load_backend
 from atom.model_ops.backends.aiter_ops.library import load_library
 from atom.utils import device
-from tests.support.aiter_models import amd_card
+from tests.support.aiter.aiter_models import amd_card
 
 # Like an H200, it has e4m3fn.
 STAND_IN = "gfx950"

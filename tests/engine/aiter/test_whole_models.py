@@ -16,7 +16,7 @@ from atom.errors import ConfigError
 from atom.model_ops.backends import resolve_ops
 from atom.model_ops.values import AttentionShape
 from tests.engine.ops.inputs import BFLOAT16
-from tests.support.aiter_models import (
+from tests.support.aiter.aiter_models import (
     CLOSE,
     Model,
     amd_card,
@@ -26,7 +26,7 @@ from tests.support.aiter_models import (
     worst_error,
 )
 from tests.support.fake_aiter import GENERATIONS
-from tests.support.tiny_model import Architecture
+from tests.support.models.tiny_model import Architecture
 
 _EXPERTS = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 128}
 _LATENT = {

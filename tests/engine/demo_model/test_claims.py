@@ -16,7 +16,7 @@ import yaml
 
 from atom.config import Config
 from atom.entrypoints.cli import build_parser
-from tests.support.http_app import serve_app
+from tests.support.server.http_app import serve_app
 from tools.demo_model.checkpoint import read_checkpoint
 from tools.demo_model.code_facts import facts_of_code
 from tools.demo_model.corpus import Corpus, CorpusError, Turn, parse_entries, read_corpus

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
-from tests.support.server_process import SERVED_NAME, ServerProcess, server_process
+from tests.support.server.server_process import SERVED_NAME, ServerProcess, server_process
 from tools.demo_model.code_facts import facts_of_code
 from tools.demo_model.evaluation import Question, read_questions
 from tools.train_demo_model import QUESTIONS as LISTED

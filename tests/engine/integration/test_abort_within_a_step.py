@@ -23,7 +23,7 @@ from atom.model_engine.wire.engine_protocol import (
     identity_of,
 )
 from atom.sampling_params import SamplingParams
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.models.tiny_model import make_tiny_checkpoint
 from tests.support.waiting import HANG_SECONDS
 
 WAIT_MS = 1000 * int(HANG_SECONDS)

@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.open_stream import OpenStream, error_of
-from tests.support.server_process import ServerProcess, run_atom, server_process
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.models.tiny_model import make_tiny_checkpoint
+from tests.support.server.open_stream import OpenStream, error_of
+from tests.support.server.server_process import ServerProcess, run_atom, server_process
 from tests.support.waiting import HANG_SECONDS, wait_until
 
 FLAGS = ("--api-server-count", "2", "--data-parallel-size", "2", "--max-num-seqs", "8")

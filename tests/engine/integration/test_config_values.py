@@ -20,8 +20,8 @@ from atom.model_ops.linear import Build
 from atom.models.registry import build_model, model_spec
 from atom.sizing.config_schema import FIELDS, ROPE_FIELDS, Flag, ListOf, Number, Text, Whole
 from atom.sizing.text_part import ARCHITECTURES, WRAPPERS
-from tests.support.multimodal_checkpoint import make_multimodal_checkpoint
-from tests.support.tiny_model import Architecture, make_tiny_checkpoint
+from tests.support.models.multimodal_checkpoint import make_multimodal_checkpoint
+from tests.support.models.tiny_model import Architecture, make_tiny_checkpoint
 
 FAMILIES = get_args(Architecture)
 NONSENSE: tuple[Any, ...] = (

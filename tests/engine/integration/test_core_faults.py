@@ -28,9 +28,9 @@ from atom.model_engine.wire.engine_protocol import (
     identity_of,
 )
 from atom.sampling_params import SamplingParams
-from tests.support.core_client import CoreClient, core_client
+from tests.support.engine_core.core_client import CoreClient, core_client
+from tests.support.models.tiny_model import make_tiny_checkpoint
 from tests.support.stderr_file import stderr_into
-from tests.support.tiny_model import make_tiny_checkpoint
 from tests.support.waiting import HANG_SECONDS, wait_until
 
 UNKNOWN_TYPE = [b"\xff", b"\x80"]

@@ -11,8 +11,8 @@ import pytest
 from atom.config import Config, EngineOptions, build_config
 from atom.model_engine.wire.core_port import CoreFailed
 from atom.model_engine.wire.engine_protocol import RankStats
-from tests.support.core_client import CoreClient, core_client
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.engine_core.core_client import CoreClient, core_client
+from tests.support.models.tiny_model import make_tiny_checkpoint
 
 PROMPTS = [[number + 3, 17, number * 2 + 5, 40] for number in range(8)]
 

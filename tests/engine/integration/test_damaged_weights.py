@@ -9,9 +9,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from atom.errors import ModelError
-from tests.support.core_driver import CoreDriver
-from tests.support.quantised_checkpoint import LAYOUTS, make_quantised_checkpoint
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.engine_core.core_driver import CoreDriver
+from tests.support.models.quantised_checkpoint import LAYOUTS, make_quantised_checkpoint
+from tests.support.models.tiny_model import make_tiny_checkpoint
 
 _NORM = "model.layers.0.input_layernorm.weight"
 _MATRIX = "model.layers.1.mlp.down_proj.weight"

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.engine.integration.test_tensor_parallel import FAMILIES, OPTIONS
-from tests.support.core_driver import CoreDriver
-from tests.support.expert_group import Arrival, ExpertGroup
-from tests.support.expert_schedules import Schedules, random_prompts
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.engine_core.core_driver import CoreDriver
+from tests.support.models.tiny_model import make_tiny_checkpoint
+from tests.support.ranks.expert_group import Arrival, ExpertGroup
+from tests.support.ranks.expert_schedules import Schedules, random_prompts
 
 WITH_EXPERTS = (
     "experts",

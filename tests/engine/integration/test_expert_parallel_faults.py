@@ -10,9 +10,9 @@ import pytest
 from atom.config import Config, EngineOptions, build_config
 from atom.model_engine.wire.core_port import CoreFailed, CoreStalled
 from atom.model_engine.wire.engine_protocol import StreamBody
-from tests.support.core_client import CoreClient, core_client
-from tests.support.core_driver import CoreDriver
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.engine_core.core_client import CoreClient, core_client
+from tests.support.engine_core.core_driver import CoreDriver
+from tests.support.models.tiny_model import make_tiny_checkpoint
 from tests.support.waiting import wait_until
 
 EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}

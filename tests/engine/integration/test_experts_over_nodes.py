@@ -21,12 +21,12 @@ from atom.config import Config, EngineOptions, NodePlace, build_config
 from atom.eplb_config import EPLBConfig
 from atom.errors import ConfigError
 from atom.model_engine.wire.core_port import CoreFailed
-from tests.support.core_client import CoreClient, core_client
-from tests.support.core_driver import CoreDriver
-from tests.support.further_node import FurtherNode, further_node
-from tests.support.open_stream import OpenStream, error_of
-from tests.support.server_process import reserved_port, server_process
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.engine_core.core_client import CoreClient, core_client
+from tests.support.engine_core.core_driver import CoreDriver
+from tests.support.models.tiny_model import make_tiny_checkpoint
+from tests.support.ranks.further_node import FurtherNode, further_node
+from tests.support.server.open_stream import OpenStream, error_of
+from tests.support.server.server_process import reserved_port, server_process
 from tests.support.waiting import wait_until
 
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24}

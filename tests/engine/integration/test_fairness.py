@@ -13,9 +13,9 @@ import pytest
 
 from atom.client_label import client_label
 from atom.config import EngineOptions, build_config
-from tests.support.http_app import HttpRig, serve_model
-from tests.support.server_process import server_process
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.models.tiny_model import make_tiny_checkpoint
+from tests.support.server.http_app import HttpRig, serve_model
+from tests.support.server.server_process import server_process
 from tests.support.waiting import HANG_SECONDS, eventually
 
 CROWD = 300

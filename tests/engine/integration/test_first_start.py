@@ -31,8 +31,8 @@ from atom.model_ops.backends.triton_ops.compile.compiler_process import Form
 from atom.models import layer_kinds
 from atom.utils.device import Device
 from benchmarks.workloads.shapes import SHAPES, write_shape
-from tests.support.compile_only import compile_only
-from tests.support.core_driver import CoreDriver
+from tests.support.engine_core.core_driver import CoreDriver
+from tests.support.kernels.compile_only import compile_only
 
 OPTIONS: dict[str, Any] = {
     "load_dummy": True,

@@ -14,8 +14,8 @@ from atom.checkpoint import open_checkpoint
 from atom.errors import ModelError
 from atom.sizing import ModelFacts
 from tests.engine.integration.test_quantised_checkpoints import NEW_TOKENS, oracle, prompts
-from tests.support.core_driver import CoreDriver
-from tests.support.quantised_checkpoint import (
+from tests.support.engine_core.core_driver import CoreDriver
+from tests.support.models.quantised_checkpoint import (
     LAYOUTS,
     Layout,
     gptq,

@@ -9,9 +9,9 @@ import pytest
 
 from tests.engine.integration.test_expert_parallel import WITH_EXPERTS
 from tests.engine.integration.test_tensor_parallel import FAMILIES, OPTIONS
-from tests.support.expert_group import ExpertGroup
-from tests.support.expert_schedules import Schedules
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.models.tiny_model import make_tiny_checkpoint
+from tests.support.ranks.expert_group import ExpertGroup
+from tests.support.ranks.expert_schedules import Schedules
 
 # Of which each rank has two.
 EXPERTS = {"num_local_experts": 8, "num_experts": 8}

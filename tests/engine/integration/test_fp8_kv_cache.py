@@ -15,8 +15,8 @@ from atom.model_ops.attention import Attention, CachedAttention
 from atom.model_ops.values import AttentionShape
 from atom.sizing import KV_ELEMENTS, ModelFacts, kv_layout
 from benchmarks.workloads.shapes import SHAPES
-from tests.support.core_driver import CoreDriver
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.engine_core.core_driver import CoreDriver
+from tests.support.models.tiny_model import make_tiny_checkpoint
 
 NEW_TOKENS = 8
 WINDOWED = {"use_sliding_window": True, "sliding_window": 24, "max_window_layers": 1}

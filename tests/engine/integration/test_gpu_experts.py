@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from tests.engine.integration.test_expert_parallel import WITH_EXPERTS, checkpoint
-from tests.support.core_driver import CoreDriver
-from tests.support.expert_group import Arrival, ExpertGroup
+from tests.support.engine_core.core_driver import CoreDriver
+from tests.support.ranks.expert_group import Arrival, ExpertGroup
 
 pytestmark = [
     pytest.mark.gpu,

@@ -22,10 +22,10 @@ from atom.model_ops.backends import resolve_ops
 from atom.speculative_config import SpeculativeConfig
 from atom.utils.device import detect_device
 from tests.engine.ops.inputs import BFLOAT16
-from tests.support.core_driver import CoreDriver
-from tests.support.draft_checkpoints import add_mtp_layer, make_eagle3
-from tests.support.sampling_requests import mixed_requests
-from tests.support.tiny_model import LLAMA3_ROPE_SCALING, make_tiny_checkpoint
+from tests.support.engine_core.core_driver import CoreDriver
+from tests.support.engine_core.sampling_requests import mixed_requests
+from tests.support.models.draft_checkpoints import add_mtp_layer, make_eagle3
+from tests.support.models.tiny_model import LLAMA3_ROPE_SCALING, make_tiny_checkpoint
 
 pytestmark = [
     pytest.mark.gpu,

@@ -16,10 +16,10 @@ import torch
 
 from atom.config import EngineOptions, NodePlace, build_config
 from tests.engine.integration.test_expert_parallel import checkpoint
-from tests.support.core_client import core_client
-from tests.support.core_driver import CoreDriver
-from tests.support.further_node import further_node
-from tests.support.server_process import reserved_port
+from tests.support.engine_core.core_client import core_client
+from tests.support.engine_core.core_driver import CoreDriver
+from tests.support.ranks.further_node import further_node
+from tests.support.server.server_process import reserved_port
 
 pytestmark = [
     pytest.mark.gpu,

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from tests.engine.integration.test_tensor_parallel import FAMILIES
-from tests.support.core_driver import CoreDriver
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.engine_core.core_driver import CoreDriver
+from tests.support.models.tiny_model import make_tiny_checkpoint
 
 pytestmark = [
     pytest.mark.gpu,

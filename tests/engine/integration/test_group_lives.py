@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from atom.config import Config, EngineOptions, build_config
-from tests.support.group_lives import AnswerBook, GroupLife
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.models.tiny_model import make_tiny_checkpoint
+from tests.support.ranks.group_lives import AnswerBook, GroupLife
 
 pytestmark = pytest.mark.slow
 

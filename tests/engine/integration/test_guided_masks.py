@@ -16,9 +16,9 @@ from atom.model_engine.structured_output.grammar import Grammar
 from atom.sampling_params import SamplingParams
 from atom.speculative_config import SpeculativeConfig
 from atom.structured_outputs import StructuredOutputsParams
-from tests.support.core_driver import CoreDriver
-from tests.support.masks_by_length import LateRows
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.engine_core.core_driver import CoreDriver
+from tests.support.models.tiny_model import make_tiny_checkpoint
+from tests.support.structured_output.masks_by_length import LateRows
 
 gpu = [
     pytest.mark.gpu,

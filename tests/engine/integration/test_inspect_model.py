@@ -9,8 +9,8 @@ import sys
 import zlib
 from pathlib import Path
 
-from tests.support.hub_server import HubServer
-from tests.support.server_process import command_environment
+from tests.support.server.hub_server import HubServer
+from tests.support.server.server_process import command_environment
 
 CONFIG = {"architectures": ["Qwen3ForCausalLM"], "hidden_size": 128, "layer_types": ["full"] * 64}
 CONFIG_BYTES = json.dumps(CONFIG).encode()

@@ -9,8 +9,8 @@ import pytest
 from torch import nn
 
 from atom.utils.forward_context import get_forward_context
-from tests.support.core_driver import CoreDriver
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.engine_core.core_driver import CoreDriver
+from tests.support.models.tiny_model import make_tiny_checkpoint
 
 PROMPTS = [[5, 9, 200, 31, 7] * 8, [11, 3] * 6, [17, 4, 90]]  # 40, 12 and 3 tokens
 

@@ -11,8 +11,8 @@ from transformers import AutoModelForCausalLM
 
 from atom.model_ops.embed_head import ParallelLMHead
 from tests.engine.integration.test_model_parity import CHECKPOINTS
-from tests.support.core_driver import CoreDriver
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.engine_core.core_driver import CoreDriver
+from tests.support.models.tiny_model import make_tiny_checkpoint
 
 NEW_TOKENS = 10
 FAMILIES = ("deepseek", "mixtral", "qwen2-moe", "qwen3-moe", "glm4-moe", "gpt-oss", "llama4")

@@ -12,8 +12,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from atom.model_engine.request import TokenLogprobs
 from atom.sampling_params import SamplingParams
-from tests.support.core_driver import CoreDriver
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.engine_core.core_driver import CoreDriver
+from tests.support.models.tiny_model import make_tiny_checkpoint
 
 NEW_TOKENS = 24
 # (logprobs, prompt_logprobs, and what must not change them) of each request.

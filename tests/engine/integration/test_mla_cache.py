@@ -10,8 +10,8 @@ import torch
 
 from atom.model_ops.attention import CachedAttention
 from tests.engine.integration.test_model_parity import CHECKPOINTS
-from tests.support.core_driver import CoreDriver
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.engine_core.core_driver import CoreDriver
+from tests.support.models.tiny_model import make_tiny_checkpoint
 
 
 @pytest.fixture(params=[name for name in CHECKPOINTS if name.startswith("deepseek")])

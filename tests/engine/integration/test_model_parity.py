@@ -11,8 +11,8 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from atom.sizing import KvElement, ModelFacts, kv_layout
-from tests.support.core_driver import CoreDriver
-from tests.support.tiny_model import LLAMA3_ROPE_SCALING, make_tiny_checkpoint
+from tests.support.engine_core.core_driver import CoreDriver
+from tests.support.models.tiny_model import LLAMA3_ROPE_SCALING, make_tiny_checkpoint
 
 NEW_TOKENS = 12
 # Within one block, about to need another, across blocks of 16, and across chunks of 48 tokens.

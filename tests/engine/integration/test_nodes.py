@@ -18,11 +18,11 @@ from atom.config import Config, EngineOptions, NodePlace, build_config
 from atom.errors import ConfigError
 from atom.model_engine.wire.core_port import CoreFailed
 from tests.engine.integration.test_tensor_parallel import EXPERTS, MLA_EXPERTS
-from tests.support.core_client import CoreClient, core_client
-from tests.support.core_driver import CoreDriver
-from tests.support.further_node import FurtherNode, further_node
-from tests.support.server_process import reserved_port
-from tests.support.tiny_model import Architecture, make_tiny_checkpoint
+from tests.support.engine_core.core_client import CoreClient, core_client
+from tests.support.engine_core.core_driver import CoreDriver
+from tests.support.models.tiny_model import Architecture, make_tiny_checkpoint
+from tests.support.ranks.further_node import FurtherNode, further_node
+from tests.support.server.server_process import reserved_port
 from tests.support.waiting import wait_until
 
 PROMPTS = [[5, 6, 7], list(range(3, 60)), [9] * 17]

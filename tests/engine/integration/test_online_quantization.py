@@ -21,9 +21,9 @@ from atom.models.decoder import CausalLM
 from atom.models.registry import build_model, model_spec
 from benchmarks.workloads.shapes import SHAPES, write_shape
 from tests.engine.integration.test_quantised_checkpoints import GPT_OSS, prompts
-from tests.support.core_driver import CoreDriver
-from tests.support.quantised_checkpoint import LAYOUTS, make_quantised_checkpoint
-from tests.support.tiny_model import Architecture, make_tiny_checkpoint
+from tests.support.engine_core.core_driver import CoreDriver
+from tests.support.models.quantised_checkpoint import LAYOUTS, make_quantised_checkpoint
+from tests.support.models.tiny_model import Architecture, make_tiny_checkpoint
 
 METHODS = ("fp8", "int8", "mxfp4")
 BOUNDS = {"fp8": 0.04, "int8": 0.02, "mxfp4": 0.16}  # of a matrix' relative error

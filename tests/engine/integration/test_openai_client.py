@@ -12,8 +12,8 @@ from openai import AsyncOpenAI
 
 from atom.config import EngineOptions, build_config
 from atom.entrypoints.openai.choices import takes_long
-from tests.support.http_app import HttpRig, serve_model
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.models.tiny_model import make_tiny_checkpoint
+from tests.support.server.http_app import HttpRig, serve_model
 
 MODEL = "tiny"
 MESSAGES: list[Any] = [{"role": "user", "content": "hello grüße"}]

@@ -20,9 +20,9 @@ from openai import AsyncOpenAI
 from atom.config import Config, EngineOptions, build_config
 from atom.entrypoints.http.errors import RETRY_AFTER_SECONDS
 from atom.entrypoints.server.server_options import ServerOptions
-from tests.support.front_half import SERVED_NAME, build_test_config
-from tests.support.http_app import AppRig, HttpRig, serve_app, serve_model
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.engine_core.front_half import SERVED_NAME, build_test_config
+from tests.support.models.tiny_model import make_tiny_checkpoint
+from tests.support.server.http_app import AppRig, HttpRig, serve_app, serve_model
 from tests.support.waiting import HANG_SECONDS, eventually
 
 MESSAGES: list[Any] = [{"role": "user", "content": "abcd"}]

@@ -16,8 +16,8 @@ from openai import BaseModel as ClientModel
 from openai.types import Completion, Model
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from tests.support.server_process import SERVED_NAME, ServerProcess, server_process
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.models.tiny_model import make_tiny_checkpoint
+from tests.support.server.server_process import SERVED_NAME, ServerProcess, server_process
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"

@@ -17,7 +17,7 @@ import pytest
 from atom.entrypoints.flags.engine_args import options_from_args
 from atom.entrypoints.flags.flag_parser import FlagParser
 from atom.entrypoints.serve import add_serve_arguments
-from tests.support.server_process import START_SECONDS, command_environment, reserved_port
+from tests.support.server.server_process import START_SECONDS, command_environment, reserved_port
 from tests.support.waiting import HANG_SECONDS, wait_until
 
 ROOT = Path(__file__).resolve().parents[3]

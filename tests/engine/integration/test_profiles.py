@@ -11,8 +11,8 @@ import pytest
 
 from atom.config import Config, EngineOptions, build_config
 from atom.model_engine.runner.profiler import LIMIT_SECONDS, TorchProfiler
-from tests.support.http_app import HttpRig, serve_model
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.models.tiny_model import make_tiny_checkpoint
+from tests.support.server.http_app import HttpRig, serve_model
 
 RIGHT = {"authorization": "Bearer key"}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.server_process import START_SECONDS, command_environment
+from tests.support.server.server_process import START_SECONDS, command_environment
 
 REPOSITORY = Path(__file__).parents[3]
 GUIDE = (REPOSITORY / "docs/guides/python-api.md").read_text(encoding="utf-8")

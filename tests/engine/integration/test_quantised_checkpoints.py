@@ -9,13 +9,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from tests.support.core_driver import CoreDriver
-from tests.support.quantised_checkpoint import (
+from tests.support.engine_core.core_driver import CoreDriver
+from tests.support.models.quantised_checkpoint import (
     GPT_OSS_LAYOUT,
     LAYOUTS,
     make_quantised_checkpoint,
 )
-from tests.support.tiny_model import Architecture
+from tests.support.models.tiny_model import Architecture
 
 NEW_TOKENS = 8
 # About to need another block, and across chunks of 48 tokens.

@@ -14,9 +14,9 @@ from transformers import Llama4ForConditionalGeneration
 
 from atom.errors import ModelError
 from atom.sampling_params import SamplingParams
-from tests.support.core_driver import CoreDriver
-from tests.support.quantised_llama4 import LLAMA4_LAYOUTS, make_quantised_llama4
-from tests.support.rank_group import RankGroup
+from tests.support.engine_core.core_driver import CoreDriver
+from tests.support.models.quantised_llama4 import LLAMA4_LAYOUTS, make_quantised_llama4
+from tests.support.ranks.rank_group import RankGroup
 
 NEW_TOKENS = 8
 # Within a chunk of 20, about to need another block, over chunks of attention and of 48 tokens.

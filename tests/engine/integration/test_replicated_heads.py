@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.support.core_driver import CoreDriver
-from tests.support.rank_group import RankGroup
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.engine_core.core_driver import CoreDriver
+from tests.support.models.tiny_model import make_tiny_checkpoint
+from tests.support.ranks.rank_group import RankGroup
 
 
 def test_four_ranks_share_two_kv_heads(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.server_process import START_SECONDS, command_environment
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.models.tiny_model import make_tiny_checkpoint
+from tests.support.server.server_process import START_SECONDS, command_environment
 
 
 @pytest.fixture(scope="module")

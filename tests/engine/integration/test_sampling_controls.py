@@ -18,9 +18,9 @@ from transformers import (
     SuppressTokensLogitsProcessor,
 )
 
-from tests.support.core_driver import CoreDriver
-from tests.support.sampling_requests import mixed_requests
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.engine_core.core_driver import CoreDriver
+from tests.support.engine_core.sampling_requests import mixed_requests
+from tests.support.models.tiny_model import make_tiny_checkpoint
 
 NEW_TOKENS = 24
 # Changes a row of logits [V], given the prompt's and the answer's tokens.

@@ -19,10 +19,10 @@ from atom.config import SchedulerConfig
 from atom.model_engine.block_manager import BlockManager
 from atom.model_engine.scheduler import Scheduler
 from atom.model_engine.step_pipeline import StepPipeline
-from tests.support.builders_engine import make_request
-from tests.support.core_driver import CoreDriver
-from tests.support.scheduler_integrity import check_integrity
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.engine_core.builders_engine import make_request
+from tests.support.engine_core.core_driver import CoreDriver
+from tests.support.engine_core.scheduler_integrity import check_integrity
+from tests.support.models.tiny_model import make_tiny_checkpoint
 
 NEW_TOKENS = 10
 MAX_MODEL_LEN = 96

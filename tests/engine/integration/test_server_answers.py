@@ -13,9 +13,9 @@ import torch
 from openai import APIStatusError, BadRequestError, OpenAI
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tests.support.server_process import SERVED_NAME, ServerProcess, server_process
-from tests.support.tiny_model import make_tiny_checkpoint
-from tests.support.unanswered import unanswered
+from tests.support.models.tiny_model import make_tiny_checkpoint
+from tests.support.server.server_process import SERVED_NAME, ServerProcess, server_process
+from tests.support.server.unanswered import unanswered
 from tests.support.waiting import wait_until
 
 CONTEXT = 4096

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from tests.support.server_process import (
+from tests.support.models.tiny_model import make_tiny_checkpoint
+from tests.support.server.server_process import (
     ServerProcess,
     command_environment,
     run_atom,
     server_process,
 )
-from tests.support.tiny_model import make_tiny_checkpoint
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.support.hub_server import HubServer
-from tests.support.server_process import START_SECONDS, ServerProcess, server_process
+from tests.support.server.hub_server import HubServer
+from tests.support.server.server_process import START_SECONDS, ServerProcess, server_process
 from tests.support.waiting import wait_until
 
 MODEL = "acme/atom-tiny"

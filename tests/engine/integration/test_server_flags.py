@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from openai import OpenAI
 
-from tests.support.server_process import ServerProcess, server_process
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.models.tiny_model import make_tiny_checkpoint
+from tests.support.server.server_process import ServerProcess, server_process
 
 TEMPLATE = (
     "{% if shout %}SHOUT {% endif %}{% for message in messages %}"

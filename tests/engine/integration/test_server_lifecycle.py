@@ -14,10 +14,10 @@ import psutil
 import pytest
 from safetensors.torch import load_file, save_file
 
-from tests.support.open_stream import LONG, OpenStream, error_of
-from tests.support.quantised_checkpoint import LAYOUTS, make_quantised_checkpoint
-from tests.support.server_process import ServerProcess, run_atom, server_process
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.models.quantised_checkpoint import LAYOUTS, make_quantised_checkpoint
+from tests.support.models.tiny_model import make_tiny_checkpoint
+from tests.support.server.open_stream import LONG, OpenStream, error_of
+from tests.support.server.server_process import ServerProcess, run_atom, server_process
 from tests.support.waiting import HANG_SECONDS, wait_until
 
 FEW_FILES = 128

@@ -28,9 +28,9 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from atom.config import Config, EngineOptions, build_config
-from tests.support.http_app import HttpRig, serve_model
-from tests.support.promtool import COLON, metric_problems
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.cluster.promtool import COLON, metric_problems
+from tests.support.models.tiny_model import make_tiny_checkpoint
+from tests.support.server.http_app import HttpRig, serve_model
 from tests.support.waiting import HANG_SECONDS, eventually
 
 CONTEXT = 64

@@ -20,20 +20,20 @@ from atom.models.registry import support_model_arch_dict
 from atom.sampling_params import SamplingParams
 from atom.speculative_config import SpeculativeConfig
 from atom.structured_outputs import StructuredOutputsParams
-from tests.support.core_driver import CoreDriver
-from tests.support.draft_checkpoints import add_mtp_layer, make_eagle3
-from tests.support.quantised_checkpoint import (
+from tests.support.engine_core.core_driver import CoreDriver
+from tests.support.models.draft_checkpoints import add_mtp_layer, make_eagle3
+from tests.support.models.quantised_checkpoint import (
     GPT_OSS_LAYOUT,
     LAYOUTS,
     make_quantised_checkpoint,
 )
-from tests.support.rank_group import RankGroup
-from tests.support.tiny_model import (
+from tests.support.models.tiny_model import (
     LLAMA3_ROPE_SCALING,
     Architecture,
     class_name,
     make_tiny_checkpoint,
 )
+from tests.support.ranks.rank_group import RankGroup
 
 OPTIONS: dict[str, Any] = {
     "num_kv_blocks": 80, "max_num_seqs": 8, "max_num_batched_tokens": 48, "max_model_len": 256,

@@ -19,8 +19,8 @@ from atom.config import EngineOptions, build_config
 from atom.errors import ModelError
 from atom.sizing import ModelFacts, UnknownFamilyError
 from atom.sizing.text_part import WRAPPERS
-from tests.support.core_driver import CoreDriver
-from tests.support.multimodal_checkpoint import (
+from tests.support.engine_core.core_driver import CoreDriver
+from tests.support.models.multimodal_checkpoint import (
     KINDS,
     edit_text_config,
     make_multimodal_checkpoint,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
-from tests.support.server_process import SERVED_NAME, ServerProcess, server_process
+from tests.support.server.server_process import SERVED_NAME, ServerProcess, server_process
 
 CHECKPOINT = Path(__file__).resolve().parents[3] / "examples" / "models" / "atom-tiny"
 # Reasons unless it is told not to; what it reasons is free.

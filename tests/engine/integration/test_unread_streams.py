@@ -14,8 +14,8 @@ import pytest
 
 from atom.config import EngineOptions, build_config
 from atom.model_engine.front.request_stream import ReaderLimits, reader_limits
-from tests.support.http_app import HttpRig, serve_model
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.models.tiny_model import make_tiny_checkpoint
+from tests.support.server.http_app import HttpRig, serve_model
 from tests.support.waiting import HANG_SECONDS, eventually
 
 SLOTS = 4

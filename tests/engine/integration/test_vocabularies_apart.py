@@ -13,8 +13,8 @@ import pytest
 import pytest_asyncio
 
 from atom.config import EngineOptions, build_config
-from tests.support.http_app import HttpRig, serve_model
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.models.tiny_model import make_tiny_checkpoint
+from tests.support.server.http_app import HttpRig, serve_model
 
 EMBEDDED = 320  # more than the tokenizer's 294, as most published checkpoints have
 PADDING = list(range(294, EMBEDDED))

@@ -15,9 +15,9 @@ from atom.model_engine.batch import ScheduledBatch
 from atom.model_engine.model_runner import ModelRunner
 from atom.model_engine.runner.warm_up import warm_up
 from atom.utils import long_chunks
-from tests.support.core_driver import CoreDriver
-from tests.support.sampling_requests import mixed_requests
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.engine_core.core_driver import CoreDriver
+from tests.support.engine_core.sampling_requests import mixed_requests
+from tests.support.models.tiny_model import make_tiny_checkpoint
 
 OPTIONS: dict[str, Any] = {
     "max_num_batched_tokens": 64,
@@ -94,7 +94,7 @@ def test_no_served_step_needs_a_kernel_that_the_start_did_not(tmp_path: Path, dt
         tmp_path, architecture="qwen3", head_dim=64, max_position_embeddings=20_480
     )
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.late_kernels", str(checkpoint), dtype],
+        [sys.executable, "-m", "tests.support.kernels.late_kernels", str(checkpoint), dtype],
         capture_output=True,
         text=True,
         check=False,

@@ -20,8 +20,8 @@ import torch
 from atom.model_ops.backends.composed import COMPOSED
 from atom.model_ops.backends.interface import FUSED_OPS, Backend, OpCase
 from tests.engine.ops.inputs import load_backend
-from tests.support.interpreted_bfloat16 import compute_in_bfloat16
-from tests.support.quick_interpreter import spare_repeated_work
+from tests.support.kernels.interpreted_bfloat16 import compute_in_bfloat16
+from tests.support.kernels.quick_interpreter import spare_repeated_work
 
 _ON_GPU = torch.cuda.is_available()
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"

@@ -9,7 +9,7 @@ import torch
 
 from atom.model_ops.backends.interface import Backend
 from tests.engine.ops.inputs import load_backend
-from tests.support.core_driver import CoreDriver
+from tests.support.engine_core.core_driver import CoreDriver
 
 LENGTHS = (11, 30)  # of prompts: answers of the first pass the twelfth token
 

@@ -46,7 +46,7 @@ from atom.model_ops.values import (
     Stream,
 )
 from atom.utils.forward_context import AttentionMetaData
-from tests.support.compile_only import CompileOnlyDriver, compile_only
+from tests.support.kernels.compile_only import CompileOnlyDriver, compile_only
 
 CPU = torch.device("cpu")
 KERNELS = ["_rms_norm_kernel", "_act_and_mul_kernel"]  # of a small step

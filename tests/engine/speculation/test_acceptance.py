@@ -20,8 +20,8 @@ from atom.model_ops.backends.noise import GROUP
 from atom.sampling_params import SamplingParams
 from atom.speculative_config import SpeculativeConfig
 from benchmarks.engines.offline_engine import OfflineEngine
-from tests.support.draft_checkpoints import WEIGHTS, make_eagle3, write_weights
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.models.draft_checkpoints import WEIGHTS, make_eagle3, write_weights
+from tests.support.models.tiny_model import make_tiny_checkpoint
 
 DRAFTS, ROWS, TOKENS = 3, 32, 200
 

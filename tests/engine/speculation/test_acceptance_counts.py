@@ -9,7 +9,7 @@ import pytest
 
 from atom.model_engine.wire.rank_answers import add_stats
 from atom.speculation.acceptance import DraftCounts
-from tests.support.front_half import rank_stats
+from tests.support.engine_core.front_half import rank_stats
 
 
 def test_drafts_are_counted_by_position() -> None:

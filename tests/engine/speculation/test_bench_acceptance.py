@@ -12,7 +12,7 @@ from atom.entrypoints.bench.acceptance import (
     draft_totals,
 )
 from atom.entrypoints.openai.metrics import _counters
-from tests.support.front_half import rank_stats
+from tests.support.engine_core.front_half import rank_stats
 
 
 class Page:

@@ -24,8 +24,8 @@ from atom.speculation.draft_lengths import FixedDraftLengths, Slots
 from atom.speculation.proposer import ComputedTokens
 from atom.speculative_config import SpeculativeConfig
 from benchmarks.engines.offline_engine import OfflineEngine
-from tests.support.draft_checkpoints import add_mtp_layer
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.models.draft_checkpoints import add_mtp_layer
+from tests.support.models.tiny_model import make_tiny_checkpoint
 
 
 def test_slots_tell_what_the_inputs_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,8 +24,8 @@ from atom.speculation.draft_model_proposer import DraftModelProposer
 from atom.speculation.proposer import ComputedTokens, Drafting
 from atom.speculative_config import SpeculativeConfig
 from benchmarks.engines.offline_engine import OfflineEngine
-from tests.support.draft_checkpoints import Tensors, add_mtp_layer, make_eagle3
-from tests.support.tiny_model import Architecture, make_tiny_checkpoint
+from tests.support.models.draft_checkpoints import Tensors, add_mtp_layer, make_eagle3
+from tests.support.models.tiny_model import Architecture, make_tiny_checkpoint
 
 DRAFTS = 3
 # token ids [T + 1], the model's hidden states of the first T → the draft model's [T, H]

@@ -17,9 +17,9 @@ from atom.entrypoints.flags.engine_args import options_from_args
 from atom.entrypoints.openai.metrics import _counters
 from atom.speculative_config import SpeculativeConfig
 from atom_operator.children.engine_container import engine_args
-from tests.support.builders_operator import plan
-from tests.support.front_half import rank_stats
-from tests.support.server_process import START_SECONDS, command_environment
+from tests.support.engine_core.front_half import rank_stats
+from tests.support.operator.builders_operator import plan
+from tests.support.server.server_process import START_SECONDS, command_environment
 from tools.demo import SPECULATION, speculation_patch
 
 REPOSITORY = Path(__file__).parents[3]

@@ -13,9 +13,8 @@ import pytest
 import torch
 
 from atom.speculative_config import SpeculativeConfig
-from tests.support.core_driver import CoreDriver
-from tests.support.draft_checkpoints import add_mtp_layer, make_eagle3
-from tests.support.speculated_answers import (
+from tests.support.engine_core.core_driver import CoreDriver
+from tests.support.engine_core.speculated_answers import (
     AMPLE_BLOCKS,
     BLOCK_SIZE,
     MAX_MODEL_LEN,
@@ -25,7 +24,8 @@ from tests.support.speculated_answers import (
     differing,
     some_requests,
 )
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.models.draft_checkpoints import add_mtp_layer, make_eagle3
+from tests.support.models.tiny_model import make_tiny_checkpoint
 
 MOST_DRAFTS = 7
 SETTINGS = {

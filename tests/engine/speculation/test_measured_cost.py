@@ -15,7 +15,7 @@ from atom.speculation.draft_lengths import AdaptiveDraftLengths
 from atom.speculation.measured_cost import MeasuredCost, Timed
 from atom.speculative_config import SpeculativeConfig
 from benchmarks.engines.offline_engine import OfflineEngine
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.models.tiny_model import make_tiny_checkpoint
 
 LENGTHS = np.arange(6, dtype=np.float64)
 NOTHING = np.zeros(64, dtype=np.int32)  # computed of each slot

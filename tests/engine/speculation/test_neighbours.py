@@ -11,8 +11,8 @@ import pytest
 from atom.sampling_params import SamplingParams
 from atom.speculative_config import SpeculativeConfig
 from atom.structured_outputs import StructuredOutputsParams
-from tests.support.core_driver import CoreDriver
-from tests.support.tiny_model import Architecture, make_tiny_checkpoint
+from tests.support.engine_core.core_driver import CoreDriver
+from tests.support.models.tiny_model import Architecture, make_tiny_checkpoint
 
 ATOM_TINY = Path(__file__).resolve().parents[3] / "examples" / "models" / "atom-tiny"
 DRAFTS = SpeculativeConfig(num_tokens=4, fewest_matched=1, most_matched=3, adaptive=False)

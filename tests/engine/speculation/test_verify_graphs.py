@@ -14,10 +14,8 @@ import pytest
 import torch
 
 from atom.speculative_config import SpeculativeConfig
-from tests.support.core_driver import CoreDriver
-from tests.support.draft_checkpoints import add_mtp_layer, make_eagle3
-from tests.support.played_graphs import PlayedPool
-from tests.support.speculated_answers import (
+from tests.support.engine_core.core_driver import CoreDriver
+from tests.support.engine_core.speculated_answers import (
     BLOCK_SIZE,
     MAX_MODEL_LEN,
     PlayedEngine,
@@ -25,7 +23,9 @@ from tests.support.speculated_answers import (
     differing,
     some_requests,
 )
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.kernels.played_graphs import PlayedPool
+from tests.support.models.draft_checkpoints import add_mtp_layer, make_eagle3
+from tests.support.models.tiny_model import make_tiny_checkpoint
 
 OPTIONS: dict[str, Any] = {
     "max_model_len": MAX_MODEL_LEN, "max_num_batched_tokens": 256, "num_kv_blocks": 64,

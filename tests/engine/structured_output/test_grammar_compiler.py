@@ -19,7 +19,7 @@ from atom.model_engine.structured_output.grammar_compiler import (
 )
 from atom.model_engine.structured_output.xgrammar_import import XGrammarMissingError
 from atom.structured_outputs import GrammarSpec
-from tests.support.byte_tokenizer import write_byte_tokenizer
+from tests.support.models.byte_tokenizer import write_byte_tokenizer
 from tests.support.waiting import HANG_SECONDS, wait_until
 
 TOO_COSTLY = GrammarSpec(

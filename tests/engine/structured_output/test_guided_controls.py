@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from atom.structured_outputs import StructuredOutputsParams
 from atom.tokenizer import Tokenizer
-from tests.support.core_driver import CoreDriver
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.engine_core.core_driver import CoreDriver
+from tests.support.models.tiny_model import make_tiny_checkpoint
 
 LENGTH = 12
 PROMPT = "hello ab the world"

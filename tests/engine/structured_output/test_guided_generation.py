@@ -15,7 +15,7 @@ from atom.model_engine.wire.engine_protocol import FinishedRow
 from atom.sampling_params import SamplingParams
 from atom.structured_outputs import StructuredOutputsParams
 from atom.tokenizer import Tokenizer
-from tests.support.core_driver import CoreDriver
+from tests.support.engine_core.core_driver import CoreDriver
 
 CHECKPOINT = Path(__file__).resolve().parents[3] / "examples" / "models" / "atom-tiny"
 ENDS = (0, 2)

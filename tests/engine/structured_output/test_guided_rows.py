@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from atom.model_engine.structured_output.guided_rows import GuidedEnd
 from atom.structured_outputs import StructuredOutputsParams
-from tests.support.guided_sequences import (
+from tests.support.random_search import examples
+from tests.support.structured_output.guided_sequences import (
     VOCAB,
     GuidedSequences,
     accept,
@@ -23,7 +24,6 @@ from tests.support.guided_sequences import (
     batch_of,
     masked,
 )
-from tests.support.random_search import examples
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ from atom.model_engine.wire.engine_protocol import FinishedRow
 from atom.sampling_params import SamplingParams
 from atom.structured_outputs import StructuredOutputsParams
 from atom.tokenizer import Tokenizer
-from tests.support.core_driver import CoreDriver
-from tests.support.hostile_grammars import hostile
+from tests.support.engine_core.core_driver import CoreDriver
+from tests.support.structured_output.hostile_grammars import hostile
 
 CHECKPOINT = Path(__file__).resolve().parents[3] / "examples" / "models" / "atom-tiny"
 NEIGHBOUR_TOKENS = 40

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.http_app import AppRig
+from tests.support.server.http_app import AppRig
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 

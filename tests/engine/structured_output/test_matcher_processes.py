@@ -12,8 +12,8 @@ import pytest
 from atom.sampling_params import SamplingParams
 from atom.structured_outputs import StructuredOutputsParams
 from atom.tokenizer import Tokenizer
-from tests.support.core_driver import CoreDriver
-from tests.support.matcher_processes import compile_servers, matcher_processes
+from tests.support.engine_core.core_driver import CoreDriver
+from tests.support.structured_output.matcher_processes import compile_servers, matcher_processes
 from tests.support.waiting import wait_until
 
 CHECKPOINT = Path(__file__).resolve().parents[3] / "examples" / "models" / "atom-tiny"

@@ -14,7 +14,7 @@ from atom.structured_outputs.json_schema import schema_to_grammar
 from atom.structured_outputs.regex import regex_to_grammar
 from atom.structured_outputs.regex.automaton import Expression, Length, build_automaton
 from atom.structured_outputs.regex.search import matched, searched
-from tests.support.grammar_draws import GrammarDraws, NoEndError
+from tests.support.structured_output.grammar_draws import GrammarDraws, NoEndError
 
 RING_ENTRIES = 'ab"\\\n\t1_ →😀-'  # none that the dialects class apart
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from atom.structured_outputs.json_schema import schema_to_grammar
-from tests.support.grammar_draws import GrammarDraws
+from tests.support.structured_output.grammar_draws import GrammarDraws
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from atom.structured_outputs.json_schema import schema_to_grammar
-from tests.support.grammar_draws import GrammarDraws, NoEndError
-from tests.support.schema_samples import SchemaSamples, validator_of
+from tests.support.structured_output.grammar_draws import GrammarDraws, NoEndError
+from tests.support.structured_output.schema_samples import SchemaSamples, validator_of
 
 TOOLS = Path(__file__).parent / "data" / "tool_schemas.jsonl"
 SIMPLE: list[Any] = [

@@ -14,9 +14,9 @@ import pytest
 from openai import BadRequestError, OpenAI
 from pydantic import BaseModel, Field
 
-from tests.support.hostile_grammars import hostile
-from tests.support.server_process import SERVED_NAME, ServerProcess, server_process
-from tests.support.unanswered import unanswered
+from tests.support.server.server_process import SERVED_NAME, ServerProcess, server_process
+from tests.support.server.unanswered import unanswered
+from tests.support.structured_output.hostile_grammars import hostile
 from tests.support.waiting import wait_until
 
 CHECKPOINT = Path(__file__).resolve().parents[3] / "examples" / "models" / "atom-tiny"

@@ -9,7 +9,7 @@ from atom.errors import RequestError
 from atom.model_engine.batch import TokenMask
 from atom.model_engine.structured_output.thinking_rows import ThinkingRows
 from atom.structured_outputs.thinking_budget import ThinkingBudget
-from tests.support.guided_sequences import batch_of
+from tests.support.structured_output.guided_sequences import batch_of
 
 VOCABULARY = 70
 WORDS = 3

@@ -14,8 +14,8 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
 
-from tests.support.front_half import build_test_config, write_model_folder
-from tests.support.http_app import AppRig, serve_app
+from tests.support.engine_core.front_half import build_test_config, write_model_folder
+from tests.support.server.http_app import AppRig, serve_app
 
 CHAT = "/v1/chat/completions"
 END = "<END>"  # a stop string: with it the model's own end

@@ -13,9 +13,9 @@ from openai import AsyncOpenAI, BadRequestError
 
 from atom.config import EngineOptions, build_config
 from tests.engine.tool_calls.echo import MARKS, tool
-from tests.support.byte_tokenizer import CHAT_TEMPLATE
-from tests.support.http_app import HttpRig, serve_model
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.models.byte_tokenizer import CHAT_TEMPLATE
+from tests.support.models.tiny_model import make_tiny_checkpoint
+from tests.support.server.http_app import HttpRig, serve_model
 
 MODEL = "tiny"
 MESSAGES: list[Any] = [{"role": "user", "content": "hello grüße"}]

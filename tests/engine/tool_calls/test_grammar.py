@@ -22,7 +22,7 @@ from atom.answer_parsing.structural_tag import (
 from atom.structured_outputs import GrammarSpec
 from tests.engine.answer_parsing.pieces import calls_of, events_of
 from tests.engine.answer_parsing.written import WRITERS, hermes, plain
-from tests.support.guided_sequences import GuidedSequences
+from tests.support.structured_output.guided_sequences import GuidedSequences
 
 SCHEMAS = {
     "weather": {

@@ -12,8 +12,8 @@ import pytest
 from atom.entrypoints.openai.chat_prompt import chat_prompt
 from atom.entrypoints.openai.protocol import ChatCompletionRequest
 from tests.engine.tool_calls.echo import CHAT, END, TOOLS
-from tests.support.front_half import build_test_config, write_model_folder
-from tests.support.http_app import serve_app
+from tests.support.engine_core.front_half import build_test_config, write_model_folder
+from tests.support.server.http_app import serve_app
 
 TEMPLATES = Path(__file__).parents[1] / "unit" / "chat_templates"
 USER = {"role": "user", "content": "Is it warm in Paris?"}

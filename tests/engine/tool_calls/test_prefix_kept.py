@@ -19,8 +19,8 @@ from atom.entrypoints.openai.protocol import ChatCompletionRequest
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from tests.engine.answer_parsing.written import WRITERS, Call, plain
 from tests.engine.tool_calls.echo import tool
-from tests.support.front_half import build_test_config, write_model_folder
-from tests.support.http_app import serve_app
+from tests.support.engine_core.front_half import build_test_config, write_model_folder
+from tests.support.server.http_app import serve_app
 
 TEMPLATES = Path(__file__).parents[1] / "unit" / "chat_templates"
 USER = {"role": "user", "content": "Is it warm in Paris?"}

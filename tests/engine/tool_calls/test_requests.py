@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.engine.tool_calls.echo import CHAT, TOOLS, echoing, tool
-from tests.support.http_app import AppRig
+from tests.support.server.http_app import AppRig
 
 USER = {"role": "user", "content": "warm?"}
 NAMED = {"type": "function", "function": {"name": "weather"}}

@@ -15,9 +15,9 @@ from tokenizers import Tokenizer
 
 from atom.config import EngineOptions, build_config
 from tests.engine.tool_calls.echo import CHAT, MARKS, special_marks, tool
-from tests.support.byte_tokenizer import CHAT_TEMPLATE
-from tests.support.http_app import HttpRig, serve_model
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.models.byte_tokenizer import CHAT_TEMPLATE
+from tests.support.models.tiny_model import make_tiny_checkpoint
+from tests.support.server.http_app import HttpRig, serve_model
 
 WEATHER = {
     "type": "object",

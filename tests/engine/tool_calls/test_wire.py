@@ -13,7 +13,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from tokenizers import AddedToken
 
 from tests.engine.tool_calls.echo import CHAT, END, TOOLS, echoing, streamed, whole
-from tests.support.http_app import AppRig
+from tests.support.server.http_app import AppRig
 from tests.support.waiting import eventually, within
 
 PARIS = '{"city": "Paris"}'

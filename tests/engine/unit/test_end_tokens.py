@@ -11,8 +11,8 @@ import pytest
 from atom.checkpoint import open_checkpoint
 from atom.end_tokens import end_token_ids, tokenizer_end_token
 from atom.errors import ModelError
-from tests.support.core_driver import CoreDriver
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.engine_core.core_driver import CoreDriver
+from tests.support.models.tiny_model import make_tiny_checkpoint
 
 
 @pytest.fixture(scope="module")

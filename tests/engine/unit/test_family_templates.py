@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 from atom.chat_template import ChatTemplate, load_chat_template
 from atom.errors import RequestError
 from atom.tokenizer import Tokenizer
-from tests.support.byte_tokenizer import END_OF_TEXT, write_byte_tokenizer
+from tests.support.models.byte_tokenizer import END_OF_TEXT, write_byte_tokenizer
 
 FOLDER = Path(__file__).parent / "chat_templates"
 FAMILIES = (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from atom.config import GenerationDefaults
-from tests.support.front_half import build_test_config, write_model_folder
+from tests.support.engine_core.front_half import build_test_config, write_model_folder
 
 
 def defaults_of(folder: Path, **generation: Any) -> GenerationDefaults:

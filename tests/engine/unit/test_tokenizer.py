@@ -10,7 +10,7 @@ from tokenizers import decoders, models
 
 from atom.errors import ModelError
 from atom.tokenizer import Tokenizer, TokenStream
-from tests.support.byte_tokenizer import END_OF_TEXT, TURN_END, write_byte_tokenizer
+from tests.support.models.byte_tokenizer import END_OF_TEXT, TURN_END, write_byte_tokenizer
 
 
 @pytest.fixture(scope="module")

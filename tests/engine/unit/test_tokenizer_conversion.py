@@ -16,7 +16,7 @@ from atom.chat_template import load_chat_template
 from atom.checkpoint import HUB_PATTERNS
 from atom.errors import ModelError
 from atom.tokenizer import Tokenizer, has_tokenizer
-from tests.support.vocabularies import SAMPLES, write_kimi, write_sentencepiece, write_tekken
+from tests.support.models.vocabularies import SAMPLES, write_kimi, write_sentencepiece, write_tekken
 
 # Of Kimi-K2's own tokenization_kimi.py and of Mistral's tekken of 2024, as they publish them.
 KIMI_WORDS = "|".join(

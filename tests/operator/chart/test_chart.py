@@ -18,10 +18,10 @@ from atom_operator.api.crd import build_crd
 from atom_operator.integration_values import EngineFeature, Site, TemplateFeature
 from atom_operator.metrics import OperatorMetrics
 from atom_operator.settings import LeaseSettings, OperatorSettings, WebhookSettings
-from tests.support import upstream_crds
-from tests.support.helm_chart import CHART, KUBE_VERSION, run_helm
-from tests.support.live_cluster import ROOT, LiveCluster
-from tests.support.promtool import assert_rules, metric_problems
+from tests.support.cluster import upstream_crds
+from tests.support.cluster.helm_chart import CHART, KUBE_VERSION, run_helm
+from tests.support.cluster.live_cluster import ROOT, LiveCluster
+from tests.support.cluster.promtool import assert_rules, metric_problems
 
 NAME = "release-atom-operator"
 HOST = f"{NAME}-webhook.atom-system.svc"

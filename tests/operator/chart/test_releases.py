@@ -15,8 +15,8 @@ from aiohttp import web
 from atom_operator.leadership.lease_object import ApiLease, lease_record
 from atom_operator.leadership.rivals import Rival, Rivals
 from atom_operator.settings import OperatorSettings
-from tests.support.helm_chart import CHART, KUBE_VERSION, run_helm
-from tests.support.stub_api_server import stub_api_server
+from tests.support.cluster.helm_chart import CHART, KUBE_VERSION, run_helm
+from tests.support.operator.stub_api_server import stub_api_server
 
 
 def only(documents: list[dict[str, Any]], kind: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from devcluster.settings import read_settings
-from tests.support.live_cluster import ROOT
+from tests.support.cluster.live_cluster import ROOT
 
 CHART = ROOT / "charts" / "atom-operator"
 GOLDEN = Path(__file__).parent / "golden"

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.builders_operator import TINY_CONFIG, atom_deployment
-from tests.support.live_cluster import LiveCluster
+from tests.support.cluster.live_cluster import LiveCluster
+from tests.support.operator.builders_operator import TINY_CONFIG, atom_deployment
 
 pytestmark = pytest.mark.cluster
 

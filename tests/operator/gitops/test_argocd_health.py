@@ -10,8 +10,8 @@ import yaml
 from lupa import lua51
 
 from atom_operator.domain import Manifest
-from tests.support.live_cluster import ROOT
-from tests.support.situations import SITUATIONS, situation
+from tests.support.cluster.live_cluster import ROOT
+from tests.support.operator.situations import SITUATIONS, situation
 
 GUIDE = ROOT / "docs" / "guides" / "gitops.md"
 SCRIPT = ROOT / "docs" / "guides" / "argocd" / "health.lua"

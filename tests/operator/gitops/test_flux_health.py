@@ -18,9 +18,9 @@ import yaml
 from atom_operator.api.crd import build_crd
 from atom_operator.constants import API_VERSION, KIND, ConditionType, Reason
 from atom_operator.domain import Manifest
-from tests.support.builders_operator import atom_deployment
-from tests.support.live_cluster import ROOT, LiveCluster
-from tests.support.situations import SITUATIONS, situation
+from tests.support.cluster.live_cluster import ROOT, LiveCluster
+from tests.support.operator.builders_operator import atom_deployment
+from tests.support.operator.situations import SITUATIONS, situation
 
 GUIDE = ROOT / "docs" / "guides" / "gitops.md"
 FILE = ROOT / "docs" / "guides" / "flux" / "health-checks.yaml"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from devcluster import target
-from tests.support.live_cluster import LiveCluster
+from tests.support.cluster.live_cluster import LiveCluster
 
 _OPERATORS = "app.kubernetes.io/name=atom-operator"
 

@@ -18,10 +18,10 @@ import pytest
 from atom_operator.constants import PLURAL
 from atom_operator.handlers.runtime import FOLLOWED
 from atom_operator.kinds import OPTIONAL_KINDS, PROVIDERS, Kind
-from tests.support.builders_operator import atom_deployment
-from tests.support.fault_proxy import FaultProxy, Seen, fault_proxy
-from tests.support.live_cluster import LiveCluster
-from tests.support.operator_process import operator
+from tests.support.cluster.fault_proxy import FaultProxy, Seen, fault_proxy
+from tests.support.cluster.live_cluster import LiveCluster
+from tests.support.cluster.operator_process import operator
+from tests.support.operator.builders_operator import atom_deployment
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("only_operator")]
 

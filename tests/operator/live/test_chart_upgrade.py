@@ -20,11 +20,11 @@ import pytest
 
 from devcluster import target
 from devcluster.settings import read_settings
-from tests.support.builders_operator import atom_deployment
-from tests.support.client_pod import asking
-from tests.support.live_cluster import CRD_NAME, ROOT, LiveCluster
-from tests.support.previous_version import extract
-from tests.support.quick_pods import engine_image, quick_container, wait_ready
+from tests.support.cluster.client_pod import asking
+from tests.support.cluster.live_cluster import CRD_NAME, ROOT, LiveCluster
+from tests.support.cluster.previous_version import extract
+from tests.support.cluster.quick_pods import engine_image, quick_container, wait_ready
+from tests.support.operator.builders_operator import atom_deployment
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("only_operator")]
 

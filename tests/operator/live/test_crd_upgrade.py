@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from devcluster.settings import read_settings
-from tests.support.builders_operator import atom_deployment
-from tests.support.live_cluster import CRD_NAME, ROOT, LiveCluster
-from tests.support.previous_version import extract
+from tests.support.cluster.live_cluster import CRD_NAME, ROOT, LiveCluster
+from tests.support.cluster.previous_version import extract
+from tests.support.operator.builders_operator import atom_deployment
 
 pytestmark = pytest.mark.cluster
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from devcluster import target
-from tests.support.builders_operator import atom_deployment
-from tests.support.fault_proxy import Fault, FaultProxy, Seen, fault_proxy
-from tests.support.live_cluster import LiveCluster
-from tests.support.operator_process import operator
+from tests.support.cluster.fault_proxy import Fault, FaultProxy, Seen, fault_proxy
+from tests.support.cluster.live_cluster import LiveCluster
+from tests.support.cluster.operator_process import operator
+from tests.support.operator.builders_operator import atom_deployment
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("only_operator")]
 

@@ -16,10 +16,16 @@ from typing import Any
 import pytest
 
 from devcluster import target
-from tests.support.builders_operator import atom_deployment
-from tests.support.live_cluster import ROOT, LiveCluster
-from tests.support.operator_process import operator
-from tests.support.quick_pods import condition, engine_image, quick_container, status, wait_ready
+from tests.support.cluster.live_cluster import ROOT, LiveCluster
+from tests.support.cluster.operator_process import operator
+from tests.support.cluster.quick_pods import (
+    condition,
+    engine_image,
+    quick_container,
+    status,
+    wait_ready,
+)
+from tests.support.operator.builders_operator import atom_deployment
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("only_operator")]
 

@@ -23,11 +23,11 @@ from atom_operator.kinds import OPTIONAL_KINDS
 from atom_operator.reconcile.decider import Decider
 from atom_operator.reconcile.reconciler import Reconciler
 from atom_operator.settings import OperatorSettings
-from tests.support import upstream_crds
-from tests.support.builders_operator import atom_deployment
-from tests.support.fake_engines import FakeEngines
-from tests.support.live_cluster import ROOT, LiveCluster
-from tests.support.operator_process import operator
+from tests.support.cluster import upstream_crds
+from tests.support.cluster.live_cluster import ROOT, LiveCluster
+from tests.support.cluster.operator_process import operator
+from tests.support.operator.builders_operator import atom_deployment
+from tests.support.operator.fake_engines import FakeEngines
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("only_operator", "served")]
 

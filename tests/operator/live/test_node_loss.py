@@ -17,10 +17,10 @@ from benchmarks.fleet.simulated_nodes import GPUS_PER_NODE, LABEL, TOLERATION, s
 from devcluster import target
 from devcluster.health import api_of
 from devcluster.settings import read_settings
-from tests.support.builders_operator import atom_deployment
-from tests.support.live_cluster import LiveCluster
-from tests.support.operator_process import operator
-from tests.support.quick_pods import condition, status
+from tests.support.cluster.live_cluster import LiveCluster
+from tests.support.cluster.operator_process import operator
+from tests.support.cluster.quick_pods import condition, status
+from tests.support.operator.builders_operator import atom_deployment
 
 pytestmark = [
     pytest.mark.cluster,

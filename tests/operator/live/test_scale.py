@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from devcluster import target
-from tests.support.live_cluster import ROOT, LiveCluster
+from tests.support.cluster.live_cluster import ROOT, LiveCluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("only_operator")]
 

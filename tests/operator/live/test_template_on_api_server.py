@@ -23,10 +23,10 @@ from atom_operator.domain import ObjectKey
 from atom_operator.reconcile.decider import Decider
 from atom_operator.reconcile.reconciler import Reconciler
 from atom_operator.settings import OperatorSettings
-from tests.support.builders_operator import atom_deployment, plan
-from tests.support.fake_engines import FakeEngines
-from tests.support.live_cluster import LiveCluster
-from tests.support.overlays import overlay, said_to_kubectl
+from tests.support.cluster.live_cluster import LiveCluster
+from tests.support.operator.builders_operator import atom_deployment, plan
+from tests.support.operator.fake_engines import FakeEngines
+from tests.support.operator.overlays import overlay, said_to_kubectl
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("only_operator")]
 

@@ -16,11 +16,11 @@ import pytest
 from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, EVENT, POD, Manifest
 from atom_operator.integration_values import Site
 from atom_operator.kinds import AUTOSCALER, SCALED_OBJECT
-from tests.support.builders_operator import atom_deployment, gpu_node, gpu_pod
-from tests.support.fake_cluster import FakeCluster
 from tests.support.in_memory_cluster.cluster import InMemoryCluster
 from tests.support.in_memory_cluster.operator_client import OperatorClient
 from tests.support.in_memory_cluster.state import is_terminal
+from tests.support.operator.builders_operator import atom_deployment, gpu_node, gpu_pod
+from tests.support.operator.fake_cluster import FakeCluster
 
 GPU = "amd.com/gpu"
 DAY_HOURS, SLICE_HOURS = 24, 4  # in the long suite, and daily

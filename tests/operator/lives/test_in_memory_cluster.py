@@ -16,11 +16,11 @@ from atom_operator.domain import (
     Manifest,
 )
 from atom_operator.kinds import LEADER_WORKER_SET
-from tests.support.builders_operator import gpu_node
 from tests.support.in_memory_cluster.cluster import InMemoryCluster
 from tests.support.in_memory_cluster.kinds import LIMIT_RANGE, RESOURCE_QUOTA
 from tests.support.in_memory_cluster.quantities import requests_of, text, thousandths
 from tests.support.in_memory_cluster.state import condition_of, is_ready
+from tests.support.operator.builders_operator import gpu_node
 
 LABELS = {"app": "web"}
 

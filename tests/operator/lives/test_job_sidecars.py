@@ -9,7 +9,7 @@ import pytest
 
 from atom.entrypoints.inspect_model import pack
 from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, JOB, Manifest
-from tests.support.builders_operator import (
+from tests.support.operator.builders_operator import (
     KEY,
     NOW,
     TINY_CONFIG,
@@ -17,8 +17,8 @@ from tests.support.builders_operator import (
     condition,
     reconciler,
 )
-from tests.support.fake_cluster import FakeCluster
-from tests.support.jobs import forget_pods, job_pod, only_job
+from tests.support.operator.fake_cluster import FakeCluster
+from tests.support.operator.jobs import forget_pods, job_pod, only_job
 
 WEIGHTS: dict[str, Any] = {
     "model": {"source": "hf://Qwen/Qwen3-0.6B", "revision": "v1"},

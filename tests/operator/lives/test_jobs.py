@@ -21,10 +21,10 @@ from atom_operator.domain import (
     VOLUME_CLAIM,
     Manifest,
 )
-from tests.support.builders_operator import atom_deployment, condition, gpu_node
 from tests.support.in_memory_cluster.cluster import InMemoryCluster
 from tests.support.in_memory_cluster.kinds import LIMIT_RANGE, RESOURCE_QUOTA, SECRET
 from tests.support.in_memory_cluster.operator_client import OperatorClient
+from tests.support.operator.builders_operator import atom_deployment, condition, gpu_node
 
 HUB: dict[str, Any] = {
     "model": {

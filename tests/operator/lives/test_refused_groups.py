@@ -8,10 +8,10 @@ import pytest
 
 from atom_operator.domain import ATOM_DEPLOYMENT, POD, Kind, Manifest
 from atom_operator.integration_values import Site
-from tests.support.builders_operator import atom_deployment, condition, gpu_node
 from tests.support.in_memory_cluster.cluster import InMemoryCluster
 from tests.support.in_memory_cluster.kinds import RESOURCE_QUOTA, STATEFUL_SET
 from tests.support.in_memory_cluster.operator_client import OperatorClient
+from tests.support.operator.builders_operator import atom_deployment, condition, gpu_node
 
 SITE = Site(engine_tensor_parallel=16, engine_multi_node=True)
 

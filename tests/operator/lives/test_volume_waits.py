@@ -11,11 +11,11 @@ import pytest
 from atom_operator.cluster.pod_waits.volumes import with_volume_words
 from atom_operator.domain import ATOM_DEPLOYMENT, EVENT, POD, VOLUME_CLAIM, Manifest
 from atom_operator.pods.pod_state import pod_state
-from tests.support.builders_operator import atom_deployment, condition, gpu_node
-from tests.support.fake_cluster import FakeCluster, copied
 from tests.support.in_memory_cluster.cluster import InMemoryCluster
 from tests.support.in_memory_cluster.kinds import SECRET
 from tests.support.in_memory_cluster.operator_client import OperatorClient
+from tests.support.operator.builders_operator import atom_deployment, condition, gpu_node
+from tests.support.operator.fake_cluster import FakeCluster, copied
 
 DISK: dict[str, Any] = {"cache": {"compile": {"claim": "disk"}}}
 HUB: dict[str, Any] = {

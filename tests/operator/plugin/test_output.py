@@ -18,8 +18,8 @@ from atom_operator.plugin.output import wrapped
 from atom_operator.plugin.status_view import status_document, status_lines
 from atom_operator.plugin.top_view import Sample, parse, top_document, top_lines
 from tests.operator.unit.test_plugin_views import AFTER, BEFORE, METRICS
-from tests.support.builders_operator import gpu_node, gpu_pod
-from tests.support.situations import SITUATIONS, situation
+from tests.support.operator.builders_operator import gpu_node, gpu_pod
+from tests.support.operator.situations import SITUATIONS, situation
 
 ROOT = Path(__file__).resolve().parents[3]
 WIDTHS = (20, 40, 80, 132)

@@ -22,7 +22,6 @@ from atom_operator.kinds import LEADER_WORKER_SET
 from atom_operator.plugin.output import wrapped
 from atom_operator.plugin.why import Seen, causes
 from atom_operator.plugin.why_view import why_document, why_lines
-from tests.support.builders_operator import atom_deployment, gpu_node
 from tests.support.in_memory_cluster.cluster import InMemoryCluster
 from tests.support.in_memory_cluster.kinds import (
     LIMIT_RANGE,
@@ -31,6 +30,7 @@ from tests.support.in_memory_cluster.kinds import (
     STATEFUL_SET,
 )
 from tests.support.in_memory_cluster.operator_client import OperatorClient
+from tests.support.operator.builders_operator import atom_deployment, gpu_node
 
 SITE = Site(engine_tensor_parallel=16, engine_multi_node=True)
 GPU: dict[str, Any] = {"model": {"source": "hf://Qwen/Qwen3-8B"}}

@@ -20,8 +20,15 @@ from atom_operator.domain import (
 )
 from atom_operator.integration_values import FORBIDDEN_BY_DEFAULT, Site, TemplateFeature
 from atom_operator.settings import OperatorSettings, SettingsError
-from tests.support.builders_operator import KEY, cluster_with, condition, plan, pod, reconciler
-from tests.support.fake_cluster import FakeCluster
+from tests.support.operator.builders_operator import (
+    KEY,
+    cluster_with,
+    condition,
+    plan,
+    pod,
+    reconciler,
+)
+from tests.support.operator.fake_cluster import FakeCluster
 
 ALLOWED = Site(template_forbidden=FORBIDDEN_BY_DEFAULT - {TemplateFeature.SERVICE_ACCOUNT})
 HUB = {

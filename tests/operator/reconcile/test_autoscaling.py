@@ -22,7 +22,7 @@ from atom_operator.kinds import AUTOSCALER, SCALED_OBJECT
 from atom_operator.reconcile.decider import Decider
 from atom_operator.reconcile.reconciler import Reconciler
 from atom_operator.settings import OperatorSettings
-from tests.support.builders_operator import (
+from tests.support.operator.builders_operator import (
     IMAGES,
     KEY,
     NOW,
@@ -33,8 +33,8 @@ from tests.support.builders_operator import (
     pod_of,
     reconciler,
 )
-from tests.support.fake_cluster import FakeCluster
-from tests.support.fake_engines import FakeEngines
+from tests.support.operator.fake_cluster import FakeCluster
+from tests.support.operator.fake_engines import FakeEngines
 
 SITE = Site(prometheus_address="http://prometheus.test:9090")
 GPU = {"type": "amd", "product": "MI300X"}

@@ -9,8 +9,8 @@ import pytest
 from atom_operator.cluster.foreign_edits import fields_of_others, foreign_edits
 from atom_operator.cluster.object_cache import StoredObject
 from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, POD
-from tests.support.builders_operator import KEY, cluster_with, condition, pod, reconciler
-from tests.support.fake_cluster import FakeCluster
+from tests.support.operator.builders_operator import KEY, cluster_with, condition, pod, reconciler
+from tests.support.operator.fake_cluster import FakeCluster
 
 ENGINE = 'k:{"name":"engine"}'
 OURS = {

@@ -15,10 +15,10 @@ from atom_operator.domain import (
     DISRUPTION_BUDGET,
     SERVICE,
 )
-from tests.support.builders_operator import KEY, cluster_with, gpu_node, pod, reconciler
-from tests.support.cached_cluster import Followed, followed
-from tests.support.fake_cluster import FakeCluster
-from tests.support.faulty_cluster import FaultyCluster, Killed
+from tests.support.operator.builders_operator import KEY, cluster_with, gpu_node, pod, reconciler
+from tests.support.operator.cached_cluster import Followed, followed
+from tests.support.operator.fake_cluster import FakeCluster
+from tests.support.operator.faulty_cluster import FaultyCluster, Killed
 
 
 async def at_rest(world: Followed) -> Any:

@@ -11,7 +11,7 @@ from atom_operator.domain import (
     CONTROLLER_REVISION,
     DEPLOYMENT,
 )
-from tests.support.builders_operator import KEY, cluster_with, pod, reconciler
+from tests.support.operator.builders_operator import KEY, cluster_with, pod, reconciler
 
 CANARY = "hf_canaryB7x0Zq1"
 

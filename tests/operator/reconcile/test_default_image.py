@@ -11,9 +11,9 @@ from atom_operator.reconcile.decider import Decider
 from atom_operator.reconcile.image_rollout import StagedImageRollout
 from atom_operator.reconcile.reconciler import Reconciler
 from atom_operator.settings import OperatorSettings
-from tests.support.builders_operator import NOW, atom_deployment, pod
-from tests.support.fake_cluster import FakeCluster
-from tests.support.fake_engines import FakeEngines
+from tests.support.operator.builders_operator import NOW, atom_deployment, pod
+from tests.support.operator.fake_cluster import FakeCluster
+from tests.support.operator.fake_engines import FakeEngines
 
 OLD, NEW, FIXED = "registry.test/atom:1", "registry.test/atom:2", "registry.test/atom:3"
 KEYS = [ObjectKey("default", f"model-{number}") for number in range(4)]

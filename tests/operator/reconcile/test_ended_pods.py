@@ -9,9 +9,16 @@ from typing import Any
 import pytest
 
 from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, EVENT, POD, Manifest
-from tests.support.builders_operator import KEY, NOW, cluster_with, condition, pod, reconciler
-from tests.support.fake_cluster import FakeCluster
-from tests.support.fake_engines import FakeEngines
+from tests.support.operator.builders_operator import (
+    KEY,
+    NOW,
+    cluster_with,
+    condition,
+    pod,
+    reconciler,
+)
+from tests.support.operator.fake_cluster import FakeCluster
+from tests.support.operator.fake_engines import FakeEngines
 
 ENDS: dict[str, dict[str, Any]] = {
     "evicted for its disk": {

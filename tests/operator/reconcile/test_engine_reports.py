@@ -15,10 +15,18 @@ from atom_operator.domain import (
     EngineHealth,
     LoadProgress,
 )
-from tests.support.builders_operator import KEY, NOW, cluster_with, condition, plan, pod, reconciler
-from tests.support.fake_cluster import FakeCluster
-from tests.support.fake_engines import FakeEngines
-from tests.support.jobs import fail, only_job
+from tests.support.operator.builders_operator import (
+    KEY,
+    NOW,
+    cluster_with,
+    condition,
+    plan,
+    pod,
+    reconciler,
+)
+from tests.support.operator.fake_cluster import FakeCluster
+from tests.support.operator.fake_engines import FakeEngines
+from tests.support.operator.jobs import fail, only_job
 
 IP = "10.0.0.7"
 MIB, GIB = 2**20, 2**30

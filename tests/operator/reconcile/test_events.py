@@ -7,8 +7,15 @@ from typing import Any
 
 from atom_operator.cluster.errors import TransientError
 from atom_operator.domain import ATOM_DEPLOYMENT, EVENT
-from tests.support.builders_operator import KEY, NOW, cluster_with, condition, pod, reconciler
-from tests.support.fake_cluster import FakeCluster
+from tests.support.operator.builders_operator import (
+    KEY,
+    NOW,
+    cluster_with,
+    condition,
+    pod,
+    reconciler,
+)
+from tests.support.operator.fake_cluster import FakeCluster
 
 TOO_SMALL = {"type": "cpu", "memory": "512Mi"}
 ENOUGH = {"type": "cpu"}

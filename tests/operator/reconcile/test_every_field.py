@@ -13,15 +13,15 @@ import pytest
 
 from atom_operator.constants import ANNOTATION_APPLIED, ANNOTATION_ROLLOUT_REASON
 from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, EVENT, POD
-from tests.support.builders_operator import (
+from tests.support.operator.builders_operator import (
     KEY,
     cluster_with,
     condition,
     gpu_node,
     reconciler,
 )
-from tests.support.fake_cluster import FakeCluster
-from tests.support.spec_mutations import Mutation, mutations
+from tests.support.operator.fake_cluster import FakeCluster
+from tests.support.operator.spec_mutations import Mutation, mutations
 
 BASES: dict[str, dict[str, Any]] = {
     "cpu": {"replicas": 2},

@@ -24,7 +24,7 @@ from atom_operator.domain import (
     SERVICE,
     Manifest,
 )
-from tests.support.builders_operator import (
+from tests.support.operator.builders_operator import (
     KEY,
     TINY_CONFIG,
     atom_deployment,
@@ -32,9 +32,9 @@ from tests.support.builders_operator import (
     pod,
     reconciler,
 )
-from tests.support.fake_cluster import FakeCluster
-from tests.support.faulty_cluster import FaultyCluster, Killed
-from tests.support.jobs import report_config
+from tests.support.operator.fake_cluster import FakeCluster
+from tests.support.operator.faulty_cluster import FaultyCluster, Killed
+from tests.support.operator.jobs import report_config
 
 Reconcile = Callable[[ClusterPort], Awaitable[None]]
 History = Callable[[FakeCluster, Reconcile], Awaitable[None]]

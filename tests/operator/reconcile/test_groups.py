@@ -14,7 +14,7 @@ from typing import Any
 from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, POD, SERVICE, Manifest
 from atom_operator.integration_values import Site
 from atom_operator.kinds import LEADER_WORKER_SET
-from tests.support.builders_operator import (
+from tests.support.operator.builders_operator import (
     KEY,
     NOW,
     cluster_with,
@@ -24,7 +24,7 @@ from tests.support.builders_operator import (
     reconciler,
     unschedulable_pod,
 )
-from tests.support.fake_cluster import FakeCluster
+from tests.support.operator.fake_cluster import FakeCluster
 
 SITE = Site(engine_tensor_parallel=16, engine_multi_node=True)
 GROUP = {"tensor": 2, "nodes": 2}

@@ -22,9 +22,15 @@ from atom_operator.kinds import (
     PROMETHEUS_RULE,
     Kind,
 )
-from tests.support.builders_operator import KEY, cluster_with, gpu_node, gpu_pod, reconciler
-from tests.support.fake_cluster import FakeCluster
-from tests.support.gateways import a_gateway, take_up_route
+from tests.support.cluster.gateways import a_gateway, take_up_route
+from tests.support.operator.builders_operator import (
+    KEY,
+    cluster_with,
+    gpu_node,
+    gpu_pod,
+    reconciler,
+)
+from tests.support.operator.fake_cluster import FakeCluster
 
 ASKED: dict[str, Any] = {
     "gateway": {

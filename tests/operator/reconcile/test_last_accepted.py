@@ -18,7 +18,7 @@ from atom_operator.domain import (
 )
 from atom_operator.integration_values import Site
 from atom_operator.kinds import AUTOSCALER, LEADER_WORKER_SET, NETWORK_POLICY
-from tests.support.builders_operator import (
+from tests.support.operator.builders_operator import (
     KEY,
     cluster_with,
     condition,
@@ -26,8 +26,8 @@ from tests.support.builders_operator import (
     pod,
     reconciler,
 )
-from tests.support.cluster_life import BAD, ClusterLife
-from tests.support.fake_cluster import FakeCluster
+from tests.support.operator.cluster_life import BAD, ClusterLife
+from tests.support.operator.fake_cluster import FakeCluster
 
 REFUSED: Mapping[str, Any] = {"engine": {"extraArgs": ["--model=x"]}}
 TOO_LARGE: Mapping[str, Any] = {"accelerator": {"type": "cpu", "memory": "512Mi"}}

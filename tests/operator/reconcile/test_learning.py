@@ -17,7 +17,7 @@ from atom_operator.domain import (
     ObjectKey,
     StartupTimes,
 )
-from tests.support.builders_operator import (
+from tests.support.operator.builders_operator import (
     KEY,
     TINY_CONFIG,
     atom_deployment,
@@ -27,8 +27,8 @@ from tests.support.builders_operator import (
     pod,
     reconciler,
 )
-from tests.support.fake_cluster import FakeCluster
-from tests.support.fake_engines import FakeEngines
+from tests.support.operator.fake_cluster import FakeCluster
+from tests.support.operator.fake_engines import FakeEngines
 
 IP = "10.0.0.7"
 CONFIG = {

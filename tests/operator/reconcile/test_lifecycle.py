@@ -20,7 +20,7 @@ from atom_operator.domain import (
     Kind,
 )
 from atom_operator.integration_values import Site
-from tests.support.builders_operator import (
+from tests.support.operator.builders_operator import (
     KEY,
     NOW,
     TINY_CONFIG,
@@ -29,7 +29,7 @@ from tests.support.builders_operator import (
     pod,
     reconciler,
 )
-from tests.support.fake_cluster import FakeCluster
+from tests.support.operator.fake_cluster import FakeCluster
 
 
 async def settle(cluster: FakeCluster) -> None:

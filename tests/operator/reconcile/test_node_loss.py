@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, POD
-from tests.support.builders_operator import (
+from tests.support.operator.builders_operator import (
     KEY,
     cluster_with,
     condition,
@@ -16,7 +16,7 @@ from tests.support.builders_operator import (
     reconciler,
     unschedulable_pod,
 )
-from tests.support.fake_cluster import FakeCluster
+from tests.support.operator.fake_cluster import FakeCluster
 
 GPU = {"type": "amd", "product": "MI300X"}
 NO_ROOM = "0/2 nodes are available: 1 Insufficient amd.com/gpu, 1 node(s) had untolerated taint."

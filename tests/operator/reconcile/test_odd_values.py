@@ -12,7 +12,7 @@ from atom_operator.children.workload import pod_template
 from atom_operator.cluster.errors import RefusedError
 from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, JOB, POD
 from atom_operator.integration_values import Site
-from tests.support.builders_operator import (
+from tests.support.operator.builders_operator import (
     KEY,
     atom_deployment,
     cluster_with,
@@ -22,7 +22,7 @@ from tests.support.builders_operator import (
     reconciler,
     unschedulable_pod,
 )
-from tests.support.overlays import odd_values
+from tests.support.operator.overlays import odd_values
 
 AMD: dict[str, Any] = {
     "model": {"source": "hf://Qwen/Qwen3-8B", "tokenSecretRef": {"name": "hub"}},

@@ -19,7 +19,7 @@ from atom_operator.domain import (
     POD,
     Manifest,
 )
-from tests.support.builders_operator import (
+from tests.support.operator.builders_operator import (
     IMAGES,
     KEY,
     TINY_CONFIG,
@@ -29,8 +29,8 @@ from tests.support.builders_operator import (
     ready_records,
     reconciler,
 )
-from tests.support.fake_cluster import FakeCluster
-from tests.support.older_operator import OLDER, as_an_older_one_left_it, older_pod
+from tests.support.operator.fake_cluster import FakeCluster
+from tests.support.operator.older_operator import OLDER, as_an_older_one_left_it, older_pod
 
 REVISION = "serving.atom.dev/revision"
 OLD_FLAG = "--of-an-older-time"

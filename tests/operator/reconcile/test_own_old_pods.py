@@ -9,9 +9,9 @@ import pytest
 
 from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, VOLUME_CLAIM, Manifest
 from atom_operator.kinds import AUTOSCALER
-from tests.support.builders_operator import cluster_with, condition
-from tests.support.fake_cluster import FakeCluster
-from tests.support.rolling_world import APART, HOST_PORT, RollingWorld, node_of
+from tests.support.operator.builders_operator import cluster_with, condition
+from tests.support.operator.fake_cluster import FakeCluster
+from tests.support.operator.rolling_world import APART, HOST_PORT, RollingWorld, node_of
 
 GIB = 2.0**30
 GPU: dict[str, Any] = {

@@ -19,7 +19,7 @@ from atom_operator.domain import (
     Manifest,
     ObjectKey,
 )
-from tests.support.builders_operator import (
+from tests.support.operator.builders_operator import (
     KEY,
     NOW,
     TINY_CONFIG,
@@ -29,9 +29,9 @@ from tests.support.builders_operator import (
     gpu_node,
     reconciler,
 )
-from tests.support.fake_cluster import FakeCluster
-from tests.support.fake_engines import FakeEngines
-from tests.support.jobs import fail, forget_pods, job_pod, only_job, report_config, succeed
+from tests.support.operator.fake_cluster import FakeCluster
+from tests.support.operator.fake_engines import FakeEngines
+from tests.support.operator.jobs import fail, forget_pods, job_pod, only_job, report_config, succeed
 
 PRIVATE = {"source": "hf://acme/private", "tokenSecretRef": {"name": "hub"}}
 KNOWN = {"source": "hf://Qwen/Qwen3-0.6B", "revision": "v1", "tokenSecretRef": {"name": "hub"}}

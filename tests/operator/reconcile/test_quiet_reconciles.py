@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 
 from atom_operator.domain import DEPLOYMENT, SERVICE, Kind
-from tests.support.builders_operator import KEY, NOW, cluster_with, pod, reconciler
-from tests.support.fake_cluster import FakeCluster
+from tests.support.operator.builders_operator import KEY, NOW, cluster_with, pod, reconciler
+from tests.support.operator.fake_cluster import FakeCluster
 
 
 async def test_a_second_reconcile_asks_for_no_write() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from atom_operator.domain import ATOM_DEPLOYMENT, CONFIG_MAP, DEPLOYMENT, POD, SERVICE
 from atom_operator.kinds import QUOTA_WORKLOAD
-from tests.support.builders_operator import (
+from tests.support.operator.builders_operator import (
     KEY,
     NOW,
     TINY_CONFIG,
@@ -20,7 +20,7 @@ from tests.support.builders_operator import (
     pod,
     reconciler,
 )
-from tests.support.jobs import fail, only_job
+from tests.support.operator.jobs import fail, only_job
 
 LLAMA_70B = {"source": "hf://meta-llama/Llama-3.3-70B-Instruct"}
 UNKNOWN_MODEL = {"source": "hf://acme/private-model"}

@@ -14,7 +14,7 @@ from atom_operator.domain import (
     EngineHealth,
     Manifest,
 )
-from tests.support.builders_operator import (
+from tests.support.operator.builders_operator import (
     KEY,
     cluster_with,
     condition,
@@ -22,8 +22,8 @@ from tests.support.builders_operator import (
     ready_records,
     reconciler,
 )
-from tests.support.fake_cluster import FakeCluster
-from tests.support.fake_engines import FakeEngines
+from tests.support.operator.fake_cluster import FakeCluster
+from tests.support.operator.fake_engines import FakeEngines
 
 REVISION = "serving.atom.dev/revision"
 OUT_OF_MEMORY = {

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, POD, Manifest
-from tests.support.builders_operator import (
+from tests.support.operator.builders_operator import (
     KEY,
     cluster_with,
     condition,
@@ -18,7 +18,7 @@ from tests.support.builders_operator import (
     reconciler,
     unschedulable_pod,
 )
-from tests.support.fake_cluster import FakeCluster, copied
+from tests.support.operator.fake_cluster import FakeCluster, copied
 
 GPU = {"type": "amd", "product": "MI300X"}
 NO_ROOM = "0/1 nodes are available: 1 Insufficient amd.com/gpu."

@@ -41,13 +41,13 @@ from atom_operator.kinds import SCALED_OBJECT
 from atom_operator.reconcile.decider import Decider
 from atom_operator.reconcile.reconciler import Reconciler
 from atom_operator.settings import OperatorSettings
-from tests.support.builders_operator import KEY, cluster_with, condition
-from tests.support.cluster_life import BAD, NAME, ClusterLife, is_ready, parent_of
-from tests.support.fake_cluster import copied
-from tests.support.fake_engines import FakeEngines
-from tests.support.faulty_cluster import FaultyCluster, Killed
 from tests.support.in_memory_cluster.operator_client import renders_as
 from tests.support.in_memory_cluster.state import condition_of
+from tests.support.operator.builders_operator import KEY, cluster_with, condition
+from tests.support.operator.cluster_life import BAD, NAME, ClusterLife, is_ready, parent_of
+from tests.support.operator.fake_cluster import copied
+from tests.support.operator.fake_engines import FakeEngines
+from tests.support.operator.faulty_cluster import FaultyCluster, Killed
 
 _PASSES = 4  # until a reconcile writes nothing: the autoscaler comes in a pass of its own
 _ROUNDS = 60  # of everything, until the end is reached

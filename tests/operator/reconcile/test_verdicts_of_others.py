@@ -20,7 +20,8 @@ from atom_operator.kinds import (
     Kind,
 )
 from atom_operator.reconcile.reconciler import Reconciler
-from tests.support.builders_operator import (
+from tests.support.cluster.gateways import a_gateway, says, take_up_route
+from tests.support.operator.builders_operator import (
     KEY,
     atom_deployment,
     cluster_with,
@@ -28,8 +29,7 @@ from tests.support.builders_operator import (
     gpu_node,
     reconciler,
 )
-from tests.support.fake_cluster import FakeCluster
-from tests.support.gateways import a_gateway, says, take_up_route
+from tests.support.operator.fake_cluster import FakeCluster
 
 PROMETHEUS = {"serverAddress": "http://p.test:9090"}
 SCALING = {"maxReplicas": 3, "minReplicas": 1}

@@ -9,9 +9,9 @@ from datetime import timedelta
 from atom_operator.integration_values import Site
 from atom_operator.kinds import LEADER_WORKER_SET
 from tests.operator.reconcile.test_groups import put_group
-from tests.support.builders_operator import KEY, NOW, cluster_with, condition, reconciler
-from tests.support.cached_cluster import Followed, followed
-from tests.support.fake_cluster import FakeCluster
+from tests.support.operator.builders_operator import KEY, NOW, cluster_with, condition, reconciler
+from tests.support.operator.cached_cluster import Followed, followed
+from tests.support.operator.fake_cluster import FakeCluster
 
 SITE = Site(engine_tensor_parallel=16, engine_multi_node=True)
 GROUP = {"tensor": 2, "nodes": 2}

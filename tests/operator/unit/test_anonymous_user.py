@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.live_cluster import ROOT
+from tests.support.cluster.live_cluster import ROOT
 
 # Nobody listens on this port: the operator comes as far as its first request, and says so.
 _KUBECONFIG = """\

@@ -10,7 +10,7 @@ import pytest
 from atom_operator.children.autoscaler import autoscaler
 from atom_operator.integration_values import Site
 from atom_operator.plan_report import facts
-from tests.support.builders_operator import plan
+from tests.support.operator.builders_operator import plan
 
 SITE = Site(prometheus_address="http://prometheus.test:9090")
 

@@ -17,8 +17,8 @@ from atom_operator.check_command import (
 from atom_operator.cluster.errors import RefusedError
 from atom_operator.domain import ObjectKey
 from atom_operator.leadership.lease import LeaseRecord, LeaseTimes
-from tests.support.builders_operator import cluster_with
-from tests.support.fake_cluster import FakeCluster
+from tests.support.operator.builders_operator import cluster_with
+from tests.support.operator.fake_cluster import FakeCluster
 from tests.support.virtual_time import run_virtually
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

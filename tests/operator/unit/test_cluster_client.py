@@ -21,7 +21,7 @@ from atom_operator.cluster.errors import (
 from atom_operator.constants import FIELD_MANAGER, HANDOVER_MANAGER, LABEL_DEPLOYMENT
 from atom_operator.domain import CONFIG_MAP, DEPLOYMENT, POD, SERVICE, ObjectKey
 from atom_operator.kinds import INFERENCE_POOL
-from tests.support.stub_api_server import (
+from tests.support.operator.stub_api_server import (
     Answer,
     StubApiServer,
     cut,

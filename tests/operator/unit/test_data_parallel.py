@@ -12,7 +12,7 @@ from atom_operator.constants import Reason
 from atom_operator.domain import Capacity
 from atom_operator.plan.scaling import sequences_held
 from atom_operator.plan_report import facts
-from tests.support.builders_operator import parsed, plan
+from tests.support.operator.builders_operator import parsed, plan
 
 AMD = {"type": "amd", "product": "MI300X"}
 MODEL = {"source": "hf://Qwen/Qwen3-8B"}

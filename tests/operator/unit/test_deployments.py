@@ -19,7 +19,7 @@ from atom_operator.handlers.deployments import (
     connection_info,
     kopf_settings,
 )
-from tests.support.deployments_api import DeploymentsApi, deployments_api
+from tests.support.operator.deployments_api import DeploymentsApi, deployments_api
 from tests.support.waiting import HANG_SECONDS
 
 

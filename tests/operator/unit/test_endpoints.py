@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from atom_operator import endpoints
 from atom_operator.endpoints import EVERY_ADDRESS, listen
-from tests.support.ipv6 import needs_ipv6
+from tests.support.cluster.ipv6 import needs_ipv6
 
 IPV4 = "127.0.0.1"
 BOTH = (IPV4, pytest.param("[::1]", marks=needs_ipv6))

@@ -14,8 +14,15 @@ from atom_operator.domain import FieldProblem, Owner, Plan
 from atom_operator.integration_values import EngineFeature, Site
 from atom_operator.plan.model_facts import catalogue_sources, facts_from_catalogue
 from atom_operator.reconcile.planning import Surroundings, consider, plan_spec
-from tests.support.builders_operator import IMAGES, KEY, TINY_CONFIG, atom_deployment, parsed, plan
 from tests.support.catalogue.latent import DEEPSEEK_V3
+from tests.support.operator.builders_operator import (
+    IMAGES,
+    KEY,
+    TINY_CONFIG,
+    atom_deployment,
+    parsed,
+    plan,
+)
 
 MI300X = {"type": "amd", "product": "MI300X"}
 MTP = {"method": "mtp", "tokens": 2}

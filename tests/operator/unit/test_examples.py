@@ -14,9 +14,9 @@ from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, ObjectKey
 from atom_operator.integration_values import FORBIDDEN_BY_DEFAULT, Site, TemplateFeature
 from atom_operator.kinds import LEADER_WORKER_SET
 from atom_operator.plan.model_facts import facts_from_catalogue
-from tests.support.builders_operator import reconciler
-from tests.support.fake_cluster import FakeCluster
-from tests.support.live_cluster import ROOT, LiveCluster
+from tests.support.cluster.live_cluster import ROOT, LiveCluster
+from tests.support.operator.builders_operator import reconciler
+from tests.support.operator.fake_cluster import FakeCluster
 
 EXAMPLES = ROOT / "examples"
 MANIFESTS = sorted(EXAMPLES.glob("*.yaml"))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.builders_operator import plan
+from tests.support.operator.builders_operator import plan
 
 GIB = 1024**3
 MORI = ["--expert-exchange", "mori"]

@@ -12,7 +12,7 @@ from atom_operator.cluster.errors import TransientError
 from atom_operator.cluster.fenced import FencedCluster
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.domain import DEPLOYMENT, SERVICE, ObjectKey
-from tests.support.builders_operator import KEY, cluster_with, reconciler
+from tests.support.operator.builders_operator import KEY, cluster_with, reconciler
 
 _SERVICE = {
     "metadata": {"name": "chat", "namespace": "default", "labels": {"a": "b"}},

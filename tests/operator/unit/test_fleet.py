@@ -8,8 +8,8 @@ import pytest
 
 from atom_operator.cluster.errors import TransientError
 from atom_operator.cluster.fleet import FleetReader
-from tests.support.builders_operator import gpu_node
-from tests.support.fake_cluster import FakeCluster
+from tests.support.operator.builders_operator import gpu_node
+from tests.support.operator.fake_cluster import FakeCluster
 
 
 class Clock:

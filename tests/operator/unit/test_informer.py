@@ -12,8 +12,8 @@ from atom_operator.cluster.informer import Informer, Informers, Scope, scopes_of
 from atom_operator.constants import LABEL_DEPLOYMENT, LABEL_JOB_FOR
 from atom_operator.domain import CONFIG_MAP, JOB, POD, SERVICE
 from atom_operator.kinds import LEADER_WORKER_SET, Kind
-from tests.support.fake_cluster import FakeCluster
-from tests.support.fake_watch import FakeWatch
+from tests.support.operator.fake_cluster import FakeCluster
+from tests.support.operator.fake_watch import FakeWatch
 from tests.support.virtual_time import run_virtually
 
 PERIOD = 300.0

@@ -16,7 +16,7 @@ from atom_operator.plan.inventory import (
 )
 from atom_operator.plan.node_labels import label_values, memory_share_bytes, products_of
 from atom_operator.plan.room import can_take_one, shortage
-from tests.support.builders_operator import gpu_node, gpu_pod
+from tests.support.operator.builders_operator import gpu_node, gpu_pod
 
 GIB = 1024**3
 KEY = ObjectKey("default", "chat")

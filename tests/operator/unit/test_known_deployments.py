@@ -8,9 +8,9 @@ from atom_operator.cluster.cached import CachedCluster
 from atom_operator.cluster.informer import Informers
 from atom_operator.cluster.known_deployments import KnownDeployments
 from atom_operator.domain import ATOM_DEPLOYMENT
-from tests.support.builders_operator import KEY, atom_deployment
-from tests.support.fake_cluster import FakeCluster
-from tests.support.fake_watch import FakeWatch
+from tests.support.operator.builders_operator import KEY, atom_deployment
+from tests.support.operator.fake_cluster import FakeCluster
+from tests.support.operator.fake_watch import FakeWatch
 
 
 class World:

@@ -13,9 +13,9 @@ import pytest
 
 from atom_operator.children.overlay import merge_pod_template
 from atom_operator.children.workload import pod_template
-from tests.support.builders_operator import plan
-from tests.support.live_cluster import LiveCluster
-from tests.support.overlays import overlay, said_to_kubectl
+from tests.support.cluster.live_cluster import LiveCluster
+from tests.support.operator.builders_operator import plan
+from tests.support.operator.overlays import overlay, said_to_kubectl
 
 pytestmark = pytest.mark.cluster
 

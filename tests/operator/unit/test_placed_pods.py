@@ -10,7 +10,7 @@ from atom_operator.cluster.placed_pods import PlacedPod
 from atom_operator.constants import ANNOTATION_REVISION
 from atom_operator.domain.placed_pods import placed_pods
 from atom_operator.plan.inventory import PodsAsked, survey
-from tests.support.builders_operator import KEY, gpu_node, gpu_pod
+from tests.support.operator.builders_operator import KEY, gpu_node, gpu_pod
 
 
 def shown(pod: dict[str, Any]) -> bytes:

@@ -9,7 +9,7 @@ import pytest
 from atom_operator.api.v1alpha1.atomdeployment import ProductName
 from atom_operator.plan.accelerators import PRODUCTS
 from atom_operator.plan.model_facts import catalogue_sources, facts_from_catalogue
-from tests.support.builders_operator import plan
+from tests.support.operator.builders_operator import plan
 
 GIB = 1024**3
 

@@ -12,7 +12,7 @@ import yaml
 from atom_operator.__main__ import main
 from atom_operator.domain import ATOM_DEPLOYMENT
 from atom_operator.kubectl_atom import main as kubectl_atom
-from tests.support.builders_operator import (
+from tests.support.operator.builders_operator import (
     KEY,
     TINY_CONFIG,
     atom_deployment,

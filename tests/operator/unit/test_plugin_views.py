@@ -10,7 +10,14 @@ import pytest
 from atom_operator.plugin.gpus_view import gpu_lines
 from atom_operator.plugin.status_view import status_lines
 from atom_operator.plugin.top_view import Sample, kept_drafts, parse, top_lines
-from tests.support.builders_operator import KEY, cluster_with, gpu_node, gpu_pod, pod, reconciler
+from tests.support.operator.builders_operator import (
+    KEY,
+    cluster_with,
+    gpu_node,
+    gpu_pod,
+    pod,
+    reconciler,
+)
 
 METRICS = """\
 # HELP atom:ready 1 while requests are served.

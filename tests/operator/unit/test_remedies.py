@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from atom_operator.integration_values import Site
-from tests.support.builders_operator import plan
+from tests.support.operator.builders_operator import plan
 
 LLAMA_70B = "hf://meta-llama/Llama-3.3-70B-Instruct"
 

@@ -22,7 +22,7 @@ from atom_operator.domain import (
 )
 from atom_operator.integration_values import FORBIDDEN_BY_DEFAULT, Site, TemplateFeature
 from atom_operator.kinds import LEADER_WORKER_SET, NETWORK_POLICY
-from tests.support.builders_operator import plan
+from tests.support.operator.builders_operator import plan
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from atom_operator.plan.spec_digest import spec_digest
-from tests.support.builders_operator import parsed
+from tests.support.operator.builders_operator import parsed
 
 IMAGE = "registry.test/atom:1"
 

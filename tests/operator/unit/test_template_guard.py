@@ -10,7 +10,7 @@ from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT
 from atom_operator.integration_values import Site, TemplateFeature
 from atom_operator.settings import OperatorSettings, SettingsError
 from atom_operator.webhook.reviewer import faults_of
-from tests.support.builders_operator import (
+from tests.support.operator.builders_operator import (
     KEY,
     atom_deployment,
     cluster_with,

@@ -20,7 +20,15 @@ from atom_operator.cluster.informer import Change, Scope
 from atom_operator.cluster.watch_client import ApiWatch
 from atom_operator.constants import LABEL_DEPLOYMENT
 from atom_operator.domain import CONFIG_MAP, DEPLOYMENT
-from tests.support.stub_api_server import Answer, Seen, cut, in_turn, plain, status, stub_api_server
+from tests.support.operator.stub_api_server import (
+    Answer,
+    Seen,
+    cut,
+    in_turn,
+    plain,
+    status,
+    stub_api_server,
+)
 
 SCOPE = Scope(CONFIG_MAP, None, LABEL_DEPLOYMENT)
 

@@ -18,8 +18,8 @@ from atom_operator.cluster.errors import RefusedError, TransientError
 from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, Kind, Manifest
 from atom_operator.kinds import LEADER_WORKER_SET
 from atom_operator.webhook.reviewer import Reviewer
-from tests.support.builders_admission import creation, review_body
-from tests.support.builders_operator import (
+from tests.support.operator.builders_admission import creation, review_body
+from tests.support.operator.builders_operator import (
     KEY,
     TINY_CONFIG,
     atom_deployment,
@@ -29,7 +29,7 @@ from tests.support.builders_operator import (
     pod_of,
     reconciler,
 )
-from tests.support.fake_cluster import FakeCluster
+from tests.support.operator.fake_cluster import FakeCluster
 from tests.support.virtual_time import run_virtually
 
 UNKNOWN_FAMILY = {**TINY_CONFIG, "architectures": ["X"]}

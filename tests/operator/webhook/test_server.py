@@ -31,7 +31,7 @@ from atom_operator.webhook.certificates import (
 )
 from atom_operator.webhook.objects import StoredSet, secret_data, stored_set
 from atom_operator.webhook.server import WebhookServer
-from tests.support.builders_admission import UID, creation
+from tests.support.operator.builders_admission import UID, creation
 from tests.support.virtual_time import run_virtually
 from tests.support.waiting import eventually
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from tests.support.thread_links import ThreadLinks
+from tests.support.ranks.thread_links import ThreadLinks
 
 _GARBAGE_ID = 1_000_000
 # Behind these positions stands another parameter in another release.

@@ -14,7 +14,6 @@ from typing import Any
 from atom_operator.cluster.errors import RefusedError
 from atom_operator.domain import POD, Manifest
 from atom_operator.kinds import Kind
-from tests.support.fake_cluster import copied
 from tests.support.in_memory_cluster.kinds import LIMIT_RANGE, RESOURCE_QUOTA
 from tests.support.in_memory_cluster.quantities import (
     Amounts,
@@ -26,6 +25,7 @@ from tests.support.in_memory_cluster.quantities import (
 )
 from tests.support.in_memory_cluster.queue import gate
 from tests.support.in_memory_cluster.state import ClusterState, is_terminal
+from tests.support.operator.fake_cluster import copied
 
 _SIDES = ("requests", "limits")
 _COMPUTE = ("cpu", "memory", "ephemeral-storage")

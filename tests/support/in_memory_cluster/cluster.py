@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from atom_operator.domain import POD, SERVICE, Manifest
-from tests.support.fake_cluster import FakeCluster
 from tests.support.in_memory_cluster.admission import check, update_quotas
 from tests.support.in_memory_cluster.autoscalers import sync_autoscalers
 from tests.support.in_memory_cluster.deployment_controller import sync_deployments
@@ -25,6 +24,7 @@ from tests.support.in_memory_cluster.replica_set import sync_replica_sets
 from tests.support.in_memory_cluster.scheduler import schedule
 from tests.support.in_memory_cluster.state import ClusterState, active, is_ready
 from tests.support.in_memory_cluster.stateful_set import sync_stateful_sets
+from tests.support.operator.fake_cluster import FakeCluster
 
 _MOST_ROUNDS = 60  # of controllers at one moment
 

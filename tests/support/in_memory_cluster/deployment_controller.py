@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 from atom_operator.domain import DEPLOYMENT, POD, Manifest
-from tests.support.fake_cluster import copied
 from tests.support.in_memory_cluster.kinds import REPLICA_SET
 from tests.support.in_memory_cluster.replica_set import HASH_LABEL
 from tests.support.in_memory_cluster.state import (
@@ -19,6 +18,7 @@ from tests.support.in_memory_cluster.state import (
     hash_of,
     is_terminal,
 )
+from tests.support.operator.fake_cluster import copied
 
 _DESIRED = "deployment.kubernetes.io/desired-replicas"
 _DEADLINE_SECONDS = 600

@@ -12,7 +12,6 @@ from typing import Any
 from atom_operator.cluster.errors import RefusedError
 from atom_operator.domain import POD, Manifest
 from atom_operator.kinds import LEADER_WORKER_SET
-from tests.support.fake_cluster import copied
 from tests.support.in_memory_cluster.admission import check
 from tests.support.in_memory_cluster.kinds import STATEFUL_SET
 from tests.support.in_memory_cluster.state import (
@@ -22,6 +21,7 @@ from tests.support.in_memory_cluster.state import (
     is_terminal,
 )
 from tests.support.in_memory_cluster.stateful_set import REVISION_LABEL, pods_by_number
+from tests.support.operator.fake_cluster import copied
 
 _RETRY_SECONDS = 60.0
 _PREFIX = "leaderworkerset.sigs.k8s.io"

@@ -24,9 +24,9 @@ from atom_operator.integration_values import Site
 from atom_operator.reconcile.decider import Decider
 from atom_operator.reconcile.reconciler import Reconciler
 from atom_operator.settings import OperatorSettings
-from tests.support.fake_engines import FakeEngines
-from tests.support.faulty_cluster import FaultyCluster, Killed
 from tests.support.in_memory_cluster.cluster import InMemoryCluster
+from tests.support.operator.fake_engines import FakeEngines
+from tests.support.operator.faulty_cluster import FaultyCluster, Killed
 
 _RESYNC_SECONDS = 300.0
 _RETRY_SECONDS = 5.0

@@ -17,12 +17,12 @@ from atom_operator.domain import (
 )
 from atom_operator.integration_values import Site
 from atom_operator.kinds import LEADER_WORKER_SET, SCALED_OBJECT, Kind
-from tests.support.builders_operator import atom_deployment, gpu_node, gpu_pod
-from tests.support.fake_cluster import FakeCluster, copied
 from tests.support.in_memory_cluster.cluster import InMemoryCluster
 from tests.support.in_memory_cluster.kinds import LIMIT_RANGE, RESOURCE_QUOTA
 from tests.support.in_memory_cluster.operator_client import OperatorClient
 from tests.support.in_memory_cluster.quantities import text, thousandths
+from tests.support.operator.builders_operator import atom_deployment, gpu_node, gpu_pod
+from tests.support.operator.fake_cluster import FakeCluster, copied
 from tests.support.operator_life.happenings import GOOD, HAPPENINGS
 from tests.support.operator_life.promises import Promises
 from tests.support.operator_life.story import Scene, Story

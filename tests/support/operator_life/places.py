@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from atom_operator.cluster.errors import RefusedError
 from atom_operator.domain import POD, Manifest
-from tests.support.fake_cluster import copied
 from tests.support.in_memory_cluster.admission import admitted
 from tests.support.in_memory_cluster.claims import attached_elsewhere
 from tests.support.in_memory_cluster.scheduler import nodes_for
@@ -18,6 +17,7 @@ from tests.support.in_memory_cluster.state import (
     is_ready,
     is_terminal,
 )
+from tests.support.operator.fake_cluster import copied
 
 if TYPE_CHECKING:
     from tests.support.operator_life.life import Life

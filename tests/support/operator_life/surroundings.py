@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from atom_operator.domain import VOLUME, VOLUME_CLAIM, Manifest
 from atom_operator.kinds import GATEWAY, HTTP_ROUTE
-from tests.support.gateways import a_gateway, says
+from tests.support.cluster.gateways import a_gateway, says
 from tests.support.in_memory_cluster.state import ClusterState
 
 ZONE = "topology.kubernetes.io/zone"

@@ -22,7 +22,7 @@ from atom.utils import long_chunks as chunk_plan
 from atom.utils.forward_context import LongChunk
 from tests.engine.ops.inputs import PagedCase, assert_rows_agree, paged_case
 from tests.engine.ops.reference_answers import assert_reference_answers
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.models.tiny_model import make_tiny_checkpoint
 
 gpu = pytest.mark.gpu
 HALVES = [torch.float16, pytest.param(torch.bfloat16, marks=gpu)]

@@ -8,7 +8,7 @@ import torch
 
 from atom.model_ops.backends.interface import Backend
 from tests.engine.ops.reference_answers import assert_reference_answers
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.models.tiny_model import make_tiny_checkpoint
 
 ATTENTION = (
     "mla_rope_store",

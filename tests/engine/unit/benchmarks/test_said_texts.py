@@ -13,7 +13,7 @@ from atom.speculative_config import SpeculativeConfig
 from benchmarks.drafts.drafter_time import own_runner
 from benchmarks.drafts.said_texts import SAID, Sayer, TextSize, said_text
 from benchmarks.engines.offline_engine import OfflineEngine
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.models.tiny_model import make_tiny_checkpoint
 
 
 @pytest.mark.parametrize("name", SAID)

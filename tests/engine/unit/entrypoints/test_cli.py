@@ -21,8 +21,8 @@ from atom.entrypoints.serve import server_options
 from atom.entrypoints.server.server_options import ServerOptions
 from atom.errors import ConfigError, EngineDeadError
 from atom.model_engine.request import FinishReason, RequestOutput
-from tests.support.front_half import write_model_folder
-from tests.support.server_process import command_environment
+from tests.support.engine_core.front_half import write_model_folder
+from tests.support.server.server_process import command_environment
 
 
 @pytest.fixture(autouse=True)

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from atom.model_engine.request import RequestOutput
 from atom.model_engine.step_pipeline import StepPipeline
 from atom.tokenizer import Tokenizer
-from tests.support.builders_engine import EOS, make_request, make_scheduler
-from tests.support.byte_tokenizer import write_byte_tokenizer
-from tests.support.front_half import stream_body
-from tests.support.paged_model import PagedModel
+from tests.support.engine_core.builders_engine import EOS, make_request, make_scheduler
+from tests.support.engine_core.front_half import stream_body
+from tests.support.engine_core.paged_model import PagedModel
+from tests.support.engine_core.step_outputs import StepReader
+from tests.support.models.byte_tokenizer import write_byte_tokenizer
 from tests.support.random_search import examples
-from tests.support.step_outputs import StepReader
 
 STOP_TOKEN = 40
 PIECES = ["stop", " stop", "the ", "and", "hello world", "字", "€", "🙂", "s", "to", "p", "\n"]

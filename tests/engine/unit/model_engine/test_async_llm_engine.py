@@ -17,7 +17,7 @@ from atom.model_engine.wire.core_port import CoreResumed, CoreStalled
 from atom.model_engine.wire.engine_protocol import FinishedRow, ProgressBody, StreamBody
 from atom.sampling_params import SamplingParams
 from atom.tokenizer import Tokenizer
-from tests.support.front_half import (
+from tests.support.engine_core.front_half import (
     EchoCore,
     build_test_config,
     rank_stats,

@@ -26,8 +26,8 @@ from atom.model_loader import loader
 from atom.model_loader.load_plan import opened, plan_load
 from atom.model_ops.placement import Placement
 from atom.utils.device import Device, check_dtype
+from tests.support.models.tiny_model import make_tiny_checkpoint
 from tests.support.random_search import examples
-from tests.support.tiny_model import make_tiny_checkpoint
 
 
 @pytest.fixture(scope="module")

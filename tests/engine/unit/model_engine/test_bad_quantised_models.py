@@ -17,8 +17,8 @@ from atom.config import EngineOptions, build_config
 from atom.errors import ModelError
 from atom.model_engine.model_runner import ModelRunner
 from atom.model_loader import loader
-from tests.support.quantised_checkpoint import LAYOUTS, make_quantised_checkpoint
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.models.quantised_checkpoint import LAYOUTS, make_quantised_checkpoint
+from tests.support.models.tiny_model import make_tiny_checkpoint
 
 _DOWN = "model.layers.1.mlp.down_proj"
 

@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 from atom.config import EngineOptions, build_config
 from atom.errors import ModelError
 from atom.models.registry import model_spec
-from tests.support.core_driver import CoreDriver
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.engine_core.core_driver import CoreDriver
+from tests.support.models.tiny_model import make_tiny_checkpoint
 
 EXPERTS = {
     "n_routed_experts": 8,

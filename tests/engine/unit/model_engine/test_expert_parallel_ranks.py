@@ -17,8 +17,8 @@ from atom.model_engine.runner.expert_parallel import expert_ranks, open_dispatch
 from atom.model_ops.expert_parallel.mori_dispatch import MoriShape
 from atom.model_ops.parallel import ExpertRanks
 from atom.speculative_config import SpeculativeConfig
-from tests.support.thread_links import ThreadLinks, ThreadWorld
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.models.tiny_model import make_tiny_checkpoint
+from tests.support.ranks.thread_links import ThreadLinks, ThreadWorld
 
 SHARED: dict[str, Any] = {
     "data_parallel_size": 2, "enable_dp_attention": True, "enable_expert_parallel": True,

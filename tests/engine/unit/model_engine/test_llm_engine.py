@@ -9,7 +9,7 @@ import pytest
 from atom import LLMEngine, SamplingParams
 from atom.config import Config
 from atom.errors import ConfigError, EngineDeadError, ModelError, RequestError
-from tests.support.front_half import EchoCore, build_test_config, write_model_folder
+from tests.support.engine_core.front_half import EchoCore, build_test_config, write_model_folder
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ from dataclasses import replace
 import pytest
 
 from atom.config import Config, EngineOptions, NodePlace, build_config
-from tests.support.front_half import write_model_folder
-from tests.support.lockstep_schedules import MAX_TOKENS, End, Tally, play
+from tests.support.engine_core.front_half import write_model_folder
+from tests.support.ranks.lockstep_schedules import MAX_TOKENS, End, Tally, play
 
 
 @pytest.fixture(scope="module")

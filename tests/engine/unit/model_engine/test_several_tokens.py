@@ -19,11 +19,11 @@ from atom.model_engine.step_pipeline import StepPipeline
 from atom.model_engine.wire.engine_protocol import StreamBody, decode, encode
 from atom.sizing import CacheGroup
 from atom.tokenizer import Tokenizer
-from tests.support.builders_engine import EOS, make_request, make_scheduler
-from tests.support.byte_tokenizer import write_byte_tokenizer
-from tests.support.paged_model import PagedModel
-from tests.support.scheduler_integrity import check_integrity
-from tests.support.step_outputs import StepReader
+from tests.support.engine_core.builders_engine import EOS, make_request, make_scheduler
+from tests.support.engine_core.paged_model import PagedModel
+from tests.support.engine_core.scheduler_integrity import check_integrity
+from tests.support.engine_core.step_outputs import StepReader
+from tests.support.models.byte_tokenizer import write_byte_tokenizer
 
 MAX_MODEL_LEN = 64
 STOP_TOKEN = 40

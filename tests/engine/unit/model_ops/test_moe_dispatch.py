@@ -18,7 +18,7 @@ from atom.model_ops.expert_parallel.dispatch import (
 from atom.model_ops.expert_parallel.mori_dispatch import MoriDispatch, MoriShape, open_mori
 from atom.model_ops.routing import Routed
 from tests.support.fake_mori import GENERATIONS, ContractError, fake_mori
-from tests.support.thread_links import ThreadLinks, ThreadWorld
+from tests.support.ranks.thread_links import ThreadLinks, ThreadWorld
 
 HIDDEN, TOP_K, SLOTS, MOST = 8, 3, 4, 6
 SHAPE = MoriShape(MOST, HIDDEN, TOP_K, SLOTS, torch.float32, ranks_per_node=1)

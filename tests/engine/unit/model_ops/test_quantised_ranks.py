@@ -21,7 +21,7 @@ from atom.sizing import ModelFacts
 from atom.sizing.quantization_config import read_quantization
 from atom.sizing.weights import Projection, stored_projections
 from tests.engine.ops.inputs import FLOAT32
-from tests.support.quantised_checkpoint import LAYOUTS, Layout
+from tests.support.models.quantised_checkpoint import LAYOUTS, Layout
 
 CONFIG: dict[str, Any] = {
     "architectures": ["Qwen2ForCausalLM"],

@@ -9,7 +9,7 @@ import pytest
 
 from atom.utils import amd_memory
 from atom.utils.amd_smi import AmdSmiError, CardFacts, read_cards
-from tests.support.fake_amdsmi import AmdSmiLibraryException, fake_amdsmi
+from tests.support.operator.fake_amdsmi import AmdSmiLibraryException, fake_amdsmi
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support import upstream_crds
-from tests.support.live_cluster import LiveCluster
+from tests.support.cluster import upstream_crds
+from tests.support.cluster.live_cluster import LiveCluster
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from devcluster import target
-from tests.support import neighbours
-from tests.support.live_cluster import ROOT, LiveCluster
+from tests.support.cluster import neighbours
+from tests.support.cluster.live_cluster import ROOT, LiveCluster
 from tools.kube import Kube
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]

@@ -13,11 +13,11 @@ from devcluster.neighbours import endpoint_picker as picker
 from devcluster.node import network
 from devcluster.programs.binaries import plan_build
 from devcluster.shell import run
-from tests.support import neighbours, upstream_crds
-from tests.support.live_cluster import LiveCluster
-from tests.support.metered_pods import metered_container, publish
-from tests.support.operator_process import operator
-from tests.support.quick_pods import condition, engine_image, wait_ready
+from tests.support.cluster import neighbours, upstream_crds
+from tests.support.cluster.live_cluster import LiveCluster
+from tests.support.cluster.metered_pods import metered_container, publish
+from tests.support.cluster.operator_process import operator
+from tests.support.cluster.quick_pods import condition, engine_image, wait_ready
 
 pytestmark = [pytest.mark.cluster, pytest.mark.neighbour, pytest.mark.usefixtures("only_operator")]
 

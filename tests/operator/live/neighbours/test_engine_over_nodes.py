@@ -16,11 +16,11 @@ import pytest
 import yaml
 
 from devcluster import target
-from tests.support import neighbours
-from tests.support.client_pod import asking
-from tests.support.live_cluster import LiveCluster
-from tests.support.operator_process import operator
-from tests.support.quick_pods import condition, status, wait_ready
+from tests.support.cluster import neighbours
+from tests.support.cluster.client_pod import asking
+from tests.support.cluster.live_cluster import LiveCluster
+from tests.support.cluster.operator_process import operator
+from tests.support.cluster.quick_pods import condition, status, wait_ready
 from tools.kube import wait_until
 from tools.on_cluster import Images, choose_images, demo_manifest
 

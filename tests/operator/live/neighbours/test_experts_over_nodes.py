@@ -25,11 +25,11 @@ from tests.operator.live.neighbours.test_engine_over_nodes import (
     pods,
     wait_named,
 )
-from tests.support import neighbours
-from tests.support.live_cluster import LiveCluster
-from tests.support.operator_process import operator
-from tests.support.quick_pods import wait_ready
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.cluster import neighbours
+from tests.support.cluster.live_cluster import LiveCluster
+from tests.support.cluster.operator_process import operator
+from tests.support.cluster.quick_pods import wait_ready
+from tests.support.models.tiny_model import make_tiny_checkpoint
 from tools.on_cluster import Images
 
 __all__ = ["images"]

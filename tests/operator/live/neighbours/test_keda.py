@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from tests.support import neighbours, prometheus
-from tests.support.live_cluster import LiveCluster
-from tests.support.metered_pods import gateway, metered_container, publish
-from tests.support.operator_process import operator
-from tests.support.prometheus import Prometheus
-from tests.support.quick_pods import condition, engine_image, status
+from tests.support.cluster import neighbours, prometheus
+from tests.support.cluster.live_cluster import LiveCluster
+from tests.support.cluster.metered_pods import gateway, metered_container, publish
+from tests.support.cluster.operator_process import operator
+from tests.support.cluster.prometheus import Prometheus
+from tests.support.cluster.quick_pods import condition, engine_image, status
 
 pytestmark = [pytest.mark.cluster, pytest.mark.neighbour, pytest.mark.usefixtures("only_operator")]
 

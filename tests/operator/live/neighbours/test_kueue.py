@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from devcluster.neighbours.kueue import QUEUE_LABEL
-from tests.support import neighbours
-from tests.support.live_cluster import LiveCluster
-from tests.support.operator_process import operator
-from tests.support.quick_pods import condition, engine_image, status, wait_ready
+from tests.support.cluster import neighbours
+from tests.support.cluster.live_cluster import LiveCluster
+from tests.support.cluster.operator_process import operator
+from tests.support.cluster.quick_pods import condition, engine_image, status, wait_ready
 
 pytestmark = [pytest.mark.cluster, pytest.mark.neighbour, pytest.mark.usefixtures("only_operator")]
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from tests.support import neighbours, upstream_crds
-from tests.support.client_pod import asking
-from tests.support.fault_proxy import fault_proxy
-from tests.support.live_cluster import LiveCluster
-from tests.support.operator_process import operator
-from tests.support.quick_pods import condition, engine_image, status, wait_ready
+from tests.support.cluster import neighbours, upstream_crds
+from tests.support.cluster.client_pod import asking
+from tests.support.cluster.fault_proxy import fault_proxy
+from tests.support.cluster.live_cluster import LiveCluster
+from tests.support.cluster.operator_process import operator
+from tests.support.cluster.quick_pods import condition, engine_image, status, wait_ready
 
 pytestmark = [pytest.mark.cluster, pytest.mark.neighbour, pytest.mark.usefixtures("only_operator")]
 

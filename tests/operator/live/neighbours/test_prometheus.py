@@ -17,11 +17,11 @@ import yaml
 
 from devcluster import target
 from devcluster.node import network
-from tests.support import prometheus
-from tests.support.live_cluster import ROOT, LiveCluster
-from tests.support.operator_process import operator
-from tests.support.prometheus import Prometheus
-from tests.support.quick_pods import engine_image
+from tests.support.cluster import prometheus
+from tests.support.cluster.live_cluster import ROOT, LiveCluster
+from tests.support.cluster.operator_process import operator
+from tests.support.cluster.prometheus import Prometheus
+from tests.support.cluster.quick_pods import engine_image
 from tools.kube import Kube
 from tools.on_cluster import choose_images, demo_manifest
 

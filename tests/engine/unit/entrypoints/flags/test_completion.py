@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from atom.entrypoints.cli import SHELLS, main
-from tests.support.server_process import command_environment
+from tests.support.server.server_process import command_environment
 
 
 def words_for(line: str, folder: Path) -> list[str]:

@@ -15,7 +15,7 @@ from atom.entrypoints.serve import server_options
 from atom.entrypoints.server.server_options import ServerOptions
 from atom.errors import ConfigError
 from atom.model_engine.front.input_output_processor import InputOutputProcessor
-from tests.support.front_half import write_model_folder
+from tests.support.engine_core.front_half import write_model_folder
 
 PARSER = build_parser()
 

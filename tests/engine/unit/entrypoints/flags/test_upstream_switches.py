@@ -12,7 +12,7 @@ from atom.config import EngineOptions, build_config
 from atom.entrypoints.flags.engine_args import add_engine_arguments, options_from_args
 from atom.entrypoints.flags.flag_parser import FlagParser
 from atom.entrypoints.flags.upstream_switches import HONOURED, INSTEAD, OF_AITER
-from tests.support.front_half import write_model_folder
+from tests.support.engine_core.front_half import write_model_folder
 
 # What upstream's guide lists: fourteen, and two that are read elsewhere; then later ones that
 # choose kernels.

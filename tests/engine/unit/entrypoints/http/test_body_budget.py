@@ -13,7 +13,7 @@ from atom.config import Config
 from atom.entrypoints.http.body_budget import SMALL_BODY_BYTES, BodyBudget
 from atom.entrypoints.openai.protocol import ChatCompletionRequest, CompletionRequest
 from atom.errors import RequestError
-from tests.support.http_app import AppRig, serve_app
+from tests.support.server.http_app import AppRig, serve_app
 from tests.support.waiting import eventually, within
 
 BOUND_BYTES = 1 << 20

@@ -11,7 +11,7 @@ import pytest
 from atom.config import Config
 from atom.entrypoints.http import http_protocol
 from atom.entrypoints.http.http_protocol import MAX_HEAD_BYTES
-from tests.support.http_app import AppRig, serve_app
+from tests.support.server.http_app import AppRig, serve_app
 from tests.support.waiting import eventually, within
 
 TOO_MANY_BYTES = MAX_HEAD_BYTES + 4096

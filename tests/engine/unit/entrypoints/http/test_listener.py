@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from atom.entrypoints.http.listener import listen, listen_shared, url_of
-from tests.support.ipv6 import needs_ipv6
+from tests.support.cluster.ipv6 import needs_ipv6
 from tests.support.waiting import HANG_SECONDS
 
 

@@ -13,8 +13,8 @@ from atom.entrypoints.http.access import OPEN_PATHS
 from atom.entrypoints.http.api_key import FollowedKeys, read_api_key, read_api_keys
 from atom.entrypoints.server.server_options import ServerOptions
 from atom.errors import AtomError, ConfigError
-from tests.support.front_half import build_test_config, write_model_folder
-from tests.support.http_app import AppRig, serve_app
+from tests.support.engine_core.front_half import build_test_config, write_model_folder
+from tests.support.server.http_app import AppRig, serve_app
 from tests.support.waiting import eventually, within
 
 KEY = "sk-of-the-test"

@@ -17,7 +17,7 @@ from atom.entrypoints.http.value_count import (
     count_values,
 )
 from atom.errors import RequestError
-from tests.support.http_app import AppRig
+from tests.support.server.http_app import AppRig
 
 BOUND = 10
 TEXTS = st.text(alphabet='\\",[]{}:a字', max_size=8)

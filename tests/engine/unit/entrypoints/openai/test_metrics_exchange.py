@@ -9,7 +9,7 @@ from atom.entrypoints.openai.metrics_exchange import MetricsExchange, ServerNumb
 from atom.errors import RequestError
 from atom.metrics import RequestMetrics
 from atom.model_engine.wire.engine_protocol import RankStats
-from tests.support.front_half import rank_stats
+from tests.support.engine_core.front_half import rank_stats
 
 
 def numbers(*by_rank: RankStats, answers: int, seconds: float) -> ServerNumbers:

@@ -11,9 +11,9 @@ from openai import AsyncOpenAI, BadRequestError, NotFoundError
 
 from atom.config import Config
 from atom.entrypoints.startup.startup_timeline import StartupTimeline
-from tests.support.byte_tokenizer import END_OF_TEXT
-from tests.support.front_half import SERVED_NAME, build_test_config, write_model_folder
-from tests.support.http_app import AppRig, serve_app
+from tests.support.engine_core.front_half import SERVED_NAME, build_test_config, write_model_folder
+from tests.support.models.byte_tokenizer import END_OF_TEXT
+from tests.support.server.http_app import AppRig, serve_app
 from tests.support.waiting import eventually
 
 CONTEXT = 64

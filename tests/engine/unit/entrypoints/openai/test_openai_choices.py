@@ -19,8 +19,8 @@ from atom.model_engine.front.output_processor import OutputProcessor
 from atom.model_engine.front.request_stream import ReaderLimits, RequestStream
 from atom.model_engine.request import FinishReason, Request, RequestOutput, TokenLogprobs
 from atom.sampling_params import SamplingParams
-from tests.support.front_half import build_test_config, write_model_folder
-from tests.support.http_app import AppRig, serve_app
+from tests.support.engine_core.front_half import build_test_config, write_model_folder
+from tests.support.server.http_app import AppRig, serve_app
 from tests.support.waiting import eventually
 
 TEXT = "/v1/completions"

@@ -16,7 +16,7 @@ from atom.entrypoints.openai.logprobs import (
 )
 from atom.model_engine.request import FinishReason, RequestOutput, TokenLogprobs
 from atom.tokenizer import Tokenizer
-from tests.support.byte_tokenizer import TURN_END, write_byte_tokenizer
+from tests.support.models.byte_tokenizer import TURN_END, write_byte_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,9 @@ import time
 from prometheus_client.parser import text_string_to_metric_families
 
 from atom.config import Config
-from tests.support.front_half import SERVED_NAME
-from tests.support.http_app import AppRig, serve_app
-from tests.support.promtool import COLON, metric_problems
+from tests.support.cluster.promtool import COLON, metric_problems
+from tests.support.engine_core.front_half import SERVED_NAME
+from tests.support.server.http_app import AppRig, serve_app
 from tests.support.waiting import eventually
 
 LABEL = f'{{model_name="{SERVED_NAME}"}}'

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from atom.config import Config
-from tests.support.http_app import AppRig, serve_app
+from tests.support.server.http_app import AppRig, serve_app
 
 PAGE = "https://chat.example.com"
 KEY = "sk-of-the-test"

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 from atom.config import Config
-from tests.support.http_app import serve_app
+from tests.support.server.http_app import serve_app
 
 
 class _Assets(HTMLParser):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.front_half import SERVED_NAME
-from tests.support.http_app import AppRig
+from tests.support.engine_core.front_half import SERVED_NAME
+from tests.support.server.http_app import AppRig
 
 
 async def test_a_text_is_counted_and_comes_back(rig: AppRig) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from tests.support.server_process import command_environment
+from tests.support.server.server_process import command_environment
 
 SCRIPT = """
 import logging, threading

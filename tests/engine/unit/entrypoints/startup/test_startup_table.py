@@ -7,7 +7,11 @@ import pytest
 
 from atom.entrypoints.startup.startup_table import bytes_text, print_startup_table, startup_rows
 from atom.model_engine.wire.engine_protocol import EngineReport
-from tests.support.front_half import build_test_config, engine_report, write_model_folder
+from tests.support.engine_core.front_half import (
+    build_test_config,
+    engine_report,
+    write_model_folder,
+)
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from atom.model_engine.front.input_output_processor import InputOutputProcessor
 from atom.model_engine.front.input_processor import InputProcessor
 from atom.model_engine.request import Request
 from atom.sampling_params import SamplingParams
-from tests.support.byte_tokenizer import TURN_END, TURN_START
-from tests.support.front_half import build_test_config, write_model_folder
+from tests.support.engine_core.front_half import build_test_config, write_model_folder
+from tests.support.models.byte_tokenizer import TURN_END, TURN_START
 
 CONTEXT = 64
 

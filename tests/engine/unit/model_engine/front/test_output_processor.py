@@ -10,9 +10,9 @@ from atom.model_engine.wire.engine_protocol import FinishedRow
 from atom.model_engine.wire.logprob_rows import LogprobRows, LogprobsBody
 from atom.sampling_params import SamplingParams
 from atom.tokenizer import Tokenizer
-from tests.support.byte_tokenizer import TURN_END, write_byte_tokenizer
-from tests.support.front_half import stream_body
-from tests.support.step_outputs import ShownStep, StepReader
+from tests.support.engine_core.front_half import stream_body
+from tests.support.engine_core.step_outputs import ShownStep, StepReader
+from tests.support.models.byte_tokenizer import TURN_END, write_byte_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ from tokenizers import models
 from atom.chat_template import ChatTemplate
 from atom.model_engine.front.input_output_processor import InputOutputProcessor, unended_turn
 from atom.tokenizer import Tokenizer
-from tests.support.byte_tokenizer import END_OF_TEXT, TURN_END
-from tests.support.front_half import build_test_config, write_model_folder
+from tests.support.engine_core.front_half import build_test_config, write_model_folder
+from tests.support.models.byte_tokenizer import END_OF_TEXT, TURN_END
 
 TEMPLATES = Path(__file__).parents[2] / "chat_templates"
 SIZE = 1000

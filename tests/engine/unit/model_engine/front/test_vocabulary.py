@@ -17,8 +17,8 @@ from atom.model_engine.front.input_output_processor import InputOutputProcessor
 from atom.sampling_params import SamplingParams
 from atom.structured_outputs.thinking_budget import ThinkingBudget
 from atom.tokenizer_file import MOST_TOKEN_ID
-from tests.support.byte_tokenizer import TURN_START
-from tests.support.front_half import build_test_config, write_model_folder
+from tests.support.engine_core.front_half import build_test_config, write_model_folder
+from tests.support.models.byte_tokenizer import TURN_START
 
 SIZE = 294  # of the byte tokenizer
 

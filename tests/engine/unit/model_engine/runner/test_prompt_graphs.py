@@ -16,10 +16,9 @@ import torch
 
 from atom.model_engine.runner.graphs.prompt_buckets import prompt_buckets
 from atom.model_engine.runner.graphs.prompt_graphs import PromptGraphs
-from tests.support.core_driver import CoreDriver
-from tests.support.played_graphs import PlayedPool
-from tests.support.sampling_requests import mixed_requests
-from tests.support.speculated_answers import (
+from tests.support.engine_core.core_driver import CoreDriver
+from tests.support.engine_core.sampling_requests import mixed_requests
+from tests.support.engine_core.speculated_answers import (
     AMPLE_BLOCKS,
     BLOCK_SIZE,
     MAX_MODEL_LEN,
@@ -28,7 +27,8 @@ from tests.support.speculated_answers import (
     differing,
     some_requests,
 )
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.kernels.played_graphs import PlayedPool
+from tests.support.models.tiny_model import make_tiny_checkpoint
 
 OPTIONS: dict[str, Any] = {
     "max_model_len": MAX_MODEL_LEN, "max_num_batched_tokens": 256, "num_kv_blocks": AMPLE_BLOCKS,

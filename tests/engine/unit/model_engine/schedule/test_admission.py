@@ -8,8 +8,8 @@ import pytest
 
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput
 from atom.model_engine.step_pipeline import StepPipeline
-from tests.support.builders_engine import FakeModel, make_request, make_scheduler
-from tests.support.paged_model import PagedModel
+from tests.support.engine_core.builders_engine import FakeModel, make_request, make_scheduler
+from tests.support.engine_core.paged_model import PagedModel
 
 
 def test_a_prompt_waits_while_the_step_has_no_token_left_for_it() -> None:

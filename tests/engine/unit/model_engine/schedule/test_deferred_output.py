@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atom.model_engine.step_pipeline import StepPipeline
-from tests.support.builders_engine import EOS, make_request, make_scheduler
-from tests.support.paged_model import PagedModel, drawn_token
+from tests.support.engine_core.builders_engine import EOS, make_request, make_scheduler
+from tests.support.engine_core.paged_model import PagedModel, drawn_token
 from tests.support.random_search import examples
 
 

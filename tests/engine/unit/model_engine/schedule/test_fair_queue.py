@@ -16,7 +16,7 @@ from atom.model_engine.schedule.fair_shares import MOST_DEPARTED, FairShares
 from atom.model_engine.schedule.row_table import RowTable
 from atom.model_engine.schedule.waiting_queue import rank_of
 from atom.model_engine.sequence import Sequence
-from tests.support.builders_engine import FakeModel, make_request, make_scheduler
+from tests.support.engine_core.builders_engine import FakeModel, make_request, make_scheduler
 
 MAX_MODEL_LEN = 256
 

@@ -6,8 +6,8 @@ import pytest
 
 from atom.model_engine.scheduler import Scheduler
 from atom.model_engine.step_pipeline import StepPipeline
-from tests.support.builders_engine import make_request, make_scheduler
-from tests.support.paged_model import PagedModel
+from tests.support.engine_core.builders_engine import make_request, make_scheduler
+from tests.support.engine_core.paged_model import PagedModel
 
 PROMPTS = (5, 9, 14, 3)
 TOKENS = 10

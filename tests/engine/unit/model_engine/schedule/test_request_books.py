@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from atom.model_engine.sequence import SequenceStatus
-from tests.support.builders_engine import EOS, FakeModel, make_request, make_scheduler
-from tests.support.scheduler_integrity import check_integrity
+from tests.support.engine_core.builders_engine import EOS, FakeModel, make_request, make_scheduler
+from tests.support.engine_core.scheduler_integrity import check_integrity
 
 
 def preempted_model(**options: object) -> FakeModel:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atom.model_engine.block_manager import BlockManager
-from tests.support.builders_engine import EOS, FakeModel, make_request, make_scheduler
+from tests.support.engine_core.builders_engine import EOS, FakeModel, make_request, make_scheduler
 from tests.support.random_search import examples
 
 

@@ -16,10 +16,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from atom.model_engine.batch import ScheduledBatch
 from atom.model_engine.step_pipeline import StepPipeline
 from atom.sizing import CacheGroup
-from tests.support.builders_engine import EOS, make_request, make_scheduler
-from tests.support.paged_model import PagedModel, drawn_token
+from tests.support.engine_core.builders_engine import EOS, make_request, make_scheduler
+from tests.support.engine_core.paged_model import PagedModel, drawn_token
+from tests.support.engine_core.scheduler_integrity import check_integrity
 from tests.support.random_search import examples
-from tests.support.scheduler_integrity import check_integrity
 
 MAX_MODEL_LEN = 48
 # What each group of layers sees: everything in one, one window, both, several of both.

@@ -11,7 +11,7 @@ import pytest
 
 from atom.model_engine.scheduler import Scheduler
 from benchmarks.scheduler import MEMORY_REQUESTS, grown_bytes
-from tests.support.builders_engine import FakeModel, make_request, make_scheduler
+from tests.support.engine_core.builders_engine import FakeModel, make_request, make_scheduler
 
 WAVE = 40
 

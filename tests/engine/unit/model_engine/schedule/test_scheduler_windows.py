@@ -6,8 +6,8 @@ import numpy as np
 
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput
 from atom.sizing import CacheGroup
-from tests.support.builders_engine import FakeModel, make_request, make_scheduler
-from tests.support.scheduler_integrity import check_integrity
+from tests.support.engine_core.builders_engine import FakeModel, make_request, make_scheduler
+from tests.support.engine_core.scheduler_integrity import check_integrity
 
 WINDOW, SIZE, LONGEST = 12, 4, 256
 WINDOWS = (None, WINDOW)

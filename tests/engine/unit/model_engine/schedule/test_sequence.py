@@ -11,7 +11,7 @@ from atom.model_engine.sequence import (
     Sequence,
     SequenceStatus,
 )
-from tests.support.builders_engine import FakeModel, make_request, make_scheduler
+from tests.support.engine_core.builders_engine import FakeModel, make_request, make_scheduler
 
 WAITING, RUNNING = SequenceStatus.WAITING, SequenceStatus.RUNNING
 FINISHED = SequenceStatus.FINISHED

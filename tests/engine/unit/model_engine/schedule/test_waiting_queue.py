@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from atom.model_engine.schedule.waiting_queue import SECONDS_PER_PRIORITY_STEP, WaitingQueue
 from atom.model_engine.sequence import Sequence
-from tests.support.builders_engine import make_request
+from tests.support.engine_core.builders_engine import make_request
 
 
 def waiting(number: int, *, arrive_time: float = 0.0, priority: int = 0) -> Sequence:

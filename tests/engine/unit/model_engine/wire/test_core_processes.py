@@ -7,7 +7,7 @@ import pytest
 
 from atom.config import Config
 from atom.model_engine.wire.core_processes import thread_waiting, visible_devices
-from tests.support.front_half import build_test_config, write_model_folder
+from tests.support.engine_core.front_half import build_test_config, write_model_folder
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from atom.model_engine.wire.other_nodes import (
     OtherNodes,
     RanksWork,
 )
-from tests.support.server_process import reserved_port
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.models.tiny_model import make_tiny_checkpoint
+from tests.support.server.server_process import reserved_port
 
 STORE_PORT = 4321
 

@@ -13,7 +13,11 @@ from atom.model_engine.wire.engine_protocol import (
     UtilityResponseBody,
 )
 from atom.model_engine.wire.rank_answers import RankAnswers, RankStatsBoard
-from tests.support.front_half import build_test_config, engine_report, write_model_folder
+from tests.support.engine_core.front_half import (
+    build_test_config,
+    engine_report,
+    write_model_folder,
+)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 
 from atom.config import RoutingPolicy
 from atom.model_engine.wire.request_router import RequestRouter
-from tests.support.builders_engine import make_request
+from tests.support.engine_core.builders_engine import make_request
 
 
 def test_the_rank_with_the_fewest_open_tokens_is_next() -> None:

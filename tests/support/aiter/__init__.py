@@ -1,0 +1,1 @@
+"""AITER's adapters under test: models that its kernels take, mistakes, ranks."""

@@ -1,0 +1,1 @@
+"""A real cluster, and what tests start on it."""

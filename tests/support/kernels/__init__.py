@@ -1,0 +1,1 @@
+"""Triton's interpreter and compiler without a card."""

@@ -1,0 +1,1 @@
+"""Tiny checkpoints and tokenizers."""

@@ -1,0 +1,154 @@
+"""Tiny random multimodal checkpoints, written by transformers: a decoder with an encoder of images
+around it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import (
+    Gemma3Config,
+    Gemma3ForConditionalGeneration,
+    Llama4Config,
+    Llama4ForConditionalGeneration,
+    Mistral3Config,
+    Mistral3ForConditionalGeneration,
+    Qwen3VLConfig,
+    Qwen3VLForConditionalGeneration,
+    Qwen3VLMoeConfig,
+    Qwen3VLMoeForConditionalGeneration,
+)
+
+from tests.support.models.byte_tokenizer import write_byte_tokenizer
+
+_TEXT: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 512,
+}
+_VISION: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 48}
+_TOWER: dict[str, Any] = {
+    **_VISION,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 28,
+    "patch_size": 14,
+}
+# Of each wrapper its classes, and what its text and its encoder of images have of their own.
+_MROPE = {
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 5_000.0,
+        "mrope_interleaved": True,
+        "mrope_section": [4, 2, 2],
+    }
+}
+_QWEN_VISION: dict[str, Any] = {
+    **_VISION,
+    "depth": 1,
+    "num_heads": 2,
+    "out_hidden_size": 64,
+    "deepstack_visual_indexes": [0],
+    "num_position_embeddings": 16,
+}
+_LLAMA4_VISION: dict[str, Any] = {
+    **_TOWER,
+    "intermediate_size": 128,
+    "vision_output_dim": 32,
+    "projector_input_dim": 32,
+    "projector_output_dim": 32,
+}
+KINDS: dict[str, tuple[Any, Any, dict[str, Any], dict[str, Any]]] = {
+    "gemma3": (
+        Gemma3Config,
+        Gemma3ForConditionalGeneration,
+        {"sliding_window": 20, "query_pre_attn_scalar": 20},
+        _TOWER,
+    ),
+    "mistral3": (
+        Mistral3Config,
+        Mistral3ForConditionalGeneration,
+        {"model_type": "mistral", "sliding_window": None, "num_key_value_heads": 4},
+        {**_TOWER, "model_type": "pixtral", "head_dim": 16},
+    ),
+    "qwen3-vl": (
+        Qwen3VLConfig,
+        Qwen3VLForConditionalGeneration,
+        _MROPE,
+        _QWEN_VISION,
+    ),
+    "qwen3-vl-moe": (
+        Qwen3VLMoeConfig,
+        Qwen3VLMoeForConditionalGeneration,
+        {
+            **_MROPE,
+            "num_experts": 5,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24,
+            "mlp_only_layers": [0],
+        },
+        _QWEN_VISION,
+    ),
+    "llama4": (
+        Llama4Config,
+        Llama4ForConditionalGeneration,
+        {
+            "num_hidden_layers": 4,
+            "num_local_experts": 3,
+            "intermediate_size_mlp": 80,
+            "interleave_moe_layer_step": 2,
+            "attention_chunk_size": 20,
+            "floor_scale": 16,
+        },
+        _LLAMA4_VISION,
+    ),
+}
+
+
+def make_multimodal_checkpoint(folder: Path, kind: str, **changes: Any) -> Any:
+    """Writes config, weights and tokenizer; the model itself, transformers'. changes: of its text
+    part."""
+    tokenizer = write_byte_tokenizer(folder)
+    config_class, model_class, text, vision = KINDS[kind]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        config = config_class(
+            text_config={**_TEXT, "vocab_size": tokenizer.get_vocab_size(), **text, **changes},
+            vision_config=vision,
+        )
+        model = model_class(config).eval()
+        for name, weight in model.named_parameters():
+            norm = 0.0 if kind == "gemma3" else 1.0
+            mean, std = (norm, 0.1) if weight.dim() == 1 else (0.0, 0.12)
+            torch.nn.init.normal_(weight, 0.0 if "bias" in name else mean, std)
+    model.save_pretrained(folder)
+    if kind == "qwen3-vl-moe":
+        _lay_experts_inputs_first(folder)
+    return model
+
+
+def _lay_experts_inputs_first(folder: Path) -> None:
+    """As the published checkpoints have them; transformers 5 writes them as it computes."""
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    stacks = [name for name in tensors if ".experts." in name]
+    assert stacks
+    for name in stacks:
+        tensors[name] = tensors[name].transpose(1, 2).contiguous()
+    save_file(tensors, file)
+
+
+def edit_text_config(folder: Path, **changes: Any) -> None:
+    """Change fields of the text part; those whose value is ... are taken away."""
+    file = folder / "config.json"
+    config = json.loads(file.read_text())
+    text = {**config["text_config"], **changes}
+    config["text_config"] = {key: value for key, value in text.items() if value is not ...}
+    file.write_text(json.dumps(config))

@@ -1,0 +1,237 @@
+"""Tiny random checkpoints in the format of the Hugging Face hub, written by transformers itself.
+
+The engine loads them as it loads any model; transformers loads the same folder and is the oracle.
+Weights are random but not close to zero, so that greedy continuations vary with the prompt.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from transformers import (
+    DeepseekV2Config,
+    DeepseekV2ForCausalLM,
+    DeepseekV3Config,
+    DeepseekV3ForCausalLM,
+    DeepseekV32Config,
+    DeepseekV32ForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    Glm4MoeConfig,
+    Glm4MoeForCausalLM,
+    GptOssConfig,
+    GptOssForCausalLM,
+    Llama4ForCausalLM,
+    Llama4TextConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen2MoeConfig,
+    Qwen2MoeForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
+
+from tests.support.models.byte_tokenizer import END_OF_TEXT, TURN_END, write_byte_tokenizer
+
+Architecture = Literal[
+    "qwen3",
+    "llama",
+    "qwen2",
+    "mistral",
+    "gemma2",
+    "gemma3",
+    "mixtral",
+    "qwen2_moe",
+    "qwen3_moe",
+    "glm4_moe",
+    "gpt_oss",
+    "llama4",
+    "deepseek2",
+    "deepseek3",
+    "deepseek32",
+]
+
+_CLASSES: dict[str, tuple[Any, Any]] = {
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+    "llama": (LlamaConfig, LlamaForCausalLM),
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
+    "mistral": (MistralConfig, MistralForCausalLM),
+    "mixtral": (MixtralConfig, MixtralForCausalLM),
+    "qwen2_moe": (Qwen2MoeConfig, Qwen2MoeForCausalLM),
+    "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM),
+    "glm4_moe": (Glm4MoeConfig, Glm4MoeForCausalLM),
+    "gpt_oss": (GptOssConfig, GptOssForCausalLM),
+    "llama4": (Llama4TextConfig, Llama4ForCausalLM),
+    "gemma2": (Gemma2Config, Gemma2ForCausalLM),
+    "gemma3": (Gemma3TextConfig, Gemma3ForCausalLM),
+    "deepseek2": (DeepseekV2Config, DeepseekV2ForCausalLM),
+    "deepseek3": (DeepseekV3Config, DeepseekV3ForCausalLM),
+    "deepseek32": (DeepseekV32Config, DeepseekV32ForCausalLM),
+}
+# Latent attention, and no experts: those are for who asks for them.
+_LATENT: dict[str, Any] = {
+    "q_lora_rank": 32,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+    "first_k_dense_replace": 1_000,
+}
+# Where a test says nothing of experts. Transformers' own defaults are 128 in a published size:
+# 140 MB to make, to write and to read.
+_FEW_EXPERTS: dict[str, dict[str, Any]] = {
+    "qwen2_moe": {
+        "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40,
+        "shared_expert_intermediate_size": 40,
+    },
+    "qwen3_moe": {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40},
+    "glm4_moe": {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40},
+    "gpt_oss": {"num_local_experts": 8, "num_experts_per_tok": 3},
+}  # fmt: skip
+
+LLAMA3_ROPE_SCALING: dict[str, Any] = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 128,
+}
+
+GENERATION_DEFAULTS: dict[str, Any] = {
+    "do_sample": True,
+    "temperature": 0.6,
+    "top_k": 20,
+    "top_p": 0.95,
+}
+
+
+def class_name(architecture: Architecture) -> str:
+    """As config.json names it."""
+    return str(_CLASSES[architecture][1].__name__)
+
+
+def make_tiny_checkpoint(
+    folder: Path,
+    architecture: Architecture = "qwen3",
+    *,
+    layers: int = 2,
+    hidden: int = 64,
+    heads: int = 4,
+    kv_heads: int = 2,
+    head_dim: int = 16,
+    intermediate: int = 128,
+    max_position_embeddings: int = 512,
+    shards: int = 1,
+    rope_scaling: dict[str, Any] | None = None,
+    rope_theta: float = 10_000.0,
+    tie_word_embeddings: bool = False,
+    attention_bias: bool = False,
+    generation: dict[str, Any] | None = None,
+    dtype: torch.dtype = torch.float32,
+    classic_config: bool = False,
+    extra: dict[str, Any] | None = None,
+    seed: int = 0,
+) -> Path:
+    """Writes config, weights, tokenizer, chat template and generation config; returns `folder`.
+
+    rope_scaling: pass LLAMA3_ROPE_SCALING for Llama 3's frequency scaling; None for plain rope.
+    shards: number of safetensors files (with an index when more than one), at least roughly.
+    generation: extra keys of generation_config.json, such as GENERATION_DEFAULTS.
+    classic_config: spell config.json as checkpoints before transformers 5 do, which most published
+    ones still are: rope_theta, rope_scaling and torch_dtype at the top level.
+    extra: of config.json, beyond or instead of what the other arguments say.
+    The model's end tokens are <|im_end|> and <|endoftext|>.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = write_byte_tokenizer(folder)
+    end_ids = [tokenizer.token_to_id(TURN_END), tokenizer.token_to_id(END_OF_TEXT)]
+    settings = {
+        "vocab_size": tokenizer.get_vocab_size(),
+        "hidden_size": hidden,
+        "intermediate_size": intermediate,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": head_dim,
+        "max_position_embeddings": max_position_embeddings,
+        "rope_parameters": {"rope_theta": rope_theta, **(rope_scaling or {"rope_type": "default"})},
+        "tie_word_embeddings": tie_word_embeddings,
+        "attention_bias": attention_bias,
+        "eos_token_id": end_ids[0],
+        "bos_token_id": end_ids[1],
+        "pad_token_id": end_ids[1],
+        **_FEW_EXPERTS.get(architecture, {}),
+        **(extra or {}),
+    }
+    model = _build(architecture, settings, seed).to(dtype)
+    _save(model, folder, shards)
+    if classic_config:
+        _respell_config(folder / "config.json")
+    _write_generation_config(folder, end_ids, generation or {})
+    return folder
+
+
+def _build(architecture: Architecture, settings: dict[str, Any], seed: int) -> PreTrainedModel:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        config_class, model_class = _CLASSES[architecture]
+        if architecture == "llama":
+            settings = {"mlp_bias": settings["attention_bias"], **settings}
+        elif architecture in ("qwen2", "qwen3"):
+            settings = {"use_sliding_window": False, **settings}
+        elif architecture.startswith("deepseek"):
+            heads = settings["num_attention_heads"]
+            settings = {**_LATENT, **settings, "num_key_value_heads": heads}
+            settings["head_dim"] = settings["qk_rope_head_dim"]
+        model: PreTrainedModel = model_class(config_class(**settings))
+        # What Gemma's norms hold is what they are more than 1.
+        norm = 0.0 if architecture.startswith("gemma") else 1.0
+        # The library's initialisation (deviation 0.02, unit norms) makes logits so flat that every
+        # prompt continues with one token; larger weights make an error in any layer visible.
+        for name, weight in model.named_parameters():
+            if weight.dim() == 1:
+                torch.nn.init.normal_(weight, mean=0.0 if "bias" in name else norm, std=0.1)
+            else:
+                torch.nn.init.normal_(weight, std=0.12)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                torch.nn.init.normal_(buffer, std=0.2)
+    return model.eval()
+
+
+def _save(model: PreTrainedModel, folder: Path, shards: int) -> None:
+    total_bytes = sum(weight.numel() * weight.element_size() for weight in model.parameters())
+    # The writer fills a file until the next tensor would pass the limit; a margin keeps the count.
+    limit_bytes = total_bytes * 2 if shards == 1 else int(total_bytes / shards * 1.2)
+    model.save_pretrained(folder, max_shard_size=limit_bytes)
+    written = len(list(folder.glob("*.safetensors")))
+    if written != shards:
+        raise ValueError(f"{shards} shards were asked for, the writer made {written} of {folder}")
+
+
+def _respell_config(path: Path) -> None:
+    config = json.loads(path.read_text())
+    rope = config.pop("rope_parameters")
+    config["rope_theta"] = rope.pop("rope_theta")
+    config["rope_scaling"] = None if rope["rope_type"] == "default" else rope
+    config["torch_dtype"] = config.pop("dtype")
+    path.write_text(json.dumps(config, indent=2))
+
+
+def _write_generation_config(folder: Path, end_ids: list[int], extra: dict[str, Any]) -> None:
+    content = {"eos_token_id": end_ids, "bos_token_id": end_ids[1], "pad_token_id": end_ids[1]}
+    (folder / "generation_config.json").write_text(json.dumps({**content, **extra}, indent=2))

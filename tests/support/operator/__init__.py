@@ -1,0 +1,1 @@
+"""The operator's world in memory: objects, engines, watches."""

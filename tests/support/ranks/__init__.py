@@ -1,0 +1,1 @@
+"""Ranks as threads, processes and players."""

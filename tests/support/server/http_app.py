@@ -1,0 +1,192 @@
+"""The HTTP application on a real socket inside the test's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import uvicorn
+from openai import AsyncOpenAI
+
+from atom.config import Config
+from atom.entrypoints.http.api_key import FollowedKeys
+from atom.entrypoints.http.http_protocol import BoundedHttpProtocol
+from atom.entrypoints.http.listener import BACKLOG, listen
+from atom.entrypoints.openai.api_server import build_app
+from atom.entrypoints.openai.state import ServerState
+from atom.model_engine.async_llm_engine import AsyncLLMEngine
+from atom.model_engine.front.request_stream import ReaderLimits
+from tests.support.engine_core.front_half import EchoCore
+from tests.support.waiting import HANG_SECONDS
+
+
+class QuietServer(uvicorn.Server):
+    """Leaves the test runner's signal handlers alone, and ends as soon as it is told to.
+
+    uvicorn looks every tenth of a second whether to end, and waits another for its connections:
+    for hundreds of servers of a test each, more than all else that they do.
+    """
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ended = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Any:
+        yield
+
+    async def main_loop(self) -> None:
+        await self.on_tick(0)  # headers of every answer
+        await self.ended.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Of connections without a request; with one, it is uvicorn's own."""
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        await asyncio.sleep(0)  # they are lost in the loop's next turn
+        if self.server_state.connections or self.server_state.tasks:
+            return await super().shutdown(sockets)
+        for server in self.servers:
+            server.close()
+            await server.wait_closed()
+        for listener in sockets or ():
+            listener.close()
+        return None
+
+
+@dataclass
+class HttpRig:
+    """A server in the test's event loop, and a client of it."""
+
+    state: ServerState
+    engine: AsyncLLMEngine
+    client: httpx.AsyncClient
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def openai_client(self) -> AsyncOpenAI:
+        """The official one, which here asks only once; to be closed."""
+        return AsyncOpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0)
+
+    async def post(self, path: str, **fields: Any) -> httpx.Response:
+        return await self.client.post(path, json=fields)
+
+    async def chat(self, text: str = "hi", **fields: Any) -> httpx.Response:
+        messages = [{"role": "user", "content": text}]
+        return await self.post("/v1/chat/completions", **{"messages": messages, **fields})
+
+    async def events(self, path: str, **fields: Any) -> list[Any]:
+        """The events of a stream: parsed JSON, and "[DONE]" as it is."""
+        events = []
+        body = {"stream": True, **fields}
+        async with self.client.stream("POST", path, json=body) as response:
+            assert response.status_code == 200, await response.aread()
+            assert response.headers["content-type"].startswith("text/event-stream")
+            async for line in response.aiter_lines():
+                if line:
+                    assert line.startswith("data: "), line
+                    data = line.removeprefix("data: ")
+                    events.append(data if data == "[DONE]" else json.loads(data))
+        return events
+
+    async def assert_well(self) -> None:
+        """Whatever happened before: a normal request is answered, and nothing is left behind."""
+        good = await self.chat("still there?", max_tokens=2)
+        assert good.status_code == 200, good.text
+        assert self.engine.open_requests == 0
+        held = [1]
+
+        async def blocks_are_free() -> bool:
+            held[:] = await self.engine.call_utility("check_integrity")
+            return not any(held)
+
+        deadline = time.monotonic() + HANG_SECONDS  # an abort is on its way for a moment
+        while not await blocks_are_free():
+            assert time.monotonic() < deadline, f"blocks are still held: {held}"
+            await asyncio.sleep(0.05)
+
+
+@dataclass
+class AppRig(HttpRig):
+    core: EchoCore
+
+
+@contextlib.asynccontextmanager
+async def serve_app(
+    config: Config,
+    *,
+    request_timeout_seconds: float | None = None,
+    reader_limits: ReaderLimits | None = None,
+    api_key: str | None = None,
+    allowed_origins: Sequence[str] = (),
+    **core_options: Any,
+) -> AsyncIterator[AppRig]:
+    """The HTTP application over an engine without a model."""
+    cores: list[EchoCore] = []
+
+    def make_core(config: Config, on_event: Any) -> EchoCore:
+        cores.append(EchoCore(config, on_event, **core_options))
+        return cores[0]
+
+    engine = AsyncLLMEngine(
+        config,
+        core_factory=make_core,
+        request_timeout_seconds=request_timeout_seconds,
+        reader_limits=reader_limits,
+    )
+    async with _listen(engine, api_key, allowed_origins) as rig:
+        if core_options.get("ready_on_start", True):
+            await engine.wait_ready()
+        yield AppRig(rig.state, rig.engine, rig.client, rig.port, cores[0])
+
+
+@contextlib.asynccontextmanager
+async def serve_model(
+    config: Config, *, api_key: str | None = None, **engine_options: Any
+) -> AsyncIterator[HttpRig]:
+    """The HTTP application over a real engine process."""
+    async with _listen(AsyncLLMEngine(config, **engine_options), api_key) as rig:
+        await rig.engine.wait_ready()
+        yield rig
+
+
+@contextlib.asynccontextmanager
+async def _listen(
+    engine: AsyncLLMEngine, api_key: str | None, allowed_origins: Sequence[str] = ()
+) -> AsyncIterator[HttpRig]:
+    state = ServerState(engine=engine)
+    listener = listen("127.0.0.1", 0)
+    port = listener.getsockname()[1]
+    settings = uvicorn.Config(
+        build_app(
+            state,
+            api_keys=FollowedKeys(() if api_key is None else (api_key,)),
+            allowed_origins=allowed_origins,
+        ),
+        log_config=None,
+        access_log=False,
+        http=BoundedHttpProtocol,
+        lifespan="off",
+        backlog=BACKLOG,
+        timeout_graceful_shutdown=1,
+    )
+    server = QuietServer(settings)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    await engine.start()
+    url = f"http://127.0.0.1:{port}"
+    # Nothing here is TLS, and to read the system's certificates takes 20 ms.
+    async with httpx.AsyncClient(base_url=url, timeout=HANG_SECONDS, verify=False) as client:
+        yield HttpRig(state, engine, client, port)
+    await engine.shutdown()
+    server.ended.set()
+    await asyncio.wait_for(serving, HANG_SECONDS)
