@@ -30,7 +30,7 @@ _COMPILES = "tests.engine.ops.test_kernels_compile"
 _PLACES = re.compile(r"//.*|;(?!$).*|^\s*\.(loc|file)\b.*|^(\$L__|\.L)(tmp|func)\w*:", re.MULTILINE)
 # How many arguments a kernel has is no instruction.
 _ARGUMENTS = re.compile(r"\.amdhsa_(kernarg_size|user_sgpr_kernarg_preload_length).*|"
-                        r"\.kernarg_segment_size.*|.*\.param \.[ub]\d+.*")  # fmt: skip
+                        r"\.kernarg_segment_size.*|.*\.param \.[a-z]+\d+.*")  # fmt: skip
 
 
 def instructions(text: str, name: str) -> str:
