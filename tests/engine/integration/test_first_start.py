@@ -27,7 +27,7 @@ from atom.model_engine.model_runner import ModelRunner
 from atom.model_engine.runner.graphs.graph_runner import DecodeGraphs
 from atom.model_engine.runner.warm_up import describe_start
 from atom.model_ops.backends import triton_ops
-from atom.model_ops.backends.triton_ops.compile.compiler_process import Form
+from atom.model_ops.backends.triton_ops.compile.compiler_process import Specialisation
 from atom.models import layer_kinds
 from atom.utils.device import Device
 from benchmarks.workloads.shapes import SHAPES, write_shape
@@ -50,7 +50,7 @@ def met(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Counter[str
     """Kernel → forms that were handed to the compiler, which makes none here."""
     forms: Counter[str] = Counter()
     monkeypatch.setenv("ATOM_COMPILE_AHEAD", "threads")
-    monkeypatch.setattr(Form, "compile", lambda self: forms.update([self.kernel]))
+    monkeypatch.setattr(Specialisation, "compile", lambda self: forms.update([self.kernel]))
     monkeypatch.setattr(triton_ops, "_unusable", lambda: ())
     monkeypatch.setattr("atom.model_ops.backends._PREFERENCES", {"cpu": ("triton", "torch_ref")})
     with compile_only(), triton.knobs.cache.scope():
@@ -88,11 +88,11 @@ def test_every_kind_of_step_is_met_before_one_is_needed(
     assert {phase for phase, _ in told} == {"compiling kernels"}
     assert {"_prepare_kernel", "_commit_kernel", "_receive_kernel"} <= set(met), "graphs' kernels"
     assert {"_score_kernel", "_pick_kernel", "_token_mask_kernel", "_least_kernel"} <= set(met)
-    attention = {"_latent_decode_kernel", "_latent_prefill_kernel"}
-    assert (attention if shape == "tiny-latent" else {"_decode_kernel", "_prefill_kernel"}) <= set(
-        met
-    )
-    assert ("experts_kernel" in met) == (shape != "tiny")
+    attention = {"_mla_decode_kernel", "_mla_prefill_kernel"}
+    assert (
+        attention if shape == "tiny-latent" else {"_decode_append_kernel", "_prefill_kernel"}
+    ) <= set(met)
+    assert ("w13_kernel" in met) == (shape != "tiny")
     assert met.total() <= 60, "what depends on a step's rows is no constant of a kernel"
     assert compile_ahead(runner) == [], "its cache is there"
 
