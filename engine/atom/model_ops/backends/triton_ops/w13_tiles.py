@@ -35,8 +35,8 @@ def of_rows(both):
     """[2B, M] → w1's and w3's, [B, M] each."""
     B: tl.constexpr = both.shape[0] // 2
     M: tl.constexpr = both.shape[1]
-    # Eight rows are what one thread holds of a result's rows in the layouts of NVIDIA's and of
-    # AMD's matrix instructions: the split moves nothing between threads.
+    # On NVIDIA's tensor cores a thread has rows of a result that are eight apart: where w1 and w3
+    # alternate by eight it has both of a row, and the split moves nothing between threads.
     runs = tl.reshape(both, (B // _RUN, 2, _RUN, M))
     gate, up = tl.split(tl.permute(runs, (0, 2, 3, 1)))
     return tl.reshape(gate, (B, M)), tl.reshape(up, (B, M))
