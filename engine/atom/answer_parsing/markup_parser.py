@@ -201,13 +201,13 @@ class MarkupParser(ABC):
 
     def _other_arguments(self, ends: tuple[str, ...]) -> Reading[None]:
         """What is no object: none at all, or a text that holds the object."""
-        start = self._at
+        start = searched = self._at
         while True:
-            place = min(
-                (at for end in ends if (at := self._text.find(end, start)) >= 0), default=-1
-            )
-            if place >= 0 or self._over:
+            places = [at for end in ends if (at := self._text.find(end, searched)) >= 0]
+            place = min(places, default=-1)
+            if places or self._over:
                 break
+            searched = max(start, len(self._text) - max(map(len, ends)))
             yield
         written = self._text[start:] if place < 0 else self._text[start:place]
         self._at = start + len(written)

@@ -74,12 +74,13 @@ def test_a_text_without_markup_comes_through_unchanged(
 names = st.sampled_from([*WRITERS])
 # Keys that every notation can write.
 keys = st.from_regex(r"[a-z_][a-z0-9_]{0,5}", fullmatch=True).filter(str.isidentifier)
+# An end mark with what may follow it cannot be told from one that ends a value: hence the dashes.
 strings = st.lists(
     st.sampled_from(["a", " ", '"', "'", "\\", "\n", "é", "</", "]", "}", ")", ",", "5", "null",
                      "</tool_call>", "</parameter>", "</arg_value>", "<|call|>", "[TOOL_CALLS]",
                      "<｜tool▁call▁end｜>", "</｜DSML｜parameter>", "```", "<|tool_call_end|>"]),
     max_size=5,
-).map("".join)  # fmt: skip
+).map("-".join)  # fmt: skip
 typed_values = st.recursive(
     st.integers(-5, 1 << 40)
     | st.booleans()
