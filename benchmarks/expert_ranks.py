@@ -153,16 +153,22 @@ def main() -> int:
     parser.add_argument("--enforce-eager", action="store_true")
     parser.add_argument("--prefill", action="store_true")
     parser.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
-    parser.add_argument("--bells", default=None, help=argparse.SUPPRESS)
+    parser.add_argument("--connections", default=None, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.bells is not None:
-        bells = {int(peer): fd for peer, fd in json.loads(args.bells).items()}
-        measure(args, args.rank, PeerMesh({p: socket.socket(fileno=fd) for p, fd in bells.items()}))
+    if args.connections is not None:
+        connections = {int(peer): fd for peer, fd in json.loads(args.connections).items()}
+        measure(
+            args,
+            args.rank,
+            PeerMesh({p: socket.socket(fileno=fd) for p, fd in connections.items()}),
+        )
         return 0
     meshes = mesh_sockets(range(args.ranks))
     children = [_start(rank, meshes[rank]) for rank in range(1, args.ranks)]
-    for bell in [bell for rank in range(1, args.ranks) for bell in meshes[rank].values()]:
-        bell.close()
+    for connection in [
+        connection for rank in range(1, args.ranks) for connection in meshes[rank].values()
+    ]:
+        connection.close()
     found = measure(args, 0, PeerMesh(meshes[0]))
     print(table(found, json.loads(args.one_card)))
     print(json.dumps(found))
@@ -171,11 +177,11 @@ def main() -> int:
 
 def _start(rank: int, mesh: dict[int, socket.socket]) -> subprocess.Popen[bytes]:
     """Another rank: this program with the same options, which inherits its sockets."""
-    bells = json.dumps({peer: bell.fileno() for peer, bell in mesh.items()})
+    connections = json.dumps({peer: connection.fileno() for peer, connection in mesh.items()})
     command = [sys.executable, "-m", "benchmarks.expert_ranks", *sys.argv[1:]]
     return subprocess.Popen(
-        [*command, "--rank", str(rank), "--bells", bells],
-        pass_fds=[bell.fileno() for bell in mesh.values()],
+        [*command, "--rank", str(rank), "--connections", connections],
+        pass_fds=[connection.fileno() for connection in mesh.values()],
         stdout=sys.stderr,
     )
 

@@ -70,8 +70,8 @@ class ExpertGroup:
             for rank in range(1, size)
         ]
         for rank in range(1, size):
-            for bell in meshes[rank].values():
-                bell.close()
+            for connection in meshes[rank].values():
+                connection.close()
         self._rank = _Rank(0, PeerMesh(meshes[0]), _group(0, size, device, store))
 
     def run(
@@ -267,12 +267,12 @@ def _group(rank: int, size: int, device: str, store: Any) -> TorchGroup:
 
 
 def _start(order: Sequence[str], mesh: dict[int, socket.socket]) -> subprocess.Popen[bytes]:
-    bells = ",".join(f"{peer}:{bell.fileno()}" for peer, bell in mesh.items())
+    connections = ",".join(f"{peer}:{connection.fileno()}" for peer, connection in mesh.items())
     return subprocess.Popen(
-        [sys.executable, "-m", __name__, *order, bells],
+        [sys.executable, "-m", __name__, *order, connections],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        pass_fds=[bell.fileno() for bell in mesh.values()],
+        pass_fds=[connection.fileno() for connection in mesh.values()],
     )
 
 
@@ -282,8 +282,8 @@ def _write(follower: subprocess.Popen[bytes], line: bytes) -> None:
     follower.stdin.flush()
 
 
-def _follow(rank: int, size: int, port: int, device: str, bells: str) -> None:
-    pairs = (pair.split(":") for pair in bells.split(","))
+def _follow(rank: int, size: int, port: int, device: str, connections: str) -> None:
+    pairs = (pair.split(":") for pair in connections.split(","))
     mesh = PeerMesh({int(peer): socket.socket(fileno=int(fd)) for peer, fd in pairs})
     own = _Rank(rank, mesh, _group(rank, size, device, find_store(port, size)))
     while line := _line():

@@ -27,14 +27,14 @@ from atom.model_engine.executor.base import Executor
 from atom.model_engine.executor.expert_parallel.executor import ExpertParallelExecutor, PeerWatch
 from atom.model_engine.wire.engine_protocol import FinishedRow, StreamBody
 from atom.model_engine.wire.node_link import NodeLink
-from atom.model_engine.wire.peer_mesh import Bells, MeshOrder, PeerMesh, TokenCount, mesh_sockets
+from atom.model_engine.wire.peer_mesh import Connections, MeshOrder, PeerMesh, TokenCount, mesh_sockets
 from tests.support.ranks.lockstep_runner import Board, Runner, device_of
 from tests.support.ranks.turns import Turns
 from tests.support.waiting import wait_until
 
 
-def _sockets_over_tcp(size: int) -> dict[int, Bells]:
-    ends: dict[int, Bells] = {rank: {} for rank in range(size)}
+def _sockets_over_tcp(size: int) -> dict[int, Connections]:
+    ends: dict[int, Connections] = {rank: {} for rank in range(size)}
     with socket.create_server(("127.0.0.1", 0)) as listener:
         for one, other in combinations(ends, 2):
             calling = socket.create_connection(listener.getsockname())
@@ -44,9 +44,9 @@ def _sockets_over_tcp(size: int) -> dict[int, Bells]:
 
 
 class _Mesh(PeerMesh):
-    def __init__(self, world: LockstepWorld, rank: int, bells: Bells) -> None:
-        super().__init__(bells)
-        self._world, self._rank, self._sockets = world, rank, list(bells.values())
+    def __init__(self, world: LockstepWorld, rank: int, connections: Connections) -> None:
+        super().__init__(connections)
+        self._world, self._rank, self._sockets = world, rank, list(connections.values())
 
     def send(self, count: TokenCount) -> None:
         self._world.turns.pause(self._rank, "a moment to send")
@@ -61,10 +61,10 @@ class _Mesh(PeerMesh):
     def _delivered(self) -> Iterator[None]:
         """What is said is there, though a network may take a moment: the world has no time."""
         theirs = [mesh.bell_to(self._rank) for mesh in self._world.open_meshes(self._rank)]
-        before = [_unread(bell) for bell in theirs]
+        before = [_unread(connection) for connection in theirs]
         yield
-        for bell, unread in zip(theirs, before, strict=True):
-            wait_until(lambda b=bell, u=unread: _unread(b) > u, "what was said is there")
+        for connection, unread in zip(theirs, before, strict=True):
+            wait_until(lambda b=connection, u=unread: _unread(b) > u, "what was said is there")
 
     def receive(self, *, wait: bool) -> Iterator[tuple[int, TokenCount]]:
         if wait:
@@ -76,8 +76,8 @@ class _Mesh(PeerMesh):
 
     def close(self) -> None:
         """As the kernel does at the process' end."""
-        for bell in self._sockets:
-            bell.close()
+        for connection in self._sockets:
+            connection.close()
         for mesh in self._world.open_meshes(self._rank):
             wait_until(lambda mesh=mesh: _has_end(mesh.bell_to(self._rank)), "the end is there")
 
@@ -86,16 +86,16 @@ class _Mesh(PeerMesh):
         return self._sockets[0].fileno() < 0
 
     def bell_to(self, peer: int) -> socket.socket:
-        return self._bells[peer]
+        return self._connections[peer]
 
 
-def _unread(bell: socket.socket) -> int:
-    return int.from_bytes(fcntl.ioctl(bell, termios.FIONREAD, bytes(4)), sys.byteorder)
+def _unread(connection: socket.socket) -> int:
+    return int.from_bytes(fcntl.ioctl(connection, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
-def _has_end(bell: socket.socket) -> bool:
+def _has_end(connection: socket.socket) -> bool:
     ends = select.poll()
-    ends.register(bell, select.POLLRDHUP)
+    ends.register(connection, select.POLLRDHUP)
     return bool(ends.poll(0))
 
 
@@ -175,7 +175,7 @@ class LockstepWorld:
         self.finished: dict[int, FinishedRow] = {}
         far = config.parallel.nodes.count > 1
         ends = _sockets_over_tcp(self.size) if far else mesh_sockets(range(self.size))
-        self.meshes = [_Mesh(self, rank, bells) for rank, bells in ends.items()]
+        self.meshes = [_Mesh(self, rank, connections) for rank, connections in ends.items()]
         self.watches = [_Watch(self, rank, mesh) for rank, mesh in enumerate(self.meshes)]
         self.wires = [_Wire(self, rank) for rank in range(self.size)]
         self.cores: list[_Core] = []

@@ -80,12 +80,12 @@ class RankGroup:
         self.group.close()
 
     def _follower(self, rank: int, port: int) -> subprocess.Popen[bytes]:
-        memory, bell = self._channel.descriptors(rank - 1)
-        order = msgspec.json.encode(RankOrder(memory, bell, LOOPBACK, port))
+        memory, connection = self._channel.descriptors(rank - 1)
+        order = msgspec.json.encode(RankOrder(memory, connection, LOOPBACK, port))
         return subprocess.Popen(
             [sys.executable, "-m", self.follower, order.decode(), str(rank), str(self.size)],
             stdin=subprocess.PIPE,
-            pass_fds=(memory, bell),
+            pass_fds=(memory, connection),
         )
 
 
@@ -105,7 +105,7 @@ def _follow(order: RankOrder, rank: int, size: int) -> None:
     memory = StepMemory(order.memory)
     place = Place(rank, size, _CPU, memory.counter(rank))
     group: Group = TorchGroup(place, find_store(order.port, size, order.host))
-    receiver = StepReceiver(memory, order.bell)
+    receiver = StepReceiver(memory, order.connection)
     for line in sys.stdin.buffer:
         follow_model(Config.from_json(line), group, receiver)
     group.close()

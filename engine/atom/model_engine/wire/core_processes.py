@@ -21,7 +21,7 @@ import msgspec
 from atom.config import Config
 from atom.model_engine.wire.core_sockets import ClientEndpoints
 from atom.model_engine.wire.first_loss import LastWords
-from atom.model_engine.wire.peer_mesh import Bells, MeshOrder, mesh_sockets
+from atom.model_engine.wire.peer_mesh import Connections, MeshOrder, mesh_sockets
 from atom.utils.child_process import ChildProcess, Command
 
 logger = logging.getLogger(__name__)
@@ -57,30 +57,30 @@ class CoreProcesses:
         self._children: list[ChildProcess] = []
         self._ranks: list[int] = []  # of each child
 
-    def start(self, far: Mapping[int, Bells] | None = None) -> None:
+    def start(self, far: Mapping[int, Connections] | None = None) -> None:
         """Spawn all; returns when each has its configuration. far: by rank of this node, its
         sockets to cores of others; they are the cores' from here on."""
         parallel = self._config.parallel
         ranks = parallel.ranks_here if parallel.shares_experts else range(self._copies)
         meshes = mesh_sockets(ranks) if parallel.shares_experts else {}
-        for rank, bells in (far or {}).items():
-            meshes[rank].update(bells)
+        for rank, connections in (far or {}).items():
+            meshes[rank].update(connections)
         for rank in ranks:
             self._start(rank, meshes.get(rank))
         # Of each pair both ends are theirs alone: one's end is the other's news.
-        for bell in [bell for mesh in meshes.values() for bell in mesh.values()]:
-            bell.close()
+        for connection in [connection for mesh in meshes.values() for connection in mesh.values()]:
+            connection.close()
 
-    def _start(self, rank: int, mesh: Bells | None) -> None:
+    def _start(self, rank: int, mesh: Connections | None) -> None:
         parallel = dataclasses.replace(self._config.parallel, data_parallel_rank=rank)
         config = dataclasses.replace(self._config, parallel=parallel)
-        bells = {peer: bell.fileno() for peer, bell in (mesh or {}).items()}
-        child = self._child(config, tuple(bells.values()))
+        connections = {peer: connection.fileno() for peer, connection in (mesh or {}).items()}
+        child = self._child(config, tuple(connections.values()))
         self._children.append(child)
         self._ranks.append(rank)
         child.start()
         child.tell(config.to_json())
-        order = CoreOrder(self._clients, None if mesh is None else MeshOrder(bells))
+        order = CoreOrder(self._clients, None if mesh is None else MeshOrder(connections))
         child.tell(msgspec.json.encode(order))
 
     @property

@@ -16,7 +16,7 @@ import msgspec
 from atom.config import ParallelConfig
 from atom.model_engine.wire.node_link import Frame, NodeLink
 from atom.model_engine.wire.other_nodes import NodeAddress
-from atom.model_engine.wire.peer_mesh import Bells
+from atom.model_engine.wire.peer_mesh import Connections
 
 _ANSWER_SECONDS = 5.0
 
@@ -28,27 +28,29 @@ class MeshEnds(msgspec.Struct, frozen=True):
     peer: int
 
 
-def far_bells(
+def connect_other_nodes(
     parallel: ParallelConfig, lower: Sequence[NodeAddress], listener: socket.socket
-) -> dict[int, Bells]:
+) -> dict[int, Connections]:
     """Each rank's sockets to those of other nodes. lower: where the nodes of lower ranks listen, in
     order; listener: where those of higher ranks call. Raises `OSError`."""
-    found: dict[int, Bells] = {rank: {} for rank in parallel.ranks_here}
+    found: dict[int, Connections] = {rank: {} for rank in parallel.ranks_here}
     for node, address in enumerate(lower):
-        for rank, bells in found.items():
-            bells.update((peer, _call(address, rank, peer)) for peer in parallel.ranks_of(node))
+        for rank, connections in found.items():
+            connections.update(
+                (peer, _call(address, rank, peer)) for peer in parallel.ranks_of(node)
+            )
     missing = {
         (peer, rank)
         for peer in range(parallel.ranks_here.stop, parallel.data_parallel_size)
         for rank in found
     }
     while missing:
-        ends, bell = _next_call(listener)
+        ends, connection = _next_call(listener)
         if ends is None or (ends.rank, ends.peer) not in missing:
-            bell.close()
+            connection.close()
             continue
         missing.remove((ends.rank, ends.peer))
-        found[ends.peer][ends.rank] = bell
+        found[ends.peer][ends.rank] = connection
     return found
 
 
@@ -56,7 +58,7 @@ def _call(address: NodeAddress, rank: int, peer: int) -> socket.socket:
     try:
         connection = socket.create_connection((address.host, address.port), _ANSWER_SECONDS)
         link = NodeLink(connection)
-        link.send(Frame.BELL, msgspec.json.encode(MeshEnds(rank, peer)))
+        link.send(Frame.CONNECTION, msgspec.json.encode(MeshEnds(rank, peer)))
     except OSError as error:
         raise OSError(f"rank {peer} at {address.host}:{address.port}: {error}") from error
     return link.let_go()
@@ -67,11 +69,11 @@ def _next_call(listener: socket.socket) -> tuple[MeshEnds | None, socket.socket]
     link = NodeLink(listener.accept()[0])
     link.wait_at_most(_ANSWER_SECONDS)
     frame = link.receive()
-    bell = link.let_go()
-    if frame is None or frame[0] is not Frame.BELL:
-        return None, bell
-    bell.settimeout(None)
+    connection = link.let_go()
+    if frame is None or frame[0] is not Frame.CONNECTION:
+        return None, connection
+    connection.settimeout(None)
     try:
-        return msgspec.json.decode(frame[1], type=MeshEnds), bell
+        return msgspec.json.decode(frame[1], type=MeshEnds), connection
     except msgspec.DecodeError:
-        return None, bell
+        return None, connection

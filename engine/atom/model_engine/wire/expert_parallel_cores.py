@@ -15,10 +15,10 @@ from atom.config import Config
 from atom.errors import ConfigError
 from atom.model_engine.wire.core_processes import CoreProcesses
 from atom.model_engine.wire.core_sockets import ClientEndpoints
-from atom.model_engine.wire.cross_node_wakeup import far_bells
+from atom.model_engine.wire.cross_node_wakeup import connect_other_nodes
 from atom.model_engine.wire.first_loss import FirstLoss, LastWords
 from atom.model_engine.wire.other_nodes import ClientPorts, CoresWork, OtherNodes
-from atom.model_engine.wire.peer_mesh import Bells
+from atom.model_engine.wire.peer_mesh import Connections
 
 logger = logging.getLogger(__name__)
 
@@ -89,14 +89,14 @@ class ExpertParallelCores:
                 clients = [ports for _, ports in sorted(self._ports.items())]
             if not self._loss.is_closing():
                 self._nodes.meet(CoresWork(clients))
-                self._start(far_bells(self._parallel, (), self._nodes.listener))
+                self._start(connect_other_nodes(self._parallel, (), self._nodes.listener))
         except OSError as error:
             self._loss.tell(LastWords(f"the other nodes cannot be waited for: {error}", False))
 
     def _is_told(self) -> bool:
         return len(self._ports) == self._clients or self._loss.is_closing()
 
-    def _start(self, far: Mapping[int, Bells]) -> None:
+    def _start(self, far: Mapping[int, Connections]) -> None:
         with self._changes:
             if self._loss.is_closing():
                 return

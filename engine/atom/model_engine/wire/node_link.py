@@ -31,7 +31,7 @@ class Frame(IntEnum):
     COUNTS = 5  # node → first: the numbers
     END = 6  # first → node: no step follows
     LOST = 7  # either way: LastWords
-    BELL = (
+    CONNECTION = (
         8  # node → one of a lower rank: MeshEnds; the rest is token counts of two cores (peer_mesh)
     )
 

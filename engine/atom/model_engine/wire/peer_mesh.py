@@ -35,9 +35,9 @@ class TokenCount:
 
 
 class MeshOrder(msgspec.Struct, frozen=True):
-    """The way to the other cores. bells: by peer, an inherited descriptor."""
+    """The way to the other cores. connections: by peer, an inherited descriptor."""
 
-    bells: dict[int, int]
+    connections: dict[int, int]
 
 
 class PeerLeftError(Exception):
@@ -52,12 +52,12 @@ class PeerLostError(Exception):
         self.peer = peer
 
 
-Bells = dict[int, socket.socket]  # one rank's ends, by peer
+Connections = dict[int, socket.socket]  # one rank's ends, by peer
 
 
-def mesh_sockets(ranks: Iterable[int]) -> dict[int, Bells]:
+def mesh_sockets(ranks: Iterable[int]) -> dict[int, Connections]:
     """The ends of ranks of one machine, by rank."""
-    ends: dict[int, Bells] = {rank: {} for rank in ranks}
+    ends: dict[int, Connections] = {rank: {} for rank in ranks}
     for one, other in combinations(ends, 2):
         ends[one][other], ends[other][one] = socket.socketpair()
     return ends
@@ -66,9 +66,9 @@ def mesh_sockets(ranks: Iterable[int]) -> dict[int, Bells]:
 class PeerMesh:
     """One rank's sockets; belongs to one thread, but for `wait_lost`."""
 
-    def __init__(self, bells: Mapping[int, socket.socket]) -> None:
-        self._bells = dict(bells)
-        self._by_fd = {bell.fileno(): peer for peer, bell in bells.items()}
+    def __init__(self, connections: Mapping[int, socket.socket]) -> None:
+        self._connections = dict(connections)
+        self._by_fd = {connection.fileno(): peer for peer, connection in connections.items()}
         self._poll = select.poll()
         for fd in self._by_fd:
             self._poll.register(fd, select.POLLIN)
@@ -90,9 +90,9 @@ class PeerMesh:
     def leave(self, step: int) -> None:
         """Tell the peers that there is no count for this step or a later one, and that those before
         are run; peers that are gone already need not know."""
-        for bell in self._bells.values():
+        for connection in self._connections.values():
             try:
-                bell.send(_FORMAT.pack(_LEAVING, step))
+                connection.send(_FORMAT.pack(_LEAVING, step))
             except OSError:
                 continue
 
@@ -136,9 +136,9 @@ class PeerMesh:
 
     def _send(self, step: int, tokens: int) -> None:
         message = _FORMAT.pack(step, tokens)
-        for peer, bell in self._bells.items():
+        for peer, connection in self._connections.items():
             try:
-                bell.send(message)
+                connection.send(message)
             except OSError as error:
                 if self.has_left(peer):
                     raise PeerLeftError from error
@@ -147,7 +147,9 @@ class PeerMesh:
     def _last_step(self, peer: int) -> int | None:
         """Peek at the last step that a peer has said and that is unread; None where all is read."""
         try:
-            unread = self._bells[peer].recv(_UNREAD_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            unread = self._connections[peer].recv(
+                _UNREAD_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT
+            )
         except OSError:
             return None
         if len(unread) < _FORMAT.size:
@@ -157,7 +159,7 @@ class PeerMesh:
 
     def _read(self, peer: int) -> tuple[int, int]:
         try:
-            message = self._bells[peer].recv(_FORMAT.size, socket.MSG_WAITALL)
+            message = self._connections[peer].recv(_FORMAT.size, socket.MSG_WAITALL)
         except OSError as error:
             raise PeerLostError(peer) from error
         if len(message) < _FORMAT.size:

@@ -183,7 +183,7 @@ class ExpertParallelExecutor(SingleDeviceExecutor):
 def start_peers(config: Config, order: MeshOrder, on_failure: OnFailure) -> ExpertParallelExecutor:
     """Meet the other cores. on_failure: told, from any thread, why the group cannot go on; it must
     end this process."""
-    mesh = PeerMesh({peer: socket.socket(fileno=fd) for peer, fd in order.bells.items()})
+    mesh = PeerMesh({peer: socket.socket(fileno=fd) for peer, fd in order.connections.items()})
     watch = PeerWatch(mesh, on_failure)
     watch.start()
     group = meet(config, mesh)

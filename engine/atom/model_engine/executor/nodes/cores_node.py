@@ -15,7 +15,7 @@ import msgspec
 from atom.config import Config
 from atom.model_engine.executor.nodes.further_node import END_SECONDS, FurtherNode
 from atom.model_engine.wire.core_processes import CoreProcesses
-from atom.model_engine.wire.cross_node_wakeup import far_bells
+from atom.model_engine.wire.cross_node_wakeup import connect_other_nodes
 from atom.model_engine.wire.first_loss import LastWords
 from atom.model_engine.wire.node_link import Frame, NodeLink
 from atom.model_engine.wire.node_ports import far_endpoints
@@ -51,7 +51,7 @@ class CoresNode(FurtherNode):
 
     def _start(self, lower: Sequence[NodeAddress]) -> None:
         try:
-            far = far_bells(self._parallel, lower, self._listener)
+            far = connect_other_nodes(self._parallel, lower, self._listener)
         except OSError as error:
             name = f"node {self._parallel.nodes.rank} ({socket.gethostname()})"
             self.loss.tell(LastWords(f"{name} does not reach the others: {error}", False))

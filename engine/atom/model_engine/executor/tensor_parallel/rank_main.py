@@ -79,7 +79,7 @@ def _follow(config: Config, order: RankOrder) -> None:
     runner = ModelRunner(config, group)
     runner.initialize(lambda phase, share: None)
     group.barrier()
-    follow_steps(runner, StepReceiver(memory, order.bell))
+    follow_steps(runner, StepReceiver(memory, order.wakeup))
     runner.close()
 
 

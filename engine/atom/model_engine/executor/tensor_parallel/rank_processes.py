@@ -35,11 +35,11 @@ class Meeting:
 
 
 class RankOrder(msgspec.Struct, frozen=True):
-    """Hold what a follower is told beside the configuration. memory, bell: file descriptors of the
-    step channel; host, port: where the ranks meet."""
+    """Hold what a follower is told beside the configuration. memory, wakeup: file descriptors of
+    the step channel; host, port: where the ranks meet."""
 
     memory: int
-    bell: int
+    wakeup: int
     host: str
     port: int
 
@@ -59,13 +59,13 @@ class RankProcesses:
     def start(self, meeting: Meeting) -> None:
         """Spawn all; returns when each has its configuration."""
         for follower, rank in enumerate(self._ranks):
-            memory, bell = self._channel.descriptors(follower)
-            child = self._child(rank, (memory, bell))
+            memory, wakeup = self._channel.descriptors(follower)
+            child = self._child(rank, (memory, wakeup))
             self._children.append(child)
             child.start()
             parallel = dataclasses.replace(self._config.parallel, tensor_parallel_rank=rank)
             child.tell(dataclasses.replace(self._config, parallel=parallel).to_json())
-            order = RankOrder(memory, bell, meeting.host, meeting.port)
+            order = RankOrder(memory, wakeup, meeting.host, meeting.port)
             child.tell(msgspec.json.encode(order))
         self._channel.let_go()
 

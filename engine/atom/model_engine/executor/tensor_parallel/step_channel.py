@@ -1,10 +1,10 @@
 """StepChannel: messages of one process to several beside it, by memory that all of them see.
 
-The leader writes a message once, and rings each follower's bell; a follower that has nothing to do
-sleeps on its bell, and neither side polls. Memory and bells are inherited as file descriptors and
-have no name: nothing is left of them when the processes are gone, however they went, and a pod's
-limit of /dev/shm does not count. A follower also counts here the collectives that it has begun, so
-that one that is behind the others can be told.
+The leader writes a message once, and wakes each follower by a byte on its socket; a follower that
+has nothing to do sleeps on that socket, and neither side polls. Memory and sockets are inherited as
+file descriptors and have no name: nothing is left of them when the processes are gone, however they
+went, and a pod's limit of /dev/shm does not count. A follower also counts here the collectives that
+it has begun, so that one that is behind the others can be told.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _COUNTER_BYTES = 64  # of a rank: a line of the cache of its own
 _MOST_RANKS = 64
 _COUNTERS_BYTES = _COUNTER_BYTES * _MOST_RANKS
 _TOTAL_BYTES = _COUNTERS_BYTES + _PLACES * _PLACE_BYTES
-_RING, _READ = b"!", b"."
+_WAKE, _READ = b"!", b"."
 
 
 class StepMemory:
@@ -55,17 +55,19 @@ class StepSender:
         self._descriptor = _unnamed_memory()
         self.memory = StepMemory(self._descriptor)
         pairs = [socket.socketpair() for _ in range(followers)]
-        self._bells = [ours for ours, _ in pairs]
+        self._wakeups = [ours for ours, _ in pairs]
         self._theirs = [theirs for _, theirs in pairs]
         self._unread = [0] * followers
         self._sent = 0
 
     def descriptors(self, follower: int) -> tuple[int, int]:
-        """Memory and bell, which the process of this follower (from 0) is to inherit."""
+        """Give the descriptors of memory and wake-up socket, which the process of this follower
+        (from 0) is to inherit."""
         return self._descriptor, self._theirs[follower].fileno()
 
     def let_go(self) -> None:
-        """Close what the followers have descriptors of: of each bell only one other end is left."""
+        """Close what the followers have descriptors of: of each wake-up socket only one other end
+        is left."""
         for theirs in self._theirs:
             theirs.close()
 
@@ -82,48 +84,48 @@ class StepSender:
 
     def close(self) -> None:
         """Tell the followers that nothing more comes."""
-        for bell in self._bells:
-            bell.shutdown(socket.SHUT_WR)
+        for wakeup in self._wakeups:
+            wakeup.shutdown(socket.SHUT_WR)
 
     def _send_piece(self, piece: NDArray[np.uint8], rest: int) -> None:
-        for follower, bell in enumerate(self._bells):
+        for follower, wakeup in enumerate(self._wakeups):
             if self._unread[follower] == _PLACES:
-                self._unread[follower] -= _read(bell)
+                self._unread[follower] -= _read(wakeup)
         head, place = self.memory.place(self._sent)
         head[:] = len(piece), rest
         place[: len(piece)] = piece
         self._sent += 1
-        for follower, bell in enumerate(self._bells):
-            bell.send(_RING)
+        for follower, wakeup in enumerate(self._wakeups):
+            wakeup.send(_WAKE)
             self._unread[follower] += 1
 
 
 class StepReceiver:
     """A follower's end; belongs to one thread."""
 
-    def __init__(self, memory: StepMemory, bell: int) -> None:
+    def __init__(self, memory: StepMemory, wakeup: int) -> None:
         self._memory = memory
-        self._bell = socket.socket(fileno=bell)
+        self._wakeup = socket.socket(fileno=wakeup)
         self._received = 0
 
     def receive(self) -> bytearray:
         """The next message, once there is one; empty after the last."""
         message = bytearray()
         while True:
-            if not self._bell.recv(1):
+            if not self._wakeup.recv(1):
                 return bytearray()
             head, place = self._memory.place(self._received)
             self._received += 1
             size, rest = head.tolist()
             message += place[:size].data
-            self._bell.send(_READ)
+            self._wakeup.send(_READ)
             if not rest:
                 return message
 
 
-def _read(bell: socket.socket) -> int:
+def _read(wakeup: socket.socket) -> int:
     """Return how many messages a follower has read since it was last asked; waits for one."""
-    read = len(bell.recv(_PLACES))
+    read = len(wakeup.recv(_PLACES))
     if not read:
         raise ConnectionResetError("a rank of the tensor-parallel group is gone")
     return read

@@ -24,10 +24,10 @@ class Follower:
     """Reads on a thread until the end."""
 
     def __init__(self, sender: StepSender, number: int) -> None:
-        memory, bell = (os.dup(descriptor) for descriptor in sender.descriptors(number))
+        memory, wakeup = (os.dup(descriptor) for descriptor in sender.descriptors(number))
         self.memory = StepMemory(memory)
         self.read: list[bytes] = []
-        self._receiver = StepReceiver(self.memory, bell)
+        self._receiver = StepReceiver(self.memory, wakeup)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 

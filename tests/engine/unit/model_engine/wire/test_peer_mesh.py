@@ -47,8 +47,8 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
             own, theirs = ends[0][1], ends[1][0]
         else:
             own, theirs = _over_tcp()
-        for bell in (own, theirs):
-            stack.enter_context(bell)
+        for connection in (own, theirs):
+            stack.enter_context(connection)
         yield Pair(own, theirs)
 
 

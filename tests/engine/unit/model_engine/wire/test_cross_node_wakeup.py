@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
 
 from atom.config import NodePlace, ParallelConfig
-from atom.model_engine.wire.cross_node_wakeup import far_bells
+from atom.model_engine.wire.cross_node_wakeup import connect_other_nodes
 from atom.model_engine.wire.node_link import Frame, NodeLink
 from atom.model_engine.wire.other_nodes import NodeAddress
-from atom.model_engine.wire.peer_mesh import Bells, PeerMesh, TokenCount
+from atom.model_engine.wire.peer_mesh import Connections, PeerMesh, TokenCount
 
 NODES, RANKS = 3, 6
 
@@ -34,17 +34,19 @@ def test_each_pair_of_cores_on_three_nodes_hears_each_other() -> None:
         stranger = stack.enter_context(socket.create_connection(listeners[0].getsockname()))
         NodeLink(stranger).send(Frame.HELLO)
         meeting = [
-            nodes.submit(far_bells, place(node), addresses[:node], listeners[node])
+            nodes.submit(connect_other_nodes, place(node), addresses[:node], listeners[node])
             for node in range(NODES)
         ]
-        found: dict[int, Bells] = {}
+        found: dict[int, Connections] = {}
         for met in meeting:
             found |= met.result()
-        for bell in [bell for bells in found.values() for bell in bells.values()]:
-            stack.enter_context(bell)
+        for connection in [
+            connection for connections in found.values() for connection in connections.values()
+        ]:
+            stack.enter_context(connection)
         pairs = [pair for pair in combinations(range(RANKS), 2) if pair[0] // 2 != pair[1] // 2]
         assert {(rank, peer) for rank in found for peer in found[rank] if rank < peer} == {*pairs}
-        meshes = {rank: PeerMesh(bells) for rank, bells in found.items()}
+        meshes = {rank: PeerMesh(connections) for rank, connections in found.items()}
         for rank, mesh in meshes.items():
             mesh.send(TokenCount(0, rank))
         for rank, mesh in meshes.items():
