@@ -85,13 +85,14 @@ class DecoderLayer(nn.Module):
         self.mlp = build_mlp(spec, build)
 
     def forward(
-        self, stream: Stream, positions: torch.Tensor, tap: torch.Tensor | None = None
+        self, stream: Stream, positions: torch.Tensor, aux: torch.Tensor | None = None
     ) -> Stream:
-        """Run the layer; tap [T, H] is filled with what the layer was given."""
+        """Run the layer; aux [T, H] is filled with what the layer was given, an auxiliary hidden
+        state."""
         h = self.input_layernorm(stream)
         attended = self.self_attn(h, positions)
-        if tap is not None:
-            tap.copy_(h.stream.residual)
+        if aux is not None:
+            aux.copy_(h.stream.residual)
         stream, attended = self.logits_indices(h.stream, attended)
         stream = self.self_attn.o_proj.add(stream, attended)
         return self.mlp.add(self.post_attention_layernorm(stream))
@@ -114,12 +115,12 @@ class SandwichLayer(DecoderLayer):
         self._group = build.group
 
     def forward(
-        self, stream: Stream, positions: torch.Tensor, tap: torch.Tensor | None = None
+        self, stream: Stream, positions: torch.Tensor, aux: torch.Tensor | None = None
     ) -> Stream:
         h = self.input_layernorm(stream)
         attended = self.self_attn(h, positions)
-        if tap is not None:
-            tap.copy_(h.stream.residual)
+        if aux is not None:
+            aux.copy_(h.stream.residual)
         stream, attended = self.logits_indices(h.stream, attended)
         projected = self._group.reduce(self.self_attn.o_proj(attended))
         h = self.pre_feedforward_layernorm(stream.plus(self.post_attention_layernorm.of(projected)))
@@ -146,23 +147,23 @@ class Decoder(nn.Module):
         )
         cast(DecoderLayer, self.layers[-1]).is_last = True
         self.norm = _norm(spec.hidden_size, spec.norm, build)
-        self._taps = {layer: number for number, layer in enumerate(spec.taps)}
+        self._aux_layers = {layer: number for number, layer in enumerate(spec.aux_layers)}
 
     def rotary_of(self, rope: RopeConfig) -> RotaryEmbedding:
         """The table of a kind of rope that some layer has."""
         return cast(RotaryEmbedding, self.ropes[self._rope_kinds.index(rope)])
 
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> HiddenStates:
-        stream, tapped = Stream(self.embed_tokens(input_ids)), None
-        if self._taps:
+        stream, aux = Stream(self.embed_tokens(input_ids)), None
+        if self._aux_layers:
             size = stream.residual.shape
-            tapped = stream.residual.new_empty(size[0], len(self._taps), size[1])
+            aux = stream.residual.new_empty(size[0], len(self._aux_layers), size[1])
         for index, layer in enumerate(self.layers):
-            tap = self._taps.get(index)
-            seen = None if tapped is None or tap is None else tapped[:, tap]
+            number = self._aux_layers.get(index)
+            seen = None if aux is None or number is None else aux[:, number]
             stream = layer(stream, positions, seen)
         last = self.norm(stream).tensor()
-        return HiddenStates(last, None if tapped is None else tapped.flatten(1))
+        return HiddenStates(last, None if aux is None else aux.flatten(1))
 
 
 class CausalLM(nn.Module):

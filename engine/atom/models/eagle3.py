@@ -27,15 +27,15 @@ from atom.utils.forward_context import get_forward_context
 
 class Eagle3Draft(DraftModel):
     """The draft model of EAGLE-3. spec: of the draft model, with its vocabulary; target: of the
-    model that it drafts for, whose tapped layers it sees."""
+    model that it drafts for, whose auxiliary hidden states it sees."""
 
     def __init__(
         self, spec: ModelSpec, target: ModelSpec, embedding: VocabParallelEmbedding, build: Build
     ) -> None:
         super().__init__(embedding)
         (layer,) = spec.layers
-        size, taps = spec.hidden_size, len(target.taps)
-        self.fc = Linear((joining("fc", size, taps * target.hidden_size),), build)
+        size, count = spec.hidden_size, len(target.aux_layers)
+        self.fc = Linear((joining("fc", size, count * target.hidden_size),), build)
         self.rope = RotaryEmbedding(layer.rope, spec.max_position)
         self.midlayer = _Eagle3Layer(layer, self.rope, build, size)
         self.norm = draft_norm(size, layer.norm, build)
@@ -46,8 +46,8 @@ class Eagle3Draft(DraftModel):
         self._ops = build.ops
 
     def join(self, states: HiddenStates) -> torch.Tensor:
-        assert states.tapped is not None, "the model's layers are tapped for this draft model"
-        joined: torch.Tensor = self.fc(states.tapped)
+        assert states.aux is not None, "the model gives auxiliary hidden states"
+        joined: torch.Tensor = self.fc(states.aux)
         return joined
 
     def forward(

@@ -10,13 +10,13 @@ import torch
 @dataclass(frozen=True, slots=True)
 class HiddenStates:
     """The hidden states of a step. last [n, H]: behind the last norm, of the tokens that are looked
-    at; tapped [T, taps · H]: what the tapped layers were given of every token, one beside the
-    other; None without taps."""
+    at; aux [T, layers · H]: the auxiliary hidden states, what some layers were given of every
+    token, one beside the other; None without any."""
 
     last: torch.Tensor
-    tapped: torch.Tensor | None = None
+    aux: torch.Tensor | None = None
 
     def first(self, count: int) -> HiddenStates:
         """Take those of the first tokens, of a step in which all are looked at."""
-        tapped = None if self.tapped is None else self.tapped[:count]
-        return HiddenStates(self.last[:count], tapped)
+        aux = None if self.aux is None else self.aux[:count]
+        return HiddenStates(self.last[:count], aux)

@@ -17,9 +17,9 @@ from atom.models.draft_model import DraftModel
 from atom.models.eagle3 import Eagle3Draft
 from atom.models.mtp import MtpDraft
 from atom.models.spec import ModelSpec, decoder_spec
-from atom.sizing.drafting import default_taps
+from atom.sizing.drafting import default_aux_layers
 
-_TAPS = 3
+_AUX_LAYERS = 3
 
 # The name that serving engines' guides give this table; importable from model_runner too.
 support_model_arch_dict: dict[str, str] = {
@@ -59,11 +59,13 @@ def build_model(spec: ModelSpec, build: Build) -> CausalLM:
 
 
 def drafted_spec(config: Config) -> tuple[ModelSpec, ModelSpec | None]:
-    """The model's, tapped where a checkpoint of its own drafts for it, and that checkpoint's."""
+    """The model's, with auxiliary layers where a checkpoint of its own drafts for it, and that
+    checkpoint's."""
     spec = model_spec(config.model)
     if config.draft is None:
         return spec, None
-    return replace(spec, taps=_taps(config.draft, len(spec.layers))), decoder_spec(config.draft)
+    layers = _aux_layers(config.draft, len(spec.layers))
+    return replace(spec, aux_layers=layers), decoder_spec(config.draft)
 
 
 def build_draft(
@@ -75,17 +77,17 @@ def build_draft(
     return Eagle3Draft(draft, spec, model.model.embed_tokens, build)
 
 
-def _taps(draft: ModelConfig, num_layers: int) -> tuple[int, ...]:
+def _aux_layers(draft: ModelConfig, num_layers: int) -> tuple[int, ...]:
     """Layers whose inputs the draft model sees. `eagle_config` names layers by their outputs (as
     SGLang reads it), a field at the top by their inputs (as vLLM does)."""
     raw = draft.hf_config
     by_output = (raw.get("eagle_config") or {}).get("eagle_aux_hidden_state_layer_ids")
     by_input = raw.get("eagle_aux_hidden_state_layer_ids")
     found = tuple(by_input or ()) or tuple(layer + 1 for layer in by_output or ())
-    taps = found or default_taps(num_layers)
-    if len(set(taps)) != _TAPS or not all(0 <= layer < num_layers for layer in taps):
+    layers = found or default_aux_layers(num_layers)
+    if len(set(layers)) != _AUX_LAYERS or not all(0 <= layer < num_layers for layer in layers):
         raise ModelError(
-            f"{draft.path / 'config.json'}: eagle_aux_hidden_state_layer_ids are to name {_TAPS} "
-            f"different layers of the model's {num_layers}, got {list(found)}"
+            f"{draft.path / 'config.json'}: eagle_aux_hidden_state_layer_ids are to name "
+            f"{_AUX_LAYERS} different layers of the model's {num_layers}, got {list(found)}"
         )
-    return taps
+    return layers

@@ -73,7 +73,7 @@ class ModelSpec:
     """Describes a model of decoder layers. embedding_scale: multiplies what is looked up;
     logits_softcap: bounds the logits; max_position: one more than the last position that is
     computed; drafts: layers that a checkpoint may hold behind the model's, for speculation alone;
-    taps: layers whose inputs are wanted beside the last hidden states."""
+    aux_layers: layers whose inputs are wanted beside the last hidden states."""
 
     hidden_size: int
     vocab_size: int
@@ -84,7 +84,7 @@ class ModelSpec:
     embedding_scale: float | None = None
     logits_softcap: float | None = None
     drafts: tuple[LayerSpec, ...] = ()
-    taps: tuple[int, ...] = ()
+    aux_layers: tuple[int, ...] = ()
 
     def on_rank(self, ranks: int) -> ModelSpec:
         """Return what one of `ranks` ranks computes by: its share of the heads. Matrices stay whole

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from atom.sizing.families import DRAFT_FAMILIES
 from atom.sizing.model_facts import ModelFacts
 
-_TAPS = 3
-_LEAST_LAYERS = 7  # of which three different ones are tapped
+_AUX_LAYERS = 3
+_LEAST_LAYERS = 7  # of which three different ones give auxiliary hidden states
 
 
-def default_taps(num_layers: int) -> tuple[int, ...]:
+def default_aux_layers(num_layers: int) -> tuple[int, ...]:
     """Layers whose inputs a draft model of EAGLE-3 sees where its config.json does not say."""
     return (2, num_layers // 2, num_layers - 3)
 
@@ -58,10 +58,10 @@ def eagle3_problems(facts: ModelFacts, draft: ModelFacts) -> Iterator[str]:
             f"the draft model's hidden_size {draft.hidden_size} is not the model's "
             f"{facts.hidden_size}, whose embedding it uses; use the one made for this model"
         )
-    if draft.joined_size != _TAPS * facts.hidden_size:
+    if draft.joined_size != _AUX_LAYERS * facts.hidden_size:
         yield (
             f"the draft model joins {draft.joined_size} elements of hidden states, of this model "
-            f"{_TAPS} × {facts.hidden_size}; use the one made for it"
+            f"{_AUX_LAYERS} × {facts.hidden_size}; use the one made for it"
         )
     if draft.vocab_size > facts.vocab_size:
         yield (
@@ -70,8 +70,8 @@ def eagle3_problems(facts: ModelFacts, draft: ModelFacts) -> Iterator[str]:
         )
     if facts.num_layers < _LEAST_LAYERS:
         yield (
-            f"three layers of the model are tapped, which takes {_LEAST_LAYERS} at least; it has "
-            f"{facts.num_layers}"
+            f"three layers of the model give auxiliary hidden states, which takes "
+            f"{_LEAST_LAYERS} at least; it has {facts.num_layers}"
         )
     if draft.quantization is not None:
         yield f"the draft model is quantised ({draft.quantization}); use a plain one"

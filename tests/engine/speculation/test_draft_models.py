@@ -195,8 +195,8 @@ def test_eagle3_computes_what_its_paper_says(tmp_path: Path) -> None:
     with torch.inference_mode():
         found = model.model(torch.tensor([tokens]), output_hidden_states=True).hidden_states
         # What is given to layers 2, n / 2 and n - 3 of n.
-        taps = torch.cat([found[layer][0, :-1] for layer in (2, 4, 5)], -1)
-        states = taps @ tensors["fc.weight"].T
+        aux = torch.cat([found[layer][0, :-1] for layer in (2, 4, 5)], -1)
+        states = aux @ tensors["fc.weight"].T
 
         def draw(hidden: torch.Tensor) -> int:
             chosen = (

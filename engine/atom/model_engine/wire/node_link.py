@@ -31,9 +31,8 @@ class Frame(IntEnum):
     COUNTS = 5  # node → first: the numbers
     END = 6  # first → node: no step follows
     LOST = 7  # either way: LastWords
-    CONNECTION = (
-        8  # node → one of a lower rank: MeshEnds; the rest is token counts of two cores (peer_mesh)
-    )
+    # Node → one of a lower rank: MeshEnds; the rest is token counts of two cores (peer_mesh).
+    CONNECTION = 8
 
 
 _KINDS = frozenset(map(int, Frame))
