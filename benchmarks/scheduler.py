@@ -110,7 +110,7 @@ def nano_cost() -> Cost:
     adding = time.thread_time() - started
     stepping = drive(scheduler, tokens, most_steps=sys.maxsize)
     assert stepping.rows == OUTPUT_TOKENS, "tokens were lost"
-    assert scheduler.blocks.pool.num_held == 0, "blocks were lost"
+    assert scheduler.blocks.pool.num_referenced == 0, "blocks were lost"
     return Cost(adding + stepping.cpu_seconds, stepping.steps, stepping.rows)
 
 

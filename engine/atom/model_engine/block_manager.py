@@ -101,12 +101,12 @@ class BlockManager:
             hashes.append(chain)
         proven = self.pool.count_proven(block_ids, hashes[:-1], packed)
         del block_ids[proven:]
-        unheld = self.pool.count_unheld(block_ids)
+        unheld = self.pool.count_unreferenced(block_ids)
         return PrefixMatch(proven, [block_ids], hashes[proven], unheld)
 
     def _match_groups(self, search: PrefixSearch, packed: bytes, chain: int) -> PrefixMatch:
         hashes, block_ids = search.longest(packed, chain)
-        unheld = sum(map(self.pool.count_unheld, block_ids))
+        unheld = sum(map(self.pool.count_unreferenced, block_ids))
         return PrefixMatch(len(hashes) - 1, block_ids, hashes[-1], unheld)
 
     def can_allocate(

@@ -260,7 +260,7 @@ class EngineCore:
     def _check_integrity(self) -> int:
         """Return how many blocks requests hold; an error when the pool's books do not balance."""
         self._scheduler.blocks.pool.check_integrity()
-        return self._scheduler.blocks.pool.num_held
+        return self._scheduler.blocks.pool.num_referenced
 
     # ---- start-up -----------------------------------------------------------------------------
 

@@ -415,7 +415,7 @@ class Scheduler:
             requests_running=self.num_running,
             requests_waiting=self.num_requests - self.num_running,
             requests_partial_prefill=len(self._prefilling),
-            kv_blocks_used=self.blocks.pool.num_held,
+            kv_blocks_used=self.blocks.pool.num_referenced,
             kv_blocks_indexed=self.blocks.pool.num_indexed,
             kv_blocks_total=self.blocks.pool.num_blocks,
             preemptions_total=self._preemptions,

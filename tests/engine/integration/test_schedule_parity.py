@@ -131,4 +131,4 @@ def test_greedy_tokens_equal_transformers(
     stats = scheduler.stats()
     assert (stats.cached_tokens_total > 0) == caching
     assert (stats.preemptions_total > 0) == scarce
-    assert blocks.pool.num_held == 0
+    assert blocks.pool.num_referenced == 0

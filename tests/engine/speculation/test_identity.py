@@ -110,7 +110,7 @@ def play_both(
     assert differing(answers, expected) == []
     stats = played.stats
     assert 0 < stats.accepted_tokens_total < stats.draft_tokens_total, "drafts are to hold and fail"
-    assert played.scheduler.blocks.pool.num_held == 0
+    assert played.scheduler.blocks.pool.num_referenced == 0
 
 
 @pytest.mark.parametrize("name", SETTINGS)

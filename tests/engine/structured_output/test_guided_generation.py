@@ -144,7 +144,7 @@ def test_guided_and_plain_rows_get_the_same_tokens_together(
     together = driver.generate_each([*guided, *plain])
     assert together[len(guided) :] == alone[1]
     assert together[: len(guided)] == alone[0]
-    assert driver.scheduler.blocks.pool.num_held == 0
+    assert driver.scheduler.blocks.pool.num_referenced == 0
     assert len(driver.guided.rows) == 0
     assert (driver.scheduler.stats().preemptions_total > 0) == (way == "preempted")
 
@@ -202,7 +202,7 @@ def test_an_abort_ends_a_guided_request_wherever_it_is(
     assert [row.request_id for row in driver.pipeline.abort([running])] == [running]
     assert len(driver.guided.rows) == 0
     assert ends_of(driver).keys() == {other}
-    assert driver.scheduler.blocks.pool.num_held == 0
+    assert driver.scheduler.blocks.pool.num_referenced == 0
 
 
 def test_ignore_eos_does_not_go_on_past_the_grammars_end(

@@ -122,7 +122,7 @@ def check(
         assert 0 < len(tokens) <= HOSTILE_TOKENS
         assert ended == 0 or beside
     driver.pipeline.abort(beside)
-    assert driver.scheduler.blocks.pool.num_held == 0
+    assert driver.scheduler.blocks.pool.num_referenced == 0
     assert len(driver.guided.rows) == 0
 
 

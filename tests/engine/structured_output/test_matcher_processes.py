@@ -143,7 +143,7 @@ def test_a_row_whose_process_stands_still_can_be_aborted(
         assert [row.request_id for row in driver.pipeline.abort([guided])] == [guided]
         while driver.has_work():
             driver.step()  # what was submitted before
-        assert driver.scheduler.blocks.pool.num_held == 0
+        assert driver.scheduler.blocks.pool.num_referenced == 0
     finally:
         for process in processes:
             process.resume()

@@ -238,7 +238,7 @@ class _Play:
         stats, load = self._engine.scheduler.stats(), self._engine.executor.expert_load
         return RankResult(
             tokens=self._tokens,
-            blocks_held=self._engine.scheduler.blocks.pool.num_held,
+            blocks_held=self._engine.scheduler.blocks.pool.num_referenced,
             preemptions=stats.preemptions_total,
             cached_tokens=stats.cached_tokens_total,
             weights_bytes=self._engine.report.weights_bytes,

@@ -158,7 +158,7 @@ class _Core(EngineCore):
     def check_blocks(self) -> None:
         pool = self._scheduler.blocks.pool
         pool.check_integrity()
-        assert pool.num_held == 0, "a leaked block"
+        assert pool.num_referenced == 0, "a leaked block"
 
 
 class LockstepWorld:

@@ -2,9 +2,9 @@
 
 Knows block ids, reference counts and content hashes; knows no sequences and no tensors. Called by
 BlockManager only. A block is in exactly one of three states:
-  held    reference count ≥ 1 (and perhaps cached: others may share it)
-  cached  count 0, content still valid and findable by hash; evicted least recently used first
-  blank   count 0, content worthless
+  referenced  reference count ≥ 1 (and perhaps findable by hash: others may share it)
+  cached      count 0, content still valid and findable by hash; evicted least recently used first
+  empty       count 0, content worthless
 A cached block is one block however many share it. `check_integrity` states all of this and may be
 called at any moment.
 
@@ -35,7 +35,7 @@ class BlockPool:
         self._by_hash: dict[int, int] = {}
         # The block that a hash leads to, or None; what it holds is proven by `count_proven`.
         self.find: Callable[[int], int | None] = self._by_hash.get
-        self._blank = list(range(num_blocks - 1, -1, -1))  # taken from the end: low ids first
+        self._empty = list(range(num_blocks - 1, -1, -1))  # taken from the end: low ids first
         # Blocks in the order in which they were last given back. A block that was taken again stays
         # listed until its entry comes up or the list is mostly such entries; its last entry counts.
         self._given_back: deque[int] = deque()
@@ -44,11 +44,11 @@ class BlockPool:
 
     @property
     def num_free(self) -> int:
-        """Blocks that `allocate` can hand out: blank and cached ones."""
-        return len(self._blank) + self._num_cached
+        """Blocks that `allocate` can hand out: empty and cached ones."""
+        return len(self._empty) + self._num_cached
 
     @property
-    def num_held(self) -> int:
+    def num_referenced(self) -> int:
         return self.num_blocks - self.num_free
 
     @property
@@ -66,15 +66,15 @@ class BlockPool:
 
     def allocate(self, count: int) -> list[int]:
         """Take `count` blocks with worthless content; the caller has checked `num_free`."""
-        blank = self._blank
-        if count <= len(blank):
-            taken = blank[len(blank) - count :]
-            del blank[len(blank) - count :]
+        empty = self._empty
+        if count <= len(empty):
+            taken = empty[len(empty) - count :]
+            del empty[len(empty) - count :]
             taken.reverse()
         else:
             assert count <= self.num_free, "allocate() beyond num_free"
-            taken = blank[::-1]
-            blank.clear()
+            taken = empty[::-1]
+            empty.clear()
             taken += self._evict(count - len(taken))
         ref_counts = self._ref_counts
         for block_id in taken:
@@ -89,7 +89,7 @@ class BlockPool:
             block_id = take()
             listed[block_id] -= 1
             if listed[block_id] or ref_counts[block_id]:
-                continue  # given back again later, or held
+                continue  # given back again later, or referenced
             content_hash = hashes[block_id]
             assert content_hash is not None
             del by_hash[content_hash]
@@ -105,23 +105,23 @@ class BlockPool:
         else's data."""
         return self._contents.count_equal(block_ids, parents, packed) if block_ids else 0
 
-    def count_unheld(self, block_ids: Sequence[int]) -> int:
-        """Return how many of these cached blocks are not held, so that sharing them uses up free
-        ones."""
+    def count_unreferenced(self, block_ids: Sequence[int]) -> int:
+        """Return how many of these cached blocks are not referenced, so that sharing them uses up
+        free ones."""
         ref_counts = self._ref_counts
         return [ref_counts[block_id] for block_id in block_ids].count(0)
 
     def share(self, block_ids: Sequence[int]) -> None:
-        """Take one more reference to each of these held or cached blocks."""
+        """Take one more reference to each of these referenced or cached blocks."""
         ref_counts = self._ref_counts
-        self._num_cached -= self.count_unheld(block_ids)
+        self._num_cached -= self.count_unreferenced(block_ids)
         for block_id in block_ids:
             ref_counts[block_id] += 1
 
     def publish(self, block_id: int, hash_: int, parent: int, packed: bytes) -> None:
-        """Make a held block findable, once while it is held. A block whose content is already
-        findable elsewhere stays anonymous: block tables are append-only, so duplicates are not
-        merged. parent: the hash before it; packed: its tokens as int32."""
+        """Make a referenced block findable, once while it is referenced. A block whose content is
+        already findable elsewhere stays anonymous: block tables are append-only, so duplicates are
+        not merged. parent: the hash before it; packed: its tokens as int32."""
         assert self._hashes[block_id] is None, f"block {block_id} published twice"
         if self._by_hash.setdefault(hash_, block_id) == block_id:
             self._hashes[block_id] = hash_
@@ -149,7 +149,7 @@ class BlockPool:
         Freed from the end, so that of one sequence the deepest blocks are evicted first: a prefix
         without its beginning is useless.
         """
-        ref_counts, hashes, blank = self._ref_counts, self._hashes, self._blank
+        ref_counts, hashes, empty = self._ref_counts, self._hashes, self._empty
         listed, cached = self._num_listed, []
         for block_id in reversed(block_ids):
             count = ref_counts[block_id] - 1
@@ -157,7 +157,7 @@ class BlockPool:
             ref_counts[block_id] = count
             if count == 0:
                 if hashes[block_id] is None:
-                    blank.append(block_id)
+                    empty.append(block_id)
                 else:
                     cached.append(block_id)
                     listed[block_id] += 1
@@ -179,8 +179,8 @@ class BlockPool:
         return self._ref_counts[block_id] == 0 and self._hashes[block_id] is not None
 
     def reset_cache(self) -> None:
-        """Forget all cached content; held blocks stay held but can no longer be found."""
-        self._blank.extend(b for b in self._by_hash.values() if self._ref_counts[b] == 0)
+        """Forget all cached content; referenced blocks stay so but can no longer be found."""
+        self._empty.extend(b for b in self._by_hash.values() if self._ref_counts[b] == 0)
         for block_id in self._by_hash.values():
             self._hashes[block_id] = None
         self._by_hash.clear()
@@ -192,19 +192,19 @@ class BlockPool:
         """Raise AssertionError if any invariant of the module's docstring is broken. Tests do at
         every step of pools of thousands of blocks, so what is of all blocks is not a loop."""
         ref_counts, hashes, listed = self._ref_counts, self._hashes, self._num_listed
-        blank = set(self._blank)
+        empty = set(self._empty)
         cached = {block_id for block_id in self._given_back if self._is_cached(block_id)}
         assert len(cached) == self._num_cached
         entries = Counter(self._given_back)
         assert all(listed[block_id] == count for block_id, count in entries.items())
         assert len(listed) - listed.count(0) == len(entries), "listed, and not given back"
-        assert len(blank) == len(self._blank), "a blank block is listed twice"
-        assert blank.isdisjoint(cached), "a block is both blank and cached"
+        assert len(empty) == len(self._empty), "an empty block is listed twice"
+        assert empty.isdisjoint(cached), "a block is both empty and cached"
         assert len(ref_counts) == len(hashes) == len(listed) == self.num_blocks
         assert min(ref_counts, default=0) >= 0
-        unheld = {block_id for block_id, count in enumerate(ref_counts) if count == 0}
-        assert unheld == blank | cached
-        assert blank.isdisjoint(self._by_hash.values()), "blank block with content"
+        unreferenced = {block_id for block_id, count in enumerate(ref_counts) if count == 0}
+        assert unreferenced == empty | cached
+        assert empty.isdisjoint(self._by_hash.values()), "empty block with content"
         assert all(hashes[block_id] == key for key, block_id in self._by_hash.items())
         assert self.num_blocks - hashes.count(None) == len(self._by_hash)
 

@@ -179,7 +179,7 @@ def test_every_client_gets_its_own_text_and_reason(
     run = Run(tokenizer, asks, depth, num_blocks, policy=policy, num_speculative_tokens=drafts)
     run.play()
     assert len(run.processor) == 0
-    assert run.scheduler.blocks.pool.num_held == 0
+    assert run.scheduler.blocks.pool.num_referenced == 0
     for number, (ask, script, seen) in enumerate(zip(asks, run.scripts, run.seen, strict=True)):
         text, detail, count = expected(tokenizer, ask, script)
         got = "".join(seen.texts)

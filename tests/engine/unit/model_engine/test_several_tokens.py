@@ -192,7 +192,7 @@ def test_answers_are_those_of_one_token_a_step(
     engine = Engine(tokenizer, requests, Setting(**settings))
     for each in (oracle, engine):
         each.play()
-        assert each.scheduler.blocks.pool.num_held == 0
+        assert each.scheduler.blocks.pool.num_referenced == 0
         assert len(each.processor) == 0
     for request, expected, got in zip(requests, oracle.answers, engine.answers, strict=True):
         assert got.seen == expected.seen, f"request {request.id}: {request.params}"

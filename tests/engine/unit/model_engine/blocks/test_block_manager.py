@@ -195,7 +195,7 @@ class ManagerMachine(RuleBasedStateMachine):
                 for index in range(first, len(table)):
                     known = self._content(group, holder.salt, holder.tokens, index + 1)
                     assert self.memory[table[index]] == known, "somebody else wrote into it"
-        assert self.manager.pool.num_held == len(held)
+        assert self.manager.pool.num_referenced == len(held)
 
 
 ManagerMachine.TestCase.settings = settings(

@@ -94,7 +94,7 @@ class PoolMachine(RuleBasedStateMachine):
     def books_balance(self) -> None:
         self.pool.check_integrity()
         held = {block for table in self.held for block in table}
-        assert self.pool.num_held == len(held)
+        assert self.pool.num_referenced == len(held)
         assert self.pool.num_free == self.SIZE - len(held)
 
 

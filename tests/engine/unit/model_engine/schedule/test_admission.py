@@ -18,7 +18,7 @@ def test_a_prompt_waits_while_the_step_has_no_token_left_for_it() -> None:
     model.scheduler.add(make_request(1, 8))
     model.step()
     assert (model.scheduler.num_running, len(model.scheduler.waiting)) == (1, 1)
-    assert model.scheduler.blocks.pool.num_held == 2, "nothing is held for who waits"
+    assert model.scheduler.blocks.pool.num_referenced == 2, "nothing is held for who waits"
 
 
 def test_blocks_are_kept_for_those_that_run() -> None:

@@ -35,7 +35,7 @@ def run(
             tokens.setdefault(request, []).append(token)
         scheduler.blocks.pool.check_integrity()
     assert not pipeline.has_work(), "no progress"
-    assert scheduler.blocks.pool.num_held == 0
+    assert scheduler.blocks.pool.num_referenced == 0
     return tokens, scheduler.stats().preemptions_total
 
 
@@ -92,4 +92,4 @@ def test_a_block_for_a_row_that_makes_room_in_the_same_step_is_not_appended() ->
     assert model.batches[-1].block_appends[:, :2].tolist() == [[slot, 7]]
     while pipeline.has_work():
         pipeline.step(3.0)
-    assert scheduler.blocks.pool.num_held == 0
+    assert scheduler.blocks.pool.num_referenced == 0

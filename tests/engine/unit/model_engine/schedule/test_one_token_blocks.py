@@ -38,7 +38,7 @@ def serve(
                 tokens[int(request)].append(int(token))
         scheduler.blocks.pool.check_integrity()
     assert not pipeline.has_work(), "no progress"
-    assert scheduler.blocks.pool.num_held == 0
+    assert scheduler.blocks.pool.num_referenced == 0
     return tokens
 
 

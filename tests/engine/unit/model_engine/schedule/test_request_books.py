@@ -81,7 +81,7 @@ def test_when_the_engine_exits_everybody_gives_back_what_it_holds() -> None:
     }
     assert model.scheduler.exit_engine() == 2
     assert {sequence.status for sequence in ended} == {SequenceStatus.FINISHED}
-    assert model.scheduler.blocks.pool.num_held == 0
+    assert model.scheduler.blocks.pool.num_referenced == 0
     assert not model.scheduler.has_work()
     check_integrity(model.scheduler)
 

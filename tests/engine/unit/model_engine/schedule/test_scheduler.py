@@ -150,7 +150,7 @@ def test_all_blocks_are_free_after_everything_ended() -> None:
     model.step()
     model.scheduler.abort([1, 3])
     model.run()
-    assert model.scheduler.blocks.pool.num_held == 0
+    assert model.scheduler.blocks.pool.num_referenced == 0
     assert not model.scheduler.has_work()
 
 
@@ -239,7 +239,7 @@ def test_everything_ends_with_its_tokens_whatever_the_load(
     model.run(limit=5000)
     assert {i: len(t) for i, t in model.tokens.items()} == {i: p[1] for i, p in enumerate(prompts)}
     assert all(b.total_tokens_num <= budget for b in model.batches)
-    assert scheduler.blocks.pool.num_held == 0
+    assert scheduler.blocks.pool.num_referenced == 0
 
 
 def test_a_draft_per_sequence_costs_memory_from_the_block_before_on() -> None:
@@ -253,7 +253,7 @@ def test_a_draft_per_sequence_costs_memory_from_the_block_before_on() -> None:
     while plain.scheduler.has_work():
         for model in (plain, drafting):
             model.step()
-        held.append(tuple(m.scheduler.blocks.pool.num_held for m in (plain, drafting)))  # type: ignore[arg-type]
+        held.append(tuple(m.scheduler.blocks.pool.num_referenced for m in (plain, drafting)))  # type: ignore[arg-type]
     # After the prompt of four, whose block is full, tokens five to twelve.
     assert held == [(1, 2), (2, 2), (2, 2), (2, 2), (2, 3), (3, 3), (3, 3), (0, 0)]
 

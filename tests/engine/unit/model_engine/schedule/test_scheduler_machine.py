@@ -159,7 +159,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             self._step()
         assert not self.pipeline.has_work(), "no progress"
         assert sorted(self.ended) == sorted(self.asked), "a request never ended"
-        assert self.scheduler.blocks.pool.num_held == 0
+        assert self.scheduler.blocks.pool.num_referenced == 0
         for request, reason in self.ended.items():
             self._check_answer(request, reason)
 

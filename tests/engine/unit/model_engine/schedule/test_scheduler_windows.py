@@ -36,7 +36,7 @@ def test_a_long_prompt_holds_its_window_and_the_chunk_that_is_computed() -> None
     most = 0
     while model.scheduler.has_work():
         batch = model.scheduler.schedule(0.0)
-        most = max(most, model.scheduler.blocks.pool.num_held)
+        most = max(most, model.scheduler.blocks.pool.num_referenced)
         assert batch is not None
         model.scheduler.update(batch, output_of(batch))
         check_integrity(model.scheduler)
@@ -70,7 +70,7 @@ def test_what_was_promised_to_a_prompt_that_left_is_there_for_the_next() -> None
         model.step()
         assert model.scheduler.num_running == 1
         model.scheduler.abort([number])
-        assert model.scheduler.blocks.pool.num_held == 0
+        assert model.scheduler.blocks.pool.num_referenced == 0
 
 
 def test_prompts_that_share_a_window_and_run_short_of_blocks_do_not_wait_for_each_other() -> None:
@@ -86,4 +86,4 @@ def test_prompts_that_share_a_window_and_run_short_of_blocks_do_not_wait_for_eac
             break
         model.step()
     assert {number: len(tokens) for number, tokens in model.tokens.items()} == {0: 4, 1: 2}
-    assert scheduler.blocks.pool.num_held == 0
+    assert scheduler.blocks.pool.num_referenced == 0
