@@ -27,7 +27,13 @@ from atom.model_engine.executor.base import Executor
 from atom.model_engine.executor.expert_parallel.executor import ExpertParallelExecutor, PeerWatch
 from atom.model_engine.wire.engine_protocol import FinishedRow, StreamBody
 from atom.model_engine.wire.node_link import NodeLink
-from atom.model_engine.wire.peer_mesh import Connections, MeshOrder, PeerMesh, TokenCount, mesh_sockets
+from atom.model_engine.wire.peer_mesh import (
+    Connections,
+    MeshOrder,
+    PeerMesh,
+    TokenCount,
+    mesh_sockets,
+)
 from tests.support.ranks.lockstep_runner import Board, Runner, device_of
 from tests.support.ranks.turns import Turns
 from tests.support.waiting import wait_until
