@@ -65,8 +65,10 @@ class Llama4PythonicParser(MarkupParser):
             yield from self._blanks()
             if (yield from self._one_of(",", "]")) != ",":
                 break
+        end = self._at
         yield from self._blanks()
-        yield from self._one_of(END)
+        if not (yield from self._one_of(END)):
+            self._at = end
         return True
 
     def _one_call(self) -> Reading[bool]:

@@ -46,7 +46,8 @@ class Qwen3CoderParser(ParameterParser):
         self._name_of_tool = found[0]
         yield from self._parameters()
         yield from self._blanks()
-        yield from self._one_of(CALL_END)
+        if not (yield from self._one_of(CALL_END)):
+            self._at = 0
         return True
 
     def _next_parameter(self, *, first: bool) -> Reading[bool]:
