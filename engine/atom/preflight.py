@@ -6,7 +6,7 @@ init container runs it; the line becomes the pod's termination message. Knows no
 
 `--check` and `--full` are for people, and load everything: what can be imported, which device is
 there and which backend would compute what; and every operation on the card, compared and timed, in
-one file to attach to an issue (first_hour/).
+one file to attach to an issue (self_test/).
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def main(arguments: Sequence[str] | None = None, root: Path = Path("/")) -> int:
 
 
 def _say_what_is_used() -> int:
-    from atom.first_hour.report import make_report, summary
+    from atom.self_test.report import make_report, summary
     from atom.utils.device import detect_device
 
     device = detect_device("auto")
@@ -137,7 +137,7 @@ def _say_what_is_used() -> int:
 
 def _try_everything(output: Path) -> int:
     # Imported here: an init container has a second, and no use for torch.
-    from atom.first_hour.report import make_report, summary, write_bundle
+    from atom.self_test.report import make_report, summary, write_bundle
     from atom.utils.device import detect_device
 
     device = detect_device("auto")

@@ -258,7 +258,7 @@ class EngineCore:
         self._scheduler.blocks.reset_prefix_cache()
 
     def _check_integrity(self) -> int:
-        """Return how many blocks requests hold; an error when the pool's books do not balance."""
+        """Return how many blocks requests hold; an error when the pool's counts do not add up."""
         self._scheduler.blocks.pool.check_integrity()
         return self._scheduler.blocks.pool.num_referenced
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from atom.first_hour.attention_exercises import ASSEMBLY, GLUON, LATENT
-from atom.first_hour.exercises import CLAMPED, SIGMOID, SOFTMAX
 from atom.model_ops.backends import _PREFERENCES, load_backend, resolve_ops
 from atom.model_ops.backends.interface import OpCase
 from atom.model_ops.values import Activation, ClampedSwiGLU, IndexShape, WeightFormat
+from atom.self_test.attention_exercises import ASSEMBLY, GLUON, LATENT
+from atom.self_test.exercises import CLAMPED, SIGMOID, SOFTMAX
 from tests.support.aiter.aiter_models import amd_card
 from tests.support.fake_aiter import GENERATIONS, installed
 from tests.support.fake_aiter.record import functions

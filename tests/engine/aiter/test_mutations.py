@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from atom.first_hour.exercises import EXERCISES
 from atom.model_ops.backends import aiter_ops, load_backend
 from atom.model_ops.backends.aiter_ops import mla_rows
 from atom.model_ops.backends.aiter_ops.cache_views import PromptKeys, TiledCache
 from atom.model_ops.backends.aiter_ops.library import Library, load_library
 from atom.model_ops.backends.aiter_ops.mla import MLAAttention
 from atom.model_ops.values import LinearWeight
+from atom.self_test.exercises import EXERCISES
 from tests.support.aiter.aiter_fp4_mutations import FP4_MUTATIONS
 from tests.support.aiter.aiter_models import amd_card
 from tests.support.aiter.aiter_mutations import MUTATIONS, Mutation

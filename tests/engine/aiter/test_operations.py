@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from atom.first_hour.exercises import EXERCISES
 from atom.model_ops.backends import load_backend
+from atom.self_test.exercises import EXERCISES
 from tests.support.aiter.aiter_models import amd_card
 from tests.support.fake_aiter import GENERATIONS
 

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from atom.first_hour.exercises import EXERCISES
 from atom.model_ops.backends import load_backend
 from atom.model_ops.backends.aiter_ops.library import load_library
+from atom.self_test.exercises import EXERCISES
 from atom.utils import device
 from tests.support.aiter.aiter_models import amd_card
 

@@ -2,7 +2,7 @@
 
 What has become of its answer so far (the half character, the text that may become a stop string,
 the counts for usage, the time of the last token), and where its outputs go. Made by
-OutputProcessor, kept in the book of OpenRequests; knows no other request.
+OutputProcessor, kept in the registry of OpenRequests; knows no other request.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""OpenRequests: the book of all open requests, one record each, and the one way out of it.
+"""OpenRequests: the registry of all open requests, one record each, and the one way out of it.
 
-A request leaves the book with its last output, or early: by a fault, by its time, because its
+A request leaves the registry with its last output, or early: by a fault, by its time, because its
 reader lags or has left; the engine is told of these. Both engines own one; it belongs to their
 thread (an event loop, where there are time bounds) and knows neither sockets nor text.
 """
@@ -162,7 +162,7 @@ class OpenRequests:
         self.end(request, error)
 
     def _forget(self, request: OpenRequest, reason: FinishReason) -> None:
-        """Take a request out of the book: every end comes here, once."""
+        """Take a request out of the registry: every end comes here, once."""
         request.ended = True
         del self._requests[request.number]
         self._num_answered -= request.answered

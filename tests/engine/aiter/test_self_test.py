@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from atom import preflight
-from atom.first_hour import report as first_hour
+from atom.self_test import report as self_test
 from tests.support.aiter.aiter_models import amd_card
 from tests.support.operator.fake_amdsmi import fake_amdsmi
 
@@ -84,8 +84,8 @@ def test_a_machine_without_a_card_says_so(monkeypatch: pytest.MonkeyPatch) -> No
     if torch.cuda.is_available():
         pytest.skip("this machine has a card")
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    told = first_hour.make_report("cpu", torch.device("cpu"))
+    told = self_test.make_report("cpu", torch.device("cpu"))
     assert told.unusable["aiter"] == "torch sees no AMD GPU"
     assert told.unusable["triton"] == "torch sees no GPU"
     assert not told.outcomes
-    assert "aiter: torch sees no AMD GPU" in first_hour.summary(told)
+    assert "aiter: torch sees no AMD GPU" in self_test.summary(told)

@@ -14,24 +14,6 @@ from dataclasses import replace
 
 import torch
 
-from atom.first_hour.attention_exercises import (
-    ASSEMBLY,
-    GLUON,
-    attention,
-    latent_attention,
-    sparse_mla_attention,
-)
-from atom.first_hour.comparison import (
-    BFLOAT16,
-    EIGHT_BITS,
-    EPSILON,
-    FOUR_BITS,
-    HALF,
-    Ops,
-    agree,
-    draw,
-    reference,
-)
 from atom.model_ops.quantised.quantise import quantise
 from atom.model_ops.routing import Routed, Routing, Scoring
 from atom.model_ops.values import (
@@ -45,6 +27,24 @@ from atom.model_ops.values import (
     Scales,
     Stream,
     WeightFormat,
+)
+from atom.self_test.attention_exercises import (
+    ASSEMBLY,
+    GLUON,
+    attention,
+    latent_attention,
+    sparse_mla_attention,
+)
+from atom.self_test.comparison import (
+    BFLOAT16,
+    EIGHT_BITS,
+    EPSILON,
+    FOUR_BITS,
+    HALF,
+    Ops,
+    agree,
+    draw,
+    reference,
 )
 
 # ---- per token --------------------------------------------------------------------------------

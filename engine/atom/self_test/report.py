@@ -20,12 +20,12 @@ from pathlib import Path
 
 import torch
 
-from atom.first_hour.attention_exercises import ASSEMBLY, GLUON, LATENT
-from atom.first_hour.environment import cards_and_tools, imports, variables
-from atom.first_hour.exercises import EXERCISES, SIGMOID, SOFTMAX
 from atom.model_ops.backends import load_backend, resolve_ops
 from atom.model_ops.backends.interface import OpCase
 from atom.model_ops.values import WeightFormat
+from atom.self_test.attention_exercises import ASSEMBLY, GLUON, LATENT
+from atom.self_test.environment import cards_and_tools, imports, variables
+from atom.self_test.exercises import EXERCISES, SIGMOID, SOFTMAX
 from atom.utils import device as devices
 from atom.utils.versions import software_versions
 

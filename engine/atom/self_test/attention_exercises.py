@@ -7,16 +7,6 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from atom.first_hour.comparison import (
-    BFLOAT16,
-    EIGHT_BITS,
-    EPSILON,
-    HALF,
-    Ops,
-    agree,
-    draw,
-    reference,
-)
 from atom.model_ops.values import (
     AttentionShape,
     LatentCache,
@@ -26,6 +16,16 @@ from atom.model_ops.values import (
     LinearWeight,
     NormWeight,
     Rotary,
+)
+from atom.self_test.comparison import (
+    BFLOAT16,
+    EIGHT_BITS,
+    EPSILON,
+    HALF,
+    Ops,
+    agree,
+    draw,
+    reference,
 )
 from atom.utils.forward_context import AttentionMetaData
 
