@@ -17,17 +17,17 @@ from atom_operator import constants, endpoints
 from atom_operator.cluster.applied import AppliedChildren
 from atom_operator.cluster.cached import CachedCluster
 from atom_operator.cluster.client import ApiCluster
+from atom_operator.cluster.engine_backoff import EnginesWithBackoff
 from atom_operator.cluster.engine_http import HttpEngines
 from atom_operator.cluster.fenced import FencedCluster
 from atom_operator.cluster.fleet import FleetReader
 from atom_operator.cluster.informer import Informers, scopes_of
 from atom_operator.cluster.known_deployments import KnownDeployments
 from atom_operator.cluster.optional import OptionalKinds
-from atom_operator.cluster.patience import PatientEngines
 from atom_operator.cluster.watch_client import ApiWatch
 from atom_operator.domain import ATOM_DEPLOYMENT, CHILD_KINDS, JOB, POD, ObjectKey
 from atom_operator.handlers.deployments import DeploymentEvent, DeploymentHandlers
-from atom_operator.handlers.term import Term
+from atom_operator.handlers.leadership_session import LeadershipSession
 from atom_operator.kinds import (
     AUTOSCALER_KINDS,
     HTTP_ROUTE,
@@ -89,7 +89,7 @@ class Runtime:
         self._applied = AppliedChildren()
         self._turns = StagedImageRollout(settings.image_rollouts, lambda key: self.enqueue(*key))
         fleet = FleetReader(self._cluster, time.monotonic)
-        engines = PatientEngines(self._engines, time.monotonic)
+        engines = EnginesWithBackoff(self._engines, time.monotonic)
         self._decider = Decider(fenced, fleet, engines, settings)
         self._reconciler = Reconciler(
             fenced,
@@ -101,9 +101,9 @@ class Runtime:
             turns=self._turns,
             wake=lambda key: self.enqueue(*key),
         )
-        self._term: Term | None = None
-        self.metrics.queue_length.set_function(lambda: len(self._term or ()))
-        self.metrics.leader.set_function(lambda: float(self._term is not None))
+        self._session: LeadershipSession | None = None
+        self.metrics.queue_length.set_function(lambda: len(self._session or ()))
+        self.metrics.leader.set_function(lambda: float(self._session is not None))
         self._tasks: list[asyncio.Task[None]] = []
         self._served: list[web.AppRunner] = []
 
@@ -144,20 +144,20 @@ class Runtime:
 
     def enqueue(self, namespace: str, name: str) -> None:
         """Something that belongs to this AtomDeployment changed."""
-        if self._term is not None:
-            self._term.add(ObjectKey(namespace, name))
+        if self._session is not None:
+            self._session.add(ObjectKey(namespace, name))
 
     def _hear(self, event: DeploymentEvent) -> None:
         """An AtomDeployment changed; a spec that no status speaks of yet comes first."""
-        if self._term is not None and self._known.is_news(event.key, event.version):
-            self._term.add(event.key, urgent=event.is_unreported)
+        if self._session is not None and self._known.is_news(event.key, event.version):
+            self._session.add(event.key, urgent=event.is_unreported)
 
     def check_alive(self) -> int:
         """Length of the queue; raises when a loop has ended, which only a bug can cause."""
         for task in self._tasks:
             if task.done():
                 raise RuntimeError("a loop of the operator has ended; see its log")
-        return len(self._term or ())
+        return len(self._session or ())
 
     async def _lead(self) -> None:
         """Reconcile until cancelled, once no operator of another release does."""
@@ -166,7 +166,7 @@ class Runtime:
         self._applied.forget_all()
         self._turns.forget_all()
         self._known.forget_all()
-        self._term = Term(
+        self._session = LeadershipSession(
             self._reconcile,
             self._list_keys,
             workers=self.settings.workers,
@@ -181,12 +181,12 @@ class Runtime:
                 try:
                     if not await self._informers.wait_tried(_CACHES_SECONDS):
                         _logger.warning("not everything is listed yet; reading without caches")
-                    await self._term.run()
+                    await self._session.run()
                 finally:
                     for task in watching:
                         task.cancel()
         finally:
-            self._term = None
+            self._session = None
 
     async def _wait_for_rivals(self) -> None:
         own, settings, elector = self._lease, self.settings.lease, self._elector

@@ -8,7 +8,7 @@ import pytest
 
 from atom_operator.cluster.errors import TransientError
 from atom_operator.domain import ObjectKey
-from atom_operator.handlers.term import Term
+from atom_operator.handlers.leadership_session import LeadershipSession
 from tests.support.virtual_time import run_virtually
 
 A, B = ObjectKey("default", "a"), ObjectKey("default", "b")
@@ -38,8 +38,8 @@ class World:
             self.under_way -= 1
         return None
 
-    def term(self) -> Term:
-        return Term(self.reconcile, self.list_keys, workers=2, resync_seconds=300)
+    def term(self) -> LeadershipSession:
+        return LeadershipSession(self.reconcile, self.list_keys, workers=2, resync_seconds=300)
 
 
 async def stop(task: asyncio.Task[None]) -> None:
@@ -108,7 +108,7 @@ def test_a_bug_in_the_queue_ends_the_term_with_its_error() -> None:
     async def main() -> None:
         world = World()
         with pytest.raises(ExceptionGroup) as caught:
-            await Term(world.reconcile, broken, workers=2, resync_seconds=300).run()
+            await LeadershipSession(world.reconcile, broken, workers=2, resync_seconds=300).run()
         assert caught.group_contains(ZeroDivisionError)
 
     run_virtually(main())

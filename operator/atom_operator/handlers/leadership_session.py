@@ -1,4 +1,4 @@
-"""Term: one stretch of reconciling, from taking the Lease to losing it.
+"""LeadershipSession: one stretch of reconciling, from taking the Lease to losing it.
 
 Owns the queue, its workers and the resync; a new term begins with an empty queue and a look at
 everything, so nothing depends on what an earlier holder did or saw. Run by the elector.
@@ -18,7 +18,7 @@ _logger = logging.getLogger(__name__)
 _LIST_RETRY_SECONDS = 2.0
 
 
-class Term:
+class LeadershipSession:
     """A leadership session. `list_keys` names every AtomDeployment; `reconcile` handles one of
     them."""
 

@@ -1,4 +1,4 @@
-"""PatientEngines: an EnginePort in front of another, so that silent engines cost little.
+"""EnginesWithBackoff: an EnginePort in front of another, so that silent engines cost little.
 
 A reconcile waits a moment for an answer and then does without; one that comes later is kept for the
 next look. An engine that gave none is left alone for a while, longer each time. Knows nothing of
@@ -25,7 +25,7 @@ A = TypeVar("A")
 _Ask = Callable[[str], Awaitable[A | None]]
 
 
-class PatientEngines:
+class EnginesWithBackoff:
     """Asks engines, and backs off from those that do not answer; `monotonic` is a clock in
     seconds."""
 

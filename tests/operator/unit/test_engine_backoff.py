@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from atom_operator.cluster.patience import PatientEngines
+from atom_operator.cluster.engine_backoff import EnginesWithBackoff
 from atom_operator.domain import Capacity, DraftCounts, EngineHealth
 from tests.support.virtual_time import run_virtually
 
@@ -30,8 +30,8 @@ class SlowEngines:
         raise AssertionError("they are not asked for here")
 
 
-def patient(engines: SlowEngines) -> PatientEngines:
-    return PatientEngines(engines, asyncio.get_running_loop().time)
+def patient(engines: SlowEngines) -> EnginesWithBackoff:
+    return EnginesWithBackoff(engines, asyncio.get_running_loop().time)
 
 
 def test_an_engine_that_answers_is_asked_every_time() -> None:
