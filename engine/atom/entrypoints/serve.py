@@ -141,13 +141,13 @@ def _add_parser_flags(parser: argparse.ArgumentParser) -> None:
         "--tool-call-parser",
         choices=CALL_PARSERS,
         default=AUTO,
-        help="how the model writes tool calls; auto: as its chat template tells, else none",
+        help="how the model writes tool calls; auto: as its chat template and vocabulary tell",
     )
     add(
         "--reasoning-parser",
         choices=REASONING_PARSERS,
         default=AUTO,
-        help="how the model writes reasoning before its answer; auto: as its chat template tells",
+        help="how the model writes reasoning; auto: as its chat template and vocabulary tell",
     )
     add(
         "--enable-auto-tool-choice",
