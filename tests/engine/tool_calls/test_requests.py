@@ -130,6 +130,18 @@ async def test_only_a_forced_call_is_asked_of_the_engine(
         )
 
 
+async def test_a_strict_tool_is_asked_of_the_engine_without_forcing_a_call(rig: AppRig) -> None:
+    strict = {"type": "function", "function": {**TOOLS[0]["function"], "strict": True}}
+    body = {"messages": [USER], "tools": [strict, TOOLS[1]], "max_tokens": 3}
+    assert (await rig.post(CHAT, **body)).status_code == 200
+    asked = rig.core.added[0].params.structured_outputs
+    assert asked is not None
+    assert asked.structural_tag is not None
+    assert json.loads(asked.structural_tag)["format"]["elements"][1]["type"] == "triggered_tags"
+    assert (await rig.post(CHAT, **body, tool_choice="none")).status_code == 200
+    assert rig.core.added[1].params.structured_outputs is None
+
+
 async def test_the_template_gets_the_conversation_as_it_knows_it(tmp_path: Path) -> None:
     """Arguments as an object, reasoning by both names, the tools as they were sent."""
     template = "{{ {'tools': tools, 'messages': messages, 'choice': tool_choice} | tojson }}"
