@@ -34,10 +34,11 @@ from atom.answer_parsing.trailing_calls import TrailingCalls
 
 @dataclass(frozen=True, slots=True)
 class AnswerParsing:
-    """reasoning: where answers begin. marks: around it; None where there are channels instead.
-    calls: how they are written, None without tools; tools: that there are. several: more than the
-    first call counts. shows_reasoning: else it is left out. special_ids: the marks that are special
-    tokens of this vocabulary, which are no text unless they are asked for."""
+    """Says how answers to one request are parsed. reasoning: where answers begin. marks: around it;
+    None where there are channels instead. calls: how they are written, None without tools; tools:
+    that there are. several: more than the first call counts. shows_reasoning: else it is left out.
+    special_ids: the marks that are special tokens of this vocabulary, which are no text unless they
+    are asked for."""
 
     reasoning: ReasoningStart = ReasoningStart.OVER
     marks: ReasoningMarks | None = THINK
@@ -49,7 +50,7 @@ class AnswerParsing:
 
     @property
     def needed(self) -> bool:
-        """Whether answers may be anything but content."""
+        """Tell whether answers may be anything but content."""
         reasons = self.marks is None or self.reasoning is not ReasoningStart.OVER
         return self.calls is not None or reasons
 
@@ -57,7 +58,7 @@ class AnswerParsing:
         return AnswerParser(self)
 
     def counter(self) -> ReasoningCounter | None:
-        """For the tokens of one answer; None where there is no reasoning."""
+        """Make a counter for the tokens of one answer; None where there is no reasoning."""
         if self.marks is None:
             return ChannelCounter(self.reasoning)
         if self.reasoning is ReasoningStart.OVER:
@@ -85,7 +86,7 @@ class AnswerParser:
 
     @property
     def passes_on(self) -> bool:
-        """Whether all that comes is content, to the entry."""
+        """Tell whether all that comes is content, to the entry."""
         return self._calls is None and self._reasoning.is_over
 
     def feed(self, piece: str) -> list[Event]:
@@ -121,7 +122,7 @@ class AnswerParser:
         return events
 
     def _counted(self, events: Sequence[Event]) -> list[Event]:
-        """What is shown of them."""
+        """Give what is shown of them."""
         self.called = self.called or any(isinstance(event, CallStart) for event in events)
         return [event for event in events if self._shows(event)]
 

@@ -20,8 +20,8 @@ _ARGUMENTS = ("arguments", "parameters")
 
 @dataclass(frozen=True, slots=True)
 class CallKeys:
-    """When an object is a call. is_known: whether there is a tool of this name. others: keys that
-    may stand beside name and arguments; None for any. needs_arguments: else none are {}."""
+    """Says when an object is a call. is_known: whether there is a tool of this name. others: keys
+    that may stand beside name and arguments; None for any. needs_arguments: else none are {}."""
 
     is_known: Callable[[str], bool]
     others: frozenset[str] | None
@@ -68,7 +68,7 @@ class CallObject:
         self._expects = _Expects.REFUSED
 
     def take_arguments(self) -> str:
-        """What there is to show of them since the last time."""
+        """Give what there is to show of them since the last time."""
         arguments, self._arguments = "".join(self._arguments), []
         return arguments
 
@@ -121,7 +121,7 @@ class CallObject:
         return end
 
     def _shows(self, value: JsonValue) -> bool:
-        """Whether the value is shown as it comes."""
+        """Tell whether the value is shown as it comes."""
         if self._key not in _ARGUMENTS or self._has_arguments or not value.is_nested:
             return False
         self._become_call()

@@ -49,7 +49,7 @@ class CallScanner(ABC):
         return self._found.end()
 
     def _step(self) -> bool:
-        """Whether there may be more to do."""
+        """Tell whether there may be more to do."""
         return self._seek() if self._object is None else self._follow(self._object)
 
     @abstractmethod
@@ -57,7 +57,7 @@ class CallScanner(ABC):
         """Look for the next object's beginning, outside of any; whether there may be more to do."""
 
     def _keep(self, position: int) -> None:
-        """What is before is content."""
+        """Keep what is before as content."""
         self._found.content(self._text[:position])
         self._text = self._text[position:]
 

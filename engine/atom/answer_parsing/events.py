@@ -44,7 +44,7 @@ class CallParser(Protocol):
     blanks beside calls are dropped."""
 
     def feed(self, piece: str) -> Sequence[Event]:
-        """What is certain now."""
+        """Give what is certain now."""
         ...
 
     def finish(self, *, ended: bool) -> Sequence[Event]:

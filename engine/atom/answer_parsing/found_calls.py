@@ -8,8 +8,8 @@ from atom.answer_parsing.held_text import BlankHolder
 
 
 class FoundCalls:
-    """Of one answer: content with the blanks held back that may stand beside a call, and calls
-    numbered as they come."""
+    """The findings in one answer: content with the blanks held back that may stand beside a call,
+    and calls numbered as they come."""
 
     def __init__(self) -> None:
         self._events: list[Event] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 
 def partial_length(text: str, marker: str) -> int:
-    """How many characters at the end of `text` may be the beginning of `marker`, which is not
+    """Tell how many characters at the end of `text` may be the beginning of `marker`, which is not
     complete there."""
     start = max(0, len(text) - len(marker) + 1)
     position = text.find(marker[0], start)

@@ -36,7 +36,7 @@ class JsonValue:
 
     @property
     def is_nested(self) -> bool:
-        """Whether the value is an object or a list."""
+        """Tell whether the value is an object or a list."""
         return self.first in "{["
 
     @property

@@ -88,11 +88,12 @@ class MarkupParser(ABC):
         yield
 
     def _decide(self) -> None:
-        """What was read is done with."""
+        """Note that what was read is done with."""
         self._text, self._at = self._text[self._at :], 0
 
     def _refuse(self, mark: str) -> None:
-        """This mark, the first of the text, begins no call; behind it another one may stand."""
+        """Note that this mark, the first of the text, begins no call; behind it another one may
+        stand."""
         end = self._text.find(mark) + len(mark)
         self._found.content(self._text[:end])
         self._text, self._at = self._text[end:], 0
@@ -170,7 +171,8 @@ class MarkupParser(ABC):
         self._decide()
 
     def _json_arguments(self, *ends: str) -> Reading[None]:
-        """Of the call that has begun, up to one of these ends, which stands behind blanks."""
+        """Read the arguments of the call that has begun, up to one of these ends, which stands
+        behind blanks."""
         try:
             first = yield from self._blanks()
             if first == "{":
@@ -200,7 +202,7 @@ class MarkupParser(ABC):
                 raise
 
     def _other_arguments(self, ends: tuple[str, ...]) -> Reading[None]:
-        """What is no object: none at all, or a text that holds the object."""
+        """Read arguments that are no object: none at all, or a text that holds the object."""
         start = searched = self._at
         while True:
             places = [at for end in ends if (at := self._text.find(end, searched)) >= 0]

@@ -32,9 +32,9 @@ ANNOTATIONS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class CallNotation:
-    """begin: a call of this tool up to its arguments; arguments: by their schema; end: behind them.
-    separator: between calls; section: around all of them. single: an answer ends with its first
-    call."""
+    """Writes calls as a family does. begin: a call of this tool up to its arguments; arguments: by
+    their schema; end: behind them. separator: between calls; section: around all of them. single:
+    an answer ends with its first call."""
 
     begin: Callable[[str], str]
     arguments: Callable[[Mapping[str, Any]], Format]
@@ -50,8 +50,8 @@ class CallNotation:
 
 @dataclass(frozen=True, slots=True)
 class ParameterNotation:
-    """How one argument is written. begin: up to its value; end: behind it; bare: whether a value of
-    this schema is written without the quotes of a string."""
+    """Says how one argument is written. begin: up to its value; end: behind it; bare: whether a
+    value of this schema is written without the quotes of a string."""
 
     begin: Callable[[str, bool], str]
     end: str
@@ -78,7 +78,7 @@ def tag(begin: str, content: Format, end: str) -> Format:
 
 
 def _named(content: Any, tool: str) -> Any:
-    """With the tool's name beside each schema, for errors."""
+    """Add the tool's name beside each schema, for errors."""
     if isinstance(content, dict):
         found = {key: _named(value, tool) for key, value in content.items()}
         return {**found, "tool": tool} if found.get("type") == "json_schema" else found
@@ -86,7 +86,8 @@ def _named(content: Any, tool: str) -> Any:
 
 
 def json_value(schema: Any, *, one_line: bool = False) -> Format:
-    """schema: as JSON text, which keeps its numbers exact, or the value itself."""
+    """Write the grammar of a JSON value; `schema` as JSON text, which keeps its numbers exact, or
+    the value itself."""
     written = schema if isinstance(schema, str) else json.dumps(schema, ensure_ascii=False)
     return {"type": "json_schema", "json_schema": written, "one_line": one_line}
 

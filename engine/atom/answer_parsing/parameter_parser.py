@@ -26,7 +26,7 @@ class ParameterParser(MarkupParser):
     _searched = 0  # of the text: no value ends there
 
     def _parameters(self) -> Reading[None]:
-        """Of the call that has begun, and what closes it."""
+        """Read the parameters of the call that has begun, and what closes it."""
         first = True
         try:
             while (yield from self._next_parameter(first=first)):
@@ -43,7 +43,7 @@ class ParameterParser(MarkupParser):
         raise NotImplementedError
 
     def _argument(self, key: str, types: frozenset[str], *, first: bool) -> Reading[None]:
-        """key: whose value follows."""
+        """Read the value that follows `key`."""
         before = ("{" if first else ", ") + json.dumps(key, ensure_ascii=False) + ": "
         self._decide()
         self._searched = 0
@@ -98,7 +98,7 @@ class ParameterParser(MarkupParser):
         return self._text[self._at] == "\n"
 
     def _value_end(self) -> Reading[int]:
-        """Where the value ends that the text begins with; -1 where that is not there yet."""
+        """Find where the value ends that the text begins with; -1 where that is not there yet."""
         place = self._text.find(self.value_end, self._searched)
         while place >= 0:
             self._at = place + len(self.value_end)
@@ -116,7 +116,7 @@ class ParameterParser(MarkupParser):
         return -1
 
     def _certain(self) -> int:
-        """How many characters belong to the value whatever follows: end marks that are passed
+        """Tell how many characters belong to the value whatever follows: end marks that are passed
         already are its own."""
         certain = len(self._text) - partial_length(self._text, self.value_end)
         return certain - (self.lines and self._text[:certain].endswith("\n"))

@@ -28,7 +28,7 @@ _MOST_BLANKS = 32  # before the opening mark
 
 
 class ReasoningStart(Enum):
-    """Where an answer begins. POSSIBLE: with the mark, or without reasoning."""
+    """Says where an answer begins. POSSIBLE: with the mark, or without reasoning."""
 
     POSSIBLE = auto()
     OPEN = auto()
@@ -36,7 +36,8 @@ class ReasoningStart(Enum):
 
 
 def reasoning_start(prompt: str, *, always: bool, marks: ReasoningMarks = THINK) -> ReasoningStart:
-    """always: the model reasons also where the prompt's end says nothing, without opening it."""
+    """Tell where an answer begins; `always`: the model reasons also where the prompt's end says
+    nothing, without opening it."""
     end = prompt[-64:].rstrip()
     if end.endswith(marks.closing):
         return ReasoningStart.OVER
@@ -52,7 +53,7 @@ class ReasoningCounter(Protocol):
 
     @property
     def over(self) -> bool:
-        """Whether there is no more reasoning."""
+        """Tell whether there is no more reasoning."""
         ...
 
     def add(self, text: str) -> None:
@@ -80,12 +81,12 @@ class ReasoningSplitter:
 
     @property
     def is_over(self) -> bool:
-        """Whether all that comes is content, to the entry."""
+        """Tell whether all that comes is content, to the entry."""
         return self._within is _Within.CONTENT and not self._at_start
 
     @property
     def is_closed(self) -> bool:
-        """Whether no reasoning comes any more."""
+        """Tell whether no reasoning comes any more."""
         return self._within is _Within.CONTENT
 
     def feed(self, piece: str) -> tuple[str, str]:
@@ -103,7 +104,7 @@ class ReasoningSplitter:
         return reasoning, self._content()
 
     def finish(self) -> tuple[str, str]:
-        """What was held back."""
+        """Give what was held back."""
         text, self._text = self._text, ""
         if self._within is _Within.REASONING or (
             self._within is _Within.OPENING and self._may_lack_opening
@@ -112,7 +113,7 @@ class ReasoningSplitter:
         return "", text
 
     def _open(self) -> bool:
-        """Whether it is decided how the answer begins."""
+        """Tell whether it is decided how the answer begins."""
         begun = self._text.lstrip()
         if len(self._text) - len(begun) > _MOST_BLANKS:
             begun = self._text  # no mark any more

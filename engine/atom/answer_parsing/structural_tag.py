@@ -66,7 +66,8 @@ def final_message(start: ReasoningStart, structure: Format) -> Format:
 
 
 def calls(family: CallFormat, schemas: Mapping[str, Any], *, several: bool) -> Format:
-    """schemas: of the arguments, by tool. One of these is called; or several, one after the other.
+    """Write the structure of calls. schemas: of the arguments, by tool. One of these is called; or
+    several, one after the other.
 
     Raises ValueError for arguments that the family's notation cannot say."""
     opening, closing = family.notation.section
@@ -154,7 +155,7 @@ class _MarksAsTokens:
         return found
 
     def _formats(self, written: str) -> list[Format]:
-        """Of a text, token by token and text by text."""
+        """Split a text into formats, token by token and text by text."""
         return [
             {"type": "token", "token": self._ids[piece]} if piece in self._ids else text(piece)
             for piece in self._marks.split(written)

@@ -25,7 +25,7 @@ class TrailingCalls:
         self._events: list[Event] = []
 
     def feed(self, reasoning: str) -> str:
-        """What is certain to be reasoning."""
+        """Give what is certain to be reasoning."""
         self._held += reasoning
         if self._parser is not None:
             self._events += self._parser.feed(reasoning)

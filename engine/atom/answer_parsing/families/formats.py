@@ -16,9 +16,9 @@ NONE = "none"
 
 @dataclass(frozen=True, slots=True)
 class CallFormat:
-    """How a family writes calls. parser: of an answer to a request with these tools. mark: that
-    every call, or all of them together, begins with, "" where calls are bare objects. marks: that
-    may be special tokens. id_chars: letters and digits that an id has; 0 for any id."""
+    """Says how a family writes calls. parser: of an answer to a request with these tools. mark:
+    that every call, or all of them together, begins with, "" where calls are bare objects. marks:
+    that may be special tokens. id_chars: letters and digits that an id has; 0 for any id."""
 
     name: str
     notation: CallNotation
@@ -30,8 +30,8 @@ class CallFormat:
 
 @dataclass(frozen=True, slots=True)
 class ReasoningFormat:
-    """always: the model reasons although its template does not say so. marks: around the reasoning;
-    None where it is written in a channel."""
+    """Says how a family writes reasoning. always: the model reasons although its template does not
+    say so. marks: around the reasoning; None where it is written in a channel."""
 
     name: str
     always: bool = False
@@ -40,7 +40,7 @@ class ReasoningFormat:
 
 @dataclass(frozen=True, slots=True)
 class AddedTokens:
-    """Those that a vocabulary has beside what it learned. special: by id, those that are no
+    """The tokens that a vocabulary has beside what it learned. special: by id, those that are no
     text."""
 
     texts: frozenset[str] = frozenset()
@@ -49,8 +49,8 @@ class AddedTokens:
 
 @dataclass(frozen=True, slots=True)
 class AnswerFormats:
-    """None: the family is not known, or is not to be parsed. special_ids: their marks that are
-    special tokens."""
+    """The formats of a model's answers. None: the family is not known, or is not to be parsed.
+    special_ids: their marks that are special tokens."""
 
     calls: CallFormat | None = None
     reasoning: ReasoningFormat | None = None

@@ -47,7 +47,7 @@ class _Head:
 
 
 def channel_start(prompt: str) -> ReasoningStart:
-    """OVER: the prompt ends within the answer itself."""
+    """Tell where the prompt leaves the answer; OVER: the prompt ends within the answer itself."""
     head = prompt.rpartition(START)[2]
     body = head.partition(MESSAGE)
     if not body[1]:
@@ -163,7 +163,7 @@ class HarmonyParser(MarkupParser):
             self._found.content(text)
 
     def _pass_rest(self) -> Reading[None]:
-        """Of a call, behind its arguments."""
+        """Pass what stands behind a call's arguments."""
         while True:
             places = [at for mark in _ENDS if (at := self._text.find(mark)) >= 0]
             if places:

@@ -53,7 +53,7 @@ class Llama3JsonParser(CallScanner):
         self._behind_call = not self._text
 
     def _possible_mark(self) -> int:
-        """Where text begins that may become the mark before an object."""
+        """Find where text begins that may become the mark before an object."""
         whole = _MARK_AT_END.search(self._text)
         if whole is not None:
             return whole.start()

@@ -123,7 +123,7 @@ class Llama4PythonicParser(MarkupParser):
                 self._open.pop()
 
     def _pass_text(self) -> bool:
-        """Whether the text ends that was begun."""
+        """Tell whether the text ends that was begun."""
         while self._at < len(self._text):
             sign = self._text[self._at]
             if sign == "\\":
@@ -153,7 +153,7 @@ class Llama4PythonicParser(MarkupParser):
 
 
 def _whole_arguments(written: str) -> dict[str, Any]:
-    """Those before the last comma behind which the text can be left out."""
+    """Keep the arguments before the last comma behind which the text can be left out."""
     for comma in reversed([match.start() for match in re.finditer(",", written)][-256:]):
         found = _arguments("(" + written[:comma] + ")")
         if found is not None:
@@ -162,7 +162,8 @@ def _whole_arguments(written: str) -> dict[str, Any]:
 
 
 def _arguments(call: str) -> dict[str, Any] | None:
-    """What stands between a call's brackets; None for what is more than keywords and literals."""
+    """Parse what stands between a call's brackets; None for what is more than keywords and
+    literals."""
     try:
         parsed = ast.parse("f" + _ESCAPED.sub(_known_escape, call), mode="eval").body
         if not isinstance(parsed, ast.Call) or parsed.args or not isinstance(parsed.func, ast.Name):

@@ -62,7 +62,7 @@ class MistralParser(MarkupParser):
                 return True
 
     def _object(self) -> Reading[bool]:
-        """Whether one stands here that is a call."""
+        """Tell whether one stands here that is a call."""
         call = CallObject(_KEYS)
         position = self._at
         while True:

@@ -229,9 +229,9 @@ _TAUGHT = (deepseek_v32.DSML, kimi_k2.CALL, deepseek_v3.CALL, mistral.CALLS)
 def resolve_formats(
     calls: str, reasoning: str, template: str | None, tokens: AddedTokens | None = None
 ) -> AnswerFormats:
-    """By names out of `CALL_PARSERS` and `REASONING_PARSERS`. template: the source of the chat
-    template that conversations with tools get; None where a model has none. tokens: of its
-    vocabulary."""
+    """Look formats up by names out of `CALL_PARSERS` and `REASONING_PARSERS`. template: the source
+    of the chat template that conversations with tools get; None where a model has none. tokens: of
+    its vocabulary."""
     source, known = template or "", tokens or AddedTokens()
     found = _calls_of(source, known) if calls == AUTO else _CALLS.get(calls)
     if found is MISTRAL or found is MISTRAL_LIST:

@@ -17,8 +17,8 @@ _SILU, _GELU, _CLAMPED = 0, 1, 2
 def gated(
     gate, up, dtype: tl.constexpr, KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr
 ):
-    """What float32 results of w1 and w3 make, float32; of the plain kinds rounded to dtype on the
-    way, as PyTorch rounds."""
+    """Give what float32 results of w1 and w3 make, float32; of the plain kinds rounded to dtype on
+    the way, as PyTorch rounds."""
     # gpt-oss clamps before the sigmoid, and the gate from above alone: its sigmoid goes to 0 below
     # by itself.
     if KIND == 2:

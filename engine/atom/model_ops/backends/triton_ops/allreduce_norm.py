@@ -20,7 +20,7 @@ from atom.model_ops.values import NormWeight
 
 @triton.jit
 def _words(x, PAIRED: tl.constexpr):
-    """x [BLOCK] → its bits in the lower halves of int64; two of 16 bits a word."""
+    """Map x [BLOCK] → its bits in the lower halves of int64; two of 16 bits a word."""
     # A word is 64 bits: 32 of data and 32 of the sum's number, which one store writes at once, so a
     # word that has the number has its data.
     if PAIRED:
@@ -33,7 +33,7 @@ def _words(x, PAIRED: tl.constexpr):
 
 @triton.jit
 def _numbers(words, dtype: tl.constexpr, PAIRED: tl.constexpr):
-    """What `_words` made of x, in float32."""
+    """Give what `_words` made of x, in float32."""
     bits = words.to(tl.int32)
     if PAIRED:
         pairs = tl.join(bits.to(tl.int16), (bits >> 16).to(tl.int16))
@@ -106,8 +106,8 @@ def _allreduce_norm_kernel(
 def allreduce_norm(
     share: torch.Tensor, residual: torch.Tensor, norm: NormWeight, peers: PeerBuffers
 ) -> torch.Tensor:
-    """share [T, H] or its parts [parts, T, H] float32; residual [T, H] becomes the sum → its norm,
-    [T, H]."""
+    """Map share [T, H] or its parts [parts, T, H] float32; residual [T, H] becomes the sum → its
+    norm, [T, H]."""
     share = share.contiguous()
     rows, hidden = residual.shape
     out = torch.empty_like(residual)

@@ -23,7 +23,7 @@ _INT8_MAX = 127.0
 
 @triton.jit
 def quantise_tile(x, LIMIT: tl.constexpr, dtype: tl.constexpr):
-    """x [rows, n] float32 → codes of dtype, and each row's scale [rows]."""
+    """Map x [rows, n] float32 → codes of dtype, and each row's scale [rows]."""
     largest = tl.max(tl.abs(x), axis=1)
     # A row of zeros keeps scale 1: 0 / 0 would make NaN of every product with it.
     scale = tl.where(largest > 0, largest / LIMIT, 1.0)
@@ -80,8 +80,9 @@ def quantise_groups(
     rows: int | None = None,
     tokens_first: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """x [T, in] contiguous → fp8 [rows, in], scales [rows, ⌈in / group⌉] float32; rows: T or more,
-    what stands behind T is anything. tokens_first: or else a group's scales lie side by side."""
+    """Map x [T, in] contiguous → fp8 [rows, in], scales [rows, ⌈in / group⌉] float32; rows: T or
+    more, what stands behind T is anything. tokens_first: or else a group's scales lie side by
+    side."""
     tokens, inner = x.shape
     rows = rows or tokens
     groups = triton.cdiv(inner, group)
@@ -99,7 +100,7 @@ def quantise_groups(
 def quantise_rows(
     x: torch.Tensor, dtype: torch.dtype = torch.int8, rows: int | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """x [T, in] contiguous → int8 or fp8 [rows, in], scales [rows, 1] float32; rows: T or more,
+    """Map x [T, in] contiguous → int8 or fp8 [rows, in], scales [rows, 1] float32; rows: T or more,
     what stands behind T is anything."""
     tokens, inner = x.shape
     codes = torch.empty((rows or tokens, inner), dtype=dtype, device=x.device)

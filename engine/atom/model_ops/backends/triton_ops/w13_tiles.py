@@ -32,7 +32,7 @@ def as_rows(n, N: tl.constexpr):
 
 @triton.jit
 def of_rows(both):
-    """[2B, M] → w1's and w3's, [B, M] each."""
+    """Map [2B, M] → w1's and w3's, [B, M] each."""
     B: tl.constexpr = both.shape[0] // 2
     M: tl.constexpr = both.shape[1]
     # On NVIDIA's tensor cores a thread has rows of a result that are eight apart: where w1 and w3
@@ -53,7 +53,7 @@ def as_columns(n, N: tl.constexpr, HIP: tl.constexpr):
 
 @triton.jit
 def of_columns(both, HIP: tl.constexpr):
-    """[M, 2B] → w1's and w3's, [M, B] each."""
+    """Map [M, 2B] → w1's and w3's, [M, B] each."""
     M: tl.constexpr = both.shape[0]
     B: tl.constexpr = both.shape[1] // 2
     RUN: tl.constexpr = 1 if HIP else B

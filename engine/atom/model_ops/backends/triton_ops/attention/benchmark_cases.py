@@ -19,7 +19,8 @@ from atom.utils.row_groups import are_even, long_prompts
 
 @dataclass(frozen=True, slots=True)
 class AttentionCase:
-    """caches: several to rotate, so that no call finds its own in the card's cache."""
+    """A measured case of attention. caches: several to rotate, so that no call finds its own in the
+    card's cache."""
 
     qkv: torch.Tensor
     rotary: Rotary
@@ -31,7 +32,7 @@ class AttentionCase:
 
     @property
     def q(self) -> torch.Tensor:
-        """[T, Hq, D], contiguous."""
+        """Give queries [T, Hq, D], contiguous."""
         width = self.shape.num_heads * self.shape.head_dim
         return self.qkv[:, :width].contiguous().unflatten(1, (self.shape.num_heads, -1))
 
@@ -42,7 +43,8 @@ class AttentionCase:
 
     @property
     def flops(self) -> int:
-        """Of both products, causal: query i of n sees context - n + i + 1 tokens."""
+        """Count the operations of both products, causal: query i of n sees context - n + i + 1
+        tokens."""
         seen = sum(
             n * context - n * (n - 1) // 2
             for context, n in zip(self.contexts, self.queries, strict=True)

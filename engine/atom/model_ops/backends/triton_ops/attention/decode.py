@@ -119,8 +119,8 @@ def _decode_kernel(
 
 @dataclass(frozen=True, slots=True)
 class DecodeLaunch:
-    """How decodes of a layer are launched. grid: KV heads, rows, splits; constants: of the kernel,
-    but for its own; options: Triton's."""
+    """Says how decodes of a layer are launched. grid: KV heads, rows, splits; constants: of the
+    kernel, but for its own; options: Triton's."""
 
     splits: Splits
     grid: tuple[int, int, int]

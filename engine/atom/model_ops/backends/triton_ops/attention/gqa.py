@@ -88,7 +88,7 @@ def attention(
 
 
 def _attend_rest(q: torch.Tensor, layer: LayerStep, group: EqualPrompts, out: torch.Tensor) -> None:
-    """Of a single prompt, what its dense attention left."""
+    """Attend with what the dense attention of a single prompt left."""
     chunk = rest_of(group)
     if chunk is not None and is_for_library(q, layer, chunk):
         chunk_attention(q, layer, chunk, out)
@@ -112,7 +112,7 @@ def _attend_rows(
 
 
 def _attend_decodes(q: torch.Tensor, layer: LayerStep, out: torch.Tensor) -> None:
-    """Of decodes whose keys and values the cache holds."""
+    """Attend with decodes whose keys and values the cache holds."""
     if layer.step.runs is None:
         decode_attention(q, layer, out)
     else:

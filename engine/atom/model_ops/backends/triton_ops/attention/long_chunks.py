@@ -79,8 +79,8 @@ def _merge_kernel(
 
 
 def is_for_library(q: torch.Tensor, layer: LayerStep, chunk: LongChunk) -> bool:
-    """Whether the library may attend to the chunk: it sees all of what that sees, by no other rule
-    than it knows, and from a cache as it takes it."""
+    """Tell whether the library may attend to the chunk: it sees all of what that sees, by no other
+    rule than it knows, and from a cache as it takes it."""
     shape = layer.shape
     if shape.softcap is not None or shape.has_sinks or layer.cache.k.dtype != q.dtype:
         return False

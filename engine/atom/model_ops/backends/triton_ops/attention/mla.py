@@ -67,12 +67,12 @@ def mla_attention(
 
 
 def _is_all(groups: tuple[EqualPrompts, ...], step: AttentionMetaData, tokens: int) -> bool:
-    """Whether the groups leave nothing to compute in the latent."""
+    """Tell whether the groups leave nothing to compute in the latent."""
     return step.num_decodes == 0 and sum(g.rows * g.leading for g in groups) == tokens
 
 
 def _spans(groups: tuple[EqualPrompts, ...], step: AttentionMetaData, tokens: int) -> list[RowSpan]:
-    """What is computed in the latent beside decodes."""
+    """Give what is computed in the latent beside decodes."""
     rests = [
         RowSpan(group.first_row, 1, group.length - group.leading, skipped=group.leading)
         for group in groups
@@ -82,7 +82,7 @@ def _spans(groups: tuple[EqualPrompts, ...], step: AttentionMetaData, tokens: in
 
 
 def up_by_head(up: LinearWeight, shape: LatentShape) -> tuple[torch.Tensor, torch.Tensor]:
-    """What makes keys [Hq, nope, rank] and values [Hq, value, rank] of a latent."""
+    """Give what makes keys [Hq, nope, rank] and values [Hq, value, rank] of a latent."""
     keys, values = up.data.unflatten(0, (shape.num_heads, -1)).split(
         [shape.nope_dim, shape.value_dim], dim=1
     )
@@ -92,7 +92,8 @@ def up_by_head(up: LinearWeight, shape: LatentShape) -> tuple[torch.Tensor, torc
 def by_head(
     x: torch.Tensor, matrices: torch.Tensor, out: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """x [T, Hq, in] by each head's matrix [in, out] of matrices [Hq, in, out] → [T, Hq, out]."""
+    """Map x [T, Hq, in] by each head's matrix [in, out] of matrices [Hq, in, out] → [T, Hq,
+    out]."""
     if out is None:
         size = (x.shape[0], matrices.shape[0], matrices.shape[2])
         out = torch.empty(size, dtype=x.dtype, device=x.device)

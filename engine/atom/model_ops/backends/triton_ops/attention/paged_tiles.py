@@ -38,13 +38,13 @@ def head_elements(D: tl.constexpr, LANES: tl.constexpr):
 
 @triton.jit
 def real_elements(D: tl.constexpr, LANES: tl.constexpr):
-    """Which lanes hold an element at all."""
+    """Tell which lanes hold an element at all."""
     return tl.arange(0, LANES) % (LANES // 2) < D // 2
 
 
 @triton.jit
 def first_seen(context, WINDOW: tl.constexpr, IN_CHUNKS: tl.constexpr):
-    """Where what the last of `context` tokens attends to begins."""
+    """Find where what the last of `context` tokens attends to begins."""
     # Llama 4: a token sees its own chunk; else a window slides with it.
     if IN_CHUNKS:
         return tl.maximum(context - 1, 0) // WINDOW * WINDOW

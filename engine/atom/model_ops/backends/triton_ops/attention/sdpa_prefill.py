@@ -22,7 +22,7 @@ def dense_attention(
     shape: AttentionShape,
     group: EqualPrompts,
 ) -> torch.Tensor:
-    """q [T, Hq, D] and qkv [T, (Hq + 2·Hkv)·D], with rotated keys in their places, of the whole
+    """Map q [T, Hq, D] and qkv [T, (Hq + 2·Hkv)·D], with rotated keys in their places, of the whole
     step → the leading tokens of the group's prompts, [rows · leading, Hq, D]."""
     tokens = slice(group.first_token, group.first_token + group.rows * group.leading)
     heads = qkv[tokens].view(group.rows, group.leading, -1, shape.head_dim).transpose(1, 2)

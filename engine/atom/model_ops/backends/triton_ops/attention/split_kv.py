@@ -174,8 +174,8 @@ def choose_splits(
 
 @dataclass(frozen=True, slots=True)
 class SplitParts:
-    """What the splits of rows gave: partial [rows · heads · splits, D] with lse, logarithms of
-    their sums; splits are whole tiles of block_n tokens, of the window's if there is one."""
+    """Holds what the splits of rows gave: partial [rows · heads · splits, D] with lse, logarithms
+    of their sums; splits are whole tiles of block_n tokens, of the window's if there is one."""
 
     partial: torch.Tensor
     lse: torch.Tensor

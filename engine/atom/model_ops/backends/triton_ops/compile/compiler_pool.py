@@ -54,12 +54,12 @@ class CompilerPool:
 
     @property
     def means(self) -> str:
-        """What compiles them, for people."""
+        """Give what compiles them, for people."""
         return f"{self.workers} {'processes' if self._apart else 'threads'}"
 
     @property
     def is_calling(self) -> bool:
-        """Whether this thread is one of those that compile."""
+        """Tell whether this thread is one of those that compile."""
         return getattr(self._own, "compiles", False)
 
     def compile(self, specialisation: Specialisation) -> None:
@@ -68,7 +68,7 @@ class CompilerPool:
             self._begun[specialisation] = self._pool.submit(self._compile, specialisation)
 
     def wait(self) -> None:
-        """Until all is compiled that can be."""
+        """Wait until all is compiled that can be."""
         self._end(at_once=False)
         for specialisation, done in self._begun.items():
             if (error := done.exception()) is not None:  # the call that needs it will say so, too
@@ -87,7 +87,7 @@ class CompilerPool:
             return []
 
     def _compile(self, specialisation: Specialisation) -> None:
-        """On a thread of the pool."""
+        """Compile on a thread of the pool."""
         failure = self._failure_apart(specialisation) if self._apart else "by threads"
         if failure is None:
             return

@@ -56,7 +56,7 @@ class Specialisation:
 
 
 class CompilerProcess:
-    """Of one thread at a time."""
+    """A process that compiles kernels for one thread at a time."""
 
     def __init__(self, card: NamedCard, elders: Sequence[CompilerProcess]) -> None:
         """elders: started before; their pipes are none of this one's business."""
@@ -85,7 +85,7 @@ class CompilerProcess:
         return error
 
     def end(self) -> None:
-        """Whatever it does."""
+        """End the process, whatever it does."""
         self._process.kill()
         self._process.join()
         self._process.close()

@@ -97,8 +97,8 @@ LinearConfig = SkinnyConfig | SplitKConfig
 
 @dataclass(frozen=True, slots=True)
 class ReadingRates:
-    """How a card reads a matrix: bytes_per_second: of all programs together; latency_seconds: from
-    a program's asking to its having; launch_seconds: of a product, that is no reading;
+    """Says how a card reads a matrix: bytes_per_second: of all programs together; latency_seconds:
+    from a program's asking to its having; launch_seconds: of a product, that is no reading;
     library_share: of bytes_per_second, that the library's products reach."""
 
     bytes_per_second: float
@@ -180,7 +180,7 @@ def tables(device: torch.device) -> Tables:
 
 
 def read_tables(device_name: str) -> Tables:
-    """What is shipped for a card, overridden by what was measured on this machine."""
+    """Give what is shipped for a card, overridden by what was measured on this machine."""
     merged = Tables({}, {}, {}, {}, {})
     for path in (shipped_path(device_name), cached_path(device_name)):
         if path.exists():

@@ -78,7 +78,7 @@ def gated_config(device: torch.device, w: LinearWeight, tokens: int) -> SplitKCo
 
 
 def _reads(w: LinearWeight, config: LinearConfig) -> bool:
-    """Whether what a kernel multiplies at once shares a scale, where scales are of blocks."""
+    """Tell whether what a kernel multiplies at once shares a scale, where scales are of blocks."""
     if w.format is not WeightFormat.FP8_BLOCKS:
         return w.format in (WeightFormat.PLAIN, WeightFormat.FP8)
     assert w.scales is not None
@@ -90,7 +90,8 @@ def _reads(w: LinearWeight, config: LinearConfig) -> bool:
 
 
 def predicted_config(device: torch.device, table: Table, product: Product) -> LinearConfig | None:
-    """What a plain product gets where its own shape was not measured, whether it was or not."""
+    """Give what a plain product gets where its own shape was not measured, whether it was or
+    not."""
     points = [
         point
         for point in _points(device, table, token_bucket(product.tokens))
@@ -127,7 +128,7 @@ def _points(device: torch.device, table: Table, bucket: int) -> tuple[Point, ...
 
 @cache
 def _known(device: torch.device) -> Tables:
-    """What was measured on the device, or on the card that stands in for it."""
+    """Give what was measured on the device, or on the card that stands in for it."""
     own, other = tables(device), read_tables(_STAND_IN)
     if own.linear or not _stands_in(device):
         return replace(own, rates=own.rates or other.rates)

@@ -54,7 +54,7 @@ class Product:
 
 
 def fits(config: LinearConfig, product: Product, card: Card) -> bool:
-    """Whether the kernel takes the product as it is, and the card the kernel."""
+    """Tell whether the kernel takes the product as it is, and the card the kernel."""
     if isinstance(config, SplitKConfig) and (
         product.inner % (config.block_k * config.split_k) or product.columns % config.block_n
     ):
@@ -79,7 +79,7 @@ def seconds(config: LinearConfig, product: Product, card: Card) -> float:
 
 
 def library_seconds(product: Product, card: Card) -> float:
-    """What the library's product takes where nothing speaks against it."""
+    """Give what the library's product takes where nothing speaks against it."""
     rates = card.rates
     reading = product.outputs * product.inner * product.element_bytes / rates.bytes_per_second
     return rates.launch_seconds + rates.latency_seconds + reading / rates.library_share

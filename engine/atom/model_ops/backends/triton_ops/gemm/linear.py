@@ -86,7 +86,7 @@ def linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
 
 
 def _takes_w8a16(x: torch.Tensor, w: LinearWeight) -> bool:
-    """Whether it is one token's, with a matrix of fp8 that has a kernel for that."""
+    """Tell whether it is one token's, with a matrix of fp8 that has a kernel for that."""
     return x.shape[0] == 1 and w8a16.takes(w, gated=False)
 
 
@@ -138,7 +138,7 @@ def norm_linear(stream: Stream, norm: NormWeight, w: LinearWeight) -> tuple[torc
 def _one_token(
     stream: Stream, norm: NormWeight | None, w: LinearWeight, *, gated: bool
 ) -> tuple[torch.Tensor, Stream]:
-    """What `fused` can: with matrices of fp8 by a kernel of their own."""
+    """Give what `fused` can: with matrices of fp8 by a kernel of their own."""
     if w8a16.takes(w, gated=gated):
         return w8a16.norm_w8a16_linear(stream, norm, w, gated=gated)
     return fused.norm_linear(stream, norm, w, gated=gated)

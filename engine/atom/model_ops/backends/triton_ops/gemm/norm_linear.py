@@ -98,7 +98,7 @@ def _norm_linear_kernel(
 
 
 def can_fuse(stream: Stream, w: LinearWeight) -> bool:
-    """Whether the kernel takes the stream [1, in], one token, no parts, not too wide, and the
+    """Tell whether the kernel takes the stream [1, in], one token, no parts, not too wide, and the
     matrix: plain, or fp8 whose rows of a program share scales."""
     rows, inner = stream.residual.shape
     if rows != 1 or inner > _MAX_INNER or stream.pending_is is Pending.PARTS:

@@ -13,7 +13,7 @@ import triton.language as tl
 
 @triton.jit
 def fp4_values(codes):
-    """e2m1 in int16 → float16, × 2^-14: exponent and fraction lie where a half's smallest have
+    """Map e2m1 in int16 → float16, × 2^-14: exponent and fraction lie where a half's smallest have
     theirs, so that ½, which has no leading one there either, comes out right."""
     # Shifts and masks, no table: registers cannot be indexed, and memory would be asked for each
     # code.
@@ -33,7 +33,8 @@ def scale_values(scales, FP4: tl.constexpr):
 
 @triton.jit
 def zero_points(pairs, n):
-    """pairs uint8 [N, GROUPS], of rows n // 2 → the zero points of rows n, int16: two a byte."""
+    """Map pairs uint8 [N, GROUPS], of rows n // 2 → the zero points of rows n, int16: two a
+    byte."""
     # Two rows share a byte, as GPTQ packs zero points along outputs, hence the shift by the row's
     # parity.
     return (pairs.to(tl.int16) >> ((n % 2) * 4).to(tl.int16)[:, None]) & 15
@@ -65,7 +66,7 @@ def by_input(
 
 @triton.jit
 def unpacked(codes, scales, zeros, dtype: tl.constexpr, FP4: tl.constexpr):
-    """codes uint8 [N, PAIRS]; scales float32, zeros of the same shape or [N, 1] → even and odd
+    """Map codes uint8 [N, PAIRS]; scales float32, zeros of the same shape or [N, 1] → even and odd
     inputs."""
     codes = codes.to(tl.int16)
     # Low half first: the checkpoint's order, so pairs of x split alike.

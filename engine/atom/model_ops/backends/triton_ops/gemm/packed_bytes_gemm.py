@@ -90,7 +90,7 @@ def _packed_bytes_kernel(
 
 
 def packed_bytes_linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
-    """x [T, in] contiguous, w of INT4, INT4_ORDERED (one part, sorted) or MXFP4 → [T, out], or
+    """Map x [T, in] contiguous, w of INT4, INT4_ORDERED (one part, sorted) or MXFP4 → [T, out], or
     float32 parts of it [splits, T, out]."""
     scales = w.scales
     assert scales is not None

@@ -28,7 +28,7 @@ def _halves(words, dtype: tl.constexpr):
 
 @triton.jit
 def _in_turn(low, high):
-    """[N, W], twice → [N, 2W]."""
+    """Map [N, W], twice → [N, 2W]."""
     # Low and high halves in turn are what one thread has, so this is no exchange.
     N: tl.constexpr = low.shape[0]
     WORDS: tl.constexpr = low.shape[1]
@@ -37,7 +37,7 @@ def _in_turn(low, high):
 
 @triton.jit
 def quarters(x, ROWS: tl.constexpr, BLOCK_K: tl.constexpr):
-    """x [ROWS, BLOCK_K] → four tiles [BLOCK_K / 4, ROWS], the i-th of inputs 4j + i."""
+    """Map x [ROWS, BLOCK_K] → four tiles [BLOCK_K / 4, ROWS], the i-th of inputs 4j + i."""
     # First by the lower bit of i, then by the upper.
     even, odd = tl.split(tl.reshape(x, (ROWS, BLOCK_K // 4, 2, 2)))
     x0, x2 = tl.split(even)
@@ -47,7 +47,7 @@ def quarters(x, ROWS: tl.constexpr, BLOCK_K: tl.constexpr):
 
 @triton.jit
 def mxfp4_to_bf16(words, scales, NIBBLE: tl.constexpr):
-    """words int32 [N, W], scales bfloat16 [N, W], 2^126 times as large → the inputs NIBBLE and
+    """Map words int32 [N, W], scales bfloat16 [N, W], 2^126 times as large → the inputs NIBBLE and
     NIBBLE + 4 of each word, bfloat16 [N, 2W]. Codes alone are 2^-126 of what they should be, ½ and
     0 included."""
     sign, size = mxfp4_shifted(words, NIBBLE)
@@ -90,9 +90,9 @@ def mxfp4_to_fp16(words, scales, NIBBLE: tl.constexpr):
 
 @triton.jit
 def int4_tile(words, scales, dtype: tl.constexpr):
-    """words int32 [N, W] → their inputs nibble by nibble, [N, 8W] of dtype, bfloat16 or float16.
-    Without scales: codes as they are, which are the smallest of the dtype's numbers; with scales
-    float32 [N, W]: codes less 8, times the scales."""
+    """Map words int32 [N, W] → their inputs nibble by nibble, [N, 8W] of dtype, bfloat16 or
+    float16. Without scales: codes as they are, which are the smallest of the dtype's numbers; with
+    scales float32 [N, W]: codes less 8, times the scales."""
     WORDS: tl.constexpr = words.shape[1]
     # Joined so that nibbles come in the order in which packed_int32_inputs.py writes x.
     even = tl.join(_pairs(words, scales, 0, dtype), _pairs(words, scales, 2, dtype))
@@ -115,7 +115,7 @@ def _pairs(words, scales, NIBBLE: tl.constexpr, dtype: tl.constexpr):
 
 @triton.jit
 def _unscaled_int4(words, NIBBLE: tl.constexpr, dtype: tl.constexpr):
-    """words int32 → a code alone in each half. The lowest eight bits of a bfloat16 are so many
+    """Map words int32 → a code alone in each half. The lowest eight bits of a bfloat16 are so many
     2^-133, subnormal or not, so of two nibbles one stays where it is: it means 16 times as much,
     which its inputs lack (packed_int32_inputs.py)."""
     if dtype == tl.bfloat16:
@@ -127,8 +127,8 @@ def _unscaled_int4(words, NIBBLE: tl.constexpr, dtype: tl.constexpr):
 
 @triton.jit
 def int4_bits(words, NIBBLE: tl.constexpr, dtype: tl.constexpr):
-    """words int32 → the inputs NIBBLE and NIBBLE + 4 of each in its lower and its upper half, 128 +
-    code in bfloat16 or 1024 + code in float16: codes are their last bits."""
+    """Map words int32 → the inputs NIBBLE and NIBBLE + 4 of each in its lower and its upper half,
+    128 + code in bfloat16 or 1024 + code in float16: codes are their last bits."""
     # A float whose last four bits are worth 1 each: 128 in bfloat16 (7 bits of fraction), 1,024 in
     # float16 (10).
     WHOLE: tl.constexpr = 0x4300 if dtype == tl.bfloat16 else 0x6400

@@ -189,7 +189,7 @@ def _block_k(w: LinearWeight) -> int:
 
 
 def takes(x: torch.Tensor, w: LinearWeight) -> bool:
-    """Whether the kernel multiplies: 16-bit activations, and groups that are whole and fit a
+    """Tell whether the kernel multiplies: 16-bit activations, and groups that are whole and fit a
     tile."""
     groups = None if w.scales is None else w.scales.groups
     if x.dtype not in (torch.bfloat16, torch.float16) or w.inputs % _WORD or _block_k(w) == 0:
@@ -198,8 +198,8 @@ def takes(x: torch.Tensor, w: LinearWeight) -> bool:
 
 
 def packed_linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
-    """x [T, in] contiguous, w of INT4, INT4_ORDERED or MXFP4 that `takes` → [T, out], or float32
-    parts of it [splits, T, out]."""
+    """Map x [T, in] contiguous, w of INT4, INT4_ORDERED or MXFP4 that `takes` → [T, out], or
+    float32 parts of it [splits, T, out]."""
     scales = w.scales
     assert scales is not None
     tokens, inner = x.shape

@@ -39,7 +39,8 @@ def _inputs(x_ptr, order_ptr, word, row_words, EVEN: tl.constexpr):
 
 @triton.jit
 def _by_nibble(x):
-    """x [W, 8] → a row [1, W] for each nibble of words, as much larger as _code_sums wants them."""
+    """Map x [W, 8] → a row [1, W] for each nibble of words, as much larger as _code_sums wants
+    them."""
     WORDS: tl.constexpr = x.shape[0]
     # Bits of the nibble's number, from the lowest: three splits, no data movement but within a
     # thread, which holds a word's eight inputs.
@@ -72,8 +73,8 @@ def _code(words, NIBBLE: tl.constexpr):
 
 @triton.jit
 def _code_sums(words, x):
-    """words int32 [N, W], what _by_nibble gives → of each word the sum of its products, 2^-49 of
-    it, [N, W] float32."""
+    """Map words int32 [N, W], what _by_nibble gives → of each word the sum of its products, 2^-49
+    of it, [N, W] float32."""
     x0, x1, x2, x3, x4, x5, x6, x7 = x
     # Nibbles 6 and 7 would reach the exponent's bits where they are: moved down by eight.
     upper = words >> 8
@@ -127,7 +128,7 @@ def _packed_gemv_kernel(
 
 
 def packed_gemv(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
-    """x [1, in] contiguous, w of INT4 or INT4_ORDERED that packed_linear takes → [1, out]."""
+    """Map x [1, in] contiguous, w of INT4 or INT4_ORDERED that packed_linear takes → [1, out]."""
     scales, inner = w.scales, x.shape[1]
     assert scales is not None
     out = torch.empty((1, w.outputs), dtype=x.dtype, device=x.device)

@@ -24,7 +24,7 @@ def _packed_inputs_kernel(
     x_ptr, order_ptr, out_ptr, total_ptr, tokens, K, padded,
     BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr, CHUNK: tl.constexpr, LARGER: tl.constexpr,
 ):  # fmt: skip
-    """x [T, K] → [T, padded] and of each CHUNK, a part of BLOCK_K, its sum. order_ptr: which
+    """Map x [T, K] → [T, padded] and of each CHUNK, a part of BLOCK_K, its sum. order_ptr: which
     input stands in each place, None where its own."""
     row = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
     real, row = (row < tokens)[:, None], row.to(tl.int64)[:, None]
@@ -56,8 +56,8 @@ def _packed_inputs_kernel(
 def packed_inputs(
     x: torch.Tensor, order: torch.Tensor | None, block_k: int, chunk: int, *, larger: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """x [T, in] contiguous → (the same in tiles of block_k inputs, 0 beyond the last; sums of each
-    `chunk` of them, float32). larger: bfloat16 is multiplied by 2^60."""
+    """Map x [T, in] contiguous → (the same in tiles of block_k inputs, 0 beyond the last; sums of
+    each `chunk` of them, float32). larger: bfloat16 is multiplied by 2^60."""
     tokens, inner = x.shape
     tiles = triton.cdiv(inner, block_k)
     out = torch.empty((tokens, tiles * block_k), dtype=x.dtype, device=x.device)

@@ -118,7 +118,7 @@ def _dot_kernel(
 
 
 def skinny_linear(x: torch.Tensor, w: LinearWeight, config: SkinnyConfig) -> torch.Tensor:
-    """x [T, in] contiguous, w [out, in] contiguous → [T, out]."""
+    """Map x [T, in] contiguous, w [out, in] contiguous → [T, out]."""
     tokens, inner = x.shape
     outputs = w.outputs
     out = torch.empty((tokens, outputs), dtype=x.dtype, device=x.device)

@@ -84,8 +84,8 @@ def _split_k_kernel(
 
 
 def split_k_linear(x: torch.Tensor, w: LinearWeight, config: SplitKConfig) -> torch.Tensor:
-    """x [T, in] contiguous, w [out, in] plain and contiguous, out and in multiples of the tile →
-    [S, T, out] float32 whose sum over S is the product; [T, out] in x's dtype where S is 1."""
+    """Map x [T, in] contiguous, w [out, in] plain and contiguous, out and in multiples of the tile
+    → [S, T, out] float32 whose sum over S is the product; [T, out] in x's dtype where S is 1."""
     tokens, outputs, split = x.shape[0], w.outputs, config.split_k
     shape = (split, tokens, outputs) if split > 1 else (tokens, outputs)
     dtype = torch.float32 if split > 1 else x.dtype
@@ -95,7 +95,7 @@ def split_k_linear(x: torch.Tensor, w: LinearWeight, config: SplitKConfig) -> to
 
 
 def gated_linear(x: torch.Tensor, w: LinearWeight, config: SplitKConfig) -> torch.Tensor:
-    """x [T, in], w [2·I, in] contiguous, I and in multiples of the tile, one slice → [T, I]:
+    """Map x [T, in], w [2·I, in] contiguous, I and in multiples of the tile, one slice → [T, I]:
     silu(gate) · up."""
     assert config.split_k == 1, "an activation needs the complete product"
     shape = (x.shape[0], w.outputs // 2)

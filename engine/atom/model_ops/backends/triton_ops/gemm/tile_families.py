@@ -37,7 +37,7 @@ class Point:
     config: LinearConfig | None
 
     def octaves(self, product: Product) -> float:
-        """How far a product's matrix is from it."""
+        """Tell how far a product's matrix is from it."""
         tall = math.log2(product.outputs / self.outputs)
         return abs(tall) + abs(math.log2(product.inner / self.inner))
 

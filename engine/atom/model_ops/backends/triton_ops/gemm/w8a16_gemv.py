@@ -33,7 +33,7 @@ def _w8a16_gemv_kernel(
     N: tl.constexpr, K: tl.constexpr, GATED: tl.constexpr, ROWS: tl.constexpr,
     BLOCK_K: tl.constexpr, UNROLL: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """x [K], W [N, K], or of gate_proj and up_proj [2 · N, K] → [N]. UNROLL, TALL, WIDE: as
+    """Map x [K], W [N, K], or of gate_proj and up_proj [2 · N, K] → [N]. UNROLL, TALL, WIDE: as
     w8a16_rows'."""
     dtype = out_ptr.dtype.element_ty
     PARTS: tl.constexpr = 2 if GATED else 1
@@ -81,8 +81,8 @@ def w8a16_tile(w: LinearWeight, *, normed: bool, gated: bool) -> W8A16Tile:
 
 
 def takes(w: LinearWeight, *, gated: bool) -> bool:
-    """Whether the matrix is of fp8 and a program's rows share their scales, w1's and w3's apart,
-    as a lane's inputs do."""
+    """Tell whether the matrix is of fp8 and a program's rows share their scales, w1's and w3's
+    apart, as a lane's inputs do."""
     if w.format is not WeightFormat.FP8_BLOCKS:
         return w.format is WeightFormat.FP8
     assert w.scales is not None
@@ -92,7 +92,7 @@ def takes(w: LinearWeight, *, gated: bool) -> bool:
 
 
 def w8a16_linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
-    """x [1, in] contiguous, w that `takes` → [1, out]."""
+    """Map x [1, in] contiguous, w that `takes` → [1, out]."""
     return norm_w8a16_linear(Stream(x), None, w, gated=False)[0]
 
 

@@ -83,7 +83,7 @@ def lane_sums(codes, low, high):
 
 @triton.jit
 def _quads(x):
-    """x [N, HALF] → its first four and its last of each row."""
+    """Map x [N, HALF] → its first four and its last of each row."""
     return tl.split(tl.permute(tl.reshape(x, (x.shape[0], 2, _HALF // 2)), (0, 2, 1)))
 
 

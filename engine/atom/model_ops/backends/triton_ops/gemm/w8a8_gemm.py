@@ -102,7 +102,7 @@ def _int8_kernel(
 
 
 def w8a8_linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
-    """x [T, in] contiguous, w of FP8, FP8_BLOCKS or INT8 → [T, out], or float32 parts of it
+    """Map x [T, in] contiguous, w of FP8, FP8_BLOCKS or INT8 → [T, out], or float32 parts of it
     [splits, T, out]."""
     assert w.scales is not None
     tokens, inner = x.shape
@@ -140,5 +140,5 @@ def _block_k(w: LinearWeight) -> int:
 
 
 def takes(w: LinearWeight) -> bool:
-    """Whether a tile of the matrix is wide enough for the tensor core."""
+    """Tell whether a tile of the matrix is wide enough for the tensor core."""
     return _block_k(w) >= _LEAST_BLOCK

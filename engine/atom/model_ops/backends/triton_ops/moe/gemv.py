@@ -56,14 +56,14 @@ _CHOSEN_AMONG = 256
 
 
 def takes(w: MoEWeight, tokens: int) -> bool:
-    """Whether there are so few tokens that hardly two choose one expert, or there is one, and
+    """Tell whether there are so few tokens that hardly two choose one expert, or there is one, and
     the kernels multiply with such matrices."""
     return (tokens == 1 or 4 * tokens * w.routing.top_k <= w.experts.count) and multiplies(w)
 
 
 def multiplies(w: MoEWeight) -> bool:
-    """Whether matrices are of a kind that the kernels multiply with: plain, in 8 bits
-    whose scales a program's rows share, or the experts' in MXFP4."""
+    """Tell whether matrices are of a kind that the kernels multiply with: plain, in 8 bits whose
+    scales a program's rows share, or the experts' in MXFP4."""
     alone = chooses(w.routing, w.experts.count) and not w.routing.renormalize
     if w.experts.weighs_inputs and not alone:  # a program knows its own expert's score
         return False
@@ -83,7 +83,7 @@ def multiplies(w: MoEWeight) -> bool:
 
 
 def _shares(w: LinearWeight) -> bool:
-    """Whether a program's rows of 8-bit weights share their scales, w1's and w3's apart, and a
+    """Tell whether a program's rows of 8-bit weights share their scales, w1's and w3's apart, and a
     lane's inputs do; nothing of what has a scale per output or none."""
     constants = _scales_8bit(w)
     tall, wide = constants["TALL"], constants["WIDE"]
@@ -107,7 +107,7 @@ def planes_of(w: ExpertsWeight) -> int:
 
 
 def chooses(routing: Routing, experts: int) -> bool:
-    """Whether the kernels find experts in the logits themselves."""
+    """Tell whether the kernels find experts in the logits themselves."""
     return not routing.is_grouped and experts <= _CHOSEN_AMONG
 
 
@@ -176,7 +176,8 @@ def moe_gemv(
 def w13_gemv(
     x: torch.Tensor, logits: torch.Tensor, w: MoEWeight, routed: Routed | None, tile: GemvTile
 ) -> tuple[torch.Tensor, Routed]:
-    """What the activation makes of them [T, k · I + S], a shared expert's last; and the choice."""
+    """Give what the activation makes of them [T, k · I + S], a shared expert's last; and the
+    choice."""
     tokens, top_k, decides = x.shape[0], w.routing.top_k, routed is None
     if routed is None:
         ids = torch.empty((tokens, top_k), dtype=torch.int32, device=x.device)

@@ -120,8 +120,8 @@ def w13_kernel(
     ROWS: tl.constexpr, BLOCK_K: tl.constexpr, INTERLEAVED: tl.constexpr,
     KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
-    """x [T, K], W [E, 2·N, K] plain or in MXFP4, a shared expert's [2·SHARED, K] → [T, TOP_K · N +
-    SHARED]. Program 0 of a token writes down what it CHOOSES. router: logits, bias, score bias;
+    """Map x [T, K], W [E, 2·N, K] plain or in MXFP4, a shared expert's [2·SHARED, K] → [T, TOP_K ·
+    N + SHARED]. Program 0 of a token writes down what it CHOOSES. router: logits, bias, score bias;
     routed: experts and weights; experts, shared: data, scales, bias. WEIGHED: products are, and not
     those of w2. In MXFP4 BLOCK_K is of int32 words, and rows may be INTERLEAVED by eight."""
     logits_ptr, router_bias_ptr, score_bias_ptr = router
@@ -260,9 +260,9 @@ def w2_kernel(
     INTERLEAVED: tl.constexpr, UNROLL: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
     ALIGNED: tl.constexpr,
 ):  # fmt: skip
-    """x [T, TOP_K · K + SHARED], W [E, N, K], a shared expert's [N, SHARED] → [T, N]. A tile has
-    BLOCK_K inputs (of MXFP4: words) of every expert, side by side. TALL, WIDE: of 8-bit weights;
-    the rest is as `w13_kernel`'s."""
+    """Map x [T, TOP_K · K + SHARED], W [E, N, K], a shared expert's [N, SHARED] → [T, N]. A tile
+    has BLOCK_K inputs (of MXFP4: words) of every expert, side by side. TALL, WIDE: of 8-bit
+    weights; the rest is as `w13_kernel`'s."""
     chosen_ptr, weights_ptr = routed
     w_ptr, scale_ptr, bias_ptr = experts
     shared_ptr, shared_scale_ptr, shared_bias_ptr = shared

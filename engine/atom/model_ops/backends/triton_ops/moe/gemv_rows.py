@@ -20,7 +20,7 @@ from atom.model_ops.backends.triton_ops.mxfp4_layout import exponents_of
 def plain_rows(
     x_ptr, w_ptr, n, known, K: tl.constexpr, ROWS: tl.constexpr, BLOCK_K: tl.constexpr
 ):  # fmt: skip
-    """x [K], rows n of W [.., K] → [ROWS] float32."""
+    """Map x [K], rows n of W [.., K] → [ROWS] float32."""
     k = tl.arange(0, BLOCK_K)
     w_rows = w_ptr + n[:, None] * K + k[None, :]
     ahead = tl.load(w_rows, mask=known[:, None] & (k < K)[None, :], other=0.0)
@@ -105,7 +105,7 @@ def mxfp4_scale(exponents):
 
 @triton.jit
 def mxfp4_dot(words, x_at, inside, PLANE: tl.constexpr):
-    """words int32 [ROWS, W], x_at pointers [W] to plane 0 → of each word the sum of its eight
+    """Map words int32 [ROWS, W], x_at pointers [W] to plane 0 → of each word the sum of its eight
     products, [ROWS, W] float32, without scales."""
     sums = tl.zeros(words.shape, tl.float32)
     for i in tl.static_range(4):

@@ -133,7 +133,7 @@ def _sum(parts: torch.Tensor, shared: torch.Tensor | None, dtype: torch.dtype) -
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """How a step's pairs are divided over programs; tile and order are for both products.
+    """Says how a step's pairs are divided over programs; tile and order are for both products.
     weighs_inputs: see ExpertsWeight."""
 
     routed: Routed
@@ -168,8 +168,8 @@ def expert_parts(
 
 @dataclass(frozen=True, slots=True)
 class _Activations:
-    """What a stack is multiplied with or gives: numbers, or quantised with the scales of their
-    groups, [rows, groups] float32."""
+    """Holds what a stack is multiplied with or gives: numbers, or quantised with the scales of
+    their groups, [rows, groups] float32."""
 
     data: torch.Tensor
     scales: torch.Tensor | None = None
@@ -208,7 +208,8 @@ def _active(w: ExpertsWeight, plan: _Plan, device: torch.device) -> _Activations
 
 
 def _dequantises(w: LinearWeight, plan: _Plan) -> bool:
-    """Whether the stack is made a plain one for a moment, where quantised weights are slower."""
+    """Tell whether the stack is made a plain one for a moment, where quantised weights are
+    slower."""
     rows = plan.routed.ids.numel() / w.data.shape[0]
     # Inputs in another order are ordered by expert, which no plain kernel reads by.
     kept = w.format in (WeightFormat.PLAIN, WeightFormat.INT4_ORDERED) or rows < dequantised_rows(w)
@@ -278,7 +279,7 @@ def _launch(
 def _descriptors(
     x: torch.Tensor, w: torch.Tensor, tile: ExpertTile, *, gated: bool
 ) -> tuple[TensorDescriptor | None, TensorDescriptor | None]:
-    """What TMA copies: x where its rows are pairs in order, and w."""
+    """Give what TMA copies: x where its rows are pairs in order, and w."""
     if not tile.by_tma or not has_tma(w.device, w.shape[-1] * w.element_size()):
         return None, None
     w_desc = stack_descriptor(w, 2 if gated else 1, tile.block_n, tile.block_k)
@@ -295,7 +296,7 @@ def _as_read(w: LinearWeight, packing: Packing) -> tuple[torch.Tensor, torch.Ten
 
 
 def _packing(dtype: torch.dtype, w: LinearWeight) -> Packing:
-    """How w is read where it is multiplied with activations of dtype."""
+    """Tell how w is read where it is multiplied with activations of dtype."""
     in_words = dtype is torch.bfloat16
     if w.format is WeightFormat.MXFP4_INTERLEAVED:
         return Packing.MXFP4_HI_LO

@@ -31,7 +31,7 @@ from atom.model_ops.backends.triton_ops.xcd_order import row_tile
 
 
 class Programs(enum.IntEnum):
-    """What a program belongs to."""
+    """Holds what a program belongs to."""
 
     PAIR = 0
     EXPERT = 1
@@ -39,7 +39,7 @@ class Programs(enum.IntEnum):
 
 
 class Packing(enum.IntEnum):
-    """How many inputs a kernel takes at once."""
+    """Says how many inputs a kernel takes at once."""
 
     NONE = 0
     INT4 = 1  # two, of a byte

@@ -68,7 +68,7 @@ def _norm_router_kernel(
 def norm_router(
     stream: Stream, norm: NormWeight, w: LinearWeight, planes: int = 1
 ) -> tuple[torch.Tensor, torch.Tensor, Stream]:
-    """What is normed [T, H], in so many planes; logits [1, T, E] float32, but for a bias; the
+    """Give what is normed [T, H], in so many planes; logits [1, T, E] float32, but for a bias; the
     settled stream."""
     residual = stream.residual
     tokens, hidden = residual.shape

@@ -35,8 +35,8 @@ def expert_scores(
 
 @triton.jit
 def choice_keys(scores, score_bias_ptr, EXPERTS: tl.constexpr, PADDED: tl.constexpr):
-    """scores [PADDED] → int64 [PADDED], in the order of choice from the highest down; -1 of what is
-    no expert."""
+    """Map scores [PADDED] → int64 [PADDED], in the order of choice from the highest down; -1 of
+    what is no expert."""
     expert = tl.arange(0, PADDED)
     # e_score_correction_bias moves the choice alone: weights come from the plain scores.
     if score_bias_ptr is not None:

@@ -30,7 +30,7 @@ _ASKED_TOKENS = 2048  # as many as the shortest piece has
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """What the library's choice follows from."""
+    """Holds what the library's choice follows from."""
 
     num_heads: int
     num_kv_heads: int
@@ -40,7 +40,7 @@ class Heads:
 
 
 def piece_attention(q: torch.Tensor, shape: AttentionShape) -> PieceAttention | None:
-    """What attends to pieces for queries like q; None where no operation tells enough."""
+    """Give what attends to pieces for queries like q; None where no operation tells enough."""
     return _chosen(Heads(shape.num_heads, shape.num_kv_heads, shape.head_dim, q.dtype, q.device))
 
 

@@ -23,7 +23,7 @@ _LIMIT = tl.constexpr(448.0)
 
 @triton.jit
 def split_hi_lo(x, dtype: tl.constexpr):
-    """x float32, no larger than dtype's numbers → its code, and that of what it lacks."""
+    """Map x float32, no larger than dtype's numbers → its code, and that of what it lacks."""
     # To four bits, as e4m3 has, by the bits of x: ptxas of CUDA 12.8 reads a wrong register where
     # codes are made numbers again in the program that made them.
     nearest = ((x.to(tl.int32, bitcast=True) + 0x80000) & -0x100000).to(tl.float32, bitcast=True)
@@ -34,7 +34,8 @@ def split_hi_lo(x, dtype: tl.constexpr):
 
 @triton.jit
 def hi_lo_input(number):
-    """Which input's code is number so many of a token's: of a group the even ones come first."""
+    """Tell which input's code is number so many of a token's: of a group the even ones come
+    first."""
     # Even inputs of a group, then odd ones: the order in which mxfp4_hi_lo.py gets weights from low
     # and high nibbles.
     return number // 32 * 32 + number % 16 * 2 + number % 32 // 16
@@ -42,7 +43,7 @@ def hi_lo_input(number):
 
 @triton.jit
 def hi_lo_place(number):
-    """Where code number so many stands; what it lacks stands 32 further."""
+    """Find where code number so many stands; what it lacks stands 32 further."""
     # hi of 32 inputs, then lo of them: one dot of depth 64 for a group of MXFP4.
     return number // 32 * 64 + number % 32
 
@@ -76,7 +77,7 @@ def empty_hi_lo(tokens: int, inner: int, device: torch.device) -> tuple[torch.Te
 
 
 def split_activations(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """x [T, in] contiguous, of whole groups → e4m3 [T, 2 · in], scales [T] float32."""
+    """Map x [T, in] contiguous, of whole groups → e4m3 [T, 2 · in], scales [T] float32."""
     tokens, inner = x.shape
     codes, scales = empty_hi_lo(tokens, inner, x.device)
     block = next_power_of_2(inner)
@@ -87,9 +88,9 @@ def split_activations(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def takes_hi_lo(w: LinearWeight) -> bool:
-    """Whether w, as loaded, is to be multiplied with hi/lo terms: MXFP4 for bfloat16, by a tensor
-    core that multiplies e4m3. AMD's gfx942 has another type of fp8, where a code of minus zero is
-    no number."""
+    """Tell whether w, as loaded, is to be multiplied with hi/lo terms: MXFP4 for bfloat16, by a
+    tensor core that multiplies e4m3. AMD's gfx942 has another type of fp8, where a code of minus
+    zero is no number."""
     if not can_interleave(w) or torch.version.hip:
         return False
     assert w.scales is not None

@@ -22,7 +22,7 @@ _REST = tl.constexpr(64.0)
 
 @triton.jit
 def _bytes(words, dtype: tl.constexpr):
-    """words int32 [N, W] → of dtype, e4m3, [N, 4W]."""
+    """Map words int32 [N, W] → of dtype, e4m3, [N, 4W]."""
     # Bytes of a word in their order; joins of what a thread has.
     even = tl.join(words.to(tl.int8), (words >> 16).to(tl.int8))
     odd = tl.join((words >> 8).to(tl.int8), (words >> 24).to(tl.int8))
@@ -32,14 +32,14 @@ def _bytes(words, dtype: tl.constexpr):
 
 @triton.jit
 def _side_by_side(left, right):
-    """[N, W], twice → [N, 2W]."""
+    """Map [N, W], twice → [N, 2W]."""
     joined = tl.permute(tl.join(left, right), (0, 2, 1))
     return tl.reshape(joined, (left.shape[0], 2 * left.shape[1]))
 
 
 @triton.jit
 def _numbers(words, dtype: tl.constexpr):
-    """words int32 [N, 4] of a group → e4m3 [N, 64], 2^-6 of what they mean: its even inputs and
+    """Map words int32 [N, 4] of a group → e4m3 [N, 64], 2^-6 of what they mean: its even inputs and
     its odd ones, and again."""
     # Sign to bit 7, two bits of exponent and one of fraction to bits 4 to 2: e4m3 reads that as
     # 2^-6 of the number, four codes an instruction.
@@ -52,7 +52,7 @@ def _numbers(words, dtype: tl.constexpr):
 
 @triton.jit
 def _by_group(words):
-    """[N, 16] → [N, 4], four times."""
+    """Map [N, 16] → [N, 4], four times."""
     N: tl.constexpr = words.shape[0]
     # First by the lower bit of the group, then by the upper.
     ordered = tl.permute(tl.reshape(words, (N, 4, 4)), (0, 2, 1))
@@ -64,7 +64,7 @@ def _by_group(words):
 
 @triton.jit
 def _of_pair(words):
-    """[N, 8] → [N, 4], twice."""
+    """Map [N, 8] → [N, 4], twice."""
     return tl.split(tl.permute(tl.reshape(words, (words.shape[0], 2, 4)), (0, 2, 1)))
 
 

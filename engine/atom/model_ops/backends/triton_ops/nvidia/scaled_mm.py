@@ -27,12 +27,12 @@ _SIDE = 16  # what the sides of a matrix are multiples of
 
 
 def is_faster(tokens: int, *, in_parts: bool) -> bool:
-    """Whether the library beats w8a8_gemm.py with what it takes."""
+    """Tell whether the library beats w8a8_gemm.py with what it takes."""
     return tokens > (_FEW_IN_PARTS if in_parts else _FEW)
 
 
 def takes(x: torch.Tensor, w: LinearWeight) -> bool:
-    """Whether the library multiplies x [T, in] with the matrix."""
+    """Tell whether the library multiplies x [T, in] with the matrix."""
     if w.format not in (WeightFormat.FP8, WeightFormat.FP8_BLOCKS) or not _has_it(x.device):
         return False
     if w.format is WeightFormat.FP8:
@@ -50,7 +50,7 @@ def _has_it(device: torch.device) -> bool:
 
 
 def multiply(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
-    """x [T, in] bfloat16 contiguous, w that `takes` → [T, out] bfloat16."""
+    """Map x [T, in] bfloat16 contiguous, w that `takes` → [T, out] bfloat16."""
     assert w.scales is not None
     tokens = x.shape[0]
     if w.format is WeightFormat.FP8:

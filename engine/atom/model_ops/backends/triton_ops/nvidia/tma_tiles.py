@@ -51,7 +51,7 @@ def load_weights(w_desc, w_rows, expert, tile, k, K: tl.constexpr, BLOCK_K: tl.c
 
 
 def has_tma(device: torch.device, row_bytes: int) -> bool:
-    """Whether the device copies rows of so many bytes by description; the interpreter does."""
+    """Tell whether the device copies rows of so many bytes by description; the interpreter does."""
     if row_bytes % _COPIED_BYTES or torch.version.hip is not None:
         return False
     return device.type == "cpu" or torch.cuda.get_device_capability(device) >= (9, 0)

@@ -65,7 +65,8 @@ def _highest_reaching(keys, amounts, wanted, BITS: tl.constexpr):
 def _amount_in_row(
     row_ptr, reached, least, highest, rate, VOCAB, WEIGHED: tl.constexpr, PASS: tl.constexpr
 ):
-    """How many logits of the row, or how much weight, have keys >= both `reached` and `least`."""
+    """Tell how many logits of the row, or how much weight, have keys >= both `reached` and
+    `least`."""
     amounts = tl.zeros([PASS], tl.float32)
     # The slow way, over the row in memory; taken where candidates do not suffice, a top-p on a flat
     # distribution.
@@ -135,8 +136,8 @@ def _groups_kernel(
 
 @triton.jit
 def _rate(temperature):
-    """What a difference of logits is multiplied with, to base 2; a greedy row takes the likeliest
-    under any."""
+    """Give what a difference of logits is multiplied with, to base 2; a greedy row takes the
+    likeliest under any."""
     return _LOG2E / tl.where(temperature == 0, 1.0, temperature)
 
 

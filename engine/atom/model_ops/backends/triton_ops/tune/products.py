@@ -201,8 +201,8 @@ def tune_gated(
 def family_loss(
     table: Table, shape: Product, cost: Callable[[Any], float], without: float, least: float
 ) -> str:
-    """What the family's choice (choose.py), made without this measurement, costs more than
-    the best. without: µs of the library's way; least: of the best."""
+    """Give what the family's choice (choose.py), made without this measurement, costs more than the
+    best. without: µs of the library's way; least: of the best."""
     config = predicted_config(torch.device("cuda", torch.cuda.current_device()), table, shape)
     took = without if config is None else cost(config)
     return f"    its family {took:7.2f} µs ({took / least - 1:+.1%})   {config or 'the library'}"
