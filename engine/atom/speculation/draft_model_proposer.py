@@ -26,7 +26,7 @@ class DraftModelProposer:
     """Proposes drafts by a draft model. hidden_size: of the model's states; block_size: tokens of a
     block."""
 
-    follows = True
+    catches_up = True
 
     def __init__(
         self, model: DraftModel, ops: Ops, state: SlotTensors, hidden_size: int, block_size: int
@@ -42,7 +42,7 @@ class DraftModelProposer:
             len(state.last_token) + 1, dtype=torch.int32, device=state.last_token.device
         )
 
-    def follow(self, computed: ComputedTokens) -> None:
+    def catch_up(self, computed: ComputedTokens) -> None:
         any_newest = len(computed.newest) > 0
         logits_indices = computed.newest if any_newest else computed.positions.new_zeros(1)
         with set_forward_context(ForwardContext(computed.attention, logits_indices)):

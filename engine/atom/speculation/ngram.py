@@ -17,7 +17,7 @@ from atom.speculative_config import SpeculativeConfig
 class NgramProposer:
     """Drafts what followed when the row's last tokens occurred before, in its prompt or answer."""
 
-    follows = False
+    catches_up = False
 
     def __init__(self, ops: Ops, state: SlotTensors, config: SpeculativeConfig) -> None:
         self._ops = ops
@@ -35,5 +35,5 @@ class NgramProposer:
     def extend(self, drafting: Drafting) -> None:
         """There are as many as can be found."""
 
-    def follow(self, computed: ComputedTokens) -> None:
+    def catch_up(self, computed: ComputedTokens) -> None:
         """The slots' tokens are all that it needs."""

@@ -55,7 +55,7 @@ class Drafting:
 
 
 class Proposer(Protocol):
-    follows: bool  # makes drafts one after the other, and is told of every step (`follow`)
+    catches_up: bool  # makes drafts one after the other, and is told of every step (`catch_up`)
 
     def prepare(self, slots: torch.Tensor, wanted: torch.Tensor, drafts: Drafts) -> Drafting:
         """Room for drafts of these rows; blocks are there for as many as are wanted."""
@@ -66,7 +66,7 @@ class Proposer(Protocol):
     def extend(self, drafting: Drafting) -> None:
         """Make one more of each row. A row that wants fewer goes on in its last place."""
 
-    def follow(self, computed: ComputedTokens) -> None:
+    def catch_up(self, computed: ComputedTokens) -> None:
         """Take in what a step computed, before the next one drafts."""
 
 
@@ -77,7 +77,7 @@ def make_drafts(
     [R] int64."""
     drafting = proposer.prepare(slots, wanted, no_drafts(len(slots), num_drafts, slots.device))
     proposer.begin(drafting)
-    if proposer.follows:
+    if proposer.catches_up:
         for _ in range(num_drafts - 1):
             proposer.extend(drafting)
     return drafting.drafts

@@ -32,7 +32,7 @@ def test_slots_tell_what_the_inputs_were(tmp_path: Path, monkeypatch: pytest.Mon
     folder = make_tiny_checkpoint(tmp_path / "glm", "glm4_moe", seed=3)
     add_mtp_layer(folder)
     kinds: list[type[SubmittedStep]] = []
-    follow = SpeculativeStepRunner._follow
+    catch_up = SpeculativeStepRunner._catch_up
 
     def both(
         self: SpeculativeStepRunner, step: SubmittedStep, forward: ForwardOutput | None
@@ -52,7 +52,7 @@ def test_slots_tell_what_the_inputs_were(tmp_path: Path, monkeypatch: pytest.Mon
             else:
                 replayed = self._followed.computed_decodes(forward.slots, eager.states)
             same(replayed, expected)
-        follow(self, step, forward)
+        catch_up(self, step, forward)
 
     steps = itertools.count()
 
@@ -62,7 +62,7 @@ def test_slots_tell_what_the_inputs_were(tmp_path: Path, monkeypatch: pytest.Mon
         """None of all rows, then as many as the row's slot says."""
         return (next(steps) % 2 * slots % 3).astype(np.int32)
 
-    monkeypatch.setattr(SpeculativeStepRunner, "_follow", both)
+    monkeypatch.setattr(SpeculativeStepRunner, "_catch_up", both)
     monkeypatch.setattr(FixedDraftLengths, "choose", every_second)
     engine = OfflineEngine(
         str(folder), speculative=SpeculativeConfig(method="mtp", num_tokens=2, adaptive=False),

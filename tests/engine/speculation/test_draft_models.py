@@ -48,10 +48,10 @@ def run(folder: Path, speculative: SpeculativeConfig, prompt: list[int]) -> tupl
     )  # fmt: skip
     seen, proposer = Seen(), engine.executor.runner._steps._proposer
     assert isinstance(proposer, DraftModelProposer)
-    follow = proposer.follow
+    catch_up = proposer.catch_up
 
-    def watched_follow(computed: ComputedTokens) -> None:
-        follow(computed)
+    def watched_catch_up(computed: ComputedTokens) -> None:
+        catch_up(computed)
         for slot, newest in zip(computed.slots.tolist(), computed.newest.tolist(), strict=True):
             seen.hidden[int(computed.positions[newest])] = proposer._hidden[slot].clone()
 
@@ -63,7 +63,7 @@ def run(folder: Path, speculative: SpeculativeConfig, prompt: list[int]) -> tupl
 
         return draft
 
-    proposer.follow = watched_follow  # type: ignore[method-assign]
+    proposer.catch_up = watched_catch_up  # type: ignore[method-assign]
     proposer.begin = watched(proposer.begin)  # type: ignore[method-assign]
     proposer.extend = watched(proposer.extend)  # type: ignore[method-assign]
     engine.add(prompt, SamplingParams(temperature=0.0, max_tokens=30, ignore_eos=True))

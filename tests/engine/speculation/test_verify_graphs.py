@@ -100,7 +100,7 @@ def test_answers_by_layers_are_those_of_eager_steps(tmp_path: Path, method: str,
     )
     replays = check(folder, asked, SETTINGS[name]).replays
     steps = replays["VerifyGraphs._forward"]
-    assert replays["VerifyGraphs._begin"] == replays["VerifyGraphs._follow"] == steps > 20
+    assert replays["VerifyGraphs._begin"] == replays["VerifyGraphs._catch_up"] == steps > 20
     assert 0 < replays["DraftModelProposer.extend"] <= (MOST - 1) * steps
     assert replays["CatchUpDecodes.of_decodes"] == replays["DecodeGraphs._forward"] > 0
 

@@ -65,7 +65,7 @@ class SubmittedStep:
     was sampled; pending, logprobs: its tokens, once sampled, and what was asked about them; behind:
     the drafts that its draws stand behind, where rows may carry any; may_run: the scheduler counts
     more than one token of some row; reporting: which rows `logprobs` are of; computed: what the
-    step's tokens were made of, and drawn: all draws [n] int64, where a proposer follows."""
+    step's tokens were made of, and drawn: all draws [n] int64, where a proposer catches up."""
 
     sample_slots: Slots
     request_ids: NDArray[np.int64]
@@ -231,7 +231,7 @@ class StepRunner:
         return step
 
     def _graph_parts(
-        self, pool: GraphPool, drafted_tokens: int, followed: CatchUpDecodes | None = None
+        self, pool: GraphPool, drafted_tokens: int, catch_up: CatchUpDecodes | None = None
     ) -> GraphParts:
         state, model = self.slots.device, self._config.model
         slots = state.padding_slot
@@ -247,7 +247,7 @@ class StepRunner:
             ),
             host_ring=HostRing(state, drafted_tokens),
             pool=pool,
-            followed=followed,
+            catch_up=catch_up,
         )
 
     def _enter(self, batch: ScheduledBatch) -> None:
@@ -287,7 +287,7 @@ class StepRunner:
     def _keep_computed(
         self, batch: ScheduledBatch, step: SubmittedStep, inputs: StepInputs, states: HiddenStates
     ) -> None:
-        """Keep what a proposer follows by, where one does."""
+        """Keep what a proposer catches up by, where one does."""
 
     def _prepare(self, batch: ScheduledBatch, step: SubmittedStep) -> StepInputs:
         return self._inputs.prepare(batch)

@@ -1,7 +1,8 @@
 """CatchUpDecodes: tells a proposer what a step of decodes computed, from the slots alone.
 
 They stand behind the step's tokens by then, so that its inputs are made again from them: this is
-how steps are followed that graphs replay, and it is captured, too. Owned by SpeculativeStepRunner.
+how a draft model catches up with steps that graphs replay, and it is captured, too. Owned by
+SpeculativeStepRunner.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ class CatchUpDecodes:
 
     def of_decodes(self, slots: torch.Tensor, states: HiddenStates) -> None:
         """Each row got one token."""
-        self._proposer.follow(self.computed_decodes(slots, states))
+        self._proposer.catch_up(self.computed_decodes(slots, states))
 
     def of_runs(
         self, layout: DraftLayout, drawn: torch.Tensor, counts: torch.Tensor, states: HiddenStates
     ) -> None:
         """Catch up with the tokens [T] behind which each was drawn, of which a row's first so many
         [R] hold."""
-        self._proposer.follow(self.computed_runs(layout, drawn, counts, states))
+        self._proposer.catch_up(self.computed_runs(layout, drawn, counts, states))
 
     def computed_decodes(self, slots: torch.Tensor, states: HiddenStates) -> ComputedTokens:
         one_back = torch.full_like(slots, -1)

@@ -43,7 +43,7 @@ def token_sizes(most: int) -> list[int]:
 @dataclass(frozen=True, slots=True)
 class GraphParts:
     """Everything that captured steps share. row_sizes: buckets of decode steps; query_starts [n +
-    1] int32, of rows of one token each; followed: where a layer drafts."""
+    1] int32, of rows of one token each; catch_up: where a layer drafts."""
 
     model: CausalLM
     ops: Ops
@@ -54,7 +54,7 @@ class GraphParts:
     query_starts: torch.Tensor
     host_ring: HostRing
     pool: GraphPool
-    followed: CatchUpDecodes | None = None
+    catch_up: CatchUpDecodes | None = None
 
 
 def filtered_draw(

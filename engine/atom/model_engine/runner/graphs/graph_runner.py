@@ -48,14 +48,14 @@ class GraphVariant:
 @dataclass(frozen=True, slots=True)
 class _Graphs:
     """The graphs of a variant, and what the forward leaves to sampling: states of the bucket's
-    rows, sampling: of these. samples: by whether they know top-k, top-p and min-p; follow: of a
+    rows, sampling: of these. samples: by whether they know top-k, top-p and min-p; catch_up: of a
     layer that drafts."""
 
     forward: Graph
     states: HiddenStates
     sampling: SamplingTensors
     samples: dict[bool, Graph]
-    follow: Graph | None = None
+    catch_up: Graph | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +149,10 @@ class DecodeGraphs:
         self._graphs[forward.variant].samples[filtered].replay()
         return self._host_ring.answer(len(forward.slots))
 
-    def follow(self, forward: ForwardOutput) -> None:
+    def catch_up(self, forward: ForwardOutput) -> None:
         """Let the layer that drafts compute the last forward's rows, which were sampled."""
-        assert forward.variant is not None, "an eager forward has no graph to follow with"
-        graph = self._graphs[forward.variant].follow
+        assert forward.variant is not None, "an eager forward has no graph to catch up with"
+        graph = self._graphs[forward.variant].catch_up
         assert graph is not None, "a layer drafts"
         graph.replay()
 
@@ -173,7 +173,7 @@ class DecodeGraphs:
                 yield partial(self._capture_dummy, size)
 
     def _capture(self, variant: GraphVariant) -> _Graphs:
-        size, pool, followed = variant.size, self._parts.pool, self._parts.followed
+        size, pool, catch_up_decodes = variant.size, self._parts.pool, self._parts.catch_up
         with pool.aside():
             self._run(variant)
         forward, (states, sampling) = pool.capture(partial(self._forward, variant))
@@ -181,19 +181,21 @@ class DecodeGraphs:
             filtered: pool.capture(partial(self._sample, size, states.last, sampling, filtered))[0]
             for filtered in FILTERS
         }
-        follow = None
-        if followed is not None:
-            follow, _ = pool.capture(partial(followed.of_decodes, self._slots[:size], states))
-        return _Graphs(forward, states, sampling, samples, follow)
+        catch_up = None
+        if catch_up_decodes is not None:
+            catch_up, _ = pool.capture(
+                partial(catch_up_decodes.of_decodes, self._slots[:size], states)
+            )
+        return _Graphs(forward, states, sampling, samples, catch_up)
 
     def _run(self, variant: GraphVariant) -> None:
         """Run without graphs what the variant's graphs are captured of."""
-        size, followed = variant.size, self._parts.followed
+        size, catch_up_decodes = variant.size, self._parts.catch_up
         states, sampling = self._forward(variant)
         for filtered in FILTERS:
             self._sample(size, states.last, sampling, filtered)
-        if followed is not None:
-            followed.of_decodes(self._slots[:size], states)
+        if catch_up_decodes is not None:
+            catch_up_decodes.of_decodes(self._slots[:size], states)
 
     def _capture_dummy(self, size: int) -> Graph:
         self._model.set_dp_padding(size)

@@ -47,7 +47,7 @@ class _Verified:
     states: HiddenStates
     sampling: SamplingTensors
     samples: dict[bool, Graph]
-    follow: Graph | None
+    catch_up: Graph | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +151,9 @@ class VerifyGraphs:
         counts = self._accept(forward.layout, drawn)
         return self._parts.host_ring.answer_runs(rows), counts
 
-    def follow(self, forward: VerifyForward) -> None:
+    def catch_up(self, forward: VerifyForward) -> None:
         """Let the layer that drafts compute the last forward's tokens, which were sampled."""
-        graph = self._verified[forward.size].follow
+        graph = self._verified[forward.size].catch_up
         assert graph is not None, "a layer drafts"
         graph.replay()
 
@@ -164,10 +164,10 @@ class VerifyGraphs:
         further = partial(self._proposer.extend, drafting)
         with pool.aside():
             self._begin(drafting)
-            if self._proposer.follows:
+            if self._proposer.catches_up:
                 further()
         first, _ = pool.capture(partial(self._begin, drafting))
-        return _Drafted(first, pool.capture(further)[0] if self._proposer.follows else None)
+        return _Drafted(first, pool.capture(further)[0] if self._proposer.catches_up else None)
 
     def _begin(self, drafting: Drafting) -> None:
         layout = self._layout
@@ -176,15 +176,15 @@ class VerifyGraphs:
         self._proposer.begin(drafting)
 
     def _capture_verified(self, size: int) -> _Verified:
-        pool, followed = self._parts.pool, self._parts.followed
+        pool, catch_up_decodes = self._parts.pool, self._parts.catch_up
         layout = self._layout.of(min(size, len(self._layout.slots)), size)
-        follow = None
+        catch_up = None
         with pool.aside():
             states, sampling = self._forward(layout)
             for filtered in FILTERS:
                 self._sample(layout, states.last, sampling, filtered)
-            if followed is not None:
-                self._follow(layout, states)
+            if catch_up_decodes is not None:
+                self._catch_up(layout, states)
         forward, (states, sampling) = pool.capture(partial(self._forward, layout))
         samples = {
             filtered: pool.capture(partial(self._sample, layout, states.last, sampling, filtered))[
@@ -192,9 +192,9 @@ class VerifyGraphs:
             ]
             for filtered in FILTERS
         }
-        if followed is not None:
-            follow, _ = pool.capture(partial(self._follow, layout, states))
-        return _Verified(forward, states, sampling, samples, follow)
+        if catch_up_decodes is not None:
+            catch_up, _ = pool.capture(partial(self._catch_up, layout, states))
+        return _Verified(forward, states, sampling, samples, catch_up)
 
     def _forward(self, layout: DraftLayout) -> tuple[HiddenStates, SamplingTensors]:
         parts, tokens = self._parts, len(layout.row)
@@ -216,7 +216,7 @@ class VerifyGraphs:
             drawn = filtered_draw(self._parts, layout.token_slots, hidden, sampling)
         else:
             drawn = self._parts.model.draw(hidden, sampling)
-        if self._parts.followed is not None:
+        if self._parts.catch_up is not None:
             self._drawn[: len(drawn)] = drawn
         self._accept(layout, drawn)
 
@@ -226,14 +226,14 @@ class VerifyGraphs:
             DrawnRuns(layout.slots, layout.first, drawn), self._drafting.drafts.first(rows),
             self._state, self._parts.host_ring.ring,
         )  # fmt: skip
-        if self._parts.followed is not None:
+        if self._parts.catch_up is not None:
             self._counts[:rows] = counts
         return counts
 
-    def _follow(self, layout: DraftLayout, states: HiddenStates) -> None:
-        assert self._parts.followed is not None, "a layer drafts"
+    def _catch_up(self, layout: DraftLayout, states: HiddenStates) -> None:
+        assert self._parts.catch_up is not None, "a layer drafts"
         rows, tokens = len(layout.slots), len(layout.row)
-        self._parts.followed.of_runs(layout, self._drawn[:tokens], self._counts[:rows], states)
+        self._parts.catch_up.of_runs(layout, self._drawn[:tokens], self._counts[:rows], states)
 
 
 def _fitting(sizes: list[int], count: int) -> int:

@@ -1,1 +1,1 @@
-"""Steps whose decodes carry drafts: run, followed by the proposer, and timed at start."""
+"""Steps whose decodes carry drafts: run, caught up with by the proposer, and timed at start."""

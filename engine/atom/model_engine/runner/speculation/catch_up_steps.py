@@ -20,7 +20,9 @@ def computed_eagerly(step: SubmittedStep, tokens: EagerTokens) -> ComputedTokens
         next_ids[logits_indices] = step.drawn
         slots, newest = inputs.sample_slots, logits_indices
         if isinstance(step, VerifyStep):
-            assert step.counts is not None, "a step is followed when it was sampled"
+            assert step.counts is not None, (
+                "the proposer catches up with a step when it was sampled"
+            )
             slots, newest = step.layout.slots, logits_indices[step.layout.first + step.counts - 1]
     return ComputedTokens(
         inputs.positions, next_ids, tokens.states, inputs.attention, slots, newest

@@ -84,7 +84,7 @@ class SpeculativeStepRunner(StepRunner):
         forward = step.forward
         super().sample(step, mask)
         if self._followed is not None:
-            self._follow(step, forward)
+            self._catch_up(step, forward)
 
     def collect(self, step: SubmittedStep) -> ScheduledBatchOutput:
         output = super().collect(step)
@@ -310,7 +310,7 @@ class SpeculativeStepRunner(StepRunner):
         drawn, (got, drafted) = host[: len(rows.row)], host[len(rows.row) :].view(2, -1)
         return PendingRuns(drawn, got, drafted, rows.row, rows.offset, copied)
 
-    # ---- layers that follow ----------------------------------------------------------------------
+    # ---- layers that catch up --------------------------------------------------------------------
 
     def _keep_computed(
         self, batch: ScheduledBatch, step: SubmittedStep, inputs: StepInputs, states: HiddenStates
@@ -318,15 +318,15 @@ class SpeculativeStepRunner(StepRunner):
         if self._followed is not None:
             step.computed = EagerTokens(inputs, states, self._inputs.next_ids(batch))
 
-    def _follow(self, step: SubmittedStep, forward: ForwardOutput | None) -> None:
+    def _catch_up(self, step: SubmittedStep, forward: ForwardOutput | None) -> None:
         """Tell the proposer what the step computed, after it was sampled."""
         if step.computed is not None:
-            self._proposer.follow(computed_eagerly(step, step.computed))
+            self._proposer.catch_up(computed_eagerly(step, step.computed))
         elif self.graphs is not None and forward is not None:
             if not isinstance(step, VerifyStep):
-                self.graphs.follow(forward)
+                self.graphs.catch_up(forward)
             elif self.graphs.drafted is not None and step.replayed is not None:
-                self.graphs.drafted.follow(step.replayed)
+                self.graphs.drafted.catch_up(step.replayed)
         step.computed = step.drawn = None
 
     def _send(self, **arrays: NDArray[np.integer]) -> dict[str, torch.Tensor]:
