@@ -39,6 +39,14 @@ REPORTED: dict[str, tuple[Scene, Steps]] = {
         scene(devices=4, per_pod_gib=100, node_gib=110),
         (("ask_for_a_length", 512, 400),),
     ),
+    "a pod that waited for a lost node and then for its successor's memory": (
+        scene(devices=2, per_pod_gib=100, node_gib=110, gitops=True),
+        (
+            ("lose_a_node", 7, 400),
+            ("stop_the_operator", False, 1300),
+            ("ask_for_memory", 100, 1300),
+        ),
+    ),
     "a quota of pods that is used up": (
         CPU,
         (("limit_by_a_quota", "pods", 0, 400), ("ask_for_a_length", 512, 1300)),

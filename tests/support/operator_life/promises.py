@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _REVISION = "serving.atom.dev/revision"
 _FAILED = "serving.atom.dev/failed-revision"
 _WAIT_SECONDS = 180.0  # until a wait lasts
+_TELL_SECONDS = 60.0  # within which a cause is told: what no event announces is looked at by then
 _OWN_WAIT_SECONDS = 240.0  # until nothing may wait any more for what its own old pods hold
 _GROUP_SIZE = 2
 _MOST_TURNS = 12  # of one condition, by one happening
@@ -37,6 +38,7 @@ class Promises:
         self.turns: dict[str, int] = {}
         self.told: dict[str, str] = {}
         self.blocked: dict[str, float] = {}
+        self.untold: dict[str, float] = {}  # causes, and since when no condition tells them
         self.touched = False  # the workload, by hand
 
     # --- what the life tells -----------------------------------------------------------------
@@ -124,6 +126,7 @@ class Promises:
     def judge(self) -> None:
         operator, parent = self.life.operator, self.life.parent
         if not operator.running or operator.failed or parent is None or "status" not in parent:
+            self.untold.clear()
             return
         self._nothing_flaps(parent)
         self._ready_is_true(parent)
@@ -222,8 +225,16 @@ class Promises:
         said = " | ".join(
             f"{item['reason']}: {item['message']}" for item in parent["status"]["conditions"]
         )
-        for words in untold(self.life, said, _WAIT_SECONDS):
-            self._hold(False, f"every wait that lasts has its cause in a condition: {words}")
+        time = self.life.state.time
+        found = untold(self.life, said, _WAIT_SECONDS)
+        # A wait can be old and its cause new: a node that is back lacks something else.
+        self.untold = {words: self.untold.get(words, time) for words in found}
+        for words, since in self.untold.items():
+            self.life.state.look_after(since + _TELL_SECONDS + 1 - time)
+            self._hold(
+                time - since <= _TELL_SECONDS,
+                f"every wait that lasts has its cause in a condition: {words}",
+            )
 
     def _nothing_waits_for_its_own(self) -> None:
         """New pods that could start if old ones of their own went do not wait for long."""
