@@ -195,7 +195,7 @@ def load_chat_template(
 
 
 def _named_templates(source: Any, place: Path) -> dict[str, str]:
-    """Several templates by name, such as "default" and "tool_use"."""
+    """Read several templates by name, such as "default" and "tool_use"."""
     items = source if isinstance(source, list) else [source]
     found: dict[str, str] = {}
     for item in items:

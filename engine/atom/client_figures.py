@@ -44,7 +44,7 @@ class ClientFigures:
         self._other = ClientCounts()
 
     def came(self, client: str) -> None:
-        """One more request of it."""
+        """Count one more request of the client."""
         counts = self._counts.get(client)
         if counts is None:
             if len(self._counts) >= self._most:
@@ -54,7 +54,7 @@ class ClientFigures:
         counts.requests += 1
 
     def began(self, client: str, queue_seconds: float) -> None:
-        """One of its requests has ended, which waited so long for its first step."""
+        """Count the seconds that a request, which has ended, waited for its first step."""
         self._of(client).queue_seconds += queue_seconds
 
     def ended(self, client: str, prompt_tokens: int, generation_tokens: int) -> None:

@@ -39,8 +39,8 @@ class _Model(msgspec.Struct):
 
 
 def end_token_ids(checkpoint: Checkpoint) -> tuple[int, ...]:
-    """Every end token once, the generation config's first. Raises `ModelError` for a value that is
-    neither an id nor a list of ids."""
+    """List every end token once, the generation config's first. Raises `ModelError` for a value
+    that is neither an id nor a list of ids."""
     found: dict[int, None] = {}
     for file, source in (
         ("generation_config.json", checkpoint.generation_config),

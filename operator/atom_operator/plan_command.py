@@ -171,7 +171,7 @@ def _site(path: str) -> Site:
 
 
 def _read(path: str) -> list[Any]:
-    """Every document of a YAML or JSON file."""
+    """List every document of a YAML or JSON file."""
     try:
         text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
         return [item for item in yaml.safe_load_all(text) if item is not None]
@@ -182,7 +182,7 @@ def _read(path: str) -> list[Any]:
 
 
 def _documents(path: str) -> list[Manifest]:
-    """Every object of a YAML or JSON file, the items of lists included."""
+    """List every object of a YAML or JSON file, the items of lists included."""
     found = _read(path)
     objects: list[Manifest] = []
     for item in found:

@@ -137,7 +137,7 @@ class BlockManager:
         return tuple(tables)
 
     def append_each(self, block_tables: Sequence[list[int]]) -> list[int]:
-        """One more block for each; the caller has checked `num_free_blocks`."""
+        """Append one more block to each; the caller has checked `num_free_blocks`."""
         block_ids = self.pool.allocate(len(block_tables))
         for table, block_id in zip(block_tables, block_ids, strict=True):
             table.append(block_id)

@@ -159,7 +159,7 @@ class EngineCore:
         self._pipeline.add(request)
 
     def _publish(self, result: StepResult) -> None:
-        """Each client the rows of its requests, in one message."""
+        """Send each client the rows of its requests, in one message."""
         if not _says_anything(result):
             return
         stats = self._stats()

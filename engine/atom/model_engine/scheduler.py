@@ -147,7 +147,7 @@ class Scheduler:
 
     @property
     def num_requests(self) -> int:
-        """All that have not ended."""
+        """Count all requests that have not ended."""
         return len(self._sequences)
 
     @property
@@ -223,7 +223,7 @@ class Scheduler:
         return slots[~np.isin(self.rows.request_ids[slots], list(self._held))]
 
     def _append_blocks(self, slots: Slots) -> None:
-        """One more block for each; there are enough."""
+        """Append one more block to each; there are enough."""
         self._batches.append_blocks(self._row_blocks.append(slots))
 
     def _append_blocks_preempting(self, slots: Slots, full: list[int]) -> Slots | None:

@@ -72,7 +72,7 @@ def load_model(model: PlacedModel, checkpoint: Checkpoint, progress: Progress) -
 
 
 def placements_of(model: PlacedModel) -> list[Placement]:
-    """Every placement of the model's modules."""
+    """List every placement of the model's modules."""
     return [
         placement
         for name, module in model.named_modules()

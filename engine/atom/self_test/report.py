@@ -203,7 +203,7 @@ def _listed(value: object) -> list[object]:
 
 
 def write_bundle(report: Report, file: Path) -> None:
-    """One archive to attach to an issue."""
+    """Write one archive to attach to an issue."""
     contents = {
         "report.json": json.dumps(asdict(report), indent=2),
         "summary.txt": summary(report),

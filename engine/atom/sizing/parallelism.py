@@ -43,7 +43,7 @@ def tensor_parallel_problems(
 def valid_tensor_parallel_sizes(
     facts: ModelFacts, nodes: int = 1, *, expert_parallel: bool = False
 ) -> tuple[int, ...]:
-    """Every size that the model can be split into, ascending; the same on each of `nodes`."""
+    """List every size that the model can be split into, ascending; the same on each of `nodes`."""
     sizes = range(nodes, MAX_TENSOR_PARALLEL * nodes + 1, nodes)
     return tuple(
         size

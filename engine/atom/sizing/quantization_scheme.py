@@ -62,7 +62,7 @@ class QuantizationScheme:
 
     @property
     def formats(self) -> tuple[Quantization, ...]:
-        """Every format that some matrix may have, the default first."""
+        """List every format that some matrix may have, the default first."""
         ruled = (rule.stored for rule in self.rules)
         found = (each for each in (self.default, *ruled) if each is not None)
         return tuple(dict.fromkeys(found))
@@ -142,7 +142,7 @@ def _parts_matcher(patterns: tuple[str, ...]) -> Callable[[str], bool]:
 
 
 def _runs_of_parts(module: str) -> Iterator[str]:
-    """Every run of neighbouring parts of a dotted name: a, a.b, a.b.c, b, b.c, c."""
+    """Yield every run of neighbouring parts of a dotted name: a, a.b, a.b.c, b, b.c, c."""
     parts = module.split(".")
     for first in range(len(parts)):
         for end in range(first + 1, len(parts) + 1):
@@ -187,7 +187,7 @@ def _repeats(parsed: Any, *, inside: bool) -> tuple[int, bool]:
 
 
 def _parts_of(argument: Any) -> Iterator[Any]:
-    """Every sequence of operations within an operation's argument."""
+    """Yield every sequence of operations within an operation's argument."""
     if isinstance(argument, _parser.SubPattern):
         yield argument
     elif isinstance(argument, (tuple, list)):

@@ -202,7 +202,7 @@ def text_name(name: str) -> str | None:
 
 
 def layer_names(index: int, wrapper: str | None) -> tuple[str, ...]:
-    """Every way to name the decoder's layer `index`: in a wrapper, lists of what is left
+    """List every way to name the decoder's layer `index`: in a wrapper, lists of what is left
     unquantised have any of them."""
     begins = ("model.",) if wrapper is None else ("model.", *_DECODER_NAMES)
     return tuple(f"{begin}layers.{index}" for begin in begins)

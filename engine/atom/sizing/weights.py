@@ -130,7 +130,8 @@ class WeightPart:
 def weight_parts(
     facts: WeightFacts, element_bytes: int | None, sharding: Sharding, *, drafts: bool
 ) -> tuple[WeightPart, ...]:
-    """Every part that the model has; `element_bytes` None keeps the checkpoint's own formats."""
+    """List every part that the model has; `element_bytes` None keeps the checkpoint's own
+    formats."""
     ranks = sharding.tensor_parallel
     element = facts.weight_dtype_bytes if element_bytes is None else element_bytes
     tables = 1 if facts.tie_word_embeddings else 2
@@ -153,13 +154,13 @@ def weight_parts(
 def projections(
     layer: LayerFacts, hidden_size: int, experts_block: ExpertsBlock
 ) -> Iterator[Projection]:
-    """Every matrix of a layer, undivided."""
+    """Yield every matrix of a layer, undivided."""
     yield from _attention(layer.attention, hidden_size)
     yield from _mlp(layer.mlp, hidden_size, experts_block)
 
 
 def stored_projections(facts: WeightFacts, layer: LayerFacts) -> Iterator[Projection]:
-    """Every matrix of a layer with the format that the model has it in."""
+    """Yield every matrix of a layer with the format that the model has it in."""
     for matrix in projections(layer, facts.hidden_size, facts.experts_block):
         stored = layer.format_of(matrix.name) if matrix.quantizable else None
         yield replace(matrix, quantization=stored)

@@ -30,7 +30,7 @@ class KfdNode:
 
 
 def read_nodes(topology: Path = TOPOLOGY) -> Iterator[KfdNode]:
-    """Every device of the node: sysfs is the host's."""
+    """Yield every device of the node: sysfs is the host's."""
     for file in sorted(topology.glob("*/properties")):
         try:
             pairs = (line.split() for line in file.read_text(encoding="ascii").splitlines())

@@ -18,10 +18,9 @@ from atom_operator.kinds import LEADER_WORKER_SET, PROVIDERS, SCALED_OBJECT, Kin
 def validate_surroundings(
     spec: AtomDeploymentSpec, served: Set[Kind] | None, site: Site
 ) -> tuple[FieldProblem, ...]:
-    """Every problem that depends on the cluster or on the engine images; empty when accepted.
+    """List every problem that depends on the cluster or on the engine images; empty when accepted.
 
-    `served` None: nothing is known of a cluster, so nothing is missing in it.
-    """
+    `served` None: nothing is known of a cluster, so nothing is missing in it."""
     return (
         *_ranks(spec, site),
         *_groups(spec, served, site),

@@ -21,7 +21,7 @@ _MOST_DEPTH = 40
 
 
 def shape_problems(template: Mapping[str, Any]) -> Iterator[FieldProblem]:
-    """Every value that cannot be what its field asks for."""
+    """Yield every value that cannot be what its field asks for."""
     yield from _of_map(template, PodField(ROOT), "spec.template", 0)
 
 

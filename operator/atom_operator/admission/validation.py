@@ -74,7 +74,7 @@ _OWNED_LABELS = (
 
 
 def validate(spec: AtomDeploymentSpec) -> tuple[FieldProblem, ...]:
-    """Every problem of the spec; empty when it is accepted."""
+    """List every problem of the spec; empty when it is accepted."""
     return tuple(problem for rule in _RULES for problem in rule(spec))
 
 

@@ -42,11 +42,11 @@ from atom_operator.kinds import (
 
 
 def render(plan: Plan, target: Target | None = None) -> dict[ChildKey, Manifest]:
-    """Every child that should exist; `target` is what to run where that is not the plan's own pods.
+    """Render every child that should exist; `target` is what to run where that is not the plan's
+    own pods.
 
     What a pod needs comes first, so that the first pod already finds it. Raises OverlayError when
-    spec.template cannot be merged.
-    """
+    spec.template cannot be merged."""
     target = target or Target(pod_revision(plan))
     plan = plan_of(plan, target)
     ready = target.last_ready

@@ -35,7 +35,7 @@ class FleetReader:
         self._pods = _Shared(summed, "pods of all namespaces", monotonic)
 
     async def nodes(self) -> list[Manifest] | None:
-        """Every node; None where reading them is forbidden."""
+        """List every node; None where reading them is forbidden."""
         return await self._nodes.read(_FRESH_SECONDS)
 
     async def known_nodes(self) -> list[Manifest] | None:
@@ -45,7 +45,7 @@ class FleetReader:
         return await self._nodes.read(_KNOWN_SECONDS)
 
     async def pods(self) -> PlacedPods | None:
-        """Every pod on a node; None where reading them is forbidden."""
+        """Sum every pod on a node; None where reading them is forbidden."""
         return await self._pods.read(_FRESH_SECONDS)
 
     async def nodes_now(self) -> list[Manifest] | None:
@@ -58,7 +58,7 @@ class FleetReader:
         return await self._pods.read(0.0)
 
     async def known_pods(self) -> PlacedPods | None:
-        """Every pod on a node, up to a minute old."""
+        """Sum every pod on a node, up to a minute old."""
         return await self._pods.read(_KNOWN_SECONDS)
 
 

@@ -23,7 +23,7 @@ _RESTARTED = "f:kubectl.kubernetes.io/restartedAt"
 
 
 def foreign_edits(manifest: Manifest) -> tuple[ForeignEdit, ...]:
-    """Every field of the spec that another client alone has set."""
+    """List every field of the spec that another client alone has set."""
     entries = manifest["metadata"].get("managedFields")
     return tuple(
         ForeignEdit(entry["manager"], path)

@@ -33,14 +33,14 @@ class ClusterPort(Protocol):
         """List the Events about one object; none where we may not read them."""
 
     async def list_children(self, kind: Kind) -> list[Manifest]:
-        """Every object of a kind that some AtomDeployment has, in all namespaces that this operator
-        watches; none where the cluster does not serve the kind."""
+        """List every object of a kind that some AtomDeployment has, in all namespaces that this
+        operator watches; none where the cluster does not serve the kind."""
 
     async def list_deployments(self) -> list[ObjectKey]:
-        """Every AtomDeployment that this operator watches."""
+        """List every AtomDeployment that this operator watches."""
 
     async def list_nodes(self) -> list[Manifest]:
-        """Every node of the cluster."""
+        """List every node of the cluster."""
 
     async def list_placed_pods(self) -> list[Manifest]:
         """List every pod of the cluster that is on a node and has not finished, ours or not."""

@@ -47,7 +47,7 @@ def is_for_one_pod(modes: frozenset[str]) -> bool:
 
 
 def mounted_claims(pod_spec: Mapping[str, Any]) -> tuple[str, ...]:
-    """Every claim that pods with this spec share, those of the user's overlay included."""
+    """List every claim that pods with this spec share, those of the user's overlay included."""
     volumes = pod_spec.get("volumes")
     items = [item for item in volumes if isinstance(item, Mapping)] if volumes else []
     sources = [item.get("persistentVolumeClaim") for item in items]
@@ -61,7 +61,7 @@ def is_for_one_node(modes: frozenset[str]) -> bool:
 
 
 def claims_of(plan: Plan) -> tuple[ClaimUse, ...]:
-    """Every claim that the plan's pods mount."""
+    """List every claim that the plan's pods mount."""
     weights, compiled = plan.model.claim, plan.integrations.compile_cache_claim
     found = []
     if weights is not None:

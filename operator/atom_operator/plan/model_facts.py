@@ -67,5 +67,5 @@ def _catalogue() -> Mapping[str, Mapping[str, Any]]:
 
 
 def catalogue_sources() -> tuple[str, ...]:
-    """Every source that the catalogue knows."""
+    """List every source that the catalogue knows."""
     return tuple(_catalogue())

@@ -25,7 +25,7 @@ _UNHEALTHY = re.compile(r"^metricsexporter\.amd\.com\.gpu\.(.+)\.state$")
 
 
 def label_values(labels: Mapping[str, str], kind: str) -> tuple[str, ...]:
-    """Every value of a labeller's kind such as device-id, plain and counted, sorted."""
+    """List every value of a labeller's kind such as device-id, plain and counted, sorted."""
     found: set[str] = set()
     for family in _FAMILIES:
         plain = labels.get(family + kind)

@@ -60,7 +60,7 @@ class Misfit:
 
 
 def remedies(misfit: Misfit, fits: Fits) -> str:
-    """One sentence with every single change that is enough."""
+    """Write one sentence with every single change that is enough."""
     found = [*_changes(misfit, fits)]
     if not found:
         return "no single change is enough: choose a smaller model"

@@ -18,7 +18,7 @@ _Match = tuple[str, tuple[tuple[str, str], ...]]  # a path's prefix, and headers
 def route_collisions(
     key: ObjectKey, route: Manifest, routes: Iterable[Manifest]
 ) -> tuple[RouteCollision, ...]:
-    """Every other AtomDeployment's route that asks for what `route`, of `key`, asks for."""
+    """List every other AtomDeployment's route that asks for what `route`, of `key`, asks for."""
     found = []
     for other in routes:
         owner = _owner(other)

@@ -124,7 +124,7 @@ def logs(kubectl: Kubectl, options: Options) -> int:
 
 
 def chat(kubectl: Kubectl, options: Options) -> int:
-    """One question with --message, else a conversation until the end of input."""
+    """Ask one question with --message, else hold a conversation until the end of input."""
     kubectl.json("get", RESOURCE, options.name)  # says so where there is none
     with kubectl.port_forward(f"service/{options.name}", constants.ENGINE_PORT) as url:
         talking.talk(url, options)
@@ -142,7 +142,7 @@ def add_global_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_commands(commands: Any) -> None:
-    """Every command with its flags; `run` of the options is what to call."""
+    """Add every command with its flags; `run` of the options is what to call."""
     for name, run, text in (
         ("status", status, "conditions, capacity, objects and events of one AtomDeployment"),
         ("why", why, "why it is not ready: every cause, most causal first, and what to do next"),
@@ -196,7 +196,7 @@ _FLAGS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
 
 
 def _sample(kubectl: Kubectl, options: Options) -> tuple[list[Sample], float]:
-    """Two looks at every pod that has an address, and the seconds between them."""
+    """Look twice at every pod that has an address, and tell the seconds between the looks."""
     names = serving_pods(kubectl.items("get", "pods", selector(options.name)))
     with ThreadPoolExecutor(max_workers=8) as threads:
         began = time.monotonic()

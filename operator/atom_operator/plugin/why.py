@@ -84,7 +84,8 @@ _BAD_IF_TRUE = ("Degraded", "CapacityLimited")
 
 
 def causes(seen: Seen) -> list[Cause]:
-    """Every cause once, most causal first; none of an AtomDeployment that is as it should be."""
+    """List every cause once, most causal first; none of an AtomDeployment that is as it should
+    be."""
     found = [
         *_of_parent(seen.parent),
         *_of_pods(seen.objects),

@@ -88,7 +88,7 @@ def _ended_at(manifest: Manifest) -> datetime | None:
 
 
 def pod_state(manifest: Manifest) -> PodState:
-    """One pod, with the first problem of its containers."""
+    """Read one pod's state, with the first problem of its containers."""
     status: Mapping[str, Any] = manifest.get("status") or {}
     conditions = {item["type"]: item for item in status.get("conditions") or ()}
     scheduled = conditions.get(_SCHEDULED, {})

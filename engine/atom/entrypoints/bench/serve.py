@@ -104,7 +104,7 @@ async def _measure(args: argparse.Namespace) -> _Measured:
 async def _send_all(
     sender: Sender, asks: Sequence[Ask], args: argparse.Namespace
 ) -> tuple[list[Exchange], float]:
-    """Each request at its time, or when there is room for it."""
+    """Send each request at its time, or when there is room for it."""
     at = arrival_seconds(len(asks), args.request_rate, args.burstiness, args.seed)
     room = asyncio.Semaphore(args.max_concurrency) if args.max_concurrency else nullcontext()
     started = time.perf_counter()

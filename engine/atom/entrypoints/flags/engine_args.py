@@ -48,7 +48,7 @@ EXPERT_TRANSPORTS = ("torch", "mori")
 
 
 def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
-    """Every flag of EngineOptions, with its default."""
+    """Add every flag of EngineOptions, with its default."""
     if isinstance(parser, FlagParser):
         parser.takes_model = True
     _add_model_flags(parser.add_argument_group("model"))

@@ -223,7 +223,7 @@ class Answers:
         return first
 
     async def collect(self) -> list[Choice]:
-        """Every choice to its end. Raises what the streams raise."""
+        """Collect every choice to its end. Raises what the streams raise."""
         choices = [Choice() for _ in self.readers]
         async for outputs in self.group:
             for index, output in outputs:

@@ -96,7 +96,7 @@ async def _text_of(engine: AsyncLLMEngine, prompt: Prompt) -> str:
 
 
 async def complete_text(answers: Answers, head: AnswerHead) -> bytes:
-    """All answers as one JSON body."""
+    """Write all answers as one JSON body."""
     choices = await answers.collect()
 
     def body() -> bytes:

@@ -51,7 +51,7 @@ class RowTable:
 
     @property
     def is_empty(self) -> bool:
-        """No slot is taken."""
+        """Tell whether no slot is taken."""
         return len(self._free_slots) == len(self.sequences)
 
     def sequence_in(self, slot: int) -> Sequence:

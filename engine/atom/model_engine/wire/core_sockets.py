@@ -137,7 +137,7 @@ class CoreSockets:
         self._poller.poll()
 
     def receive(self) -> Iterator[msgspec.Struct]:
-        """Every message that is there now; malformed ones are logged and left out. Raises
+        """Receive every message that is there now; malformed ones are logged and left out. Raises
         `ClientLostError`."""
         if any(map(has_message, self._ends)):
             raise ClientLostError("the connection to the first node has ended")

@@ -78,8 +78,8 @@ class RankAnswers:
 
 
 def merge_reports(reports: Sequence[EngineReport]) -> EngineReport:
-    """One report of an engine of these ranks. Sizes are those of the rank with the fewest blocks
-    (what any request can count on); `ranks` has each one's own."""
+    """Merge the reports of these ranks into one of an engine. Sizes are those of the rank with the
+    fewest blocks (what any request can count on); `ranks` has each one's own."""
     smallest = min(reports, key=lambda report: report.num_blocks)
     ranks = [
         RankReport(

@@ -46,7 +46,7 @@ class StepTensors:
 
 
 def plan_step(rows: StepRows, tensors: StepTensors) -> tuple[AttentionMetaData, ...]:
-    """One for each group of layers."""
+    """Plan the step's attention, once for each group of layers."""
     contexts = rows.context_lens
     even = are_even(contexts[: rows.num_decodes])
     counts = rows.num_computed, rows.num_scheduled, rows.num_decodes

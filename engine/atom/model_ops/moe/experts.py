@@ -85,7 +85,7 @@ class ExpertParallelExperts(Experts):
         return self._places
 
     def stacks(self) -> Iterator[torch.Tensor]:
-        """Every tensor of the weights, [slots, ..]."""
+        """Yield every tensor of the weights, [slots, ..]."""
         for stack in (self.gate_up_proj, self.down_proj):
             yield from stack.tensors()
 

@@ -76,7 +76,7 @@ class QuantisingPlacement(Placement):
 def part_placements(
     part: Part, quantization: Quantization, format: WeightFormat
 ) -> Iterator[Placement]:
-    """Every tensor of the checkpoint that fills the part."""
+    """Yield the placement of every tensor of the checkpoint that fills the part."""
     if quantization.online:
         yield _online(part, format)
     elif quantization.element in (Element.FP8, Element.INT8):

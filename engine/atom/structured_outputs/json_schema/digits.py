@@ -174,7 +174,7 @@ def _fraction_at_most(bound: str, strict: bool) -> Node:
 
 
 def spellings(value: Number) -> Node:
-    """Every way to write a number without an exponent."""
+    """Describe every way to write a number without an exponent."""
     whole, fraction = _split(value)
     sign = _MINUS if value < 0 else repeat(_MINUS, 0, 1) if value == 0 else EMPTY
     zeros = repeat(literal("0"), 0, None)

@@ -71,7 +71,7 @@ class Expansion:
         return found
 
     def met(self, left: list[Case], right: list[Case]) -> list[Case]:
-        """Every way to keep one of each."""
+        """List every way to keep one of each."""
         self._work += len(left) * len(right)
         if self._work > MAX_WORK:
             raise SchemaError(_TOO_MUCH)

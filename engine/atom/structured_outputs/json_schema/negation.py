@@ -42,7 +42,7 @@ class _Cases(Protocol):
         """List the cases of all places at once."""
 
     def met(self, left: list[Case], right: list[Case]) -> list[Case]:
-        """Every way to keep one of each."""
+        """List every way to keep one of each."""
 
 
 class Negation:

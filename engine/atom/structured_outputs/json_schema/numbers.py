@@ -189,7 +189,8 @@ def _places(numbers: Numbers) -> int:
 
 
 def _listed(numbers: Numbers, divisor: Fraction) -> TextLanguage:
-    """Every multiple in a short range, but those that validators' arithmetic does not find."""
+    """Describe every multiple in a short range, but those that validators' arithmetic does not
+    find."""
     if numbers.low is None or numbers.high is None:
         raise _not_kept(numbers.divisors[0])
     first, last = ceil(Fraction(numbers.low) / divisor), floor(Fraction(numbers.high) / divisor)

@@ -33,7 +33,7 @@ class Nfa:
         self.step = lru_cache(maxsize=None)(self._step)
 
     def sets(self) -> Iterable[CharacterSet]:
-        """Every set of characters in it."""
+        """List every set of characters in it."""
         return (allowed for moves in self._moves for allowed, _ in moves)
 
     def _step(self, states: frozenset[int], code: int) -> frozenset[int]:

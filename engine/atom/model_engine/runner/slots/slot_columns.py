@@ -35,7 +35,7 @@ class SlotColumn:
 
 
 def slot_columns(vocab_size: int) -> tuple[SlotColumn, ...]:
-    """Every column; a row without a top-k keeps the whole vocabulary."""
+    """List every column; a row without a top-k keeps the whole vocabulary."""
     return (
         SlotColumn("temperature", np.float32, 0.0, lambda row: row.params.temperature),
         SlotColumn("seed", np.int64, 0, lambda row: row.seed),
