@@ -36,7 +36,9 @@ from atom_operator.domain import (
 from atom_operator.domain.preparation import JobRequest, Waiting
 from atom_operator.integration_values import Site
 from atom_operator.kinds import GATEWAY, HTTP_ROUTE, Kind
-from atom_operator.plan.claims import (
+from atom_operator.plan.learning import evidence_for
+from atom_operator.plan.placement import Placement, placement_of_volume
+from atom_operator.plan.pvc_access import (
     access_modes,
     also_mounted_by,
     also_on_port,
@@ -47,8 +49,6 @@ from atom_operator.plan.claims import (
     is_for_one_pod,
     mounted_claims,
 )
-from atom_operator.plan.learning import evidence_for
-from atom_operator.plan.placement import Placement, placement_of_volume
 from atom_operator.plan.route_collisions import route_collisions
 from atom_operator.plan.waiting import (
     inspected_config,
