@@ -1,9 +1,9 @@
 """Texts whose answers are given: what a model that does as it is asked would say to them.
 
 edit: a source file of this repository again, with a name changed; json: a table's rows as objects;
-quote: sentences of this repository's README between words of the answer's own. Tokens are words
-with the space before them, up to three digits, or runs of signs, about what the vocabularies of
-large models have. The engine computes every step, with weights that were never trained, and then
+quote: sentences of the LICENSE, which stays as it is, between words of the answer's own. Tokens are
+words with the space before them, up to three digits, or runs of signs, about what the vocabularies
+of large models have. The engine computes every step, with weights that were never trained, and then
 what it drew is replaced: how many drafts hold is the text's, what a step takes the model's.
 """
 
@@ -75,7 +75,7 @@ def _json(draw: np.random.Generator) -> tuple[str, str, str]:
 
 
 def _quote(draw: np.random.Generator) -> tuple[str, str, str]:
-    text = (_ROOT / "README.md").read_text()[:6000]
+    text = " ".join((_ROOT / "LICENSE").read_text().split())[:6000]
     sentences = re.findall(r"[A-Z][^.|`]{60,240}\.", text)
     chosen = draw.permutation(len(sentences))
     own = (

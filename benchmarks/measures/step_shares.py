@@ -12,7 +12,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 _NAMED = {
-    "attention": ("_decode_kernel", "_combine_kernel", "_prefill_kernel", "sdpa", "flash"),
+    "attention": (
+        "_decode_kernel",
+        "_decode_append_kernel",
+        "_verify_kernel",
+        "_combine_",
+        "_prefill_kernel",
+        "sdpa",
+        "flash",
+    ),
     "norm": ("_rms_norm_kernel",),
     "rope and store": ("_rope_store_kernel",),
     "activation": ("_act_and_mul_kernel",),
@@ -24,7 +32,7 @@ _NAMED = {
         "_least_",
         "_mask_",
     ),
-    "product": ("nvjet", "gemm", "_split_kernel", "_gemv_kernel", "_dot_kernel", "_norm_linear"),
+    "product": ("nvjet", "gemm", "_split_k_kernel", "_gemv_kernel", "_dot_kernel", "_norm_linear"),
     "product's end": ("splitKreduce",),
 }
 _PRODUCTS = ("o", "gate and up", "down", "qkv")

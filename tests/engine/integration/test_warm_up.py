@@ -102,5 +102,5 @@ def test_no_served_step_needs_a_kernel_that_the_start_did_not(tmp_path: Path, dt
     )
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found["at_start"]["_decode_kernel"] >= 1, "or nothing was counted"
+    assert found["at_start"]["_decode_append_kernel"] >= 1, "or nothing was counted"
     assert found["late"] == {}

@@ -8,8 +8,8 @@ from benchmarks.measures.step_shares import Kernel, shares
 
 LAYER = (
     "_rms_norm_kernel", "nvjet_sm90_tst_64x64", "_decode_kernel", "_combine_kernel",
-    "_split_kernel", "_rms_norm_kernel", "nvjet_sm90_tst_128x64_splitK", "splitKreduce_kernel",
-    "_act_and_mul_kernel", "_split_kernel",
+    "_split_k_kernel", "_rms_norm_kernel", "nvjet_sm90_tst_128x64_splitK", "splitKreduce_kernel",
+    "_act_and_mul_kernel", "_split_k_kernel",
 )  # fmt: skip
 STEP = ("_receive_kernel", "_prepare_kernel", *LAYER, *LAYER, "_rms_norm_kernel", "_dot_kernel",
         "_score_kernel", "_pick_kernel", "_commit_kernel")  # fmt: skip
