@@ -143,11 +143,13 @@ def _choose_for_pods(question: RolloutQuestion) -> Rollout:
         return _choose(question)
     if running.replicas <= running.updated:
         return running.rollout  # no old pod is left
+    current = running.rollout
     if question.unschedulable is not None:
-        return _unblock(question, running.rollout, question.unschedulable)
-    if question.refusal is not None:
+        current = _unblock(question, current, question.unschedulable)
+    # A pod without a node may be an old one, while a quota refuses those that would find one.
+    if question.refusal is not None and current == running.rollout:
         return _unblock_quota(question, running, question.refusal)
-    return running.rollout
+    return current
 
 
 def _held_up(question: RolloutQuestion, asked: RolloutStrategy) -> str:

@@ -47,6 +47,18 @@ REPORTED: dict[str, tuple[Scene, Steps]] = {
             ("ask_for_memory", 100, 1300),
         ),
     ),
+    "a rollback behind a quota that pods without a node fill": (
+        scene(devices=0, nodes=3, replicas=2, node_gib=20),
+        (("limit_by_a_quota", "pods", 0, 1), ("ask_for_memory", 100, 1700)),
+    ),
+    "a volume that was attached, on a node that is then lost": (
+        scene(devices=4, nodes=2, claim="node"),
+        (
+            ("evict_by_its_api", 4, 20),
+            ("ask_for_a_length", 512, 400),
+            ("lose_a_node", 7, 400),
+        ),
+    ),
     "a quota of pods that is used up": (
         CPU,
         (("limit_by_a_quota", "pods", 0, 400), ("ask_for_a_length", 512, 1300)),

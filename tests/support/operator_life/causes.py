@@ -48,9 +48,14 @@ def _of_pod(life: Life, pod: Manifest, said: str) -> Iterator[str]:
             yield f"{name}: {known}"
     for event in life.state.all(EVENT):
         about = event.get("involvedObject") or {}
-        attaches = event.get("reason") == "FailedAttachVolume"
+        attaches = event.get("reason") == "FailedAttachVolume" and _has_not_begun(pod)
         if attaches and about.get("uid") == pod["metadata"]["uid"] and "Multi-Attach" not in said:
             yield f"{name}: {event['message']}"
+
+
+def _has_not_begun(pod: Manifest) -> bool:
+    """An Event stays for an hour, also when the volume was attached long ago."""
+    return bool((pod.get("status") or {}).get("phase", "Pending") == "Pending")
 
 
 def _is_said_otherwise(words: str, said: str) -> bool:
