@@ -29,7 +29,7 @@ from atom_operator.domain import Accelerator, Capacity, FactsLookup
 from atom_operator.domain import EngineOptions as PlannedOptions
 from atom_operator.plan.capacity import judge_capacity
 from atom_operator.plan.model_facts import facts_from_text
-from tests.engine.integration.test_model_parity import CHECKPOINTS
+from tests.engine.integration.models.test_model_parity import CHECKPOINTS
 from tests.support.models.draft_checkpoints import add_mtp_layer, make_eagle3
 from tests.support.models.multimodal_checkpoint import KINDS, make_multimodal_checkpoint
 from tests.support.models.quantised_checkpoint import (

@@ -10,8 +10,8 @@ import torch
 from tools.gpu_tests import main, page, read_counts, run
 
 REPORT = """<testsuites><testsuite tests="4">
-<testcase classname="tests.engine.ops.parity.test_experts" name="a"/>
-<testcase classname="tests.engine.ops.parity.test_experts" name="b">
+<testcase classname="tests.engine.ops.parity.moe.test_experts" name="a"/>
+<testcase classname="tests.engine.ops.parity.moe.test_experts" name="b">
 <failure message="no"/></testcase>
 <testcase classname="tests.engine.ops.parity.test_sampling" name="c"/>
 <testcase classname="tests.engine.ops.parity.test_sampling" name="d">
@@ -22,7 +22,7 @@ REPORT = """<testsuites><testsuite tests="4">
 def test_the_page_counts_by_file_and_says_why_tests_were_left_out() -> None:
     text = page("NVIDIA H200", {"torch": "2.11", "cuda": "13.0"}, read_counts(REPORT), "pytest x")
     assert "NVIDIA H200; torch 2.11, cuda 13.0." in text
-    assert "| ops/parity/test_experts | 1 | 1 | 0 |" in text
+    assert "| ops/parity/moe/test_experts | 1 | 1 | 0 |" in text
     assert "| ops/parity/test_sampling | 1 | 0 | 1 |" in text
     assert "| all | 2 | 1 | 1 |" in text
     assert "- 1 × triton: this card multiplies no fp8" in text

@@ -28,10 +28,11 @@ _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 _BACKENDS = ["triton"] if _ON_GPU or _INTERPRETED else ["torch_cpu", "native_cpu"]
 if _INTERPRETED:
     spare_repeated_work()
+_FOLDER = Path(__file__).parent
 # Tests of single kernels rather than of a backend's operations.
 _OF_KERNELS = [
-    f"parity/{path.name}"
-    for path in (Path(__file__).parent / "parity").glob("test_*.py")
+    str(path.relative_to(_FOLDER))
+    for path in (_FOLDER / "parity").rglob("test_*.py")
     if "backends.triton_ops" in path.read_text()
 ]
 collect_ignore_glob = [] if "triton" in _BACKENDS else _OF_KERNELS

@@ -43,7 +43,7 @@ def _follow(order: RankOrder, rank: int, size: int) -> None:
     memory = StepMemory(order.memory)
     place = Place(rank, size, torch.device("cpu"), memory.counter(rank))
     group: Group = TorchGroup(place, find_store(order.port, size))
-    receiver = StepReceiver(memory, order.connection)
+    receiver = StepReceiver(memory, order.wakeup)
     for line in sys.stdin.buffer:
         generation, config = line.split(b" ", 1)
         with amd_card(pytest.MonkeyPatch(), generation.decode()):

@@ -105,7 +105,7 @@ def _follow(order: RankOrder, rank: int, size: int) -> None:
     memory = StepMemory(order.memory)
     place = Place(rank, size, _CPU, memory.counter(rank))
     group: Group = TorchGroup(place, find_store(order.port, size, order.host))
-    receiver = StepReceiver(memory, order.connection)
+    receiver = StepReceiver(memory, order.wakeup)
     for line in sys.stdin.buffer:
         follow_model(Config.from_json(line), group, receiver)
     group.close()

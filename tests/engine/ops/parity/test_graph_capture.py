@@ -19,7 +19,7 @@ from atom.model_ops.values import (
 )
 from tests.engine.ops.inputs import paged_case
 from tests.engine.ops.mla_inputs import REAL, latent_case
-from tests.engine.ops.parity.test_sparse_mla import PUBLISHED, index_case, with_slots
+from tests.engine.ops.parity.attention.test_sparse_mla import PUBLISHED, index_case, with_slots
 
 pytestmark = pytest.mark.gpu
 

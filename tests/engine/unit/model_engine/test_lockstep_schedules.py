@@ -2,7 +2,7 @@
 no token is wrong, no block stays held, and a group whose rank was killed ends by its name.
 
 Model-free and in one process, with every turn drawn from a seed; with real processes and models:
-tests/engine/integration/test_expert_parallel*.py.
+tests/engine/integration/ranks/test_expert_parallel*.py.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.integration.test_tensor_parallel import FAMILIES, OPTIONS
+from tests.engine.integration.ranks.test_tensor_parallel import FAMILIES, OPTIONS
 from tests.support.engine_core.core_driver import CoreDriver
 from tests.support.models.tiny_model import make_tiny_checkpoint
 from tests.support.ranks.expert_group import Arrival, ExpertGroup

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from atom.model_ops.attention import CachedAttention
-from tests.engine.integration.test_model_parity import CHECKPOINTS
+from tests.engine.integration.models.test_model_parity import CHECKPOINTS
 from tests.support.engine_core.core_driver import CoreDriver
 from tests.support.models.tiny_model import make_tiny_checkpoint
 

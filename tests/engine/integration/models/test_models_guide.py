@@ -14,11 +14,11 @@ from transformers import AutoModelForCausalLM
 
 from atom.models import registry
 from atom.sizing import engine_support, families
-from tests.engine.integration.test_model_parity import NEW_TOKENS, oracle
+from tests.engine.integration.models.test_model_parity import NEW_TOKENS, oracle
 from tests.support.engine_core.core_driver import CoreDriver
 from tests.support.models.tiny_model import make_tiny_checkpoint
 
-GUIDE = Path(__file__).parents[3] / "docs/guides/adding-a-model.md"
+GUIDE = Path(__file__).parents[4] / "docs/guides/adding-a-model.md"
 NAME = "ExampleForCausalLM"
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.server.server_process import START_SECONDS, command_environment
 
-REPOSITORY = Path(__file__).parents[3]
+REPOSITORY = Path(__file__).parents[4]
 GUIDE = (REPOSITORY / "docs/guides/python-api.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
 

@@ -14,7 +14,7 @@ from atom.model_ops.quantised.codes import pack_pairs, unpack_pairs
 from atom.model_ops.quantised.dequantise import dequantise
 from atom.model_ops.values import LinearWeight, WeightFormat
 from tests.engine.ops.inputs import TOLERANCE
-from tests.engine.ops.parity.test_quantised_linear import error, matrix, stored
+from tests.engine.ops.parity.gemm.test_quantised_linear import error, matrix, stored
 
 INT4, ORDERED, MXFP4 = WeightFormat.INT4, WeightFormat.INT4_ORDERED, WeightFormat.MXFP4
 INNER = 384

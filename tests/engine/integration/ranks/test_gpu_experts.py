@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.engine.integration.test_expert_parallel import WITH_EXPERTS, checkpoint
+from tests.engine.integration.ranks.test_expert_parallel import WITH_EXPERTS, checkpoint
 from tests.support.engine_core.core_driver import CoreDriver
 from tests.support.ranks.expert_group import Arrival, ExpertGroup
 

@@ -23,7 +23,7 @@ from atom.model_ops.backends.triton_ops.moe.grouped_tiles import ExpertTile
 from atom.model_ops.routing import Routed
 from atom.model_ops.values import Activation, ExpertsWeight, LinearWeight, WeightFormat
 from tests.engine.ops.inputs import paged_case
-from tests.engine.ops.parity.test_quantised_linear import matrix, stored
+from tests.engine.ops.parity.gemm.test_quantised_linear import matrix, stored
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from tests.support.server.server_process import START_SECONDS, ServerProcess, se
 from tests.support.waiting import wait_until
 
 MODEL = "acme/atom-tiny"
-DEMO = Path(__file__).parents[3] / "examples" / "models" / "atom-tiny"
+DEMO = Path(__file__).parents[4] / "examples" / "models" / "atom-tiny"
 MIB = 1 << 20
 # The hub's client writes ten MiB at a time; the demo's own weights are smaller than that.
 MORE = "more.safetensors"

@@ -12,7 +12,7 @@ from openai import OpenAI
 
 from tests.support.server.server_process import SERVED_NAME, ServerProcess, server_process
 
-CHECKPOINT = Path(__file__).resolve().parents[3] / "examples" / "models" / "atom-tiny"
+CHECKPOINT = Path(__file__).resolve().parents[4] / "examples" / "models" / "atom-tiny"
 MESSAGES: list[dict[str, Any]] = [{"role": "user", "content": "What is ATOM?"}]
 SCHEMA = {
     "type": "object",

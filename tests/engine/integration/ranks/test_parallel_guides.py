@@ -20,7 +20,7 @@ from atom.entrypoints.serve import add_serve_arguments
 from tests.support.server.server_process import START_SECONDS, command_environment, reserved_port
 from tests.support.waiting import HANG_SECONDS, wait_until
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 GUIDES = ("multi-node", "parallelism")
 MODEL = "examples/models/atom-tiny"
 

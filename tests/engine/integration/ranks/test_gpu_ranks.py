@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.engine.integration.test_tensor_parallel import FAMILIES
+from tests.engine.integration.ranks.test_tensor_parallel import FAMILIES
 from tests.support.engine_core.core_driver import CoreDriver
 from tests.support.models.tiny_model import make_tiny_checkpoint
 

@@ -22,7 +22,7 @@ from atom.model_ops.values import (
 from atom.utils.device import native_fp8
 from tests.engine.ops.inputs import assert_rows_agree
 from tests.engine.ops.mla_inputs import ODD, REAL, SMALL, LatentCase, latent_case
-from tests.engine.ops.parity.test_sparse_mla import (
+from tests.engine.ops.parity.attention.test_sparse_mla import (
     INDEX,
     assert_same_slots,
     index_case,

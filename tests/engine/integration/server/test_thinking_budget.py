@@ -12,7 +12,7 @@ from openai import OpenAI
 
 from tests.support.server.server_process import SERVED_NAME, ServerProcess, server_process
 
-CHECKPOINT = Path(__file__).resolve().parents[3] / "examples" / "models" / "atom-tiny"
+CHECKPOINT = Path(__file__).resolve().parents[4] / "examples" / "models" / "atom-tiny"
 # Reasons unless it is told not to; what it reasons is free.
 TEMPLATE = (
     "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"

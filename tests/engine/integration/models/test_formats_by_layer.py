@@ -13,7 +13,7 @@ import pytest
 from atom.checkpoint import open_checkpoint
 from atom.errors import ModelError
 from atom.sizing import ModelFacts
-from tests.engine.integration.test_quantised_checkpoints import NEW_TOKENS, oracle, prompts
+from tests.engine.integration.models.test_quantised_checkpoints import NEW_TOKENS, oracle, prompts
 from tests.support.engine_core.core_driver import CoreDriver
 from tests.support.models.quantised_checkpoint import (
     LAYOUTS,

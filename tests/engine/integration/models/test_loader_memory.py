@@ -22,7 +22,7 @@ from atom.model_loader.loader import placements_of
 from atom.model_ops.linear import Build
 from atom.models.registry import build_model
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 SHAPE = {
     "hidden_size": 1024,
     "intermediate_size": 3072,
@@ -59,7 +59,7 @@ from pathlib import Path
 import torch
 from atom.checkpoint import open_checkpoint
 from atom.model_loader.loader import load_model
-from tests.engine.integration.test_loader_memory import built
+from tests.engine.integration.models.test_loader_memory import built
 
 def peak():
     lines = Path("/proc/self/status").read_text().splitlines()

@@ -16,7 +16,7 @@ from atom_operator.leadership.elector import Elector
 from atom_operator.leadership.lease import LeaseTimes
 from atom_operator.leadership.lease_object import ApiLease, lease_record
 from atom_operator.leadership.rivals import Rival, Rivals
-from tests.operator.unit.test_leadership import Connection, StoredLease
+from tests.operator.unit.cluster.test_leadership import Connection, StoredLease
 from tests.support.virtual_time import run_virtually
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

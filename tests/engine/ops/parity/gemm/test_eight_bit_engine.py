@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from atom.model_ops.backends.triton_ops import backend as triton
-from tests.engine.integration.test_quantised_checkpoints import DEEPSEEK, QWEN_EXPERTS
+from tests.engine.integration.models.test_quantised_checkpoints import DEEPSEEK, QWEN_EXPERTS
 from tests.support.engine_core.core_driver import CoreDriver
 from tests.support.models.quantised_checkpoint import LAYOUTS, make_quantised_checkpoint
 from tests.support.models.tiny_model import Architecture

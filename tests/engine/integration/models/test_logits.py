@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from atom.model_ops.embed_head import ParallelLMHead
-from tests.engine.integration.test_model_parity import CHECKPOINTS
+from tests.engine.integration.models.test_model_parity import CHECKPOINTS
 from tests.support.engine_core.core_driver import CoreDriver
 from tests.support.models.tiny_model import make_tiny_checkpoint
 

@@ -17,7 +17,7 @@ import pytest
 from atom.config import Config, EngineOptions, NodePlace, build_config
 from atom.errors import ConfigError
 from atom.model_engine.wire.core_port import CoreFailed
-from tests.engine.integration.test_tensor_parallel import EXPERTS, MLA_EXPERTS
+from tests.engine.integration.ranks.test_tensor_parallel import EXPERTS, MLA_EXPERTS
 from tests.support.engine_core.core_client import CoreClient, core_client
 from tests.support.engine_core.core_driver import CoreDriver
 from tests.support.models.tiny_model import Architecture, make_tiny_checkpoint

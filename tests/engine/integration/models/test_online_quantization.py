@@ -20,7 +20,7 @@ from atom.model_ops.quantised.dequantise import plain as dequantised
 from atom.models.decoder import CausalLM
 from atom.models.registry import build_model, model_spec
 from benchmarks.workloads.shapes import SHAPES, write_shape
-from tests.engine.integration.test_quantised_checkpoints import GPT_OSS, prompts
+from tests.engine.integration.models.test_quantised_checkpoints import GPT_OSS, prompts
 from tests.support.engine_core.core_driver import CoreDriver
 from tests.support.models.quantised_checkpoint import LAYOUTS, make_quantised_checkpoint
 from tests.support.models.tiny_model import Architecture, make_tiny_checkpoint

@@ -9,7 +9,7 @@ from atom.model_ops.backends.interface import Backend
 from atom.model_ops.backends.triton_ops.attention import sparse_mla
 from tests.engine.ops.inputs import assert_rows_agree
 from tests.engine.ops.mla_inputs import latent_case
-from tests.engine.ops.parity.test_sparse_mla import (
+from tests.engine.ops.parity.attention.test_sparse_mla import (
     CHUNKS,
     DECODES,
     EXACT,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.integration.test_expert_parallel import WITH_EXPERTS
-from tests.engine.integration.test_tensor_parallel import FAMILIES, OPTIONS
+from tests.engine.integration.ranks.test_expert_parallel import WITH_EXPERTS
+from tests.engine.integration.ranks.test_tensor_parallel import FAMILIES, OPTIONS
 from tests.support.models.tiny_model import make_tiny_checkpoint
 from tests.support.ranks.expert_group import ExpertGroup
 from tests.support.ranks.expert_schedules import Schedules

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from atom.config import EngineOptions, NodePlace, build_config
-from tests.engine.integration.test_expert_parallel import checkpoint
+from tests.engine.integration.ranks.test_expert_parallel import checkpoint
 from tests.support.engine_core.core_client import core_client
 from tests.support.engine_core.core_driver import CoreDriver
 from tests.support.ranks.further_node import further_node

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from atom.model_ops.backends.triton_ops import backend as triton
-from tests.engine.integration.test_quantised_checkpoints import QWEN_EXPERTS, oracle, prompts
+from tests.engine.integration.models.test_quantised_checkpoints import QWEN_EXPERTS, oracle, prompts
 from tests.support.engine_core.core_driver import CoreDriver
 from tests.support.models.quantised_checkpoint import LAYOUTS, make_quantised_checkpoint
 
