@@ -11,7 +11,7 @@ from atom.model_ops.backends.interface import FUSED_OPS, OPS
 
 _SOURCES = {
     path.name: path.read_text(encoding="utf-8")
-    for path in (Path(__file__).parent / "parity").glob("test_*.py")
+    for path in (Path(__file__).parent / "parity").rglob("test_*.py")
 }
 
 
