@@ -285,9 +285,16 @@ def deployment_state(manifest: Manifest, pods: Sequence[PodState]) -> Deployment
         in_groups=groups,
         pods_agree=not groups or _groups_run(manifest, pods),
         paused=spec.get("paused") is True,
+        autoscaled=is_autoscalers(manifest),
         edits=foreign_edits(manifest),
         progress_deadline_seconds=_whole(annotation(manifest, constants.ANNOTATION_DEADLINE)),
     )
+
+
+def is_autoscalers(workload: Manifest) -> bool:
+    """Say whether the number of replicas was left to an autoscaler."""
+    owner = annotation(workload, constants.ANNOTATION_REPLICAS)
+    return owner == constants.REPLICAS_OF_AUTOSCALER
 
 
 def _whole(text: str | None) -> int | None:

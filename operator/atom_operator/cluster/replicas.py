@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from atom_operator import constants
+from atom_operator.cluster.observe import is_autoscalers
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.domain import WORKLOAD_KINDS, ChildKey, Manifest, ObjectKey
 
@@ -23,14 +23,9 @@ async def give_up_replicas(
 ) -> None:
     """Hand over what the next apply will leave out for the first time."""
     for child, manifest in desired.items():
-        if child.kind not in WORKLOAD_KINDS or not _is_autoscalers(manifest):
+        if child.kind not in WORKLOAD_KINDS or not is_autoscalers(manifest):
             continue
         before = owned.get(child)
-        if before is not None and not _is_autoscalers(before):
+        if before is not None and not is_autoscalers(before):
             replicas = int(before["spec"].get("replicas", 1))
             await port.hand_over_replicas(child.kind, key.namespace, child.name, replicas)
-
-
-def _is_autoscalers(manifest: Manifest) -> bool:
-    annotations = manifest["metadata"].get("annotations") or {}
-    return annotations.get(constants.ANNOTATION_REPLICAS) == constants.REPLICAS_OF_AUTOSCALER

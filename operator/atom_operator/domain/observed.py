@@ -47,6 +47,7 @@ class DeploymentState:
     progress_deadline_seconds: int | None = None  # where only we keep it
     paused: bool = False  # its controller replaces no pods
     edits: tuple[ForeignEdit, ...] = ()  # what others have set in its spec
+    autoscaled: bool = False  # an autoscaler has the number of its replicas
 
     @property
     def refused_by_quota(self) -> bool:

@@ -77,11 +77,16 @@ def leave_to_autoscaler(plan: Plan, supply: Supply | None, observed: Observed) -
         # A spare pod of a rollout is no replica more.
         kept = min(placed, running.desired) if running is not None else 0
         scaling = replace(scaling, limit=replica_limit(supply, kept))
+    stands = running is not None and running.desired == 0 and not running.autoscaled
+    begins = stands and scaling.min_replicas > 0  # KEDA wakes what may have no replicas
+    first = max(plan.replicas, scaling.min_replicas) if begins else plan.replicas
+    replicas = min(first, scaling.ceiling)
     return replace(
         plan,
         integrations=replace(plan.integrations, autoscaling=scaling),
-        replicas=min(plan.replicas, scaling.ceiling),  # the first ones, too
-        owns_replicas=running is None,
+        replicas=replicas,
+        # An autoscaler leaves a workload of no replicas alone: it gets one that has its fewest.
+        owns_replicas=running is None or (begins and replicas > 0),
     )
 
 

@@ -47,6 +47,10 @@ REPORTED: dict[str, tuple[Scene, Steps]] = {
             ("ask_for_memory", 100, 1300),
         ),
     ),
+    "an autoscaler for a workload that was scaled to zero": (
+        scene(devices=8, nodes=3, replicas=3),
+        (("ask_for_replicas", 0, 400), ("ask_for_an_autoscaler", 2, 400)),
+    ),
     "a rollback behind a quota that pods without a node fill": (
         scene(devices=0, nodes=3, replicas=2, node_gib=20),
         (("limit_by_a_quota", "pods", 0, 1), ("ask_for_memory", 100, 1700)),

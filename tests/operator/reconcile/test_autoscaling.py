@@ -84,6 +84,23 @@ async def test_giving_up_the_number_of_replicas_never_resets_it() -> None:
     assert sum(write.startswith("hand over") for write in cluster.writes) == 1
 
 
+@pytest.mark.parametrize("fewest", [0, 1, 2])
+async def test_a_workload_of_no_replicas_is_left_to_its_autoscaler_with_the_fewest(
+    fewest: int,
+) -> None:
+    """It leaves no replicas alone, but for KEDA's own scaling to zero."""
+    cluster = cluster_with(replicas=0)
+    await settle(cluster)
+    cluster.find(ATOM_DEPLOYMENT, "chat")["spec"].update(scaled(minReplicas=fewest))
+    await settle(cluster, 4)
+    assert cluster.find(DEPLOYMENT, "chat")["spec"]["replicas"] == fewest
+    assert cluster.names(SCALED_OBJECT) == ["chat"]
+    # What it or a user does to the number afterwards is not undone.
+    cluster.change_spec(DEPLOYMENT, "chat", replicas=0)
+    await settle(cluster)
+    assert cluster.find(DEPLOYMENT, "chat")["spec"]["replicas"] == 0
+
+
 @pytest.mark.parametrize("broken_write", range(1, 4))
 async def test_a_crash_while_giving_up_the_replicas_loses_none(broken_write: int) -> None:
     cluster = cluster_with(replicas=4)
