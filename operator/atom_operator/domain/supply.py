@@ -75,6 +75,7 @@ class Supply:
     # What one running pod of ours gives back when it goes, at least.
     released: Resources = field(default_factory=dict)
     stuck: int = 0  # pods of ours that are to end on nodes that are lost or take no pod
+    arrived: int = 0  # pods of ours of the wanted revision that have a node and stay
     pods_per_replica: int = 1
 
     @property

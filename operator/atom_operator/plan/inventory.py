@@ -95,6 +95,10 @@ def survey(nodes: Iterable[Manifest], pods: PlacedPods, asked: PodsAsked) -> Sup
         ordered,
         _released([pod for pod in ours if _makes_room(pod, asked)], demand),
         stuck=sum(pod.ends and pod.node in blocked for pod in ours),
+        arrived=sum(
+            pod.revision is not None and pod.revision == asked.revision and not pod.ends
+            for pod in ours
+        ),
     )
 
 

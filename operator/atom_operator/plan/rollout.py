@@ -52,6 +52,7 @@ class RolloutQuestion:
     running: DeploymentState | None
     unschedulable: str | None  # the scheduler's words about a pod of ours without a node
     supply: Supply | None
+    arrived: int | None = None  # pods of the wanted revision that have a node; None: not counted
     leaving: int = 0  # pods of ours that end and may still hold what others wait for
     leaving_charged: int = 0  # of them, those that a ResourceQuota still counts
     starting: int = 0  # pods of the wanted revision that are not ready
@@ -238,6 +239,8 @@ def _unblock(question: RolloutQuestion, current: Rollout, words: str) -> Rollout
             return current  # what is missing is not counted, and old pods need not hold it
         if question.leaving > supply.stuck:
             return current  # the place of an old pod comes free yet
+        if question.arrived is not None and supply.arrived > question.arrived:
+            return current  # what waited has found a node since it was observed
         chosen = _without_spare(supply)
         if chosen.strategy is not current.strategy:
             return chosen

@@ -291,6 +291,9 @@ class Decider:
             running=own,
             retiring=max(retiring.values(), key=lambda state: state.ready, default=None),
             unschedulable=unschedulable(observed),
+            arrived=sum(
+                pod.scheduled and pod.revision == target.pods.name for pod in observed.pods
+            ),
             leaving=len(observed.leaving),
             leaving_charged=observed.leaving_charged,
             starting=sum(

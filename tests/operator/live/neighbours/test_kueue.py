@@ -60,7 +60,9 @@ def test_a_quota_holds_a_replica_back_and_the_status_says_so(limited: LiveCluste
     held = limited.wait(
         "Kueue's word about the quota",
         lambda: (
-            (found := condition(limited, "Scheduled")) and "quota" in found["message"] and found
+            found
+            if "quota" in (found := condition(limited, "Scheduled")).get("message", "")
+            else None
         ),
     )
     assert (held["status"], held["reason"]) == ("False", "Unschedulable")
