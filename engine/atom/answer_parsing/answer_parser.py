@@ -67,7 +67,7 @@ class AnswerParsing:
 
 
 class AnswerParser:
-    """One answer's. called: whether it holds a call."""
+    """Parses one answer. called: whether it holds a call."""
 
     def __init__(self, parsing: AnswerParsing) -> None:
         self._parsing = parsing

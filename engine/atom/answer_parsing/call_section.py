@@ -11,10 +11,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import ClassVar
 
-from atom.answer_parsing.markup_parser import TOO_MANY, MarkupParser, Reading
+from atom.answer_parsing.markup_parser import TOO_MANY, MarkedCallParser, Reading
 
 
-class CallSection(MarkupParser):
+class CallSection(MarkedCallParser):
     """A `CallParser` of one answer. call, call_end: around each call; section_end: behind the
     last."""
 

@@ -34,8 +34,6 @@ class TextEndedError(Exception):
 class MarkupParser(ABC):
     """A `CallParser` of one answer."""
 
-    marks: tuple[str, ...]  # with which calls begin; none is the beginning of another
-
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
         self._found = FoundCalls()
@@ -67,18 +65,8 @@ class MarkupParser(ABC):
         return self._found.end()
 
     @abstractmethod
-    def _call(self, mark: str) -> Reading[bool]:
-        """Read what follows this mark, which was passed; whether it was a call."""
-
     def _answer(self) -> Reading[None]:
-        while True:
-            mark = yield from self._seek()
-            called = yield from self._call(mark)
-            self._behind_call = False
-            if called:
-                self._decide()
-            else:
-                self._refuse(mark)
+        """Read the answer, to its end and beyond: it waits wherever more may come."""
 
     # ---- what readings are made of -------------------------------------------------------
 
@@ -90,28 +78,6 @@ class MarkupParser(ABC):
     def _decide(self) -> None:
         """Note that what was read is done with."""
         self._text, self._at = self._text[self._at :], 0
-
-    def _refuse(self, mark: str) -> None:
-        """Note that this mark, the first of the text, begins no call; behind it another one may
-        stand."""
-        end = self._text.find(mark) + len(mark)
-        self._found.content(self._text[:end])
-        self._text, self._at = self._text[end:], 0
-
-    def _seek(self) -> Reading[str]:
-        """Pass the next mark; what stands before it is content."""
-        while True:
-            places = [(at, mark) for mark in self.marks if (at := self._text.find(mark)) >= 0]
-            if places:
-                position, mark = min(places)
-                self._found.content(self._text[:position])
-                self._text, self._at = self._text[position:], len(mark)
-                return mark
-            held = max(partial_length(self._text, mark) for mark in self.marks)
-            certain = len(self._text) - held
-            self._found.content(self._text[:certain])
-            self._text = self._text[certain:]
-            yield from self._more()
 
     def _blanks(self, signs: str = BLANKS) -> Reading[str]:
         """Pass blanks; the character behind them, which is not passed."""
@@ -217,3 +183,45 @@ class MarkupParser(ABC):
             self._found.arguments(unwrapped(written.strip()))
         if place < 0:
             raise TextEndedError
+
+
+class MarkedCallParser(MarkupParser):
+    """A parser of calls that begin with a mark, among content."""
+
+    marks: tuple[str, ...]  # none is the beginning of another
+
+    @abstractmethod
+    def _call(self, mark: str) -> Reading[bool]:
+        """Read what follows this mark, which was passed; whether it was a call."""
+
+    def _answer(self) -> Reading[None]:
+        while True:
+            mark = yield from self._seek()
+            called = yield from self._call(mark)
+            self._behind_call = False
+            if called:
+                self._decide()
+            else:
+                self._refuse(mark)
+
+    def _refuse(self, mark: str) -> None:
+        """Note that this mark, the first of the text, begins no call; behind it another one may
+        stand."""
+        end = self._text.find(mark) + len(mark)
+        self._found.content(self._text[:end])
+        self._text, self._at = self._text[end:], 0
+
+    def _seek(self) -> Reading[str]:
+        """Pass the next mark; what stands before it is content."""
+        while True:
+            places = [(at, mark) for mark in self.marks if (at := self._text.find(mark)) >= 0]
+            if places:
+                position, mark = min(places)
+                self._found.content(self._text[:position])
+                self._text, self._at = self._text[position:], len(mark)
+                return mark
+            held = max(partial_length(self._text, mark) for mark in self.marks)
+            certain = len(self._text) - held
+            self._found.content(self._text[:certain])
+            self._text = self._text[certain:]
+            yield from self._more()

@@ -8,15 +8,16 @@ once they have ended. Families say how their marks read (families/).
 from __future__ import annotations
 
 import json
+from abc import abstractmethod
 
 from atom.answer_parsing.argument_types import json_of, only_string
 from atom.answer_parsing.held_text import partial_length
-from atom.answer_parsing.markup_parser import MarkupParser, Reading, TextEndedError
+from atom.answer_parsing.markup_parser import MarkedCallParser, Reading, TextEndedError
 
 MOST_KEY_CHARS = 1024
 
 
-class ParameterParser(MarkupParser):
+class ParameterParser(MarkedCallParser):
     """A `CallParser` of one answer. value_end: behind each value; followers: one of which stands
     behind that, blanks between; lines: values stand on lines of their own."""
 
@@ -38,9 +39,9 @@ class ParameterParser(MarkupParser):
         self._found.arguments("{}" if first else "}")
         self._end_call()
 
+    @abstractmethod
     def _next_parameter(self, *, first: bool) -> Reading[bool]:
-        """One of them; whether there was one."""
-        raise NotImplementedError
+        """Read one of them; whether there was one."""
 
     def _argument(self, key: str, types: frozenset[str], *, first: bool) -> Reading[None]:
         """Read the value that follows `key`."""

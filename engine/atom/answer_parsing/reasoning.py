@@ -68,7 +68,7 @@ class _Within(Enum):
 
 
 class ReasoningSplitter:
-    """One answer's: text to (reasoning, content)."""
+    """Splits the text of one answer into (reasoning, content)."""
 
     def __init__(self, start: ReasoningStart, marks: ReasoningMarks = THINK) -> None:
         self._marks = marks

@@ -15,7 +15,8 @@ from atom.answer_parsing.held_text import partial_length
 
 
 class TrailingCalls:
-    """One answer's. mark: that calls begin with; parser: makes one for calls."""
+    """Finds the calls of one answer that stand at the end of its reasoning. mark: that calls begin
+    with; parser: makes one for calls."""
 
     def __init__(self, mark: str, parser: Callable[[], CallParser]) -> None:
         self._mark = mark

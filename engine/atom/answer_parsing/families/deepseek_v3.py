@@ -21,7 +21,7 @@ _FENCE = "```"
 
 
 class DeepSeekV3Parser(CallSection):
-    """One answer's."""
+    """A `CallParser` of one answer."""
 
     marks = (SECTION, CALL)
     call, call_end, section_end = CALL, CALL_END, SECTION_END

@@ -12,7 +12,7 @@ from atom.answer_parsing.markup_parser import Reading
 
 
 class DeepSeekV31Parser(CallSection):
-    """One answer's."""
+    """A `CallParser` of one answer."""
 
     marks = (SECTION, CALL)
     call, call_end, section_end = CALL, CALL_END, SECTION_END

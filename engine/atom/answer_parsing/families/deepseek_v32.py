@@ -25,7 +25,7 @@ _ANY: frozenset[str] = frozenset()
 
 
 class DeepSeekV32Parser(ParameterParser):
-    """One answer's."""
+    """A `CallParser` of one answer."""
 
     marks = (SECTION, CALL)
     value_end = PARAMETER_END

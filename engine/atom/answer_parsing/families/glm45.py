@@ -22,7 +22,7 @@ MARKS = (CALL, KEY, KEY_END, VALUE, VALUE_END, CALL_END)
 
 
 class Glm45Parser(ParameterParser):
-    """One answer's."""
+    """A `CallParser` of one answer."""
 
     marks = (CALL,)
     value_end = VALUE_END

@@ -58,10 +58,8 @@ def channel_start(prompt: str) -> ReasoningStart:
 
 
 class HarmonyParser(MarkupParser):
-    """One answer's. start: OPEN within a message of analysis, OVER within one of content, POSSIBLE
-    before a head. calls: else what goes to functions is content."""
-
-    marks = ()
+    """A `CallParser` of one answer. start: OPEN within a message of analysis, OVER within one of
+    content, POSSIBLE before a head. calls: else what goes to functions is content."""
 
     def __init__(self, tools: Tools, start: ReasoningStart, *, calls: bool = True) -> None:
         super().__init__(tools)
@@ -69,9 +67,6 @@ class HarmonyParser(MarkupParser):
         self._calls = calls
         self._told: set[Within] = set()  # what there has been a message of
         self.within = Within.HEAD
-
-    def _call(self, mark: str) -> Reading[bool]:
-        raise NotImplementedError  # messages are read instead
 
     def _answer(self) -> Reading[None]:
         if self._start is ReasoningStart.OPEN:
@@ -192,7 +187,7 @@ class ChannelCounter:
         self.total = 0
 
     def add(self, text: str) -> None:
-        """One token's text."""
+        """Count by the text of one more token."""
         before = self._parser.within
         self._parser.feed(text)
         within = self._parser.within

@@ -22,7 +22,7 @@ _TOO_MANY = " \t\r\n}]"  # what models write between the object and the mark by 
 
 
 class HermesParser(CallScanner):
-    """One answer's."""
+    """A `CallParser` of one answer."""
 
     def __init__(self) -> None:
         super().__init__(_KEYS, begins_with=OPENING[0])

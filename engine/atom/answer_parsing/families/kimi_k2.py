@@ -22,7 +22,7 @@ _ID = re.compile(r"(?:functions\.)?(.+?)(?::(\d+))?", re.DOTALL)
 
 
 class KimiK2Parser(CallSection):
-    """One answer's."""
+    """A `CallParser` of one answer."""
 
     marks = (SECTION, CALL)
     call, call_end, section_end = CALL, CALL_END, SECTION_END

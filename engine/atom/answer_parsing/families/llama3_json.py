@@ -24,7 +24,7 @@ _BETWEEN = re.compile(r"[;\s]+")
 
 
 class Llama3JsonParser(CallScanner):
-    """One answer's. tools: their names."""
+    """A `CallParser` of one answer. tools: their names."""
 
     def __init__(self, tools: Collection[str]) -> None:
         keys = CallKeys(

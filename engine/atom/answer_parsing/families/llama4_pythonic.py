@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from atom.answer_parsing.argument_types import argument_types
-from atom.answer_parsing.markup_parser import MarkupParser, Reading, TextEndedError
+from atom.answer_parsing.markup_parser import MarkedCallParser, Reading, TextEndedError
 from atom.answer_parsing.notation import (
     ANNOTATIONS,
     Format,
@@ -38,8 +38,8 @@ _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPES = "\n\\'\"abfnrtvxuUN01234567"
 
 
-class Llama4PythonicParser(MarkupParser):
-    """One answer's."""
+class Llama4PythonicParser(MarkedCallParser):
+    """A `CallParser` of one answer."""
 
     marks = (START, "[")
 

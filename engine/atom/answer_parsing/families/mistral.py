@@ -10,7 +10,7 @@ templates refuse others.
 from __future__ import annotations
 
 from atom.answer_parsing.call_object import CallKeys, CallObject
-from atom.answer_parsing.markup_parser import MarkupParser, Reading, TextEndedError
+from atom.answer_parsing.markup_parser import MarkedCallParser, Reading, TextEndedError
 
 CALLS = "[TOOL_CALLS]"
 CALL_ID = "[CALL_ID]"
@@ -20,8 +20,8 @@ ID_CHARS = 9
 _KEYS = CallKeys(is_known=lambda name: True, others=None, needs_arguments=False)
 
 
-class MistralParser(MarkupParser):
-    """One answer's."""
+class MistralParser(MarkedCallParser):
+    """A `CallParser` of one answer."""
 
     marks = (CALLS,)
 

@@ -27,7 +27,7 @@ CALL_END = "</tool_call>"
 
 
 class Qwen3CoderParser(ParameterParser):
-    """One answer's."""
+    """A `CallParser` of one answer."""
 
     marks = (CALL, FUNCTION)
     value_end = PARAMETER_END
