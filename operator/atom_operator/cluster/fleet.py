@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from enum import Enum
 from typing import Generic, TypeVar
 
 from atom_operator.cluster.errors import RefusedError
@@ -18,10 +19,18 @@ from atom_operator.domain import Manifest
 from atom_operator.domain.placed_pods import PlacedPods, placed_pods
 
 _logger = logging.getLogger(__name__)
-_FRESH_SECONDS = 5.0
-_KNOWN_SECONDS = 60.0
 _FORBIDDEN_SECONDS = 300.0
 _T = TypeVar("_T")
+
+
+class Age(Enum):
+    """Seconds before the call at which a picture may have been asked for, at most."""
+
+    NOW = 0.0  # for what takes something from users: no older than what was observed beside it
+    RECENT = 5.0
+    # For what hardly changes (which devices there are), and for what is asked on behalf of many
+    # objects all the time (an autoscaler's bound).
+    KNOWN = 60.0
 
 
 class FleetReader:
@@ -34,32 +43,13 @@ class FleetReader:
         self._nodes = _Shared(port.list_nodes, "nodes", monotonic)
         self._pods = _Shared(summed, "pods of all namespaces", monotonic)
 
-    async def nodes(self) -> list[Manifest] | None:
+    async def nodes(self, age: Age = Age.RECENT) -> list[Manifest] | None:
         """List every node; None where reading them is forbidden."""
-        return await self._nodes.read(_FRESH_SECONDS)
+        return await self._nodes.read(age.value)
 
-    async def known_nodes(self) -> list[Manifest] | None:
-        """Read every node, up to a minute old: for what hardly changes (which devices there are),
-        and for what is asked on behalf of many objects all the time (an autoscaler's bound). None
-        where reading them is forbidden."""
-        return await self._nodes.read(_KNOWN_SECONDS)
-
-    async def pods(self) -> PlacedPods | None:
+    async def pods(self, age: Age = Age.RECENT) -> PlacedPods | None:
         """Sum every pod on a node; None where reading them is forbidden."""
-        return await self._pods.read(_FRESH_SECONDS)
-
-    async def nodes_now(self) -> list[Manifest] | None:
-        """Read every node as it is after this call: for what takes something from users, which no
-        older picture than what was observed beside it may decide. None where it is forbidden."""
-        return await self._nodes.read(0.0)
-
-    async def pods_now(self) -> PlacedPods | None:
-        """Read every pod on a node as it is after this call."""
-        return await self._pods.read(0.0)
-
-    async def known_pods(self) -> PlacedPods | None:
-        """Sum every pod on a node, up to a minute old."""
-        return await self._pods.read(_KNOWN_SECONDS)
+        return await self._pods.read(age.value)
 
 
 class _Shared(Generic[_T]):

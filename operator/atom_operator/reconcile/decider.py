@@ -20,7 +20,7 @@ from atom_operator.children.overlay import overlay_paths
 from atom_operator.children.render import plan_of, render
 from atom_operator.children.workload import pod_revision, pod_template, workload_kind
 from atom_operator.cluster.engines import EnginePort
-from atom_operator.cluster.fleet import FleetReader
+from atom_operator.cluster.fleet import Age, FleetReader
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.cluster.template_judge import AcceptedTemplates, judge_job, judge_template
 from atom_operator.domain import (
@@ -41,7 +41,6 @@ from atom_operator.domain import (
     Supply,
     Target,
 )
-from atom_operator.domain.placed_pods import PlacedPods
 from atom_operator.domain.preparation import JobRequest, Waiting
 from atom_operator.kinds import OPTIONAL_KINDS, Kind
 from atom_operator.plan.inventory import PodsAsked, pods_asked, survey
@@ -201,7 +200,7 @@ class Decider:
         return Surroundings(
             images=self.settings.engine_images,
             config_text=await self._config_text(key, spec),
-            nodes=(await self.fleet.known_nodes() or ()) if wants_nodes(spec) else (),
+            nodes=(await self.fleet.nodes(Age.KNOWN) or ()) if wants_nodes(spec) else (),
             served=frozenset(OPTIONAL_KINDS) - observed.unserved,
             site=self.settings.site,
             measured=engines.measured.capacity if engines.measured else None,
@@ -310,12 +309,12 @@ class Decider:
         if now or (scaled and plan.accelerator.resource_name is not None):
             volumes = await volume_places(self.port, namespace, pod_spec)
             asked_pods = pods_asked(plan, target.pods.template, target.pods.name, observed, volumes)
-            supply = await self._survey(plan, asked_pods, now=now)
+            supply = await self._survey(plan, asked_pods, Age.RECENT if now else Age.KNOWN)
         rollout = choose_rollout(replace(question, supply=supply))
         if now and stops_serving_pods(question, rollout):
             # The pods are observed by a watch: in an older picture one of ours that has gone since
             # still holds what the new one is about to take.
-            supply = await self._survey_again(plan, asked_pods)
+            supply = await self._survey(plan, asked_pods, Age.NOW)
             rollout = choose_rollout(replace(question, supply=supply))
         if question.in_groups:
             rollout = replace(rollout, asked_at=_asked_at(own, question.revision) or observed.at)
@@ -330,28 +329,14 @@ class Decider:
         if plan.accelerator.resource_name is None:
             return None
         volumes = await volume_places(self.port, plan.key.namespace, template["spec"])
-        return await self._survey(plan, pods_asked(plan, template, volumes=volumes), now=True)
+        return await self._survey(plan, pods_asked(plan, template, volumes=volumes), Age.RECENT)
 
-    async def _survey(self, plan: Plan, asked: PodsAsked, *, now: bool) -> Supply | None:
-        """Read the supply of the cluster; unless it has to be known `now`, it may be a minute
-        old."""
-        fleet = self.fleet
-        nodes = await (fleet.nodes() if now else fleet.known_nodes())
-        pods = await (fleet.pods() if now else fleet.known_pods())
-        return _supply(plan, nodes, pods, asked)
-
-    async def _survey_again(self, plan: Plan, asked: PodsAsked) -> Supply | None:
-        """Read the supply as it is after what was observed."""
-        fleet = self.fleet
-        return _supply(plan, await fleet.nodes_now(), await fleet.pods_now(), asked)
-
-
-def _supply(
-    plan: Plan, nodes: list[Manifest] | None, pods: PlacedPods | None, asked: PodsAsked
-) -> Supply | None:
-    if nodes is None or pods is None:
-        return None
-    return replace(survey(nodes, pods, asked), pods_per_replica=plan.engine.nodes)
+    async def _survey(self, plan: Plan, asked: PodsAsked, age: Age) -> Supply | None:
+        """Read the supply of the cluster; None where it cannot be read."""
+        nodes, pods = await self.fleet.nodes(age), await self.fleet.pods(age)
+        if nodes is None or pods is None:
+            return None
+        return replace(survey(nodes, pods, asked), pods_per_replica=plan.engine.nodes)
 
 
 def _quota_refusal(

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from atom_operator.cluster.errors import TransientError
-from atom_operator.cluster.fleet import FleetReader
+from atom_operator.cluster.fleet import Age, FleetReader
 from tests.support.operator.builders_operator import gpu_node
 from tests.support.operator.fake_cluster import FakeCluster
 
@@ -43,7 +43,7 @@ async def test_what_is_wanted_as_it_is_now_is_read_though_the_last_list_is_new()
     cluster.nodes = [gpu_node("a")]
     clock.seconds = 1
     assert await fleet.nodes() == []
-    assert await fleet.nodes_now() == cluster.nodes
+    assert await fleet.nodes(Age.NOW) == cluster.nodes
     assert await fleet.nodes() == cluster.nodes
     assert cluster.node_reads == 2
 
@@ -59,7 +59,7 @@ async def test_those_who_wait_for_a_list_as_it_is_now_share_the_next_one() -> No
 
     cluster = Slow(nodes=[])
     fleet = FleetReader(cluster, clock)
-    await asyncio.gather(*(fleet.nodes_now() for _ in range(50)))
+    await asyncio.gather(*(fleet.nodes(Age.NOW) for _ in range(50)))
     assert cluster.node_reads == 2, "the first began before the others asked"
 
 
