@@ -1,8 +1,8 @@
 """Executor: what the engine core asks of whatever runs its batches.
 
 Calls are typed and a submitted step is known by its ticket, a number: nothing of a device crosses
-here, so that runners may live in other processes. Implemented by in_process.py for one device and
-by group.py for several; tests and benchmarks put their own before it.
+here, so that runners may live in other processes. Implemented by single.py for one device, and by
+tensor_parallel/ and expert_parallel/ for several; tests and benchmarks put their own before it.
 """
 
 from __future__ import annotations
@@ -82,3 +82,21 @@ class Executor(StepExecutor, Protocol):
         """Return which of several runners the others wait for, in words; None where there is one.
         Comes from any thread."""
         ...
+
+
+class OneScheduler:
+    """Answers of an executor whose engine core has the only scheduler: no other rank calls it."""
+
+    @property
+    def wake_fds(self) -> Sequence[int]:
+        return ()
+
+    def is_called(self) -> bool:
+        return False
+
+    def join(self) -> None:
+        pass
+
+    @property
+    def expert_load(self) -> ExpertLoad | None:
+        return None

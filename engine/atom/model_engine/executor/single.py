@@ -7,17 +7,17 @@ tensors of its device, stay here, each under its ticket.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from atom.config import Config
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
+from atom.model_engine.executor.base import OneScheduler
 from atom.model_engine.model_runner import ModelRunner, Progress
 from atom.model_engine.runner.step_runner import SubmittedStep
 from atom.model_engine.wire.engine_protocol import EngineReport
-from atom.model_ops.expert_parallel.eplb import ExpertLoad
 
 
-class SingleDeviceExecutor:
+class SingleDeviceExecutor(OneScheduler):
     def __init__(self, config: Config, runner: ModelRunner | None = None) -> None:
         """runner: one that shares its model with others; None for one that is alone."""
         self.runner = runner or ModelRunner(config)
@@ -44,20 +44,6 @@ class SingleDeviceExecutor:
 
     def collect(self, ticket: int) -> ScheduledBatchOutput:
         return self.runner.collect(self._submitted.pop(ticket))
-
-    @property
-    def wake_fds(self) -> Sequence[int]:
-        return ()
-
-    def is_called(self) -> bool:
-        return False
-
-    def join(self) -> None:
-        pass
-
-    @property
-    def expert_load(self) -> ExpertLoad | None:
-        return None
 
     def close(self) -> None:
         pass

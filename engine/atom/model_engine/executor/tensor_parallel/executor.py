@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from atom.collectives.group import Group
@@ -18,6 +18,7 @@ from atom.collectives.torch_group import LOOPBACK, Place, TorchGroup, open_store
 from atom.config import Config
 from atom.errors import ConfigError
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
+from atom.model_engine.executor.base import OneScheduler
 from atom.model_engine.executor.single import SingleDeviceExecutor
 from atom.model_engine.executor.tensor_parallel.rank_processes import Meeting, RankProcesses
 from atom.model_engine.executor.tensor_parallel.step_channel import StepSender
@@ -26,7 +27,6 @@ from atom.model_engine.model_runner import ModelRunner, Progress, rank_device
 from atom.model_engine.wire.engine_protocol import EngineReport
 from atom.model_engine.wire.first_loss import FirstLoss, OnFailure
 from atom.model_engine.wire.other_nodes import OtherNodes, RanksWork
-from atom.model_ops.expert_parallel.eplb import ExpertLoad
 from atom.utils.listening import is_loopback
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ _NEWS_SECONDS = 1.0  # for the end of a process to be known behind the error tha
 _END_SECONDS = 5.0
 
 
-class TensorParallelExecutor:
+class TensorParallelExecutor(OneScheduler):
     """The leader's end of a group that has met."""
 
     def __init__(
@@ -83,20 +83,6 @@ class TensorParallelExecutor:
         with _together(self._ranks.loss):
             self._outstanding -= 1
             return self._own.collect(ticket)
-
-    @property
-    def wake_fds(self) -> Sequence[int]:
-        return ()
-
-    def is_called(self) -> bool:
-        return False
-
-    def join(self) -> None:
-        pass
-
-    @property
-    def expert_load(self) -> ExpertLoad | None:
-        return None
 
     def close(self) -> None:
         self._ranks.loss.let_end()
