@@ -144,7 +144,7 @@ async def serve_app(
         request_timeout_seconds=request_timeout_seconds,
         reader_limits=reader_limits,
     )
-    async with _listen(engine, api_key, allowed_origins) as rig:
+    async with serve_engine(engine, api_key, allowed_origins) as rig:
         if core_options.get("ready_on_start", True):
             await engine.wait_ready()
         yield AppRig(rig.state, rig.engine, rig.client, rig.port, cores[0])
@@ -155,15 +155,16 @@ async def serve_model(
     config: Config, *, api_key: str | None = None, **engine_options: Any
 ) -> AsyncIterator[HttpRig]:
     """The HTTP application over a real engine process."""
-    async with _listen(AsyncLLMEngine(config, **engine_options), api_key) as rig:
+    async with serve_engine(AsyncLLMEngine(config, **engine_options), api_key) as rig:
         await rig.engine.wait_ready()
         yield rig
 
 
 @contextlib.asynccontextmanager
-async def _listen(
-    engine: AsyncLLMEngine, api_key: str | None, allowed_origins: Sequence[str] = ()
+async def serve_engine(
+    engine: AsyncLLMEngine, api_key: str | None = None, allowed_origins: Sequence[str] = ()
 ) -> AsyncIterator[HttpRig]:
+    """The HTTP application over this engine, which it starts and ends."""
     state = ServerState(engine=engine)
     listener = listen("127.0.0.1", 0)
     port = listener.getsockname()[1]
