@@ -13,7 +13,7 @@ from typing import Any
 from atom_operator import constants
 from atom_operator.api.v1alpha1.common import memory_quantity
 from atom_operator.children import volumes
-from atom_operator.children.group import group_arguments, group_environment
+from atom_operator.children.leader_worker_set import group_arguments, group_environment
 from atom_operator.domain import EngineOptions, Plan
 
 # The endpoints of a stopping pod leave the Service during this pause, before it refuses work.

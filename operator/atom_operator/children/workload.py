@@ -13,7 +13,7 @@ from typing import Any
 from atom_operator import constants
 from atom_operator.children import naming
 from atom_operator.children.engine_container import PRE_STOP_SECONDS, engine_container
-from atom_operator.children.group import group_annotations, leader_worker_set
+from atom_operator.children.leader_worker_set import group_annotations, leader_worker_set
 from atom_operator.children.overlay import OverlayError, merge_pod_template
 from atom_operator.children.preflight import preflight_container
 from atom_operator.children.template_removal import remove_fields
