@@ -39,6 +39,11 @@ def frame(body: object) -> bytes:
     return b"data: " + to_json(body) + b"\n\n"
 
 
+def error_frame(error: Exception) -> bytes:
+    """Write an error as OpenAI's chats and completions end a stream with it."""
+    return frame(describe(error)[1])
+
+
 class Frames(Protocol):
     """Hold what an event stream sends, as far as it is known."""
 
@@ -53,6 +58,9 @@ class Frames(Protocol):
     @property
     def ended(self) -> bool:
         """Return whether everything has been taken."""
+
+    def failure(self, error: Exception) -> bytes:
+        """Write the last frame of a stream that this error ends."""
 
     def close(self) -> None:
         """Take no more frames from it. May be called again."""
@@ -160,7 +168,7 @@ class FrameWriter:
         except Exception as error:
             if not isinstance(error, AtomError):
                 logger.exception("an event stream failed")
-            return frame(describe(error)[1]), False
+            return frames.failure(error), False
 
 
 def _never(data: bytes) -> bool:

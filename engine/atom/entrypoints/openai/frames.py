@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Protocol
 
 from atom.entrypoints.http.json_body import to_json
-from atom.entrypoints.http.sse import DONE
 from atom.entrypoints.openai.choices import Answers, Piece, takes_long
 from atom.model_engine.request import RequestOutput
 
@@ -33,8 +32,12 @@ class EventShape(Protocol):
     def piece(self, index: int, piece: Piece) -> bytes:
         """Write all that a piece adds to a choice, its end too; may be nothing."""
 
-    def usage(self) -> bytes:
-        """Write the usage event behind the last choice's end, if it was asked for."""
+    def closing(self) -> bytes:
+        """Write the events behind the last choice's end: usage if it was asked for, and the mark
+        of the end if the API has one."""
+
+    def failure(self, error: Exception) -> bytes:
+        """Write the last event of a stream that this error ends."""
 
 
 class TextTemplate:
@@ -52,7 +55,7 @@ class TextTemplate:
 
 
 class AnswerFrames:
-    """Writes what has come of an answer's choices as events; ends with [DONE].
+    """Writes what has come of an answer's choices as events.
 
     What tells of a long prompt's log-probabilities is written on a thread, since others wait on
     this one; what comes behind it waits for it."""
@@ -91,8 +94,11 @@ class AnswerFrames:
             return b""
         if self._group.drained:
             self.ended = True
-            events += self._shape.usage() + DONE
+            events += self._shape.closing()
         return events
+
+    def failure(self, error: Exception) -> bytes:
+        return self._shape.failure(error)
 
     def close(self) -> None:
         self._answers.close()

@@ -38,7 +38,7 @@ from atom.entrypoints.openai.serving_completion import (
 )
 from atom.entrypoints.openai.state import ServerState
 
-_CLIENT_LEFT = Response(status_code=499)  # for the access log; no client reads it
+CLIENT_LEFT = Response(status_code=499)  # for the access log; no client reads it
 
 _Asked = TypeVar("_Asked", bound=GenerationRequest)
 
@@ -133,8 +133,8 @@ async def _begin(
 async def _answer(http: Request, dialect: Dialect[Any], begun: _Begun) -> Response:
     answers, head = begun.answers, begun.head
     if begun.streams:
-        if begun.may_be_refused and not await _accepted(http, answers):
-            return _CLIENT_LEFT
+        if begun.may_be_refused and not await accepted(http, answers):
+            return CLIENT_LEFT
         events = dialect.events(answers, head, with_usage=begun.with_usage)
         return EventStream(AnswerFrames(answers, events))
     try:
@@ -142,10 +142,10 @@ async def _answer(http: Request, dialect: Dialect[Any], begun: _Begun) -> Respon
         body = await until_disconnect(http.receive, lambda: dialect.complete(answers, head))
     finally:
         answers.close()
-    return _CLIENT_LEFT if body is None else Response(body, media_type="application/json")
+    return CLIENT_LEFT if body is None else Response(body, media_type="application/json")
 
 
-async def _accepted(http: Request, answers: Answers) -> bool:
+async def accepted(http: Request, answers: Answers) -> bool:
     """Wait until the engine takes a request with a grammar; False when the client left meanwhile.
 
     A grammar is compiled in the engine; that it cannot be is known only there. An event stream

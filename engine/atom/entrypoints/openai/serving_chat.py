@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from atom.answer_parsing import AnswerParser, CallArguments, CallStart, Event
 from atom.entrypoints.http.json_body import to_json
-from atom.entrypoints.http.sse import frame
+from atom.entrypoints.http.sse import DONE, error_frame, frame
 from atom.entrypoints.openai.chat_parsing import (
     answer_parsing,
     delta_of,
@@ -250,8 +250,12 @@ class ChatEvents:
             stop_reason=output.stop_reason,
         )
 
-    def usage(self) -> bytes:
-        return self._event([], usage=self._answers.usage()) if self._with_usage else b""
+    def closing(self) -> bytes:
+        usage = self._event([], usage=self._answers.usage()) if self._with_usage else b""
+        return usage + DONE
+
+    def failure(self, error: Exception) -> bytes:
+        return error_frame(error)
 
     def _addition(self, index: int, piece: Piece, delta: Delta) -> bytes:
         names = self._answers.names

@@ -11,7 +11,7 @@ from typing import cast
 from msgspec import UNSET, UnsetType
 
 from atom.entrypoints.http.json_body import to_json
-from atom.entrypoints.http.sse import frame
+from atom.entrypoints.http.sse import DONE, error_frame, frame
 from atom.entrypoints.openai.choices import AnswerHead, Answers, Choice, Piece, Shown, render
 from atom.entrypoints.openai.logprobs import TokenNames, prompt_logprobs, text_logprobs
 from atom.entrypoints.openai.protocol import (
@@ -164,8 +164,12 @@ class TextEvents:
             return self._event([_text_choice(self._answers, index, piece)])
         return b""
 
-    def usage(self) -> bytes:
-        return self._event([], self._answers.usage()) if self._with_usage else b""
+    def closing(self) -> bytes:
+        usage = self._event([], self._answers.usage()) if self._with_usage else b""
+        return usage + DONE
+
+    def failure(self, error: Exception) -> bytes:
+        return error_frame(error)
 
     def _event(self, choices: list[TextChoice], usage: Usage | None = None) -> bytes:
         return frame(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atom.entrypoints.http.json_body import to_json
-from atom.entrypoints.http.sse import EventStream, FrameWriter
+from atom.entrypoints.http.sse import EventStream, FrameWriter, error_frame
 from atom.entrypoints.openai.choices import AnswerHead
 from atom.entrypoints.openai.frames import TextTemplate
 from atom.entrypoints.openai.responses import TextChoice, TextCompletion
@@ -40,6 +40,9 @@ class Source:
         if not data and self.error is not None:
             raise self.error
         return data
+
+    def failure(self, error: Exception) -> bytes:
+        return error_frame(error)
 
     def close(self) -> None:
         self.closed += 1
