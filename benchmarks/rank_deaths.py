@@ -1,15 +1,17 @@
 """How long a group of ranks outlives one of its processes: until the server knows why, and until
 nothing of it is left.
 
-    python -m benchmarks.rank_deaths [--kills 10]
+    python -m benchmarks.rank_deaths [--kills 10] [--ranks 2] [--device cpu|auto]
 
-Ranks on the CPU over gloo, two of each kind, are killed while they compute. The server does nothing
-about it: the group ends by itself. Prints a line for each kind; the last line is one JSON object.
+Ranks of each kind, on the CPU over gloo or on a GPU each, are killed while they compute. The server
+does nothing about it: the group ends by itself. Prints a line for each kind; the last line is one
+JSON object.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import queue
 import random
@@ -29,16 +31,11 @@ from atom.model_engine.wire.core_port import CoreEvent, CoreFailed
 from atom.model_engine.wire.engine_protocol import EngineReport, StreamBody
 from atom.sampling_params import SamplingParams
 
-_KINDS: dict[str, dict[str, Any]] = {
-    "shared experts": {
-        "data_parallel_size": 2, "enable_dp_attention": True, "enable_expert_parallel": True,
-    },
-    "a divided copy": {"tensor_parallel_size": 2},
-}  # fmt: skip
+_KINDS = ("shared experts", "a divided copy")
 _MIXTURE = {
     "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": 64,
-    "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 384, "num_experts": 6,
+    "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 8,
+    "num_key_value_heads": 4, "head_dim": 32, "vocab_size": 384, "num_experts": 8,
     "num_experts_per_tok": 2, "moe_intermediate_size": 24, "max_position_embeddings": 8192,
     "tie_word_embeddings": False, "torch_dtype": "float32",
 }  # fmt: skip
@@ -47,12 +44,15 @@ _MIXTURE = {
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=10)
-    kills = parser.parse_args().kills
+    parser.add_argument("--ranks", type=int, default=2, choices=(2, 4, 8))
+    parser.add_argument("--device", choices=("cpu", "auto"), default="cpu")
+    args = parser.parse_args()
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(_MIXTURE))
         for kind in _KINDS:
-            times = [_kill(folder, kind, seed) for seed in range(kills)]
+            options = _options(folder, kind, args)
+            times = [_kill(options, seed) for seed in range(args.kills)]
             told, gone = (sorted(column) for column in zip(*times, strict=True))
             found[kind] = {"told_seconds": told, "gone_seconds": gone}
             print(f"{kind}: told after {told[-1]:.2f} s at most, gone after {gone[-1]:.2f} s")
@@ -60,13 +60,23 @@ def main() -> int:
     return 0
 
 
-def _kill(model: str, kind: str, seed: int) -> tuple[float, float]:
+def _options(model: str, kind: str, args: argparse.Namespace) -> EngineOptions:
+    options = EngineOptions(
+        model=model, device=args.device, load_dummy=True, num_kv_blocks=600, max_num_seqs=4
+    )
+    if kind == "a divided copy":
+        return dataclasses.replace(options, tensor_parallel_size=args.ranks)
+    return dataclasses.replace(
+        options,
+        data_parallel_size=args.ranks,
+        enable_dp_attention=True,
+        enable_expert_parallel=True,
+    )
+
+
+def _kill(options: EngineOptions, seed: int) -> tuple[float, float]:
     """Seconds from the death of a rank to CoreFailed, and to the end of the last process."""
     draw, events = random.Random(seed), queue.SimpleQueue[CoreEvent]()
-    options = EngineOptions(
-        model=model, device="cpu", load_dummy=True, num_kv_blocks=600, max_num_seqs=4,
-        **_KINDS[kind],
-    )  # fmt: skip
     manager = CoreManager(build_config(options), events.put)
     try:
         manager.start()

@@ -12,24 +12,27 @@ import numpy as np
 import pytest
 import torch
 
-from tests.engine.integration.ranks.test_tensor_parallel import FAMILIES
 from tests.support.engine_core.core_driver import CoreDriver
-from tests.support.models.tiny_model import make_tiny_checkpoint
+from tests.support.ranks.group_shapes import wide_checkpoint
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="torch sees fewer than two GPUs"),
-]
+pytestmark = pytest.mark.gpu
 
 NAMES = ("dense", "experts", "norms behind attention and MLP", "latent attention with experts")
 
 
+def on_devices(number: int) -> Any:
+    """The parameter `number`, for a machine with so many GPUs."""
+    few = torch.cuda.device_count() < number
+    reason = f"torch sees fewer than {number} GPUs"
+    return pytest.param(number, marks=pytest.mark.skipif(few, reason=reason))
+
+
+# The checkpoint has four KV heads: divided over two and four ranks, on two ranks each of eight.
+@pytest.mark.parametrize("ranks", [on_devices(2), on_devices(4), on_devices(8)])
 @pytest.mark.parametrize("eager", [False, True], ids=["graphs", "eager"])
 @pytest.mark.parametrize("family", NAMES)
-def test_two_gpus_draw_what_one_does(family: str, eager: bool, tmp_path: Path) -> None:
-    settings = dict(FAMILIES[family])
-    extra = {"vocab_size": 384, **settings.pop("extra", {})}
-    model = str(make_tiny_checkpoint(tmp_path, **settings, head_dim=32, extra=extra))
+def test_gpus_draw_what_one_does(family: str, eager: bool, ranks: int, tmp_path: Path) -> None:
+    model = wide_checkpoint(tmp_path, family, head_dim=32)
     draw = np.random.default_rng(7)
     prompts = [draw.integers(3, 300, size=length).tolist() for length in (1, 16, 40, 100)]
     options: dict[str, Any] = {
@@ -39,7 +42,7 @@ def test_two_gpus_draw_what_one_does(family: str, eager: bool, tmp_path: Path) -
     drawing = {"temperature": 1.0, "seed": 3, "max_tokens": 12, "ignore_eos": True}
     filtered = {**drawing, "top_k": 20, "top_p": 0.9}
     asked: list[dict[str, Any]] = [{"max_tokens": 12, "ignore_eos": True}, drawing, filtered]
-    together = CoreDriver(model, tensor_parallel_size=2, **options)
+    together = CoreDriver(model, tensor_parallel_size=ranks, **options)
     found = [together.generate(prompts, **ask) for ask in asked]
     together.close()
     alone = CoreDriver(model, **options)
