@@ -73,6 +73,7 @@ _UNNEEDED: tuple[FlagRow, ...] = (
     ),
     _unneeded("what is asked and answered is never logged", "--disable-log-requests"),
     _unneeded("figures are told by /metrics alone", "--disable-log-stats --enable-metrics"),
+    _unneeded("GET /load tells it in any case", "--enable-server-load-tracking"),
     _unneeded("every answer has X-Request-Id", "--enable-request-id-headers"),
     _unneeded(
         "usage tells cached tokens in any case",

@@ -179,7 +179,7 @@ REFUSED_FLAGS: tuple[FlagRow, ...] = (
         "--enable-mfu-metrics --cudagraph-metrics --kv-cache-metrics --kv-cache-metrics-sample "
         "--enable-forward-pass-metrics --forward-pass-metrics-ipc-name "
         "--forward-pass-metrics-worker-id --enable-per-request-metrics "
-        "--per-request-spec-decode-metrics --enable-server-load-tracking "
+        "--per-request-spec-decode-metrics "
         "--show-hidden-metrics-for-version --custom-histogram-buckets "
         "--enable-metrics-for-all-schedulers --extra-metric-labels "
         "--tokenizer-metrics-custom-labels-header --tokenizer-metrics-allowed-custom-labels "

@@ -16,8 +16,11 @@ from atom.entrypoints.http.api_key import API_KEY_VARIABLE, FollowedKeys
 from atom.entrypoints.http.errors import http_error
 
 OPEN_PATHS = frozenset(
-    {"/health", "/ready", "/startup", "/live", "/metrics", "/version", "/server_info"}
-)
+    {
+        "/health", "/ready", "/ping", "/startup", "/live", "/load", "/metrics", "/version",
+        "/server_info",
+    }
+)  # fmt: skip
 CONTROL_PATHS = frozenset({"/reset_prefix_cache", "/start_profile", "/stop_profile"})
 
 

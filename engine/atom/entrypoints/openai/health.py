@@ -1,10 +1,11 @@
-"""/health, /ready, /startup, /live, /version, /server_info: what Kubernetes and the operator ask.
+"""/health, /ready, /startup, /live, /load, /version, /server_info: what Kubernetes and others ask.
 
-/health, or /ready, is about serving (a readiness probe): 200 only while requests are taken, else
-503 with the reason. /startup (a startup probe) also answers 200 when the start has nearly spent its
-budget and still moves; from then on it is for /live to end one that stalls. /live is about the
-process (a liveness probe): 503 only when it cannot recover by itself, such as when a rank of the
-engine has computed nothing for --stall-seconds. Load balancers may ask by HEAD.
+/health, or /ready, or SageMaker's /ping, is about serving (a readiness probe): 200 only while
+requests are taken, else 503 with the reason. /startup (a startup probe) also answers 200 when the
+start has nearly spent its budget and still moves; from then on it is for /live to end one that
+stalls. /live is about the process (a liveness probe): 503 only when it cannot recover by itself,
+such as when a rank of the engine has computed nothing for --stall-seconds. Load balancers may ask
+by HEAD.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from atom.model_engine.front.engine_lifecycle import EngineState
 def health_routes(state: ServerState) -> APIRouter:
     router = APIRouter(tags=["status"])
 
+    @router.post("/ping", include_in_schema=False)
+    @router.get("/ping", summary="The same as /health, as SageMaker asks")
     @router.head("/ready", include_in_schema=False)
     @router.head("/health", include_in_schema=False)
     @router.get("/ready", summary="The same as /health")
@@ -55,6 +58,21 @@ def health_routes(state: ServerState) -> APIRouter:
         if status.state is EngineState.STARTING and state.timeline.is_overdue:
             return _unavailable("stalled", f"{status.reason}, and its budget is spent")
         return _json({"status": "ok"})
+
+    @router.get("/load", summary="How many requests are open, running and waiting")
+    async def load() -> Response:
+        state.started_engine()
+        numbers = await state.numbers()
+        assert numbers is not None
+        ranks = [told.stats for told in numbers.stats_by_rank.values()]
+        clients = numbers.clients.values()
+        return _json(
+            {
+                "server_load": sum(client.waiting + client.running for client in clients),
+                "requests_running": sum(rank.requests_running for rank in ranks),
+                "requests_waiting": sum(rank.requests_waiting for rank in ranks),
+            }
+        )
 
     @router.get("/version", summary="Version of this server")
     async def version() -> Response:

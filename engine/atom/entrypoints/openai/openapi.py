@@ -102,4 +102,4 @@ def _add_errors(document: dict[str, Any]) -> None:
 
 
 # They answer 503 in a shape of their own.
-_PROBES = frozenset({"/health", "/ready", "/live"})
+_PROBES = frozenset({"/health", "/ready", "/ping", "/live"})

@@ -14,7 +14,7 @@ import sys
 
 LEVELS = ("debug", "info", "warning", "error")
 _LONGEST_PATH = 500  # characters
-_PROBED_PATHS = frozenset({"/health", "/ready", "/startup", "/live", "/metrics"})
+_PROBED_PATHS = frozenset({"/health", "/ready", "/ping", "/startup", "/live", "/load", "/metrics"})
 
 
 class _QueuedLogs(logging.handlers.QueueHandler):
