@@ -42,7 +42,7 @@ PROBES: dict[str, list[tuple[str, str]]] = {
     "front": [("atom.model_engine.front.admission", "atom.model_engine.scheduler")],
     "runner": [("atom.model_engine.runner.step_runner", "atom.model_engine.schedule")],
     "runner-layers": [("atom.model_engine.runner.slots", "atom.model_engine.runner.speculation")],
-    "entrypoint-layers": [("atom.entrypoints.flags", "atom.entrypoints.openai.api_server")],
+    "entrypoint-layers": [("atom.entrypoints.flags", "atom.entrypoints.api_server")],
     "circles": [("atom.errors", "atom.config")],
     "torch-free": [("atom.model_engine.scheduler", "torch")],
     "backends": [],  # every pair of them: see the test of backends

@@ -25,7 +25,7 @@ TORCH_FREE = [
     "atom.entrypoints.cli",
     "atom.entrypoints.flags.engine_args",
     "atom.entrypoints.server.run_server",
-    "atom.entrypoints.openai.api_server",
+    "atom.entrypoints.api_server",
     "atom.model_engine.async_llm_engine",
     "atom.model_engine.batch",
     "atom.model_engine.block_manager",

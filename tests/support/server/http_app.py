@@ -16,10 +16,10 @@ import uvicorn
 from openai import AsyncOpenAI
 
 from atom.config import Config
+from atom.entrypoints.api_server import build_app
 from atom.entrypoints.http.api_key import FollowedKeys
 from atom.entrypoints.http.http_protocol import BoundedHttpProtocol
 from atom.entrypoints.http.listener import BACKLOG, listen
-from atom.entrypoints.openai.api_server import build_app
 from atom.entrypoints.openai.state import ServerState
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.front.request_stream import ReaderLimits

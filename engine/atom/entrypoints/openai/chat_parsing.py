@@ -15,6 +15,7 @@ from msgspec import UNSET
 
 from atom.answer_parsing import (
     AnswerFormats,
+    AnswerParser,
     AnswerParsing,
     CallArguments,
     CallStart,
@@ -25,6 +26,7 @@ from atom.answer_parsing import (
 from atom.answer_parsing.families import HARMONY, PLAIN_JSON
 from atom.answer_parsing.families.harmony import channel_start
 from atom.answer_parsing.reasoning import THINK, ReasoningStart, reasoning_start
+from atom.entrypoints.openai.choices import Piece
 from atom.entrypoints.openai.protocol import ChatCompletionRequest
 from atom.entrypoints.openai.responses import (
     AnswerToolCall,
@@ -75,13 +77,30 @@ def answer_parsing(
     return parsing if parsing.needed else None
 
 
-def message_of(parsing: AnswerParsing, text: str, reason: str) -> ChatAnswer:
-    """A whole answer's; reason: why it ended."""
+def events_of(parsing: AnswerParsing | None, text: str, reason: str) -> list[Event]:
+    """Find what a whole answer holds, in its order; reason: why it ended."""
+    if parsing is None:
+        return [Content(text)] if text else []
     parser = parsing.parser()
     events: list[Event] = []
     for start in range(0, len(text), _PART_CHARACTERS):  # what is held back is small then
         events += parser.feed(text[start : start + _PART_CHARACTERS])
-    events += parser.finish(ended=reason == FinishReason.STOP)
+    return events + parser.finish(ended=reason == FinishReason.STOP)
+
+
+def events_in(parser: AnswerParser | None, piece: Piece) -> list[Event]:
+    """Find what the next piece of an answer tells; its last one tells what was held back too."""
+    if parser is None:
+        return [Content(piece.text)] if piece.text else []
+    events = parser.feed(piece.text)
+    if piece.output.finished:
+        events += parser.finish(ended=piece.output.finish_reason == FinishReason.STOP)
+    return events
+
+
+def message_of(parsing: AnswerParsing, text: str, reason: str) -> ChatAnswer:
+    """A whole answer's; reason: why it ended."""
+    events = events_of(parsing, text, reason)
     content = "".join(event.text for event in events if isinstance(event, Content))
     reasoning = "".join(event.text for event in events if isinstance(event, Reasoning))
     calls = _calls_of(events, parsing)
@@ -104,7 +123,7 @@ def _calls_of(events: Sequence[Event], parsing: AnswerParsing) -> list[AnswerToo
                 if isinstance(piece, CallArguments) and piece.index == event.index
             )
             function = CalledFunction(event.name, "".join(arguments))
-            calls.append(AnswerToolCall(_call_id(event, parsing), function))
+            calls.append(AnswerToolCall(call_id(event, parsing), function))
     return calls
 
 
@@ -116,7 +135,7 @@ def delta_of(event: Event, parsing: AnswerParsing) -> Delta:
     if isinstance(event, CallArguments):
         return Delta(tool_calls=[ToolCallDelta(event.index, FunctionDelta(event.text))])
     begun = ToolCallDelta(
-        event.index, FunctionDelta("", event.name), _call_id(event, parsing), "function"
+        event.index, FunctionDelta("", event.name), call_id(event, parsing), "function"
     )
     return Delta(tool_calls=[begun])
 
@@ -127,11 +146,12 @@ def shown_reason(reason: str, *, called: bool, named: bool) -> str:
     return CALLS_REASON if called and not named and reason == FinishReason.STOP else reason
 
 
-def _call_id(begun: CallStart, parsing: AnswerParsing) -> str:
-    """The model's own, where its template shows it again; else one of the form that it takes."""
+def call_id(begun: CallStart, parsing: AnswerParsing, prefix: str = "call_") -> str:
+    """The model's own, where its template shows it again; else one of the form that it takes, or
+    the API's, which has a prefix."""
     if begun.id:
         return begun.id
     length = 0 if parsing.calls is None else parsing.calls.id_chars
     if length:
         return "".join(secrets.choice(_ID_SIGNS) for _ in range(length))
-    return f"call_{uuid.uuid4().hex[:24]}"
+    return f"{prefix}{uuid.uuid4().hex[:24]}"

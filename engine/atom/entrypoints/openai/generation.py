@@ -1,13 +1,14 @@
-"""The two routes that generate: from a request's bytes to whole answers or an event stream.
+"""The routes that generate: from a request's bytes to whole answers or an event stream.
 
-What chat and plain completions have in common; what differs is a `Dialect`. A request's body is
-held only until its prompts are queued: an answer may take minutes. No shapes of the API here.
+What chat, plain completions and other APIs' answers have in common; what differs is a `Dialect`. A
+request's body is held only until its prompts are queued: an answer may take minutes. No shapes of
+the API here.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from secrets import token_hex
@@ -27,7 +28,7 @@ from atom.entrypoints.openai.openapi import answers_of, body_of
 from atom.entrypoints.openai.protocol import (
     ChatCompletionRequest,
     CompletionRequest,
-    GenerationRequest,
+    RequestBody,
 )
 from atom.entrypoints.openai.responses import ChatCompletion, TextCompletion
 from atom.entrypoints.openai.serving_chat import ChatEvents, complete_chat, start_chat
@@ -40,12 +41,14 @@ from atom.entrypoints.openai.state import ServerState
 
 CLIENT_LEFT = Response(status_code=499)  # for the access log; no client reads it
 
-_Asked = TypeVar("_Asked", bound=GenerationRequest)
+_Asked = TypeVar("_Asked", bound=RequestBody)
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect(Generic[_Asked]):
-    """One endpoint's. start: queues what a request asks for; complete: whole answers as JSON."""
+    """One endpoint's. id_prefix: of answers' ids. request: its bodies, which say by the names of
+    `GenerationRequest` how an answer is to come. start: queues what a request asks for; complete:
+    whole answers as JSON."""
 
     path: str
     id_prefix: str
@@ -58,11 +61,11 @@ class Dialect(Generic[_Asked]):
 
 DIALECTS: tuple[Dialect[Any], ...] = (
     Dialect(
-        "/v1/chat/completions", "chatcmpl", ChatCompletionRequest, ChatCompletion,
+        "/v1/chat/completions", "chatcmpl-", ChatCompletionRequest, ChatCompletion,
         start_chat, complete_chat, ChatEvents,
     ),
     Dialect(
-        "/v1/completions", "cmpl", CompletionRequest, TextCompletion,
+        "/v1/completions", "cmpl-", CompletionRequest, TextCompletion,
         start_completion, complete_text, TextEvents,
     ),
 )  # fmt: skip
@@ -82,9 +85,11 @@ class _Begun:
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-def generation_handlers(app: FastAPI, state: ServerState) -> dict[str, Handler]:
+def generation_handlers(
+    app: FastAPI, state: ServerState, dialects: Sequence[Dialect[Any]]
+) -> dict[str, Handler]:
     """Build the handlers that answer a POST, by path. `app` is told of them for its document."""
-    return {dialect.path: _handler(app, state, dialect) for dialect in DIALECTS}
+    return {dialect.path: _handler(app, state, dialect) for dialect in dialects}
 
 
 def _handler(app: FastAPI, state: ServerState, dialect: Dialect[Any]) -> Handler:
@@ -113,7 +118,7 @@ async def _begin(
     engine = state.serving_engine(request.model)
     name = engine.config.model.served_name
     number = request.own_id or token_hex(16)
-    head = AnswerHead(f"{dialect.id_prefix}-{number}", int(time.time()), name)
+    head = AnswerHead(f"{dialect.id_prefix}{number}", int(time.time()), name)
     answers = await dialect.start(
         engine,
         request,

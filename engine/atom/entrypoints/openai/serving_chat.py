@@ -16,6 +16,7 @@ from atom.entrypoints.http.sse import DONE, error_frame, frame
 from atom.entrypoints.openai.chat_parsing import (
     answer_parsing,
     delta_of,
+    events_in,
     message_of,
     shown_reason,
 )
@@ -43,7 +44,7 @@ from atom.entrypoints.openai.sampling import sampling_params_of
 from atom.entrypoints.openai.thinking import thinking_budget
 from atom.errors import RequestError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
-from atom.model_engine.request import FinishReason, RequestOutput
+from atom.model_engine.request import RequestOutput
 
 
 async def start_chat(
@@ -204,9 +205,7 @@ class ChatEvents:
     def _parsed(self, index: int, piece: Piece, parser: AnswerParser) -> bytes:
         """The first event has what is told besides the text, which may be held back yet."""
         output = piece.output
-        found = parser.feed(piece.text)
-        if output.finished:
-            found += parser.finish(ended=output.finish_reason == FinishReason.STOP)
+        found = events_in(parser, piece)
         events = []
         if piece.tells_more:
             first = self._delta(found.pop(0)) if found else Delta()

@@ -5,7 +5,7 @@
     a rank or another process is gone ──> the same ──> EngineDeadError
     engine dead ──> open requests get an error ──> EngineDeadError
 
-Effects only; routes are openai/api_server.py, request flow is AsyncLLMEngine, and where the engine
+Effects only; routes are in api_server.py, request flow is AsyncLLMEngine, and where the engine
 comes from is engine_source.py.
 """
 
@@ -23,12 +23,12 @@ from collections.abc import Callable, Iterator, Sequence
 import uvicorn
 
 from atom.checkpoint import weights_bytes_on_disk
+from atom.entrypoints.api_server import build_app
 from atom.entrypoints.http.api_key import FollowedKeys
 from atom.entrypoints.http.body_budget import BodyBudget
 from atom.entrypoints.http.client_identity import ClientIdentity
 from atom.entrypoints.http.http_protocol import BoundedHttpProtocol
 from atom.entrypoints.http.listener import BACKLOG
-from atom.entrypoints.openai.api_server import build_app
 from atom.entrypoints.openai.state import ServerState
 from atom.entrypoints.process.process_conduct import spare_the_collector, yield_cores
 from atom.entrypoints.process.stop_requests import StopRequests, first_of

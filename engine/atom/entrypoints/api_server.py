@@ -30,7 +30,7 @@ from atom.entrypoints.http.response_headers import (
 )
 from atom.entrypoints.http.root_path import RootPath
 from atom.entrypoints.openai.control import control_routes
-from atom.entrypoints.openai.generation import generation_handlers
+from atom.entrypoints.openai.generation import DIALECTS, generation_handlers
 from atom.entrypoints.openai.health import health_routes
 from atom.entrypoints.openai.metrics import metrics_routes
 from atom.entrypoints.openai.openapi import answers_of, document_bodies
@@ -53,7 +53,7 @@ def build_app(
     app = FastAPIOffline(
         title="ATOM", version=atom.__version__, redirect_slashes=False, root_path=root_path
     )
-    handlers = generation_handlers(app, state)
+    handlers = generation_handlers(app, state, DIALECTS)
     _add_model_routes(app, state)
     app.include_router(health_routes(state))
     app.include_router(metrics_routes(state))
