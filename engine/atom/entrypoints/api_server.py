@@ -7,8 +7,10 @@ signals is entrypoints/server/run_server.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
-from fastapi import FastAPI
+import msgspec
+from fastapi import FastAPI, Path
 from fastapi_offline import FastAPIOffline
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -18,6 +20,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 import atom
+from atom.entrypoints.api_document.docs_page import STATIC_URL, add_docs_page
 from atom.entrypoints.http.access import ApiKeyCheck
 from atom.entrypoints.http.api_key import FollowedKeys
 from atom.entrypoints.http.dispatch import Dispatch, Endpoint, response_for_fault
@@ -33,11 +36,13 @@ from atom.entrypoints.openai.control import control_routes
 from atom.entrypoints.openai.generation import DIALECTS, generation_handlers
 from atom.entrypoints.openai.health import health_routes
 from atom.entrypoints.openai.metrics import metrics_routes
-from atom.entrypoints.openai.openapi import answers_of, document_bodies
+from atom.entrypoints.openai.openapi import DocumentFacts, answers_of, document_bodies
 from atom.entrypoints.openai.responses import ModelCard, ModelList
 from atom.entrypoints.openai.state import ServerState
 from atom.entrypoints.openai.tokens import token_routes
 from atom.errors import AtomError
+
+ModelName = Annotated[str, Path(description="A name of the served model.")]
 
 
 def build_app(
@@ -51,8 +56,15 @@ def build_app(
     this server; "*" for all. root_path: a prefix under which a proxy shows it."""
     # Its pages /docs and /redoc ask no other server for their scripts.
     app = FastAPIOffline(
-        title="ATOM", version=atom.__version__, redirect_slashes=False, root_path=root_path
+        docs_url=None,
+        static_url=STATIC_URL,
+        title="ATOM",
+        version=atom.__version__,
+        redirect_slashes=False,
+        root_path=root_path,
+        generate_unique_id_function=lambda route: route.name,
     )
+    add_docs_page(app)
     handlers = generation_handlers(app, state, DIALECTS)
     _add_model_routes(app, state)
     app.include_router(health_routes(state))
@@ -60,9 +72,10 @@ def build_app(
     app.include_router(token_routes(state))
     app.include_router(control_routes(state))
     _add_error_handlers(app)
-    document_bodies(app)
+    keys = api_keys or FollowedKeys(())
+    document_bodies(app, DocumentFacts(bool(keys), state.names_now))
     endpoints = {path: Endpoint(handle) for path, handle in handlers.items()}
-    checked: ASGIApp = ApiKeyCheck(Dispatch(app, endpoints), api_keys or FollowedKeys(()))
+    checked: ASGIApp = ApiKeyCheck(Dispatch(app, endpoints), keys)
     if allowed_origins:
         # Before the key: browsers ask without it whether they may send it.
         checked = CORSMiddleware(
@@ -88,15 +101,29 @@ def _add_model_routes(app: FastAPI, state: ServerState) -> None:
             vocab_size=model.vocab_size,
         )
 
-    @app.get("/v1/models", responses=answers_of(ModelList), tags=["models"])
+    example = ModelCard(id="MODEL", created=0, max_model_len=32768, vocab_size=151936)
+
+    @app.get(
+        "/v1/models",
+        summary="List the served model's names",
+        description="One card for each name by which requests may name the model.",
+        responses=answers_of(ModelList, example=msgspec.to_builtins(ModelList(data=[example]))),
+        tags=["models"],
+    )
     async def list_models() -> Response:
         names = state.served_names(state.started_engine())
         cards = [card(name) for name in names]
         return Response(to_json(ModelList(data=cards)), media_type="application/json")
 
     # A model's name may hold slashes: org/name, or the folder it was loaded from.
-    @app.get("/v1/models/{name:path}", responses=answers_of(ModelCard), tags=["models"])
-    async def get_model(name: str) -> Response:
+    @app.get(
+        "/v1/models/{name:path}",
+        summary="Describe the served model",
+        description="Its card, by one of its names, which may hold slashes.",
+        responses=answers_of(ModelCard, example=msgspec.to_builtins(example)),
+        tags=["models"],
+    )
+    async def get_model(name: ModelName) -> Response:
         state.check_name(name, state.started_engine())
         return Response(to_json(card(name)), media_type="application/json")
 

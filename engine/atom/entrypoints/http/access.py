@@ -1,7 +1,8 @@
 """Who may call what: the optional API keys, and routes that always need one.
 
 Pure ASGI, so that event streams pass untouched. With a key set, every route needs it but those
-that probes, scrapers and the operator read, and those say nothing of what is asked or answered.
+that probes, scrapers and the operator read and the pages that a browser opens, which can send no
+key; those say nothing of what is asked or answered.
 Control routes change the server for every client: without a key set, none may call them.
 """
 
@@ -21,6 +22,9 @@ OPEN_PATHS = frozenset(
         "/server_info",
     }
 )  # fmt: skip
+# The pages, and what they load: the same for everybody.
+PAGE_PATHS = frozenset({"/docs", "/redoc", "/openapi.json"})
+_PAGE_FILES = ("/static-offline-docs/",)
 CONTROL_PATHS = frozenset({"/reset_prefix_cache", "/start_profile", "/stop_profile"})
 
 
@@ -52,7 +56,9 @@ class ApiKeyCheck:
                     f"--api-key-file FILE or the variable {API_KEY_VARIABLE}"
                 )
             return None
-        if path in OPEN_PATHS or self._is_key(Headers(scope=scope).get("authorization", "")):
+        if path in OPEN_PATHS or path in PAGE_PATHS or path.startswith(_PAGE_FILES):
+            return None
+        if self._is_key(Headers(scope=scope).get("authorization", "")):
             return None
         return 401, (
             "this server needs its API key: send the header 'Authorization: Bearer <key>' with the "

@@ -6,7 +6,10 @@ nothing of itself. Used by the app's exception handlers and inside event streams
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 from starlette.responses import Response
 
 from atom.entrypoints.http.json_body import to_json
@@ -19,14 +22,14 @@ _TYPE_OF_STATUS = {401: "authentication_error", 404: "not_found_error", 429: "ra
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
-    message: str
-    type: str
-    param: str | None
-    code: str | int | None
+    message: Annotated[str, Meta(description="What is wrong, where, and what to do.")]
+    type: Annotated[str, Meta(description="The kind of error.")]
+    param: Annotated[str | None, Meta(description="The field that is meant, if one is.")]
+    code: Annotated[str | int | None, Meta(description="A word that a program can look at.")]
 
 
 class ErrorResponse(msgspec.Struct, frozen=True):
-    error: ErrorBody
+    error: Annotated[ErrorBody, Meta(description="Why there is no answer.")]
 
 
 def shortened(text: str) -> str:

@@ -19,7 +19,8 @@ def control_routes(state: ServerState) -> APIRouter:
     @router.post(
         "/reset_prefix_cache",
         summary="Forget every cached prompt; running ones go on",
-        responses=answers_of(Empty),
+        description="Running requests go on with what they hold; later ones compute their prompts.",
+        responses=answers_of(Empty, example={}),
     )
     async def reset_prefix_cache() -> Response:
         await state.serving_engine(None).call_utility("reset_prefix_cache")
@@ -28,7 +29,8 @@ def control_routes(state: ServerState) -> APIRouter:
     @router.post(
         "/start_profile",
         summary="Begin a torch profiler trace of every engine process",
-        responses=answers_of(Empty),
+        description="Where the server was started with --torch-profiler-dir.",
+        responses=answers_of(Empty, example={}),
     )
     async def start_profile() -> Response:
         await _profile(state, "start_profile")
@@ -37,7 +39,8 @@ def control_routes(state: ServerState) -> APIRouter:
     @router.post(
         "/stop_profile",
         summary="End the traces; where they were written",
-        responses=answers_of(Traces),
+        description="The answer names the files, one for each rank.",
+        responses=answers_of(Traces, example={"traces": ["/traces/rank0.json"]}),
     )
     async def stop_profile() -> Response:
         paths = await _profile(state, "stop_profile")

@@ -8,7 +8,7 @@ the API here.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from secrets import token_hex
@@ -57,16 +57,26 @@ class Dialect(Generic[_Asked]):
     start: Callable[..., Awaitable[Answers]]
     complete: Callable[[Answers, AnswerHead], Awaitable[bytes]]
     events: Callable[..., EventShape]
+    summary: str
+    about: str
+    example: Mapping[str, Any]
 
 
 DIALECTS: tuple[Dialect[Any], ...] = (
     Dialect(
         "/v1/chat/completions", "chatcmpl-", ChatCompletionRequest, ChatCompletion,
         start_chat, complete_chat, ChatEvents,
+        "Answer a conversation",
+        "The next message of the assistant: text, reasoning and calls of tools; with `stream` as "
+        "server-sent events.",
+        {"messages": [{"role": "user", "content": "What is ATOM?"}], "max_tokens": 32},
     ),
     Dialect(
         "/v1/completions", "cmpl-", CompletionRequest, TextCompletion,
         start_completion, complete_text, TextEvents,
+        "Go on with a text",
+        "What the model writes after a prompt, which goes to it as it is, without a chat template.",
+        {"prompt": "ATOM is", "max_tokens": 32},
     ),
 )  # fmt: skip
 
@@ -101,7 +111,9 @@ def _handler(app: FastAPI, state: ServerState, dialect: Dialect[Any]) -> Handler
     app.post(
         dialect.path,
         name=dialect.path.removeprefix("/v1/").replace("/", "_"),
-        openapi_extra=body_of(dialect.request),
+        summary=dialect.summary,
+        description=dialect.about,
+        openapi_extra=body_of(dialect.request, dialect.example),
         responses=answers_of(dialect.answer, streams=True),
         tags=["generation"],
     )(generate)

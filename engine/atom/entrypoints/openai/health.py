@@ -19,6 +19,8 @@ from starlette.responses import Response
 import atom
 from atom.entrypoints.http.errors import RETRY_AFTER_SECONDS
 from atom.entrypoints.http.json_body import to_json
+from atom.entrypoints.openai.openapi import answers_of
+from atom.entrypoints.openai.responses import Health, Load, Version
 from atom.entrypoints.openai.state import ServerState
 from atom.model_engine.front.engine_lifecycle import EngineState
 
@@ -27,11 +29,15 @@ def health_routes(state: ServerState) -> APIRouter:
     router = APIRouter(tags=["status"])
 
     @router.post("/ping", include_in_schema=False)
-    @router.get("/ping", summary="The same as /health, as SageMaker asks")
+    @router.get(
+        "/ping", name="ping", summary="The same as /health, as SageMaker asks", **_probe(_SERVES)
+    )
     @router.head("/ready", include_in_schema=False)
     @router.head("/health", include_in_schema=False)
-    @router.get("/ready", summary="The same as /health")
-    @router.get("/health", summary="200 while requests are served, else 503 and why not")
+    @router.get("/ready", name="ready", summary="The same as /health", **_probe(_SERVES))
+    @router.get(
+        "/health", summary="200 while requests are served, else 503 and why not", **_probe(_SERVES)
+    )
     async def health() -> Response:
         status = state.status
         if status.state is EngineState.READY:
@@ -41,7 +47,11 @@ def health_routes(state: ServerState) -> APIRouter:
         return _unavailable(status.state, status.reason)
 
     @router.head("/startup", include_in_schema=False)
-    @router.get("/startup", summary="200 when served, or when start-up moves beyond its budget")
+    @router.get(
+        "/startup",
+        summary="200 when served, or when start-up moves beyond its budget",
+        **_probe("For startup probes of Kubernetes."),
+    )
     async def startup() -> Response:
         status = state.status
         starting = status.state is EngineState.STARTING
@@ -50,7 +60,11 @@ def health_routes(state: ServerState) -> APIRouter:
         return _unavailable(status.state, status.reason)
 
     @router.head("/live", include_in_schema=False)
-    @router.get("/live", summary="200 unless the engine is gone, stalled, or its start-up stalls")
+    @router.get(
+        "/live",
+        summary="200 unless the engine is gone, stalled, or its start-up stalls",
+        **_probe("For liveness probes: 503 only when the process cannot recover by itself."),
+    )
     async def live() -> Response:
         status = state.status
         if status.state in (EngineState.DEAD, EngineState.STALLED):
@@ -59,26 +73,40 @@ def health_routes(state: ServerState) -> APIRouter:
             return _unavailable("stalled", f"{status.reason}, and its budget is spent")
         return _json({"status": "ok"})
 
-    @router.get("/load", summary="How many requests are open, running and waiting")
+    @router.get(
+        "/load",
+        summary="How many requests are open, running and waiting",
+        description="For balancers in front of several servers.",
+        responses=answers_of(Load, example=msgspec.to_builtins(Load(3, 2, 1))),
+    )
     async def load() -> Response:
         state.started_engine()
         numbers = await state.numbers()
         assert numbers is not None
         ranks = [told.stats for told in numbers.stats_by_rank.values()]
         clients = numbers.clients.values()
-        return _json(
-            {
-                "server_load": sum(client.waiting + client.running for client in clients),
-                "requests_running": sum(rank.requests_running for rank in ranks),
-                "requests_waiting": sum(rank.requests_waiting for rank in ranks),
-            }
+        answer = Load(
+            sum(client.waiting + client.running for client in clients),
+            sum(rank.requests_running for rank in ranks),
+            sum(rank.requests_waiting for rank in ranks),
         )
+        return Response(to_json(answer), media_type="application/json")
 
-    @router.get("/version", summary="Version of this server")
+    @router.get(
+        "/version",
+        summary="Version of this server",
+        description="The package's version.",
+        responses=answers_of(Version, example={"version": atom.__version__}),
+    )
     async def version() -> Response:
         return _json({"version": atom.__version__})
 
-    @router.get("/server_info", summary="What start-up found out: blocks, tokens, bytes, backends")
+    @router.get(
+        "/server_info",
+        summary="What start-up found out: blocks, tokens, bytes, backends",
+        description="Facts that hold until the server ends; `ranks` has them for each rank.",
+        responses=_FACTS,
+    )
     async def server_info() -> Response:
         engine = state.started_engine()
         report = engine.status.report
@@ -95,6 +123,28 @@ def health_routes(state: ServerState) -> APIRouter:
         return _json(facts)
 
     return router
+
+
+_SERVES = "For readiness probes and load balancers; while it starts, with how far it is."
+_FACTS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "Facts by name.",
+        "content": {
+            "application/json": {
+                "schema": {"type": "object", "additionalProperties": True},
+                "example": {"served_model_name": "MODEL", "kv_tokens": 1090880},
+            }
+        },
+    }
+}
+
+
+def _probe(description: str) -> dict[str, Any]:
+    """Describe a probe for the document."""
+    return {
+        "description": description,
+        "responses": answers_of(Health, example={"status": "ok"}),
+    }
 
 
 def _json(content: dict[str, Any]) -> Response:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from atom.model_engine.request import RequestOutput, TokenLogprobs
 from atom.tokenizer import Tokenizer
@@ -20,38 +22,46 @@ _STOP_STRING = "stop_sequence"
 
 
 class TopLogprob(msgspec.Struct, frozen=True):
-    token: str
-    logprob: float
-    bytes: list[int]
+    token: Annotated[str, Meta(description="The token's text.")]
+    logprob: Annotated[float, Meta(description="Its log-probability.")]
+    bytes: Annotated[list[int], Meta(description="The text in UTF-8.")]
 
 
 class ChatLogprob(msgspec.Struct, frozen=True):
-    token: str
-    logprob: float
-    bytes: list[int]
-    top_logprobs: list[TopLogprob]
+    token: Annotated[str, Meta(description="The token's text.")]
+    logprob: Annotated[float, Meta(description="Its log-probability.")]
+    bytes: Annotated[list[int], Meta(description="The text in UTF-8.")]
+    top_logprobs: Annotated[
+        list[TopLogprob], Meta(description="The likeliest tokens at this place.")
+    ]
 
 
 class ChatLogprobs(msgspec.Struct, frozen=True):
     """OpenAI's shape for chat."""
 
-    content: list[ChatLogprob]
-    refusal: None = None
+    content: Annotated[
+        list[ChatLogprob], Meta(description="One entry for each token of the answer.")
+    ]
+    refusal: Annotated[None, Meta(description="Always null.")] = None
 
 
 class TextLogprobs(msgspec.Struct, frozen=True):
     """OpenAI's shape for completions: columns. The prompt's first token has no probability."""
 
-    text_offset: list[int]
-    token_logprobs: list[float | None]
-    tokens: list[str]
-    top_logprobs: list[dict[str, float] | None]
+    text_offset: Annotated[
+        list[int], Meta(description="Where each token begins in the text, in characters.")
+    ]
+    token_logprobs: Annotated[list[float | None], Meta(description="Each token's log-probability.")]
+    tokens: Annotated[list[str], Meta(description="Each token's text.")]
+    top_logprobs: Annotated[
+        list[dict[str, float] | None], Meta(description="The likeliest tokens at each place.")
+    ]
 
 
 class PromptLogprob(msgspec.Struct, frozen=True):
-    logprob: float
-    rank: int
-    decoded_token: str
+    logprob: Annotated[float, Meta(description="The token's log-probability.")]
+    rank: Annotated[int, Meta(description="Its place among all tokens there, from 1.")]
+    decoded_token: Annotated[str, Meta(description="The token's text.")]
 
 
 # One object per prompt token, by token id: the token itself and the most likely ones.

@@ -34,17 +34,23 @@ from atom.model_engine.wire.rank_answers import add_stats
 
 _REFRESH_HELP = "When the rank that is furthest behind told its numbers, in Unix time."
 
+_EXAMPLE = 'atom:num_requests_running{model_name="MODEL"} 1.0'
+
 
 def metrics_routes(state: ServerState) -> APIRouter:
     router = APIRouter(tags=["status"])
 
     text: dict[int | str, dict[str, Any]] = {
-        200: {"content": {"text/plain": {"schema": {"type": "string"}}}}
+        200: {"content": {"text/plain": {"schema": {"type": "string"}, "example": _EXAMPLE}}}
     }
 
     @router.head("/metrics", include_in_schema=False)
     @router.get(
-        "/metrics", summary="Prometheus text format", response_class=Response, responses=text
+        "/metrics",
+        summary="Counters and gauges for Prometheus",
+        description="In its text format, summed over all processes and ranks of the server.",
+        response_class=Response,
+        responses=text,
     )
     async def metrics() -> Response:
         collector = EngineCollector(state, await state.numbers())

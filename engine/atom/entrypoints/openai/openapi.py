@@ -1,12 +1,15 @@
 """The OpenAPI document: bodies of requests and answers, which the routes read and write themselves.
 
 FastAPI knows the paths; this adds the schemas of the pydantic models that requests are parsed by
-and of the structs that answers are made of, so that the document is what the server does. Every
+and of the structs that answers are made of, so that the document is what the server does. Texts of
+request fields are those of the table of `request_fields`, of answers' fields their `Meta`. Every
 route may answer with an error, always in the same shape.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -15,6 +18,8 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from atom.entrypoints.api_document.field_texts import describe_fields
+from atom.entrypoints.http.access import OPEN_PATHS
 from atom.entrypoints.http.errors import ErrorResponse
 from atom.entrypoints.openai.protocol import (
     ChatCompletionRequest,
@@ -25,12 +30,15 @@ from atom.entrypoints.openai.protocol import (
 from atom.entrypoints.openai.responses import (
     ChatCompletion,
     Empty,
+    Health,
+    Load,
     ModelCard,
     ModelList,
     Text,
     TextCompletion,
     Tokens,
     Traces,
+    Version,
 )
 
 _BODIES: tuple[type[BaseModel], ...] = (
@@ -43,12 +51,15 @@ _ANSWERS: tuple[type[msgspec.Struct], ...] = (
     ChatCompletion,
     Empty,
     ErrorResponse,
+    Health,
+    Load,
     ModelCard,
     ModelList,
     Text,
     TextCompletion,
     Tokens,
     Traces,
+    Version,
 )
 _REFERENCE = "#/components/schemas/{model}"
 # Of no schema: OpenAPI 3.1 has none for the events of a stream, and of a string a client would
@@ -56,50 +67,135 @@ _REFERENCE = "#/components/schemas/{model}"
 _EVENTS: dict[str, dict[str, object]] = {"text/event-stream": {}}
 
 
-def body_of(kind: type[BaseModel]) -> dict[str, Any]:
-    """Describe a request body, for a route's `openapi_extra`."""
-    return {"requestBody": {"required": True, "content": _json_of(kind.__name__)}}
+def body_of(kind: type[BaseModel], example: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Describe a request body, for a route's `openapi_extra`. example: one that works as it is; the
+    served model's name is put into it."""
+    return {"requestBody": {"required": True, "content": _json_of(kind.__name__, example)}}
 
 
-def answers_of(kind: type[msgspec.Struct], *, streams: bool = False) -> dict[int | str, Any]:
+def answers_of(
+    kind: type[msgspec.Struct], *, streams: bool = False, example: object = None
+) -> dict[int | str, Any]:
     """Describe an answer, for a route's `responses`. streams: it may answer with events instead."""
-    content = _json_of(kind.__name__) | (_EVENTS if streams else {})
-    return {200: {"description": "the answer", "content": content}}
+    content = _json_of(kind.__name__, example) | (_EVENTS if streams else {})
+    return {200: {"description": "The answer.", "content": content}}
 
 
-def _json_of(name: str) -> dict[str, Any]:
-    return {"application/json": {"schema": {"$ref": _REFERENCE.format(model=name)}}}
+def _json_of(name: str, example: object = None) -> dict[str, Any]:
+    content: dict[str, Any] = {"schema": {"$ref": _REFERENCE.format(model=name)}}
+    if example is not None:
+        content["example"] = example
+    return {"application/json": content}
 
 
-def document_bodies(app: FastAPI) -> None:
-    """Makes the app's document include what `body_of` and `answers_of` refer to, and errors."""
+@dataclass(frozen=True, slots=True)
+class DocumentFacts:
+    """Facts of the running server for the document. needs_key: clients must send one. names:
+    asks by which names the model is served; none before there is an engine."""
+
+    needs_key: bool
+    names: Callable[[], Sequence[str]]
+
+
+def document_bodies(app: FastAPI, facts: DocumentFacts) -> None:
+    """Makes the app's document include what `body_of` and `answers_of` refer to, errors, keys and
+    the served model."""
 
     def build() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            document = get_openapi(title=app.title, version=app.version, routes=app.routes)
-            _, requests = models_json_schema(
-                [(kind, "validation") for kind in _BODIES], ref_template=_REFERENCE
-            )
-            _, answers = msgspec.json.schema_components(
-                _ANSWERS, ref_template="#/components/schemas/{name}"
-            )
-            components = document.setdefault("components", {})
-            components.setdefault("schemas", {}).update(requests["$defs"], **answers)
+        names = facts.names()
+        if app.openapi_schema is None or not names:
+            document = _document(app)
             _add_errors(document)
+            _add_security(document, facts.needs_key)
+            _name_model(document, names[0] if names else "MODEL")
             app.openapi_schema = document
+            if not names:  # the next reader may find the engine there
+                app.openapi_schema = None
+            return document
         return app.openapi_schema
 
     app.openapi = build  # type: ignore[method-assign]
 
 
+def _document(app: FastAPI) -> dict[str, Any]:
+    document = get_openapi(
+        title=app.title,
+        version=app.version,
+        description=_DESCRIPTION,
+        servers=[{"url": app.root_path or "/", "description": "This server."}],
+        tags=[{"name": name, "description": text} for name, text in _TAGS.items()],
+        routes=app.routes,
+    )
+    _, requests = models_json_schema(
+        [(kind, "validation") for kind in _BODIES], ref_template=_REFERENCE
+    )
+    _, answers = msgspec.json.schema_components(
+        _ANSWERS, ref_template="#/components/schemas/{name}"
+    )
+    for kind in _BODIES:
+        endpoint = getattr(kind, "endpoint", None)
+        if endpoint is not None:
+            describe_fields(requests["$defs"], kind.__name__, endpoint)
+    # FastAPI's own schemas are of answers that no route gives.
+    document["components"] = {"schemas": {**requests["$defs"], **answers}}
+    return document
+
+
 def _add_errors(document: dict[str, Any]) -> None:
-    error = {"description": "why not", "content": _json_of("ErrorResponse")}
+    error = {"description": "Why there is no answer.", "content": _json_of("ErrorResponse")}
+    health = {"description": "Why not.", "content": _json_of("Health")}
     for path, operations in document["paths"].items():
         for operation in operations.values():
             operation["responses"].pop("422", None)  # FastAPI's own, which no route gives
-            if path not in _PROBES:
+            if path in _PROBES:
+                operation["responses"] |= {"503": health}
+            else:
                 operation["responses"] |= {"4XX": error, "5XX": error}
 
 
+def _add_security(document: dict[str, Any], needs_key: bool) -> None:
+    if not needs_key:
+        return
+    document["components"]["securitySchemes"] = {
+        "key": {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "The key that the server was started with.",
+        }
+    }
+    document["security"] = [{"key": []}]
+    for path, operations in document["paths"].items():
+        if path in OPEN_PATHS:
+            for operation in operations.values():
+                operation["security"] = []
+
+
+def _name_model(document: dict[str, Any], name: str) -> None:
+    """Puts the served model into the examples."""
+    schemas = document["components"]["schemas"]
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            for parameter in operation.get("parameters", ()):
+                if parameter["name"] == "name":
+                    parameter["example"] = name
+            content = operation.get("requestBody", {}).get("content", {})
+            for body in content.values():
+                schema = schemas[body["schema"]["$ref"].rpartition("/")[2]]
+                if "example" in body and "model" in schema["properties"]:
+                    body["example"] = {"model": name, **body["example"]}
+
+
+_DESCRIPTION = """\
+The API of one served model: OpenAI's, with vLLM's names for what goes beyond it. Every POST takes
+a JSON body; what is wrong with a request is told in `error.message`, with the remedy. Unknown
+fields have no effect and are named in the header `X-Ignored-Fields`.
+"""
+_TAGS = {
+    "generation": "Answers of the model.",
+    "models": "What is served.",
+    "tokens": "The model's own tokenizer.",
+    "status": "How the server is; none of these needs a key.",
+    "control": "Changes for every client; these always need a key.",
+}
 # They answer 503 in a shape of their own.
-_PROBES = frozenset({"/health", "/ready", "/ping", "/live"})
+_PROBES = frozenset({"/health", "/ready", "/ping", "/startup", "/live"})

@@ -6,47 +6,58 @@ Plain frozen structs; UNSET fields are left out, None is null. No engine, no HTT
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from atom.entrypoints.openai.logprobs import ChatLogprobs, PromptLogprobs, TextLogprobs
 from atom.model_engine.request import RequestOutput
 
 
 class PromptTokensDetails(msgspec.Struct, frozen=True):
-    cached_tokens: int
+    cached_tokens: Annotated[
+        int, Meta(description="Prompt tokens that were in the prefix cache already.")
+    ]
 
 
 class CompletionTokensDetails(msgspec.Struct, frozen=True):
     """Counts the parts of an answer's tokens. reasoning_tokens: with those of the marks."""
 
-    reasoning_tokens: int
+    reasoning_tokens: Annotated[
+        int, Meta(description="Tokens of reasoning, with those of its marks.")
+    ]
 
 
 class Usage(msgspec.Struct, frozen=True):
     """Counts the tokens of a request. completion_tokens_details: where the model's reasoning is
     known."""
 
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: PromptTokensDetails
-    completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
+    prompt_tokens: Annotated[
+        int, Meta(description="Tokens of the prompt; of several prompts together.")
+    ]
+    completion_tokens: Annotated[int, Meta(description="Tokens generated, over all answers.")]
+    total_tokens: Annotated[int, Meta(description="The sum of both.")]
+    prompt_tokens_details: Annotated[
+        PromptTokensDetails, Meta(description="What of the prompt was known already.")
+    ]
+    completion_tokens_details: Annotated[
+        CompletionTokensDetails | UnsetType,
+        Meta(description="There where the model's reasoning is known."),
+    ] = UNSET
 
 
 class CalledFunction(msgspec.Struct, frozen=True):
     """The function that a tool call names. arguments: JSON text, as the model wrote it."""
 
-    name: str
-    arguments: str
+    name: Annotated[str, Meta(description="Which of the tools is called.")]
+    arguments: Annotated[str, Meta(description="JSON text, as the model wrote it.")]
 
 
 class AnswerToolCall(msgspec.Struct, frozen=True):
-    id: str
-    function: CalledFunction
-    type: Literal["function"] = "function"
+    id: Annotated[str, Meta(description="To be named by the message that brings the result.")]
+    function: Annotated[CalledFunction, Meta(description="Which function, with what.")]
+    type: Annotated[Literal["function"], Meta(description="Always function.")] = "function"
 
 
 class ChatAnswer(msgspec.Struct, frozen=True):
@@ -54,36 +65,61 @@ class ChatAnswer(msgspec.Struct, frozen=True):
     always null; clients with strict types expect the field. reasoning and reasoning_content: the
     same, by both of the names that clients look for."""
 
-    content: str | None
-    role: Literal["assistant"] = "assistant"
-    refusal: None = None
-    reasoning: str | UnsetType = UNSET
-    reasoning_content: str | UnsetType = UNSET
-    tool_calls: list[AnswerToolCall] | UnsetType = UNSET
+    content: Annotated[
+        str | None, Meta(description="The answer; null where there are only calls or reasoning.")
+    ]
+    role: Annotated[Literal["assistant"], Meta(description="Always assistant.")] = "assistant"
+    refusal: Annotated[
+        None, Meta(description="Always null; clients with strict types expect the field.")
+    ] = None
+    reasoning: Annotated[
+        str | UnsetType, Meta(description="What the model thought before it answered.")
+    ] = UNSET
+    reasoning_content: Annotated[
+        str | UnsetType,
+        Meta(description="The same as reasoning, by the other name that clients look for."),
+    ] = UNSET
+    tool_calls: Annotated[
+        list[AnswerToolCall] | UnsetType,
+        Meta(description="Calls of tools that the model asks for."),
+    ] = UNSET
 
 
 class ChatChoice(msgspec.Struct, frozen=True):
     """One choice of a chat answer. finish_detail: our own word for the end; stop_reason: the stop
     string or token id, if any."""
 
-    index: int
-    message: ChatAnswer
-    finish_reason: str
-    finish_detail: str
-    stop_reason: str | int | None
-    logprobs: ChatLogprobs | None
-    token_ids: Sequence[int] | UnsetType = UNSET
+    index: Annotated[int, Meta(description="Number of the choice, from 0.")]
+    message: Annotated[ChatAnswer, Meta(description="The answer.")]
+    finish_reason: Annotated[str, Meta(description="stop, length, tool_calls, or abort.")]
+    finish_detail: Annotated[str, Meta(description="This server's own word for the end.")]
+    stop_reason: Annotated[
+        str | int | None, Meta(description="The stop text or token that ended it, if one did.")
+    ]
+    logprobs: Annotated[ChatLogprobs | None, Meta(description="There if they were asked for.")]
+    token_ids: Annotated[
+        Sequence[int] | UnsetType,
+        Meta(description="Ids of the answer's tokens, if they were asked for."),
+    ] = UNSET
 
 
 class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
-    id: str
-    object: Literal["chat.completion"] = "chat.completion"
-    created: int
-    model: str
-    choices: list[ChatChoice]
-    usage: Usage
-    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
-    prompt_token_ids: Sequence[int] | UnsetType = UNSET
+    id: Annotated[str, Meta(description="Ends with the request's id.")]
+    object: Annotated[Literal["chat.completion"], Meta(description="Always chat.completion.")] = (
+        "chat.completion"
+    )
+    created: Annotated[int, Meta(description="When the request came, in Unix time.")]
+    model: Annotated[str, Meta(description="The served model.")]
+    choices: Annotated[list[ChatChoice], Meta(description="The answers, n of them.")]
+    usage: Annotated[Usage, Meta(description="What the request cost.")]
+    prompt_logprobs: Annotated[
+        PromptLogprobs | UnsetType,
+        Meta(description="One entry for each token of the prompt, if they were asked for."),
+    ] = UNSET
+    prompt_token_ids: Annotated[
+        Sequence[int] | UnsetType,
+        Meta(description="Ids of the prompt's tokens, if they were asked for."),
+    ] = UNSET
 
 
 class FunctionDelta(msgspec.Struct, frozen=True):
@@ -136,61 +172,116 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TextChoice(msgspec.Struct, frozen=True):
-    index: int
-    text: str
-    finish_reason: str | None = None
-    logprobs: TextLogprobs | None = None
-    finish_detail: str | UnsetType = UNSET
-    stop_reason: str | int | UnsetType | None = UNSET
-    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
-    token_ids: Sequence[int] | UnsetType = UNSET
-    prompt_token_ids: Sequence[int] | UnsetType = UNSET
+    index: Annotated[
+        int, Meta(description="Number of the choice, from 0: those of the first prompt come first.")
+    ]
+    text: Annotated[str, Meta(description="What was generated.")]
+    finish_reason: Annotated[
+        str | None, Meta(description="stop, length or abort; null in a stream before the end.")
+    ] = None
+    logprobs: Annotated[TextLogprobs | None, Meta(description="There if they were asked for.")] = (
+        None
+    )
+    finish_detail: Annotated[
+        str | UnsetType, Meta(description="This server's own word for the end.")
+    ] = UNSET
+    stop_reason: Annotated[
+        str | int | UnsetType | None,
+        Meta(description="The stop text or token that ended it, if one did."),
+    ] = UNSET
+    prompt_logprobs: Annotated[
+        PromptLogprobs | UnsetType,
+        Meta(description="One entry for each token of the prompt, if they were asked for."),
+    ] = UNSET
+    token_ids: Annotated[
+        Sequence[int] | UnsetType,
+        Meta(description="Ids of the answer's tokens, if they were asked for."),
+    ] = UNSET
+    prompt_token_ids: Annotated[
+        Sequence[int] | UnsetType,
+        Meta(description="Ids of the prompt's tokens, if they were asked for."),
+    ] = UNSET
 
 
 class TextCompletion(msgspec.Struct, frozen=True, kw_only=True):
     """The whole answer and every chunk of a stream alike."""
 
-    id: str
-    object: Literal["text_completion"] = "text_completion"
-    created: int
-    model: str
-    choices: list[TextChoice]
-    usage: Usage | UnsetType | None = UNSET
+    id: Annotated[str, Meta(description="Ends with the request's id.")]
+    object: Annotated[Literal["text_completion"], Meta(description="Always text_completion.")] = (
+        "text_completion"
+    )
+    created: Annotated[int, Meta(description="When the request came, in Unix time.")]
+    model: Annotated[str, Meta(description="The served model.")]
+    choices: Annotated[list[TextChoice], Meta(description="The answers, n to each prompt.")]
+    usage: Annotated[Usage | UnsetType | None, Meta(description="What the request cost.")] = UNSET
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
-    id: str
-    object: Literal["model"] = "model"
-    created: int
-    owned_by: str = "atom"
-    max_model_len: int
-    vocab_size: int
+    id: Annotated[str, Meta(description="The name by which requests name the model.")]
+    object: Annotated[Literal["model"], Meta(description="Always model.")] = "model"
+    created: Annotated[int, Meta(description="When the server started, in Unix time.")]
+    owned_by: Annotated[str, Meta(description="Always atom.")] = "atom"
+    max_model_len: Annotated[
+        int, Meta(description="The most tokens of a prompt and its answer together.")
+    ]
+    vocab_size: Annotated[int, Meta(description="How many tokens the model knows.")]
 
 
 class ModelList(msgspec.Struct, frozen=True, kw_only=True):
-    object: Literal["list"] = "list"
-    data: list[ModelCard]
+    object: Annotated[Literal["list"], Meta(description="Always list.")] = "list"
+    data: Annotated[
+        list[ModelCard], Meta(description="One card for each name of the served model.")
+    ]
 
 
 class Tokens(msgspec.Struct, frozen=True):
     """The answer of /tokenize."""
 
-    count: int
-    max_model_len: int
-    tokens: list[int]
-    token_strs: list[str] | UnsetType = UNSET
+    count: Annotated[int, Meta(description="How many tokens there are.")]
+    max_model_len: Annotated[
+        int, Meta(description="The most that a prompt and its answer may have together.")
+    ]
+    tokens: Annotated[list[int], Meta(description="Their ids.")]
+    token_strs: Annotated[
+        list[str] | UnsetType, Meta(description="Their texts, if they were asked for.")
+    ] = UNSET
 
 
 class Text(msgspec.Struct, frozen=True):
     """The answer of /detokenize."""
 
-    prompt: str
+    prompt: Annotated[str, Meta(description="The text of the tokens.")]
 
 
 class Traces(msgspec.Struct, frozen=True):
     """The answer of /stop_profile: where each rank's trace was written."""
 
-    traces: list[str]
+    traces: Annotated[list[str], Meta(description="Paths on the server, one for each rank.")]
+
+
+class Health(msgspec.Struct, frozen=True):
+    """The answer of the probes."""
+
+    status: Annotated[str, Meta(description="ok, starting, draining, stalled or dead.")]
+    reason: Annotated[str | UnsetType, Meta(description="Why not ok.")] = UNSET
+    progress: Annotated[
+        dict[str, Any] | UnsetType,
+        Meta(description="Of /health while it starts: phase, fraction of it, bytes and seconds."),
+    ] = UNSET
+
+
+class Load(msgspec.Struct, frozen=True):
+    """The answer of /load."""
+
+    server_load: Annotated[int, Meta(description="Requests that are open.")]
+    requests_running: Annotated[int, Meta(description="Requests that generate.")]
+    requests_waiting: Annotated[int, Meta(description="Requests that wait for room.")]
+
+
+class Version(msgspec.Struct, frozen=True):
+    """The answer of /version."""
+
+    version: Annotated[str, Meta(description="Of this server.")]
 
 
 class Empty(msgspec.Struct, frozen=True):

@@ -95,6 +95,10 @@ class ServerState:
         """List the names by which requests may name the model."""
         return self.names or (engine.config.model.served_name,)
 
+    def names_now(self) -> tuple[str, ...]:
+        """List the names by which requests may name the model; none before it is known."""
+        return () if self.engine is None else self.served_names(self.engine)
+
     def check_name(self, model: str, engine: AsyncLLMEngine) -> None:
         """Raises `RequestError` (404) for a model that is not served."""
         names = self.served_names(engine)

@@ -30,7 +30,13 @@ from atom.errors import RequestError
 def token_routes(state: ServerState) -> APIRouter:
     router = APIRouter(tags=["tokens"])
 
-    @router.post("/tokenize", openapi_extra=body_of(TokenizeRequest), responses=answers_of(Tokens))
+    @router.post(
+        "/tokenize",
+        summary="Count the tokens of a text or a conversation",
+        description="With the served model's tokenizer and chat template.",
+        openapi_extra=body_of(TokenizeRequest, {"prompt": "What is ATOM?"}),
+        responses=answers_of(Tokens),
+    )
     async def tokenize(http: Request) -> Response:
         with state.bodies.share() as share:
             client_id = state.clients.of(http.scope)
@@ -54,7 +60,11 @@ def token_routes(state: ServerState) -> APIRouter:
         return _json(Tokens(len(tokens), engine.config.model.max_model_len, tokens, strs))
 
     @router.post(
-        "/detokenize", openapi_extra=body_of(DetokenizeRequest), responses=answers_of(Text)
+        "/detokenize",
+        summary="Make a text of tokens",
+        description="With the served model's tokenizer.",
+        openapi_extra=body_of(DetokenizeRequest, {"tokens": [1, 2, 3]}),
+        responses=answers_of(Text),
     )
     async def detokenize(http: Request) -> Response:
         with state.bodies.share() as share:

@@ -21,14 +21,29 @@ _STRICT = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
 _TOOL_SCHEMA = {
     "type": "object",
     "properties": {
-        "type": {"const": "function"},
+        "type": {"const": "function", "description": "Always function."},
         "function": {
             "type": "object",
+            "description": "What the model is told of the function.",
             "properties": {
-                "name": {"type": "string", "minLength": 1, "maxLength": MAX_NAME_CHARS},
-                "description": {"type": ["string", "null"]},
-                "parameters": {"type": ["object", "null"]},
-                "strict": {"type": ["boolean", "null"]},
+                "name": {
+                    "type": "string",
+                    "minLength": 1,
+                    "maxLength": MAX_NAME_CHARS,
+                    "description": "By which an answer calls it.",
+                },
+                "description": {
+                    "type": ["string", "null"],
+                    "description": "What it does, for the model.",
+                },
+                "parameters": {
+                    "type": ["object", "null"],
+                    "description": "JSON schema of its arguments.",
+                },
+                "strict": {
+                    "type": ["boolean", "null"],
+                    "description": "Calls of it are made to fit the schema.",
+                },
             },
             "required": ["name"],
         },

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from atom.config import Config, EngineOptions
-from atom.entrypoints.http.access import OPEN_PATHS
+from atom.entrypoints.http.access import OPEN_PATHS, PAGE_PATHS
 from atom.entrypoints.http.api_key import FollowedKeys, read_api_key, read_api_keys
 from atom.entrypoints.server.server_options import ServerOptions
 from atom.errors import AtomError, ConfigError
@@ -62,13 +62,14 @@ async def test_the_right_key_opens_every_route(locked: AppRig) -> None:
     assert unknown.status_code == 404
 
 
-async def test_every_route_but_probes_and_facts_needs_the_key(locked: AppRig) -> None:
+async def test_every_route_but_probes_facts_and_pages_needs_the_key(locked: AppRig) -> None:
     document = (await locked.client.get("/openapi.json", headers=RIGHT)).json()
     paths = {*document["paths"], "/openapi.json", "/docs", "/nothing"}
+    open_paths = OPEN_PATHS | PAGE_PATHS  # a browser that opens a page can send no key
     assert paths >= OPEN_PATHS
     for path in paths:
         status = (await locked.client.get(path)).status_code
-        assert (status == 401) == (path not in OPEN_PATHS), path
+        assert (status == 401) == (path not in open_paths), path
 
 
 async def test_an_id_that_the_client_gave_comes_back(rig: AppRig) -> None:

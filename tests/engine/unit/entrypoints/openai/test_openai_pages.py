@@ -57,3 +57,14 @@ async def test_the_viewer_is_of_a_version_that_reads_our_documents(config: Confi
         (script,) = [asset for asset in assets if asset.endswith(".js")]
         viewer = (await rig.client.get(script)).text
         assert re.search(r'PACKAGE_VERSION:"([0-9]+)\.', viewer)[1] == "5"
+
+
+async def test_the_page_opens_on_a_request_that_can_be_sent(config: Config) -> None:
+    async with serve_app(config) as rig:
+        document = (await rig.client.get("/openapi.json")).json()
+        operation = document["paths"]["/v1/chat/completions"]["post"]
+        page = (await rig.client.get("/docs")).text
+        # An address of swagger-ui: the operation's tag and its id.
+        assert f"#/{operation['tags'][0]}/{operation['operationId']}" in page
+        assert '"tryItOutEnabled": true' in page
+        assert operation["requestBody"]["content"]["application/json"]["example"]["messages"]
