@@ -189,7 +189,7 @@ def load_chat_template(
                 _default_of(named, settings_file),
                 special_tokens,
                 tool_source=named.get("tool_use"),
-                place=f"{settings_file}: {_KEY}",
+                place=f"{folder if folder.is_file() else settings_file}: {_KEY}",
             )
     return None
 

@@ -1,8 +1,9 @@
-"""A Hugging Face checkpoint folder, looked at before anything is loaded.
+"""A Hugging Face checkpoint folder, or a model in one GGUF file, looked at before it is loaded.
 
-Finds the folder (downloading a hub id with a progress bar), reads its JSON files and lists its
-weight files. Torch-free: the API server, the engine process and tools all start here. It knows
-nothing of what the tensors mean. Every fault names the file and the remedy (`ModelError`).
+Finds it (downloading a hub id with a progress bar), reads its JSON files, or makes them of the
+file's metadata, and lists its weight files. Torch-free: the API server, the engine process and
+tools all start here. It knows nothing of what the tensors mean. Every fault names the file and the
+remedy (`ModelError`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from atom.errors import ModelError
+from atom.gguf_file.header import is_gguf, read_header
+from atom.gguf_file.model_config import model_config
 
 INDEX_FILE = "model.safetensors.index.json"
 SINGLE_FILE = "model.safetensors"
@@ -29,8 +32,8 @@ HUB_SPARED = [_MISTRAL_WEIGHTS]
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A model's folder and its JSON files. path: the folder; config, generation_config: its JSON
-    files ({} when there is none)."""
+    """A model's folder and its JSON files. path: the folder, or the GGUF file; config,
+    generation_config: its JSON files ({} when there is none)."""
 
     path: Path
     config: dict[str, Any]
@@ -41,8 +44,16 @@ class Checkpoint:
         names = self.config.get("architectures") or ["(none)"]
         return str(names[0])
 
+    @property
+    def config_place(self) -> Path:
+        """Return where the configuration stands, for errors."""
+        return self.path / "config.json" if self.path.is_dir() else self.path
+
     def weight_files(self) -> list[Path]:
-        """The safetensors shards in a fixed order; raises `ModelError` when any is missing."""
+        """The safetensors shards in a fixed order, or the GGUF file; raises `ModelError` when any
+        is missing."""
+        if self.path.is_file():
+            return [self.path]
         index = self.path / INDEX_FILE
         if index.exists():
             weight_map = read_json(index).get("weight_map")
@@ -83,18 +94,22 @@ class Checkpoint:
 
 
 def find_checkpoint(model: str, revision: str | None = None) -> Path:
-    """The folder of `model`: a path as it is, a hub id (org/name) downloaded into the hub's cache.
+    """The folder of `model`: a path as it is, a hub id (org/name) downloaded into the hub's cache;
+    or a GGUF file.
 
     Raises `ModelError` when it is neither, or when the download fails.
     """
     folder = Path(model).expanduser()
     if folder.is_dir():
         return folder
+    if is_gguf(folder):
+        return folder
     if folder.is_file():
-        raise ModelError(f"{model}: is a file; give the checkpoint's folder")
+        raise ModelError(f"{model}: is a file; give the checkpoint's folder, or a GGUF file")
     if not is_hub_id(model):
         raise ModelError(
-            f"{model}: no such folder; give a checkpoint folder or a hub id such as Qwen/Qwen3-0.6B"
+            f"{model}: no such folder; give a checkpoint folder, a GGUF file, or a hub id such as "
+            "Qwen/Qwen3-0.6B"
         )
     return _download(model, revision)
 
@@ -129,7 +144,10 @@ def _download(model: str, revision: str | None) -> Path:
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """Read the folder's JSON files. Raises `ModelError` when it is not a checkpoint."""
+    """Read the folder's JSON files, or a GGUF file's metadata as these. Raises `ModelError` when it
+    is not a checkpoint."""
+    if path.is_file():
+        return Checkpoint(path=path, config=model_config(read_header(path)), generation_config={})
     config_file = path / "config.json"
     if not config_file.is_file():
         if (path / "params.json").is_file():
@@ -139,6 +157,8 @@ def open_checkpoint(path: Path) -> Checkpoint:
                 "Hugging Face's form (config.json and model*.safetensors); tekken.json is taken "
                 "beside these"
             )
+        for file in sorted(path.glob("*.gguf")):
+            raise ModelError(f"{path}: holds GGUF files; give one of them, such as {file}")
         raise ModelError(
             f"{path}: has no config.json, so it is not a Hugging Face checkpoint folder; "
             f"give the folder that holds config.json and *.safetensors"
@@ -149,7 +169,9 @@ def open_checkpoint(path: Path) -> Checkpoint:
 
 
 def weights_bytes_on_disk(path: Path) -> int:
-    """Size of the safetensors files in a folder; 0 when there are none."""
+    """Size of the safetensors files in a folder, 0 when there are none; or of the GGUF file."""
+    if path.is_file():
+        return path.stat().st_size
     return sum(file.stat().st_size for file in path.glob("*.safetensors"))
 
 

@@ -193,7 +193,7 @@ def _draft_config(options: EngineOptions, model: ModelConfig) -> ModelConfig | N
     try:
         facts = ModelFacts.from_hf_config(checkpoint.config)
     except (UnknownFamilyError, ModelFactsError) as error:
-        raise ModelError(f"{checkpoint.path / 'config.json'}: {error}") from error
+        raise ModelError(f"{checkpoint.config_place}: {error}") from error
     _refuse(f"speculation: {checkpoint.path}", eagle3_problems(model.facts, facts))
     _check_ranks(facts, options)
     return replace(
@@ -316,7 +316,7 @@ def _model_config(options: EngineOptions, checkpoint: Checkpoint) -> ModelConfig
 
 def _model_facts(checkpoint: Checkpoint) -> ModelFacts:
     """The model's shape, of a model that this version runs."""
-    place = checkpoint.path / "config.json"
+    place = checkpoint.config_place
     try:
         facts = ModelFacts.from_hf_config(checkpoint.config)
     except UnknownFamilyError as error:

@@ -1,5 +1,5 @@
 """Text to token ids and back, for one model: the checkpoint's own tokenizer.json, or one made of
-the vocabulary that it has instead (tokenizer_conversion.py).
+the vocabulary that it has instead (tokenizer_conversion.py; gguf_file/tokenizer.py).
 
 Wraps the `tokenizers` library and adds what a streaming server needs: text for one token at a time
 that never shows half a character, and never holds back more than a character can need. Torch-free;
@@ -20,8 +20,9 @@ from typing import Any, Protocol
 from tokenizers import decoders, pre_tokenizers
 
 from atom.errors import ModelError
+from atom.gguf_file.tokenizer import read_gguf_tokenizer
 from atom.tokenizer_conversion import converted_folder, convertible
-from atom.tokenizer_file import read_tokenizer
+from atom.tokenizer_file import ReadTokenizer, read_tokenizer
 
 TOKENIZER_FILE = "tokenizer.json"
 SETTINGS_FILE = "tokenizer_config.json"
@@ -56,16 +57,10 @@ class Tokenizer:
     """One model's vocabulary. Thread-safe: nothing changes after it is loaded."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises `ModelError` when it is missing, damaged, or of an unknown kind."""
-        with ExitStack() as cleaner:
-            source = folder
-            if not (folder / TOKENIZER_FILE).is_file() and convertible(folder):
-                source = converted_folder(folder, cleaner)
-            read = read_tokenizer(source / TOKENIZER_FILE)
-            self._tokenizer, self.misplaced = read.tokenizer, read.misplaced
-            self.settings = read_object(source / SETTINGS_FILE) | read_object(
-                folder / SETTINGS_FILE
-            )
+        """folder: or a GGUF file. Raises `ModelError` when it is missing, damaged, or of an unknown
+        kind."""
+        read, self.settings = _read(folder)
+        self._tokenizer, self.misplaced = read.tokenizer, read.misplaced
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         added = self._tokenizer.get_added_tokens_decoder()
@@ -207,9 +202,28 @@ class Tokenizer:
             return piece.encode()
 
 
+def _read(folder: Path) -> tuple[ReadTokenizer, dict[str, Any]]:
+    """The tokenizer of a folder or a GGUF file, and its settings. Raises `ModelError`."""
+    if folder.is_file():
+        found = read_gguf_tokenizer(folder)
+        return ReadTokenizer(found.tokenizer, misplaced=()), found.settings
+    with ExitStack() as cleaner:
+        source = folder
+        if not (folder / TOKENIZER_FILE).is_file() and convertible(folder):
+            source = converted_folder(folder, cleaner)
+        read = read_tokenizer(source / TOKENIZER_FILE)
+        settings = read_object(source / SETTINGS_FILE) | read_object(folder / SETTINGS_FILE)
+    return read, settings
+
+
+def tokenizer_place(folder: Path) -> Path:
+    """Return the file that a tokenizer comes from, for messages."""
+    return folder if folder.is_file() else folder / TOKENIZER_FILE
+
+
 def has_tokenizer(folder: Path) -> bool:
-    """Return whether the folder has a vocabulary of any kind."""
-    return (folder / TOKENIZER_FILE).is_file() or convertible(folder)
+    """Return whether the folder has a vocabulary of any kind; a GGUF file has one."""
+    return folder.is_file() or (folder / TOKENIZER_FILE).is_file() or convertible(folder)
 
 
 _new_decoder = codecs.getincrementaldecoder("utf-8")

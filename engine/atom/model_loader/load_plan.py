@@ -19,6 +19,8 @@ from safetensors import SafetensorError, safe_open
 
 from atom.checkpoint import Checkpoint
 from atom.errors import ModelError
+from atom.gguf_file.header import is_gguf
+from atom.model_loader.gguf_shard import GgufShard
 from atom.model_ops.placement import Placement
 from atom.sizing.text_part import text_name, text_part, wrapper_of
 
@@ -156,6 +158,9 @@ def _say_skipped(checkpoint: Checkpoint, what: str, names: list[str]) -> None:
 
 
 def opened(file: Path) -> Any:
+    """Open a file of weights. Raises `ModelError`."""
+    if is_gguf(file):
+        return GgufShard(file)
     try:
         return safe_open(file, framework="pt")
     except (SafetensorError, OSError) as error:
@@ -197,7 +202,7 @@ def _check_complete(
     if missing:
         raise ModelError(
             f"{checkpoint.path}: {len(missing)} tensors of the model are in none of its "
-            f"safetensors files, first {missing[0]}; the checkpoint is incomplete or of another "
+            f"files of weights, first {missing[0]}; the checkpoint is incomplete or of another "
             "architecture"
         )
     quantised = bool(text_part(checkpoint.config).get("quantization_config"))

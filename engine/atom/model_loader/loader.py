@@ -1,10 +1,11 @@
-"""Load safetensors into a model, with progress, and prove that nothing is missing or left over.
+"""Load weights into a model, with progress, and prove that nothing is missing or left over.
 
 The model says where each part of its parameters comes from (`Placement`); a checkpoint's tensors
 are matched with that before anything is read (load_plan.py). Then each file is opened
 once, and of each tensor the part that this rank holds is read (memory-mapped: no second copy of the
-checkpoint in memory). Several parts of a file are read at once, and files one after the other, so
-that no more than one is mapped. Called by ModelRunner.
+checkpoint in memory; of a GGUF file some rows at a time, gguf_shard.py). Several parts of a file
+are read at once, and files one after the other, so that no more than one is mapped. Called by
+ModelRunner.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from torch import nn
 
 from atom.checkpoint import Checkpoint
 from atom.errors import ModelError
+from atom.model_loader.gguf_shard import GgufShard
 from atom.model_loader.load_plan import opened, plan_load
-from atom.model_ops.placement import Placement
+from atom.model_ops.placement import FLOATS, Placement
 
 Progress = Callable[[float], None]
 
@@ -121,6 +123,11 @@ def _refuse_no_numbers(wanted: _Part, part: torch.Tensor) -> None:
 
 
 def _read(shard: Any, name: str, placement: Placement) -> torch.Tensor:
+    if isinstance(shard, GgufShard):
+        # What is converted, or quantised here, is converted from all there is.
+        kept = placement.convert is None and placement.target.dtype in FLOATS
+        dtype = placement.target.dtype if kept else torch.float32
+        return shard.read(name, placement.region, dtype)
     if all(
         (0, size) == bounds for size, bounds in zip(placement.shape, placement.region, strict=True)
     ):

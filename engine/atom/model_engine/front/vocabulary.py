@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from atom.config import ModelConfig
 from atom.errors import RequestError
-from atom.tokenizer import TOKENIZER_FILE, Tokenizer
+from atom.tokenizer import Tokenizer, tokenizer_place
 
 _MOST_NAMED = 4
 
@@ -58,7 +58,7 @@ class Vocabulary:
         tokenizer = self._tokenizer
         if tokenizer is None:
             return []
-        file = self._model.tokenizer_path / TOKENIZER_FILE
+        file = tokenizer_place(self._model.tokenizer_path)
         found = [
             f"{file}: added_tokens gives {token!r} the id {asked}, and texts get {given} for it, "
             "as in transformers; if the model was trained with another, its answers are wrong"
@@ -88,7 +88,7 @@ class Vocabulary:
                 f"and probably every chat, since the chat template writes {written[0]!r}"
             )
         return (
-            f"{self._model.tokenizer_path / TOKENIZER_FILE} has tokens that the model has no "
+            f"{tokenizer_place(self._model.tokenizer_path)} has tokens that the model has no "
             f"embedding for: {named}{more}, {len(beyond)} in all; config.json says vocab_size "
             f"{self.size}. "
             f"{', '.join(consequences).capitalize()}. Use the tokenizer that the weights were "

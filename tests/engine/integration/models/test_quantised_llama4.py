@@ -108,7 +108,7 @@ def test_two_ranks_say_what_one_does(
 
 
 SHARED = "language_model.model.layers.1.feed_forward."
-ABSENT = "1 tensors of the model are in none of its safetensors files"
+ABSENT = "1 tensors of the model are in none of its files of weights"
 FAULTS = {
     "a scale that is missing": ("fp8-dynamic", {"experts.2.up_proj.weight_scale": None}, ABSENT),
     "one matrix of an expert": ("w4a16", {"experts.1.down_proj.weight_packed": None}, ABSENT),

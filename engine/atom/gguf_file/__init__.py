@@ -1,0 +1,1 @@
+"""A model in one GGUF file, as llama.cpp writes it: header, configuration, names, vocabulary."""
