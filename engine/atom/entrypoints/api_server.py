@@ -40,6 +40,8 @@ from atom.entrypoints.openai.openapi import DocumentFacts, answers_of, document_
 from atom.entrypoints.openai.responses import ModelCard, ModelList
 from atom.entrypoints.openai.state import ServerState
 from atom.entrypoints.openai.tokens import token_routes
+from atom.entrypoints.responses.routes import DOCUMENTED, responses_handlers, responses_routes
+from atom.entrypoints.responses.store import ResponseStore
 from atom.errors import AtomError
 
 ModelName = Annotated[str, Path(description="A name of the served model.")]
@@ -51,9 +53,11 @@ def build_app(
     api_keys: FollowedKeys | None = None,
     allowed_origins: Sequence[str] = (),
     root_path: str = "",
+    responses: ResponseStore | None = None,
 ) -> ASGIApp:
     """Build the ASGI app with all routes. allowed_origins: web pages' that browsers may let ask
-    this server; "*" for all. root_path: a prefix under which a proxy shows it."""
+    this server; "*" for all. root_path: a prefix under which a proxy shows it. responses: where
+    they are kept."""
     # Its pages /docs and /redoc ask no other server for their scripts.
     app = FastAPIOffline(
         docs_url=None,
@@ -66,14 +70,17 @@ def build_app(
     )
     add_docs_page(app)
     handlers = generation_handlers(app, state, DIALECTS)
+    stored = ResponseStore() if responses is None else responses
+    handlers |= responses_handlers(app, state, stored)
     _add_model_routes(app, state)
+    app.include_router(responses_routes(state, stored))
     app.include_router(health_routes(state))
     app.include_router(metrics_routes(state))
     app.include_router(token_routes(state))
     app.include_router(control_routes(state))
     _add_error_handlers(app)
     keys = api_keys or FollowedKeys(())
-    document_bodies(app, DocumentFacts(bool(keys), state.names_now))
+    document_bodies(app, DocumentFacts(bool(keys), state.names_now), DOCUMENTED)
     endpoints = {path: Endpoint(handle) for path, handle in handlers.items()}
     checked: ASGIApp = ApiKeyCheck(Dispatch(app, endpoints), keys)
     if allowed_origins:

@@ -22,6 +22,7 @@ from atom.entrypoints.flags.flag_values import json_object
 from atom.entrypoints.http.api_key import read_api_keys
 from atom.entrypoints.http.body_budget import DEFAULT_BYTES
 from atom.entrypoints.process.logs import configure_logging
+from atom.entrypoints.responses.store import DEFAULT_BYTES as STORE_BYTES
 from atom.entrypoints.server_args import add_access_flags, add_tls_flags, tls_files
 from atom.errors import ConfigError
 
@@ -108,6 +109,13 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         default=DEFAULT_BYTES // 2**20,
         help="MiB that the bodies of requests may take while they are read, in each HTTP process; "
         "more get HTTP 503; 0: any",
+    )
+    add(
+        "--responses-store-mib",
+        type=_mebibytes,
+        default=STORE_BYTES // 2**20,
+        help="MiB of memory in which responses are kept for previous_response_id and for GET "
+        "/v1/responses; the oldest make room; 0, or several HTTP processes: none is kept",
     )
     add(
         "--timeout-keep-alive",
@@ -200,6 +208,7 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
         allowed_origins=tuple(each for given in args.allowed_origins for each in given),
         fairness_header=args.fairness_header,
         body_memory_bytes=args.body_memory_mib * 2**20,
+        responses_store_bytes=args.responses_store_mib * 2**20,
     )
 
 

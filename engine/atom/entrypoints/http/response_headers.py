@@ -59,7 +59,9 @@ class ResponseHeaders:
 def tell_ignored(scope: Scope, paths: Sequence[str]) -> None:
     """The answer's header names these fields of the request, which have no effect."""
     names = (_UNSAFE.sub("?", path[:_LONGEST_NAME]) for path in paths)
-    scope.setdefault("state", {})["ignored_fields"] = ", ".join(names).encode()
+    state = scope.setdefault("state", {})
+    before = [state["ignored_fields"]] if "ignored_fields" in state else []
+    state["ignored_fields"] = b", ".join([*before, ", ".join(names).encode()])
 
 
 def body_sender(scope: Scope, send: Send) -> Send:

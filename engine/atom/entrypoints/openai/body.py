@@ -13,7 +13,7 @@ import codecs
 import logging
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -23,7 +23,7 @@ from atom.entrypoints.http.body_budget import BodyShare
 from atom.entrypoints.http.open_response import open_response_of
 from atom.entrypoints.http.response_headers import header_of, tell_ignored
 from atom.entrypoints.http.value_count import check_value_count
-from atom.entrypoints.openai.protocol import MAX_TIMEOUT_SECONDS, GenerationRequest, RequestBody
+from atom.entrypoints.openai.protocol import MAX_TIMEOUT_SECONDS, RequestBody
 from atom.entrypoints.request_fields.field_check import check_fields
 from atom.errors import RequestError
 
@@ -118,7 +118,14 @@ async def _join_chunks(request: Request, share: BodyShare) -> bytearray:
     return data
 
 
-def timeout_of(request: Request, body: GenerationRequest) -> float | None:
+class Timed(Protocol):
+    """A body that may bound the time of its answer, in seconds."""
+
+    timeout_seconds: float | None
+    timeout: float | None
+
+
+def timeout_of(request: Request, body: Timed) -> float | None:
     """The shortest of the times that the request gives itself, in seconds. Raises `RequestError`
     when the header does not hold one."""
     bounds = [body.timeout_seconds, body.timeout]

@@ -89,6 +89,17 @@ def _json_of(name: str, example: object = None) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
+class Beside:
+    """Bodies of requests and answers of APIs beside OpenAI's chats and completions."""
+
+    bodies: tuple[type[BaseModel], ...] = ()
+    answers: tuple[type[msgspec.Struct], ...] = ()
+
+
+NOTHING = Beside()
+
+
+@dataclass(frozen=True, slots=True)
 class DocumentFacts:
     """Facts of the running server for the document. needs_key: clients must send one. names:
     asks by which names the model is served; none before there is an engine."""
@@ -97,14 +108,14 @@ class DocumentFacts:
     names: Callable[[], Sequence[str]]
 
 
-def document_bodies(app: FastAPI, facts: DocumentFacts) -> None:
+def document_bodies(app: FastAPI, facts: DocumentFacts, beside: Beside = NOTHING) -> None:
     """Makes the app's document include what `body_of` and `answers_of` refer to, errors, keys and
-    the served model."""
+    the served model. beside: bodies of other APIs."""
 
     def build() -> dict[str, Any]:
         names = facts.names()
         if app.openapi_schema is None or not names:
-            document = _document(app)
+            document = _document(app, beside)
             _add_errors(document)
             _add_security(document, facts.needs_key)
             _name_model(document, names[0] if names else "MODEL")
@@ -117,7 +128,7 @@ def document_bodies(app: FastAPI, facts: DocumentFacts) -> None:
     app.openapi = build  # type: ignore[method-assign]
 
 
-def _document(app: FastAPI) -> dict[str, Any]:
+def _document(app: FastAPI, beside: Beside) -> dict[str, Any]:
     document = get_openapi(
         title=app.title,
         version=app.version,
@@ -126,16 +137,21 @@ def _document(app: FastAPI) -> dict[str, Any]:
         tags=[{"name": name, "description": text} for name, text in _TAGS.items()],
         routes=app.routes,
     )
+    bodies = (*_BODIES, *beside.bodies)
     _, requests = models_json_schema(
-        [(kind, "validation") for kind in _BODIES], ref_template=_REFERENCE
+        [(kind, "validation") for kind in bodies], ref_template=_REFERENCE
     )
     _, answers = msgspec.json.schema_components(
-        _ANSWERS, ref_template="#/components/schemas/{name}"
+        (*_ANSWERS, *beside.answers), ref_template="#/components/schemas/{name}"
     )
-    for kind in _BODIES:
+    for kind in bodies:
         endpoint = getattr(kind, "endpoint", None)
         if endpoint is not None:
             describe_fields(requests["$defs"], kind.__name__, endpoint)
+    for schema in answers.values():
+        tag = schema.get("properties", {}).get("type", {})
+        if len(tag.get("enum", ())) == 1:  # a kind's, of which its struct says nothing
+            tag.setdefault("description", f"Always {tag['enum'][0]}.")
     # FastAPI's own schemas are of answers that no route gives.
     document["components"] = {"schemas": {**requests["$defs"], **answers}}
     return document
@@ -178,6 +194,8 @@ def _name_model(document: dict[str, Any], name: str) -> None:
             for parameter in operation.get("parameters", ()):
                 if parameter["name"] == "name":
                     parameter["example"] = name
+                for example in parameter["schema"].get("examples", ()):
+                    parameter["example"] = example
             content = operation.get("requestBody", {}).get("content", {})
             for body in content.values():
                 schema = schemas[body["schema"]["$ref"].rpartition("/")[2]]
@@ -192,6 +210,7 @@ fields have no effect and are named in the header `X-Ignored-Fields`.
 """
 _TAGS = {
     "generation": "Answers of the model.",
+    "responses": "Answers in OpenAI's newer form, and those that are kept.",
     "models": "What is served.",
     "tokens": "The model's own tokenizer.",
     "status": "How the server is; none of these needs a key.",

@@ -16,6 +16,8 @@ class Endpoint(StrEnum):
     COMPLETIONS = "completions"
     TOKENIZE = "tokenize"
     DETOKENIZE = "detokenize"
+    RESPONSES = "responses"
+    RESPONSES_INPUT_TOKENS = "responses/input_tokens"
 
 
 GENERATION = (Endpoint.CHAT, Endpoint.COMPLETIONS)

@@ -32,6 +32,7 @@ from atom.entrypoints.http.listener import BACKLOG
 from atom.entrypoints.openai.state import ServerState
 from atom.entrypoints.process.process_conduct import spare_the_collector, yield_cores
 from atom.entrypoints.process.stop_requests import StopRequests, first_of
+from atom.entrypoints.responses.store import ResponseStore
 from atom.entrypoints.server.engine_source import EngineSource
 from atom.entrypoints.server.server_options import ServerOptions
 from atom.entrypoints.startup.startup_timeline import StartupTimeline
@@ -45,6 +46,7 @@ logger = logging.getLogger(__name__)
 _TICK_SECONDS = 1.0
 _RESPONSES_FLUSH_SECONDS = 3  # for what is already generated to reach its readers
 _ENGINE_END_SECONDS = 10.0
+_NOT_SHARED = "the processes of --api-server-count above 1 share no store"
 _LOADING_ENGINE_END_SECONDS = 0.5  # it has nothing to finish, and may be deep in a load
 
 
@@ -109,6 +111,9 @@ class HttpProcess:
                     api_keys=FollowedKeys(options.api_keys, options.api_key_file),
                     allowed_origins=options.allowed_origins,
                     root_path=options.root_path,
+                    responses=ResponseStore(
+                        options.responses_store_bytes, "" if alone else _NOT_SHARED
+                    ),
                 ),
                 **(options.tls.uvicorn_settings() if options.tls is not None else {}),
                 log_config=None,

@@ -12,6 +12,7 @@ from atom.answer_parsing.families import AUTO
 from atom.config import EngineOptions
 from atom.entrypoints.http.body_budget import DEFAULT_BYTES
 from atom.entrypoints.http.tls import TlsFiles
+from atom.entrypoints.responses.store import DEFAULT_BYTES as STORE_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,13 +20,14 @@ class ServerOptions:
     """Options of the OpenAI-compatible server. api_servers: HTTP processes on the one port.
     created: seconds since 1970 that the API shows as the model's, the same in all of them; None for
     the time of the start. body_memory_bytes: for the bodies of requests that are being read, in
-    each of them; 0 for no bound. allowed_origins: of web pages whose requests browsers are told to
-    let through. keep_alive_seconds: longer than clients keep a connection that is idle (5 to 60 s),
-    which they would find closed as they use it again. fairness_header: of requests, that a gateway
-    in front sets to name the client; None to believe none. root_path: prefix that a proxy shows it
-    under. served_names: that requests may name the model by; none for its own. template_kwargs:
-    variables of the chat template where a request has none. tool_call_parser, reasoning_parser:
-    names out of `answer_parsing.families`."""
+    each of them; 0 for no bound. responses_store_bytes: for responses that are kept, where one
+    process serves alone; 0 to keep none. allowed_origins: of web pages whose requests browsers are
+    told to let through. keep_alive_seconds: longer than clients keep a connection that is idle (5
+    to 60 s), which they would find closed as they use it again. fairness_header: of requests, that
+    a gateway in front sets to name the client; None to believe none. root_path: prefix that a proxy
+    shows it under. served_names: that requests may name the model by; none for its own.
+    template_kwargs: variables of the chat template where a request has none. tool_call_parser,
+    reasoning_parser: names out of `answer_parsing.families`."""
 
     engine: EngineOptions
     host: str = "0.0.0.0"
@@ -41,6 +43,7 @@ class ServerOptions:
     request_timeout_seconds: float | None = None
     reader_timeout_seconds: float | None = 60.0
     body_memory_bytes: int = DEFAULT_BYTES
+    responses_store_bytes: int = STORE_BYTES
     allowed_origins: tuple[str, ...] = ()
     fairness_header: str | None = None
     api_keys: tuple[str, ...] = field(default=(), repr=False)

@@ -19,6 +19,7 @@ from atom.entrypoints.openai.protocol import (
 from atom.entrypoints.request_fields.field_check import MOST_UNKNOWN, check_fields, like
 from atom.entrypoints.request_fields.field_row import Endpoint, FieldRow, Verdict
 from atom.entrypoints.request_fields.field_table import TABLE
+from atom.entrypoints.responses.protocol import InputTokensRequest, ResponsesRequest
 from atom.errors import RequestError
 
 REFUSED = [row for row in TABLE if row.verdict is Verdict.REFUSED]
@@ -42,12 +43,16 @@ KINDS: dict[Endpoint, type[RequestBody]] = {
     Endpoint.COMPLETIONS: CompletionRequest,
     Endpoint.TOKENIZE: TokenizeRequest,
     Endpoint.DETOKENIZE: DetokenizeRequest,
+    Endpoint.RESPONSES: ResponsesRequest,
+    Endpoint.RESPONSES_INPUT_TOKENS: InputTokensRequest,
 }
 NEEDED: dict[Endpoint, dict[str, Any]] = {
     Endpoint.CHAT: {"messages": [{"role": "user", "content": "a"}]},
     Endpoint.COMPLETIONS: {"prompt": "a"},
     Endpoint.TOKENIZE: {"prompt": "a"},
     Endpoint.DETOKENIZE: {"tokens": [1]},
+    Endpoint.RESPONSES: {"input": "a"},
+    Endpoint.RESPONSES_INPUT_TOKENS: {"input": "a"},
 }
 
 

@@ -1,0 +1,28 @@
+"""`encrypted_content` of a reasoning item: how a client that stores nothing here hands reasoning
+back.
+
+It holds the reasoning's own text, in base64 behind a mark: its reader can read it, as the text
+beside it. What other servers encrypted is no text to us, and is passed over.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+_MARK = "atom1."
+
+
+def sealed(text: str) -> str:
+    return _MARK + base64.b64encode(text.encode("utf-8", "surrogatepass")).decode()
+
+
+def opened(content: str) -> str | None:
+    """The reasoning's text; None where another server wrote it, or it is damaged."""
+    if not content.startswith(_MARK):
+        return None
+    try:
+        data = base64.b64decode(content[len(_MARK) :], validate=True)
+        return data.decode("utf-8", "surrogatepass")
+    except (binascii.Error, UnicodeDecodeError):
+        return None
