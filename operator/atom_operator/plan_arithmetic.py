@@ -75,8 +75,8 @@ def _cache_term(term: KvTerm, ranks: int) -> str:
     kind = ("draft " if term.drafts else "") + ("layer" if term.layers == 1 else "layers")
     text = f"{term.layers} {kind} of {term.cache.value} x {term.token_bytes:,} B"
     text += f" = {size_text(term.layers * term.token_bytes)}"
-    if term.window is not None:
-        text += f", of the newest {term.window:,} tokens only"
+    if term.mask.window is not None:
+        text += f", of the newest {term.mask.window:,} tokens only"
     if ranks > 1 and not term.divided:
         text += ", the same on every device"
     return text

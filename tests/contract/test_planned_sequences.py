@@ -5,13 +5,16 @@ from __future__ import annotations
 import pytest
 
 from atom.sizing import CacheGroup, DeviceMemory, KvBudget, KvLayout, RunLimits, plan_kv_cache
+from atom.sizing.mask_rule import sliding_window
 from tests.support.engine_core.builders_engine import FakeModel, make_request, make_scheduler
 
 WINDOWS: list[tuple[int | None, ...]] = [(None,), (40,), (None, 40), (None, 18, 70, None)]
 
 
 def planned(windows: tuple[int | None, ...], num_blocks: int, drafts: int) -> KvBudget:
-    groups = tuple(CacheGroup((number,), window) for number, window in enumerate(windows))
+    groups = tuple(
+        CacheGroup((number,), sliding_window(window)) for number, window in enumerate(windows)
+    )
     memory = DeviceMemory(
         total_bytes=num_blocks * 160,
         utilization=1.0,

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from atom.model_engine.blocks.block_pool import BlockPool
 from atom.model_engine.blocks.prefix_search import PrefixSearch
 from atom.sizing.cache_groups import CacheGroup
+from atom.sizing.mask_rule import CAUSAL, MaskRule
 
 # Of each group, by index in the sequence; what stands before the first that is held is void.
 BlockTables = tuple[list[int], ...]
@@ -46,13 +47,13 @@ class BlockManager:
         *,
         enable_prefix_caching: bool,
         root: str = "",
-        windows: Sequence[int | None] = (None,),
+        masks: Sequence[MaskRule] = (CAUSAL,),
     ) -> None:
-        """root: identity of what the KV depends on besides tokens (model, adapter); windows: what
+        """root: identity of what the KV depends on besides tokens (model, adapter); masks: what
         each group of layers sees."""
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
-        self.groups = tuple(CacheGroup((), window) for window in windows)
+        self.groups = tuple(CacheGroup((), mask) for mask in masks)
         self.pool = BlockPool(num_blocks, block_size)
         self._blocks_of = Struct(f"{4 * block_size}s").iter_unpack  # packed tokens, one by one
         self._root_hash = xxhash.xxh64_intdigest(root.encode())

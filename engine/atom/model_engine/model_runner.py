@@ -398,7 +398,7 @@ class ModelRunner:
             kv_cache_bytes=budget.num_blocks * budget.block_bytes,
             kv_bytes_per_token=budget.layout.growing_bytes_per_token,
             kv_tokens=budget.tokens,
-            cache_windows=tuple(group.window for group in budget.layout.groups),
+            cache_masks=tuple(group.mask for group in budget.layout.groups),
             total_memory_bytes=self._device.total_memory_bytes(),
             limited_by=budget.limited_by,
             concurrency=[ConcurrencyRow(row.context_tokens, row.sequences) for row in table],

@@ -228,7 +228,7 @@ def build_scheduler(config: Config, report: EngineReport) -> Scheduler:
         root="|".join(
             map(str, (model.path, model.facts.quantization, report.dtype, report.kv_cache_dtype))
         ),
-        windows=report.cache_windows,
+        masks=report.cache_masks,
     )
     lengths = None
     if config.speculative is not None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from atom.model_ops.routing import Routing
+from atom.sizing.mask_rule import CAUSAL, MaskRule
 
 
 class WeightFormat(enum.Enum):
@@ -240,40 +241,24 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class AttentionShape:
-    """Heads of one attention layer on this rank; scale multiplies q·k. window: how many tokens a
-    query attends to, its own included, None for all before it; in_chunks: at most, namely those of
-    the window that it is in, of windows that lie end to end. softcap: scores are bounded by it,
-    as softcap · tanh(score / softcap). sinks [Hq] float32, of a layer that has_sinks: a score of
-    each head that takes its share of every query's softmax and has no value (gpt-oss)."""
+    """Heads of one attention layer on this rank; scale multiplies q·k. mask: what a query
+    attends to. softcap: scores are bounded by it, as softcap · tanh(score / softcap). sinks [Hq]
+    float32, of a layer that has_sinks: a score of each head that takes its share of every query's
+    softmax and has no value (gpt-oss)."""
 
     num_heads: int
     num_kv_heads: int
     head_dim: int
     scale: float
-    window: int | None = None
+    mask: MaskRule = CAUSAL
     softcap: float | None = None
     has_sinks: bool = False
     sinks: torch.Tensor | None = field(default=None, compare=False, repr=False)
-    in_chunks: bool = False
 
-    def most_seen(self, context: int) -> int:
-        """Tokens that any of `context` attends to, at most."""
-        return context if self.window is None else min(context, self.window)
-
-    def seen(self, context: int) -> int:
-        """Tokens that the last of `context` attends to."""
-        if self.window is None or not self.in_chunks:
-            return self.most_seen(context)
-        return (context - 1) % self.window + 1 if context else 0
-
-    def reaches(self, at: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        """Return whether the window of a query at position `at` begins at `key` or before, both
-        int, and broadcast to each other."""
-        if self.window is None:
-            return torch.ones_like(key >= at)
-        if self.in_chunks:
-            return key >= at - at % self.window
-        return key > at - self.window
+    @property
+    def has_plain_scores(self) -> bool:
+        """Return whether the softmax is over the scaled products alone."""
+        return self.softcap is None and not self.has_sinks
 
 
 @dataclass(frozen=True, slots=True)

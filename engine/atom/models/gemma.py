@@ -12,6 +12,7 @@ from atom.config import ModelConfig
 from atom.model_ops.rotary_embedding import RopeConfig, rope_config
 from atom.model_ops.values import AttentionShape
 from atom.models.spec import LayerSpec, ModelSpec, NormSpec, decoder_spec, rope_limits
+from atom.sizing.mask_rule import CAUSAL
 
 _QUERY_SCALAR = 256
 _THETA = {"full_attention": 1_000_000.0, "sliding_attention": 10_000.0}  # Gemma 3's defaults
@@ -62,7 +63,7 @@ def _rope(config: ModelConfig, layer: LayerSpec) -> RopeConfig:
         parameters = dict(raw.get("rope_parameters") or raw.get("rope_scaling") or {})
         parameters.setdefault("rope_theta", raw.get("rope_theta") or _THETA["sliding_attention"])
         return rope_config(parameters, facts.head_dim, rope_limits(config))
-    kind = "full_attention" if facts.window is None else "sliding_attention"
+    kind = "full_attention" if facts.mask == CAUSAL else "sliding_attention"
     by_kind = raw.get("rope_parameters") or {}
     parameters = dict(by_kind.get(kind) or {})
     if kind == "full_attention":

@@ -41,9 +41,7 @@ def spec(config: ModelConfig) -> ModelSpec:
 def _layer(raw: Mapping[str, Any], layer: LayerSpec, index: int, longest: int) -> LayerSpec:
     assert isinstance(layer.attention, AttentionShape)
     shape = layer.attention
-    # A context that fits one chunk is attended to as a whole.
-    chunk = None if shape.window is None or shape.window >= longest else shape.window
-    layer = replace(layer, attention=replace(shape, window=chunk, in_chunks=chunk is not None))
+    layer = replace(layer, attention=replace(shape, mask=shape.mask.within(longest)))
     if not ropes(raw, index):
         return replace(layer, rope=_still(raw, layer.rope))
     norm = NormSpec(eps=layer.norm.eps) if _said(raw, "use_qk_norm", True) else None

@@ -257,7 +257,7 @@ def _shape(layer: LayerFacts) -> AttentionShape | LatentShape:
         num_kv_heads=attention.num_kv_heads,
         head_dim=attention.head_dim,
         scale=attention.head_dim**-0.5,
-        window=attention.window,
+        mask=attention.mask,
         has_sinks=attention.sinks,
     )
 

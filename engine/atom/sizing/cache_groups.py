@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import NamedTuple
 
+from atom.sizing.mask_rule import CAUSAL, MaskRule
+
 # Each group costs a block table per sequence, and a kind of layer needs one at least.
 MAX_GROUPS = 8
 
@@ -23,11 +25,16 @@ class CacheGroup:
     """Layers whose tokens lie in the same blocks.
 
     `layers`: indices of the model's layers, after them the draft's; the one at position i uses the
-    pool's i-th tensor. `window`: tokens that a query sees, its own included; None sees all.
+    pool's i-th tensor. `mask`: what a query sees.
     """
 
     layers: tuple[int, ...] = ()
-    window: int | None = None
+    mask: MaskRule = CAUSAL
+
+    @property
+    def window(self) -> int | None:
+        """Return how many of the newest tokens it has to keep, None for all."""
+        return self.mask.window
 
     def blocks(self, tokens: int, block_size: int, lookahead: int = 0) -> int:
         """Blocks that a sequence of `tokens` holds while it decodes.
@@ -54,8 +61,8 @@ class CachedLayer(NamedTuple):
     token_bytes: int
 
 
-# Layers by what they see: a window of so many tokens, or None, everything.
-Kinds = Mapping[int | None, Sequence[CachedLayer]]
+# Layers by what they see.
+Kinds = Mapping[MaskRule, Sequence[CachedLayer]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +100,10 @@ def _divide(kinds: Kinds, counts: Sequence[int]) -> Grouping:
     position are as alike as they can be."""
     groups: list[CacheGroup] = []
     sizes: list[list[int]] = []
-    for (window, layers), count in zip(kinds.items(), counts, strict=True):
+    for (mask, layers), count in zip(kinds.items(), counts, strict=True):
         ordered = sorted(layers, key=lambda each: -each.token_bytes)
         for first in range(count):
             dealt = ordered[first::count]
-            groups.append(CacheGroup(tuple([each.layer for each in dealt]), window))
+            groups.append(CacheGroup(tuple([each.layer for each in dealt]), mask))
             sizes.append([each.token_bytes for each in dealt])
     return Grouping(tuple(groups), tuple(map(max, zip_longest(*sizes, fillvalue=0))))

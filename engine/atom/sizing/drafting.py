@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from atom.sizing.families import DRAFT_FAMILIES
+from atom.sizing.mask_rule import CAUSAL
 from atom.sizing.model_facts import ModelFacts
 
 _AUX_LAYERS = 3
@@ -80,13 +81,13 @@ def eagle3_problems(facts: ModelFacts, draft: ModelFacts) -> Iterator[str]:
 
 def _cache_problems(facts: ModelFacts, draft: ModelFacts) -> Iterator[str]:
     """Layers that share tensors of the pool keep the same of a token."""
-    windows = {alike.layer.attention.window for alike in facts.layer_counts}
+    masks = {alike.layer.attention.mask for alike in facts.layer_counts}
     own = draft.layers[0].attention
     kept = {
         (alike.layer.attention.num_kv_heads, alike.layer.attention.head_dim)
         for alike in facts.layer_counts
     }
-    if windows != {None} and kept != {(own.num_kv_heads, own.head_dim)}:
+    if masks != {CAUSAL} and kept != {(own.num_kv_heads, own.head_dim)}:
         yield (
             f"the draft model keeps {own.num_kv_heads} KV heads of {own.head_dim}, other than the "
             "model, whose layers with sliding windows share blocks with it; use method ngram"

@@ -24,6 +24,7 @@ from atom.sizing.layers import (
     Rope,
     Stacking,
 )
+from atom.sizing.mask_rule import CAUSAL, MaskRule, chunked, sliding_window
 
 # transformers' classes fix these where config.json does not.
 _QWEN3_HEAD_DIM = 128
@@ -95,12 +96,13 @@ def _eagle3(config: Config, index: int) -> LayerFacts:
 def _mistral(config: Config, index: int) -> LayerFacts:
     # Only an explicit null turns the window off.
     window = optional(config, "sliding_window") if "sliding_window" in config else _DEFAULT_WINDOW
-    attention = replace(_grouped(config), window=window)
+    attention = replace(_grouped(config), mask=sliding_window(window))
     return LayerFacts(attention=attention, mlp=_dense(config))
 
 
 def _mixtral(config: Config, index: int) -> LayerFacts:
-    attention = replace(_grouped(config), window=optional(config, "sliding_window"))
+    mask = sliding_window(optional(config, "sliding_window"))
+    attention = replace(_grouped(config), mask=mask)
     experts = Experts(
         count=positive(config, "num_local_experts", default=8),
         per_token=positive(config, "num_experts_per_tok", default=2),
@@ -111,12 +113,12 @@ def _mixtral(config: Config, index: int) -> LayerFacts:
 
 def _qwen2(config: Config, index: int) -> LayerFacts:
     attention = _grouped(config, qkv_bias=True)
-    window = _qwen_window(config, index)
-    return LayerFacts(attention=replace(attention, window=window), mlp=_dense(config))
+    attention = replace(attention, mask=_qwen_mask(config, index))
+    return LayerFacts(attention=attention, mlp=_dense(config))
 
 
 def _qwen3(config: Config, index: int) -> LayerFacts:
-    attention = replace(_qwen3_attention(config), window=_qwen_window(config, index))
+    attention = replace(_qwen3_attention(config), mask=_qwen_mask(config, index))
     return LayerFacts(attention=attention, mlp=_dense(config))
 
 
@@ -124,7 +126,7 @@ def _qwen3_moe(config: Config, index: int) -> LayerFacts:
     window = None
     if flag(config, "use_sliding_window"):
         window = positive(config, "sliding_window", default=_DEFAULT_WINDOW)
-    attention = replace(_qwen3_attention(config), window=window)
+    attention = replace(_qwen3_attention(config), mask=sliding_window(window))
     if _is_dense(config, index):
         return LayerFacts(attention=attention, mlp=_dense(config))
     experts = Experts(
@@ -143,7 +145,7 @@ def _qwen2_moe(config: Config, index: int) -> LayerFacts:
         windowed = index % 2 == 0 and index < count(config, "max_window_layers", default=28)
         if _slides(config, index, default=windowed):
             window = positive(config, "sliding_window", default=_DEFAULT_WINDOW)
-            attention = replace(attention, window=window)
+            attention = replace(attention, mask=sliding_window(window))
     if _is_dense(config, index):
         return LayerFacts(attention=attention, mlp=_dense(config))
     experts = Experts(
@@ -204,7 +206,7 @@ def _gpt_oss(config: Config, index: int) -> LayerFacts:
     window = optional(config, "sliding_window") if "sliding_window" in config else _GPT_OSS_WINDOW
     attention = replace(
         _grouped(config, qkv_bias=bias, output_bias=bias, head_dim=64),
-        window=window if _slides(config, index, default=windowed) else None,
+        mask=sliding_window(window) if _slides(config, index, default=windowed) else CAUSAL,
         sinks=True,
     )
     experts = Experts(
@@ -218,12 +220,11 @@ def _gpt_oss(config: Config, index: int) -> LayerFacts:
 
 
 def _llama4(config: Config, index: int) -> LayerFacts:
-    """A chunk is kept as a window of its size is, which always reaches as far."""
     bias = flag(config, "attention_bias")
     attention = _grouped(config, qkv_bias=bias, output_bias=bias, head_dim=128)
     if _is_narrow(config, index, "chunked_attention", default=ropes(config, index)):
         chunk = positive(config, "attention_chunk_size", default=_LLAMA4_CHUNK)
-        attention = replace(attention, window=chunk)
+        attention = replace(attention, mask=chunked(chunk))
     if not ropes(config, index):
         warms = config.get("attn_temperature_tuning")  # a number in the first checkpoints
         still = Rope("none", turns=False, warms=warms is None or bool(warms))
@@ -267,7 +268,7 @@ def _gemma2(config: Config, index: int) -> LayerFacts:
 def _gemma3(config: Config, index: int) -> LayerFacts:
     pattern = positive(config, "sliding_window_pattern", default=_GEMMA3_PATTERN)
     layer = _gemma(config, index, pattern=pattern, qk_norm=True)
-    rope = Rope("all tokens" if layer.attention.window is None else "a window")
+    rope = Rope("all tokens" if layer.attention.mask == CAUSAL else "a window")
     return replace(layer, attention=replace(layer.attention, rope=rope))
 
 
@@ -278,7 +279,7 @@ def _gemma(config: Config, index: int, *, pattern: int, qk_norm: bool) -> LayerF
     bias = flag(config, "attention_bias")
     attention = replace(
         _grouped(config, qkv_bias=bias, output_bias=bias, head_dim=_GEMMA_HEAD_DIM),
-        window=window if slides else None,
+        mask=sliding_window(window) if slides else CAUSAL,
         qk_norm=qk_norm,
     )
     return LayerFacts(attention=attention, mlp=_dense(config), norms=4)
@@ -385,12 +386,13 @@ def _deepseek_mlp(config: Config, index: int, *, dense: int, correction: bool = 
     )
 
 
-def _qwen_window(config: Config, index: int) -> int | None:
+def _qwen_mask(config: Config, index: int) -> MaskRule:
     if not flag(config, "use_sliding_window"):
-        return None
+        return CAUSAL
     window = positive(config, "sliding_window", default=_DEFAULT_WINDOW)
     first = count(config, "max_window_layers", default=28)
-    return window if _slides(config, index, default=index >= first) else None
+    slides = _slides(config, index, default=index >= first)
+    return sliding_window(window) if slides else CAUSAL
 
 
 def _slides(config: Config, index: int, *, default: bool) -> bool:

@@ -40,7 +40,7 @@ def aiter_expert_unit(facts: ModelFacts) -> int:
 def aiter_position_bytes(facts: ModelFacts, max_model_len: int) -> int:
     """Bytes of each position in what AITER's kernels read of the rotary tables, in their own dtype;
     none where windows leave attention to another backend."""
-    windows = (alike.layer.attention.window for alike in facts.layer_counts)
+    windows = (alike.layer.attention.mask.window for alike in facts.layer_counts)
     if any(window is not None and window < max_model_len for window in windows):
         return 0
     turning = sum(width for rope, width in rope_tables(facts) if rope.turns)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from atom.sizing.cache_groups import CachedLayer, CacheGroup, group_layers
 from atom.sizing.layers import AttentionFacts, CacheKind, LayerCount, LayerFacts
+from atom.sizing.mask_rule import MaskRule
 from atom.sizing.model_facts import ModelFacts
 
 _ROTATED_BYTES = 2  # of an element of the rotated key beside a latent in fp8, which is bfloat16
@@ -70,7 +71,7 @@ class KvTerm:
     layers: int
     cache: CacheKind
     token_bytes: int
-    window: int | None
+    mask: MaskRule
     divided: bool
     drafts: bool = False
 
@@ -149,9 +150,9 @@ def kv_layout(
         id(alike.layer): _token_bytes(alike.layer.attention, element, tensor_parallel)
         for alike in counts
     }
-    kinds: dict[int | None, list[CachedLayer]] = {}
+    kinds: dict[MaskRule, list[CachedLayer]] = {}
     for index, layer in enumerate((*facts.layers, *speculation.drafting_layers(facts))):
-        kind = kinds.setdefault(layer.attention.window, [])
+        kind = kinds.setdefault(layer.attention.mask, [])
         kind.append(CachedLayer(index, sizes[id(layer)]))
     grouping = group_layers(kinds, facts.max_position_embeddings)
     return KvLayout(grouping.groups, grouping.token_bytes, speculation.tokens)
@@ -190,7 +191,7 @@ def _terms(
             layers=number,
             cache=attention.cache,
             token_bytes=_token_bytes(attention, element, ranks),
-            window=attention.window,
+            mask=attention.mask,
             divided=attention.latent is None,
             drafts=drafts,
         )

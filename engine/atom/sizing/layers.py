@@ -11,6 +11,7 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from atom.sizing.mask_rule import CAUSAL, MaskRule
 from atom.sizing.quantization import Quantization
 
 
@@ -63,7 +64,7 @@ _ONE_ROPE = Rope()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionFacts:
-    """One attention layer. `head_dim` is that of a query; `window` in tokens, None attends in full.
+    """One attention layer. `head_dim` is that of a query; `mask`: what a query attends to.
 
     `qk_norm`: an RMSNorm over each head of queries and keys. `sinks`: one learned logit per head.
     `reads_embedding`: q, k and v see the token's embedding beside the hidden state (EAGLE-3).
@@ -72,7 +73,7 @@ class AttentionFacts:
     num_heads: int
     num_kv_heads: int
     head_dim: int
-    window: int | None = None
+    mask: MaskRule = CAUSAL
     latent: Latent | None = None
     qk_norm: bool = False
     qkv_bias: bool = False
@@ -90,7 +91,7 @@ class AttentionFacts:
     def cache(self) -> CacheKind:
         if self.latent is not None:
             return CacheKind.LATENT
-        return CacheKind.FULL if self.window is None else CacheKind.WINDOW
+        return CacheKind.FULL if self.mask.window is None else CacheKind.WINDOW
 
     def kv_heads_per_rank(self, tensor_parallel: int = 1) -> int:
         """KV heads that one rank holds: split while there are enough, replicated beyond that."""

@@ -12,6 +12,7 @@ from atom.model_ops.backends.interface import OpCase
 from atom.model_ops.values import Activation, ClampedSwiGLU, IndexShape, WeightFormat
 from atom.self_test.attention_exercises import ASSEMBLY, GLUON, LATENT
 from atom.self_test.exercises import CLAMPED, SIGMOID, SOFTMAX
+from atom.sizing.mask_rule import sliding_window
 from tests.support.aiter.aiter_models import amd_card
 from tests.support.fake_aiter import GENERATIONS, installed
 from tests.support.fake_aiter.record import functions
@@ -57,7 +58,10 @@ REFUSED: dict[str, tuple[str, OpCase, str, str]] = {
     "fp8 with sinks": (
         "paged_attention", replace(SMALL, kv_dtype=FNUZ), "gfx942", "without sinks",
     ),
-    "windows": ("qk_norm_rope_store", _shaped(DENSE, window=4096), "gfx942", "differ by a token"),
+    "windows": (
+        "qk_norm_rope_store", _shaped(DENSE, mask=sliding_window(4096)), "gfx942",
+        "differ by a token",
+    ),
     "the other e4m3": (
         "paged_attention", replace(DENSE, kv_dtype=FN), "gfx942", "converts float8_e4m3fnuz",
     ),

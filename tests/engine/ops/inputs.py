@@ -15,6 +15,7 @@ from atom.model_ops.backends import load_backend
 from atom.model_ops.backends.interface import OpCase
 from atom.model_ops.slots import SlotTensors
 from atom.model_ops.values import AttentionShape, LayerCache
+from atom.sizing.mask_rule import CAUSAL, MaskRule
 from atom.utils.forward_context import AttentionMetaData, DecodeRuns
 
 __all__ = ["load_backend"]
@@ -82,8 +83,7 @@ def paged_case(
     head_dim: int = 32,
     block_size: int = 16,
     max_context: int | None = None,
-    window: int | None = None,
-    in_chunks: bool = False,
+    mask: MaskRule = CAUSAL,
     softcap: float | None = None,
     sinks: bool = False,
     seed: int = 0,
@@ -106,10 +106,9 @@ def paged_case(
     ]
     for row, (context, blocks) in enumerate(zip(contexts, blocks_of, strict=True)):
         own = [order.pop() for _ in range(blocks)]
-        if window is not None:
+        if mask != CAUSAL:
             first = context - counts[row] + 1
-            seen = (first - 1) % window + 1 if in_chunks else min(first, window)
-            reached = max(0, first - seen) // block_size
+            reached = max(0, first - mask.seen(first)) // block_size
             own[:reached] = [unowned] * reached
         tables[row, :blocks] = torch.tensor(own, dtype=torch.int32)
         for cache in caches:
@@ -139,9 +138,8 @@ def paged_case(
             heads[1],
             head_dim,
             head_dim**-0.5,
-            window,
+            mask,
             softcap,
-            in_chunks=in_chunks,
             has_sinks=sinks,
             sinks=torch.randn(heads[0], generator=draw).to(device) * 2 if sinks else None,
         ),

@@ -15,6 +15,7 @@ from atom.models.spec import ModelSpec
 from atom.sizing import ModelFacts, ModelFactsError, tensor_parallel_problems
 from atom.sizing.engine_support import unsupported
 from atom.sizing.layers import Stacking
+from atom.sizing.mask_rule import CAUSAL, chunked
 
 CONFIG: dict[str, Any] = {
     "architectures": ["Llama4ForCausalLM"],
@@ -41,8 +42,7 @@ def spec_of(folder: Path, max_model_len: int = 1024, **changes: Any) -> ModelSpe
 
 def test_chunks_ropes_and_temperatures_of_layers(tmp_path: Path) -> None:
     layers = spec_of(tmp_path).layers
-    chunks = [layer.attention.window for layer in layers if layer.attention.in_chunks]
-    assert chunks == [256] * 3
+    assert [layer.attention.mask for layer in layers] == [chunked(256)] * 3 + [CAUSAL]
     assert [layer.rope.temperature is None for layer in layers] == [True, True, True, False]
     assert [layer.rope.rotary_dim for layer in layers] == [16, 16, 16, 0]
     assert [layer.head_norm is None for layer in layers] == [False, False, False, True]
@@ -50,8 +50,7 @@ def test_chunks_ropes_and_temperatures_of_layers(tmp_path: Path) -> None:
 
 def test_a_context_that_fits_one_chunk_is_attended_to_as_a_whole(tmp_path: Path) -> None:
     layers = spec_of(tmp_path, max_model_len=256).layers
-    assert {layer.attention.window for layer in layers} == {None}
-    assert not any(layer.attention.in_chunks for layer in layers)
+    assert {layer.attention.mask for layer in layers} == {CAUSAL}
 
 
 def test_a_rope_that_scales_attention_goes_without_norms_behind_it(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from atom.model_engine.request import Request
 from atom.model_engine.scheduler import Scheduler
 from atom.model_engine.wire.engine_protocol import FinishedRow
 from atom.sampling_params import SamplingParams
+from atom.sizing.mask_rule import sliding_window
 
 EOS = 2
 
@@ -44,7 +45,10 @@ def make_scheduler(
         fairness=fairness,
     )
     blocks = blocks_type(
-        num_blocks, block_size, enable_prefix_caching=prefix_caching, windows=windows
+        num_blocks,
+        block_size,
+        enable_prefix_caching=prefix_caching,
+        masks=tuple(map(sliding_window, windows)),
     )
     return Scheduler(config, blocks, max_model_len=max_model_len, eos_token_ids=[EOS])
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from atom.model_engine.request import Request
 from atom.model_engine.wire.logprob_rows import LogprobsBody
+from atom.sizing.mask_rule import CAUSAL, MaskRule
 
 
 class EngineCoreRequestType(enum.Enum):
@@ -124,8 +125,8 @@ class RankReport(msgspec.Struct, frozen=True):
 class EngineReport(msgspec.Struct, frozen=True):
     """Hold what start-up found out; the body of READY. Sizes in bytes and tokens, per rank.
 
-    kv_tokens: of sequences of max_model_len that fill the blocks; cache_windows: of each group of
-    layers that shares blocks the tokens that its queries see, None for all.
+    kv_tokens: of sequences of max_model_len that fill the blocks; cache_masks: of each group of
+    layers that shares blocks, which tokens its queries see.
     ranks: every rank's own sizes; filled in when all reports have come together. versions: of the
     software that computes, by name. timed_steps: where rows may carry drafts and graphs run them,
     by rows."""
@@ -154,7 +155,7 @@ class EngineReport(msgspec.Struct, frozen=True):
     version: str
     ranks: list[RankReport] = []
     versions: dict[str, str] = {}
-    cache_windows: tuple[int | None, ...] = (None,)
+    cache_masks: tuple[MaskRule, ...] = (CAUSAL,)
     timed_steps: list[TimedStep] = []
 
     @property

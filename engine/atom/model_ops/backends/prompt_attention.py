@@ -37,7 +37,7 @@ def attend_prompt(
 ) -> None:
     """Attend with a prompt's last n tokens, q, out [n, Hq, D], to the whole row."""
     size, history = cache.block_size, row.length - q.shape[0]
-    first_block = (history + 1 - shape.seen(history + 1)) // size
+    first_block = (history + 1 - shape.mask.seen(history + 1)) // size
     blocks = row.table[first_block : -(-row.length // size)]
     first = first_block * size
     k, v = (
@@ -50,9 +50,9 @@ def attend_prompt(
     for start in range(0, q.shape[0], pieces):
         some = q[start : start + pieces]
         begin, end = history + start, history + start + some.shape[0]
-        lowest = begin + 1 - shape.seen(begin + 1)
+        lowest = begin + 1 - shape.mask.seen(begin + 1)
         # Nothing before these queries, and all of them seen: the mask is a plain triangle.
-        whole = begin == 0 and shape.seen(end) == end and shape.sinks is None
+        whole = begin == 0 and shape.mask.seen(end) == end and shape.sinks is None
         keys, values = (each[:, :, lowest - first : end - first] for each in (k, v))
         mask = None if whole else _seen(begin, lowest, end, shape)
         if shape.sinks is not None and mask is not None:
@@ -83,4 +83,4 @@ def with_sinks(
 def _seen(begin: int, lowest: int, end: int, shape: AttentionShape) -> torch.Tensor:
     """Return which of the tokens lowest .. end each query of begin .. end attends to."""
     at, key = torch.arange(begin, end).unsqueeze(1), torch.arange(lowest, end)
-    return key <= at if shape.window is None else (key <= at) & shape.reaches(at, key)
+    return shape.mask.sees(at, key)

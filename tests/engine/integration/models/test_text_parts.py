@@ -147,7 +147,7 @@ def test_facts_of_a_sparse_text_part_are_those_of_the_whole(tmp_path: Path) -> N
     assert facts.parameter_count() == 3_880_263_168
     assert facts.weight_dtype_bytes == 2
     assert facts.layers[0].attention.num_kv_heads == 4
-    assert [layer.attention.window for layer in facts.layers[4:7]] == [1024, None, 1024]
+    assert [layer.attention.mask.window for layer in facts.layers[4:7]] == [1024, None, 1024]
 
 
 def test_matrices_left_unquantised_are_found_by_their_names_in_the_wrapper() -> None:

@@ -20,6 +20,7 @@ from atom.model_ops.values import (
     Rotary,
     Stream,
 )
+from atom.sizing.mask_rule import sliding_window
 from atom.utils import long_chunks
 from atom.utils.forward_context import AttentionMetaData, EqualPrompts, LongChunk
 from atom.utils.row_groups import are_even, long_prompts
@@ -176,7 +177,7 @@ def test_attention_from_the_projection(
 ) -> None:  # fmt: skip
     case = paged_case(
         rows, device=device, dtype=dtype, heads=heads, head_dim=head_dim, max_context=max_context,
-        window=window,
+        mask=sliding_window(window),
     )  # fmt: skip
     contexts = torch.tensor([context for context, _ in rows])
     counts = torch.tensor([queries for _, queries in rows])

@@ -18,6 +18,7 @@ from atom.model_engine.request import Request, RequestOutput, TokenLogprobs
 from atom.model_engine.step_pipeline import StepPipeline
 from atom.model_engine.wire.engine_protocol import StreamBody, decode, encode
 from atom.sizing import CacheGroup
+from atom.sizing.mask_rule import sliding_window
 from atom.tokenizer import Tokenizer
 from tests.support.engine_core.builders_engine import EOS, make_request, make_scheduler
 from tests.support.engine_core.paged_model import PagedModel
@@ -114,7 +115,8 @@ class Engine:
         self.words = tokenizer.encode(SAID, add_special_tokens=False)
         size, windows = setting.block_size, setting.windows
         num_blocks = setting.spare_blocks + sum(
-            CacheGroup((), window).blocks(MAX_MODEL_LEN, size, setting.drafts) for window in windows
+            CacheGroup((), sliding_window(window)).blocks(MAX_MODEL_LEN, size, setting.drafts)
+            for window in windows
         )
         self.scheduler = make_scheduler(
             num_blocks=num_blocks, block_size=size, max_num_seqs=setting.most_seqs,

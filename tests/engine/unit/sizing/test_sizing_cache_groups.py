@@ -10,15 +10,16 @@ from hypothesis import strategies as st
 
 from atom.sizing import CacheGroup
 from atom.sizing.cache_groups import MAX_GROUPS, CachedLayer, Grouping, group_layers
+from atom.sizing.mask_rule import MaskRule, sliding_window
 
 LONGEST = 32_768
 
 
 def grouped(windows: Sequence[int | None], sizes: Sequence[int] | int = 10) -> Grouping:
-    kinds: dict[int | None, list[CachedLayer]] = {}
+    kinds: dict[MaskRule, list[CachedLayer]] = {}
     for index, window in enumerate(windows):
         size = sizes if isinstance(sizes, int) else sizes[index]
-        kinds.setdefault(window, []).append(CachedLayer(index, size))
+        kinds.setdefault(sliding_window(window), []).append(CachedLayer(index, size))
     return group_layers(kinds, LONGEST)
 
 
@@ -28,13 +29,15 @@ def shape(grouping: Grouping) -> list[tuple[int | None, int]]:
 
 def test_layers_that_are_all_alike_are_one_group_in_their_order() -> None:
     for window in (None, 128):
-        assert grouped([window] * 80).groups == (CacheGroup(tuple(range(80)), window),)
+        assert grouped([window] * 80).groups == (
+            CacheGroup(tuple(range(80)), sliding_window(window)),
+        )
 
 
 def test_layers_that_alternate_are_two_groups() -> None:
     found = grouped([128, None] * 12)
     assert found.groups == (
-        CacheGroup(tuple(range(0, 24, 2)), 128),
+        CacheGroup(tuple(range(0, 24, 2)), sliding_window(128)),
         CacheGroup(tuple(range(1, 24, 2))),
     )
     assert found.token_bytes == (10,) * 12
@@ -52,7 +55,7 @@ def test_layers_of_unlike_bytes_in_one_group_each_take_their_own() -> None:
 
 def test_a_position_takes_the_bytes_of_its_largest_layer() -> None:
     found = grouped([None, 128, None, 128], [10, 40, 20, 5])
-    assert found.groups == (CacheGroup((2, 0)), CacheGroup((1, 3), 128))
+    assert found.groups == (CacheGroup((2, 0)), CacheGroup((1, 3), sliding_window(128)))
     assert found.token_bytes == (40, 10)
 
 

@@ -175,7 +175,9 @@ def test_the_layers_that_slide_are_those_that_transformers_makes_slide(case: str
         expected = [kind != "full_attention" for kind in kinds] if kinds else [True] * len(expected)
     layers = facts_of(prefix, keys).layers
     assert [layer.attention.cache is CacheKind.WINDOW for layer in layers] == expected
-    assert {layer.attention.window for layer in layers if layer.attention.window} <= {window}
+    assert {layer.attention.mask.window for layer in layers if layer.attention.mask.window} <= {
+        window
+    }
 
 
 def test_every_family_is_compared() -> None:

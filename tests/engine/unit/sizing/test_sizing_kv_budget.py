@@ -36,6 +36,7 @@ from atom.sizing import (
     tensor_parallel_problems,
     valid_tensor_parallel_sizes,
 )
+from atom.sizing.mask_rule import sliding_window
 from atom.sizing.online_quantization import ONLINE
 from atom.sizing.quantization_config import read_quantization
 from atom.sizing.quantization_scheme import QuantizationScheme
@@ -234,12 +235,14 @@ def test_ranks_keep_buffers_to_reach_each_other_by(
 
 # Layers that keep everything, and as many twice over that see the newest 100 tokens: 10 bytes of a
 # token in a block of any of the three groups.
-HYBRID = KvLayout((CacheGroup(), CacheGroup((), 100), CacheGroup((), 100)), (6, 4))
+HYBRID = KvLayout(
+    (CacheGroup(), CacheGroup((), sliding_window(100)), CacheGroup((), sliding_window(100))), (6, 4)
+)
 
 
 def test_a_window_touches_a_block_more_than_it_fills() -> None:
     def blocks(window: int, block_size: int, lookahead: int = 0) -> int:
-        return CacheGroup((), window).blocks(1 << 20, block_size, lookahead)
+        return CacheGroup((), sliding_window(window)).blocks(1 << 20, block_size, lookahead)
 
     # 100 tokens that begin at the last place of a block: 1 + 6 x 16 + 3
     assert [blocks(tokens, 16) for tokens in (1, 2, 16, 17, 18, 100)] == [1, 2, 2, 2, 3, 8]
@@ -249,7 +252,7 @@ def test_a_window_touches_a_block_more_than_it_fills() -> None:
 
 def test_what_a_token_sees_before_it_is_the_window_without_itself() -> None:
     def matched(window: int | None, block_size: int) -> int:
-        return CacheGroup((), window).matched_blocks(50, block_size)
+        return CacheGroup((), sliding_window(window)).matched_blocks(50, block_size)
 
     assert [matched(window, 16) for window in (1, 2, 17, 18, None)] == [0, 1, 1, 2, 50]
     assert [matched(window, 1) for window in (1, 2, 40, 80)] == [0, 1, 39, 50]
@@ -302,7 +305,7 @@ def test_a_hybrid_context_that_does_not_fit_names_the_longest_that_does() -> Non
 
 
 def test_where_every_layer_slides_the_length_costs_nothing_beyond_the_window() -> None:
-    layout = KvLayout((CacheGroup((), 100),), (10,))
+    layout = KvLayout((CacheGroup((), sliding_window(100)),), (10,))
     budget = plan(layout=layout, max_model_len=1 << 20)  # 4000 bytes; 8 blocks of 160 a sequence
     assert (budget.num_blocks, budget.block_bytes) == (3 * 8 + 1, 160)
     assert budget.tokens == 25 * 16
@@ -322,12 +325,14 @@ def test_a_cache_without_windows_is_planned_as_by_blocks() -> None:
 
 def test_drafts_widen_a_window_and_add_their_own_layers() -> None:
     layer = LLAMA_70B.layer(0)
-    sliding = replace(layer, attention=replace(layer.attention, window=100))
+    sliding = replace(layer, attention=replace(layer.attention, mask=sliding_window(100)))
     facts = replace(LLAMA_70B, layers=(sliding, sliding), drafts=(layer,))
     one = 2 * 8 * 128 * 2
-    assert kv_layout(facts, KvElement(2)) == KvLayout((CacheGroup((0, 1), 100),), (one, one))
+    assert kv_layout(facts, KvElement(2)) == KvLayout(
+        (CacheGroup((0, 1), sliding_window(100)),), (one, one)
+    )
     with_drafts = kv_layout(facts, KvElement(2), 1, Speculation(3))
-    sliders = (CacheGroup((0,), 100), CacheGroup((1,), 100))
+    sliders = (CacheGroup((0,), sliding_window(100)), CacheGroup((1,), sliding_window(100)))
     assert with_drafts == KvLayout((*sliders, CacheGroup((2,))), (one,), 3)
     assert with_drafts.blocks_of_sequence(1024, 16) == 64 + 2 * 8  # of 103 tokens
     proposer = replace(LLAMA_70B, layers=(layer,) * 5)

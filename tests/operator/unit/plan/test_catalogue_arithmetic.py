@@ -62,8 +62,8 @@ def test_cache_bytes_by_hand_are_the_plans(source: str) -> None:
         )
     for ranks, expected in case.window.items():
         terms = kv_terms(facts, KV_ELEMENTS["bf16"], ranks)
-        (term,) = [term for term in terms if term.window is not None]
-        assert (term.layers * term.token_bytes, term.window) == (expected, case.window_tokens)
+        (term,) = [term for term in terms if term.mask.window is not None]
+        assert (term.layers * term.token_bytes, term.mask.window) == (expected, case.window_tokens)
         layout = kv_layout(facts, KV_ELEMENTS["bf16"], ranks)
         growing = 1 if case.kv_token[1] else 0
         padded = (len(layout.groups) - growing) * layout.bytes_per_token

@@ -21,6 +21,7 @@ from atom.model_ops.values import (
     LatentShape,
     WeightFormat,
 )
+from atom.sizing.mask_rule import CAUSAL
 
 _DTYPES = (torch.bfloat16, torch.float16)
 _ASM_HEAD, _ASM_GROUP, _ASM_PAGE = 128, 16, 16
@@ -41,7 +42,7 @@ def reasons_against(op: str, case: OpCase, card: Card) -> tuple[str, ...]:
 def is_for_assembly(shape: AttentionShape) -> bool:
     """Return whether the assembly kernel of paged decode computes this attention: it has one scale,
     and no sinks."""
-    plain = shape.window is None and not shape.has_sinks and shape.softcap is None
+    plain = shape.mask == CAUSAL and shape.has_plain_scores
     same_scale = abs(shape.scale * _ASM_HEAD**0.5 - 1) < 1e-6
     fits = shape.head_dim == _ASM_HEAD and _group(shape) <= _ASM_GROUP
     return plain and same_scale and fits
@@ -86,7 +87,7 @@ def _against_attention(case: OpCase, card: Card) -> tuple[str, ...]:
 def _against_shape(shape: AttentionShape, page: int, is_fp8: bool) -> tuple[str, ...]:
     if shape.softcap is not None:
         return ("its paged decode has no soft cap of scores",)
-    if shape.window is not None:
+    if shape.mask != CAUSAL:
         return ("releases of its paged decode differ by a token in what a window holds",)
     if shape.num_heads % shape.num_kv_heads:
         return (f"{shape.num_heads} query heads are no multiple of {shape.num_kv_heads}",)

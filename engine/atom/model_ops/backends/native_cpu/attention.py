@@ -17,6 +17,7 @@ from atom.model_ops.backends.native_cpu.library import (
 )
 from atom.model_ops.backends.prompt_attention import PromptRow, attend_prompt
 from atom.model_ops.values import AttentionShape, LayerCache, NormWeight, Rotary
+from atom.sizing.mask_rule import MaskKind
 from atom.utils.forward_context import AttentionMetaData
 
 _LONG_SCORES = 2**16  # queries times context of a prompt, above which torch's attention is faster
@@ -104,7 +105,8 @@ def _attend(
         integers(tables, torch.int32), integers(step.query_starts[first : end + 1], torch.int32),
         integers(step.context_lens[first:end], torch.int32), out.data_ptr(), len(q), end - first,
         cache.num_blocks, cache.block_size, tables.shape[1], shape.num_heads, shape.num_kv_heads,
-        shape.head_dim, shape.window or 0, shape.in_chunks, shape.scale, torch.get_num_threads(),
+        shape.head_dim, shape.mask.size, shape.mask.kind is MaskKind.CHUNKED, shape.scale,
+        torch.get_num_threads(),
     )  # fmt: skip
     if wrong:
         raise IndexError(f"{_WRONG_ROWS[wrong]} among rows {first} to {end} of this step")

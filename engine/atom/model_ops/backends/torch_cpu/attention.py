@@ -19,6 +19,7 @@ from atom.model_ops.backends.interface import OpCase
 from atom.model_ops.backends.prompt_attention import PromptRow, attend_prompt, with_sinks
 from atom.model_ops.quantised.cached_heads import gather_heads
 from atom.model_ops.values import AttentionShape, LayerCache
+from atom.sizing.mask_rule import CAUSAL
 from atom.utils.forward_context import AttentionMetaData
 
 # A further batched call costs about as much as attending over this many padded tokens.
@@ -79,15 +80,15 @@ def decode_groups(
 ) -> list[DecodeGroup]:
     """Group the step's decodes that are computed together; `shape` None where every layer attends
     to all."""
-    window = shape and (shape.window, shape.in_chunks)
-    key = f"torch_cpu.decode_groups.{window}.{dtype}"
+    rule = CAUSAL if shape is None else shape.mask
+    key = f"torch_cpu.decode_groups.{rule.kind}.{rule.size}.{dtype}"
     groups: list[DecodeGroup] | None = step.per_step.get(key)
     if groups is None:
         ends = step.context_lens[: step.num_decodes].numpy().astype(np.int64)
         tables = step.block_tables[: step.num_decodes].numpy()
         seen = ends
-        if shape is not None and shape.window is not None:
-            seen = np.array([shape.seen(end) for end in ends.tolist()], dtype=np.int64)
+        if rule != CAUSAL:
+            seen = np.array([rule.seen(end) for end in ends.tolist()], dtype=np.int64)
         order = np.argsort(-seen, kind="stable")
         ranges = length_groups(seen[order])
         groups = []

@@ -66,9 +66,7 @@ def _decode(
         for tensor in gather_heads(cache, tables, q.dtype)
     )
     at = torch.arange(longest, device=q.device)
-    seen = at < lengths.unsqueeze(1)  # [R, longest]
-    if shape.window is not None:
-        seen &= shape.reaches(lengths.unsqueeze(1) - 1, at)
+    seen = shape.mask.sees(lengths.unsqueeze(1) - 1, at)  # [R, longest]
     # Slots that a row does not see hold anything, NaN included, and a mask does not stop a NaN.
     unseen = ~seen[:, None, :, None]
     k, v = k.masked_fill(unseen, 0), v.masked_fill(unseen, 0)
@@ -88,9 +86,8 @@ def _prefill(
     count = q.shape[0]
     at = torch.arange(length - count, length, device=q.device).unsqueeze(1)
     key = torch.arange(length, device=q.device)
-    seen = key <= at  # [count, length]
-    if shape.window is not None:
-        seen &= shape.reaches(at, key)
+    seen = shape.mask.sees(at, key)  # [count, length]
+    if shape.mask.window is not None:
         unseen = ~seen.any(dim=0)[None, :, None]
         k, v = k.masked_fill(unseen, 0), v.masked_fill(unseen, 0)
     out = _attend(q.transpose(0, 1)[None], k[None], v[None], seen, shape)

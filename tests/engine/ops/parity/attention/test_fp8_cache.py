@@ -11,6 +11,7 @@ import torch
 from atom.model_ops.backends.interface import Backend, OpCase
 from atom.model_ops.quantised.cached_heads import gather_heads, quantise_heads
 from atom.model_ops.values import AttentionShape, LayerCache, NormWeight, Rotary
+from atom.sizing.mask_rule import sliding_window
 from atom.utils.device import native_fp8
 from tests.engine.ops.inputs import PagedCase, assert_rows_agree, in_runs, paged_case
 
@@ -43,7 +44,9 @@ def test_attention_is_that_over_the_numbers_of_the_cache(
     backend: Backend, reference: Backend, device: torch.device, dtype: torch.dtype,
     window: int | None, head_dim: int,
 ) -> None:  # fmt: skip
-    case = paged_case(ROWS, device=device, dtype=dtype, window=window, head_dim=head_dim)
+    case = paged_case(
+        ROWS, device=device, dtype=dtype, mask=sliding_window(window), head_dim=head_dim
+    )
     cache = in_fp8(case)
     out = backend.operations["paged_attention"](case.q.clone(), case.shape, cache, case.step)
     everything = torch.arange(cache.num_blocks, device=device)
@@ -62,7 +65,11 @@ def test_rows_of_one_sequence_attend_over_the_same_numbers(
     backend: Backend, device: torch.device, window: int | None, head_dim: int
 ) -> None:
     case = paged_case(
-        [(100, 4), (33, 2)], device=device, dtype=torch.float32, window=window, head_dim=head_dim
+        [(100, 4), (33, 2)],
+        device=device,
+        dtype=torch.float32,
+        mask=sliding_window(window),
+        head_dim=head_dim,
     )
     cache, together = in_fp8(case), in_runs(case, longest=4)
     attend = backend.operations["paged_attention"]

@@ -18,6 +18,7 @@ from atom.model_ops.backends.triton_ops.attention.long_chunks import chunk_atten
 from atom.model_ops.backends.triton_ops.attention.paged_tiles import LayerStep
 from atom.model_ops.backends.triton_ops.nvidia.cudnn_attention import piece_attention
 from atom.model_ops.values import AttentionShape
+from atom.sizing.mask_rule import MaskKind, MaskRule, sliding_window
 from atom.utils import long_chunks as chunk_plan
 from atom.utils.forward_context import LongChunk
 from tests.engine.ops.inputs import PagedCase, assert_rows_agree, paged_case
@@ -111,7 +112,12 @@ def test_the_librarys_sums_are_natural_logarithms(device: torch.device, is_causa
 
 @pytest.mark.parametrize(
     "other",
-    [{"window": 50}, {"window": 64, "in_chunks": True}, {"softcap": 5.0}, {"sinks": True}],
+    [
+        {"mask": sliding_window(50)},
+        {"mask": MaskRule(MaskKind.CHUNKED, 64)},
+        {"softcap": 5.0},
+        {"sinks": True},
+    ],
     ids=["window", "chunks", "cap", "sinks"],
 )
 def test_what_the_library_does_not_know_goes_to_the_paged_kernel(
@@ -126,7 +132,9 @@ def test_what_the_library_does_not_know_goes_to_the_paged_kernel(
 def test_a_window_that_none_of_a_chunk_leaves_is_none(
     backend: Backend, reference: Backend, device: torch.device
 ) -> None:
-    case = paged_case(ROWS, device=device, dtype=torch.float16, head_dim=64, window=84)
+    case = paged_case(
+        ROWS, device=device, dtype=torch.float16, head_dim=64, mask=sliding_window(84)
+    )
     case = chunked(case)
     assert taken(case) == CHUNKS[:1]
     assert_rows_agree(compute(backend, case), expected(reference, case), torch.float16)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from atom.model_ops.backends.interface import Backend, OpCase
+from atom.sizing.mask_rule import chunked, sliding_window
 from tests.engine.ops.inputs import PagedCase, assert_rows_agree, padded_step, paged_case, poison
 
 gpu = pytest.mark.gpu
@@ -85,7 +86,7 @@ def test_a_window_of_the_newest_tokens(
 ) -> None:  # fmt: skip
     case = paged_case(
         WINDOWED, device=device, dtype=dtype, head_dim=head_dim, block_size=block_size,
-        window=window,
+        mask=sliding_window(window),
     )  # fmt: skip
     check(backend, reference, case)
 
@@ -94,7 +95,8 @@ def test_a_window_of_a_long_context_is_split(
     backend: Backend, reference: Backend, device: torch.device
 ) -> None:
     case = paged_case(
-        [(1900, 1), (700, 1), (3, 1)], device=device, dtype=torch.float32, head_dim=16, window=600,
+        [(1900, 1), (700, 1), (3, 1)], device=device, dtype=torch.float32, head_dim=16,
+        mask=sliding_window(600),
         max_context=4096,
     )  # fmt: skip
     check(backend, reference, case)
@@ -113,7 +115,7 @@ def test_chunks_that_lie_end_to_end(
 ) -> None:  # fmt: skip
     case = paged_case(
         CHUNKED, device=device, dtype=dtype, head_dim=head_dim, block_size=block_size,
-        window=chunk, in_chunks=True,
+        mask=chunked(chunk),
     )  # fmt: skip
     check(backend, reference, case)
 
@@ -123,15 +125,14 @@ def test_a_chunk_of_a_long_context_is_split(
 ) -> None:
     case = paged_case(
         [(1900, 1), (1201, 1), (600, 1), (3, 1)], device=device, dtype=torch.float32, head_dim=16,
-        window=600, in_chunks=True, max_context=4096,
+        mask=chunked(600), max_context=4096,
     )  # fmt: skip
     check(backend, reference, case)
 
 
 def test_a_chunk_is_what_the_oracle_says(reference: Backend, device: torch.device) -> None:
     """The reference by another road: each query alone over the tokens of its chunk."""
-    case = paged_case([(50, 1), (45, 33)], device=device, dtype=torch.float64, window=20,
-                      in_chunks=True)  # fmt: skip
+    case = paged_case([(50, 1), (45, 33)], device=device, dtype=torch.float64, mask=chunked(20))
     got = reference.operations["paged_attention"](*case.arguments)
     positions = [49, *range(12, 45)]
     for query, at in enumerate(positions):
@@ -139,7 +140,7 @@ def test_a_chunk_is_what_the_oracle_says(reference: Backend, device: torch.devic
         alone = replace(
             case,
             q=case.q[query : query + 1],
-            shape=replace(case.shape, window=seen, in_chunks=False),
+            shape=replace(case.shape, mask=sliding_window(seen)),
             step=replace(
                 case.step,
                 query_starts=torch.tensor([0, 1], dtype=torch.int32, device=device),
@@ -157,7 +158,11 @@ def test_scores_are_capped(
     backend: Backend, reference: Backend, device: torch.device, window: int | None
 ) -> None:
     case = paged_case(
-        DECODES + CHUNKS, device=device, dtype=torch.float32, window=window, softcap=5.0
+        DECODES + CHUNKS,
+        device=device,
+        dtype=torch.float32,
+        mask=sliding_window(window),
+        softcap=5.0,
     )
     if backend.reasons_against("paged_attention", case_of(case)):
         pytest.skip(f"{backend.name} leaves capped scores to the reference")
@@ -172,7 +177,8 @@ def test_sinks_take_their_share(
     dtype: torch.dtype,
 ) -> None:  # fmt: skip
     case = paged_case(
-        [*DECODES, (300, 1), *CHUNKS], device=device, dtype=dtype, heads=(6, 3), window=window,
+        [*DECODES, (300, 1), *CHUNKS], device=device, dtype=dtype, heads=(6, 3),
+        mask=sliding_window(window),
         sinks=True,
     )  # fmt: skip
     if backend.reasons_against("paged_attention", case_of(case)):
@@ -220,7 +226,7 @@ def test_a_captured_step_with_prompts_is_larger_than_its_rows(
         pytest.skip(f"{backend.name} is not captured into graphs")
     rows = [(130, 1), (0, 1), (0, 1), (90, 37), (5, 5)]
     case = paged_case(
-        rows, device=device, dtype=torch.float32, max_context=512, window=window
+        rows, device=device, dtype=torch.float32, max_context=512, mask=sliding_window(window)
     )  # fmt: skip
     want = expected(reference, case)
     more = torch.randn((70, *case.q.shape[1:]), device=device)

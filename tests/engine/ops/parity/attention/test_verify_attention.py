@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from atom.model_ops.backends.interface import Backend, OpCase
+from atom.sizing.mask_rule import chunked, sliding_window
 from tests.engine.ops.inputs import PagedCase, assert_rows_agree, in_runs, paged_case, poison
 
 gpu = pytest.mark.gpu
@@ -101,7 +102,8 @@ def test_a_window_of_each_row(
     """A row's window begins where one before it does not see any more; tables lead to NaN before
     the first row's."""
     case = paged_case(
-        [*RUNS, (180, 6)], device=device, dtype=torch.float32, window=window, heads=(4, 1),
+        [*RUNS, (180, 6)], device=device, dtype=torch.float32,
+        mask=sliding_window(window), heads=(4, 1),
         max_context=max_context,
     )  # fmt: skip
     check(backend, reference, in_runs(case, LONGEST, padding=padding), padding)
@@ -114,8 +116,8 @@ def test_a_chunk_of_each_row(
 ) -> None:  # fmt: skip
     """Of a run that goes over the end of a chunk, rows behind it see nothing before."""
     case = paged_case(
-        [*RUNS, (183, 6), (20, 2)], device=device, dtype=torch.float32, window=chunk,
-        in_chunks=True, heads=(4, 1), max_context=max_context,
+        [*RUNS, (183, 6), (20, 2)], device=device, dtype=torch.float32,
+        mask=chunked(chunk), heads=(4, 1), max_context=max_context,
     )  # fmt: skip
     check(backend, reference, in_runs(case, LONGEST, padding=padding), padding)
 
@@ -124,7 +126,9 @@ def test_a_chunk_of_each_row(
 def test_scores_are_capped(
     backend: Backend, reference: Backend, device: torch.device, window: int | None, padding: int
 ) -> None:
-    case = paged_case(RUNS, device=device, dtype=torch.float32, window=window, softcap=5.0)
+    case = paged_case(
+        RUNS, device=device, dtype=torch.float32, mask=sliding_window(window), softcap=5.0
+    )
     asked = OpCase(dtype=torch.float32, kv_dtype=torch.float32, attention=(case.shape,))
     if backend.reasons_against("paged_attention", asked):
         pytest.skip(f"{backend.name} leaves capped scores to the reference")
@@ -138,7 +142,8 @@ def test_sinks_take_their_share_once(
     max_context: int | None, padding: int,
 ) -> None:  # fmt: skip
     case = paged_case(
-        [*RUNS, (90, 5)], device=device, dtype=torch.float32, heads=(6, 2), window=window,
+        [*RUNS, (90, 5)], device=device, dtype=torch.float32, heads=(6, 2),
+        mask=sliding_window(window),
         sinks=True, max_context=max_context,
     )  # fmt: skip
     asked = OpCase(dtype=torch.float32, kv_dtype=torch.float32, attention=(case.shape,))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from atom.model_engine.block_manager import BlockManager
+from atom.sizing.mask_rule import CAUSAL, sliding_window
 from tests.support.random_search import examples
 
 SIZE = 4
@@ -54,7 +55,7 @@ class ManagerMachine(RuleBasedStateMachine):
     def build(self, windows: tuple[int | None, ...]) -> None:
         self.manager = BlockManager(
             NUM_BLOCKS * len(windows), SIZE, enable_prefix_caching=True, root="model",
-            windows=windows,
+            masks=tuple(map(sliding_window, windows)),
         )  # fmt: skip
         self.memory: dict[int, tuple[object, ...]] = {}
         self.published: set[tuple[object, ...]] = set()
@@ -237,7 +238,9 @@ def windowed_manager(
     windows: tuple[int | None, ...],
 ) -> tuple[BlockManager, tuple[list[int], ...]]:
     """That knows four blocks of tokens, of every group all of them; the blocks of each."""
-    manager = BlockManager(NUM_BLOCKS * 2, SIZE, enable_prefix_caching=True, windows=windows)
+    manager = BlockManager(
+        NUM_BLOCKS * 2, SIZE, enable_prefix_caching=True, masks=tuple(map(sliding_window, windows))
+    )
     tables = tuple(manager.pool.allocate(4) for _ in windows)
     start = manager.match_prefix(array([])).last_hash
     manager.publish(tables, array(list(range(16))), 0, start)
@@ -286,7 +289,12 @@ def test_the_deepest_blocks_of_all_groups_are_evicted_first() -> None:
 
 
 def test_a_block_that_a_decode_fills_is_found_in_every_group() -> None:
-    manager = BlockManager(NUM_BLOCKS, SIZE, enable_prefix_caching=True, windows=(None, 6, 9))
+    manager = BlockManager(
+        NUM_BLOCKS,
+        SIZE,
+        enable_prefix_caching=True,
+        masks=(CAUSAL, sliding_window(6), sliding_window(9)),
+    )
     tables = tuple(manager.pool.allocate(1) for _ in range(3))
     manager.publish(tables, TOKENS[:SIZE], 0, manager.match_prefix(TOKENS[:0]).last_hash)
     assert manager.match_prefix(TOKENS).block_ids == list(tables)

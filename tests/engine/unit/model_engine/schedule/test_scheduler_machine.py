@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from atom.model_engine.batch import ScheduledBatch
 from atom.model_engine.step_pipeline import StepPipeline
 from atom.sizing import CacheGroup
+from atom.sizing.mask_rule import sliding_window
 from tests.support.engine_core.builders_engine import EOS, make_request, make_scheduler
 from tests.support.engine_core.paged_model import PagedModel, drawn_token
 from tests.support.engine_core.scheduler_integrity import check_integrity
@@ -76,7 +77,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self, policy, depth, spare_blocks, max_num_seqs, budget, threshold, delay_factor,
         prefix_caching, drafts, block_size, windows, fairness,
     ) -> None:  # fmt: skip
-        groups = [CacheGroup((), window) for window in windows]
+        groups = [CacheGroup((), sliding_window(window)) for window in windows]
         num_blocks = spare_blocks + sum(
             group.blocks(MAX_MODEL_LEN, block_size, drafts) for group in groups
         )

@@ -6,12 +6,13 @@ import numpy as np
 
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput
 from atom.sizing import CacheGroup
+from atom.sizing.mask_rule import sliding_window
 from tests.support.engine_core.builders_engine import FakeModel, make_request, make_scheduler
 from tests.support.engine_core.scheduler_integrity import check_integrity
 
 WINDOW, SIZE, LONGEST = 12, 4, 256
 WINDOWS = (None, WINDOW)
-GROUPS = (CacheGroup(), CacheGroup((), WINDOW))
+GROUPS = (CacheGroup(), CacheGroup((), sliding_window(WINDOW)))
 ONE_SEQUENCE = sum(group.blocks(LONGEST, SIZE) for group in GROUPS)
 
 

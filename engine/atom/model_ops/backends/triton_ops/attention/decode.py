@@ -24,6 +24,7 @@ from atom.model_ops.backends.triton_ops.attention.paged_tiles import (
     head_elements,
     load_blocks,
     real_elements,
+    score_constants,
     score_tile,
     softmax_step,
 )
@@ -133,9 +134,7 @@ class DecodeLaunch:
         """Add up what the splits of rows wrote."""
         if self.splits.count > 1:
             shape, block_n = layer.shape, int(self.constants["BLOCK_N"])
-            parts = SplitParts(
-                self.partial, self.lse, block_n, shape.window or 0, shape.in_chunks, shape.sinks
-            )
+            parts = SplitParts(self.partial, self.lse, block_n, shape.mask, shape.sinks)
             combine_splits(parts, layer.step.context_lens, out, self.splits)
 
 
@@ -148,8 +147,8 @@ def decode_launch(
     kv_heads = shape.num_kv_heads
     config = config or decode_config(out.device, head_lanes(dim), element_bytes, rows)
     splits = choose_splits(
-        rows, kv_heads, shape.most_seen(step.max_context_len), compute_units(out.device), config,
-        even=step.even_contexts,
+        rows, kv_heads, shape.mask.most_seen(step.max_context_len), compute_units(out.device),
+        config, even=step.even_contexts,
     )  # fmt: skip
     partial = lse = out
     if not splits.whole:
@@ -158,8 +157,7 @@ def decode_launch(
         lse = torch.empty((size,), dtype=torch.float32, device=out.device)
     constants = {
         "GROUP": heads // kv_heads, "HKV": kv_heads, "D": dim, "BLOCK_SIZE": cache.block_size,
-        "BLOCK_N": config.block_n, "IS_SPLIT": not splits.whole, "WINDOW": shape.window or 0,
-        "IN_CHUNKS": shape.in_chunks, "SOFTCAP": shape.softcap or 0.0,
+        "BLOCK_N": config.block_n, "IS_SPLIT": not splits.whole, **score_constants(shape),
     }  # fmt: skip
     options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
     return DecodeLaunch(splits, (kv_heads, rows, splits.count), partial, lse, constants, options)

@@ -127,9 +127,11 @@ def _result(x: torch.Tensor, shape: AttentionShape, step: AttentionMetaData) -> 
 
 def _dense_groups(shape: AttentionShape, step: AttentionMetaData) -> tuple[EqualPrompts, ...]:
     """The long prompts of which the layer sees all, by no other rule than the library knows."""
-    if shape.softcap is not None or shape.has_sinks:
+    if not shape.has_plain_scores:
         return ()
-    return tuple(group for group in step.long_prompts if shape.seen(group.leading) == group.leading)
+    return tuple(
+        group for group in step.long_prompts if shape.mask.seen(group.leading) == group.leading
+    )
 
 
 def spans_between(

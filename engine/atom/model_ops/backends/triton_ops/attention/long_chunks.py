@@ -82,10 +82,10 @@ def is_for_library(q: torch.Tensor, layer: LayerStep, chunk: LongChunk) -> bool:
     """Tell whether the library may attend to the chunk: it sees all of what that sees, by no other
     rule than it knows, and from a cache as it takes it."""
     shape = layer.shape
-    if shape.softcap is not None or shape.has_sinks or layer.cache.k.dtype != q.dtype:
+    if not shape.has_plain_scores or layer.cache.k.dtype != q.dtype:
         return False
     context = sum(chunk.history) + sum(chunk.tiles)
-    return shape.seen(context) == context and piece_attention(q, shape) is not None
+    return shape.mask.seen(context) == context and piece_attention(q, shape) is not None
 
 
 def chunk_attention(q: torch.Tensor, layer: LayerStep, chunk: LongChunk, out: torch.Tensor) -> None:

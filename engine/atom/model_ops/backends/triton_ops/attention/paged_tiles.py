@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from atom.model_ops.values import AttentionShape, LayerCache
+from atom.sizing.mask_rule import MaskKind, MaskRule
 from atom.utils.forward_context import AttentionMetaData
 
 
@@ -23,6 +24,16 @@ class LayerStep:
     shape: AttentionShape
     cache: LayerCache
     step: AttentionMetaData
+
+
+def mask_constants(mask: MaskRule) -> dict[str, int | float]:
+    """Return what kernels are compiled with of a mask rule; `first_seen` reads it."""
+    return {"WINDOW": mask.size, "IN_CHUNKS": mask.kind is MaskKind.CHUNKED}
+
+
+def score_constants(shape: AttentionShape) -> dict[str, int | float]:
+    """Return what kernels are compiled with of a layer's scores: mask rule and soft cap."""
+    return {**mask_constants(shape.mask), "SOFTCAP": shape.softcap or 0.0}
 
 
 @triton.jit

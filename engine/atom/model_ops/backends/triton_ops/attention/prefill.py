@@ -28,6 +28,7 @@ from atom.model_ops.backends.triton_ops.attention.paged_tiles import (
     load_blocks,
     load_sinks,
     real_elements,
+    score_constants,
     score_tile,
     softmax_step,
 )
@@ -212,8 +213,7 @@ def prefill_attention(
         step.block_tables.stride(0), span.first_row, span.rows, span.skipped,
         span.tokens, shape.scale * math.log2(math.e),
         GROUP=group, HKV=shape.num_kv_heads, D=shape.head_dim, BLOCK_SIZE=cache.block_size,
-        BLOCK_M=block_m, BLOCK_N=config.block_n, WINDOW=shape.window or 0,
-        IN_CHUNKS=shape.in_chunks, SOFTCAP=shape.softcap or 0.0,
+        BLOCK_M=block_m, BLOCK_N=config.block_n, **score_constants(shape),
         DIES=head_dies(q.device, shape.num_kv_heads),
         num_warps=config.num_warps, num_stages=config.num_stages, **limits,
     )  # fmt: skip

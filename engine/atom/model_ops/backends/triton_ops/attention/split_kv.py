@@ -21,10 +21,12 @@ from atom.model_ops.backends.triton_ops.attention.paged_tiles import (
     first_seen,
     head_elements,
     load_sinks,
+    mask_constants,
     real_elements,
 )
 from atom.model_ops.backends.triton_ops.compile.tuning import DecodeConfig
 from atom.model_ops.backends.triton_ops.launch import head_lanes, next_power_of_2
+from atom.sizing.mask_rule import CAUSAL, MaskRule
 
 # Programs per multiprocessor that keep the memory busy without splitting anything.
 _ENOUGH_PROGRAMS = 3
@@ -175,13 +177,12 @@ def choose_splits(
 @dataclass(frozen=True, slots=True)
 class SplitParts:
     """Holds what the splits of rows gave: partial [rows · heads · splits, D] with lse, logarithms
-    of their sums; splits are whole tiles of block_n tokens, of the window's if there is one."""
+    of their sums; splits are whole tiles of block_n tokens, of those that the mask shows."""
 
     partial: torch.Tensor
     lse: torch.Tensor
     block_n: int
-    window: int = 0
-    in_chunks: bool = False
+    mask: MaskRule = CAUSAL
     sinks: torch.Tensor | None = None
 
 
@@ -194,8 +195,8 @@ def combine_splits(
     padded, warps = combining_tile(splits.count, lanes)
     _combine_kernel[(rows, heads)](
         parts.partial, parts.lse, contexts, out, parts.sinks, splits.least, splits.count,
-        HQ=heads, D=dim, BLOCK_N=parts.block_n, WINDOW=parts.window,
-        IN_CHUNKS=parts.in_chunks, PADDED=padded, num_warps=warps,
+        HQ=heads, D=dim, BLOCK_N=parts.block_n, PADDED=padded,
+        **mask_constants(parts.mask), num_warps=warps,
     )  # fmt: skip
 
 

@@ -33,6 +33,7 @@ from atom.model_ops.backends.triton_ops.attention.paged_tiles import (
     load_blocks,
     load_sinks,
     real_elements,
+    score_constants,
     score_tile,
     softmax_step,
 )
@@ -255,7 +256,7 @@ def verify_attention(
     splits = choose_splits(
         few,
         kv_heads,
-        shape.most_seen(step.max_context_len),
+        shape.mask.most_seen(step.max_context_len),
         compute_units(q.device),
         config,
         even=False,
@@ -272,8 +273,7 @@ def verify_attention(
         tables.stride(0), rows, tile.places, tile.chunks, splits.least, splits.count,
         shape.scale * math.log2(math.e),
         GROUP=heads // kv_heads, TILE=tile.rows, HKV=kv_heads, D=dim,
-        BLOCK_SIZE=cache.block_size, BLOCK_N=config.block_n, WINDOW=shape.window or 0,
-        IN_CHUNKS=shape.in_chunks, SOFTCAP=shape.softcap or 0.0,
+        BLOCK_SIZE=cache.block_size, BLOCK_N=config.block_n, **score_constants(shape),
         num_warps=tile.warps(config, lanes, fp8=cache.k_scale is not None),
         num_stages=config.num_stages,
     )  # fmt: skip
