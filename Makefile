@@ -46,6 +46,7 @@ lint: $(STAMP) ## Format and lint checks
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(PY) -m tools.check_file_size
+	$(PY) -m tools.check_parameters
 	$(PY) -m tools.check_docstrings
 	$(PY) -m tools.generate_reference --check
 	$(PY) -m tools.check_kernels

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from atom.model_ops.backends import resolve_ops
-from atom.model_ops.backends.composed import norm_experts as single_kernels
+from atom.model_ops.backends.composed import ComposedOps
 from atom.model_ops.backends.interface import OpCase
 from atom.model_ops.backends.triton_ops.compile.warmup import warmup_compile
 from atom.model_ops.backends.triton_ops.moe import gemv
@@ -140,7 +140,7 @@ class Layer:
     def lines(self) -> Iterator[Timed]:
         """Old beside new, also beyond the tokens that it takes; then its tiles where it runs."""
         w, ops = self._w, self._ops
-        yield self._line("layer, single kernels", self._layer(partial(single_kernels, ops)), 3)
+        yield self._line("layer, single kernels", self._layer(ComposedOps(ops).norm_experts), 3)
         yield self._line("layer, fused", self._layer(ops.norm_experts), 3)
         yield self._line("norm and route", self._of_streams(self._routed_alone))
         alone = partial(norm_router, norm=self._norm, w=w.router.matrix)

@@ -8,14 +8,13 @@ keeps the backend's operations as they are.
 
 from __future__ import annotations
 
-from functools import partial
 from types import SimpleNamespace
 from typing import cast
 
 import torch
 
 from atom.collectives.group import Group
-from atom.model_ops.backends.composed import norm_experts
+from atom.model_ops.backends.composed import ComposedOps
 from atom.model_ops.backends.interface import Ops
 from atom.model_ops.routing import Routed
 from atom.model_ops.values import (
@@ -35,7 +34,7 @@ def with_all_reduce(ops: Ops, group: Group) -> Ops:
     sums = _AllReduceOps(ops, group)
     changed = {name: getattr(sums, name) for name in _CHANGED}
     shared = SimpleNamespace(**{**vars(ops), **changed})
-    shared.norm_experts = partial(norm_experts, shared)
+    shared.norm_experts = ComposedOps(cast(Ops, shared)).norm_experts
     return cast(Ops, shared)
 
 

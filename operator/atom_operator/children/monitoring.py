@@ -6,7 +6,7 @@ tells any number of them apart. docs/runbooks has a page for each alert.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from atom_operator import constants
 from atom_operator.children import naming
@@ -59,10 +59,17 @@ def alerts(plan: Plan) -> list[dict[str, Any]]:
     """Symptoms that a user of the model notices, and what leads to them."""
     of = selector_of(plan)
     what = f"{plan.key.namespace}/{plan.key.name}"
-    return [_alert(plan, *item) for item in (*_outages(plan, of, what), *_overload(plan, of, what))]
+    return [_alert(plan, item) for item in (*_outages(plan, of, what), *_overload(plan, of, what))]
 
 
-_Alert = tuple[str, str, str, str, str]  # name, severity, for, expression, summary
+class _Alert(NamedTuple):
+    """What differs between the alerts of one deployment."""
+
+    name: str
+    severity: str
+    duration: str
+    expression: str
+    summary: str
 
 
 def _outages(plan: Plan, of: Selector, what: str) -> list[_Alert]:
@@ -72,15 +79,15 @@ def _outages(plan: Plan, of: Selector, what: str) -> list[_Alert]:
         ready = f"{ready} or absent({of('atom:ready')})"
     steps = f"sum(rate({of('atom:engine_steps_total')}[5m])) == 0"
     return [
-        ("AtomNoReplicaReady", "critical", "10m", ready, f"no replica of {what} serves"),
-        (
+        _Alert("AtomNoReplicaReady", "critical", "10m", ready, f"no replica of {what} serves"),
+        _Alert(
             "AtomReplicaNotReady",
             "warning",
             _minutes(plan.startup_budget_seconds),
             f"{of('atom:ready')} == 0",
             f"a replica of {what} has not become ready within its start-up budget",
         ),
-        (
+        _Alert(
             "AtomNoProgress",
             "critical",
             "5m",
@@ -95,28 +102,28 @@ def _overload(plan: Plan, of: Selector, what: str) -> list[_Alert]:
     waiting = scaling.targets.waiting if scaling else max(1, plan.engine.max_num_seqs // 10)
     buckets = f"sum by (le) (rate({of('atom:time_to_first_token_seconds_bucket')}[5m]))"
     return [
-        (
+        _Alert(
             "AtomKvCacheSaturated",
             "warning",
             "10m",
             f"avg({of('atom:kv_cache_usage_ratio')}) > {_SATURATED:g}",
             f"the KV cache of {what} is full; requests wait or are preempted",
         ),
-        (
+        _Alert(
             "AtomRequestsWaiting",
             "warning",
             "10m",
             f"avg({of('atom:requests_waiting')}) > {waiting}",
             f"more than {waiting} requests per replica of {what} wait",
         ),
-        (
+        _Alert(
             "AtomPreemptions",
             "warning",
             "15m",
             f"sum(rate({of('atom:preemptions_total')}[10m])) > 0.1",
             f"{what} computes requests again that it had put back for lack of KV cache",
         ),
-        (
+        _Alert(
             "AtomSlowFirstToken",
             "warning",
             "15m",
@@ -126,19 +133,17 @@ def _overload(plan: Plan, of: Selector, what: str) -> list[_Alert]:
     ]
 
 
-def _alert(
-    plan: Plan, name: str, severity: str, duration: str, expression: str, summary: str
-) -> dict[str, Any]:
+def _alert(plan: Plan, alert: _Alert) -> dict[str, Any]:
     base = plan.integrations.runbook_base_url
-    annotations = {"summary": summary, "runbook": f"{RUNBOOKS}/{name}.md"}
+    annotations = {"summary": alert.summary, "runbook": f"{RUNBOOKS}/{alert.name}.md"}
     if base is not None:
-        annotations["runbook_url"] = f"{base.rstrip('/')}/{name}.md"
+        annotations["runbook_url"] = f"{base.rstrip('/')}/{alert.name}.md"
     return {
-        "alert": name,
-        "expr": expression,
-        "for": duration,
+        "alert": alert.name,
+        "expr": alert.expression,
+        "for": alert.duration,
         "labels": {
-            "severity": severity,
+            "severity": alert.severity,
             "namespace": plan.key.namespace,
             "atomdeployment": plan.key.name,
         },

@@ -10,14 +10,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from atom.model_ops.backends.composed import COMPOSED
+from atom.model_ops.backends.composed import ComposedOps
 from atom.model_ops.backends.interface import FUSED_OPS, Backend, OpCase
 from tests.engine.ops.inputs import load_backend
 from tests.support.kernels.interpreted_bfloat16 import compute_in_bfloat16
@@ -89,7 +88,7 @@ def backend(request: pytest.FixtureRequest, reference: Backend) -> Backend:
         return found
     single = reference.operations | found.operations
     ops = SimpleNamespace(**single)
-    fused = {op: partial(COMPOSED[op], ops) for op in FUSED_OPS}
+    fused = {op: getattr(ComposedOps(ops), op) for op in FUSED_OPS}
     vars(ops).update(fused | found.operations)  # some are composed of others
     return replace(found, operations=single | fused | found.operations)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from importlib import import_module
 from types import SimpleNamespace
 from typing import cast
@@ -21,7 +21,7 @@ import torch
 
 from atom.collectives.group import Group
 from atom.errors import ConfigError
-from atom.model_ops.backends.composed import COMPOSED
+from atom.model_ops.backends.composed import ComposedOps
 from atom.model_ops.backends.interface import (
     ATTENTION_OPS,
     FUSED_OPS,
@@ -86,9 +86,11 @@ def resolve_ops(
     for why, ops_of in search.passed_over.items():
         logger.info("%s: computed by another backend: %s", why, ", ".join(ops_of))
     ops = SimpleNamespace(**{op: provider.operations[op] for op, provider in chosen.items()})
+    composed = ComposedOps(cast(Ops, ops))
     for op, parts in FUSED_OPS.items():
         providers = {chosen[part].name: chosen[part] for part in parts}
-        setattr(ops, op, _fused(op, list(providers.values()), case) or partial(COMPOSED[op], ops))
+        fused = _fused(op, list(providers.values()), case)
+        setattr(ops, op, fused or getattr(composed, op))
     return ResolvedOps(
         ops=cast(Ops, ops),
         chosen={op: provider.name for op, provider in chosen.items()},

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from atom.model_ops.backends.composed import COMPOSED
+from atom.model_ops.backends.composed import ComposedOps
 from atom.model_ops.backends.interface import FUSED_OPS, OPS, Backend, Ops
 from atom.model_ops.values import (
     Activation,
@@ -63,7 +63,7 @@ def test_products_alone(
 
 def composed(reference: Backend, op: str) -> Any:
     ops = cast(Ops, SimpleNamespace(**reference.operations))
-    return partial(COMPOSED[op], ops)
+    return getattr(ComposedOps(ops), op)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

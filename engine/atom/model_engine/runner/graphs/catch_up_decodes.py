@@ -7,6 +7,8 @@ SpeculativeStepRunner.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
 from atom.model_ops.attention.step_plan import plan_captured_step
@@ -16,6 +18,16 @@ from atom.model_ops.slots import SlotTensors
 from atom.models.hidden_states import HiddenStates
 from atom.speculation.proposer import ComputedTokens, Proposer
 from atom.utils.forward_context import DecodeRuns
+
+
+@dataclass(frozen=True, slots=True)
+class _TokensBehind:
+    """Tokens [T] that were computed: the slot of each, how far `back` it stands from where its slot
+    does now, negative numbers, and which token follows it."""
+
+    slots: torch.Tensor
+    back: torch.Tensor
+    next_ids: torch.Tensor
 
 
 class CatchUpDecodes:
@@ -39,30 +51,29 @@ class CatchUpDecodes:
     def computed_decodes(self, slots: torch.Tensor, states: HiddenStates) -> ComputedTokens:
         one_back = torch.full_like(slots, -1)
         newest = torch.arange(len(slots), device=slots.device)
-        return self._computed(
-            slots, one_back, self._state.last_token[slots], states, (slots, newest)
-        )
+        tokens = _TokensBehind(slots, one_back, self._state.last_token[slots])
+        return self._computed(tokens, states, (slots, newest))
 
     def computed_runs(
         self, layout: DraftLayout, drawn: torch.Tensor, counts: torch.Tensor, states: HiddenStates
     ) -> ComputedTokens:
         back = layout.offset - counts[layout.row]
         newest = (layout.first + counts - 1).clamp_max(len(drawn) - 1)  # of padding rows, any
-        return self._computed(
-            layout.token_slots, back, drawn, states, (layout.slots, newest), layout.runs
-        )
+        tokens = _TokensBehind(layout.token_slots, back, drawn)
+        return self._computed(tokens, states, (layout.slots, newest), layout.runs)
 
     def _computed(
         self,
-        slots: torch.Tensor,
-        back: torch.Tensor,
-        next_ids: torch.Tensor,
+        tokens: _TokensBehind,
         states: HiddenStates,
         rows: tuple[torch.Tensor, torch.Tensor],
         runs: DecodeRuns | None = None,
     ) -> ComputedTokens:
-        """Describe tokens that stand so far from where their slots do now."""
-        inputs = self._ops.prepare_drafted(slots, back, next_ids, self._state, self._block_size)
+        """Describe tokens whose hidden states are known, with the newest of each row."""
+        slots, next_ids = tokens.slots, tokens.next_ids
+        inputs = self._ops.prepare_drafted(
+            slots, tokens.back, next_ids, self._state, self._block_size
+        )
         starts = torch.arange(len(slots) + 1, dtype=torch.int32, device=slots.device)
         longest = self._state.max_blocks * self._block_size
         attention = plan_captured_step(inputs, starts, longest, runs=runs)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 
-from atom.model_ops.backends.composed import COMPOSED
-from atom.model_ops.backends.interface import Backend
+from atom.model_ops.backends.composed import ComposedOps
+from atom.model_ops.backends.interface import FUSED_OPS, Backend, Ops
 from atom.model_ops.quantised.mxfp4_interleaved import interleaved
 from atom.model_ops.quantised.quantise import quantise
 from atom.model_ops.routing import Routing, Scoring
@@ -117,7 +116,7 @@ def check(
     hidden = stream.residual.shape[1]
     norm = NormWeight(torch.rand(hidden).to(device, stream.residual.dtype) + 0.5, 1e-6)
     ops = SimpleNamespace(**reference.operations)
-    vars(ops).update({op: partial(make, ops) for op, make in COMPOSED.items()})
+    vars(ops).update({op: getattr(ComposedOps(cast(Ops, ops)), op) for op in FUSED_OPS})
     whole: Any = on(device, stream)
     if stream.pending_is is Pending.PARTS:
         assert stream.pending is not None

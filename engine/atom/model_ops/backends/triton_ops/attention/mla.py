@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from atom.model_ops.backends.interface import OpCase
 from atom.model_ops.backends.triton_ops.attention.gqa import spans_between
 from atom.model_ops.backends.triton_ops.attention.mla_decode import mla_decode
-from atom.model_ops.backends.triton_ops.attention.mla_prefill import mla_prefill
+from atom.model_ops.backends.triton_ops.attention.mla_prefill import LatentStep, mla_prefill
 from atom.model_ops.backends.triton_ops.attention.prefill import RowSpan
 from atom.model_ops.values import LatentCache, LatentShape, LatentTokens, LinearWeight
 from atom.utils.forward_context import AttentionMetaData, EqualPrompts
@@ -58,7 +58,7 @@ def mla_attention(
         if decodes:
             found[:decodes] = mla_decode(absorbed[:decodes], q_rope[:decodes], shape, cache, step)
         for span in _spans(groups, step, q.shape[0]):
-            mla_prefill((absorbed, q_rope), shape, cache, step, span, found)
+            mla_prefill((absorbed, q_rope), LatentStep(shape, cache, step), span, found)
         by_head(found, values.transpose(1, 2), out)
     for group in groups:
         end = group.first_token + group.rows * group.leading

@@ -9,6 +9,7 @@ query need no mask. How programs find their rows is as in prefill.py.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 import triton
@@ -85,16 +86,24 @@ def _mla_prefill_kernel(
     tl.store(at, result, mask=real[:, None] & (element < RANK)[None, :])
 
 
+@dataclass(frozen=True, slots=True)
+class LatentStep:
+    """One layer's latent attention in one step: its shape, what it has cached, and the rows."""
+
+    shape: LatentShape
+    cache: LatentCache
+    step: AttentionMetaData
+
+
 def mla_prefill(
     queries: tuple[torch.Tensor, torch.Tensor],
-    shape: LatentShape,
-    cache: LatentCache,
-    step: AttentionMetaData,
+    layer: LatentStep,
     span: RowSpan,
     out: torch.Tensor,
 ) -> None:
     """queries: absorbed [T, Hq, rank] and q_rope [T, Hq, rope] of the whole step; of out [T, Hq,
     rank], weighted latents, the rows of `span` are computed."""
+    shape, cache, step = layer.shape, layer.cache, layer.step
     (absorbed, q_rope), tables = queries, step.block_tables
     launch = mla_launch(shape, absorbed.dtype)
     tokens_of_tile = launch.queries // launch.heads

@@ -11,8 +11,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import cast
 
-from atom.model_ops.backends.composed import norm_experts as composed
-from atom.model_ops.backends.composed import shared_part
+from atom.model_ops.backends.composed import ComposedOps, shared_part
 from atom.model_ops.backends.interface import Ops
 from atom.model_ops.backends.triton_ops.gemm.linear import gated_linear, linear
 from atom.model_ops.backends.triton_ops.moe import gemv
@@ -34,12 +33,13 @@ _OWN = cast(
         add_experts=add_experts,
     ),
 )
+_COMPOSED = ComposedOps(_OWN)
 
 
 def norm_experts(stream: Stream, norm: NormWeight, w: MoEWeight) -> Stream:
     tokens, hidden = stream.residual.shape
     if not 0 < tokens <= _FEW_TOKENS or hidden > MOST_INPUTS:
-        return composed(_OWN, stream, norm, w)
+        return _COMPOSED.norm_experts(stream, norm, w)
     if gemv.takes(w, tokens):
         x, logits, stream = norm_router(stream, norm, w.router.matrix, gemv.planes_of(w.experts))
         routed = None
