@@ -361,3 +361,21 @@ def _gated(
 
 def _ceil(value: int, divisor: int) -> int:
     return -(-value // divisor)
+
+
+def token_elements(facts: WeightFacts) -> int:
+    """Count the elements of all layers' matrices that a token goes through; of experts those it is
+    routed to."""
+    return sum(
+        alike.count * _used_copies(matrix.copies, alike.layer) * matrix.rows * matrix.columns
+        for alike in facts.layer_counts
+        for matrix in projections(alike.layer, facts.hidden_size, facts.experts_block)
+    )
+
+
+def _used_copies(copies: int, layer: LayerFacts) -> int:
+    if copies == 1:
+        return 1
+    experts = layer.mlp.experts
+    assert experts is not None, "copies are experts"
+    return experts.per_token

@@ -63,7 +63,7 @@ def alerts(plan: Plan) -> list[dict[str, Any]]:
 
 
 class _Alert(NamedTuple):
-    """What differs between the alerts of one deployment."""
+    """Holds what differs between the alerts of one deployment."""
 
     name: str
     severity: str
