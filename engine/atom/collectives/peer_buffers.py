@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import rebuild_cuda_tensor, reduce_tensor
 
+from atom.sizing.overheads import rows_of_a_sum
+
 # How another process of this node opens a buffer.
 Handle = tuple[Any, ...]
 
-# Rows of a sum; more are the library's, whose bandwidth then counts for more than what it waits.
-ROWS = 256
 PLACES = 2
 _DATA_BYTES = 4  # of each word of eight
 # Where the device stands among the arguments of rebuild_cuda_tensor.
@@ -30,9 +30,9 @@ _DEVICE = 6
 
 @dataclass(frozen=True, slots=True)
 class PeerBuffers:
-    """One rank's exchange buffer, with the addresses of the other ranks'. own [2, ranks, ROWS,
+    """One rank's exchange buffer, with the addresses of the other ranks'. own [2, ranks, rows,
     words] int64: what the ranks have sent; addresses [ranks] int64: of each rank's `own`; sums
-    [ROWS] int32: how many a row has been part of. opened: keeps the others'."""
+    [rows] int32: how many a row has been part of. opened: keeps the others'."""
 
     rank: int
     own: torch.Tensor
@@ -76,9 +76,11 @@ def reasons_against_peers(device: torch.device, size: int) -> tuple[str, ...]:
 
 
 def new_buffer(device: torch.device, size: int, row_bytes: int) -> torch.Tensor:
-    """A rank's own, for rows of so many bytes."""
+    """Return a rank's own, for rows of so many bytes. More rows than it has are the library's,
+    whose bandwidth then counts for more than what it waits."""
     words = -(-row_bytes // _DATA_BYTES)
-    return torch.zeros((PLACES, size, ROWS, words), dtype=torch.int64, device=device)
+    rows = rows_of_a_sum(row_bytes, size)
+    return torch.zeros((PLACES, size, rows, words), dtype=torch.int64, device=device)
 
 
 def share(own: torch.Tensor) -> Handle:
