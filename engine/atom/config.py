@@ -41,9 +41,11 @@ from atom.config_values import (
 )
 from atom.end_tokens import end_token_ids
 from atom.errors import ConfigError, ModelError, RequestError
+from atom.pooling_config import as_causal_model, pooling_config
 from atom.sampling_params import SamplingParams
 from atom.sizing.drafting import eagle3_problems, mtp_problems, spread_problems
 from atom.sizing.engine_support import (
+    SUPPORTED_ARCHITECTURES,
     unsupported,
     unsupported_architecture,
 )
@@ -119,7 +121,8 @@ def build_config(options: EngineOptions) -> Config:
         device=options.device,
         backend=options.backend,
         op_backends=dict(options.op_backends),
-        enforce_eager=options.enforce_eager,
+        # A prompt that is pooled has no decode steps, and graphs of prompts draw tokens.
+        enforce_eager=options.enforce_eager or model.pooling is not None,
         seed=options.seed,
         torch_profiler_dir=options.torch_profiler_dir,
         speculative=options.speculative,
@@ -294,7 +297,15 @@ def _at_least(name: str, value: float, least: float) -> None:
 
 
 def _model_config(options: EngineOptions, checkpoint: Checkpoint) -> ModelConfig:
+    pooling = pooling_config(checkpoint, options.runner, options.convert)
+    if pooling is not None:
+        checkpoint = _pooled_checkpoint(checkpoint, options)
     facts = _quantised(_model_facts(checkpoint), options, checkpoint)
+    tokenizer_path = (
+        checkpoint.path if options.tokenizer is None else find_checkpoint(options.tokenizer)
+    )
+    if pooling is not None and pooling.kind == "embed":
+        facts = replace(facts, tie_word_embeddings=True)  # no head of its own is looked at
     name = options.served_model_name or options.model.rstrip("/")
     return ModelConfig(
         path=checkpoint.path,
@@ -308,10 +319,20 @@ def _model_config(options: EngineOptions, checkpoint: Checkpoint) -> ModelConfig
         eos_token_ids=_ids_that_exist(end_token_ids(checkpoint), facts, checkpoint),
         generation=_generation_defaults(_generation_config(options, checkpoint)),
         load_dummy=options.load_dummy,
-        tokenizer_path=(
-            checkpoint.path if options.tokenizer is None else find_checkpoint(options.tokenizer)
-        ),
+        tokenizer_path=tokenizer_path,
+        pooling=pooling,
     )
+
+
+def _pooled_checkpoint(checkpoint: Checkpoint, options: EngineOptions) -> Checkpoint:
+    """The checkpoint of a model whose prompts are pooled, by the name of the generating one."""
+    if options.speculative is not None:
+        raise ConfigError(
+            "speculation drafts tokens, and a pooling model gives none; leave it out, or use "
+            "--runner generate"
+        )
+    known = frozenset(SUPPORTED_ARCHITECTURES)
+    return replace(checkpoint, config=as_causal_model(checkpoint.config, known))
 
 
 def _model_facts(checkpoint: Checkpoint) -> ModelFacts:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from atom.eplb_config import EPLBConfig
+from atom.pooling_config import Convert, PoolingConfig, Runner
 from atom.sizing.model_facts import ModelFacts
 from atom.speculative_config import SpeculativeConfig
 
@@ -32,6 +33,8 @@ class EngineOptions:
 
     model: str
     revision: str | None = None
+    runner: Runner = "auto"
+    convert: Convert = "auto"
     served_model_name: str | None = None
     tokenizer: str | None = None
     generation_config: str = "auto"
@@ -93,7 +96,8 @@ GENERATION_FIELDS = tuple(field.name for field in fields(GenerationDefaults))
 class ModelConfig:
     """The model that is served, with the facts of its checkpoint. max_model_len: most tokens of
     prompt and answer together. dtype: "auto" or a torch name. tokenizer_path: the folder with the
-    tokenizer, which is `path` unless another was asked for."""
+    tokenizer, which is `path` unless another was asked for. pooling: what a prompt becomes, None
+    where it is answered by tokens."""
 
     path: Path
     served_name: str
@@ -107,6 +111,7 @@ class ModelConfig:
     generation: GenerationDefaults
     load_dummy: bool
     tokenizer_path: Path
+    pooling: PoolingConfig | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atom.model_engine.wire.logprob_rows import LogprobRows
+from atom.model_engine.wire.pooled_rows import PooledRows
 from atom.sampling_params import SamplingParams
 
 # Slots of rows. numpy looks up with this type as it is; int32 it converts, element by element.
@@ -96,13 +97,14 @@ class ScheduledBatchOutput:
     row order; counts: int32, how many of them each of these rows got, one at least; None for one
     each. A row that a mask confines gets one. logprobs: of these, prompt_logprobs: of prompt tokens
     in order, for the rows that asked. drafts: int32, that each of these rows carried; None for as
-    many as were scheduled."""
+    many as were scheduled. pooled: what a pooling model gives instead; its tokens mean nothing."""
 
     token_ids: NDArray[np.int32]
     counts: NDArray[np.int32] | None = None
     logprobs: LogprobRows | None = None
     prompt_logprobs: LogprobRows | None = None
     drafts: NDArray[np.int32] | None = None
+    pooled: PooledRows | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -214,6 +214,7 @@ class LLMEngine:
                 add_special_tokens=add_special_tokens,
                 for_answer=params.truncate_prompt_tokens is None,
             )
+            inputs.check_pools(False)
             prepared = inputs.prepare(params)
             token_ids = inputs.truncated(whole, prepared)
             requests += inputs.build_requests(

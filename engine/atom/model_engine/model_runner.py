@@ -27,6 +27,7 @@ from atom.model_engine.runner.eplb import ExpertLoadBalancer
 from atom.model_engine.runner.expert_parallel import expert_ranks, open_dispatch
 from atom.model_engine.runner.graphs.graph_pool import GraphPool
 from atom.model_engine.runner.graphs.graph_runner import DecodeGraphs
+from atom.model_engine.runner.pooling_step_runner import PoolingStepRunner
 from atom.model_engine.runner.predicted_memory import PredictedMemory, sharding_of
 from atom.model_engine.runner.speculation.speculative_step_runner import SpeculativeStepRunner
 from atom.model_engine.runner.speculation.time_steps import time_steps
@@ -302,6 +303,8 @@ class ModelRunner:
 
     def _step_runner(self) -> StepRunner:
         parts = self._model, self._ops, self._config, self._device, len(self._layout.groups)
+        if self._config.model.pooling is not None:
+            return PoolingStepRunner(self._config.model, *parts)
         if self._config.speculative is None:
             return StepRunner(*parts)
         steps = SpeculativeStepRunner(*parts)

@@ -85,6 +85,7 @@ class RequestOutput(msgspec.Struct, frozen=True, gc=False):
     logprobs: one entry per output token, None when the request did not ask for them;
     prompt_logprobs: one entry per prompt token, the first None (nothing comes before it); in the
     request's first output, when it asked for them.
+    pooled: of a pooling model, in the last output: the prompt's vector, packed float32.
     """
 
     request_id: str
@@ -100,6 +101,7 @@ class RequestOutput(msgspec.Struct, frozen=True, gc=False):
     prompt_logprobs: Sequence[TokenLogprobs | None] | None = None
     stop_reason: str | int | None = None
     error_param: str | None = None
+    pooled: bytes | None = None
 
     def refusal(self) -> RequestError | None:
         """The error for the caller, when the request ended because of what it asks for."""

@@ -43,6 +43,8 @@ from atom.model_engine.sequence import Sequence, SequenceStatus
 from atom.model_engine.wire.engine_protocol import FinishedRow, StatsBody
 from atom.speculation.draft_lengths import DraftLengths, FixedDraftLengths
 
+POOLED = "pooled"  # what ended a request whose answer is no token
+
 
 class Scheduler:
     def __init__(
@@ -359,6 +361,12 @@ class Scheduler:
         windows = self._row_blocks.windows
         if windows is not None and windows.free_left(batch, alive, context_lens):
             self._blocked = None
+        if output.pooled is not None:  # these tokens only end their rows
+            pooled = [
+                self._finish(rows.sequence_in(slot), FinishReason.STOP, POOLED)
+                for slot in slots[ended].tolist()
+            ]
+            return StepResult(request_ids[:0], tokens[:0], pooled, pooled=output.pooled)
         self._generation_tokens += len(tokens)
         finished = []
         if np.count_nonzero(ended):

@@ -238,7 +238,8 @@ def build_scheduler(config: Config, report: EngineReport) -> Scheduler:
     return Scheduler(
         config.scheduler,
         blocks,
-        max_model_len=model.max_model_len,
+        # A pooled prompt may fill the context: the token that ends its row is never computed.
+        max_model_len=model.max_model_len + (model.pooling is not None),
         eos_token_ids=model.eos_token_ids,
         # Ranks draw apart: the same prompt on two of them is to give two samples.
         seed=config.seed + _SEEDS_APART * config.parallel.data_parallel_rank,

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,8 @@ def plan_load(
     left_over: dict[str, Header] = {}
     missing = dict.fromkeys(placement.name for placement in wanted)
     others: list[str] = []
-    for header in _headers(checkpoint):
+    for stored in _headers(checkpoint):
+        header = _with_model_prefix(stored, by_name)
         if header.name is None:
             others.append(header.stored_name)
         elif header.name not in by_name:
@@ -104,6 +105,15 @@ def plan_load(
     _check_complete(list(missing), list(left_over), _HEAD in by_name, checkpoint)
     _check_input_order([header for name, header in left_over.items() if _ORDER.search(name)])
     return LoadPlan(files, sum(placement.target.nbytes for placement in wanted) or 1)
+
+
+def _with_model_prefix(header: Header, wanted: Container[str]) -> Header:
+    """The header by the model's name: a checkpoint that was saved without its head, as embedding
+    models are, names its tensors without `model.` in front."""
+    name = f"model.{header.name}"
+    if header.name is None or header.name in wanted or name not in wanted:
+        return header
+    return replace(header, name=name)
 
 
 def _beginnings(name: str) -> Iterator[str]:

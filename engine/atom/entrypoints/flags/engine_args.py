@@ -42,6 +42,8 @@ logger = logging.getLogger(__name__)
 
 DEVICES = ("auto", "cpu", "cuda", "rocm")
 BACKENDS = ("auto", "triton", "native_cpu", "torch_cpu", "torch_ref")
+RUNNERS = ("auto", "generate", "pooling")
+CONVERSIONS = ("auto", "none", "embed", "classify")
 POLICIES = ("mixed", "prefill_first")
 ROUTING_POLICIES = ("least_tokens", "round_robin")
 EXPERT_TRANSPORTS = ("torch", "mori")
@@ -108,6 +110,20 @@ def _add_model_flags(group: Any) -> None:
         default=None,
         metavar="NAME",
         help="names in the API; answers tell the first (default: what --model says)",
+    )
+    add(
+        "--runner",
+        choices=RUNNERS,
+        default=_default("runner"),
+        help="generate: tokens; pooling: embeddings or scores; auto: pooling where the model has "
+        "sentence-transformers' modules.json",
+    )
+    add(
+        "--convert",
+        choices=CONVERSIONS,
+        default=_default("convert"),
+        help="of a pooling model: embed, the last token's hidden state; classify, the share of yes "
+        "between yes and no (rerankers); auto: as the model's files say, else embed",
     )
     add(
         "--dtype",

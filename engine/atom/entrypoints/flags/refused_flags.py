@@ -103,10 +103,7 @@ REFUSED_FLAGS: tuple[FlagRow, ...] = (
         "set HF_TOKEN in the environment: arguments are seen by everybody on the machine",
         "--hf-token",
     ),
-    refused(
-        "this server generates; for embeddings, scores and rewards start another",
-        "--task --runner --convert",
-    ),
+    refused("use --runner and --convert", "--task"),
     refused(
         "a request cannot bring a template; start the server with --chat-template FILE",
         "--trust-request-chat-template",

@@ -69,6 +69,21 @@ class InputProcessor:
             raise RequestError(f"{self._model.path} has no tokenizer", param="tokens")
         return self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
 
+    def check_pools(self, pools: bool) -> None:
+        """Raises `RequestError` unless the model was started for what is asked of it: pools for a
+        vector, else tokens."""
+        pooling, name = self._model.pooling, self._model.served_name
+        if pools and pooling is None:
+            raise RequestError(
+                f"{name} was started to generate, not for embeddings or scores; start another "
+                "server with --runner pooling"
+            )
+        if not pools and pooling is not None:
+            raise RequestError(
+                f"{name} was started for {pooling.kind} (--runner pooling) and generates nothing; "
+                "start another server with --runner generate"
+            )
+
     def prepare(self, params: SamplingParams) -> SamplingParams:
         """Bring every number inside what the wire and a device hold, and bad words to token ids;
         the choice of tokens stays. Once for all prompts and answers of a call: what `params` lists
@@ -149,13 +164,19 @@ class InputProcessor:
                 param="truncate_prompt_tokens",
             )
         if most == -1:
-            most = max(1, self._model.max_model_len - (params.max_tokens or 1))
+            room_tokens = self._model.max_model_len - (params.max_tokens or 1)
+            most = self._longest_prompt if self._model.pooling else max(1, room_tokens)
         return token_ids[:most] if params.truncation_side == "right" else token_ids[-most:]
+
+    @property
+    def _longest_prompt(self) -> int:
+        """Tokens: a prompt that is answered leaves room for one."""
+        return self._model.max_model_len - (self._model.pooling is None)
 
     def _room_behind(self, token_ids: list[int]) -> int:
         if not token_ids:
             raise RequestError("the prompt is empty; give at least one token", param="prompt")
-        room_tokens = self._model.max_model_len - len(token_ids)
+        room_tokens = self._longest_prompt + 1 - len(token_ids)
         if room_tokens < 1:
             raise self._too_long(str(len(token_ids)), for_answer=True)
         return room_tokens
@@ -168,6 +189,13 @@ class InputProcessor:
                 f"in parts",
                 param="prompt",
                 status=413,
+            )
+        if self._model.pooling is not None:
+            return RequestError(
+                f"the input has {tokens} tokens, but the context of {self._model.served_name} is "
+                f"{self._model.max_model_len} tokens; shorten it, or send truncate_prompt_tokens",
+                param="prompt",
+                code="context_length_exceeded",
             )
         return RequestError(
             f"the prompt has {tokens} tokens, but the context of "

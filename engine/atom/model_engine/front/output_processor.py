@@ -110,12 +110,16 @@ class OutputProcessor:
                 step.abort_ids.append(number)
             output = request.output(shown, text, logprobs.get(number, ()) if logprobs else ())
             step.outputs.append((request, output))
+        pooled = {} if body.pooled is None else body.pooled.by_request()
         for number, row in ends.items():
             request = requests.get(number)
             if request is not None:
                 shown, text = request.take_last(last_tokens.get(number, []), row, times)
                 output = request.output(shown, text, logprobs.get(number, ()))
-                step.outputs.append((request, self._finish(request, output, row, now)))
+                output = self._finish(request, output, row, now)
+                if number in pooled:
+                    output = msgspec.structs.replace(output, pooled=pooled[number])
+                step.outputs.append((request, output))
         times.record()
         return step
 

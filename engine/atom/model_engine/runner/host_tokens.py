@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from atom.model_engine.wire.logprob_rows import LogprobRows
+from atom.model_engine.wire.pooled_rows import PooledRows
 from atom.model_ops.sampling.logprobs import LogprobTensors
 from atom.utils.device import Device
 
@@ -104,6 +105,30 @@ class PendingLogprobs:
             self.tensors.logprobs.numpy(),
             self.tensors.ranks.numpy(),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class PendingVectors:
+    """Vectors on their way to the host. vectors [R, size] float32 on the host, valid once `copied`
+    has happened (None: already)."""
+
+    request_ids: NDArray[np.int64]
+    vectors: torch.Tensor
+    copied: torch.cuda.Event | None
+
+    @staticmethod
+    def send(request_ids: NDArray[np.int64], vectors: torch.Tensor) -> PendingVectors:
+        """Start the copy, behind what computes them."""
+        if not vectors.is_cuda:
+            return PendingVectors(request_ids, vectors, None)
+        on_host, copied = _to_pinned(vectors), torch.cuda.Event()
+        copied.record()
+        return PendingVectors(request_ids, on_host, copied)
+
+    def wait(self) -> PooledRows:
+        if self.copied is not None:
+            self.copied.synchronize()
+        return PooledRows(self.request_ids, self.vectors.numpy())
 
 
 def _to_pinned(tensor: torch.Tensor) -> torch.Tensor:

@@ -31,6 +31,7 @@ from atom.model_engine.runner.host_tokens import (
     PendingLogprobs,
     PendingRuns,
     PendingTokens,
+    PendingVectors,
 )
 from atom.model_engine.runner.slots.input_batch import InputBatch, StepInputs
 from atom.model_engine.runner.slots.sampling_state import SamplingNeeds, SamplingState
@@ -65,7 +66,8 @@ class SubmittedStep:
     was sampled; pending, logprobs: its tokens, once sampled, and what was asked about them; behind:
     the drafts that its draws stand behind, where rows may carry any; may_run: the scheduler counts
     more than one token of some row; reporting: which rows `logprobs` are of; computed: what the
-    step's tokens were made of, and drawn: all draws [n] int64, where a proposer catches up."""
+    step's tokens were made of, and drawn: all draws [n] int64, where a proposer catches up; pooled:
+    what a pooling model gives instead of tokens."""
 
     sample_slots: Slots
     request_ids: NDArray[np.int64]
@@ -79,6 +81,7 @@ class SubmittedStep:
     reporting: NDArray[np.intp] | None = None
     computed: EagerTokens | None = None
     drawn: torch.Tensor | None = None
+    pooled: PendingVectors | None = None
 
 
 class StepRunner:

@@ -18,13 +18,14 @@ from atom.model_engine.wire.engine_protocol import (
     accepted_tokens,
 )
 from atom.model_engine.wire.logprob_rows import LogprobRows, LogprobsBody
+from atom.model_engine.wire.pooled_rows import PooledBody, PooledRows
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
     """Row i: request `request_ids[i]` (int64) got the next `counts[i]` of `token_ids` (int32), one
     where counts is None; and who ended. logprobs, prompt_logprobs: for requests that asked; also of
-    some that have ended meanwhile."""
+    some that have ended meanwhile, as `pooled` may be."""
 
     request_ids: NDArray[np.int64]
     token_ids: NDArray[np.int32]
@@ -32,6 +33,7 @@ class StepResult:
     counts: NDArray[np.int32] | None = None
     logprobs: LogprobRows | None = None
     prompt_logprobs: LogprobRows | None = None
+    pooled: PooledRows | None = None
 
     def runs(self) -> Iterator[tuple[int, list[int]]]:
         """Each request that got tokens, and these."""
@@ -46,6 +48,7 @@ class StepResult:
             finished=self.finished,
             logprobs=LogprobsBody.packed(self.logprobs),
             prompt_logprobs=LogprobsBody.packed(self.prompt_logprobs),
+            pooled=PooledBody.packed(self.pooled),
             rank_stats=rank_stats,
         )
 
@@ -62,4 +65,5 @@ class StepResult:
             self.logprobs and self.logprobs.where(chosen(self.logprobs.request_ids)),
             self.prompt_logprobs
             and self.prompt_logprobs.where(chosen(self.prompt_logprobs.request_ids)),
+            self.pooled and self.pooled.where(chosen(self.pooled.request_ids)),
         )

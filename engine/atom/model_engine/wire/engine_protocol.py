@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from atom.model_engine.request import Request
 from atom.model_engine.wire.logprob_rows import LogprobsBody
+from atom.model_engine.wire.pooled_rows import PooledBody
 from atom.sizing.mask_rule import CAUSAL, MaskRule
 
 
@@ -224,7 +225,8 @@ class StreamBody(msgspec.Struct, frozen=True, omit_defaults=True):
     row gave one. A request in `finished` has its last tokens in this very message (none if it was
     aborted). logprobs: of these tokens;
     prompt_logprobs: of prompt tokens, in order; both only for requests that asked, and perhaps for
-    some that have ended. rank_stats: of the core behind this step, so that its totals are never
+    some that have ended. pooled: vectors of requests in `finished`, which have no tokens then.
+    rank_stats: of the core behind this step, so that its totals are never
     behind what its clients have counted themselves; a core always tells them.
     """
 
@@ -235,6 +237,7 @@ class StreamBody(msgspec.Struct, frozen=True, omit_defaults=True):
     prompt_logprobs: LogprobsBody | None = None
     rank_stats: RankStats | None = None
     counts: bytes = b""
+    pooled: PooledBody | None = None
 
     def __post_init__(self) -> None:
         rows, rest = divmod(len(self.request_ids), 8)

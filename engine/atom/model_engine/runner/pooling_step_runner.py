@@ -1,0 +1,76 @@
+"""PoolingStepRunner: steps of a model whose prompts become vectors, not tokens.
+
+The layers, slots and blocks are those of any step; where others sample, the hidden states of the
+rows whose prompts end with the step are pooled. Every rank of a group has all of them, so none
+exchanges more than it would to sample. The tokens that it tells are zeros: they end their rows, and
+no later step computes them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from atom.config import ModelConfig
+from atom.errors import ModelError
+from atom.model_engine.batch import ScheduledBatchOutput, TokenMask
+from atom.model_engine.runner.graphs.graph_runner import ForwardOutput
+from atom.model_engine.runner.host_tokens import PendingTokens, PendingVectors
+from atom.model_engine.runner.step_runner import StepRunner, SubmittedStep
+from atom.tokenizer import Tokenizer
+
+
+class PoolingStepRunner(StepRunner):
+    def __init__(self, model: ModelConfig, *parts: Any) -> None:
+        """parts: as StepRunner's. Raises `ModelError` where a score's tokens are not known."""
+        super().__init__(*parts)
+        assert model.pooling is not None
+        self._normalized = model.pooling.normalized
+        self._token_ids = None if model.pooling.kind == "embed" else score_tokens(model)
+
+    def _sample_rows(
+        self, step: SubmittedStep, forward: ForwardOutput, mask: TokenMask | None
+    ) -> PendingTokens:
+        vectors = self._pool(forward.hidden)
+        step.pooled = PendingVectors.send(step.request_ids, vectors)
+        return PendingTokens(torch.zeros(len(vectors), dtype=torch.int32), None)
+
+    def collect(self, step: SubmittedStep) -> ScheduledBatchOutput:
+        output = super().collect(step)
+        return output if step.pooled is None else replace(output, pooled=step.pooled.wait())
+
+    def _pool(self, hidden: torch.Tensor) -> torch.Tensor:  # [R, H] → [R, size] float32
+        """Embeddings of length 1, or probabilities of the second of two tokens against the first;
+        in float32, since clients compare numbers that are nearly equal."""
+        if self._token_ids is None:
+            vectors = hidden.float()
+            if self._normalized:
+                vectors = torch.nn.functional.normalize(vectors, dim=-1)
+            return vectors
+        logits = self._model.compute_logits(hidden)[:, list(self._token_ids)].float()
+        return logits.softmax(-1)[:, 1:]
+
+
+def score_tokens(model: ModelConfig) -> tuple[int, int]:
+    """The tokens of the two answers, no and yes, that a score is made of. Raises `ModelError`."""
+    pooling, folder = model.pooling, model.tokenizer_path
+    assert pooling is not None
+    ids = pooling.token_ids
+    if ids is None:
+        tokenizer = Tokenizer(folder)
+        found = [tokenizer.encode(text, add_special_tokens=False) for text in pooling.token_texts]
+        if any(len(each) != 1 for each in found):
+            no, yes = pooling.token_texts
+            raise ModelError(
+                f"{folder}: {no!r} and {yes!r}, of which scores are made, are not one token each; "
+                "name two tokens in config.json by classifier_from_token"
+            )
+        ids = (found[0][0], found[1][0])
+    if not all(0 <= token < model.vocab_size for token in ids):
+        raise ModelError(
+            f"{model.path}: the tokens {ids[0]} and {ids[1]}, of which scores are made, are not "
+            f"both within the vocabulary of {model.vocab_size}; correct the model's files"
+        )
+    return ids
