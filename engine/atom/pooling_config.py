@@ -77,7 +77,7 @@ def pooling_config(
 
 
 def _of_modules(checkpoint: Checkpoint) -> PoolingConfig | None:
-    """What sentence-transformers' files say; None without them."""
+    """Return what sentence-transformers' files say; None without them."""
     file = checkpoint.path / MODULES_FILE
     if not file.is_file():
         return None

@@ -13,9 +13,9 @@ _NAMES = {"openai": "OpenAI", "vllm": "vLLM", "sglang": "SGLang", "llama_cpp": "
 _HEAD = """
 Every request field of openai-python 3.57, vLLM 0.33, SGLang 0.5.23 and llama.cpp's server for
 `/v1/chat/completions`, `/v1/completions`, `/tokenize` and `/detokenize`, OpenAI's for
-`/v1/responses`, and what it does here. A field within a refused one is refused with it. A refused
-field is HTTP 400 with code `unsupported_parameter` and the remedy, unless it is null or has a value
-that asks for nothing.
+`/v1/responses`, those of `/v1/embeddings`, `/v1/score` and `/v1/rerank`, and what it does here. A
+field within a refused one is refused with it. A refused field is HTTP 400 with code
+`unsupported_parameter` and the remedy, unless it is null or has a value that asks for nothing.
 What belongs to no server and is not misspelled has no effect, and the answer's header
 `X-Ignored-Fields` names it.
 """

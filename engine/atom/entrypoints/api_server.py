@@ -40,6 +40,7 @@ from atom.entrypoints.openai.openapi import DocumentFacts, answers_of, document_
 from atom.entrypoints.openai.responses import ModelCard, ModelList
 from atom.entrypoints.openai.state import ServerState
 from atom.entrypoints.openai.tokens import token_routes
+from atom.entrypoints.pooling.routes import POOLING_DOCUMENTED, pooling_routes
 from atom.entrypoints.responses.routes import DOCUMENTED, responses_handlers, responses_routes
 from atom.entrypoints.responses.store import ResponseStore
 from atom.errors import AtomError
@@ -78,9 +79,10 @@ def build_app(
     app.include_router(metrics_routes(state))
     app.include_router(token_routes(state))
     app.include_router(control_routes(state))
+    app.include_router(pooling_routes(state))
     _add_error_handlers(app)
     keys = api_keys or FollowedKeys(())
-    document_bodies(app, DocumentFacts(bool(keys), state.names_now), DOCUMENTED)
+    document_bodies(app, DocumentFacts(bool(keys), state.names_now), DOCUMENTED, POOLING_DOCUMENTED)
     endpoints = {path: Endpoint(handle) for path, handle in handlers.items()}
     checked: ASGIApp = ApiKeyCheck(Dispatch(app, endpoints), keys)
     if allowed_origins:

@@ -96,9 +96,6 @@ class Beside:
     answers: tuple[type[msgspec.Struct], ...] = ()
 
 
-NOTHING = Beside()
-
-
 @dataclass(frozen=True, slots=True)
 class DocumentFacts:
     """Facts of the running server for the document. needs_key: clients must send one. names:
@@ -108,9 +105,9 @@ class DocumentFacts:
     names: Callable[[], Sequence[str]]
 
 
-def document_bodies(app: FastAPI, facts: DocumentFacts, beside: Beside = NOTHING) -> None:
+def document_bodies(app: FastAPI, facts: DocumentFacts, *beside: Beside) -> None:
     """Makes the app's document include what `body_of` and `answers_of` refer to, errors, keys and
-    the served model. beside: bodies of other APIs."""
+    the served model. beside: bodies of other APIs, each."""
 
     def build() -> dict[str, Any]:
         names = facts.names()
@@ -128,7 +125,7 @@ def document_bodies(app: FastAPI, facts: DocumentFacts, beside: Beside = NOTHING
     app.openapi = build  # type: ignore[method-assign]
 
 
-def _document(app: FastAPI, beside: Beside) -> dict[str, Any]:
+def _document(app: FastAPI, beside: Sequence[Beside]) -> dict[str, Any]:
     document = get_openapi(
         title=app.title,
         version=app.version,
@@ -137,13 +134,12 @@ def _document(app: FastAPI, beside: Beside) -> dict[str, Any]:
         tags=[{"name": name, "description": text} for name, text in _TAGS.items()],
         routes=app.routes,
     )
-    bodies = (*_BODIES, *beside.bodies)
+    bodies = (*_BODIES, *(kind for api in beside for kind in api.bodies))
     _, requests = models_json_schema(
         [(kind, "validation") for kind in bodies], ref_template=_REFERENCE
     )
-    _, answers = msgspec.json.schema_components(
-        (*_ANSWERS, *beside.answers), ref_template="#/components/schemas/{name}"
-    )
+    structs = (*_ANSWERS, *(kind for api in beside for kind in api.answers))
+    _, answers = msgspec.json.schema_components(structs, ref_template="#/components/schemas/{name}")
     for kind in bodies:
         endpoint = getattr(kind, "endpoint", None)
         if endpoint is not None:
@@ -213,6 +209,7 @@ _TAGS = {
     "responses": "Answers in OpenAI's newer form, and those that are kept.",
     "models": "What is served.",
     "tokens": "The model's own tokenizer.",
+    "pooling": "Vectors and scores, of a model that was started for them (--runner pooling).",
     "status": "How the server is; none of these needs a key.",
     "control": "Changes for every client; these always need a key.",
 }

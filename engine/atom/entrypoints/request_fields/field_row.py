@@ -18,9 +18,13 @@ class Endpoint(StrEnum):
     DETOKENIZE = "detokenize"
     RESPONSES = "responses"
     RESPONSES_INPUT_TOKENS = "responses/input_tokens"
+    EMBEDDINGS = "embeddings"
+    SCORE = "score"
+    RERANK = "rerank"
 
 
 GENERATION = (Endpoint.CHAT, Endpoint.COMPLETIONS)
+POOLING = (Endpoint.EMBEDDINGS, Endpoint.SCORE, Endpoint.RERANK)
 CONVERSATION = (Endpoint.CHAT, Endpoint.TOKENIZE)
 
 

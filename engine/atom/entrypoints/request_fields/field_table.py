@@ -13,6 +13,7 @@ from typing import Any
 from atom.entrypoints.request_fields.field_row import (
     CONVERSATION,
     GENERATION,
+    POOLING,
     Endpoint,
     FieldRow,
     Verdict,
@@ -24,6 +25,7 @@ _CHAT = (Endpoint.CHAT,)
 _COMPLETIONS = (Endpoint.COMPLETIONS,)
 _TOKENIZE = (Endpoint.TOKENIZE,)
 _DETOKENIZE = (Endpoint.DETOKENIZE,)
+_EMBEDDINGS = (Endpoint.EMBEDDINGS,)
 
 
 def _refused(
@@ -42,6 +44,7 @@ def _harmless(endpoints: Sequence[Endpoint], names: str, why: str) -> tuple[Fiel
 
 
 _TEXT_ONLY = "this server takes text only; send text"
+_AS_TRAINED = "vectors and scores are as the model was trained"
 _NO_LORA = "no adapters are loaded; serve a merged checkpoint"
 _ONE_CORE = "prompts and answers run in one engine here"
 _NO_TAPS = "only tokens, texts and log-probabilities are told"
@@ -183,6 +186,12 @@ _REFUSED: tuple[FieldRow, ...] = (
     *_refused(CONVERSATION, "messages[].task", "write the task into the message"),
     *_refused(CONVERSATION, "messages[].refusal", "send it as content", ""),
     *_refused(CONVERSATION, "tool_choice.custom", "tools are functions here"),
+    *_refused(_EMBEDDINGS, "messages", "send input; a conversation is rendered by /tokenize"),
+    *_refused(POOLING, "normalize use_activation softmax activation", _AS_TRAINED, True),
+    *_refused(POOLING, "embed_dtype", "numbers are float32", "float32"),
+    *_refused(POOLING, "endianness", "bytes are little-endian", "native", "little"),
+    *_refused(POOLING, "truncation_side", "the end of an input is kept", "left"),
+    *_refused(POOLING, "mm_processor_kwargs", _TEXT_ONLY, {}),
     *_refused(_TOKENIZE, "with_pieces", "send return_token_strs", False),
     *_refused(_TOKENIZE, "content", "send prompt"),
     *_refused(_TOKENIZE, "add_special", "send add_special_tokens", False),
@@ -190,6 +199,7 @@ _REFUSED: tuple[FieldRow, ...] = (
 
 _HARMLESS: tuple[FieldRow, ...] = (
     *_harmless(GENERATION, "user safety_identifier metadata", "names a person; nobody here asks"),
+    *_harmless(POOLING, "user", "names a person; nobody here asks"),
     *_harmless(GENERATION, "store service_tier", _FOR_OPENAI),
     *_harmless(_CHAT, "prediction", "makes OpenAI's answers sooner, and changes none"),
     *_harmless(GENERATION, "mode", "text-generation-webui's; chats go by the template"),

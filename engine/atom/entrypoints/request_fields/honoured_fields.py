@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from atom.entrypoints.request_fields.field_row import (
     CONVERSATION,
     GENERATION,
+    POOLING,
     Endpoint,
     FieldRow,
     Verdict,
@@ -216,6 +217,32 @@ _DETOKENS = {
     "skip_special_tokens": "Leave the model's marks out; true unless it is sent.",
 }
 
+_POOLING = {
+    "truncate_prompt_tokens": "Keep so many tokens of each input; -1: as the context holds.",
+    "request_id": "Your name of the request; the answer's id ends with it.",
+    **{name: _SERVICE[name] for name in ("priority", "cache_salt")},
+    "timeout_seconds": "Seconds after which the request is given up.",
+    "timeout": "The same as timeout_seconds; the header X-Request-Timeout says it as well.",
+}
+_EMBEDDINGS = {
+    "input": "Text, texts, token ids, or lists of token ids; each gets a vector.",
+    "dimensions": "Keep so many of each vector's first numbers, and make it of length 1 again.",
+    "encoding_format": "float: numbers; base64: their bytes as little-endian float32.",
+    "add_special_tokens": "Let the tokenizer add its marks, such as one of the end, to each input.",
+}
+_SCORE = {
+    "text_1": "Text that each of text_2 is compared with, or as many texts as there.",
+    "text_2": "Text or texts that are scored.",
+}
+_RERANK = {
+    "query": "What the documents are to be relevant to.",
+    "documents": "Texts that are ranked, each plain or as an object with text.",
+    "documents[].text": "The document's text.",
+    "top_n": "How many of the most relevant documents are told; all unless it is sent.",
+    "return_documents": "Tell the documents' texts; true unless it is sent.",
+}
+_INSTRUCTION = {"instruction": "What a reranker is told to judge by; the model's own if none."}
+
 HONOURED: tuple[FieldRow, ...] = (
     *_fields(
         _EVERYWHERE, {"model": "Name of the served model; whatever is served, unless it is sent."}
@@ -232,6 +259,11 @@ HONOURED: tuple[FieldRow, ...] = (
     *_fields(CONVERSATION, _TEMPLATE, opaque=True),
     *_fields(_TOKENIZE, _TOKENS),
     *_fields(_DETOKENIZE, _DETOKENS),
+    *_fields(POOLING, _POOLING),
+    *_fields((Endpoint.EMBEDDINGS,), _EMBEDDINGS),
+    *_fields((Endpoint.SCORE,), _SCORE),
+    *_fields((Endpoint.RERANK,), _RERANK),
+    *_fields((Endpoint.SCORE, Endpoint.RERANK), _INSTRUCTION),
     FieldRow(
         "structured_outputs",
         GENERATION,

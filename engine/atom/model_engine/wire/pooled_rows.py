@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class PooledRows:
-    """request_ids [n] int64; vectors [n, size] float32: an embedding, or the one number of a
-    score."""
+    """Hold a step's vectors. request_ids [n] int64; vectors [n, size] float32: an embedding, or
+    the one number of a score."""
 
     request_ids: NDArray[np.int64]
     vectors: NDArray[np.float32]

@@ -340,7 +340,7 @@ async def test_only_content_is_said_to_be_text(rig: AppRig) -> None:
     ("method", "path", "status"),
     [
         ("GET", "/nothing", 404),
-        ("POST", "/v1/embeddings", 404),
+        ("POST", "/v1/images/generations", 404),
         ("GET", "/v1/chat/completions", 405),
         ("DELETE", "/v1/models", 405),
         ("POST", "/health", 405),

@@ -16,6 +16,7 @@ from atom.entrypoints.openai.protocol import (
     RequestBody,
     TokenizeRequest,
 )
+from atom.entrypoints.pooling.requests import EmbeddingRequest, RerankRequest, ScoreRequest
 from atom.entrypoints.request_fields.field_check import MOST_UNKNOWN, check_fields, like
 from atom.entrypoints.request_fields.field_row import Endpoint, FieldRow, Verdict
 from atom.entrypoints.request_fields.field_table import TABLE
@@ -45,6 +46,9 @@ KINDS: dict[Endpoint, type[RequestBody]] = {
     Endpoint.DETOKENIZE: DetokenizeRequest,
     Endpoint.RESPONSES: ResponsesRequest,
     Endpoint.RESPONSES_INPUT_TOKENS: InputTokensRequest,
+    Endpoint.EMBEDDINGS: EmbeddingRequest,
+    Endpoint.SCORE: ScoreRequest,
+    Endpoint.RERANK: RerankRequest,
 }
 NEEDED: dict[Endpoint, dict[str, Any]] = {
     Endpoint.CHAT: {"messages": [{"role": "user", "content": "a"}]},
@@ -53,6 +57,9 @@ NEEDED: dict[Endpoint, dict[str, Any]] = {
     Endpoint.DETOKENIZE: {"tokens": [1]},
     Endpoint.RESPONSES: {"input": "a"},
     Endpoint.RESPONSES_INPUT_TOKENS: {"input": "a"},
+    Endpoint.EMBEDDINGS: {"input": "a"},
+    Endpoint.SCORE: {"text_1": "a", "text_2": "b"},
+    Endpoint.RERANK: {"query": "a", "documents": ["b"]},
 }
 
 

@@ -1,0 +1,130 @@
+"""/v1/score and /v1/rerank: how relevant texts are to each other.
+
+A reranker reads each pair in one prompt, Qwen3-Reranker's, and says yes or no; an embedding model
+reads each text once, and the cosine of the two vectors is the score, as in vLLM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atom.entrypoints.http.json_body import to_json
+from atom.entrypoints.pooling.answers import (
+    PoolingUsage,
+    Ranked,
+    RankedText,
+    Ranking,
+    Score,
+    Scores,
+)
+from atom.entrypoints.pooling.pooled_prompts import Asked, naming, pool
+from atom.entrypoints.pooling.requests import RerankRequest, ScoreRequest
+from atom.entrypoints.pooling.reranker_prompt import reranker_parts
+from atom.errors import RequestError
+
+_Pairs = Sequence[tuple[str, str]]
+
+
+class _Scored(NamedTuple):
+    scores: list[float]
+    usage: PoolingUsage
+
+
+async def score(asked: Asked, request: ScoreRequest) -> bytes:
+    """The answer as JSON, a score for each pair. Raises `RequestError`."""
+    scored = await _scores(asked, _pairs(request), request.instruction, "text_2")
+    data = [Score(index=index, score=value) for index, value in enumerate(scored.scores)]
+    return to_json(
+        Scores(id=asked.id, created=asked.created, model=asked.model, data=data, usage=scored.usage)
+    )
+
+
+async def rerank(asked: Asked, request: RerankRequest) -> bytes:
+    """The answer as JSON, the most relevant documents first. Raises `RequestError`."""
+    texts = request.texts
+    pairs = [(request.query, text) for text in texts]
+    scored = await _scores(asked, pairs, request.instruction, "documents")
+    shown = request.return_documents is not False
+    ranked = [
+        Ranked(index=index, relevance_score=value, document=RankedText(texts[index]))
+        if shown
+        else Ranked(index=index, relevance_score=value)
+        for index, value in enumerate(scored.scores)
+    ]
+    ranked.sort(key=lambda each: -each.relevance_score)  # equal ones stay in order
+    most = request.top_n or len(ranked)
+    return to_json(
+        Ranking(id=asked.id, model=asked.model, usage=scored.usage, results=ranked[:most])
+    )
+
+
+def _pairs(request: ScoreRequest) -> _Pairs:
+    first = [request.text_1] if isinstance(request.text_1, str) else request.text_1
+    second = [request.text_2] if isinstance(request.text_2, str) else request.text_2
+    if len(first) == 1:
+        first = first * len(second)
+    if len(first) != len(second):
+        raise RequestError(
+            f"text_1 has {len(first)} texts and text_2 {len(second)}; send one text_1 for all, or "
+            "as many of both",
+            param="text_1",
+        )
+    return list(zip(first, second, strict=True))
+
+
+async def _scores(asked: Asked, pairs: _Pairs, instruction: str | None, field: str) -> _Scored:
+    with naming(field):
+        if asked.kind == "classify":
+            return await _judged(asked, pairs, instruction)
+        if instruction is not None:
+            raise RequestError(
+                f"instruction is for rerankers, and {asked.model} embeds each text; write it into "
+                "the query",
+                param="instruction",
+            )
+        return await _compared(asked, pairs)
+
+
+async def _judged(asked: Asked, pairs: _Pairs, instruction: str | None) -> _Scored:
+    """Return what a reranker says of each pair."""
+    engine, most = asked.engine, asked.request.truncate_prompt_tokens
+    if most is not None:
+        longest = engine.config.model.max_model_len
+        most = longest if most == -1 else min(most, longest)
+    prompts = []
+    for query, document in pairs:
+        parts = [
+            await engine.tokenize(text, add_special_tokens=False, client_id=asked.client_id)
+            for text in reranker_parts(query, document, instruction)
+        ]
+        before, judged, behind = parts
+        if most is not None:
+            room = most - len(before) - len(behind)
+            if room < 1:
+                raise RequestError(
+                    f"truncate_prompt_tokens leaves no room for a document: the prompt around it "
+                    f"has {len(before) + len(behind)} tokens",
+                    param="truncate_prompt_tokens",
+                )
+            judged = judged[:room]
+        prompts.append([*before, *judged, *behind])
+    pooled = await pool(asked, prompts, add_special_tokens=False, truncates=False)
+    return _Scored(pooled.vectors[:, 0].tolist(), pooled.usage)
+
+
+async def _compared(asked: Asked, pairs: _Pairs) -> _Scored:
+    """The cosines of the pairs' embeddings; a text that stands in several pairs is read once."""
+    texts = list(dict.fromkeys(text for pair in pairs for text in pair))
+    pooled = await pool(asked, texts, add_special_tokens=True)
+    of = dict(zip(texts, _unit(pooled.vectors), strict=True))
+    return _Scored([float(of[one] @ of[other]) for one, other in pairs], pooled.usage)
+
+
+def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit: NDArray[np.float32] = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
+    return unit
