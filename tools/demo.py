@@ -1,5 +1,6 @@
 """`make demo`: from nothing to a streamed chat answer on a real Kubernetes.
 
+MODEL=smollm2 serves a small trained model instead of the one that is in the image.
 Carries out what a platform engineer would do by hand, and shows each command's outcome: cluster,
 chart, kubectl apply, Ready, a chat through the Service. Safe to run again at any point; `make
 demo-down` removes everything.
@@ -21,17 +22,18 @@ from devcluster import target
 from devcluster.errors import DevclusterError
 from tools.kube import Kube, KubeError, condition, is_current, wait_until
 from tools.on_cluster import (
-    EXAMPLE,
+    ATOM_TINY,
+    DEMO_MODELS,
     OPERATOR_NAMESPACE,
     ROOT,
+    DemoModel,
     demo_manifest,
     devcluster,
     install_operator,
     prepare_cluster,
 )
+from tools.smollm2 import FetchError
 
-NAME = "atom-tiny"
-QUESTION = "What is ATOM?"
 READY_SECONDS = 300.0
 # Off in the example: what the demo's model says seldom repeats what was said before.
 SPECULATION = {"engine": {"speculative": {"method": "ngram"}}}
@@ -41,53 +43,67 @@ def say(text: str) -> None:
     print(f"\033[1m▸ {text}\033[0m" if sys.stdout.isatty() else f"▸ {text}", flush=True)
 
 
-def up() -> None:
+def up(model: DemoModel) -> None:
     started = time.monotonic()
+    if model.fetch is not None:
+        refuse_foreign_nodes(model)
+        say(f"Model {model.name}")
+        print(model.fetch())
     say("Cluster and images")
     kube, images = prepare_cluster()
     say("helm upgrade --install atom-operator charts/atom-operator --namespace atom-system")
     install_operator(kube, images)
-    say(f"kubectl apply -f {EXAMPLE.relative_to(ROOT)}")
-    print(kube.apply(demo_manifest(images)).strip(), flush=True)
-    show_until_ready(kube)
-    say(f"Chat through the Service {NAME}: {QUESTION}")
-    with kube.port_forward(f"service/{NAME}", 8000) as url:
-        for piece in chat(url, QUESTION):
+    say(f"kubectl apply -f {model.example.relative_to(ROOT)}")
+    print(kube.apply(demo_manifest(images, model)).strip(), flush=True)
+    show_until_ready(kube, model.name)
+    say(f"Chat through the Service {model.name}: {model.question}")
+    with kube.port_forward(f"service/{model.name}", 8000) as url:
+        for piece in chat(url, model.question, model=model.name):
             print(piece, end="", flush=True)
     print()
     say(f"Done in {time.monotonic() - started:.0f} s. What to try next:")
-    print(next_steps(kube), flush=True)
+    print(next_steps(kube, model.name), flush=True)
 
 
-def show_until_ready(kube: Kube) -> None:
+def refuse_foreign_nodes(model: DemoModel) -> None:
+    """Raise `KubeError` on a cluster whose nodes have no folder of this machine."""
+    if not target.resolve(os.environ).is_embedded:
+        raise KubeError(
+            f"MODEL={model.name} is for the embedded cluster, whose pods can mount the model's "
+            f"file from this machine; on CLUSTER=current put the file on a claim and apply "
+            f"{model.example.relative_to(ROOT)} with spec.model.source pvc://CLAIM/FILE"
+        )
+
+
+def show_until_ready(kube: Kube, name: str) -> None:
     """Print the AtomDeployment's line whenever it changes, until it is Ready."""
     shown: list[str] = []
 
     def ready() -> bool:
-        header, row = kube.kubectl("get", "atomd", NAME).strip().splitlines()
+        header, row = kube.kubectl("get", "atomd", name).strip().splitlines()
         if not shown:
             print(header)
         without_age = row.rsplit(maxsplit=1)[0]
         if shown[-1:] != [without_age]:
             shown.append(without_age)
             print(row, flush=True)
-        item = kube.get("atomd", NAME)
+        item = kube.get("atomd", name)
         return is_current(item) and condition(item, "Ready").get("status") == "True"
 
     try:
-        wait_until(f"AtomDeployment {NAME} Ready", ready, seconds=READY_SECONDS)
+        wait_until(f"AtomDeployment {name} Ready", ready, seconds=READY_SECONDS)
     except KubeError as error:
-        for entry in kube.get("atomd", NAME).get("status", {}).get("conditions", []):
+        for entry in kube.get("atomd", name).get("status", {}).get("conditions", []):
             print(f"  {entry['type']}={entry['status']} {entry['reason']}: {entry['message']}")
         raise KubeError(
-            f"{error}; `kubectl logs deployment/{NAME}` has the engine's words"
+            f"{error}; `kubectl logs deployment/{name}` has the engine's words"
         ) from error
 
 
 def chat(url: str, question: str, **fields: Any) -> Iterator[str]:
     """Yields the pieces of the streamed answer. fields: of the request, besides its own."""
     body = {
-        "model": NAME,
+        "model": ATOM_TINY.name,
         "messages": [{"role": "user", "content": question}],
         "temperature": 0,
         "stream": True,
@@ -109,28 +125,28 @@ def chat(url: str, question: str, **fields: Any) -> Iterator[str]:
         connection.close()
 
 
-def next_steps(kube: Kube) -> str:
+def next_steps(kube: Kube, name: str) -> str:
     environment = (
         'eval "$(.venv/bin/python -m devcluster env --shell)"\n  '
         if kube.target.is_embedded
         else ""
     )
     return f"""  {environment}kubectl get atomd
-  kubectl describe atomd {NAME}
-  kubectl scale atomd {NAME} --replicas=2
-  {speculation_patch()}
-  .venv/bin/kubectl-atom chat {NAME}     # ask the same twice: what repeats takes fewer steps
-  .venv/bin/kubectl-atom status {NAME}   # its line drafts; no answer has changed
-  kubectl port-forward service/{NAME} 8000 &
+  kubectl describe atomd {name}
+  kubectl scale atomd {name} --replicas=2
+  {speculation_patch(name)}
+  .venv/bin/kubectl-atom chat {name}     # ask the same twice: what repeats takes fewer steps
+  .venv/bin/kubectl-atom status {name}   # its line drafts; no answer has changed
+  kubectl port-forward service/{name} 8000 &
   curl http://127.0.0.1:8000/v1/completions -H 'Content-Type: application/json' \\
-    -d '{{"model": "{NAME}", "prompt": "The operator", "max_tokens": 30}}'
+    -d '{{"model": "{name}", "prompt": "The operator", "max_tokens": 30}}'
   make demo-down"""
 
 
-def speculation_patch() -> str:
+def speculation_patch(name: str = ATOM_TINY.name) -> str:
     """The command that turns speculation on."""
     patch = json.dumps({"spec": SPECULATION})
-    return f"kubectl patch atomd {NAME} --type=merge --patch='{patch}'"
+    return f"kubectl patch atomd {name} --type=merge --patch='{patch}'"
 
 
 def down() -> None:
@@ -139,7 +155,8 @@ def down() -> None:
         devcluster("down")
         return
     kube = Kube(chosen)
-    print(kube.kubectl("delete", "atomd", NAME, "--ignore-not-found", "--wait").strip())
+    names = list(DEMO_MODELS)
+    print(kube.kubectl("delete", "atomd", *names, "--ignore-not-found", "--wait").strip())
     print(
         kube.run(
             "helm", "uninstall", "atom-operator", "--namespace", OPERATOR_NAMESPACE,
@@ -151,10 +168,11 @@ def down() -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description="The demo: make demo, make demo-down.")
     parser.add_argument("action", choices=("up", "down"))
-    action = parser.parse_args().action
+    parser.add_argument("--model", choices=tuple(DEMO_MODELS), default=ATOM_TINY.name)
+    options = parser.parse_args()
     try:
-        up() if action == "up" else down()
-    except (KubeError, DevclusterError) as error:
+        up(DEMO_MODELS[options.model]) if options.action == "up" else down()
+    except (KubeError, DevclusterError, FetchError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -12,9 +12,10 @@ import os
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -22,18 +23,45 @@ from devcluster import target
 from devcluster.images import project_images
 from devcluster.images.build_image import content_key
 from devcluster.target import Target
+from tools import smollm2
 from tools.kube import Kube, KubeError
 
 ROOT = Path(__file__).resolve().parent.parent
 CHART = ROOT / "charts" / "atom-operator"
-EXAMPLE = ROOT / "examples" / "atom-tiny.yaml"
 OPERATOR_NAMESPACE = "atom-system"
 SITE_PACKAGES_PLACEHOLDER = "${ATOM_SITE_PACKAGES}"
+MODELS_PLACEHOLDER = "${ATOM_MODELS}"
+_SITE_PACKAGES_VOLUME = "host-venv"
 # Images built here keep their tags: what is in them must show in the pods, or a rebuilt image would
 # change nothing that runs.
 _CONTENT_ANNOTATION = "devcluster.atom.dev/image-content"
 # The Python of the images' Debian base: a mounted environment must be of the same version.
 IMAGE_PYTHON = (3, 11)
+
+
+@dataclass(frozen=True, slots=True)
+class DemoModel:
+    """Describes what the demo serves. name: of the AtomDeployment and its example; question: asked
+    at the end; fetch: of a model that is not in the image, the file, which pods have from this
+    machine."""
+
+    name: str
+    question: str
+    fetch: Callable[[], Path] | None = None
+
+    @property
+    def example(self) -> Path:
+        return ROOT / "examples" / f"{self.name}.yaml"
+
+
+ATOM_TINY = DemoModel("atom-tiny", "What is ATOM?")
+DEMO_MODELS = {
+    model.name: model
+    for model in (
+        ATOM_TINY,
+        DemoModel("smollm2", "Why is the sky blue? Answer in one sentence.", smollm2.fetch),
+    )
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,16 +129,28 @@ def install_operator(kube: Kube, images: Images) -> None:
     kube.install_chart(values, namespace=OPERATOR_NAMESPACE, chart=CHART)
 
 
-def demo_manifest(images: Images) -> str:
-    """The example, with what only this machine knows filled in."""
-    text = EXAMPLE.read_text(encoding="utf-8")
+def demo_manifest(images: Images, model: DemoModel = ATOM_TINY) -> str:
+    """The example, with what only this machine knows filled in; the model's file is fetched."""
+    text = model.example.read_text(encoding="utf-8")
     text = text.replace(SITE_PACKAGES_PLACEHOLDER, sysconfig.get_paths()["purelib"])
+    if model.fetch is not None:
+        text = text.replace(MODELS_PLACEHOLDER, str(model.fetch().parent))
     manifest = yaml.safe_load(text)
     manifest["spec"].setdefault("engine", {})["image"] = images.engine
     if not images.thin:
-        manifest["spec"].pop("template", None)
+        _leave_out_site_packages(manifest["spec"])
     content = _content_of(images.engine)
     if content is not None:
         template = manifest["spec"].setdefault("template", {})
         template["metadata"] = {"annotations": {_CONTENT_ANNOTATION: content}}
     return yaml.safe_dump(manifest, sort_keys=False)
+
+
+def _leave_out_site_packages(spec: dict[str, Any]) -> None:
+    """Take out the mount that an image with its packages inside does not need."""
+    pod = spec["template"]["spec"]
+    (engine,) = pod["containers"]
+    for place, key in ((pod, "volumes"), (engine, "volumeMounts")):
+        place[key] = [item for item in place[key] if item["name"] != _SITE_PACKAGES_VOLUME]
+    if not pod["volumes"]:
+        del spec["template"]

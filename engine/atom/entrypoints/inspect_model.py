@@ -1,8 +1,9 @@
 """`python -m atom.entrypoints.inspect_model`: what a model's config.json says, without its weights.
 
-What the operator's inspection Job runs, for a folder (of the image, or on a claim) and for a hub id
-alike. The answer, the config packed to fit, is its last line of output and the pod's termination
-message. Exit codes: 0 found, 1 a fault that its one line explains.
+What the operator's inspection Job runs, for a folder (of the image, or on a claim), a GGUF file,
+whose metadata are told as a config.json, and a hub id alike. The answer, the config packed to fit,
+is its last line of output and the pod's termination message. Exit codes: 0
+found, 1 a fault that its one line explains.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def read_config(model: str, revision: str | None) -> dict[str, object]:
-    """The config.json of a folder or of a hub id. Raises `ModelError`."""
+    """The config.json of a folder, a GGUF file or a hub id. Raises `ModelError`."""
     folder = Path(model)
-    if folder.is_dir() or folder.is_absolute():
+    if folder.exists() or folder.is_absolute():
         return open_checkpoint(folder).config
     from huggingface_hub import hf_hub_download
 
@@ -65,7 +66,7 @@ def pack(config: dict[str, object]) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = FlagParser(prog="atom-inspect", description="Report a model's config.json")
-    parser.add_argument("--model", required=True, help="checkpoint folder or hub id")
+    parser.add_argument("--model", required=True, help="checkpoint folder, GGUF file or hub id")
     parser.add_argument("--revision", default=None, help="branch, tag or commit on the hub")
     return parser
 

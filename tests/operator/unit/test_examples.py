@@ -24,6 +24,7 @@ MANIFESTS = sorted(EXAMPLES.glob("*.yaml"))
 
 def load(path: Path) -> dict[str, Any]:
     text = path.read_text(encoding="utf-8").replace("${ATOM_SITE_PACKAGES}", "/opt/site-packages")
+    text = text.replace("${ATOM_MODELS}", "/srv/models")
     assert "${" not in text
     return yaml.safe_load(text)  # type: ignore[no-any-return]
 
@@ -46,6 +47,7 @@ def test_there_are_examples() -> None:
         "qwen3-4b-partition.yaml",
         "qwen3-8b-mi300x.yaml",
         "qwen3-8b-whole-node.yaml",
+        "smollm2.yaml",
     ]
 
 

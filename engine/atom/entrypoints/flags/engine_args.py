@@ -69,7 +69,8 @@ def _add_model_flags(group: Any) -> None:
     add(
         "--model",
         default=None,
-        help="checkpoint folder, or hub id such as Qwen/Qwen3-0.6B; also as a word of its own",
+        help="checkpoint folder, GGUF file, or hub id such as Qwen/Qwen3-0.6B; also as a word of "
+        "its own",
     )
     add(
         "--config",
@@ -169,7 +170,7 @@ def _add_model_flags(group: Any) -> None:
         type=is_dummy,
         default=argparse.SUPPRESS,
         metavar="{auto,dummy}",
-        help="dummy is --load-dummy, auto reads safetensors",
+        help="dummy is --load-dummy, auto reads safetensors or a GGUF file",
     )
     add("--seed", type=int, default=_default("seed"), help="seed of requests that bring none")
 

@@ -60,7 +60,7 @@ class FlagParser(argparse.ArgumentParser):
         if self._refused:
             self.error("not every flag of this line is taken here")
         if found.model is None:
-            self.error(f"which model? {self.prog} MODEL: a checkpoint folder, or a hub id")
+            self.error(f"which model? {self.prog} MODEL: a folder, a GGUF file, or a hub id")
         found.unneeded_flags = read.unneeded
         return found, rest
 

@@ -59,7 +59,8 @@ def context_length(text: str) -> int | None:
 def is_dummy(text: str) -> bool:
     if text not in _LOAD_FORMATS:
         raise argparse.ArgumentTypeError(
-            f"unknown load format {text!r}; use auto, which reads safetensors, or dummy"
+            f"unknown load format {text!r}; use auto, which reads safetensors or a GGUF file, or "
+            "dummy"
         )
     return text == "dummy"
 
