@@ -1,10 +1,10 @@
 """MessageShape: how a chat template wants its messages, found out by rendering probes at start.
 
 Templates differ in what they take: a call's arguments as an object or as text, the content of a
-message with calls as "" or none, text as it is or in parts. What does not suit is not always an
-error: a branch is not taken, and the user's text or a call is missing without a word. So the shape
-that shows everything is looked for once, and every conversation gets it. Knows no Jinja. Called by
-chat_template.
+message with calls as "" or none, text as it is or in parts, the system's words at the head alone.
+What does not suit is not always an error: a branch is not taken, and the user's text or a call is
+missing without a word. So the shape that shows everything is looked for once, and every
+conversation gets it. Knows no Jinja. Called by chat_template.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ Message = Mapping[str, Any]
 Render = Callable[[Sequence[Message], Sequence[Mapping[str, Any]] | None], str | None]
 
 _TEXT, _SAID, _VALUE, _KEY, _RESULT = "xqtextqx", "xqsaidqx", "xqvalueqx", "xqkeyqx", "xqresultqx"
+_LATE = "xqlateqx"
 _NAME, _ID = "xqnameqx", "xqcallqx1"  # Mistral's ids have nine characters
 _PROBE_TOOL: dict[str, Any] = {
     "type": "function",
@@ -38,7 +39,8 @@ class MessageShape:
     parts. takes_calls: messages may have calls. arguments_as_text: of a call; else an object.
     any_text: arguments that are no object may be given as the text that they are. no_content: of a
     message that has calls and no text. text_apart: text beside calls is a message of its own,
-    before them."""
+    before them. late_system: what the system says later is shown where it stands; else the user
+    says it."""
 
     part_roles: frozenset[str] = frozenset()
     takes_calls: bool = True
@@ -46,13 +48,13 @@ class MessageShape:
     any_text: bool = True
     no_content: str | None = ""
     text_apart: bool = False
+    late_system: bool = True
 
     def shaped(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
         """Messages as the template wants them. Raises `RequestError` for calls that have no
         place."""
-        return [
-            made for index, message in enumerate(messages) for made in self._one(index, message)
-        ]
+        told = messages if self.late_system else _said_by_user(messages)
+        return [made for index, message in enumerate(told) for made in self._one(index, message)]
 
     def _one(self, index: int, message: Message) -> Iterator[dict[str, Any]]:
         content, calls = message.get("content"), message.get("tool_calls")
@@ -92,6 +94,25 @@ class MessageShape:
         return sent if as_sent else json.dumps(found, ensure_ascii=False)
 
 
+def _said_by_user(messages: Sequence[Message]) -> list[Message]:
+    """Let the user say what the system says behind the head. Templates without a place for it often
+    want turns to alternate, so it joins the user's words beside it, and the head's what precedes
+    them."""
+    made: list[Message] = []
+    turned = False  # the last message is, or holds, what the system says
+    for message in messages:
+        late = message.get("role") == "system" and bool(made)
+        before = made[-1].get("role") if made else None
+        joins = before in ("system", "user") if late else turned and message.get("role") == "user"
+        texts = [isinstance(each.get("content"), str) for each in (*made[-1:], message)]
+        if joins and all(texts):
+            made[-1] = {**made[-1], "content": f"{made[-1]['content']}\n\n{message['content']}"}
+        else:
+            made.append({**message, "role": "user"} if late else message)
+        turned = made[-1].get("role") == "user" and (late or (turned and joins))
+    return made
+
+
 def read_arguments(sent: Any) -> dict[str, Any] | str:
     """Arguments of a call as a client sends them back: the object, or the text that is none.
 
@@ -125,7 +146,8 @@ def find_shape(render: Render, *, mentions_calls: bool) -> MessageShape:
     part_roles = frozenset(
         role for role, probe in _content_probes() if _wants_parts(render, role, probe)
     )
-    shape = _with_calls(render, MessageShape(part_roles=part_roles))
+    plain = MessageShape(part_roles=part_roles)
+    shape = _with_calls(render, replace(plain, late_system=_shows_late_system(render, plain)))
     if mentions_calls and not shape.takes_calls:
         raise DroppedTextError("mentions tool_calls, and leaves calls out")
     return shape
@@ -137,6 +159,12 @@ def _content_probes() -> Iterator[tuple[str, list[dict[str, Any]]]]:
     yield "user", [user]
     yield "system", [{"role": "system", "content": _TEXT}, other]
     yield "assistant", [other, {"role": "assistant", "content": _TEXT}, other]
+
+
+def _shows_late_system(render: Render, shape: MessageShape) -> bool:
+    turns = [("user", _TEXT), ("assistant", _SAID), ("user", _VALUE), ("system", _LATE)]
+    text = render(shape.shaped([{"role": role, "content": said} for role, said in turns]), None)
+    return text is not None and 0 <= text.find(_VALUE) < text.find(_LATE)
 
 
 def _wants_parts(render: Render, role: str, probe: Sequence[Message]) -> bool:

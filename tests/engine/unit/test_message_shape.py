@@ -175,3 +175,39 @@ def test_a_template_that_wants_a_system_message_first_is_served() -> None:
     assert template.render([{"role": "system", "content": "be "}, USER]) == "be asked"
     with pytest.raises(RequestError, match="no system"):
         template.render([USER])
+
+
+TURNS = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}"
+HEAD_ALONE = (
+    "{% if messages[0].role == 'system' %}[system] {{ messages[0].content }}\n"
+    "{% set messages = messages[1:] %}{% endif %}"
+    "{% for m in messages %}"
+    "{% if m.role != ('assistant' if loop.index0 % 2 else 'user') %}"
+    "{{ raise_exception('turns') }}{% endif %}"
+    "[{{ m.role }}] {{ m.content }}\n{% endfor %}"
+)
+SILENT = (
+    "{% for m in messages %}{% if m.role != 'system' or loop.first %}"
+    "[{{ m.role }}] {{ m.content }}\n{% endif %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "shown"),
+    [
+        (TURNS, "[system] a\n[user] b\n[system] c\n[assistant] d\n[system] e\n[user] f\n"),
+        (HEAD_ALONE, "[system] a\n[user] b\n\nc\n[assistant] d\n[user] e\n\nf\n"),
+        (SILENT, "[system] a\n[user] b\n\nc\n[assistant] d\n[user] e\n\nf\n"),
+    ],
+)
+def test_what_the_system_says_later_is_shown_by_every_template(source: str, shown: str) -> None:
+    """Where it stands, or by the user where the template has no place for it."""
+    roles = ("system", "user", "system", "assistant", "system", "user")
+    messages = [{"role": role, "content": said} for role, said in zip(roles, "abcdef", strict=True)]
+    assert ChatTemplate(source, {}).render(messages) == shown
+
+
+def test_several_heads_are_one_where_only_one_has_a_place() -> None:
+    messages = [{"role": "system", "content": text} for text in "ab"]
+    prompt = ChatTemplate(HEAD_ALONE, {}).render([*messages, {"role": "user", "content": "c"}])
+    assert prompt == "[system] a\n\nb\n[user] c\n"
