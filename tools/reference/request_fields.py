@@ -6,6 +6,7 @@ from collections import defaultdict
 
 from atom.entrypoints.request_fields.field_row import Endpoint, FieldRow, Verdict
 from atom.entrypoints.request_fields.field_table import TABLE
+from atom.entrypoints.request_fields.messages_fields import MESSAGES_FIELDS
 from tests.support.peers import FIELD_LISTS, fields_of
 from tools.reference.markdown import code, head, table
 
@@ -13,9 +14,11 @@ _NAMES = {"openai": "OpenAI", "vllm": "vLLM", "sglang": "SGLang", "llama_cpp": "
 _HEAD = """
 Every request field of openai-python 3.57, vLLM 0.33, SGLang 0.5.23 and llama.cpp's server for
 `/v1/chat/completions`, `/v1/completions`, `/tokenize` and `/detokenize`, OpenAI's for
-`/v1/responses`, those of `/v1/embeddings`, `/v1/score` and `/v1/rerank`, and what it does here. A
-field within a refused one is refused with it. A refused field is HTTP 400 with code
-`unsupported_parameter` and the remedy, unless it is null or has a value that asks for nothing.
+`/v1/responses`, those of `/v1/embeddings`, `/v1/score` and `/v1/rerank`, Anthropic's for
+`/v1/messages` and its `count_tokens` (client 2.14), and what it does here. A field within a refused
+one is refused with it, and blocks and tools of Anthropic's that this server cannot take are refused
+by their type. A refused field is HTTP 400 with code `unsupported_parameter` and the remedy, unless
+it is null or has a value that asks for nothing.
 What belongs to no server and is not misspelled has no effect, and the answer's header
 `X-Ignored-Fields` names it.
 """
@@ -37,6 +40,8 @@ def page() -> str:
 
 def _row(row: FieldRow, peers: dict[tuple[str, str], list[str]]) -> tuple[str, str, str, str]:
     has = dict.fromkeys(peer for each in row.endpoints for peer in peers[each, row.path])
+    if row in MESSAGES_FIELDS:
+        has["Anthropic"] = None
     where = "all" if len(row.endpoints) == len(Endpoint) else ", ".join(row.endpoints)
     return code(row.path), where, ", ".join(has), row.note
 

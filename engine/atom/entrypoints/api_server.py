@@ -20,6 +20,11 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 import atom
+from atom.entrypoints.anthropic.answers import ModelInfo
+from atom.entrypoints.anthropic.errors import AnthropicErrors, speaks_anthropic
+from atom.entrypoints.anthropic.models import model_info, model_page
+from atom.entrypoints.anthropic.serving_messages import DOCUMENTED as DOCUMENTED_MESSAGES
+from atom.entrypoints.anthropic.serving_messages import MESSAGES, message_routes
 from atom.entrypoints.api_document.docs_page import STATIC_URL, add_docs_page
 from atom.entrypoints.http.access import ApiKeyCheck
 from atom.entrypoints.http.api_key import FollowedKeys
@@ -70,7 +75,7 @@ def build_app(
         generate_unique_id_function=lambda route: route.name,
     )
     add_docs_page(app)
-    handlers = generation_handlers(app, state, DIALECTS)
+    handlers = generation_handlers(app, state, (*DIALECTS, MESSAGES))
     stored = ResponseStore() if responses is None else responses
     handlers |= responses_handlers(app, state, stored)
     _add_model_routes(app, state)
@@ -78,13 +83,15 @@ def build_app(
     app.include_router(health_routes(state))
     app.include_router(metrics_routes(state))
     app.include_router(token_routes(state))
+    app.include_router(message_routes(state))
     app.include_router(control_routes(state))
     app.include_router(pooling_routes(state))
     _add_error_handlers(app)
     keys = api_keys or FollowedKeys(())
-    document_bodies(app, DocumentFacts(bool(keys), state.names_now), DOCUMENTED, POOLING_DOCUMENTED)
+    facts = DocumentFacts(bool(keys), state.names_now)
+    document_bodies(app, facts, DOCUMENTED, DOCUMENTED_MESSAGES, POOLING_DOCUMENTED)
     endpoints = {path: Endpoint(handle) for path, handle in handlers.items()}
-    checked: ASGIApp = ApiKeyCheck(Dispatch(app, endpoints), keys)
+    checked: ASGIApp = AnthropicErrors(ApiKeyCheck(Dispatch(app, endpoints), keys))
     if allowed_origins:
         # Before the key: browsers ask without it whether they may send it.
         checked = CORSMiddleware(
@@ -110,17 +117,28 @@ def _add_model_routes(app: FastAPI, state: ServerState) -> None:
             vocab_size=model.vocab_size,
         )
 
+    def info(name: str) -> ModelInfo:
+        model = state.started_engine().config.model
+        return model_info(name, created=state.created, max_model_len=model.max_model_len)
+
     example = ModelCard(id="MODEL", created=0, max_model_len=32768, vocab_size=151936)
 
     @app.get(
         "/v1/models",
         summary="List the served model's names",
-        description="One card for each name by which requests may name the model.",
+        description=(
+            "One card for each name by which requests may name the model; to a client that sends "
+            "`anthropic-version`, in Anthropic's shape."
+        ),
         responses=answers_of(ModelList, example=msgspec.to_builtins(ModelList(data=[example]))),
         tags=["models"],
     )
-    async def list_models() -> Response:
+    async def list_models(http: Request) -> Response:
         names = state.served_names(state.started_engine())
+        if speaks_anthropic(http.scope):
+            asked = {key: http.query_params.get(key) for key in ("limit", "after_id", "before_id")}
+            page = model_page([info(name) for name in names], **asked)
+            return Response(to_json(page), media_type="application/json")
         cards = [card(name) for name in names]
         return Response(to_json(ModelList(data=cards)), media_type="application/json")
 
@@ -132,9 +150,10 @@ def _add_model_routes(app: FastAPI, state: ServerState) -> None:
         responses=answers_of(ModelCard, example=msgspec.to_builtins(example)),
         tags=["models"],
     )
-    async def get_model(name: ModelName) -> Response:
+    async def get_model(http: Request, name: ModelName) -> Response:
         state.check_name(name, state.started_engine())
-        return Response(to_json(card(name)), media_type="application/json")
+        shown = info(name) if speaks_anthropic(http.scope) else card(name)
+        return Response(to_json(shown), media_type="application/json")
 
 
 def _add_error_handlers(app: FastAPI) -> None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import hmac
 
-from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from atom.entrypoints.http.api_key import API_KEY_VARIABLE, FollowedKeys
 from atom.entrypoints.http.errors import http_error
+from atom.entrypoints.http.given_keys import keys_in, remember_key
 
 OPEN_PATHS = frozenset(
     {
@@ -58,17 +58,18 @@ class ApiKeyCheck:
             return None
         if path in OPEN_PATHS or path in PAGE_PATHS or path.startswith(_PAGE_FILES):
             return None
-        if self._is_key(Headers(scope=scope).get("authorization", "")):
-            return None
+        for text in keys_in(scope):
+            if self._is_key(text):
+                remember_key(scope, text)
+                return None
         return 401, (
-            "this server needs its API key: send the header 'Authorization: Bearer <key>' with the "
-            "right one"
+            "this server needs its API key: send the header 'Authorization: Bearer <key>' (or "
+            "'x-api-key: <key>') with the right one"
         )
 
-    def _is_key(self, header: str) -> bool:
-        scheme, _, text = header.partition(" ")
+    def _is_key(self, text: str) -> bool:
         # Headers are Latin-1 on the wire; the time that comparing takes must not tell a key, so
         # that all are compared.
-        given = text.strip().encode("latin-1")
+        given = text.encode("latin-1")
         found = [hmac.compare_digest(given, key) for key in self._api_keys.current()]
-        return scheme.lower() == "bearer" and any(found)
+        return any(found)

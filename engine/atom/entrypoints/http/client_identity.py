@@ -14,6 +14,7 @@ from functools import lru_cache
 from starlette.types import Scope
 
 from atom.client_label import address_name, client_label
+from atom.entrypoints.http.given_keys import key_of
 from atom.entrypoints.http.response_headers import header_of
 
 
@@ -33,12 +34,12 @@ class ClientIdentity:
             if named:
                 return client_label("header", named)
         if self._num_keys > 1:
-            return client_label("key", _bearer(scope))
+            return client_label("key", key_of(scope))
         client = scope.get("client")
         if client is None:
             return ""
         label = _address_label(str(client[0]))
-        key = "" if self._num_keys else _bearer(scope)
+        key = "" if self._num_keys else key_of(scope)
         return f"{label}/{client_label('key', key)}" if key else label
 
 
@@ -46,8 +47,3 @@ class ClientIdentity:
 def _address_label(address: str) -> str:
     """A client asks many times. Of keys nothing is remembered."""
     return client_label("addr", address_name(address))
-
-
-def _bearer(scope: Scope) -> str:
-    scheme, _, key = (header_of(scope, "authorization") or "").partition(" ")
-    return key.strip() if scheme.lower() == "bearer" else ""

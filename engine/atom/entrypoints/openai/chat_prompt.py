@@ -94,14 +94,16 @@ def _template_message(index: int, message: ChatMessage) -> dict[str, Any]:
 
 
 def _template_tools(request: TemplateFields) -> list[dict[str, Any]] | None:
-    """List the tools for the template: only what may be called, of a choice among the tools."""
+    """List the tools for the template: only what may be called, of a choice among the tools, and
+    nothing whose loading is deferred: an agent shows it in a message, once it is asked for."""
     choice = request.tool_choice
     if choice == "none":
         return None
+    shown = [tool for tool in request.tools or () if tool.get("defer_loading") is not True]
     if isinstance(choice, AllowedChoice):
         names = {tool.name for tool in request.callable_tools()}
-        return [tool for tool in request.tools or () if tool["function"]["name"] in names]
-    return request.tools or None
+        shown = [tool for tool in shown if tool["function"]["name"] in names]
+    return shown or None
 
 
 def _template_variables(request: TemplateFields) -> dict[str, Any]:

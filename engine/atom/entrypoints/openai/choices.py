@@ -54,7 +54,8 @@ class Shown:
     text. echoes: the text to put before the choices of each prompt; empty for none. prompt_only:
     the answer itself is left out. holds_back: stop strings may hold text back. parsing: what is to
     be found in the text; None where it is all content. names_tool: the client asked for a call of
-    one tool."""
+    one tool. seals_reasoning: reasoning is given in a sealed form alone. asked_tokens: the most
+    that the request wants, which may be more than the context has room for."""
 
     n: int = 1
     logprobs: bool = False
@@ -67,6 +68,8 @@ class Shown:
     holds_back: bool = False
     parsing: AnswerParsing | None = None
     names_tool: bool = False
+    seals_reasoning: bool = False
+    asked_tokens: int | None = None
 
     @property
     def shown_special_ids(self) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ route may answer with an error, always in the same shape.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -90,10 +90,12 @@ def _json_of(name: str, example: object = None) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Bodies of requests and answers of APIs beside OpenAI's chats and completions."""
+    """Bodies of requests and answers of APIs beside OpenAI's chats and completions. errors: of
+    these paths, by the name of their schema."""
 
     bodies: tuple[type[BaseModel], ...] = ()
     answers: tuple[type[msgspec.Struct], ...] = ()
+    errors: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +110,13 @@ class DocumentFacts:
 def document_bodies(app: FastAPI, facts: DocumentFacts, *beside: Beside) -> None:
     """Makes the app's document include what `body_of` and `answers_of` refer to, errors, keys and
     the served model. beside: bodies of other APIs, each."""
+    errors = {path: name for api in beside for path, name in api.errors.items()}
 
     def build() -> dict[str, Any]:
         names = facts.names()
         if app.openapi_schema is None or not names:
             document = _document(app, beside)
-            _add_errors(document)
+            _add_errors(document, errors)
             _add_security(document, facts.needs_key)
             _name_model(document, names[0] if names else "MODEL")
             app.openapi_schema = document
@@ -153,8 +156,7 @@ def _document(app: FastAPI, beside: Sequence[Beside]) -> dict[str, Any]:
     return document
 
 
-def _add_errors(document: dict[str, Any]) -> None:
-    error = {"description": "Why there is no answer.", "content": _json_of("ErrorResponse")}
+def _add_errors(document: dict[str, Any], others: Mapping[str, str]) -> None:
     health = {"description": "Why not.", "content": _json_of("Health")}
     for path, operations in document["paths"].items():
         for operation in operations.values():
@@ -162,6 +164,8 @@ def _add_errors(document: dict[str, Any]) -> None:
             if path in _PROBES:
                 operation["responses"] |= {"503": health}
             else:
+                shape = _json_of(others.get(path, "ErrorResponse"))
+                error = {"description": "Why there is no answer.", "content": shape}
                 operation["responses"] |= {"4XX": error, "5XX": error}
 
 

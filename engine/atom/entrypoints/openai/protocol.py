@@ -35,7 +35,7 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-_Whole = Annotated[int, BeforeValidator(_whole)]
+Whole = Annotated[int, BeforeValidator(_whole)]
 _Timeout = Annotated[float, Field(gt=0, le=MAX_TIMEOUT_SECONDS)]
 
 
@@ -69,23 +69,23 @@ class GenerationRequest(StructuredFields, RequestBody):
     model_config = _STRICT
 
     model: str | None = None
-    n: _Whole | None = None
+    n: Whole | None = None
     temperature: float | None = None
     top_p: float | None = None
-    top_k: _Whole | None = None
+    top_k: Whole | None = None
     min_p: float | None = None
-    seed: _Whole | None = None
-    max_tokens: _Whole | None = None
-    max_completion_tokens: Annotated[_Whole, Field(ge=1)] | None = None  # OpenAI's newer name
-    n_predict: Annotated[_Whole, Field(ge=-1)] | None = None  # llama.cpp's; -1: no bound
-    min_tokens: _Whole | None = None
+    seed: Whole | None = None
+    max_tokens: Whole | None = None
+    max_completion_tokens: Annotated[Whole, Field(ge=1)] | None = None  # OpenAI's newer name
+    n_predict: Annotated[Whole, Field(ge=-1)] | None = None  # llama.cpp's; -1: no bound
+    min_tokens: Whole | None = None
     repetition_penalty: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     logit_bias: Annotated[dict[str, float], Field(max_length=MAX_LOGIT_BIASES)] | None = None
     allowed_token_ids: Annotated[list[int], Field(fail_fast=True)] | None = None
     bad_words: Annotated[list[str], Field(fail_fast=True, max_length=MAX_BAD_WORDS)] | None = None
-    prompt_logprobs: _Whole | None = None
+    prompt_logprobs: Whole | None = None
     stop: _TextOrTexts | None = None
     stop_token_ids: Annotated[list[int], Field(fail_fast=True)] | None = None
     ignore_eos: bool | None = None
@@ -93,7 +93,7 @@ class GenerationRequest(StructuredFields, RequestBody):
     no_stop_trim: bool | None = None  # SGLang's name of it
     skip_special_tokens: bool | None = None
     add_special_tokens: bool | None = None
-    truncate_prompt_tokens: _Whole | None = None
+    truncate_prompt_tokens: Whole | None = None
     truncation_side: Literal["left", "right"] | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
@@ -101,7 +101,7 @@ class GenerationRequest(StructuredFields, RequestBody):
     request_id: Annotated[str, Field(pattern=ID_PATTERN)] | None = None
     rid: Annotated[str, Field(pattern=ID_PATTERN)] | None = None
     # Lower is served sooner; one step is worth a second of waiting.
-    priority: Annotated[_Whole, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
+    priority: Annotated[Whole, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
     # Only requests of the same salt share cached prompts: one per tenant hides them by time too.
     cache_salt: Annotated[str, Field(max_length=MAX_SALT_CHARS)] | None = None
     timeout_seconds: _Timeout | None = None
@@ -192,10 +192,10 @@ class Thinking(BaseModel):
 
     model_config = _STRICT
     type: Literal["enabled", "disabled", "adaptive"]
-    budget_tokens: Annotated[_Whole, Field(ge=-1)] | None = None
+    budget_tokens: Annotated[Whole, Field(ge=-1)] | None = None
 
 
-_Budget = Annotated[_Whole, Field(ge=-1)]  # tokens of reasoning; -1: no bound
+_Budget = Annotated[Whole, Field(ge=-1)]  # tokens of reasoning; -1: no bound
 
 
 class TemplateFields(ToolFields):
@@ -220,7 +220,7 @@ class ChatCompletionRequest(GenerationRequest, TemplateFields):
 
     messages: _Messages
     logprobs: bool | None = None
-    top_logprobs: Annotated[_Whole, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    top_logprobs: Annotated[Whole, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     thinking_token_budget: _Budget | None = None  # vLLM's
     reasoning_budget_tokens: _Budget | None = None  # llama.cpp's
     thinking_budget_tokens: _Budget | None = None  # llama.cpp's, too
@@ -259,7 +259,7 @@ class CompletionRequest(GenerationRequest):
     endpoint: ClassVar = Endpoint.COMPLETIONS
 
     prompt: _Prompt
-    logprobs: _Whole | None = None
+    logprobs: Whole | None = None
     echo: bool | None = None
 
 

@@ -21,6 +21,8 @@ class Endpoint(StrEnum):
     EMBEDDINGS = "embeddings"
     SCORE = "score"
     RERANK = "rerank"
+    MESSAGES = "messages"
+    COUNT_TOKENS = "messages/count_tokens"
 
 
 GENERATION = (Endpoint.CHAT, Endpoint.COMPLETIONS)

@@ -19,6 +19,7 @@ from atom.entrypoints.request_fields.field_row import (
     Verdict,
 )
 from atom.entrypoints.request_fields.honoured_fields import HONOURED
+from atom.entrypoints.request_fields.messages_fields import MESSAGES_FIELDS
 from atom.entrypoints.request_fields.responses_fields import RESPONSES_FIELDS
 
 _CHAT = (Endpoint.CHAT,)
@@ -254,4 +255,10 @@ _HARMLESS: tuple[FieldRow, ...] = (
     *_harmless(_TOKENIZE, "parse_special", "marks of special tokens are always read as them"),
 )
 
-TABLE: tuple[FieldRow, ...] = (*HONOURED, *_REFUSED, *_HARMLESS, *RESPONSES_FIELDS)
+TABLE: tuple[FieldRow, ...] = (
+    *HONOURED,
+    *_REFUSED,
+    *_HARMLESS,
+    *RESPONSES_FIELDS,
+    *MESSAGES_FIELDS,
+)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from atom.entrypoints.anthropic.protocol import CountTokensRequest, MessagesRequest
 from atom.entrypoints.openai.body import parse_body
 from atom.entrypoints.openai.protocol import (
     ChatCompletionRequest,
@@ -49,7 +50,10 @@ KINDS: dict[Endpoint, type[RequestBody]] = {
     Endpoint.EMBEDDINGS: EmbeddingRequest,
     Endpoint.SCORE: ScoreRequest,
     Endpoint.RERANK: RerankRequest,
+    Endpoint.MESSAGES: MessagesRequest,
+    Endpoint.COUNT_TOKENS: CountTokensRequest,
 }
+ASKED = {"role": "user", "content": "a"}
 NEEDED: dict[Endpoint, dict[str, Any]] = {
     Endpoint.CHAT: {"messages": [{"role": "user", "content": "a"}]},
     Endpoint.COMPLETIONS: {"prompt": "a"},
@@ -60,6 +64,8 @@ NEEDED: dict[Endpoint, dict[str, Any]] = {
     Endpoint.EMBEDDINGS: {"input": "a"},
     Endpoint.SCORE: {"text_1": "a", "text_2": "b"},
     Endpoint.RERANK: {"query": "a", "documents": ["b"]},
+    Endpoint.MESSAGES: {"model": "a", "max_tokens": 1, "messages": [ASKED]},
+    Endpoint.COUNT_TOKENS: {"model": "a", "messages": [ASKED]},
 }
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import (
     Annotated,
     Any,
+    Literal,
     NotRequired,
     Required,
     Union,
@@ -17,6 +18,9 @@ from typing import (
 )
 
 import pytest
+from anthropic.types import message_count_tokens_params as anthropic_count
+from anthropic.types import message_create_params as anthropic_messages
+from anthropic.types.beta import message_create_params as anthropic_beta
 from openai.types import EmbeddingCreateParams
 from openai.types import completion_create_params as openai_text
 from openai.types.chat import completion_create_params as openai_chat
@@ -25,6 +29,7 @@ from openai.types.responses import response_create_params as openai_responses
 from pydantic import BaseModel
 from typing_extensions import is_typeddict
 
+from atom.entrypoints.anthropic.protocol import CountTokensRequest, MessagesRequest
 from atom.entrypoints.openai.protocol import (
     ChatCompletionRequest,
     CompletionRequest,
@@ -48,6 +53,8 @@ MODELS = (
     EmbeddingRequest,
     ScoreRequest,
     RerankRequest,
+    MessagesRequest,
+    CountTokensRequest,
 )
 _WRAPPERS = (Annotated, Required, NotRequired)
 
@@ -91,6 +98,27 @@ def objects_in(kind: Any) -> Iterator[tuple[str, Any]]:
                 yield f"[]{brackets}", found
 
 
+# Blocks and tools of other types are refused whole, by their type.
+TAKEN = {
+    "text", "thinking", "redacted_thinking", "tool_use", "tool_result", "tool_reference",
+    "tool_addition", "tool_removal", "tool_definition", "custom",
+}  # fmt: skip
+
+
+def is_refused_by_type(kind: Any, place: str) -> bool:
+    of_block = place.startswith(("messages[].content[]", "tools[]"))
+    if not of_block or place.endswith("cache_control."):
+        return False
+    named = _literals(dict(members_of(kind)).get("type"))
+    return bool(named) and not named & TAKEN
+
+
+def _literals(annotation: Any) -> set[str]:
+    if get_origin(annotation) is Literal:
+        return set(get_args(annotation))
+    return {each for part in get_args(annotation) for each in _literals(part)}
+
+
 def members_of(kind: Any) -> Iterator[tuple[str, Any]]:
     if is_typeddict(kind):
         yield from get_type_hints(kind).items()
@@ -103,8 +131,9 @@ def paths_of(kind: Any, prefix: str = "", outer: tuple[Any, ...] = ()) -> Iterat
     for name, annotation in members_of(kind):
         yield prefix + name
         for brackets, found in objects_in(annotation):
-            if found not in outer:
-                yield from paths_of(found, f"{prefix}{name}{brackets}.", (*outer, kind))
+            place = f"{prefix}{name}{brackets}."
+            if found not in outer and not is_refused_by_type(found, place):
+                yield from paths_of(found, place, (*outer, kind))
 
 
 @pytest.mark.parametrize("peer", FIELD_LISTS)
@@ -128,11 +157,12 @@ def test_every_field_of_another_server_is_in_the_table(peer: str) -> None:
         (openai_responses.ResponseCreateParamsStreaming, Endpoint.RESPONSES),
         (openai_input_tokens.InputTokenCountParams, Endpoint.RESPONSES_INPUT_TOKENS),
         (EmbeddingCreateParams, Endpoint.EMBEDDINGS),
+        (anthropic_messages.MessageCreateParamsStreaming, Endpoint.MESSAGES),
+        (anthropic_beta.MessageCreateParamsStreaming, Endpoint.MESSAGES),
+        (anthropic_count.MessageCountTokensParams, Endpoint.COUNT_TOKENS),
     ],
 )
-def test_every_field_of_the_installed_openai_package_is_in_the_table(
-    kind: Any, endpoint: Endpoint
-) -> None:
+def test_every_field_of_the_official_clients_is_in_the_table(kind: Any, endpoint: Endpoint) -> None:
     rows, paths = rows_of(endpoint), set(paths_of(kind))
     assert len(paths) >= 5
     assert not [path for path in sorted(paths) if not is_said(path, rows)]

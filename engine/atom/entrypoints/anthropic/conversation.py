@@ -1,0 +1,289 @@
+"""A conversation of the Messages API to the chat request that everything behind it knows.
+
+Blocks become messages: what tools gave back is a message each, in front of what the user says
+beside it; what the assistant thought is its reasoning; what the system says within the conversation
+stays where it stands (message_shape.py moves it where a template has no place for it). Whatever
+changes from turn to turn and says nothing to the model is left out, so that the next prompt begins
+with this one. Pure. Raises `RequestError` for what cannot be kept.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from atom.entrypoints.anthropic.protocol import (
+    ContentBlock,
+    CountTokensRequest,
+    InputMessage,
+    MessagesRequest,
+    MessagesToolChoice,
+    ResultBlock,
+    ToolChange,
+    ToolDefinition,
+)
+from atom.entrypoints.anthropic.sealed_thinking import unsealed
+from atom.entrypoints.openai.protocol import ChatCompletionRequest, ChatMessage, TextPart, Thinking
+from atom.entrypoints.openai.structured import JsonSchemaFormat, ResponseFormat
+from atom.entrypoints.openai.tools import FunctionCall, FunctionName, NamedTool, ToolCall
+from atom.errors import RequestError
+
+# Claude Code begins its system prompt with a line that changes from request to request.
+_BILLING_LINE = "x-anthropic-billing-header:"
+# Templates that know efforts know these; what is more than high is as high as there is.
+_EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
+
+
+def chat_request_of(request: CountTokensRequest) -> ChatCompletionRequest:
+    """Make a chat of a conversation and all that is asked of its answer. Raises
+    `RequestError`."""
+    tools = _tools_of(request)
+    messages = [*_system_of(request), *_messages_of(request, tools)]
+    fields: dict[str, Any] = {"model": request.model, "messages": messages}
+    if tools:
+        fields["tools"] = list(tools.values())
+    if request.tool_choice is not None:
+        fields |= _choice_of(request.tool_choice)
+    fields |= _thinking_of(request) | _format_of(request)
+    if request.messages[-1].role == "assistant" and messages[-1].content:
+        fields["continue_final_message"] = not messages[-1].tool_calls
+    if isinstance(request, MessagesRequest):
+        fields |= _sampling_of(request)
+    # What is in it was checked when the request was read.
+    return ChatCompletionRequest.model_construct(**fields)
+
+
+def _sampling_of(request: MessagesRequest) -> dict[str, Any]:
+    found: dict[str, Any] = {"max_tokens": request.max_tokens, "stream": request.stream}
+    if request.stop_sequences:
+        found["stop"] = request.stop_sequences
+    for name in ("temperature", "top_p", "top_k"):
+        if (value := getattr(request, name)) is not None:
+            found[name] = value
+    return found
+
+
+# ---- tools -----------------------------------------------------------------------------------
+
+
+def _tools_of(request: CountTokensRequest) -> dict[str, dict[str, Any]]:
+    """Every tool that may be called, by name, in chats' shape."""
+    found: dict[str, dict[str, Any]] = {}
+    for index, tool in enumerate(request.tools or ()):
+        place = f"tools[{index}]"
+        if tool.name in found:
+            raise RequestError(
+                f"{place}.name: there is another tool {tool.name!r}; give each a name of its own",
+                param="tools",
+            )
+        found[tool.name] = _tool_of(tool, place)
+    for number, message in enumerate(request.messages):
+        blocks = message.content if isinstance(message.content, list) else ()
+        for index, block in enumerate(blocks):
+            if block.type == "tool_addition" and block.tool and block.tool.definition:
+                added = block.tool.definition
+                place = f"messages[{number}].content[{index}].tool.definition"
+                found.setdefault(added.name, {**_tool_of(added, place), "defer_loading": True})
+    return found
+
+
+def _tool_of(tool: ToolDefinition, place: str) -> dict[str, Any]:
+    if tool.type not in (None, "custom"):
+        raise RequestError(
+            f"{place}: tools of type {tool.type[:64]!r} are Anthropic's own, which this server "
+            "does not know; leave it out, or send a tool with name and input_schema",
+            param="tools",
+        )
+    if tool.input_schema is None:
+        raise RequestError(f"{place}.input_schema: is required", param="tools")
+    function: dict[str, Any] = {"name": tool.name}
+    if tool.description is not None:
+        function["description"] = tool.description
+    function["parameters"] = tool.input_schema
+    if tool.strict:
+        function["strict"] = True
+    made: dict[str, Any] = {"type": "function", "function": function}
+    if tool.defer_loading:
+        made["defer_loading"] = True
+    return made
+
+
+def _choice_of(choice: MessagesToolChoice) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if choice.type == "tool":
+        if not choice.name:
+            raise RequestError("tool_choice.name: is required for type tool", param="tool_choice")
+        found["tool_choice"] = NamedTool(function=FunctionName(name=choice.name))
+    else:
+        found["tool_choice"] = {"any": "required"}.get(choice.type, choice.type)
+    if choice.disable_parallel_tool_use:
+        found["parallel_tool_calls"] = False
+    return found
+
+
+# ---- what is asked of the answer -------------------------------------------------------------
+
+
+def _thinking_of(request: CountTokensRequest) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if (asked := request.thinking) is not None:
+        kind = "adaptive" if asked.type == "between_tools" else asked.type
+        found["thinking"] = Thinking(type=kind, budget_tokens=asked.budget_tokens)
+    config = request.output_config
+    if config is not None and config.effort is not None:
+        found["reasoning_effort"] = _EFFORTS[config.effort]
+    return found
+
+
+def _format_of(request: CountTokensRequest) -> dict[str, Any]:
+    config = request.output_config
+    asked = (config and config.format) or request.output_format
+    if asked is None:
+        return {}
+    described = JsonSchemaFormat(schema=asked.schema_)
+    return {"response_format": ResponseFormat(type="json_schema", json_schema=described)}
+
+
+# ---- messages --------------------------------------------------------------------------------
+
+
+def _system_of(request: CountTokensRequest) -> Iterator[ChatMessage]:
+    system = request.system
+    texts = [system] if isinstance(system, str) else [block.text for block in system or ()]
+    if texts and texts[0].startswith(_BILLING_LINE):
+        texts[0] = texts[0].partition("\n")[2]
+    texts = [text for text in texts if text]
+    if texts:
+        yield _said("system", texts)
+
+
+def _said(role: str, texts: Sequence[str]) -> ChatMessage:
+    parts = [TextPart(type="text", text=text) for text in texts]
+    return ChatMessage.model_construct(role=role, content=parts)
+
+
+def _messages_of(
+    request: CountTokensRequest, tools: Mapping[str, dict[str, Any]]
+) -> Iterator[ChatMessage]:
+    last_user = max(
+        (index for index, message in enumerate(request.messages) if message.role == "user"),
+        default=-1,
+    )
+    for index, message in enumerate(request.messages):
+        if message.clear_at == "next_user_message" and index < last_user:
+            continue
+        place = f"messages[{index}].content"
+        if message.role == "assistant":
+            yield _assistant(message, place)
+        else:
+            yield from _heard(message, place, tools)
+
+
+def _blocks(message: InputMessage) -> list[ContentBlock]:
+    content = message.content
+    return content if isinstance(content, list) else [ContentBlock(type="text", text=content)]
+
+
+def _heard(
+    message: InputMessage, place: str, tools: Mapping[str, dict[str, Any]]
+) -> Iterator[ChatMessage]:
+    """Tell what the user or the system says, behind what tools gave back."""
+    texts: list[str] = []
+    results = False
+    for index, block in enumerate(_blocks(message)):
+        at = f"{place}[{index}]"
+        if block.type == "tool_result":
+            results = True
+            yield ChatMessage.model_construct(
+                role="tool",
+                content=_result(block, at, tools),
+                tool_call_id=_needed(block.tool_use_id, f"{at}.tool_use_id"),
+            )
+        elif block.type == "text":
+            texts.append(_needed(block.text, f"{at}.text"))
+        elif block.type in ("tool_addition", "tool_removal"):
+            texts.append(_changed(block, at, tools))
+        else:
+            raise _misplaced(block, at, message.role)
+    if texts or not results:
+        yield _said(message.role, texts)
+
+
+def _assistant(message: InputMessage, place: str) -> ChatMessage:
+    texts: list[str] = []
+    thoughts: list[str] = []
+    calls: list[ToolCall] = []
+    for index, block in enumerate(_blocks(message)):
+        at = f"{place}[{index}]"
+        if block.type == "text":
+            texts.append(_needed(block.text, f"{at}.text"))
+        elif block.type == "thinking":
+            thoughts.append(block.thinking or unsealed(block.signature or ""))
+        elif block.type == "tool_use":
+            name = _needed(block.name, f"{at}.name")
+            call = FunctionCall(name=name, arguments=block.input or {})
+            calls.append(ToolCall(id=_needed(block.id, f"{at}.id"), function=call))
+        elif block.type != "redacted_thinking":  # which only its author can read
+            raise _misplaced(block, at, message.role)
+    fields: dict[str, Any] = {"role": "assistant", "content": "".join(texts)}
+    if thought := "".join(thoughts):
+        fields["reasoning"] = thought
+    if calls:
+        fields["tool_calls"] = calls
+    return ChatMessage.model_construct(**fields)
+
+
+def _result(block: ContentBlock, place: str, tools: Mapping[str, dict[str, Any]]) -> str:
+    content = block.content
+    if isinstance(content, list):
+        content = "\n".join(
+            _shown(part, f"{place}.content[{index}]", tools) for index, part in enumerate(content)
+        )
+    # Models know of errors by their text alone.
+    return f"Error: {content or ''}" if block.is_error else content or ""
+
+
+def _shown(part: ResultBlock, place: str, tools: Mapping[str, dict[str, Any]]) -> str:
+    if part.type == "text":
+        return _needed(part.text, f"{place}.text")
+    return _definition(_needed(part.tool_name, f"{place}.tool_name"), place, tools)
+
+
+def _changed(block: ContentBlock, place: str, tools: Mapping[str, dict[str, Any]]) -> str:
+    change = block.tool
+    name = _name_in(change) if change is not None else None
+    named = _needed(name, f"{place}.tool")
+    if block.type == "tool_removal":
+        return f"The tool {named} can no longer be called."
+    return _definition(named, place, tools)
+
+
+def _name_in(change: ToolChange) -> str | None:
+    return change.name if change.definition is None else change.definition.name
+
+
+def _definition(name: str, place: str, tools: Mapping[str, dict[str, Any]]) -> str:
+    """A tool that the model has not been shown, as most templates show tools."""
+    if name not in tools:
+        raise RequestError(
+            f"{place}: there is no tool {name[:64]!r} among tools; declare it, with defer_loading",
+            param="messages",
+        )
+    shown = {key: value for key, value in tools[name].items() if key != "defer_loading"}
+    written = json.dumps(shown, ensure_ascii=False)
+    return f"The tool {name} can be called from here on:\n{written}"
+
+
+def _needed(value: str | None, place: str) -> str:
+    if value is None:
+        raise RequestError(f"{place}: is required", param="messages")
+    return value
+
+
+def _misplaced(block: ContentBlock, place: str, role: str) -> RequestError:
+    return RequestError(
+        f"{place}: a {block.type} block has no place in a message of role {role}; send it where it "
+        "belongs, or leave it out",
+        param="messages",
+    )
