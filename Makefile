@@ -101,8 +101,12 @@ test-aiter: $(STAMP) ## AITER's adapters with the real package, on this machine'
 test-cluster: $(STAMP) ## Chart, API server and end-to-end tests on a real Kubernetes
 	@$(PY) -m tools.cluster_tests
 
+.PHONY: agents
+agents: $(STAMP) ## Install the coding agents that test-long runs, from npm into ~/.cache
+	$(PY) -m tools.agents
+
 .PHONY: test-long
-test-long: $(STAMP) ## The tests that take minutes each, and random search with fresh seeds
+test-long: agents ## The tests that take minutes each, and random search with fresh seeds
 	$(FRESH) -m "(slow or hypothesis) and not cluster and not gpu and not aiter"
 	@$(PY) -m tools.cluster_tests --long
 
