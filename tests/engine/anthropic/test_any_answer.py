@@ -14,7 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from atom.answer_parsing import AnswerParsing
+from atom.answer_parsing import (
+    AnswerParsing,
+    CallArguments,
+    CallStart,
+    Content,
+    Event,
+    Reasoning,
+)
 from atom.entrypoints.anthropic.answers import ToolUseBlock
 from atom.entrypoints.anthropic.message_events import MessageEvents, blocks_of, input_of
 from atom.entrypoints.anthropic.sealed_thinking import sealed, signature_of, unsealed
@@ -154,6 +161,58 @@ def test_so_is_any_answer_of_a_family(
     parsing, answer = case
     check(parsing, answer, data.draw(cut(answer)), ended)
     check(parsing, answer, answer, ended)  # character by character
+
+
+def calls(name: str, pieces: Sequence[str]) -> list[Event]:
+    return [CallStart(0, name), *(CallArguments(0, piece) for piece in pieces)]
+
+
+_TEXTS = st.text(st.characters(codec="utf-8"), max_size=4)
+_ARGUMENTS = st.dictionaries(_TEXTS, st.integers() | _TEXTS, max_size=2).map(json.dumps)
+RUNS: st.SearchStrategy[list[Event]] = st.one_of(
+    _TEXTS.map(lambda text: [Content(text)]),
+    _TEXTS.map(lambda text: [Reasoning(text)]),
+    st.builds(calls, st.sampled_from(["weather", "time"]), _ARGUMENTS.map(list)),
+)
+
+
+class Told:
+    """An `AnswerParsing`, and its parser, whose answer holds these events: a piece's are those that
+    its text numbers."""
+
+    calls = None
+    passes_on = False
+
+    def __init__(self, events: Sequence[Event]) -> None:
+        self._left = list(events)
+        self.called = any(isinstance(event, CallStart) for event in events)
+
+    def parser(self) -> Told:
+        return self
+
+    def counter(self) -> None:
+        return None
+
+    def feed(self, piece: str) -> list[Event]:
+        told, self._left = self._left[: len(piece)], self._left[len(piece) :]
+        return told
+
+    def finish(self, *, ended: bool) -> list[Event]:
+        return self._left
+
+
+@settings(max_examples=examples(300))
+@given(st.lists(RUNS, max_size=6), st.lists(st.integers(0, 4), max_size=6), st.booleans())
+def test_so_is_any_sequence_of_events(
+    runs: Sequence[list[Event]], counts: Sequence[int], seals: bool
+) -> None:
+    events = [event for run in runs for event in run]
+    last = output("", FinishReason.STOP)
+    parsing = cast("AnswerParsing", Told(events))
+    whole = without_ids(json.loads(to_json(blocks_of(events, parsing, seals=seals))))
+    pieces = ["x" * count for count in counts]
+    streamed = list(stream(answering(parsing, last, seals=seals), pieces, last))
+    assert without_ids(put_together(streamed)) == whole == without_ids(by_its_client(streamed))
 
 
 @given(st.text())

@@ -93,11 +93,12 @@ def _runs(events: Sequence[Event]) -> Iterator[list[Event]]:
     """The events of one block each."""
     run: list[Event] = []
     for event in events:
+        if not (isinstance(event, CallStart) or event.text):
+            continue
         if run and not _continues(run[0], event):
             yield run
             run = []
-        if isinstance(event, CallStart) or event.text:
-            run.append(event)
+        run.append(event)
     if run:
         yield run
 
