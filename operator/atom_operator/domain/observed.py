@@ -56,9 +56,12 @@ class DeploymentState:
 
     @property
     def complete(self) -> bool:
-        """Every wanted pod is of the latest revision and available, and no other is left."""
+        """Every wanted pod is of the latest revision and available, and no other is left but some
+        that end. Groups that end stay in their controller's counts; their pods say that."""
+        if self.in_groups:
+            return self.pods_agree and self.available >= self.desired
         counts = {self.updated, self.replicas, self.available}
-        return self.up_to_date and self.pods_agree and counts == {self.desired}
+        return self.up_to_date and counts == {self.desired}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,14 @@ _STARTING = "starting"
 _LOADING_WEIGHTS = "loading weights"  # the engine's name of the phase
 
 
-def model_loaded(pods: tuple[PodState, ...], engines: EngineView) -> Verdict:
+def model_loaded(pods: tuple[PodState, ...], engines: EngineView, *, desired: int) -> Verdict:
     """True when every pod's engine has its model; otherwise what the first that has not says. A
-    worker of a group says nothing: its leader has the model when all of them have."""
+    worker of a group says nothing: its leader has the model when all of them have. Where there are
+    to be `desired` replicas and no pod is there, nothing has loaded it."""
     pods = tuple(pod for pod in pods if pod.serves)
     if not pods:
-        return Verdict(_KIND, "Unknown", Reason.NO_PODS, "there are no engine pods")
+        status = "False" if desired else "Unknown"
+        return Verdict(_KIND, status, Reason.NO_PODS, "there are no engine pods")
     waiting = [pod for pod in pods if not pod.ready]
     done = f"{len(pods) - len(waiting)} of {len(pods)} pods have loaded the model"
     if not waiting:

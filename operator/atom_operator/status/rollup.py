@@ -164,7 +164,8 @@ def _told(
 def _model_loaded(situation: StatusInputs) -> Verdict:
     if situation.waiting is not None:
         return model_not_there(situation.waiting)
-    return model_loaded(situation.observed.pods, situation.engines)
+    desired = situation.deployment.desired
+    return model_loaded(situation.observed.pods, situation.engines, desired=desired)
 
 
 def _accepted(situation: StatusInputs) -> Verdict:

@@ -150,6 +150,26 @@ REPORTED: dict[str, tuple[Scene, Steps]] = {
         (("refuse_by_a_policy", (POD,), 1), ("delete_and_apply_again", 1300)),
     ),
     "groups that fail and are made anew": (GROUPS, (("ask_for_an_image", _BAD, 1300),)),
+    "a group whose worker its node rejects again and again": (
+        scene(devices=2, nodes=3, groups=True),
+        (("let_a_kubelet_reject", 1, True, 20), ("evict_by_its_kubelet", 6, 1300)),
+    ),
+    "a group that falls with its worker while another one starts": (
+        scene(devices=4, nodes=4, groups=True),
+        (("ask_for_replicas", 2, 100), ("delete_a_pod", 5, 100)),
+    ),
+    "groups that are asked to go and still end": (
+        scene(devices=4, nodes=2, groups=True, gitops=True),
+        (("ask_for_replicas", 0, 20), ("evict_by_its_api", 3, 400)),
+    ),
+    "a quota that holds fewer new pods than old ones serve": (
+        scene(devices=0, nodes=5, replicas=3),
+        (
+            ("limit_by_a_quota", "requests.memory", 0, 1),
+            ("ask_for_memory", 48, 400),
+            ("ask_for_a_length", 512, 400),
+        ),
+    ),
     "a workload that is paused": (
         scene(devices=0, replicas=2),
         (

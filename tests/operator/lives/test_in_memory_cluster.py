@@ -312,6 +312,42 @@ def test_groups_are_made_anew_as_a_whole_and_replaced_one_by_one() -> None:
     assert stored["status"]["updatedReplicas"] == stored["status"]["readyReplicas"] == 2
 
 
+def test_a_group_falls_with_a_worker_that_is_deleted() -> None:
+    cluster = cluster_of()
+    stored = group(cluster, replicas=1)
+    cluster.advance(120)
+    before = {pod["metadata"]["uid"] for pod in cluster.pods}
+    cluster.state.delete_pod(cluster.api.find(POD, "web-0-1"))
+    cluster.settle()
+    assert stored["status"]["readyReplicas"] == 0
+    cluster.advance(120)
+    assert stored["status"]["readyReplicas"] == 1
+    assert not before & {pod["metadata"]["uid"] for pod in cluster.pods}
+
+
+def test_a_worker_that_its_node_rejects_is_replaced_alone_and_its_leader_waits() -> None:
+    cluster = cluster_of(gpu_node("a"))
+    cluster.advance(1)
+    stored = group(cluster, replicas=1)
+    cluster.state.policies.append(lambda _kind, item: _late(item, "web-0-1"))
+    cluster.advance(30)
+    leader = cluster.api.find(POD, "web-0")["metadata"]["uid"]
+    cluster.state.policies.clear()
+    cluster.kubelets.rejecting.add("a")
+    cluster.advance(90)
+    assert "UnexpectedAdmissionError" in {item["reason"] for item in cluster.state.all(EVENT)}
+    assert cluster.api.find(POD, "web-0")["metadata"]["uid"] == leader
+    assert not is_ready(cluster.api.find(POD, "web-0"))
+    cluster.kubelets.rejecting.clear()
+    cluster.advance(400)
+    assert cluster.api.find(POD, "web-0")["metadata"]["uid"] == leader
+    assert stored["status"]["readyReplicas"] == 1
+
+
+def _late(item: Manifest, name: str) -> str | None:
+    return "not yet" if item["metadata"]["name"] == name else None
+
+
 def test_an_eviction_waits_for_the_disruption_budget() -> None:
     cluster = cluster_of()
     budget = {"selector": {"matchLabels": LABELS}, "maxUnavailable": 1}

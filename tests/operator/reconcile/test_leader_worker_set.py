@@ -173,6 +173,27 @@ async def test_a_worker_is_no_pod_that_has_loaded_the_model() -> None:
     assert condition(cluster, "ModelLoaded")["message"].startswith("0 of 1 pods have loaded")
 
 
+async def test_a_group_that_is_made_anew_turns_nothing_while_it_has_no_pods() -> None:
+    """Nobody sees a failure: somebody deletes its worker again and again."""
+    cluster = await with_groups()
+    put_group(cluster, ready=False)
+    await look(cluster)
+    before = condition(cluster, "ModelLoaded")["lastTransitionTime"]
+    for step in range(3):
+        drop_pods(cluster)
+        await look(cluster, 10 + step)
+        assert condition(cluster, "ModelLoaded")["reason"] == "NoPods"
+        put_group(cluster, ready=False)
+        await look(cluster, 10.5 + step)
+    assert condition(cluster, "ModelLoaded")["lastTransitionTime"] == before
+
+
+async def test_nothing_is_known_of_a_model_for_which_there_is_to_be_no_pod() -> None:
+    cluster = cluster_with(replicas=0)
+    await look(cluster)
+    assert condition(cluster, "ModelLoaded")["status"] == "Unknown"
+
+
 async def one_pod_serving(**changes: Any) -> FakeCluster:
     cluster = cluster_with(parallelism=ONE_POD, **changes)
     await look(cluster)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from atom_operator.domain import POD, Manifest
 from tests.support.in_memory_cluster.claims import attached_elsewhere
+from tests.support.in_memory_cluster.group_engines import missing_rank
 from tests.support.in_memory_cluster.kinds import SECRET
 from tests.support.in_memory_cluster.state import (
     ClusterState,
@@ -25,7 +26,7 @@ _CRASH_SECONDS = 10.0
 _MOUNT_RETRY_SECONDS = 60.0
 _FIRST_PAUSE_SECONDS, _LAST_PAUSE_SECONDS = 10.0, 300.0
 _REJECTED = (
-    "Pod was rejected: Allocate failed due to no healthy devices present; cannot allocate "
+    "Allocate failed due to no healthy devices present; cannot allocate "
     "unhealthy devices amd.com/gpu, which is unexpected"
 )
 
@@ -107,7 +108,8 @@ class Kubelets:
             self.state.look_after(left)
             return
         self._rejections += 1
-        self._fail(pod, "UnexpectedAdmissionError", _REJECTED)
+        self.state.record(pod, "UnexpectedAdmissionError", _REJECTED)
+        self._fail(pod, "UnexpectedAdmissionError", f"Pod was rejected: {_REJECTED}")
 
     def _waits_for(self, pod: Manifest) -> tuple[str, str] | None:
         """Reason and message of a container that cannot be started yet."""
@@ -149,6 +151,11 @@ class Kubelets:
         return None
 
     def _serve(self, pod: Manifest, status: Manifest, since: float) -> None:
+        missing = missing_rank(self.state, pod)
+        if missing is not None:
+            self._wait_for_a_rank(pod, status, missing)
+            return
+        since = self.state.first_note(pod, "joined at", self.state.time)
         left = since + self.load_seconds - self.state.time
         ready = left <= 0
         if not ready:
@@ -156,6 +163,15 @@ class Kubelets:
         running = {"running": {"startedAt": status["startTime"]}}
         status["containerStatuses"] = _containers(pod, ready=ready, state=running)
         self._write(pod, self._with_ready(pod, status, ready=ready))
+
+    def _wait_for_a_rank(self, pod: Manifest, status: Manifest, missing: str) -> None:
+        """At its rendezvous, unless it has begun: then it has ended, and is started again."""
+        running = {"running": {"startedAt": status["startTime"]}}
+        found = _containers(pod, ready=False, state=running)
+        if self.state.noted(pod, "joined at") is not None:
+            found[0] |= _started_again(1, running, f"the engine of {missing} is gone")
+        status["containerStatuses"] = found
+        self._write(pod, self._with_ready(pod, status, ready=False))
 
     def _crash(self, pod: Manifest, status: Manifest, since: float) -> None:
         """Ends after a few seconds, is started again after ever longer pauses."""
@@ -169,12 +185,10 @@ class Kubelets:
         if restarts != self.most_restarts:
             self.state.look_after(due - self.state.time)
         if restarts:
-            ended = {"reason": "Error", "exitCode": 1, "message": "no such model"}
             waiting = {"reason": "CrashLoopBackOff", "message": "back-off restarting container"}
             running = {"running": {"startedAt": status["startTime"]}}
             found = _containers(pod, ready=True, state=running)  # the engine alone ends
-            found[0] |= {"ready": False, "restartCount": restarts, "state": {"waiting": waiting}}
-            found[0]["lastState"] = {"terminated": ended}
+            found[0] |= _started_again(restarts, {"waiting": waiting}, "no such model")
         else:
             running = {"running": {"startedAt": status["startTime"]}}
             found = _containers(pod, ready=False, state=running)
@@ -219,6 +233,12 @@ def _not_running(pod: Manifest, status: Manifest, reason: str, message: str) -> 
     waiting = {"waiting": {"reason": reason, **({"message": message} if message else {})}}
     found = _containers(pod, ready=False, state=waiting)
     return {**status, "phase": "Pending", "containerStatuses": found}
+
+
+def _started_again(times: int, state: Manifest, words: str) -> Manifest:
+    ended = {"reason": "Error", "exitCode": 1, "message": words}
+    last = {"terminated": ended}
+    return {"ready": False, "restartCount": times, "state": state, "lastState": last}
 
 
 def _containers(pod: Manifest, *, ready: bool, state: Manifest) -> list[Manifest]:

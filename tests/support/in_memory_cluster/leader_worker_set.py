@@ -1,6 +1,7 @@
 """LeaderWorkerSets (v0.7.0): a StatefulSet of leaders, and one of workers for each of them.
 
-A group whose pod was restarted, or has ended, is made anew as a whole. A change of the template
+A group one of whose pods was restarted or is to go is made anew as a whole; a pod that has ended
+says nothing to their controller, and its StatefulSet replaces it alone. A change of the template
 replaces groups from the last one down, so many at a time as may be away. The status counts groups,
 ready ones all pods of which are ready, and has no observedGeneration.
 """
@@ -13,6 +14,7 @@ from atom_operator.cluster.errors import RefusedError
 from atom_operator.domain import POD, Manifest
 from atom_operator.kinds import LEADER_WORKER_SET
 from tests.support.in_memory_cluster.admission import check
+from tests.support.in_memory_cluster.group_engines import SIZE, WORKER_INDEX
 from tests.support.in_memory_cluster.kinds import STATEFUL_SET
 from tests.support.in_memory_cluster.state import (
     ClusterState,
@@ -55,7 +57,7 @@ def _ensure_leaders(state: ClusterState, item: Manifest, revision: str) -> Manif
     spec, metadata = item["spec"], item["metadata"]
     owned = state.owned(STATEFUL_SET, item)
     replicas = spec.get("replicas", 1)
-    template = _labelled(spec["leaderWorkerTemplate"]["leaderTemplate"], metadata["name"], 0)
+    template = _leader(spec["leaderWorkerTemplate"], metadata["name"])
     if not owned:
         manifest = {
             "metadata": {"name": metadata["name"], "namespace": metadata["namespace"]},
@@ -101,8 +103,10 @@ def _group(state: ClusterState, leader: Manifest) -> list[Manifest]:
 
 
 def _is_broken(pod: Manifest) -> bool:
-    containers = pod["status"].get("containerStatuses") or ()
-    return is_terminal(pod) or any(item.get("restartCount") for item in containers)
+    if pod["metadata"].get("deletionTimestamp"):
+        return True
+    containers = (pod.get("status") or {}).get("containerStatuses") or ()
+    return not is_terminal(pod) and any(item.get("restartCount") for item in containers)
 
 
 def _roll(
@@ -153,6 +157,14 @@ def _report(
 
 def _revision(pod: Manifest) -> str:
     return str(pod["metadata"]["labels"][REVISION_LABEL])
+
+
+def _leader(groups: Manifest, name: str) -> Manifest:
+    made = _labelled(groups["leaderTemplate"], name, 0)
+    made["metadata"]["labels"][WORKER_INDEX] = "0"
+    annotations = made["metadata"].setdefault("annotations", {})
+    annotations[SIZE] = str(groups.get("size", 1))
+    return made
 
 
 def _labelled(template: Manifest, name: str, group: int) -> Manifest:

@@ -138,6 +138,10 @@ class ClusterState:
         """What a controller has noted about an object: `value`, if this is the first time."""
         return self.notes.setdefault((item["metadata"]["uid"], name), value)
 
+    def noted(self, item: Manifest, name: str) -> Any:
+        """What has been noted; None where nothing has."""
+        return self.notes.get((item["metadata"]["uid"], name))
+
     def note(self, item: Manifest, name: str, value: Any) -> None:
         self.notes[item["metadata"]["uid"], name] = value
 

@@ -23,6 +23,7 @@ from tests.support.in_memory_cluster.operator_client import OperatorClient
 from tests.support.in_memory_cluster.quantities import text, thousandths
 from tests.support.operator.builders_operator import atom_deployment, gpu_node, gpu_pod
 from tests.support.operator.fake_cluster import FakeCluster, copied
+from tests.support.operator_life.groups import group_of
 from tests.support.operator_life.happenings import GOOD, HAPPENINGS
 from tests.support.operator_life.promises import Promises
 from tests.support.operator_life.story import Scene, Story
@@ -193,7 +194,8 @@ class Life:
     # --- the cluster -------------------------------------------------------------------------
 
     def disturb(self, pod: Manifest) -> None:
-        self.disturbed.add(pod["metadata"]["uid"])
+        """Of a group all pods: LeaderWorkerSet makes it anew when one of them goes."""
+        self.disturbed |= {one["metadata"]["uid"] for one in group_of(self.state, pod)}
 
     def disturb_pods(self, really: bool = True) -> None:
         for pod in self.pods if really else ():

@@ -3,11 +3,13 @@ gone: asked of the cluster's own admission and scheduler, which nothing here imi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from atom_operator.cluster.errors import RefusedError
 from atom_operator.domain import POD, Manifest
+from atom_operator.kinds import Kind
 from tests.support.in_memory_cluster.admission import admitted
 from tests.support.in_memory_cluster.claims import attached_elsewhere
 from tests.support.in_memory_cluster.scheduler import nodes_for
@@ -58,26 +60,55 @@ def fits_without(life: Life, workload: Manifest) -> bool:
         return False
     if fits(life.state, workload, waiting):
         return False  # it will be there at once, or something that is not of here keeps it
-    return fits(life.state, workload, [*waiting, *old])
+    gone = [*waiting, *old]
+    missing = workload["spec"].get("replicas", 1) - len(placed)
+    # What serves stays: it does not go for fewer than serve now.
+    serving = min(missing, sum(map(is_ready, old)))
+    return fits(life.state, workload, gone) and admits(life.state, workload, gone, serving)
 
 
 def fits(state: ClusterState, workload: Manifest, without: Iterable[Manifest]) -> bool:
     """Whether a pod of the workload would start while `without` are gone."""
-    hidden = [_key(pod) for pod in without]
-    objects = state.api.objects
-    state.api.objects = {key: item for key, item in objects.items() if key not in hidden}
-    template = copied(workload["spec"]["template"])
-    metadata = {**template["metadata"], "name": "one-more", "namespace": "default"}
-    metadata["uid"] = f"uid-{10**9}"  # the youngest
-    try:
-        pod = admitted(state, {"metadata": metadata, "spec": template["spec"]})
+    with _hidden(state, without):
+        try:
+            pod = admitted(state, _one_more(workload))
+        except RefusedError:
+            return False
         nodes = nodes_for(state, pod)
         # The scheduler does not ask where a disk is: it may take any of them.
         return bool(nodes) and not any(_is_elsewhere(state, pod, node) for node in nodes)
-    except RefusedError:
-        return False
+
+
+def admits(
+    state: ClusterState, workload: Manifest, without: Iterable[Manifest], count: int
+) -> bool:
+    """Whether quotas would take so many pods of the workload while `without` are gone."""
+    with _hidden(state, without):
+        try:
+            for number in range(count):
+                pod = admitted(state, _one_more(workload, number))
+                state.api.objects[_key(pod)] = pod
+        except RefusedError:
+            return False
+        return True
+
+
+@contextmanager
+def _hidden(state: ClusterState, pods: Iterable[Manifest]) -> Iterator[None]:
+    """The cluster without these pods, and afterwards as it was."""
+    keys, objects = [_key(pod) for pod in pods], state.api.objects
+    state.api.objects = {key: item for key, item in objects.items() if key not in keys}
+    try:
+        yield
     finally:
         state.api.objects = objects
+
+
+def _one_more(workload: Manifest, number: int = 0) -> Manifest:
+    template = copied(workload["spec"]["template"])
+    metadata = {**template["metadata"], "name": f"one-more-{number}", "namespace": "default"}
+    metadata["uid"] = f"uid-{10**9 + number}"  # the youngest
+    return {"metadata": metadata, "spec": template["spec"]}
 
 
 def _is_elsewhere(state: ClusterState, pod: Manifest, node: Manifest) -> bool:
@@ -85,7 +116,7 @@ def _is_elsewhere(state: ClusterState, pod: Manifest, node: Manifest) -> bool:
     return attached_elsewhere(state, placed) is not None
 
 
-def _key(pod: Manifest) -> tuple[object, str, str]:
+def _key(pod: Manifest) -> tuple[Kind, str, str]:
     return POD, pod["metadata"]["namespace"], pod["metadata"]["name"]
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from atom_operator.domain import Manifest
 from tests.support.in_memory_cluster.state import is_ready, is_terminal
 from tests.support.operator_life.causes import untold
+from tests.support.operator_life.groups import group_of, leader_of
 from tests.support.operator_life.places import fits_without, strategy_is_due
 
 if TYPE_CHECKING:
@@ -83,12 +84,18 @@ class Promises:
         found = self.life.cluster.serving(self.life.name)
         if not self.life.scene.groups:
             return found
-        ready = Counter(_group(pod) for pod in self.life.pods if is_ready(pod))
-        return [pod for pod in found if _group(pod) is None or ready[_group(pod)] == _GROUP_SIZE]
+        ready = Counter(leader_of(pod) for pod in self.life.pods if is_ready(pod))
+        return [
+            pod for pod in found if leader_of(pod) is None or ready[leader_of(pod)] == _GROUP_SIZE
+        ]
 
     def _is_others_doing(self, pod: Manifest) -> bool:
-        """Whether somebody else ended it: a user, its node, its kubelet."""
-        state, node = self.life.state, pod["spec"]["nodeName"]
+        """Whether somebody else ended it or one of its group, which falls with any of its pods."""
+        return any(map(self._is_ended_by_others, group_of(self.life.state, pod)))
+
+    def _is_ended_by_others(self, pod: Manifest) -> bool:
+        """Whether a user did, its node, its kubelet."""
+        state, node = self.life.state, pod["spec"].get("nodeName")
         if pod["metadata"]["uid"] in self.life.disturbed or node in state.lost | state.draining:
             return True
         return is_terminal(pod)
@@ -284,12 +291,3 @@ class Promises:
             story = "\n  ".join(self.story)
             time = self.life.state.time
             raise AssertionError(f"{words}\n  at {time:.0f} s of\n  {self.life.scene}\n  {story}")
-
-
-def _group(pod: Manifest) -> str | None:
-    """The leader of the pod's group; None for a pod that is alone."""
-    labels, name = pod["metadata"]["labels"], str(pod["metadata"]["name"])
-    role = labels.get("serving.atom.dev/role")
-    if role is None:
-        return None
-    return name if role == "leader" else name.rpartition("-")[0]
