@@ -37,7 +37,11 @@ def steady(
 
 def known_failure(previous: Mapping[str, Any], running: DeploymentState | None) -> str | None:
     """Return what the pods of a group's revision ended by, as it was said last; None without
-    groups."""
+    groups.
+
+    The status is the only place that has it: the pods are gone, and no Event of theirs has the
+    engine's last words. It is read for words alone. Deadline and rollback rest on what is observed,
+    and who takes the status away is told again with the group's next end."""
     if running is None or not running.in_groups:
         return None
     if previous.get("revision") != running.revision:

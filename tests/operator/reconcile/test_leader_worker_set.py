@@ -133,6 +133,30 @@ async def test_a_deadline_that_ends_within_a_look_is_the_next_ones() -> None:
     assert WORDS in degraded["message"]
 
 
+async def test_a_status_that_is_lost_takes_words_with_it_and_no_decision() -> None:
+    cluster = await with_groups(rollout={"progressDeadlineSeconds": 60})
+    put_group(cluster)
+    await look(cluster, 10)
+    good = cluster.find(ATOM_DEPLOYMENT, "chat")["status"]["revision"]
+    cluster.change_spec(ATOM_DEPLOYMENT, "chat", engine={"maxNumSeqs": 8})
+    await look(cluster, 1000)
+    put_group(cluster, ready=False, ended=True)
+    await look(cluster, 1010)
+    assert WORDS in condition(cluster, "Degraded")["message"]
+    del cluster.find(ATOM_DEPLOYMENT, "chat")["status"]
+    drop_pods(cluster)
+    await look(cluster, 1020)
+    assert WORDS not in condition(cluster, "Degraded")["message"]
+    put_group(cluster, ready=False, ended=True)
+    await look(cluster, 1030)
+    assert WORDS in condition(cluster, "Degraded")["message"]
+    del cluster.find(ATOM_DEPLOYMENT, "chat")["status"]
+    drop_pods(cluster)
+    await look(cluster, 1061)
+    assert condition(cluster, "Degraded")["reason"] == "RolledBack"
+    assert cluster.find(ATOM_DEPLOYMENT, "chat")["status"]["revision"] == good
+
+
 async def test_a_group_that_was_ready_once_and_is_lost_is_no_failed_rollout() -> None:
     cluster = await with_groups(rollout={"progressDeadlineSeconds": 60})
     put_group(cluster)
