@@ -15,6 +15,7 @@ from typing import Any
 from atom_operator import constants
 from atom_operator.cluster.errors import RefusedError
 from atom_operator.cluster.foreign_edits import foreign_edits
+from atom_operator.cluster.pod_waits.predecessors import with_predecessors_end
 from atom_operator.cluster.pod_waits.refused import pods_wanted, with_refusal
 from atom_operator.cluster.pod_waits.volumes import with_volume_words
 from atom_operator.cluster.port import ClusterPort
@@ -120,7 +121,8 @@ async def _with_volumes(
     found = list(states)
     waiting = [number for number, state in enumerate(states) if not state.ready]
     for number in waiting[:_MOST_ASKED]:
-        found[number] = await with_volume_words(port, pods[number], found[number], now)
+        state = await with_volume_words(port, pods[number], found[number], now)
+        found[number] = await with_predecessors_end(port, pods[number], state)
     return tuple(found)
 
 

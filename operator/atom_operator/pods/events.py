@@ -19,6 +19,9 @@ _MESSAGE_LIMIT = 300
 _COMBINED = "(combined from similar events): "
 # What kubelets and controllers of nodes write about a pod that they end.
 _ENDED_BY = ("Evicted", "Preempting", "NodeShutdown", "TaintManagerEviction", "NodeNotReady")
+# What a kubelet writes about a pod that it does not take; of a resource it is OutOf and its name.
+_NOT_TAKEN = ("UnexpectedAdmissionError", "NodeAffinity", "NodePorts", "TopologyAffinityError")
+_OUT_OF = "OutOf"
 
 
 def newest_refusal(
@@ -40,6 +43,19 @@ def newest_warning(events: Iterable[Mapping[str, Any]]) -> str | None:
     """Reason and words of the last warning about a pod that says who ended it."""
     found = last_of(events, _ENDED_BY)
     return found.words if found is not None else None
+
+
+def newest_rejection(events: Iterable[Mapping[str, Any]], but_of: str) -> Told | None:
+    """Why a kubelet did not take, or put out, a pod that had the name before the one with the uid
+    `but_of`."""
+    others = [item for item in events if _about(item).get("uid") != but_of]
+    reasons = {str(item.get("reason")) for item in others}
+    out_of = {reason for reason in reasons if reason.startswith(_OUT_OF)}
+    return last_of(others, {"Evicted", *_NOT_TAKEN, *out_of})
+
+
+def _about(event: Mapping[str, Any]) -> Mapping[str, Any]:
+    return event.get("involvedObject") or event.get("regarding") or {}
 
 
 @dataclass(frozen=True, slots=True)

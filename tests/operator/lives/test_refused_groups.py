@@ -76,3 +76,27 @@ def test_who_refuses_pods_of_a_group_is_told_until_they_are_made(
     assert condition(cluster.api, "Ready")["status"] == "True", condition(cluster.api, "Ready")
     assert condition(cluster.api, "Degraded")["status"] == "False"
     operator.close()
+
+
+def test_a_worker_that_its_node_rejects_again_and_again_is_told_though_its_pods_are_gone() -> None:
+    cluster = InMemoryCluster(nodes=[gpu_node("a", 2), gpu_node("b", 2)])
+    spec = atom_deployment(
+        parallelism={"tensor": 4, "nodes": 2}, accelerator={"type": "amd", "product": "MI300X"}
+    )
+    cluster.api.create(ATOM_DEPLOYMENT, spec)
+    operator = OperatorClient(cluster, site=SITE)
+    cluster.advance(300)
+    assert condition(cluster.api, "Ready")["status"] == "True"
+    worker = cluster.api.find(POD, "chat-0-1")
+    cluster.kubelets.rejecting.add(worker["spec"]["nodeName"])
+    cluster.kubelets.evict(worker, "The node was low on resource: memory.")
+    cluster.advance(300)
+    for kind in ("Degraded", "Ready"):
+        told = condition(cluster.api, kind)
+        assert "chat-0-1" in told["message"], told
+        assert "UnexpectedAdmissionError: Allocate failed" in told["message"], told
+    cluster.kubelets.rejecting.clear()
+    cluster.advance(900)
+    assert condition(cluster.api, "Ready")["status"] == "True"
+    assert condition(cluster.api, "Degraded")["status"] == "False"
+    operator.close()

@@ -1,0 +1,33 @@
+"""Why a pod of a group is one of many that had its name: its node took none of them.
+
+A StatefulSet deletes a pod that has ended within moments and makes the next, which looks as if it
+had just begun; only Events keep what the kubelet said. A Deployment's ended pods stay, and tell it
+themselves. Called by observe, for pods that are not ready.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+from atom_operator.cluster.port import ClusterPort
+from atom_operator.domain import POD, Manifest, PodState
+from atom_operator.pods.events import newest_rejection
+from atom_operator.pods.pod_state import has_begun
+
+# Between the end of one pod and the making of the next, by clocks that differ.
+_AT_ONCE = timedelta(minutes=1)
+
+
+async def with_predecessors_end(port: ClusterPort, pod: Manifest, state: PodState) -> PodState:
+    """The state of a pod, with how the one before it ended where nothing else is said of it."""
+    if state.role is None or state.ready or state.problem or state.unschedulable_message:
+        return state
+    if has_begun(pod):
+        return state  # its node takes it now
+    metadata = pod["metadata"]
+    events = await port.list_events(metadata["namespace"], POD.kind, metadata["name"])
+    found = newest_rejection(events, but_of=str(metadata.get("uid")))
+    if found is None or (state.created_at and found.at < state.created_at - _AT_ONCE):
+        return state
+    return replace(state, problem=f"the pod of this name before it ended: {found.words}")
