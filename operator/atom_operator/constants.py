@@ -161,6 +161,7 @@ class Reason(StrEnum):
     AS_EXPECTED = "AsExpected"
     POD_FAILING = "PodFailing"
     POD_ENDED = "PodEnded"
+    NODE_SILENT = "NodeSilent"
     # CapacityLimited
     NOT_AUTOSCALED = "NotAutoscaled"
     NO_ACCELERATORS = "NoAcceleratorsNeeded"

@@ -52,6 +52,7 @@ from atom_operator.pods.pod_state import (
     time_of,
 )
 from atom_operator.pods.quota_queue import waits_for_quota, with_quota_words, workload_labels
+from atom_operator.pods.silent_node import silent_pod
 
 _logger = logging.getLogger(__name__)
 # Of many pods that have ended, a few are asked why.
@@ -90,11 +91,13 @@ async def observe(
     states = await with_quotas(port, key.namespace, running)
     if now is not None:
         states = await _with_volumes(port, running, states, now)
+    silent = (silent_pod(pod) for pod in live)
     leaving = (pod for pod in live if pod["metadata"].get("deletionTimestamp"))
     observed = replace(
         describe(children, states),
         unserved=frozenset(unserved),
         leaving=tuple(charged_until(pod) for pod in leaving),
+        silent=tuple(pod for pod in silent if pod is not None),
         ended=tuple(ended_pod(pod) for pod in pods if has_ended(pod) or fell_with_its_group(pod)),
     )
     observed = replace(observed, ended=await _with_words(port, key, observed))

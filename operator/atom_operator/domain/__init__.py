@@ -46,6 +46,7 @@ from atom_operator.domain.observed import (
     ForeignEdit,
     Observed,
     PodState,
+    SilentPod,
 )
 from atom_operator.domain.options import (
     Accelerator,
@@ -132,6 +133,7 @@ __all__ = [
     "RolloutStrategy",
     "RouteCollision",
     "RouteFindings",
+    "SilentPod",
     "SourceKind",
     "StartupTimes",
     "Supply",

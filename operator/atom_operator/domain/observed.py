@@ -103,6 +103,15 @@ class EndedPod:
 
 
 @dataclass(frozen=True, slots=True)
+class SilentPod:
+    """A pod whose node reports no more: nobody knows whether it runs."""
+
+    name: str
+    node: str
+    since: datetime | None  # the control plane took it for lost
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """Hold what exists: owned children as manifests, and the typed parts of Deployment and pods."""
 
@@ -120,6 +129,7 @@ class Observed:
     accepted_spec: Mapping[str, Any] | None = None  # the last that was carried out
     workloads: Mapping[ChildKey, DeploymentState] = field(default_factory=dict)  # of both kinds
     ended: tuple[EndedPod, ...] = ()
+    silent: tuple[SilentPod, ...] = ()  # of `pods`, and of those that are to end
     refusal: str | None = None  # why pods are not made, by newer words than the workload's
 
     def workload_of(self, kind: Kind) -> DeploymentState | None:

@@ -129,7 +129,8 @@ class Reconciler:
         state = ChildrenState(desired, observed.children, todo.kept)
         report, children = await apply_children(self.port, key, state, self.applied)
         now = replace(describe(children, observed.pods), refusal=observed.refusal)
-        return report, replace(told(now), leaving=observed.leaving, ended=observed.ended)
+        now = replace(told(now), leaving=observed.leaving, silent=observed.silent)
+        return report, replace(now, ended=observed.ended)
 
     async def _ensure_jobs(
         self, key: ObjectKey, parent: Manifest, decision: Decision

@@ -34,6 +34,7 @@ from atom_operator.status.integrations_ready import (
 )
 from atom_operator.status.loading import model_loaded
 from atom_operator.status.preparing import model_not_there, waits
+from atom_operator.status.silent_nodes import silent_verdict
 from atom_operator.status.speculation import speculation_status
 from atom_operator.status.steady import steady
 
@@ -254,11 +255,14 @@ def _complete(situation: StatusInputs) -> Verdict:
 def _available(situation: StatusInputs) -> Verdict:
     kind, deployment = ConditionType.AVAILABLE, situation.deployment
     ready = max(deployment.ready, *(state.ready for state in situation.workloads))
+    # Here too: another fault may be the one that Degraded names.
+    silent = silent_verdict(situation.observed, deployment)
+    more = f"; {silent.message}" if silent is not None else ""
     if ready:
-        return Verdict(kind, "True", Reason.SERVING, f"{ready} replicas serve")
+        return Verdict(kind, "True", Reason.SERVING, f"{ready} replicas serve{more}")
     if situation.observed.deployment is not None and deployment.desired == 0:
         return Verdict(kind, "False", Reason.SCALED_TO_ZERO, "there are to be 0 replicas")
-    return Verdict(kind, "False", Reason.NOTHING_READY, "no replica serves")
+    return Verdict(kind, "False", Reason.NOTHING_READY, f"no replica serves{more}")
 
 
 def _degraded(situation: StatusInputs) -> Verdict:
@@ -281,9 +285,10 @@ def _degraded(situation: StatusInputs) -> Verdict:
         more = f" (and {len(failing) - 1} more pods)" if len(failing) > 1 else ""
         message = f"pod {failing[0].name}: {failing[0].problem}{more}"
         return Verdict(kind, "True", Reason.POD_FAILING, message)
-    ended = ended_verdict(situation.observed, situation.deployment)
-    if ended is not None:
-        return ended
+    for explain in (silent_verdict, ended_verdict):
+        explained = explain(situation.observed, situation.deployment)
+        if explained is not None:
+            return explained
     stalled = situation.deployment.stalled_message
     if stalled and situation.deployment.up_to_date and not situation.deployment.complete:
         return Verdict(kind, "True", Reason.DEADLINE_EXCEEDED, stalled)

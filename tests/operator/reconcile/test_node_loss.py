@@ -40,7 +40,10 @@ async def serving_on_two_full_nodes() -> FakeCluster:
 def ready(pod: dict[str, Any], state: str = "True") -> dict[str, Any]:
     told = pod["status"]["conditions"]
     told[:] = [item for item in told if item["type"] != "Ready"]
-    told.append({"type": "Ready", "status": state})
+    told.append({"type": "Ready", "status": state, "lastTransitionTime": "2026-01-02T03:00:45Z"})
+    running = {"running": {"startedAt": "2026-01-02T02:00:00Z"}}
+    engine = {"name": "engine", "ready": True, "restartCount": 0, "state": running}
+    pod["status"] |= {"phase": "Running", "containerStatuses": [engine]}
     return pod
 
 
@@ -76,6 +79,47 @@ async def test_what_is_left_serves_and_nothing_is_changed() -> None:
     assert cluster.find(ATOM_DEPLOYMENT, "chat")["status"]["readyReplicas"] == 1
     assert workload(cluster) == before
     assert ready_records(cluster) == records
+
+
+async def test_the_silent_node_is_named_and_since_when_until_others_serve() -> None:
+    cluster = await serving_on_two_full_nodes()
+    assert condition(cluster, "Degraded")["status"] == "False"
+    lose_node_b(cluster)
+    cluster.nodes = None  # nobody may read nodes: the pod alone tells
+    for step in (lambda _cluster: None, evict):
+        step(cluster)
+        await look(cluster)
+        for kind in ("Degraded", "Ready"):
+            told = condition(cluster, kind)
+            assert told["reason"] == "NodeSilent", told
+            assert "node b has not reported since 2026-01-02T03:00:45Z" in told["message"]
+            assert "chat-2" in told["message"]
+    cluster.put_pod(ready(pod_of(cluster.find(DEPLOYMENT, "chat"), "chat-3", "a")))
+    cluster.run_deployment_controller("chat")
+    await look(cluster)
+    assert condition(cluster, "Degraded")["status"] == "False"
+    assert condition(cluster, "Ready")["status"] == "True"
+
+
+async def test_the_silent_node_is_named_beside_what_another_pod_fails_by() -> None:
+    cluster = await serving_on_two_full_nodes()
+    lose_node_b(cluster)
+    failing = ready(cluster.find(POD, "chat-1"), "False")
+    ended = {"reason": "Error", "exitCode": 1, "message": "no such model"}
+    last = {"terminated": ended}
+    failing["status"]["containerStatuses"][0] |= {"ready": False, "lastState": last}
+    await look(cluster)
+    assert condition(cluster, "Degraded")["reason"] == "PodFailing"
+    assert "node b has not reported" in condition(cluster, "Available")["message"]
+
+
+async def test_a_pod_that_its_kubelet_finds_not_ready_has_no_silent_node() -> None:
+    cluster = await serving_on_two_full_nodes()
+    pod = ready(cluster.find(POD, "chat-2"), "False")
+    pod["status"]["containerStatuses"][0]["ready"] = False
+    cluster.run_deployment_controller("chat", ready=1)
+    await look(cluster)
+    assert condition(cluster, "Ready")["reason"] == "ReplicasNotReady"
 
 
 async def test_a_replacement_without_a_place_names_the_node_that_is_lost() -> None:

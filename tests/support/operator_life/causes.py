@@ -27,6 +27,7 @@ def untold(life: Life, said: str, seconds: float) -> Iterator[str]:
         waits = life.state.seconds_since(pod["metadata"]["creationTimestamp"])
         if waits >= seconds and not is_ready(pod):
             yield from _of_pod(life, pod, said)
+    yield from _of_silent_nodes(life, said, seconds)
     for kind in (REPLICA_SET, STATEFUL_SET, JOB):
         for item in life.state.all(kind):
             yield from _of_refusals(life, item, said, seconds)
@@ -51,6 +52,20 @@ def _of_pod(life: Life, pod: Manifest, said: str) -> Iterator[str]:
         attaches = event.get("reason") == "FailedAttachVolume" and _has_not_begun(pod)
         if attaches and about.get("uid") == pod["metadata"]["uid"] and "Multi-Attach" not in said:
             yield f"{name}: {event['message']}"
+
+
+def _of_silent_nodes(life: Life, said: str, seconds: float) -> Iterator[str]:
+    """Replicas that are missing because nobody hears of the node of one that served."""
+    workload = life.workload or {"spec": {"replicas": 0}}
+    if len(life.cluster.serving(life.name)) >= workload["spec"].get("replicas", 1):
+        return
+    for pod in filter(life.is_own, life.state.all(POD)):
+        node, ready = pod["spec"].get("nodeName"), condition_of(pod, "Ready") or {}
+        found = (pod.get("status") or {}).get("containerStatuses") or ()
+        lasts = life.state.seconds_since(ready.get("lastTransitionTime")) >= seconds
+        served = bool(found) and all(item.get("ready") for item in found)
+        if node in life.state.lost and lasts and served and f"node {node} has not" not in said:
+            yield f"{pod['metadata']['name']}: node {node} is silent"
 
 
 def _has_not_begun(pod: Manifest) -> bool:
