@@ -104,7 +104,7 @@ class EndedPod:
 
 @dataclass(frozen=True, slots=True)
 class SilentPod:
-    """A pod whose node reports no more: nobody knows whether it runs."""
+    """A pod whose node reports no more, so that it may run or not."""
 
     name: str
     node: str

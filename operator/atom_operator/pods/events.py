@@ -46,8 +46,8 @@ def newest_warning(events: Iterable[Mapping[str, Any]]) -> str | None:
 
 
 def newest_rejection(events: Iterable[Mapping[str, Any]], but_of: str) -> Told | None:
-    """Why a kubelet did not take, or put out, a pod that had the name before the one with the uid
-    `but_of`."""
+    """Return why a kubelet did not take, or put out, a pod that had the name before the one whose
+    uid is `but_of`."""
     others = [item for item in events if _about(item).get("uid") != but_of]
     reasons = {str(item.get("reason")) for item in others}
     out_of = {reason for reason in reasons if reason.startswith(_OUT_OF)}

@@ -18,8 +18,8 @@ def model_loaded(pods: tuple[PodState, ...], engines: EngineView, *, desired: in
     to be `desired` replicas and no pod is there, nothing has loaded it."""
     pods = tuple(pod for pod in pods if pod.serves)
     if not pods:
-        status = "False" if desired else "Unknown"
-        return Verdict(_KIND, status, Reason.NO_PODS, "there are no engine pods")
+        words = "there are no engine pods"
+        return Verdict(_KIND, "False" if desired else "Unknown", Reason.NO_PODS, words)
     waiting = [pod for pod in pods if not pod.ready]
     done = f"{len(pods) - len(waiting)} of {len(pods)} pods have loaded the model"
     if not waiting:
