@@ -106,7 +106,7 @@ class Workload:
         self._sayers: list[Sayer] = []
         if set(args.texts) & set(SAID):
             longest = self._engine.config.model.max_model_len
-            self._sayers = [Sayer(own_runner(engine)._steps, longest) for engine in engines]
+            self._sayers = [Sayer(own_runner(engine).steps, longest) for engine in engines]
 
     def asks(self, text: str, rows: int, turn: int) -> list[Ask]:
         """Prompts that no earlier turn had, so that no prefix is cached."""

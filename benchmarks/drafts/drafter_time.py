@@ -27,7 +27,7 @@ _OF_ACCEPTANCE = 0x1B873593
 def measure_drafter(engine: OfflineEngine, rows: int, drafts: int) -> dict[str, Any]:
     """Microseconds for drafts of so many rows, of what the slots hold since the last requests. The
     cache is not to be used afterwards: drafting writes to blocks that these no longer own."""
-    steps = own_runner(engine)._steps
+    steps = own_runner(engine).steps
     state: SlotTensors = steps.slots.device
     slots = torch.arange(rows, device=state.last_token.device)
     wanted = torch.full_like(slots, drafts)
@@ -44,7 +44,7 @@ def measure_drafter(engine: OfflineEngine, rows: int, drafts: int) -> dict[str, 
 
 def make_up_acceptance(engine: OfflineEngine, probability: float) -> None:
     """Let each draft hold with this probability, whatever was drafted and drawn."""
-    steps: Any = own_runner(engine)._steps
+    steps: Any = own_runner(engine).steps
     ops = steps._ops
     accept = ops.accept_drafts
 
@@ -80,12 +80,12 @@ def drafted_step_cost(engine: OfflineEngine) -> MeasuredCost | None:
     """Return what steps with drafts and without take, timed as at a start that chooses by it; None
     where they are not replayed. For an engine that has served nothing."""
     runner = own_runner(engine)
-    graphs = runner._steps.graphs
+    graphs = runner.steps.graphs
     if graphs is None or graphs.drafted is None:
         return None
     cache = runner._cache_shape(engine.report.num_blocks)
     with torch.inference_mode():
-        timed = time_steps(runner._steps, engine.config, cache, graphs.drafted.most_tokens)
+        timed = time_steps(runner.steps, engine.config, cache, graphs.drafted.most_tokens)
     return MeasuredCost([Timed(*msgspec.structs.astuple(step)) for step in timed])
 
 

@@ -84,7 +84,7 @@ class ChatTemplate:
         variables = {**(extra or {}), "add_generation_prompt": add_generation_prompt}
         shaped = found.shape.shaped(shown)
         try:
-            text = self._render(found.template, shaped, tools, variables)
+            text = render_within_bounds(found.template, self._variables(shaped, tools, variables))
         # A template is a program of the model's author: whatever it raises is about this input.
         except Exception as error:
             raise RequestError(
@@ -103,17 +103,14 @@ class ChatTemplate:
             return ""
         return text.rpartition(mark)[2] if mark in text else ""
 
-    def _render(
+    def _variables(
         self,
-        template: jinja2.Template,
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None,
-        variables: Mapping[str, Any],
-    ) -> str:
-        return render_within_bounds(
-            template,
-            {**self._special_tokens, **variables, "messages": messages, "tools": tools or None},
-        )
+        more: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        """Name what a template reads."""
+        return {**self._special_tokens, **more, "messages": messages, "tools": tools or None}
 
     def _shaped(self, source: str) -> _ShapedTemplate:
         template = _compile(source)
@@ -122,7 +119,8 @@ class ChatTemplate:
             messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
         ) -> str | None:
             try:
-                return self._render(template, messages, tools, {"add_generation_prompt": True})
+                given = {"add_generation_prompt": True}
+                return render_within_bounds(template, self._variables(messages, tools, given))
             except Exception:  # of a template's own kind, as above
                 return None
 

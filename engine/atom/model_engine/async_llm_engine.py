@@ -374,9 +374,9 @@ class AsyncLLMEngine:
                 self._note_stats(event.rank_stats)
                 self._delivery.take(event)
             else:
-                self._delivery.deliver()
+                self._requests.deliver(self._delivery.taken())
                 self._handle(event)
-        self._delivery.deliver()
+        self._requests.deliver(self._delivery.taken())
 
     def _handle(self, event: CoreEvent) -> None:
         if isinstance(event, RankStats):

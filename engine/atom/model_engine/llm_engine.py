@@ -239,7 +239,7 @@ class LLMEngine:
             self._rank_stats.put(told, time.time())
         if isinstance(event, StreamBody):
             self._delivery.take(event)
-            self._delivery.deliver()
+            self._open.deliver(self._delivery.taken())
 
     def _wait_ready(self) -> EngineReport:
         with StartupProgress() as progress:

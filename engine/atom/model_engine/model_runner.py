@@ -20,7 +20,6 @@ from atom.checkpoint import open_checkpoint
 from atom.collectives.expert_links import ExpertLinks
 from atom.collectives.group import ALONE, Group
 from atom.config import Config
-from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
 from atom.model_engine.runner import kv_cache
 from atom.model_engine.runner.element_types import kv_dtype, kv_element, model_dtype, name_of
 from atom.model_engine.runner.eplb import ExpertLoadBalancer
@@ -31,7 +30,7 @@ from atom.model_engine.runner.pooling_step_runner import PoolingStepRunner
 from atom.model_engine.runner.predicted_memory import PredictedMemory, sharding_of
 from atom.model_engine.runner.speculation.speculative_step_runner import SpeculativeStepRunner
 from atom.model_engine.runner.speculation.time_steps import time_steps
-from atom.model_engine.runner.step_runner import StepRunner, SubmittedStep
+from atom.model_engine.runner.step_runner import StepRunner
 from atom.model_engine.runner.warm_up import (
     CacheShape,
     decode_batch,
@@ -127,7 +126,7 @@ class ModelRunner:
         )
         self._model: CausalLM
         self._draft: DraftModel | None = None
-        self._steps: StepRunner
+        self.steps: StepRunner
 
     # ---- start-up -----------------------------------------------------------------------------
 
@@ -145,7 +144,7 @@ class ModelRunner:
         finish_compiling = self._compile_ahead(progress)
         self._load(progress)
         weights_bytes = sum(held_bytes(model) for model in self._models())
-        self._steps = self._step_runner()
+        self.steps = self._step_runner()
         if finish_compiling is not None:
             finish_compiling()
         progress("sizing the KV cache", 0.0)
@@ -154,16 +153,16 @@ class ModelRunner:
         self._release_cache()
         budget = self._agreed(self._plan(weights_bytes, activations, overhead))
         self._allocate_cache(budget.num_blocks)
-        self._steps.graphs = self._decode_graphs()
-        if self._steps.graphs is not None:
-            self._steps.graphs.capture(lambda share: progress("capturing decode graphs", share))
+        self.steps.graphs = self._decode_graphs()
+        if self.steps.graphs is not None:
+            self.steps.graphs.capture(lambda share: progress("capturing decode graphs", share))
         if self._device.is_gpu:
             cache = self._cache_shape(budget.num_blocks)
             with self._few_layers():
-                warm_up(self._steps, config, cache, lambda share: progress("warming up", share))
-        if self._steps.graphs is not None and self._steps.graphs.prompts is not None:
+                warm_up(self.steps, config, cache, lambda share: progress("warming up", share))
+        if self.steps.graphs is not None and self.steps.graphs.prompts is not None:
             # Behind the warm-up, whose prompts would run in them: some steps stay eager.
-            self._steps.graphs.prompts.capture(
+            self.steps.graphs.prompts.capture(
                 lambda share: progress("capturing prompt graphs", share)
             )
         report = self._report(budget, weights_bytes, weights_bytes + activations + overhead)
@@ -171,11 +170,11 @@ class ModelRunner:
 
     def _timed_steps(self, num_blocks: int) -> list[TimedStep]:
         """Time steps, by which rows are to carry drafts, where graphs run steps with any."""
-        graphs, asked = self._steps.graphs, self._config.speculative
+        graphs, asked = self.steps.graphs, self._config.speculative
         if graphs is None or graphs.drafted is None or asked is None or not asked.adaptive:
             return []
         most = graphs.drafted.most_tokens
-        return time_steps(self._steps, self._config, self._cache_shape(num_blocks), most)
+        return time_steps(self.steps, self._config, self._cache_shape(num_blocks), most)
 
     def call_after_layers(self, callback: Callable[[], None]) -> None:
         """Tell `callback` of every layer that a step computes, where the host waits for layers."""
@@ -204,7 +203,7 @@ class ModelRunner:
             parameter.data.zero_()
         cache = self._cache_shape(-(-config.model.max_model_len // config.cache.block_size))
         self._allocate_cache(cache.num_blocks)
-        self._steps = self._step_runner()  # of the warm-up compile alone
+        self.steps = self._step_runner()  # of the warm-up compile alone
         try:
             with (
                 self._few_layers(),
@@ -214,7 +213,7 @@ class ModelRunner:
                 if graphs is not None:
                     graphs.compile_ahead()
                 warm_up(
-                    self._steps, config, cache, lambda share: progress("compiling kernels", share)
+                    self.steps, config, cache, lambda share: progress("compiling kernels", share)
                 )
         except Exception:  # a start without is slower, and no other
             logger.warning("kernels are compiled as steps need them", exc_info=True)
@@ -252,9 +251,7 @@ class ModelRunner:
             return None
         if self._resolved.uncapturable:
             return None
-        return self._steps.build_graphs(
-            GraphPool(), prompts=not self._resolved.uncapturable_prompts
-        )
+        return self.steps.build_graphs(GraphPool(), prompts=not self._resolved.uncapturable_prompts)
 
     def _build(self) -> None:
         """Make the model, its weights not yet filled."""
@@ -370,16 +367,17 @@ class ModelRunner:
         tokens = config.scheduler.max_num_batched_tokens
         shape = self._cache_shape(num_blocks)
         prompts, *chunks = largest_prompts(config, shape)
-        self.submit(prompts)
+        submit, collect = self.steps.submit, self.steps.collect
+        submit(prompts)
         with self._few_layers():  # what a chunk adds is gone behind a layer
             for chunk in chunks:
-                self.collect(self.submit(chunk))
+                collect(submit(chunk))
         rows = min(tokens, config.scheduler.max_num_seqs)
-        self.submit(decode_batch([2] * rows, shape))
+        submit(decode_batch([2] * rows, shape))
         longest = max(1, config.model.max_model_len - 1)
         drafts = min(config.scheduler.num_speculative_tokens, tokens // rows - 1, longest - 2)
         if drafts > 0:
-            self.collect(self.submit(with_drafts(decode_batch([2 + drafts] * rows, shape), drafts)))
+            collect(submit(with_drafts(decode_batch([2 + drafts] * rows, shape), drafts)))
 
     def _report(self, budget: KvBudget, weights_bytes: int, peak_bytes: int) -> EngineReport:
         config, limits = self._config, kv_cache.run_limits(self._config)
@@ -416,17 +414,12 @@ class ModelRunner:
         they have run: they hold what the group's collectives use, and addresses of its memory."""
         if self._device.is_gpu:
             torch.cuda.synchronize()
-        self._steps.graphs = None
+        self.steps.graphs = None
         if self._exchange is not None:
             self._exchange.close()
         self._group.close()
 
-    # ---- steps --------------------------------------------------------------------------------
-
-    @torch.inference_mode()
-    def submit(self, batch: ScheduledBatch) -> SubmittedStep:
-        """See StepRunner."""
-        return self._steps.submit(batch)
+    # ---- experts that move --------------------------------------------------------------------
 
     def balancer(self) -> ExpertLoadBalancer | None:
         """Build the balancer of the loaded model's experts; None where they stay where they are."""
@@ -437,24 +430,6 @@ class ModelRunner:
             module for module in self._model.modules() if isinstance(module, ExpertParallelExperts)
         ]
         return ExpertLoadBalancer(layers, self._exchange.links, config)
-
-    def set_dp_padding(self, capacity: int | None) -> None:
-        """See StepRunner."""
-        self._steps.set_dp_padding(capacity)
-
-    @torch.inference_mode()
-    def run_dummy_batch(self) -> None:
-        """See StepRunner."""
-        self._steps.run_dummy_batch()
-
-    @torch.inference_mode()
-    def sample(self, step: SubmittedStep, mask: TokenMask | None) -> None:
-        """See StepRunner."""
-        self._steps.sample(step, mask)
-
-    def collect(self, step: SubmittedStep) -> ScheduledBatchOutput:
-        """See StepRunner."""
-        return self._steps.collect(step)
 
 
 def rank_device(config: Config) -> Device:

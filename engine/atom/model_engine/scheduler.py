@@ -5,7 +5,7 @@ the time as a parameter. `schedule()` turns queues and budgets into a ScheduledB
 turns the sampled tokens into finished sequences and freed blocks. Called by EngineCore.
 
 Two policies (docs/guides/scheduling.md). `mixed` (default): every decode first, then chunks of
-prompts up to the token budget, in one ragged batch, so that no decode waits for a prefill.
+prompts up to the token budget, in one ragged batch, so that no decode waits (chunked prefill).
 `prefill_first`: prompts alone while there are any, then decodes.
 
 A batch may be scheduled before the outputs of earlier ones are known (deferred output): a token
@@ -182,7 +182,9 @@ class Scheduler:
             chunks = self._prefill_chunks(budget - len(decodes) - drafts, now)
         if len(decodes) == 0 and not chunks:
             return self._schedule_with_room(now)
-        return self._build_batch(decodes, chunks, drafts > 0)
+        batch = self._batches.build(decodes, chunks, drafted=drafts > 0)
+        self._note_built(chunks)
+        return batch
 
     def _schedule_with_room(self, now: float) -> ScheduledBatch | None:
         """Schedule although nothing could run. Prompts that share a window's blocks give back fewer
@@ -334,15 +336,14 @@ class Scheduler:
         self._release(sequence)
         sequence.status = SequenceStatus.WAITING
 
-    def _build_batch(self, decodes: Slots, chunks: list[Chunk], drafted: bool) -> ScheduledBatch:
-        batch = self._batches.build(decodes, chunks, drafted=drafted)
+    def _note_built(self, chunks: list[Chunk]) -> None:
+        """Note that a batch with these chunks is on its way."""
         self._outstanding += 1
         if chunks:
             self._blocked = None  # what it waits for may be shareable soon
             computed, given = self.rows.num_computed, self.rows.num_given
             still = [slot for slot in self._prefilling if computed[slot] < given[slot]]
             self._prefilling = still
-        return batch
 
     # ---- update -------------------------------------------------------------------------------
 

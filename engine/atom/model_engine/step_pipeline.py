@@ -113,19 +113,15 @@ class StepPipeline:
         batch = self._scheduler.schedule(now)
         if batch is not None and self._guided is not None and self._guided.confines(batch):
             result = self._step_guided(replace(batch, samples_later=True), self._guided)
-        else:
-            result = self._step_plain(batch)
-        return _with_finished(result, finished) if finished else result
-
-    def _step_plain(self, batch: ScheduledBatch | None) -> StepResult | None:
+            return _with_finished(result, finished) if finished else result
         if batch is not None:
             self._submitted.append((batch, self._executor.submit(batch)))
         elif self._join is not None:
             self._join()
         # Nothing schedulable means that the next decision needs an outstanding output.
-        if len(self._submitted) > self._depth or (batch is None and self._submitted):
-            return self._take_in()
-        return None
+        is_due = len(self._submitted) > self._depth or (batch is None and bool(self._submitted))
+        result = self._take_in() if is_due else None
+        return _with_finished(result, finished) if finished else result
 
     def _step_guided(self, batch: ScheduledBatch, guided: GuidedRequests) -> StepResult | None:
         ticket = self._executor.submit(batch)

@@ -15,7 +15,6 @@ import torch
 from torch import nn
 
 from atom.model_ops.attention import Attention, CachedAttention
-from atom.model_ops.backends.interface import SamplingTensors
 from atom.model_ops.embed_head import ParallelLMHead, VocabParallelEmbedding
 from atom.model_ops.layernorm import Normed, RMSNorm
 from atom.model_ops.linear import Build, Linear
@@ -154,6 +153,8 @@ class Decoder(nn.Module):
         return cast(RotaryEmbedding, self.ropes[self._rope_kinds.index(rope)])
 
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> HiddenStates:
+        """Compute input_ids [T] at positions [T] → hidden states, the last of the tokens that the
+        forward context says are looked at."""
         stream, aux = Stream(self.embed_tokens(input_ids)), None
         if self._aux_layers:
             size = stream.residual.shape
@@ -167,8 +168,8 @@ class Decoder(nn.Module):
 
 
 class CausalLM(nn.Module):
-    """A decoder with its output head. forward: (input_ids [T], positions [T]) → hidden states, the
-    last of the tokens that the forward context says are looked at."""
+    """A decoder, `model`, with its output head, `lm_head`: a step runs one, then the other on the
+    rows that sample."""
 
     def __init__(self, spec: ModelSpec, build: Build) -> None:
         super().__init__()
@@ -181,16 +182,8 @@ class CausalLM(nn.Module):
         if spec.tie_word_embeddings:
             self.lm_head.tie(self.model.embed_tokens)
 
-    def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> HiddenStates:
-        states: HiddenStates = self.model(input_ids, positions)
-        return states
-
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:  # [R, H] → [R, V]
         return self.lm_head(hidden)
-
-    def draw(self, hidden: torch.Tensor, sampling: SamplingTensors) -> torch.Tensor:
-        """Tokens [R] int64 of rows that ask for nothing but a draw."""
-        return self.lm_head.draw(hidden, sampling)
 
     def set_dp_padding(self, capacity: int | None) -> None:
         """Set how many tokens each of the ranks that share experts sends every other in a step that

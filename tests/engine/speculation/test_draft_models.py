@@ -46,7 +46,7 @@ def run(folder: Path, speculative: SpeculativeConfig, prompt: list[int]) -> tupl
         str(folder), speculative=speculative, max_model_len=128, max_num_seqs=2,
         num_kv_blocks=16, max_num_batched_tokens=16,
     )  # fmt: skip
-    seen, proposer = Seen(), engine.executor.runner._steps._proposer
+    seen, proposer = Seen(), engine.executor.runner.steps._proposer
     assert isinstance(proposer, DraftModelProposer)
     catch_up = proposer.catch_up
 

@@ -90,7 +90,7 @@ def test_steps_are_timed_with_and_without_drafts(tmp_path: Path) -> None:
     seconds = iter(range(1000))
     with torch.inference_mode():
         timed = time_steps(
-            runner._steps, engine.config, CacheShape(100, 16, 1), 16, lambda: float(next(seconds))
+            runner.steps, engine.config, CacheShape(100, 16, 1), 16, lambda: float(next(seconds))
         )
     engine.close()
     far = 100 * 16 // 4 - 22  # of as many rows as the cache holds, but for where they may come
@@ -98,6 +98,6 @@ def test_steps_are_timed_with_and_without_drafts(tmp_path: Path) -> None:
         (1, 0, 0), (1, 1, 0), (1, 3, 0), (4, 0, 0), (4, 1, 0), (4, 3, 0), (5, 0, 0), (5, 1, 0),
         (4, 0, far), (4, 3, far),
     ]  # fmt: skip
-    assert (runner._steps.slots.device.num_computed[:4] > far).all()
+    assert (runner.steps.slots.device.num_computed[:4] > far).all()
     assert {step.seconds for step in timed} == {0.25}
-    assert runner._steps._unknown == 0
+    assert runner.steps._unknown == 0

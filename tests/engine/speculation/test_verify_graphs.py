@@ -38,7 +38,7 @@ def replaying(folder: Path, speculative: SpeculativeConfig) -> tuple[CoreDriver,
     """An engine whose decode steps replay played graphs. The reference computes no padding, so each
     number of rows and tokens has a bucket, and is captured with as many in the entry."""
     driver = CoreDriver(str(folder), speculative=speculative, **OPTIONS)
-    steps: Any = driver.executor.runner._steps  # type: ignore[attr-defined]
+    steps: Any = driver.executor.runner.steps  # type: ignore[attr-defined]
     pool = PlayedPool(lambda: steps.slots.device.num_computed.fill_(9))
     every = "atom.model_engine.runner"
     with torch.inference_mode(), pytest.MonkeyPatch.context() as patch:
@@ -110,7 +110,7 @@ def test_what_is_captured_is_padding_until_a_letter_comes(tmp_path: Path) -> Non
     driver = CoreDriver(
         str(folder), speculative=SpeculativeConfig(num_tokens=MOST), device="cpu", **OPTIONS
     )
-    steps: Any = driver.executor.runner._steps  # type: ignore[attr-defined]
+    steps: Any = driver.executor.runner.steps  # type: ignore[attr-defined]
     layout = steps.build_graphs(PlayedPool(lambda: None)).drafted._layout
     for slots in (layout.slots, layout.token_slots):
         assert set(slots.tolist()) == {steps.slots.device.padding_slot}

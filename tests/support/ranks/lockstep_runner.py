@@ -91,7 +91,8 @@ class _Step:
 
 
 class Runner:
-    """What stands for ModelRunner; `run_device` is the device's player, of depth 1."""
+    """What stands for ModelRunner and its StepRunner; `run_device` is the device's player, of
+    depth 1."""
 
     def __init__(self, config: Config, links: Board, depth: int) -> None:
         self._config, self._links, self._turns = config, links, links.world.turns
@@ -125,6 +126,10 @@ class Runner:
 
     def balancer(self) -> None:
         return None
+
+    @property
+    def steps(self) -> Runner:
+        return self
 
     def set_dp_padding(self, capacity: int | None) -> None:
         self._capacity = capacity

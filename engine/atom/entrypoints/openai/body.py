@@ -89,12 +89,15 @@ async def _read_bytes(request: Request, share: BodyShare) -> bytearray:
         raise _too_large()
     response = open_response_of(request.scope)
     waits = response is None or not response.whole_request_came
+    data = bytearray()
     try:
-        if waits:
-            async with asyncio.timeout(BODY_TIMEOUT_SECONDS):
-                data = await _join_chunks(request, share)
-        else:
-            data = await _join_chunks(request, share)
+        async with asyncio.timeout(BODY_TIMEOUT_SECONDS if waits else None):
+            async for chunk in request.stream():
+                size_bytes = len(data) + len(chunk)
+                if size_bytes > MAX_BODY_BYTES:
+                    raise _too_large()
+                share.grow(size_bytes)
+                data += chunk
     except TimeoutError:
         raise RequestError(
             f"the body did not arrive within {BODY_TIMEOUT_SECONDS:g} s", status=408
@@ -104,17 +107,6 @@ async def _read_bytes(request: Request, share: BodyShare) -> bytearray:
     # RFC 8259 lets readers pass over a byte order mark, which some clients of Windows write.
     if data.startswith(codecs.BOM_UTF8):
         del data[: len(codecs.BOM_UTF8)]
-    return data
-
-
-async def _join_chunks(request: Request, share: BodyShare) -> bytearray:
-    data = bytearray()
-    async for chunk in request.stream():
-        size_bytes = len(data) + len(chunk)
-        if size_bytes > MAX_BODY_BYTES:
-            raise _too_large()
-        share.grow(size_bytes)
-        data += chunk
     return data
 
 

@@ -36,14 +36,14 @@ class SingleDeviceExecutor(OneScheduler):
 
     def submit(self, batch: ScheduledBatch) -> int:
         ticket = next(self._tickets)
-        self._submitted[ticket] = self.runner.submit(batch)
+        self._submitted[ticket] = self.runner.steps.submit(batch)
         return ticket
 
     def sample(self, ticket: int, mask: TokenMask | None = None) -> None:
-        self.runner.sample(self._submitted[ticket], mask)
+        self.runner.steps.sample(self._submitted[ticket], mask)
 
     def collect(self, ticket: int) -> ScheduledBatchOutput:
-        return self.runner.collect(self._submitted.pop(ticket))
+        return self.runner.steps.collect(self._submitted.pop(ticket))
 
     def close(self) -> None:
         pass

@@ -39,18 +39,16 @@ class AsyncText:
     ) -> list[list[int]]:
         """Token ids of each. for_answer: none may exceed the context. Raises `RequestError`."""
 
-        def work() -> list[list[int]]:
-            inputs = self._processor.inputs
-            return [
-                inputs.tokenize(
-                    prompt, add_special_tokens=add_special_tokens, for_answer=for_answer
-                )
-                for prompt in prompts
-            ]
-
-        # One without a length is no prompt; `work` says so.
+        one = partial(
+            self._processor.inputs.tokenize,
+            add_special_tokens=add_special_tokens,
+            for_answer=for_answer,
+        )
+        # One without a length is no prompt; `tokenize` says so.
         length = sum(len(prompt) for prompt in prompts if isinstance(prompt, Sized))
-        return work() if length <= _LONG_TEXT_CHARACTERS else await self._thread(client_id, work)
+        if length <= _LONG_TEXT_CHARACTERS:
+            return [one(prompt) for prompt in prompts]
+        return await self._thread(client_id, lambda: [one(prompt) for prompt in prompts])
 
     async def detokenize(
         self, token_ids: Sequence[int], client_id: str = "", *, skip_special_tokens: bool

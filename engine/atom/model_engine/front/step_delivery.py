@@ -29,14 +29,14 @@ class StepDelivery:
         self._waiting: list[tuple[OpenRequest, RequestOutput]] = []
 
     def take(self, body: StreamBody) -> None:
-        """One step's tokens; `deliver` follows."""
+        """Take one step's tokens; `OpenRequests.deliver` of what is `taken` follows."""
         try:
             step = self._outputs.process(body, self._requests.by_number, self._clock())
         except Exception as error:
             cause = error
             # A fault of ours must not leave callers waiting, nor end the others' requests.
             logger.exception("the outputs of a step could not be processed")
-            self.deliver()  # a failure comes behind what came before it
+            self._requests.deliver(self.taken())  # a failure comes behind what came before it
             concerned = {*body.requests(), *(row.request_id for row in body.finished)}
             self._requests.fail_each(concerned, lambda: _unprocessed(cause))
             return
@@ -44,10 +44,10 @@ class StepDelivery:
             self._requests.abort(step.abort_ids)
         self._waiting += step.outputs
 
-    def deliver(self) -> None:
-        """Put what was taken where its readers find it."""
+    def taken(self) -> list[tuple[OpenRequest, RequestOutput]]:
+        """Hand over what waits to be delivered."""
         outputs, self._waiting = self._waiting, []
-        self._requests.deliver(outputs)
+        return outputs
 
 
 def _unprocessed(cause: Exception) -> RuntimeError:

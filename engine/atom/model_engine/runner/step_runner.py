@@ -119,6 +119,7 @@ class StepRunner:
         """Count the numbers per row that a step tells the host."""
         return 1
 
+    @torch.inference_mode()
     def submit(self, batch: ScheduledBatch) -> SubmittedStep:
         """Start computing the batch; on a GPU this returns before the device is done.
 
@@ -158,6 +159,7 @@ class StepRunner:
         that share experts; None for as many as are wanted."""
         self._dp_padding = (capacity,)
 
+    @torch.inference_mode()
     def run_dummy_batch(self) -> None:
         """Compute this rank's experts for other ranks' tokens, in a step without any of its own."""
         assert self._dp_padding is not None
@@ -179,6 +181,7 @@ class StepRunner:
         self._model.set_dp_padding(capacity)
         return capacity
 
+    @torch.inference_mode()
     def sample(self, step: SubmittedStep, mask: TokenMask | None = None) -> None:
         """Sample the rows of a submitted step and start to copy their tokens out. `mask`: what
         some of them are confined to."""
@@ -260,12 +263,12 @@ class StepRunner:
 
     def _forward(self, batch: ScheduledBatch, step: SubmittedStep) -> None:
         self._inputs.append_blocks(batch)
-        inputs = self._prepare(batch, step)
+        inputs = self._placed(self._inputs.prepare(batch), batch, step)
         # Log-probabilities of a prompt look at all of its tokens, and so do some proposers.
         all_wanted = self._wants_all_states or bool(batch.prompt_scores)
         logits_indices = None if all_wanted else inputs.logits_indices
         with set_forward_context(ForwardContext(inputs.attention, logits_indices)):
-            states = self._model(inputs.input_ids, inputs.positions)
+            states: HiddenStates = self._model.model(inputs.input_ids, inputs.positions)
         hidden = states.last
         # Behind the layers: the device is busy while the host does this.
         self._enter(batch)
@@ -292,8 +295,9 @@ class StepRunner:
     ) -> None:
         """Keep what a proposer catches up by, where one does."""
 
-    def _prepare(self, batch: ScheduledBatch, step: SubmittedStep) -> StepInputs:
-        return self._inputs.prepare(batch)
+    def _placed(self, inputs: StepInputs, batch: ScheduledBatch, step: SubmittedStep) -> StepInputs:
+        """Return the inputs with tokens where their rows stand, if the host does not know it."""
+        return inputs
 
     def _advance(self, batch: ScheduledBatch, inputs: StepInputs, step: SubmittedStep) -> None:
         """Move the slots past what the step computes."""
@@ -322,7 +326,7 @@ class StepRunner:
         shaped = self._sampling.shaped_rows(slots, step.positions, step.behind)
         asking, num_top = self._sampling.logprob_rows(slots)
         if not shaped and mask is None and not len(asking):
-            return self._model.draw(forward.hidden, sampling)
+            return self._model.lm_head.draw(forward.hidden, sampling)
         logits = self._model.compute_logits(forward.hidden)
         if len(asking):
             on_device = upload(asking, self._device.torch_device)

@@ -36,7 +36,7 @@ def warmed(driver: CoreDriver, shares: list[float]) -> CoreDriver:
     """As on a GPU: a CPU has nothing to warm."""
     runner: ModelRunner = driver.executor.runner
     with torch.inference_mode(), runner._few_layers():
-        warm_up(runner._steps, driver.config, runner._cache_shape(64), shares.append)
+        warm_up(runner.steps, driver.config, runner._cache_shape(64), shares.append)
     return driver
 
 
@@ -55,7 +55,7 @@ def test_a_warmed_engine_answers_as_one_that_is_not(checkpoint: Path, max_num_se
 def steps_of_start(checkpoint: Path) -> list[ScheduledBatch]:
     driver = CoreDriver(str(checkpoint), **OPTIONS)
     submitted: list[ScheduledBatch] = []
-    steps = driver.executor.runner._steps
+    steps = driver.executor.runner.steps
     submit = steps.submit
     steps.submit = lambda batch: submitted.append(batch) or submit(batch)
     warmed(driver, [])

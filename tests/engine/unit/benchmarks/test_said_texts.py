@@ -36,7 +36,7 @@ def test_an_engine_says_what_it_is_told_with_drafts_and_without(tmp_path: Path) 
             str(folder), speculative=speculative, max_model_len=256, max_num_seqs=2,
             num_kv_blocks=40,
         )  # fmt: skip
-        sayer = Sayer(own_runner(engine)._steps, 256)
+        sayer = Sayer(own_runner(engine).steps, 256)
         told = [_answer(engine, text.prompt, params)]
         sayer.say(text)
         told.append(_answer(engine, text.prompt, params))

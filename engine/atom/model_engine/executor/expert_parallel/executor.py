@@ -130,7 +130,7 @@ class ExpertParallelExecutor(SingleDeviceExecutor):
             return
         with self._together():
             self._gather_token_counts(0)
-            self.runner.run_dummy_batch()
+            self.runner.steps.run_dummy_batch()
 
     def close(self) -> None:
         self._watch.end()
@@ -158,7 +158,7 @@ class ExpertParallelExecutor(SingleDeviceExecutor):
         metadata = self._token_counts.complete()
         if self._balancer is not None:
             self._balancer.before(metadata.step)
-        self.runner.set_dp_padding(metadata.capacity)
+        self.runner.steps.set_dp_padding(metadata.capacity)
 
     def _receive_counts(self, *, wait: bool) -> None:
         for peer, count in self._mesh.receive(wait=wait):

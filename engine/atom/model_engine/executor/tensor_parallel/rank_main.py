@@ -89,12 +89,12 @@ def follow_steps(runner: ModelRunner, receiver: StepReceiver) -> None:
     while message := receiver.receive():
         call = decode_step(message)
         if isinstance(call, SampleStep):
-            runner.sample(submitted[-1], call.mask)
+            runner.steps.sample(submitted[-1], call.mask)
             continue
         # What the leader has collected by now: both runners know the same of their steps.
         while len(submitted) > call.outstanding:
-            runner.collect(submitted.popleft())
-        submitted.append(runner.submit(call.batch))
+            runner.steps.collect(submitted.popleft())
+        submitted.append(runner.steps.submit(call.batch))
 
 
 def _end(said: int, words: LastWords) -> int:

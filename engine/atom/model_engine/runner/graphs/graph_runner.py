@@ -212,7 +212,7 @@ class DecodeGraphs:
         starts = parts.query_starts[: size + 1]
         attention = plan_captured_step(step, starts, parts.max_model_len, even=variant.even)
         with set_forward_context(ForwardContext(attention)):
-            states = self._model(step.input_ids, step.positions)
+            states: HiddenStates = self._model.model(step.input_ids, step.positions)
         return states, SamplingTensors(step.temperature, step.seed, step.sample_positions)
 
     def _sample(
@@ -223,5 +223,5 @@ class DecodeGraphs:
         if filtered:
             token_ids = filtered_draw(self._parts, slots, hidden, sampling)
         else:
-            token_ids = self._model.draw(hidden, sampling)
+            token_ids = self._model.lm_head.draw(hidden, sampling)
         self._ops.commit_tokens(slots, token_ids, self._state, self._host_ring.ring)

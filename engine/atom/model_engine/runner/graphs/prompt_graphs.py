@@ -23,6 +23,7 @@ from atom.model_engine.runner.graphs.step_stage import StagedInputs, StepStage
 from atom.model_engine.runner.step_arrays import StepArrays
 from atom.model_ops.attention.step_plan import StepTensors, plan_captured_prompts
 from atom.model_ops.backends.interface import SamplingTensors
+from atom.models.hidden_states import HiddenStates
 from atom.utils.forward_context import ForwardContext, set_forward_context
 
 
@@ -123,7 +124,7 @@ class PromptGraphs:
         )
         attention = plan_captured_prompts(tensors, decodes, self._parts.max_model_len)
         with set_forward_context(ForwardContext(attention, inputs.logits_indices)):
-            states = self._model(inputs.input_ids, inputs.positions)
+            states: HiddenStates = self._model.model(inputs.input_ids, inputs.positions)
         state.num_computed[inputs.slots] = inputs.contexts.long()
         slots = inputs.sample_slots
         sampling = SamplingTensors(

@@ -206,7 +206,7 @@ class VerifyGraphs:
         starts = parts.query_starts[: tokens + 1]
         attention = plan_captured_step(step, starts, parts.max_model_len, runs=layout.runs)
         with set_forward_context(ForwardContext(attention)):
-            states = parts.model(step.input_ids, step.positions)
+            states: HiddenStates = parts.model.model(step.input_ids, step.positions)
         return states, SamplingTensors(step.temperature, step.seed, step.sample_positions)
 
     def _sample(
@@ -215,7 +215,7 @@ class VerifyGraphs:
         if filtered:
             drawn = filtered_draw(self._parts, layout.token_slots, hidden, sampling)
         else:
-            drawn = self._parts.model.draw(hidden, sampling)
+            drawn = self._parts.model.lm_head.draw(hidden, sampling)
         if self._parts.catch_up is not None:
             self._drawn[: len(drawn)] = drawn
         self._accept(layout, drawn)

@@ -80,6 +80,7 @@ class SpeculativeStepRunner(StepRunner):
         drafted = VerifyGraphs(parts, self._proposer, self._most_drafts, sizes)
         return DecodeGraphs(parts, drafted)
 
+    @torch.inference_mode()
     def sample(self, step: SubmittedStep, mask: TokenMask | None = None) -> None:
         forward = step.forward
         super().sample(step, mask)
@@ -235,8 +236,7 @@ class SpeculativeStepRunner(StepRunner):
             ahead=self._most_drafts,
         )
 
-    def _prepare(self, batch: ScheduledBatch, step: SubmittedStep) -> StepInputs:
-        inputs = super()._prepare(batch, step)
+    def _placed(self, inputs: StepInputs, batch: ScheduledBatch, step: SubmittedStep) -> StepInputs:
         if not isinstance(step, VerifyStep):
             return inputs
         runs, tokens = step.layout.runs, batch.num_decodes

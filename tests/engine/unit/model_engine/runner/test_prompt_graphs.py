@@ -56,7 +56,7 @@ WINDOWS: dict[str, Any] = {
 def replaying(folder: Path) -> tuple[CoreDriver, PlayedPool]:
     """An engine that replays played graphs of steps with prompts, and decodes eagerly."""
     driver = CoreDriver(str(folder), **OPTIONS)
-    steps: Any = driver.executor.runner._steps  # type: ignore[attr-defined]
+    steps: Any = driver.executor.runner.steps  # type: ignore[attr-defined]
     pool = PlayedPool(lambda: None)
     with torch.inference_mode():
         steps.graphs = Prompted(steps.build_graphs(pool, prompts=True).prompts, steps)
