@@ -66,7 +66,8 @@ def test_every_option_has_a_flag(tmp_path: Path) -> None:
         "--enable-expert-parallel", "--enable-dp-attention", "--enable-eplb",
         "--expert-exchange", "mori", "--nnodes", "2", "--node-rank", "1",
         "--master-addr", "10.0.0.1", "--master-port", "29501", "--fairness", "off",
-        "--fairness-weights", str(weights),
+        "--fairness-weights", str(weights), "--runner", "pooling",
+        "--convert", "embed",
     )  # fmt: skip
     unchanged = [
         field.name
