@@ -19,6 +19,11 @@ def client_label(kind: str, name: str) -> str:
     return f"{kind}-{sha256(name.encode()).hexdigest()[:_DIGITS]}"
 
 
+def key_label(name: str) -> str:
+    """Make the label of a key by the name that its file gives it."""
+    return f"key-{name}"
+
+
 def address_name(text: str) -> str:
     """The address as it counts: of IPv6 its network, since one sender has very many; a text that is
     no address as it is."""

@@ -9,7 +9,7 @@ import argparse
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from atom.answer_parsing.families import AUTO, CALL_PARSERS, REASONING_PARSERS
 from atom.entrypoints.flags.engine_args import (
@@ -19,7 +19,7 @@ from atom.entrypoints.flags.engine_args import (
 )
 from atom.entrypoints.flags.flag_parser import FlagParser
 from atom.entrypoints.flags.flag_values import json_object
-from atom.entrypoints.http.api_key import read_api_keys
+from atom.entrypoints.http.api_key import read_api_keys, read_key_file
 from atom.entrypoints.http.body_budget import DEFAULT_BYTES
 from atom.entrypoints.process.logs import configure_logging
 from atom.entrypoints.responses.store import DEFAULT_BYTES as STORE_BYTES
@@ -82,15 +82,7 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         default=0.0,
         help="how long start-up may take before /live fails, unless it still moves; 0: any time",
     )
-    add("--chat-template", type=Path, default=None, help="Jinja file used instead of the model's")
-    add(
-        "--default-chat-template-kwargs",
-        type=json_object,
-        default={},
-        metavar="JSON",
-        help="variables for the chat template where a request has none, such as "
-        """'{"enable_thinking": false}'""",
-    )
+    add_template_flags(group)
     add(
         "--request-timeout-seconds",
         type=_seconds,
@@ -140,10 +132,25 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_access_flags(group)
     add_tls_flags(parser.add_argument_group("TLS"))
-    _add_parser_flags(parser)
+    add_parser_flags(parser)
 
 
-def _add_parser_flags(parser: argparse.ArgumentParser) -> None:
+def add_template_flags(group: Any) -> None:
+    """Add the flags of how chats become prompts."""
+    add = group.add_argument
+    add("--chat-template", type=Path, default=None, help="Jinja file used instead of the model's")
+    add(
+        "--default-chat-template-kwargs",
+        type=json_object,
+        default={},
+        metavar="JSON",
+        help="variables for the chat template where a request has none, such as "
+        """'{"enable_thinking": false}'""",
+    )
+
+
+def add_parser_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of how answers of chats are read."""
     add = parser.add_argument_group("answers of chats").add_argument
     add(
         "--tool-call-parser",
@@ -187,7 +194,7 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
 
     return ServerOptions(
         api_keys=read_api_keys(args.api_key, args.api_key_file, os.environ),
-        api_key_file=args.api_key_file and args.api_key_file.absolute(),
+        api_key_file=read_key_file(args.api_key_file),
         tls=tls_files(args),
         root_path=args.root_path,
         served_names=tuple(args.served_model_name or ()),

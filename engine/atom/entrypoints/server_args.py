@@ -27,7 +27,9 @@ def add_access_flags(group: Any) -> None:
         "--api-key-file",
         type=Path,
         default=None,
-        help=f"file with the key that clients must send (default: ${API_KEY_VARIABLE}, else none)",
+        help="file with the key that clients must send, or with lines 'NAME: KEY', or a folder "
+        "with a file for each key; followed as they change "
+        f"(default: ${API_KEY_VARIABLE}, else none)",
     )
     add(
         "--api-key",

@@ -17,7 +17,7 @@ from openai import AsyncOpenAI
 
 from atom.config import Config
 from atom.entrypoints.api_server import build_app
-from atom.entrypoints.http.api_key import FollowedKeys
+from atom.entrypoints.http.api_key import FollowedKeys, KeyFile
 from atom.entrypoints.http.http_protocol import BoundedHttpProtocol
 from atom.entrypoints.http.listener import BACKLOG, listen
 from atom.entrypoints.openai.state import ServerState
@@ -128,6 +128,7 @@ async def serve_app(
     request_timeout_seconds: float | None = None,
     reader_limits: ReaderLimits | None = None,
     api_key: str | None = None,
+    api_key_file: KeyFile | None = None,
     allowed_origins: Sequence[str] = (),
     **core_options: Any,
 ) -> AsyncIterator[AppRig]:
@@ -144,7 +145,7 @@ async def serve_app(
         request_timeout_seconds=request_timeout_seconds,
         reader_limits=reader_limits,
     )
-    async with serve_engine(engine, api_key, allowed_origins) as rig:
+    async with serve_engine(engine, api_key, allowed_origins, api_key_file) as rig:
         if core_options.get("ready_on_start", True):
             await engine.wait_ready()
         yield AppRig(rig.state, rig.engine, rig.client, rig.port, cores[0])
@@ -162,7 +163,10 @@ async def serve_model(
 
 @contextlib.asynccontextmanager
 async def serve_engine(
-    engine: AsyncLLMEngine, api_key: str | None = None, allowed_origins: Sequence[str] = ()
+    engine: AsyncLLMEngine,
+    api_key: str | None = None,
+    allowed_origins: Sequence[str] = (),
+    api_key_file: KeyFile | None = None,
 ) -> AsyncIterator[HttpRig]:
     """The HTTP application over this engine, which it starts and ends."""
     state = ServerState(engine=engine)
@@ -171,7 +175,7 @@ async def serve_engine(
     settings = uvicorn.Config(
         build_app(
             state,
-            api_keys=FollowedKeys(() if api_key is None else (api_key,)),
+            api_keys=FollowedKeys(() if api_key is None else (api_key,), api_key_file),
             allowed_origins=allowed_origins,
         ),
         log_config=None,

@@ -17,7 +17,7 @@ from atom.client_label import KINDS, address_name, client_label
 from atom.errors import ConfigError
 
 LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1000.0
-_LABEL = re.compile(rf"(?:{'|'.join(KINDS)})-[0-9a-f]{{12}}")
+_LABEL = re.compile(rf"(?:{'|'.join(KINDS)})-[0-9a-f]{{12}}|key-[A-Za-z0-9._-]{{1,48}}")
 
 
 def read_client_weights(file: Path | None) -> dict[str, float]:

@@ -1,78 +1,181 @@
-"""The keys of which clients must send one: where a program takes them from, and how it follows the
-one in a file.
+"""The keys of which clients must send one: where a program takes them from, and how it follows
+those in a file or folder.
 
 Light to import: the command line reads it before any server is loaded.
 """
 
 from __future__ import annotations
 
+import hmac
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from atom.errors import ConfigError
 
 API_KEY_VARIABLE = "ATOM_API_KEY"
 
+MOST_KEYS = 256
+MOST_NAME_CHARACTERS = 48
+
 _LOOK_SECONDS = 1.0
+_NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{MOST_NAME_CHARACTERS}}}")
+_Version = tuple[tuple[str, int, int], ...]
 logger = logging.getLogger(__name__)
 
 
-class FollowedKeys:
-    """Keys, one of them in a file that may be replaced while the server runs, as a Secret is.
+@dataclass(frozen=True, slots=True)
+class NamedKey:
+    """A key. name: by which figures tell of it, never the key; empty where it has none."""
 
-    What was read last counts until another valid key stands there: a file that is being written, or
+    name: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFile:
+    """Say where keys are followed in, and those that were found there. path: a file with one key,
+    a file with a line `NAME: KEY` for each, or a folder with a file for each, named as it is."""
+
+    path: Path
+    found: tuple[NamedKey, ...]
+
+
+class FollowedKeys:
+    """Keys, some of them in a file or folder that may change while the server runs, as a Secret
+    does.
+
+    What was read last counts until a valid key stands there: a file that is being written, or
     gone, closes no server. `monotonic` is a clock in seconds; one look a second at most.
     """
 
     def __init__(
         self,
         keys: Sequence[str],
-        file: Path | None = None,
+        file: KeyFile | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`keys`: all of them; of the file's, where there is one, as it was read: the last."""
-        self._fixed = [key.encode() for key in (keys[:-1] if file else keys)]
-        self._found = [key.encode() for key in (keys[-1:] if file else ())]
-        self._file = file
+        """keys: that stay."""
+        self._fixed = [(key.encode(), "") for key in keys]
+        self._found = [] if file is None else [(key.key.encode(), key.name) for key in file.found]
+        self._path = None if file is None else file.path
         self._monotonic = monotonic
         self._looked_at = float("-inf")
-        self._seen: tuple[int, int] | None = None
+        self._seen: _Version | None = None
 
     def __bool__(self) -> bool:
         return bool(self._fixed or self._found)
 
     def current(self) -> list[bytes]:
         """List the keys that count now."""
-        if self._file is not None and self._monotonic() - self._looked_at >= _LOOK_SECONDS:
+        return [key for key, _ in self._current()]
+
+    def name_of(self, given: bytes) -> str | None:
+        """Return the name of a key that counts now, empty where it has none; None for another. The
+        time that it takes must not tell a key, so that all are compared."""
+        found: str | None = None
+        for key, name in self._current():
+            if hmac.compare_digest(given, key):
+                found = found or name
+        return found
+
+    def _current(self) -> list[tuple[bytes, str]]:
+        if self._path is not None and self._monotonic() - self._looked_at >= _LOOK_SECONDS:
             self._looked_at = self._monotonic()
-            self._look(self._file)
+            self._look(self._path)
         return [*self._fixed, *self._found]
 
-    def _look(self, file: Path) -> None:
+    def _look(self, path: Path) -> None:
         try:
-            status = file.stat()
+            version = _version(path)
         except OSError:
             return
-        version = (status.st_mtime_ns, status.st_ino)
         if version == self._seen:
             return
         self._seen = version
         try:
-            key = read_api_key(file, {})
+            keys = _read_keys(path, skips_invalid=True)
         except ConfigError as error:
-            logger.warning("the key from before still counts: %s", error)
+            logger.warning("the keys from before still count: %s", error)
             return
-        if key is not None and [key.encode()] != self._found:
-            self._found = [key.encode()]
-            logger.info("another API key counts now, from %s", file)
+        found = [(key.key.encode(), key.name) for key in keys]
+        if found != self._found:
+            self._found = found
+            logger.info("API keys have changed: %d count now, from %s", len(found), path)
+
+
+def read_key_file(path: Path | None) -> KeyFile | None:
+    """Read the keys of a file or folder. Raises `ConfigError` for any that is none."""
+    if path is None:
+        return None
+    return KeyFile(path.absolute(), _read_keys(path, skips_invalid=False))
+
+
+def _version(path: Path) -> _Version:
+    """Say by what a change is known: of a folder, of each of its files."""
+    files = _files_in(path) if path.is_dir() else [path]
+    found = ((file.name, file.stat()) for file in files)
+    return tuple((name, each.st_mtime_ns, each.st_ino) for name, each in found)
+
+
+def _files_in(folder: Path) -> list[Path]:
+    """List a folder's files; a mounted Secret's own links begin with a dot."""
+    return sorted(
+        file for file in folder.iterdir() if not file.name.startswith(".") and file.is_file()
+    )
+
+
+def _read_keys(path: Path, *, skips_invalid: bool) -> tuple[NamedKey, ...]:
+    """Raises `ConfigError` where there is no key, or too many, or unless invalid ones are skipped
+    where one is none: a Secret that is changed is not held up by one bad entry."""
+    source = f"--api-key-file {path}"
+    try:
+        if path.is_dir():
+            lines = [(file.name, file.read_text(encoding="utf-8")) for file in _files_in(path)]
+        else:
+            text = path.read_text(encoding="utf-8")
+            lines = _named_lines(text) or [("", text)]
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"{source}: cannot be read ({error}); name text files") from error
+    keys = []
+    for name, text in lines:
+        place = f"{source}, {name}" if name else source
+        try:
+            keys.append(NamedKey(_checked_name(place, name), _checked(place, text)))
+        except ConfigError as error:
+            if not skips_invalid or not name:
+                raise
+            logger.warning("a key is left out: %s", error)
+    if not 0 < len(keys) <= MOST_KEYS:
+        raise ConfigError(f"{source}: has {len(keys)} keys; give 1 to {MOST_KEYS}")
+    return tuple(keys)
+
+
+def _named_lines(text: str) -> list[tuple[str, str]]:
+    """Return the names and keys of a file of several; none of a file that is one key."""
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    if not all(": " in line for line in lines):
+        return []
+    parts = (line.partition(": ") for line in lines)
+    return [(name.strip(), key) for name, _, key in parts]
+
+
+def _checked_name(source: str, name: str) -> str:
+    if name and not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"{source}: the name of a key has letters, digits, dots, dashes and underscores, at "
+            f"most {MOST_NAME_CHARACTERS}"
+        )
+    return name
 
 
 def read_api_keys(
     line: Sequence[str], file: Path | None, environment: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Read the keys of the command line, and last the one of the file; without any, the
+    """Read the keys that stay: those of the command line; without any, and without a file, the
     environment's. Raises `ConfigError`."""
     if line:
         logger.warning(
@@ -80,11 +183,9 @@ def read_api_keys(
             "--api-key-file FILE or the variable %s",
             API_KEY_VARIABLE,
         )
-    keys = [_checked("--api-key", text) for text in line]
-    found = None if line and file is None else read_api_key(file, environment)
-    if found is None:
-        return tuple(dict.fromkeys(keys))
-    return tuple(dict.fromkeys([*(key for key in keys if key != found), found]))
+        return tuple(dict.fromkeys(_checked("--api-key", text) for text in line))
+    found = None if file is not None else read_api_key(None, environment)
+    return () if found is None else (found,)
 
 
 def read_api_key(file: Path | None, environment: Mapping[str, str]) -> str | None:

@@ -13,9 +13,11 @@ from functools import lru_cache
 
 from starlette.types import Scope
 
-from atom.client_label import address_name, client_label
+from atom.client_label import address_name, client_label, key_label
 from atom.entrypoints.http.given_keys import key_of
 from atom.entrypoints.http.response_headers import header_of
+
+KEY_NAME = "api_key_name"  # in a scope's state: of the key that was checked, where it has one
 
 
 class ClientIdentity:
@@ -28,11 +30,14 @@ class ClientIdentity:
     def of(self, scope: Scope) -> str:
         """Name the sender as `Request.client_id` has it: `header-…`, `key-…`, `addr-…` or
         `addr-…/key-…`, with the start of a SHA-256 each. Empty where nothing is known of the
-        sender."""
+        sender. A key that has a name is told by it: `key-NAME`."""
         if self._header is not None:
             named = (header_of(scope, self._header) or "").strip()
             if named:
                 return client_label("header", named)
+        name = scope.get("state", {}).get(KEY_NAME)
+        if name:
+            return key_label(name)
         if self._num_keys > 1:
             return client_label("key", key_of(scope))
         client = scope.get("client")

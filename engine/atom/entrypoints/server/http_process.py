@@ -102,7 +102,7 @@ class HttpProcess:
             waits_for="" if alone else "waiting for the other API servers",
             bodies=BodyBudget(options.body_memory_bytes),
             names=options.served_names,
-            clients=ClientIdentity(header=options.fairness_header, num_keys=len(options.api_keys)),
+            clients=ClientIdentity(header=options.fairness_header, num_keys=options.num_keys),
         )
         self._http = _HttpServer(
             uvicorn.Config(

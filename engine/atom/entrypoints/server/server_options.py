@@ -10,6 +10,7 @@ import msgspec
 
 from atom.answer_parsing.families import AUTO
 from atom.config import EngineOptions
+from atom.entrypoints.http.api_key import KeyFile
 from atom.entrypoints.http.body_budget import DEFAULT_BYTES
 from atom.entrypoints.http.tls import TlsFiles
 from atom.entrypoints.responses.store import DEFAULT_BYTES as STORE_BYTES
@@ -47,12 +48,17 @@ class ServerOptions:
     allowed_origins: tuple[str, ...] = ()
     fairness_header: str | None = None
     api_keys: tuple[str, ...] = field(default=(), repr=False)
-    api_key_file: Path | None = None  # that the last of them is followed in
+    api_key_file: KeyFile | None = field(default=None, repr=False)
     tls: TlsFiles | None = None
     root_path: str = ""
     served_names: tuple[str, ...] = ()
     template_kwargs: dict[str, Any] = field(default_factory=dict)
     created: int | None = None
+
+    @property
+    def num_keys(self) -> int:
+        """Count the keys at the start, wherever they are from."""
+        return len(self.api_keys) + len(self.api_key_file.found if self.api_key_file else ())
 
     def to_json(self) -> bytes:
         return msgspec.json.encode(self, enc_hook=str)

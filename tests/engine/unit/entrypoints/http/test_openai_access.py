@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from atom.config import Config, EngineOptions
 from atom.entrypoints.http.access import OPEN_PATHS, PAGE_PATHS
-from atom.entrypoints.http.api_key import FollowedKeys, read_api_key, read_api_keys
+from atom.entrypoints.http.api_key import (
+    FollowedKeys,
+    KeyFile,
+    NamedKey,
+    read_api_key,
+    read_api_keys,
+    read_key_file,
+)
 from atom.entrypoints.server.server_options import ServerOptions
 from atom.errors import AtomError, ConfigError
 from tests.support.engine_core.front_half import build_test_config, write_model_folder
 from tests.support.server.http_app import AppRig, serve_app
-from tests.support.waiting import eventually, within
+from tests.support.waiting import HANG_SECONDS, eventually, within
 
 KEY = "sk-of-the-test"
 RIGHT = {"authorization": f"Bearer {KEY}"}
@@ -189,6 +198,98 @@ def test_the_key_is_not_shown_with_the_options() -> None:
     assert KEY not in repr(ServerOptions(engine=EngineOptions(model="m"), api_keys=(KEY,)))
 
 
+def secret(folder: Path, **keys: str) -> Path:
+    """A mounted Secret: files that are links into a folder, which is changed by a link's change."""
+    folder.mkdir(exist_ok=True)
+    data = folder / f"..{len(list(folder.iterdir()))}"
+    data.mkdir()
+    for name, key in keys.items():
+        (data / name).write_text(key)
+    other = folder / "..data_tmp"
+    other.symlink_to(data.name)
+    other.replace(folder / "..data")
+    for file in folder.iterdir():
+        if not file.name.startswith(".") and file.name not in keys:
+            file.unlink()
+    for name in keys:
+        if not (folder / name).is_symlink():
+            (folder / name).symlink_to(f"..data/{name}")
+    return folder
+
+
+def test_keys_of_a_mounted_secret_are_followed_by_name(tmp_path: Path) -> None:
+    now = [0.0]
+    folder = secret(tmp_path / "keys", team_a="first", team_b="second\n")
+    keys = FollowedKeys((), read_key_file(folder), monotonic=lambda: now[0])
+    assert keys.name_of(b"first") == "team_a"
+    assert keys.name_of(b"second") == "team_b"
+    assert keys.name_of(b"third") is None
+    secret(folder, team_a="fourth", team_c="third", broken="two words")
+    now[0] += 1
+    assert keys.name_of(b"fourth") == "team_a"
+    assert keys.name_of(b"third") == "team_c"
+    assert keys.name_of(b"first") is None, "it was rotated"
+    assert keys.name_of(b"second") is None, "it is gone, although another entry is broken"
+    secret(folder)
+    now[0] += 1
+    assert keys.name_of(b"third") == "team_c", "an empty folder opens and closes no server"
+    with pytest.raises(ConfigError, match="0 keys"):
+        read_key_file(folder)
+
+
+def test_a_file_may_hold_several_named_keys(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("# of the teams\nteam-a: sk-1=\n\nteam-b: sk-2\n")
+    found = read_key_file(file)
+    assert found is not None
+    keys = FollowedKeys(("of-the-line",), found)
+    assert [keys.name_of(key) for key in (b"sk-1=", b"sk-2", b"of-the-line")] == [
+        "team-a", "team-b", "",
+    ]  # fmt: skip
+    for text in ("team a: sk-1\n", "team-a: two words\n", f"{'x' * 49}: sk-1\n"):
+        file.write_text(text)
+        with pytest.raises(ConfigError, match="api-key-file") as refused:
+            read_key_file(file)
+        assert "two words" not in str(refused.value)
+    assert KEY not in repr(
+        ServerOptions(
+            engine=EngineOptions(model="m"),
+            api_key_file=KeyFile(file, (NamedKey("team-a", KEY),)),
+        )
+    )
+
+
+async def test_figures_tell_of_keys_by_name_and_never_of_keys(
+    config: Config, tmp_path: Path
+) -> None:
+    folder = secret(tmp_path / "keys", team_a="sk-secret-1", team_b="sk-secret-2")
+    async with serve_app(config, api_key_file=read_key_file(folder)) as rig:
+        for key, times in (("sk-secret-1", 2), ("sk-secret-2", 1)):
+            headers = {"authorization": f"Bearer {key}"}
+            for _ in range(times):
+                body = {"prompt": "abcd", "max_tokens": 3}
+                answer = await rig.client.post("/v1/completions", json=body, headers=headers)
+                assert answer.status_code == 200
+        told = (await rig.client.get("/metrics")).text
+        lines = [line for line in told.splitlines() if 'client="key-team_' in line]
+        generated = {line for line in lines if "client_generation_tokens" in line}
+        assert {line.rpartition(" ")[2] for line in generated} == {"6.0", "3.0"}
+        assert "sk-secret" not in told
+        open_connection = rig.client  # it stays open through the rotation
+        secret(folder, team_a="sk-secret-3")
+        await eventually_refused(open_connection, "sk-secret-1")
+        headers = {"authorization": "Bearer sk-secret-3"}
+        assert (await open_connection.get("/v1/models", headers=headers)).status_code == 200
+
+
+async def eventually_refused(client: httpx.AsyncClient, key: str) -> None:
+    headers = {"authorization": f"Bearer {key}"}
+    deadline = time.monotonic() + HANG_SECONDS
+    while (await client.get("/v1/models", headers=headers)).status_code != 401:
+        assert time.monotonic() < deadline, "the key counts yet"
+        await asyncio.sleep(0.05)
+
+
 def test_a_key_is_followed_in_its_file(tmp_path: Path) -> None:
     """As a mounted Secret changes: another file takes the place of the one before."""
     now, file = [0.0], tmp_path / "key"
@@ -200,7 +301,7 @@ def test_a_key_is_followed_in_its_file(tmp_path: Path) -> None:
 
     put("first")
     keys = read_api_keys(["of-the-line"], file, {})
-    key = FollowedKeys(keys, file, monotonic=lambda: now[0])
+    key = FollowedKeys(keys, read_key_file(file), monotonic=lambda: now[0])
     assert key.current() == [b"of-the-line", b"first"]
     put("second")
     assert key.current() == [b"of-the-line", b"first"], "looked at once a second"
