@@ -1,4 +1,5 @@
-"""`atom`: serve, generate, bench, completion. Parses, dispatches, and makes errors one line each.
+"""`atom`: serve, generate, batch, bench, completion. Parses, dispatches, and makes errors one line
+each.
 
 Torch-free and quick to import: what a command needs is imported when it runs.
 """
@@ -12,6 +13,7 @@ import traceback
 from collections.abc import Sequence
 
 import atom
+from atom.entrypoints.batch import add_batch_arguments, run_batch
 from atom.entrypoints.bench import add_bench_commands
 from atom.entrypoints.flags.flag_parser import FlagParser
 from atom.entrypoints.generate import add_generate_arguments, run_generate
@@ -76,6 +78,11 @@ def build_parser() -> argparse.ArgumentParser:
     add_generate_arguments(generate)
     _add_log_level(generate, "warning")
     generate.set_defaults(run=run_generate)
+
+    batch = commands.add_parser("batch", help="answer a file of requests, without a server")
+    add_batch_arguments(batch)
+    _add_log_level(batch, "warning")
+    batch.set_defaults(run=run_batch)
 
     bench = commands.add_parser("bench", help="measure throughput, latency, or a server")
     for command in add_bench_commands(bench):
