@@ -48,6 +48,8 @@ from atom.entrypoints.openai.tokens import token_routes
 from atom.entrypoints.pooling.routes import POOLING_DOCUMENTED, pooling_routes
 from atom.entrypoints.responses.routes import DOCUMENTED, responses_handlers, responses_routes
 from atom.entrypoints.responses.store import ResponseStore
+from atom.entrypoints.token_in_token_out.generate import GENERATE
+from atom.entrypoints.token_in_token_out.render import TOKENS_DOCUMENTED, render_routes
 from atom.errors import AtomError
 
 ModelName = Annotated[str, Path(description="A name of the served model.")]
@@ -75,7 +77,7 @@ def build_app(
         generate_unique_id_function=lambda route: route.name,
     )
     add_docs_page(app)
-    handlers = generation_handlers(app, state, (*DIALECTS, MESSAGES))
+    handlers = generation_handlers(app, state, (*DIALECTS, MESSAGES, GENERATE))
     stored = ResponseStore() if responses is None else responses
     handlers |= responses_handlers(app, state, stored)
     _add_model_routes(app, state)
@@ -86,10 +88,12 @@ def build_app(
     app.include_router(message_routes(state))
     app.include_router(control_routes(state))
     app.include_router(pooling_routes(state))
+    app.include_router(render_routes(state))
     _add_error_handlers(app)
     keys = api_keys or FollowedKeys(())
     facts = DocumentFacts(bool(keys), state.names_now)
-    document_bodies(app, facts, DOCUMENTED, DOCUMENTED_MESSAGES, POOLING_DOCUMENTED)
+    beside = (DOCUMENTED, DOCUMENTED_MESSAGES, POOLING_DOCUMENTED, TOKENS_DOCUMENTED)
+    document_bodies(app, facts, *beside)
     endpoints = {path: Endpoint(handle) for path, handle in handlers.items()}
     checked: ASGIApp = AnthropicErrors(ApiKeyCheck(Dispatch(app, endpoints), keys))
     if allowed_origins:

@@ -18,6 +18,7 @@ class Endpoint(StrEnum):
     DETOKENIZE = "detokenize"
     RESPONSES = "responses"
     RESPONSES_INPUT_TOKENS = "responses/input_tokens"
+    GENERATE = "generate"
     EMBEDDINGS = "embeddings"
     SCORE = "score"
     RERANK = "rerank"

@@ -200,6 +200,9 @@ _REFUSED: tuple[FieldRow, ...] = (
 
 _HARMLESS: tuple[FieldRow, ...] = (
     *_harmless(GENERATION, "user safety_identifier metadata", "names a person; nobody here asks"),
+    *_harmless((Endpoint.GENERATE,), "text", "the prompt is its token_ids"),
+    *_refused((Endpoint.GENERATE,), "features", _TEXT_ONLY),
+    *_refused((Endpoint.GENERATE,), "kv_transfer_params", _ONE_CORE, {}),
     *_harmless(POOLING, "user", "names a person; nobody here asks"),
     *_harmless(GENERATION, "store service_tier", _FOR_OPENAI),
     *_harmless(_CHAT, "prediction", "makes OpenAI's answers sooner, and changes none"),

@@ -217,6 +217,25 @@ _DETOKENS = {
     "skip_special_tokens": "Leave the model's marks out; true unless it is sent.",
 }
 
+_GENERATE = {
+    "token_ids": "The prompt's tokens.",
+    **{
+        name: _FORM[name]
+        for name in (
+            "stream",
+            "stream_options",
+            "stream_options.include_usage",
+            "stream_options.continuous_usage_stats",
+        )
+    },
+    **{
+        name: _SERVICE[name]
+        for name in ("request_id", "priority", "cache_salt", "timeout_seconds", "timeout")
+    },
+}
+_PARAMS = {
+    "sampling_params": "Fields of /v1/completions by which tokens are drawn, such as max_tokens."
+}
 _POOLING = {
     "truncate_prompt_tokens": "Keep so many tokens of each input; -1: as the context holds.",
     "request_id": "Your name of the request; the answer's id ends with it.",
@@ -259,6 +278,8 @@ HONOURED: tuple[FieldRow, ...] = (
     *_fields(CONVERSATION, _TEMPLATE, opaque=True),
     *_fields(_TOKENIZE, _TOKENS),
     *_fields(_DETOKENIZE, _DETOKENS),
+    *_fields((Endpoint.GENERATE,), _GENERATE),
+    *_fields((Endpoint.GENERATE,), _PARAMS, opaque=True),
     *_fields(POOLING, _POOLING),
     *_fields((Endpoint.EMBEDDINGS,), _EMBEDDINGS),
     *_fields((Endpoint.SCORE,), _SCORE),

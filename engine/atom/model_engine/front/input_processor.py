@@ -173,6 +173,10 @@ class InputProcessor:
         """Tokens: a prompt that is answered leaves room for one."""
         return self._model.max_model_len - (self._model.pooling is None)
 
+    def check_length(self, token_ids: Sequence[int]) -> None:
+        """Raises `RequestError` for a prompt that leaves no room for an answer, or is empty."""
+        self._room_behind(list(token_ids))
+
     def _room_behind(self, token_ids: list[int]) -> int:
         if not token_ids:
             raise RequestError("the prompt is empty; give at least one token", param="prompt")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,6 @@ import pytest
 
 from atom.entrypoints.batch.batch_lines import AnswerFile
 from atom.entrypoints.batch.batch_run import BatchCounts, BatchFiles, answer_file
-from atom.entrypoints.cli import main
 from atom.errors import ConfigError, EngineDeadError
 from atom.model_engine.front.input_output_processor import InputOutputProcessor
 from tests.support.engine_core.front_half import EchoCore, build_test_config, write_model_folder
@@ -40,9 +41,14 @@ def answers_in(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def run(tmp_path: Path, model: Path, *more: str) -> int:
+def run(tmp_path: Path, model: Path, *more: str) -> tuple[int, str]:
+    """The exit status, and the last line on standard error."""
     files = ["-i", str(tmp_path / "in.jsonl"), "-o", str(tmp_path / "out.jsonl")]
-    return main(["batch", "--model", str(model), *files, *ENGINE, *more])
+    command = [sys.executable, "-m", "atom.entrypoints.cli", "batch", "--model", str(model)]
+    ended = subprocess.run(
+        [*command, *files, *ENGINE, *more], stderr=subprocess.PIPE, text=True, check=False
+    )
+    return ended.returncode, ended.stderr.rstrip().rpartition("\n")[2]
 
 
 @pytest.fixture(scope="module")
@@ -51,13 +57,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_each_line_is_answered_or_says_why_not_and_a_second_run_goes_on(
-    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    model: Path, tmp_path: Path
 ) -> None:
     """A run that was ended in the middle of a line leaves it; the next asks that request again."""
     good = [asked(f"r{number}") for number in range(12)]
     write(tmp_path / "in.jsonl", good[:5])
-    assert run(tmp_path, model) == 0
-    assert "5 answered, 0 failed, 0 answered before, of 5" in capsys.readouterr().err
+    status, said = run(tmp_path, model)
+    assert said.startswith("5 answered, 0 failed, 0 answered before, of 5 requests")
+    assert status == 0
     first = answers_in(tmp_path / "out.jsonl")
     assert {each["custom_id"] for each in first} == {f"r{number}" for number in range(5)}
     assert all(each["response"]["status_code"] == 200 and each["error"] is None for each in first)
@@ -72,8 +79,9 @@ def test_each_line_is_answered_or_says_why_not_and_a_second_run_goes_on(
         asked("elsewhere", url="/v1/models"), "no json", asked("r1"), "",
     ]  # fmt: skip
     write(tmp_path / "in.jsonl", [*good, *bad])
-    assert run(tmp_path, model, "--max-concurrency", "3") == 1
-    assert "8 answered, 5 failed, 4 answered before, of 17" in capsys.readouterr().err
+    status, said = run(tmp_path, model, "--max-concurrency", "3")
+    assert said.startswith("8 answered, 5 failed, 4 answered before, of 17 requests")
+    assert status == 1
     found = answers_in(out)
     assert out.read_bytes().startswith(kept[: kept.rindex(b"\n") + 1])
     by_name = {each["custom_id"]: each for each in found}
@@ -103,7 +111,7 @@ def test_an_embedding_model_answers_its_urls(tmp_path: Path) -> None:
             asked("c", CHAT, messages=[{"role": "user", "content": "hi"}]),
         ],
     )
-    assert run(tmp_path, model) == 1
+    assert run(tmp_path, model)[0] == 1
     found = {each["custom_id"]: each["response"] for each in answers_in(tmp_path / "out.jsonl")}
     assert [len(each["embedding"]) for each in found["e"]["body"]["data"]] == [4, 4]
     assert len(found["s"]["body"]["data"]) == 1

@@ -125,7 +125,12 @@ def test_keys_come_from_the_line_and_the_file(
     assert "seen by everybody" in caplog.text
     assert "a1" not in caplog.text + repr(given)
     file = str(tmp_path / "key")
-    assert server("m", "--api-key", "a1", "--api-key-file", file).api_keys == ("a1", "of-file")
+    both = server("m", "--api-key", "a1", "--api-key-file", file)
+    assert both.api_keys == ("a1",)
+    assert both.api_key_file is not None
+    assert [each.key for each in both.api_key_file.found] == ["of-file"]
+    assert (both.num_keys, "of-file" in repr(both)) == (2, False)
+    assert server("m", "--api-key-file", file).api_keys == ()
 
 
 def test_tls_needs_files_that_belong_together(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from atom.entrypoints.request_fields.field_check import MOST_UNKNOWN, check_fiel
 from atom.entrypoints.request_fields.field_row import Endpoint, FieldRow, Verdict
 from atom.entrypoints.request_fields.field_table import TABLE
 from atom.entrypoints.responses.protocol import InputTokensRequest, ResponsesRequest
+from atom.entrypoints.token_in_token_out.protocol import GenerateRequest
 from atom.errors import RequestError
 
 REFUSED = [row for row in TABLE if row.verdict is Verdict.REFUSED]
@@ -47,6 +48,7 @@ KINDS: dict[Endpoint, type[RequestBody]] = {
     Endpoint.DETOKENIZE: DetokenizeRequest,
     Endpoint.RESPONSES: ResponsesRequest,
     Endpoint.RESPONSES_INPUT_TOKENS: InputTokensRequest,
+    Endpoint.GENERATE: GenerateRequest,
     Endpoint.EMBEDDINGS: EmbeddingRequest,
     Endpoint.SCORE: ScoreRequest,
     Endpoint.RERANK: RerankRequest,
@@ -61,6 +63,7 @@ NEEDED: dict[Endpoint, dict[str, Any]] = {
     Endpoint.DETOKENIZE: {"tokens": [1]},
     Endpoint.RESPONSES: {"input": "a"},
     Endpoint.RESPONSES_INPUT_TOKENS: {"input": "a"},
+    Endpoint.GENERATE: {"token_ids": [1]},
     Endpoint.EMBEDDINGS: {"input": "a"},
     Endpoint.SCORE: {"text_1": "a", "text_2": "b"},
     Endpoint.RERANK: {"query": "a", "documents": ["b"]},

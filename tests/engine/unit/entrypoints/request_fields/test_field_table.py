@@ -41,6 +41,7 @@ from atom.entrypoints.pooling.requests import EmbeddingRequest, RerankRequest, S
 from atom.entrypoints.request_fields.field_row import Endpoint, FieldRow, Verdict
 from atom.entrypoints.request_fields.field_table import TABLE
 from atom.entrypoints.responses.protocol import InputTokensRequest, ResponsesRequest
+from atom.entrypoints.token_in_token_out.protocol import GenerateRequest
 from tests.support.peers import FIELD_LISTS, fields_of
 
 MODELS = (
@@ -50,6 +51,7 @@ MODELS = (
     DetokenizeRequest,
     ResponsesRequest,
     InputTokensRequest,
+    GenerateRequest,
     EmbeddingRequest,
     ScoreRequest,
     RerankRequest,

@@ -1,0 +1,105 @@
+"""/inference/v1/generate: token ids to token ids, whole or as events."""
+
+from __future__ import annotations
+
+from msgspec import UNSET
+
+from atom.entrypoints.http.json_body import to_json
+from atom.entrypoints.http.sse import DONE, error_frame, frame
+from atom.entrypoints.openai.choices import AnswerHead, Answers, Choice, Piece, render
+from atom.entrypoints.openai.generation import Dialect
+from atom.entrypoints.openai.logprobs import text_logprobs
+from atom.entrypoints.openai.serving_completion import start_completion
+from atom.entrypoints.token_in_token_out.protocol import (
+    Generated,
+    GeneratedTokens,
+    GenerateRequest,
+)
+from atom.model_engine.async_llm_engine import AsyncLLMEngine
+
+
+async def start_generate(
+    engine: AsyncLLMEngine,
+    request: GenerateRequest,
+    request_id: str,
+    *,
+    timeout_seconds: float | None = None,
+    client_id: str = "",
+) -> Answers:
+    """Queue the prompt. Raises `RequestError`."""
+    return await start_completion(
+        engine,
+        request.completion(),
+        request_id,
+        timeout_seconds=timeout_seconds,
+        client_id=client_id,
+    )
+
+
+async def complete_tokens(answers: Answers, head: AnswerHead) -> bytes:
+    """Write all answers as one JSON body."""
+    choices = await answers.collect()
+
+    def body() -> bytes:
+        whole = [_whole(answers, index, choice) for index, choice in enumerate(choices)]
+        return to_json(Generated(request_id=head.id, choices=whole, usage=answers.usage()))
+
+    return await render(choices, body)
+
+
+def _whole(answers: Answers, index: int, choice: Choice) -> GeneratedTokens:
+    logprobs = choice.logprobs if answers.shown.logprobs else None
+    last = answers.lasts[index]
+    return _choice(answers, index, Piece("", logprobs, None, last, choice.token_ids))
+
+
+def _choice(answers: Answers, index: int, piece: Piece) -> GeneratedTokens:
+    ids, output = piece.token_ids, piece.output
+    return GeneratedTokens(
+        index,
+        [] if ids is UNSET else ids,
+        output.finish_reason if output.finished else None,
+        None if piece.logprobs is None else text_logprobs(piece.logprobs, answers.names),
+    )
+
+
+class TokenEvents:
+    """EventShape of /inference/v1/generate."""
+
+    def __init__(self, answers: Answers, head: AnswerHead, *, with_usage: bool) -> None:
+        self._answers = answers
+        self._head = head
+        self._with_usage = with_usage
+
+    def opening(self) -> bytes:
+        return b""
+
+    def shows_as_is(self, index: int) -> bool:
+        return False
+
+    def text(self, index: int, text: str) -> bytes:
+        raise AssertionError("no text is shown")
+
+    def piece(self, index: int, piece: Piece) -> bytes:
+        choice = _choice(self._answers, index, piece)
+        if not choice.token_ids and choice.finish_reason is None:
+            return b""
+        return frame(Generated(request_id=self._head.id, choices=[choice]))
+
+    def closing(self) -> bytes:
+        if not self._with_usage:
+            return DONE
+        usage = self._answers.usage()
+        return frame(Generated(request_id=self._head.id, choices=[], usage=usage)) + DONE
+
+    def failure(self, error: Exception) -> bytes:
+        return error_frame(error)
+
+
+GENERATE = Dialect(
+    "/inference/v1/generate", "", GenerateRequest, Generated,
+    start_generate, complete_tokens, TokenEvents,
+    "Go on with token ids",
+    "Token ids in, token ids out; what /v1/chat/completions/render gives can be sent as it is.",
+    {"token_ids": [5, 6, 7], "sampling_params": {"max_tokens": 8}},
+)  # fmt: skip
