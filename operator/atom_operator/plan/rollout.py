@@ -52,7 +52,10 @@ class RolloutQuestion:
     running: DeploymentState | None
     unschedulable: str | None  # the scheduler's words about a pod of ours without a node
     supply: Supply | None
-    arrived: int | None = None  # pods of the wanted revision that have a node; None: not counted
+    # Pods of the wanted revision that have a node; None: not counted. The supply counts them too:
+    # no one request answers for pods' states, their nodes and what all pods there hold, so the two
+    # are of different ages, however fresh each is, and only a count in both shows it.
+    arrived: int | None = None
     leaving: int = 0  # pods of ours that end and may still hold what others wait for
     leaving_charged: int = 0  # of them, those that a ResourceQuota still counts
     starting: int = 0  # pods of the wanted revision that are not ready
