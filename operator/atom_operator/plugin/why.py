@@ -17,6 +17,7 @@ from atom_operator.domain import Manifest
 from atom_operator.plugin.why_remedies import remedy
 from atom_operator.pods.events import event_time
 from atom_operator.pods.pod_state import ended_pod, has_ended, pod_state
+from atom_operator.pods.silent_node import silence_of, silent_pod
 
 Object = Mapping[str, Any]
 # What an Event says is gone an hour later at the latest; one that does not come again is over.
@@ -88,6 +89,7 @@ def causes(seen: Seen) -> list[Cause]:
     be."""
     found = [
         *_of_parent(seen.parent),
+        *_of_nodes(seen.objects),
         *_of_pods(seen.objects),
         *_of_events(seen),
         *_of_controllers(seen.objects),
@@ -135,6 +137,16 @@ def _of_parent(parent: Object) -> Iterator[Cause]:
 
 def _since(item: Object) -> datetime | None:
     return event_time({"lastTimestamp": item.get("lastTransitionTime")})
+
+
+def _of_nodes(objects: Iterable[Object]) -> Iterator[Cause]:
+    """Name the nodes that pods of ours are on and that report no more."""
+    pods = (dict(item) for item in objects if item.get("kind") == "Pod")
+    silent = [found for found in map(silent_pod, pods) if found is not None]
+    for node in sorted({pod.node for pod in silent}):
+        since = min((pod.since for pod in silent if pod.node == node and pod.since), default=None)
+        words = silence_of(node, silent)
+        yield Cause(Rank.FAILED, f"Node/{node}", "NodeSilent", words, since)
 
 
 def _of_pods(objects: Iterable[Object]) -> Iterator[Cause]:

@@ -112,6 +112,13 @@ _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("look at the node's devices and its device plugin", "kubectl atom gpus"),
     ),
     (
+        r"node (?P<node>\S+) has not reported",
+        (
+            "bring the node back, or delete it: its pods stay until then",
+            "kubectl describe node {node}",
+        ),
+    ),
+    (
         r"scheduling gate",
         ("wait until the queue admits the pod, or look at its quota",),
     ),

@@ -2,12 +2,13 @@
 
 The controller of nodes writes into a pod of such a node that it is not ready, and nothing else:
 what its kubelet said last of the containers stays, that they are. A kubelet that reports keeps the
-two alike. So the cause is known without a right to read nodes. Called by observe.
+two alike. So the cause is known without a right to read nodes. Called by observe, the roll-up and
+the plug-in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from atom_operator.domain import Manifest, SilentPod
@@ -29,3 +30,11 @@ def silent_pod(manifest: Manifest) -> SilentPod | None:
         return None
     since = time_of(ready.get("lastTransitionTime"))
     return SilentPod(manifest["metadata"]["name"], str(spec.get("nodeName")), since)
+
+
+def silence_of(node: str, silent: Iterable[SilentPod]) -> str:
+    """Return since when a node has been silent, and with which of these pods."""
+    pods = [pod for pod in silent if pod.node == node]
+    since = min((pod.since for pod in pods if pod.since is not None), default=None)
+    when = f" since {since:%Y-%m-%dT%H:%M:%SZ}" if since is not None else ""
+    return f"node {node} has not reported{when}, with {', '.join(sorted(p.name for p in pods))}"

@@ -6,10 +6,9 @@ deleted the old ones stay, and until others serve their node is the cause. Calle
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from atom_operator.constants import ConditionType, Reason
-from atom_operator.domain import DeploymentState, Observed, SilentPod
+from atom_operator.domain import DeploymentState, Observed
+from atom_operator.pods.silent_node import silence_of
 from atom_operator.status.conditions import Verdict
 
 _NAMED_NODES = 3
@@ -20,15 +19,8 @@ def silent_verdict(observed: Observed, deployment: DeploymentState) -> Verdict |
     if not observed.silent or deployment.ready >= deployment.desired:
         return None
     nodes = sorted({pod.node for pod in observed.silent})
-    told = [_node(name, observed.silent) for name in nodes[:_NAMED_NODES]]
+    told = [silence_of(name, observed.silent) for name in nodes[:_NAMED_NODES]]
     rest = len(nodes) - len(told)
     more = f" (and {rest} more nodes)" if rest else ""
     message = f"{'; '.join(told)}{more}; whether they run is unknown until it is back or deleted"
     return Verdict(ConditionType.DEGRADED, "True", Reason.NODE_SILENT, message)
-
-
-def _node(name: str, silent: Iterable[SilentPod]) -> str:
-    pods = [pod for pod in silent if pod.node == name]
-    since = min((pod.since for pod in pods if pod.since is not None), default=None)
-    when = f" since {since:%Y-%m-%dT%H:%M:%SZ}" if since is not None else ""
-    return f"node {name} has not reported{when}, with {', '.join(sorted(p.name for p in pods))}"

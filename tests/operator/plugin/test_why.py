@@ -63,6 +63,24 @@ class World:
         self.cluster.state.create(kind, {"metadata": {"name": name}, "spec": spec})
 
 
+def test_a_silent_node_is_a_cause_with_its_name_and_what_to_do() -> None:
+    world = World(**GPU)
+    world.start()
+    (pod,) = world.cluster.pods
+    node = pod["spec"]["nodeName"]
+    for other in {"a", "b"} - {node}:  # the next pod finds no place
+        world.cluster.drain(other)
+    world.cluster.lose_node(node)
+    for seconds in (60, 400):  # and again when its pod is to end
+        world.cluster.advance(seconds)
+        found = {cause.about: cause for cause in causes(world.seen())}
+        silent = found[f"Node/{node}"]
+        assert silent.message.startswith(f"node {node} has not reported since ")
+        assert pod["metadata"]["name"] in silent.message
+        assert f"kubectl describe node {node}" in silent.next_steps
+    world.operator.close()
+
+
 def quota(**hard: str) -> Callable[[World], None]:
     named = {name.replace("_", "."): value for name, value in hard.items()}
     return lambda world: world.create(RESOURCE_QUOTA, "team", hard=named)
