@@ -49,9 +49,7 @@ def answers(draw: st.DrawFn) -> list[Event]:
             found.append(Reasoning(draw(TEXTS.filter(bool))))
         else:
             index = next(calls)
-            name = (
-                "patch" if kind == "custom" else draw(st.sampled_from(["weather", "files__read"]))
-            )
+            name = "patch" if kind == "custom" else draw(st.sampled_from(["weather", "read"]))
             found += [CallStart(index, name), CallArguments(index, draw(INPUTS))]
     return found
 

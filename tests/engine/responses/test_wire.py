@@ -11,6 +11,7 @@ import pytest
 from openai import AsyncOpenAI
 from pydantic import BaseModel
 
+from atom.entrypoints.responses.tools import chat_tools
 from tests.engine.answer_parsing.written import WRITERS, plain
 from tests.engine.responses.lifecycle import checked_response, events_in, without_ids
 from tests.engine.tool_calls.echo import END, echoing
@@ -20,7 +21,7 @@ from tests.support.server.scripted_model import ScriptedRig, in_turn, scripted
 PATH = "/v1/responses"
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>'
 PATCH = '<tool_call>\n{"name": "patch", "arguments": {"input": "a\\n\\"b\\""}}\n</tool_call>'
-READ = '<tool_call>\n{"name": "files__read", "arguments": {}}\n</tool_call>'
+READ = '<tool_call>\n{"name": "read", "arguments": {}}\n</tool_call>'
 THOUGHT = "<think>\nThe city?\n</think>\n\n"
 WEATHER = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
 TOOLS: list[dict[str, Any]] = [
@@ -90,6 +91,25 @@ async def test_a_call_names_the_tool_as_it_was_sent(rig: AppRig) -> None:
     custom, read = (await whole(rig, PATCH + READ))["output"]
     assert (custom["name"], "namespace" in custom) == ("patch", False)
     assert (read["name"], read["namespace"]) == ("read", "files")
+
+
+def test_tools_of_one_name_are_told_apart_by_their_namespaces() -> None:
+    run = {"type": "function", "name": "run"}
+    spaces = [{"type": "namespace", "name": name, "tools": [run]} for name in ("a", "b")]
+    tools = chat_tools([run, *spaces])
+    assert list(tools.by_name) == ["run", "a__run", "b__run"]
+    assert tools.called("b__run").namespace == "b"
+    assert tools.function_named("run", "a") == "a__run"
+    assert tools.function_named("run") == "run"
+    assert chat_tools(spaces).function_named("run") is None  # which of them?
+
+
+async def test_tools_may_come_as_an_item_of_the_input(rig: AppRig) -> None:
+    item = {"type": "additional_tools", "role": "developer", "tools": TOOLS[1:3]}
+    said = {"role": "user", "content": PATCH + READ + END}
+    response = (await rig.post(PATH, input=[item, said], stop=END)).json()
+    kinds = [(each["type"], each.get("namespace")) for each in response["output"]]
+    assert kinds == [("custom_tool_call", None), ("function_call", "files")]
 
 
 async def test_an_answer_that_is_cut_is_incomplete_and_says_where(rig: AppRig) -> None:
@@ -223,7 +243,7 @@ async def test_history_shows_custom_and_namespaced_calls_as_the_model_wrote_them
     ]  # fmt: skip
     prompt = await prompt_of(qwen, items, tools=TOOLS)
     assert json.dumps({"input": 'a"b'}) in prompt
-    assert '"files__read"' in prompt.rpartition("<|im_start|>user\nhi")[2]
+    assert '"read"' in prompt.rpartition("<|im_start|>user\nhi")[2]
 
 
 # Clients.

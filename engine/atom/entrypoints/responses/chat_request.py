@@ -69,7 +69,7 @@ def asked_chat(
     more = [tool for item in conversation for tool in _tools_of(item)]
     if more:
         tools = chat_tools([*(request.tools or ()), *more])
-    fields: dict[str, Any] = {"messages": chat_messages(conversation, request.instructions)}
+    fields: dict[str, Any] = {"messages": chat_messages(conversation, request.instructions, tools)}
     if tools.functions:
         fields["tools"] = list(tools.functions)
     choice = chat_choice(request.tool_choice, tools)

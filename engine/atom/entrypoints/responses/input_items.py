@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from atom.entrypoints.responses.custom_input import as_arguments
 from atom.entrypoints.responses.reasoning_content import opened
-from atom.entrypoints.responses.tools import function_name
+from atom.entrypoints.responses.tools import ChatTools
 from atom.errors import RequestError
 
 Item = Mapping[str, Any]
@@ -61,8 +61,11 @@ def item_prefix(item: Item) -> str:
     return _PREFIXES.get(kind_of(item), "item")
 
 
-def chat_messages(items: Sequence[Item], instructions: str | None) -> list[Message]:
-    """Raises `RequestError` naming the item that cannot be read."""
+def chat_messages(
+    items: Sequence[Item], instructions: str | None, tools: ChatTools
+) -> list[Message]:
+    """Translate items to messages. tools: by whose names the model knows what it called. Raises
+    `RequestError` naming the item that cannot be read."""
     messages = _Messages()
     if instructions:
         messages.add({"role": "system", "content": instructions})
@@ -70,7 +73,7 @@ def chat_messages(items: Sequence[Item], instructions: str | None) -> list[Messa
         read = _READERS.get(kind_of(item))
         if read is None:
             _refuse(item, f"input[{index}]")
-        message = read(item, f"input[{index}]")
+        message = read(item, f"input[{index}]", tools)
         if message is not None:
             messages.add(message)
     if not messages.found:
@@ -112,7 +115,7 @@ def _join_answer(last: Message, message: Message) -> None:
         last.setdefault("tool_calls", []).extend(message["tool_calls"])
 
 
-def _message(item: Item, place: str) -> Message:
+def _message(item: Item, place: str, tools: ChatTools) -> Message:
     role = item.get("role")
     if role not in _ROLES:
         raise RequestError(f"{place}.role: must be one of {', '.join(_ROLES)}", param="input")
@@ -149,26 +152,28 @@ def _text(item: Item, field: str, place: str) -> str:
     return value
 
 
-def _function_call(item: Item, place: str) -> Message:
-    name = function_name(_text(item, "name", place), str(item.get("namespace") or ""))
-    return _call(item, place, name, _text(item, "arguments", place))
+def _function_call(item: Item, place: str, tools: ChatTools) -> Message:
+    return _call(item, place, tools, _text(item, "arguments", place))
 
 
-def _custom_call(item: Item, place: str) -> Message:
-    name = function_name(_text(item, "name", place), str(item.get("namespace") or ""))
-    return _call(item, place, name, as_arguments(_text(item, "input", place)))
+def _custom_call(item: Item, place: str, tools: ChatTools) -> Message:
+    return _call(item, place, tools, as_arguments(_text(item, "input", place)))
 
 
-def _call(item: Item, place: str, name: str, arguments: str) -> Message:
+def _call(item: Item, place: str, tools: ChatTools, arguments: str) -> Message:
+    name, namespace = _text(item, "name", place), str(item.get("namespace") or "")
     call = {
         "id": _text(item, "call_id", place),
         "type": "function",
-        "function": {"name": name, "arguments": arguments},
+        "function": {
+            "name": tools.name_in_history(name, namespace),
+            "arguments": arguments,
+        },
     }
     return {"role": "assistant", "tool_calls": [call]}
 
 
-def _call_output(item: Item, place: str) -> Message:
+def _call_output(item: Item, place: str, tools: ChatTools) -> Message:
     output = item.get("output")
     if output is None:
         raise RequestError(f"{place}.output: is required, a text or a list of parts", param="input")
@@ -176,7 +181,7 @@ def _call_output(item: Item, place: str) -> Message:
     return {"role": "tool", "tool_call_id": _text(item, "call_id", place), "content": text}
 
 
-def _reasoning(item: Item, place: str) -> Message | None:
+def _reasoning(item: Item, place: str, tools: ChatTools) -> Message | None:
     """Read the reasoning's own text, else what `encrypted_content` holds of ours, else its
     summary."""
     text = _text_of(item.get("content") or [], f"{place}.content")
@@ -187,7 +192,7 @@ def _reasoning(item: Item, place: str) -> Message | None:
     return {"role": "assistant", "reasoning": text} if text else None
 
 
-def _more_tools(item: Item, place: str) -> None:
+def _more_tools(item: Item, place: str, tools: ChatTools) -> None:
     return None
 
 

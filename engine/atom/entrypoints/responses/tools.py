@@ -2,7 +2,8 @@
 
     function            as it is
     custom              a function of one text, `input`; its grammar is told, and a regex kept to
-    namespace           each of its functions, as `namespace__name`; the answer names both again
+    namespace           each of its tools by its name, where another has the same as
+                        `namespace__name`; the answer names both again
     any other type      passed over: this server runs no tools, and has nothing to do it with
 
 A type that is passed over is told to the client beside unknown fields, and refused where a choice
@@ -11,6 +12,7 @@ forces it. Shapes and names alone: how a call is written is answer_parsing's bus
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,20 +51,24 @@ class ChatTools:
         """Find the client's tool; a name that the model made up is a function's."""
         return self.by_name.get(name) or CallableTool(name)
 
+    def name_in_history(self, name: str, namespace: str) -> str:
+        """Find the name that the model knows the tool of an earlier call by."""
+        return self.function_named(name, namespace) or prefixed(name, namespace)
+
     def function_named(self, name: str, namespace: str = "") -> str | None:
         """Find the name that the model knows a tool by; without a namespace the only tool of that
         name in any. None where there is no such tool, or more than one."""
-        exact = function_name(name, namespace)
-        tool = self.by_name.get(exact)
-        if tool is not None and (tool.name, tool.namespace) == (name, namespace):
-            return exact
+        for flat in (name, prefixed(name, namespace)):
+            tool = self.by_name.get(flat)
+            if tool is not None and (tool.name, tool.namespace) == (name, namespace):
+                return flat
         if namespace:
             return None
         found = [flat for flat, tool in self.by_name.items() if tool.name == name]
         return found[0] if len(found) == 1 else None
 
 
-def function_name(name: str, namespace: str = "") -> str:
+def prefixed(name: str, namespace: str) -> str:
     return f"{namespace}{_BETWEEN}{name}" if namespace else name
 
 
@@ -71,13 +77,15 @@ def chat_tools(tools: Sequence[Mapping[str, Any]], where: str = "tools") -> Chat
     functions: list[dict[str, Any]] = []
     by_name: dict[str, CallableTool] = {}
     passed_over: list[str] = []
-    for place, tool, namespace in _each(tools, where):
+    found_tools = list(_each(tools, where))
+    names = Counter(str(tool.get("name")) for _, tool, _ in found_tools)
+    for place, tool, namespace in found_tools:
         kind = tool.get("type")
         if kind not in ("function", "custom"):
             passed_over.append(place)
             continue
         found = CallableTool(_name(tool, place), namespace, kind == "custom")
-        name = function_name(found.name, namespace)
+        name = found.name if names[found.name] == 1 else prefixed(found.name, namespace)
         if name in by_name:
             raise RequestError(
                 f"{place}.name: there is another tool {name!r}; give each a name of its own",
