@@ -97,9 +97,9 @@ def _fetch_openai_source() -> None:
     with tempfile.TemporaryDirectory(dir=folder.parent) as made:
         pin = Path(made) / "pin.txt"
         pin.write_text(_openai_pin())
-        command = [python_bin(OPENAI_TESTS) / "python", "-m", "pip", "download", "--quiet"]
+        command = [str(python_bin(OPENAI_TESTS) / "python"), "-m", "pip", "download", "--quiet"]
         command += ["--no-deps", "--no-binary", "openai", "--require-hashes"]
-        subprocess.run([*command, "--requirement", pin, "--dest", made], check=True)
+        subprocess.run([*command, "--requirement", str(pin), "--dest", made], check=True)
         (archive,) = Path(made).glob("*.tar.gz")
         with tarfile.open(archive) as source:
             source.extractall(folder, filter="data")
@@ -110,9 +110,9 @@ def _install_python(folder: Path, pins: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
     try:
-        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        command = [uv, "pip", "install", "--quiet", "--require-hashes"]
-        command += ["--python", folder / "bin" / "python", "--requirements", pins]
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+        command = [str(uv), "pip", "install", "--quiet", "--require-hashes"]
+        command += ["--python", str(folder / "bin" / "python"), "--requirements", str(pins)]
         subprocess.run(command, check=True)
     except BaseException:  # whole or not at all
         shutil.rmtree(folder, ignore_errors=True)
