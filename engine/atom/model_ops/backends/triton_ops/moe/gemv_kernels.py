@@ -112,6 +112,34 @@ def _weigh(sums, scores, expert, SCALE: tl.constexpr):
 
 
 @triton.jit
+def _own_token(
+    x_ptr, out_ptr, logits_ptr, chosen_ptr,
+    K: tl.constexpr, OUTPUTS: tl.constexpr, EXPERTS: tl.constexpr, TOP_K: tl.constexpr,
+):  # fmt: skip
+    """Point to what is a program's token's of inputs, outputs, logits and choice, and number it."""
+    token = tl.program_id(1).to(tl.int64)
+    return (
+        x_ptr + token * K, out_ptr + token * OUTPUTS, logits_ptr + token * EXPERTS,
+        chosen_ptr + token * TOP_K, token,
+    )  # fmt: skip
+
+
+@triton.jit
+def _store_expert(
+    sums, bias_ptr, expert, first, number, out_ptr, N: tl.constexpr, ROWS: tl.constexpr,
+    KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr, PLANES: tl.constexpr,
+):  # fmt: skip
+    """Write the rows from `first` on of a token's expert of this number, activated."""
+    biases = bias_ptr
+    if bias_ptr is not None:
+        biases += expert.to(tl.int64) * (2 * N)
+    _activated(
+        sums, biases, first + tl.arange(0, ROWS), out_ptr + number * N, N, ROWS, KIND, ALPHA,
+        LIMIT, PLANES,
+    )  # fmt: skip
+
+
+@triton.jit
 def w13_kernel(
     x_ptr, router, routed, experts, shared, out_ptr,
     K: tl.constexpr, N: tl.constexpr, SHARED: tl.constexpr, CHOOSES: tl.constexpr,
@@ -130,14 +158,12 @@ def w13_kernel(
     shared_ptr, _, shared_bias_ptr = shared
     FP4: tl.constexpr = w_ptr.dtype.element_ty == tl.int32
     TILES: tl.constexpr = (N + ROWS - 1) // ROWS
-    token = tl.program_id(1).to(tl.int64)
+    x_ptr, out_ptr, logits_ptr, chosen_ptr, token = _own_token(
+        x_ptr, out_ptr, logits_ptr, chosen_ptr, K, TOP_K * N + SHARED, EXPERTS, TOP_K
+    )
     # One program more than tiles: it alone writes the choice, and the others do not wait for it.
     program = tl.program_id(0) - 1
     row = tl.arange(0, 2 * ROWS)
-    x_ptr += token * K
-    out_ptr += token * (TOP_K * N + SHARED)
-    logits_ptr += token * EXPERTS
-    chosen_ptr += token * TOP_K
     if program < 0:
         if CHOOSES:
             _write_choice(
@@ -165,13 +191,20 @@ def w13_kernel(
             sums = plain_rows(x_ptr, w_ptr + own * K, rows, known, K, 2 * ROWS, BLOCK_K)
         if WEIGHED:
             sums = _weigh(sums, scores, expert, SCALE)
-        biases = bias_ptr
-        if bias_ptr is not None:
-            biases += own
-        _activated(
-            sums, biases, first + tl.arange(0, ROWS), out_ptr + number * N, N, ROWS, KIND, ALPHA,
-            LIMIT, 8 if FP4 else 1,
-        )  # fmt: skip
+        _store_expert(
+            sums,
+            bias_ptr,
+            expert,
+            first,
+            number,
+            out_ptr,
+            N,
+            ROWS,
+            KIND,
+            ALPHA,
+            LIMIT,
+            8 if FP4 else 1,
+        )
     else:
         if SHARED:
             # The shared expert's rows are the last programs of the same launch: no stream, no
@@ -202,12 +235,10 @@ def w13_8bit_kernel(
     w_ptr, scale_ptr, bias_ptr = experts
     shared_ptr, shared_scale_ptr, shared_bias_ptr = shared
     TILES: tl.constexpr = (N + ROWS - 1) // ROWS
-    token = tl.program_id(1).to(tl.int64)
+    x_ptr, out_ptr, logits_ptr, chosen_ptr, token = _own_token(
+        x_ptr, out_ptr, logits_ptr, chosen_ptr, K, TOP_K * N + SHARED, EXPERTS, TOP_K
+    )
     program = tl.program_id(0) - 1
-    x_ptr += token * K
-    out_ptr += token * (TOP_K * N + SHARED)
-    logits_ptr += token * EXPERTS
-    chosen_ptr += token * TOP_K
     if program < 0:
         if CHOOSES:
             _write_choice(
@@ -230,13 +261,9 @@ def w13_8bit_kernel(
         sums = tl.reshape(sums, (2 * ROWS,))
         if WEIGHED:
             sums = _weigh(sums, scores, expert, SCALE)
-        biases = bias_ptr
-        if bias_ptr is not None:
-            biases += own
-        _activated(
-            sums, biases, first + tl.arange(0, ROWS), out_ptr + number * N, N, ROWS, KIND, ALPHA,
-            LIMIT, 1,
-        )  # fmt: skip
+        _store_expert(
+            sums, bias_ptr, expert, first, number, out_ptr, N, ROWS, KIND, ALPHA, LIMIT, 1
+        )
     else:
         if SHARED:
             # The shared expert's rows are the last programs of the same launch.
