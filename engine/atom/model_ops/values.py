@@ -233,6 +233,13 @@ class Stream:
         assert self.is_settled, "one sum at a time: a norm settles the stream first"
         return Stream(self.residual, x, Pending.WHOLE)
 
+    def settled(self) -> Stream:
+        """Add what is pending, which is whole, where no norm does it."""
+        if self.pending is None:
+            return self
+        assert self.pending_is is Pending.WHOLE, "parts are a norm's to add"
+        return Stream(self.residual + self.pending)
+
     def of(self, tokens: torch.Tensor) -> Stream:
         """Keep these tokens [T'] of a settled stream."""
         assert self.is_settled, "a norm settles the stream first"

@@ -23,10 +23,11 @@ from atom.model_ops.moe.stacked_linear import StackedLinear
 from atom.model_ops.placement import Placement
 from atom.model_ops.rotary_embedding import RopeConfig, RotaryEmbedding, head_order
 from atom.model_ops.values import LatentShape, Stream
+from atom.model_ops.whole_heads_norm import WholeHeadsNorm, norm_queries_and_keys
 from atom.models.hidden_states import HiddenStates
 from atom.models.mla import MLASelfAttention
 from atom.models.mlp import MoE, build_mlp
-from atom.models.spec import LayerSpec, ModelSpec, NormSpec
+from atom.models.spec import LayerSpec, ModelSpec, NormPlacement, NormSpec
 from atom.utils.forward_context import get_forward_context
 
 
@@ -39,16 +40,22 @@ class SelfAttention(nn.Module):
         self.qkv_proj = Linear((q, k, v), build, orders={q.name: order, k.name: order})
         self.o_proj = Linear((o,), build)
         norms, size = None, spec.attention.head_dim
+        self._whole_norms: tuple[WholeHeadsNorm, WholeHeadsNorm] | None = None
         if spec.facts.attention.qk_norm:
             self.q_norm = _norm(size, spec.norm, build, order)
             self.k_norm = _norm(size, spec.norm, build, order)
             norms = (self.q_norm, self.k_norm)
+        elif spec.facts.attention.qk_norm_whole:
+            self.q_norm = WholeHeadsNorm(q, spec.norm.eps, build, order)
+            self.k_norm = WholeHeadsNorm(k, spec.norm.eps, build, order)
+            self._whole_norms = (self.q_norm, self.k_norm)
         elif spec.head_norm is not None:
             self.head_norm = RMSNorm(size, spec.head_norm.eps, ops=build.ops, is_unit=True)
             norms = (self.head_norm, self.head_norm)
         shape, self.sinks = spec.attention, None
         self._all_heads = spec.facts.attention.num_heads
         self._heads = build.ranks.of(self._all_heads)
+        self._build = build
         if shape.has_sinks:
             sinks = torch.empty(shape.num_heads, dtype=torch.float32)
             self.sinks = nn.Parameter(sinks, requires_grad=False)
@@ -61,9 +68,12 @@ class SelfAttention(nn.Module):
             region = (self._heads,)
             yield Placement(f"{name}.sinks", (self._all_heads,), region, self.sinks.data)
 
-    def forward(self, h: Normed, positions: torch.Tensor) -> torch.Tensor:
+    def forward(self, h: Normed | torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Return what every head found, [T, Hq·D]; `o_proj` is left to the layer."""
-        attended: torch.Tensor = self.attn(self.qkv_proj(h), positions)
+        qkv = self.qkv_proj(h)
+        if self._whole_norms is not None:
+            norm_queries_and_keys(qkv, self._whole_norms, self._build)
+        attended: torch.Tensor = self.attn(qkv, positions)
         return attended
 
 
@@ -127,6 +137,65 @@ class SandwichLayer(DecoderLayer):
         return h.stream.plus(self.post_feedforward_layernorm.of(projected))
 
 
+class PostNormLayer(DecoderLayer):
+    """Norm what attention and MLP give, and not what they are given (OLMo 3, EXAONE 4)."""
+
+    def __init__(
+        self, spec: LayerSpec, rotary: RotaryEmbedding, build: Build, hidden_size: int
+    ) -> None:
+        super().__init__(spec, rotary, build, hidden_size)
+        del self.input_layernorm
+        self.post_feedforward_layernorm = _norm(hidden_size, spec.norm, build)
+        self._group = build.group
+
+    def forward(
+        self, stream: Stream, positions: torch.Tensor, aux: torch.Tensor | None = None
+    ) -> Stream:
+        stream = stream.settled()
+        if aux is not None:
+            aux.copy_(stream.residual)
+        attended = self.self_attn(stream.residual, positions)
+        stream, attended = self.logits_indices(stream, attended)
+        projected = self._group.reduce(self.self_attn.o_proj(attended))
+        stream = stream.plus(self.post_attention_layernorm.of(projected)).settled()
+        projected = self._group.reduce(self.mlp(stream.residual))
+        return stream.plus(self.post_feedforward_layernorm.of(projected))
+
+
+class ScaledLayer(DecoderLayer):
+    """Scale what attention and MLP give before it is added (Granite)."""
+
+    def __init__(
+        self, spec: LayerSpec, rotary: RotaryEmbedding, build: Build, hidden_size: int
+    ) -> None:
+        super().__init__(spec, rotary, build, hidden_size)
+        self._group, self._scale = build.group, spec.residual_scale
+
+    def forward(
+        self, stream: Stream, positions: torch.Tensor, aux: torch.Tensor | None = None
+    ) -> Stream:
+        h = self.input_layernorm(stream)
+        attended = self.self_attn(h, positions)
+        if aux is not None:
+            aux.copy_(h.stream.residual)
+        stream, attended = self.logits_indices(h.stream, attended)
+        projected = self._group.reduce(self.self_attn.o_proj(attended))
+        h = self.post_attention_layernorm(stream.plus(projected * self._scale))
+        projected = self._group.reduce(self.mlp(h))
+        return h.stream.plus(projected * self._scale)
+
+
+_LAYERS = {
+    NormPlacement.BEFORE: DecoderLayer,
+    NormPlacement.AROUND: SandwichLayer,
+    NormPlacement.BEHIND: PostNormLayer,
+}
+
+
+def _layer_class(spec: LayerSpec) -> type[DecoderLayer]:
+    return ScaledLayer if spec.residual_scale != 1.0 else _LAYERS[spec.norms]
+
+
 class Decoder(nn.Module):
     """Embedding, layers and the last norm: `model.` in checkpoints."""
 
@@ -139,13 +208,12 @@ class Decoder(nn.Module):
         self._rope_kinds = tuple(kinds)
         self.ropes = nn.ModuleList(RotaryEmbedding(rope, spec.max_position) for rope in kinds)
         self.layers = nn.ModuleList(
-            (SandwichLayer if layer.sandwich else DecoderLayer)(
-                layer, self.rotary_of(layer.rope), build, spec.hidden_size
-            )
+            _layer_class(layer)(layer, self.rotary_of(layer.rope), build, spec.hidden_size)
             for layer in spec.layers
         )
         cast(DecoderLayer, self.layers[-1]).is_last = True
         self.norm = _norm(spec.hidden_size, spec.norm, build)
+        self._logits_scale = spec.logits_scale
         self._aux_layers = {layer: number for number, layer in enumerate(spec.aux_layers)}
 
     def rotary_of(self, rope: RopeConfig) -> RotaryEmbedding:
@@ -164,6 +232,8 @@ class Decoder(nn.Module):
             seen = None if aux is None or number is None else aux[:, number]
             stream = layer(stream, positions, seen)
         last = self.norm(stream).tensor()
+        if self._logits_scale != 1.0:
+            last = last * self._logits_scale
         return HiddenStates(last, None if aux is None else aux.flatten(1))
 
 

@@ -1,7 +1,8 @@
-"""DeepSeek V2, V3 and V3.2 (arXiv 2405.04434, 2412.19437, 2512.02556), and what shares their names,
-such as R1 and Kimi-K2: latent attention whose rope turns neighbouring elements, and scores that
-grow with a lengthened context; behind the first layers experts, of which a few groups are looked
-at; in V3.2 an indexer that chooses what is attended to."""
+"""DeepSeek V2, V3 and V3.2 (arXiv 2405.04434, 2412.19437, 2512.02556), and what shares their names
+or their layers, such as R1, Kimi-K2 and GLM-4.7-Flash: latent attention whose rope turns
+neighbouring elements, and scores that grow with a lengthened context; behind the first layers
+experts, of which a few groups are looked at; in V3.2 an indexer that chooses what is attended
+to."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ def spec(config: ModelConfig) -> ModelSpec:
     """Return what config.json says of a DeepSeek model. Raises `ModelError` as `decoder_spec` does,
     and on a way to choose experts that is not this architecture's."""
     raw = config.hf_config
-    routing = _v2_routing if config.architecture == "DeepseekV2ForCausalLM" else _v3_routing
+    routing = _ROUTINGS.get(config.architecture, _v3_routing)
     plain = decoder_spec(config, lambda experts: routing(raw, experts))
     return plain.with_layers(
         lambda layer: replace(
@@ -88,6 +89,18 @@ def _v3_routing(raw: Mapping[str, Any], experts: Experts) -> Routing:
         groups_kept=_number(raw, "topk_group", 4),
         group_top=2,
     )
+
+
+def _glm_routing(raw: Mapping[str, Any], experts: Experts) -> Routing:
+    """GLM-4.7-Flash's: as V3's, of one group where config.json says none."""
+    defaults = {"routed_scaling_factor": 1.8, "n_group": 1, "topk_group": 1}
+    return _v3_routing({**defaults, **raw}, experts)
+
+
+_ROUTINGS = {
+    "DeepseekV2ForCausalLM": _v2_routing,
+    "Glm4MoeLiteForCausalLM": _glm_routing,
+}
 
 
 def _number(raw: Mapping[str, Any], key: str, default: int | None = None) -> int:

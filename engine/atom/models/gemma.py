@@ -11,7 +11,14 @@ from typing import Any
 from atom.config import ModelConfig
 from atom.model_ops.rotary_embedding import RopeConfig, rope_config
 from atom.model_ops.values import AttentionShape
-from atom.models.spec import LayerSpec, ModelSpec, NormSpec, decoder_spec, rope_limits
+from atom.models.spec import (
+    LayerSpec,
+    ModelSpec,
+    NormPlacement,
+    NormSpec,
+    decoder_spec,
+    rope_limits,
+)
 from atom.sizing.mask_rule import CAUSAL
 
 _QUERY_SCALAR = 256
@@ -30,7 +37,7 @@ def spec(config: ModelConfig) -> ModelSpec:
             replace(
                 layer,
                 norm=norm,
-                sandwich=True,
+                norms=NormPlacement.AROUND,
                 attention=_shape(raw, layer),
                 rope=_rope(config, layer),
             )

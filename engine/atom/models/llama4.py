@@ -14,7 +14,7 @@ from atom.model_ops.rotary_embedding import RopeConfig, Temperature
 from atom.model_ops.routing import Routing, Scoring
 from atom.model_ops.values import AttentionShape
 from atom.models.spec import LayerSpec, ModelSpec, NormSpec, decoder_spec
-from atom.sizing.families import ropes
+from atom.sizing.families.reading import ropes
 
 _EPSILON, _THETA = 1e-5, 500_000.0
 _FLOOR, _SCALE = 8192, 0.1  # of the temperature, where config.json does not say

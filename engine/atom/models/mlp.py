@@ -54,7 +54,8 @@ class MoE(nn.Module):
         assert facts is not None
         assert rules is not None
         router, *matrices = spec.mlp
-        self.gate = Router(router, rules.routing, build, corrected=facts.router_correction)
+        correction = rules.correction if facts.router_correction else None
+        self.gate = Router(router, rules.routing, build, correction=correction)
         make = Experts if build.exchange is None else ExpertParallelExperts
         self.experts = make(
             matrices[:3], spec.activation, build,

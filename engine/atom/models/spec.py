@@ -7,6 +7,7 @@ differently (`replace`).
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -39,12 +40,22 @@ class NormSpec:
     unit_offset: bool = False
 
 
+class NormPlacement(enum.Enum):
+    """Say where a layer's attention and MLP have a norm."""
+
+    BEFORE = enum.auto()
+    AROUND = enum.auto()  # and one behind (Gemma 2 and 3)
+    BEHIND = enum.auto()  # and none before (OLMo 2 and 3, EXAONE 4)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertsSpec:
-    """Hold what a layer's experts compute by beside their sizes. stacking: of their checkpoint."""
+    """Hold what a layer's experts compute by beside their sizes. stacking: of their checkpoint;
+    correction: its name of the balance's correction, below the layer."""
 
     routing: Routing
     stacking: Stacking = Stacking.APART
+    correction: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +63,9 @@ class LayerSpec:
     """One decoder layer. matrices: of its attention, by the module's name below the layer, as in a
     checkpoint; mlp: those of its MLP, or its router's, its experts' and what all tokens go through;
     rope: of whole heads, in latent attention of their rotated parts; index: of what says which
-    tokens are attended to; sandwich: attention and MLP have a norm behind as well as before;
-    head_norm: of each head of queries and keys, where it has no weight."""
+    tokens are attended to; norms: where attention and MLP have one; head_norm: of each head of
+    queries and keys, where it has no weight; residual_scale: multiplies what attention and MLP
+    add."""
 
     facts: LayerFacts
     matrices: Mapping[str, Projection]
@@ -64,16 +76,18 @@ class LayerSpec:
     norm: NormSpec
     experts: ExpertsSpec | None = None
     index: IndexShape | None = None
-    sandwich: bool = False
+    norms: NormPlacement = NormPlacement.BEFORE
     head_norm: NormSpec | None = None
+    residual_scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
     """Describes a model of decoder layers. embedding_scale: multiplies what is looked up;
-    logits_softcap: bounds the logits; max_position: one more than the last position that is
-    computed; drafts: layers that a checkpoint may hold behind the model's, for speculation alone;
-    aux_layers: layers whose inputs are wanted beside the last hidden states."""
+    logits_softcap: bounds the logits; logits_scale: multiplies what they are computed from;
+    max_position: one more than the last position that is computed; drafts: layers that a checkpoint
+    may hold behind the model's, for speculation alone; aux_layers: layers whose inputs are wanted
+    beside the last hidden states."""
 
     hidden_size: int
     vocab_size: int
@@ -83,6 +97,7 @@ class ModelSpec:
     layers: tuple[LayerSpec, ...]
     embedding_scale: float | None = None
     logits_softcap: float | None = None
+    logits_scale: float = 1.0
     drafts: tuple[LayerSpec, ...] = ()
     aux_layers: tuple[int, ...] = ()
 
@@ -192,6 +207,17 @@ def decoder_spec(
     )
 
 
+def without_positions(spec: ModelSpec) -> ModelSpec:
+    """Let nothing rotate in the layers whose facts say so."""
+    return spec.with_layers(
+        lambda layer: (
+            layer
+            if layer.facts.attention.rope.turns
+            else replace(layer, rope=RopeConfig(layer.rope.head_dim, 0, layer.rope.theta))
+        )
+    )
+
+
 def rope_parameters(raw: Mapping[str, Any]) -> dict[str, Any]:
     """The rope's parameters in either spelling of config.json: rope_parameters (transformers 5), or
     rope_theta and rope_scaling."""
@@ -225,7 +251,7 @@ def _experts(
     assert routing is not None, "a family with experts says how they are chosen"
     rule = routing(experts)
     _check_routing(rule, experts)
-    return ExpertsSpec(routing=rule, stacking=block.stacking)
+    return ExpertsSpec(routing=rule, stacking=block.stacking, correction=block.correction_name)
 
 
 def _check_routing(rule: Routing, experts: Experts) -> None:

@@ -66,7 +66,8 @@ _ONE_ROPE = Rope()
 class AttentionFacts:
     """One attention layer. `head_dim` is that of a query; `mask`: what a query attends to.
 
-    `qk_norm`: an RMSNorm over each head of queries and keys. `sinks`: one learned logit per head.
+    `qk_norm`: an RMSNorm over each head of queries and keys; `qk_norm_whole`: over all heads
+    together. `sinks`: one learned logit per head.
     `reads_embedding`: q, k and v see the token's embedding beside the hidden state (EAGLE-3).
     """
 
@@ -76,6 +77,7 @@ class AttentionFacts:
     mask: MaskRule = CAUSAL
     latent: Latent | None = None
     qk_norm: bool = False
+    qk_norm_whole: bool = False
     qkv_bias: bool = False
     output_bias: bool = False
     sinks: bool = False
@@ -133,6 +135,7 @@ class ExpertsBlock:
     `matrices`: of an expert, gate, up and down. `dense`: the module of a layer without experts.
     `stacked_by`: methods of quantisation whose checkpoints keep one tensor of all experts, with
     scales beside it; `parted_by`: those that make each expert's matrices modules first.
+    `correction`: of the balance, where it is not below the router.
     """
 
     name: str = "mlp"
@@ -143,6 +146,12 @@ class ExpertsBlock:
     stacking: Stacking = Stacking.APART
     stacked_by: tuple[str, ...] = ()
     parted_by: tuple[str, ...] = ()
+    correction: str = ""
+
+    @property
+    def correction_name(self) -> str:
+        """Return the router's correction as a checkpoint names it, below the layer."""
+        return f"{self.name}.{self.correction or f'{self.router}.e_score_correction_bias'}"
 
     def written_by(self, method: str) -> ExpertsBlock:
         """The block as checkpoints of a method of quantisation have it."""

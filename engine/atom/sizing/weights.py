@@ -238,6 +238,9 @@ def _vector_elements(layer: LayerFacts, hidden_size: int, ranks: int) -> int:
     count = layer.norms * hidden_size
     if attention.qk_norm:
         count += 2 * attention.head_dim
+    if attention.qk_norm_whole:
+        heads = _ceil(attention.num_heads, ranks) + attention.kv_heads_per_rank(ranks)
+        count += heads * attention.head_dim
     if attention.sinks:
         count += _ceil(attention.num_heads, ranks)
     if attention.latent is not None:

@@ -18,22 +18,34 @@ from transformers import (
     DeepseekV3ForCausalLM,
     DeepseekV32Config,
     DeepseekV32ForCausalLM,
+    Ernie4_5Config,
+    Ernie4_5ForCausalLM,
+    Exaone4Config,
+    Exaone4ForCausalLM,
     Gemma2Config,
     Gemma2ForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
     Glm4MoeConfig,
     Glm4MoeForCausalLM,
+    Glm4MoeLiteConfig,
+    Glm4MoeLiteForCausalLM,
     GptOssConfig,
     GptOssForCausalLM,
+    GraniteConfig,
+    GraniteForCausalLM,
     Llama4ForCausalLM,
     Llama4TextConfig,
     LlamaConfig,
     LlamaForCausalLM,
+    MiniMaxM2Config,
+    MiniMaxM2ForCausalLM,
     MistralConfig,
     MistralForCausalLM,
     MixtralConfig,
     MixtralForCausalLM,
+    Olmo3Config,
+    Olmo3ForCausalLM,
     PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
@@ -43,6 +55,10 @@ from transformers import (
     Qwen3ForCausalLM,
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
+    SeedOssConfig,
+    SeedOssForCausalLM,
+    SmolLM3Config,
+    SmolLM3ForCausalLM,
 )
 
 from tests.support.models.byte_tokenizer import END_OF_TEXT, TURN_END, write_byte_tokenizer
@@ -63,6 +79,14 @@ Architecture = Literal[
     "deepseek2",
     "deepseek3",
     "deepseek32",
+    "minimax_m2",
+    "glm4_moe_lite",
+    "seed_oss",
+    "smollm3",
+    "ernie4_5",
+    "exaone4",
+    "olmo3",
+    "granite",
 ]
 
 _CLASSES: dict[str, tuple[Any, Any]] = {
@@ -81,6 +105,14 @@ _CLASSES: dict[str, tuple[Any, Any]] = {
     "deepseek2": (DeepseekV2Config, DeepseekV2ForCausalLM),
     "deepseek3": (DeepseekV3Config, DeepseekV3ForCausalLM),
     "deepseek32": (DeepseekV32Config, DeepseekV32ForCausalLM),
+    "minimax_m2": (MiniMaxM2Config, MiniMaxM2ForCausalLM),
+    "glm4_moe_lite": (Glm4MoeLiteConfig, Glm4MoeLiteForCausalLM),
+    "seed_oss": (SeedOssConfig, SeedOssForCausalLM),
+    "smollm3": (SmolLM3Config, SmolLM3ForCausalLM),
+    "ernie4_5": (Ernie4_5Config, Ernie4_5ForCausalLM),
+    "exaone4": (Exaone4Config, Exaone4ForCausalLM),
+    "olmo3": (Olmo3Config, Olmo3ForCausalLM),
+    "granite": (GraniteConfig, GraniteForCausalLM),
 }
 # Latent attention, and no experts: those are for who asks for them.
 _LATENT: dict[str, Any] = {
@@ -101,6 +133,15 @@ _FEW_EXPERTS: dict[str, dict[str, Any]] = {
     "qwen3_moe": {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40},
     "glm4_moe": {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40},
     "gpt_oss": {"num_local_experts": 8, "num_experts_per_tok": 3},
+    "minimax_m2": {"num_local_experts": 8, "num_experts_per_tok": 3},
+}  # fmt: skip
+
+# Whose own defaults of scales would leave nothing of a tiny model's differences.
+_SCALED: dict[str, dict[str, Any]] = {
+    "granite": {
+        "embedding_multiplier": 3.0, "attention_multiplier": 0.2, "residual_multiplier": 0.4,
+        "logits_scaling": 0.5,
+    },
 }  # fmt: skip
 
 LLAMA3_ROPE_SCALING: dict[str, Any] = {
@@ -193,7 +234,9 @@ def _build(architecture: Architecture, settings: dict[str, Any], seed: int) -> P
             settings = {"mlp_bias": settings["attention_bias"], **settings}
         elif architecture in ("qwen2", "qwen3"):
             settings = {"use_sliding_window": False, **settings}
-        elif architecture.startswith("deepseek"):
+        elif architecture in _SCALED:
+            settings = {**_SCALED[architecture], **settings}
+        elif architecture.startswith("deepseek") or architecture == "glm4_moe_lite":
             heads = settings["num_attention_heads"]
             settings = {**_LATENT, **settings, "num_key_value_heads": heads}
             settings["head_dim"] = settings["qk_rope_head_dim"]

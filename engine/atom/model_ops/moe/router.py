@@ -15,21 +15,22 @@ from atom.sizing.weights import Projection
 
 
 class Router(nn.Module):
-    """W [E, H], perhaps with a bias. corrected: with e_score_correction_bias, which
-    counts where experts are chosen alone."""
+    """W [E, H], perhaps with a bias. correction: the name, below the layer, of an
+    e_score_correction_bias, which counts where experts are chosen alone; None without one."""
 
     def __init__(
-        self, matrix: Projection, routing: Routing, build: Build, *, corrected: bool = False
+        self, matrix: Projection, routing: Routing, build: Build, *, correction: str | None = None
     ) -> None:
         super().__init__()
         self._ops = build.ops
         self._matrix = matrix
         self._routing = routing
+        self._correction = correction
         experts = matrix.rows
         self.weight = _parameter(torch.empty(experts, matrix.columns))
         self.bias = _parameter(torch.empty(experts)) if matrix.bias else None
         e_score_correction_bias = torch.empty(experts, dtype=torch.float32)
-        self.e_score_correction_bias = _parameter(e_score_correction_bias) if corrected else None
+        self.e_score_correction_bias = _parameter(e_score_correction_bias) if correction else None
         self.w = RouterWeight(
             LinearWeight(self.weight.data, None if self.bias is None else self.bias.data),
             None if self.e_score_correction_bias is None else self.e_score_correction_bias.data,
@@ -41,10 +42,13 @@ class Router(nn.Module):
         for kind, parameter in (
             ("weight", self.weight),
             ("bias", self.bias),
-            ("e_score_correction_bias", self.e_score_correction_bias),
         ):
             if parameter is not None:
                 yield Placement.whole(f"{own}.{kind}", parameter.data)
+        if self._correction and self.e_score_correction_bias is not None:
+            depth = self._matrix.name.count(".") + 1
+            named = checkpoint_name(name, self._correction, depth)
+            yield Placement.whole(named, self.e_score_correction_bias.data)
 
     def finish(self) -> None:
         """Prepare the matrix for the backend, once it is loaded."""

@@ -141,6 +141,50 @@ CHECKPOINTS = {
         "architecture": "gpt_oss", "heads": 6, "kv_heads": 3, "head_dim": 24, "hidden": 72,
         "intermediate": 40, "extra": {"num_local_experts": 3, "num_experts_per_tok": 1},
     },
+    "seed-oss": {"architecture": "seed_oss", "attention_bias": True},
+    "smollm3": {"architecture": "smollm3", "layers": 5, "tie_word_embeddings": True},
+    "smollm3-window": {
+        "architecture": "smollm3", "layers": 4, "heads": 6, "kv_heads": 3, "hidden": 96,
+        "extra": {
+            "no_rope_layers": [1, 0, 1, 0], "use_sliding_window": True, "sliding_window": 24,
+        },
+    },
+    "ernie4.5": {"architecture": "ernie4_5", "extra": {"use_bias": True}},
+    "exaone4": {
+        "architecture": "exaone4",
+        "extra": {"sliding_window": None, "layer_types": 2 * ["full_attention"]},
+    },
+    "exaone4-window": {
+        "architecture": "exaone4", "layers": 5, "heads": 6, "kv_heads": 3, "hidden": 96,
+        "extra": {"sliding_window": 24, "sliding_window_pattern": 4},
+    },
+    "olmo3": {
+        "architecture": "olmo3", "layers": 5, "heads": 6, "kv_heads": 3, "hidden": 96,
+        "extra": {
+            "sliding_window": 24,
+            "rope_parameters": {
+                "full_attention": {**YARN, "rope_theta": 50_000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 50_000.0},
+            },
+        },
+    },
+    "granite": {"architecture": "granite", "attention_bias": True, "tie_word_embeddings": True},
+    "minimax-m2": {
+        "architecture": "minimax_m2", "layers": 3,
+        "rope_scaling": {"rope_type": "default", "partial_rotary_factor": 0.5},
+    },
+    "minimax-m2-odd": {
+        "architecture": "minimax_m2", "heads": 6, "kv_heads": 3, "head_dim": 24, "hidden": 72,
+        "intermediate": 40, "extra": {"num_local_experts": 5, "num_experts_per_tok": 1},
+    },
+    "glm4-moe-lite": {
+        "architecture": "glm4_moe_lite", "layers": 3,
+        "extra": {
+            "n_routed_experts": 8, "num_experts_per_tok": 3, "n_shared_experts": 1,
+            "moe_intermediate_size": 40, "n_group": 1, "topk_group": 1,
+            "mlp_layer_types": ["dense", "sparse", "sparse"],
+        },
+    },
     "llama4": {
         "architecture": "llama4", "layers": 4, "rope_scaling": LLAMA3_ROPE_SCALING,
         "extra": {

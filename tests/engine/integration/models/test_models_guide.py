@@ -13,7 +13,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from atom.models import registry
-from atom.sizing import engine_support, families
+from atom.sizing import config_fields, engine_support, families, layers
+from atom.sizing.families import reading
 from tests.engine.integration.models.test_model_parity import NEW_TOKENS, oracle
 from tests.support.engine_core.core_driver import CoreDriver
 from tests.support.models.tiny_model import make_tiny_checkpoint
@@ -26,7 +27,7 @@ NAME = "ExampleForCausalLM"
 def added(monkeypatch: pytest.MonkeyPatch) -> None:
     facts, family = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
     monkeypatch.setitem(families.FAMILIES, NAME, families.FAMILIES["MixtralForCausalLM"])
-    exec(facts, families.__dict__ | {"FAMILIES": families.FAMILIES})
+    exec(facts, reading.__dict__ | layers.__dict__ | config_fields.__dict__ | families.__dict__)
     module = ModuleType("atom.models.example")
     exec(family, module.__dict__)
     monkeypatch.setitem(sys.modules, module.__name__, module)

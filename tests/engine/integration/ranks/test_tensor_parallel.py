@@ -99,6 +99,24 @@ FAMILIES: dict[str, dict[str, Any]] = {
             "n_group": 4, "topk_group": 2, "use_qk_norm": True, "n_shared_experts": 2,
         },
     },
+    "biases of q, k and v alone": {"architecture": "seed_oss", "attention_bias": True},
+    "layers without positions": {"architecture": "smollm3", "layers": 4},
+    "a rope of neighbours": {"architecture": "ernie4_5", "extra": {"use_bias": True}},
+    "norms behind, layers without positions": {
+        "architecture": "exaone4", "layers": 4, "extra": {"sliding_window": 24},
+    },
+    "norms of all heads": {
+        "architecture": "olmo3", "layers": 4, "extra": {"sliding_window": 24},
+    },
+    "norms of all heads, experts": {"architecture": "minimax_m2"},
+    "scales": {"architecture": "granite"},
+    "latent attention of other sizes": {
+        "architecture": "glm4_moe_lite",
+        "extra": {
+            "n_routed_experts": 8, "num_experts_per_tok": 3, "n_shared_experts": 1,
+            "moe_intermediate_size": 40, "mlp_layer_types": ["dense", "sparse"],
+        },
+    },
     "latent attention": {"architecture": "deepseek2", "extra": {"q_lora_rank": None}},
     "latent attention with experts": {"architecture": "deepseek3", "extra": MLA_EXPERTS},
     "an indexer": {

@@ -1,0 +1,65 @@
+"""RMSNorm over all heads of a token's queries, and over all of its keys (OLMo 3, MiniMax-M2).
+
+Ranks that divide the heads add up their sums of squares, both in one collective; a KV head that
+several ranks hold counts once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from atom.model_ops.linear import Build
+from atom.model_ops.placement import Placement
+from atom.model_ops.values import NormWeight
+from atom.sizing.weights import Projection
+
+
+class WholeHeadsNorm(nn.Module):
+    """The weight of one of the two norms, of the heads that a rank has. projection: what makes the
+    heads; order: of a head's elements (rotary_embedding.py)."""
+
+    def __init__(
+        self, projection: Projection, eps: float, build: Build, order: torch.Tensor | None
+    ) -> None:
+        super().__init__()
+        self._region, self._all = build.ranks.region(projection).rows, projection.rows
+        self._order = order
+        own = self._region[1] - self._region[0]
+        self.weight = nn.Parameter(torch.empty(own), requires_grad=False)
+        self.norm = NormWeight(self.weight.data, eps)
+        # Ranks that hold the same head: each counts a part of it.
+        self._holders = build.ranks.size * own / projection.rows
+
+    def placements(self, name: str) -> Iterator[Placement]:
+        """Yield where the weight comes from in a checkpoint."""
+        shape, region = (self._all,), (self._region,)
+        yield Placement(f"{name}.weight", shape, region, self.weight.data, self._order)
+
+    def squares(self, x: torch.Tensor) -> torch.Tensor:
+        """Return this rank's part of the mean of squares [T] of all heads; x [T, own heads · D]."""
+        return x.float().square().sum(-1) / (self._all * self._holders)
+
+    def scaled(self, x: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
+        """Norm x [T, own heads · D] by the mean of squares [T] over all heads."""
+        unit = x.float() * torch.rsqrt(mean + self.norm.eps)[:, None]
+        return unit.to(x.dtype) * self.weight
+
+
+def norm_queries_and_keys(
+    qkv: torch.Tensor, norms: tuple[WholeHeadsNorm, WholeHeadsNorm], build: Build
+) -> None:
+    """Norm queries and keys in place; qkv [T, (Hq + 2·Hkv)·D] of this rank's heads."""
+    query, key = norms
+    middle = len(query.weight)
+    parts = qkv[:, :middle], qkv[:, middle : middle + len(key.weight)]
+    if build.group.size == 1:
+        for part, norm in zip(parts, norms, strict=True):
+            part.copy_(build.ops.rms_norm(part.contiguous(), norm.norm))
+        return
+    own = [norm.squares(part) for part, norm in zip(parts, norms, strict=True)]
+    means = build.group.reduce(torch.stack(own))
+    for part, norm, mean in zip(parts, norms, means, strict=True):
+        part.copy_(norm.scaled(part, mean))

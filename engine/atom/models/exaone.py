@@ -1,0 +1,20 @@
+"""EXAONE 4 (LG AI Research, arXiv 2507.11407): norms behind attention and MLP, and of each head of
+queries and keys; in the larger models windows, and layers without positions that see everything."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from atom.config import ModelConfig
+from atom.models.spec import ModelSpec, NormPlacement, decoder_spec, without_positions
+
+_EPSILON = 1e-5  # where config.json does not say
+
+
+def spec(config: ModelConfig) -> ModelSpec:
+    """Return what config.json says of an EXAONE. Raises `ModelError` as `decoder_spec` does."""
+    raw = {"rms_norm_eps": _EPSILON, **config.hf_config}
+    plain = decoder_spec(replace(config, hf_config=raw))
+    return without_positions(
+        plain.with_layers(lambda layer: replace(layer, norms=NormPlacement.BEHIND))
+    )

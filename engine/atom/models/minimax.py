@@ -1,0 +1,24 @@
+"""MiniMax-M2 (MiniMax, 2025): norms over all heads of queries and of keys, heads of which a part
+rotates, and in every layer many small experts that are chosen by corrected sigmoids."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from atom.config import ModelConfig
+from atom.model_ops.routing import Routing, Scoring
+from atom.models.spec import ModelSpec, decoder_spec
+
+_THETA = 5_000_000.0  # where config.json does not say
+
+
+def spec(config: ModelConfig) -> ModelSpec:
+    """Return what config.json says of a MiniMax-M2. Raises `ModelError` as `decoder_spec` does."""
+    raw = {"rope_theta": _THETA, **config.hf_config}
+    if raw.get("rotary_dim") is not None:
+        head_dim = config.facts.layers[0].attention.head_dim
+        raw = {"partial_rotary_factor": raw["rotary_dim"] / head_dim, **raw}
+    return decoder_spec(
+        replace(config, hf_config=raw),
+        lambda experts: Routing(top_k=experts.per_token, scoring=Scoring.SIGMOID, renormalize=True),
+    )

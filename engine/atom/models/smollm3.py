@@ -1,0 +1,16 @@
+"""SmolLM3 (Hugging Face, 2025): Llama's decoder, of whose layers every fourth has no positions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from atom.config import ModelConfig
+from atom.models.spec import ModelSpec, decoder_spec, without_positions
+
+_THETA = 2_000_000.0  # where config.json does not say
+
+
+def spec(config: ModelConfig) -> ModelSpec:
+    """Return what config.json says of a SmolLM3. Raises `ModelError` as `decoder_spec` does."""
+    raw = {"rope_theta": _THETA, **config.hf_config}
+    return without_positions(decoder_spec(replace(config, hf_config=raw)))

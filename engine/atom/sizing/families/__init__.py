@@ -1,0 +1,106 @@
+"""The layers of every model family that can be sized, read from config.json. Pure.
+
+One function per family gives layer i; what a key means when it is absent is what transformers'
+configuration class of that family makes of it. A family that is not here (a hybrid with state
+space or linear attention, a multimodal wrapper) is an error: it is never sized by a formula for
+others. Whether an engine runs a family is said in engine_support.py.
+"""
+
+from __future__ import annotations
+
+from atom.sizing.config_fields import Config
+from atom.sizing.errors import ModelFactsError, UnknownFamilyError
+from atom.sizing.families.deepseek import (
+    deepseek_v2,
+    deepseek_v3,
+    deepseek_v32,
+    glm4_moe_lite,
+)
+from atom.sizing.families.dense import (
+    eagle3,
+    ernie4_5,
+    exaone4,
+    gemma2,
+    gemma3,
+    llama,
+    mistral,
+    olmo3,
+    qwen2,
+    qwen3,
+    seed_oss,
+    smollm3,
+)
+from atom.sizing.families.experts import (
+    glm4_moe,
+    gpt_oss,
+    llama4,
+    minimax_m2,
+    mixtral,
+    qwen2_moe,
+    qwen3_moe,
+)
+from atom.sizing.families.reading import Family
+from atom.sizing.layers import ExpertsBlock, Stacking
+
+_MIXTRAL_BLOCK = ExpertsBlock(name="block_sparse_moe", matrices=("w1", "w3", "w2"))
+_MINIMAX_BLOCK = ExpertsBlock(
+    name="block_sparse_moe", matrices=("w1", "w3", "w2"), correction="e_score_correction_bias"
+)
+_GPT_OSS_BLOCK = ExpertsBlock(router="router", stacking=Stacking.IN_TURN, stacked_by=("mxfp4",))
+_LLAMA4_BLOCK = ExpertsBlock(
+    name="feed_forward",
+    dense="feed_forward",
+    router="router",
+    shared="shared_expert",
+    stacking=Stacking.SIDE_BY_SIDE,
+    stacked_by=("fbgemm_fp8",),
+    parted_by=("compressed-tensors", "awq", "gptq"),
+)
+FAMILIES: dict[str, Family] = {
+    "LlamaForCausalLM": Family(llama),
+    "Qwen3ForCausalLM": Family(qwen3),
+    "Qwen3MoeForCausalLM": Family(qwen3_moe),
+    "Qwen2ForCausalLM": Family(qwen2),
+    "Qwen2MoeForCausalLM": Family(qwen2_moe, experts_block=ExpertsBlock(shared="shared_expert")),
+    "MistralForCausalLM": Family(mistral),
+    "MixtralForCausalLM": Family(mixtral, experts_block=_MIXTRAL_BLOCK),
+    "DeepseekV2ForCausalLM": Family(deepseek_v2),
+    "DeepseekV3ForCausalLM": Family(deepseek_v3),
+    "DeepseekV32ForCausalLM": Family(deepseek_v32),
+    "Glm4MoeForCausalLM": Family(glm4_moe),
+    "GptOssForCausalLM": Family(gpt_oss, experts_block=_GPT_OSS_BLOCK),
+    "Llama4ForCausalLM": Family(llama4, experts_block=_LLAMA4_BLOCK),
+    "MiniMaxM2ForCausalLM": Family(minimax_m2, experts_block=_MINIMAX_BLOCK),
+    "Glm4MoeLiteForCausalLM": Family(glm4_moe_lite),
+    "SeedOssForCausalLM": Family(seed_oss),
+    "SmolLM3ForCausalLM": Family(smollm3, tied=True),
+    "Ernie4_5ForCausalLM": Family(ernie4_5, tied=True),
+    "Exaone4ForCausalLM": Family(exaone4),
+    "Olmo3ForCausalLM": Family(olmo3),
+    "GraniteForCausalLM": Family(llama),
+    "Gemma2ForCausalLM": Family(gemma2, tied=True, activation_key="hidden_activation"),
+    "Gemma3ForCausalLM": Family(gemma3, tied=True, activation_key="hidden_activation"),
+}
+
+# Models that only draft for another: their embedding is the target's, their head a smaller one.
+DRAFT_FAMILIES: dict[str, Family] = {
+    "LlamaForCausalLMEagle3": Family(
+        eagle3, tied=True, vocabulary_key="draft_vocab_size", joined_states=3
+    ),
+}
+
+
+def family_of(config: Config) -> tuple[str, Family]:
+    """Architecture and family of a config.json; raises ModelFactsError or UnknownFamilyError."""
+    value = config.get("architectures")
+    families = FAMILIES | DRAFT_FAMILIES
+    known = ", ".join(families)
+    if not isinstance(value, (list, tuple)) or len(value) != 1:
+        raise ModelFactsError(
+            f"config.json: architectures must be a list of one name, got {value!r}; known: {known}",
+            field="architectures",
+        )
+    name = str(value[0])
+    if name not in families:
+        raise UnknownFamilyError(name, known)
+    return name, families[name]

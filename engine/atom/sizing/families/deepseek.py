@@ -1,0 +1,94 @@
+"""Layers of DeepSeek V2, V3 and V3.2, and of what is built like them: latent attention, and experts
+beside some that every token goes through."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from atom.sizing.config_fields import Config, count, flag, optional, positive, texts
+from atom.sizing.families.reading import dense_mlp
+from atom.sizing.layers import AttentionFacts, Experts, Latent, LayerFacts, MlpFacts
+
+
+def deepseek_v2(config: Config, index: int) -> LayerFacts:
+    mlp = deepseek_mlp(config, index, dense=0, correction=False)
+    return LayerFacts(attention=_latent_attention(config), mlp=mlp)
+
+
+def deepseek_v3(config: Config, index: int) -> LayerFacts:
+    mlp = deepseek_mlp(config, index, dense=3)
+    return LayerFacts(attention=_latent_attention(config), mlp=mlp)
+
+
+def deepseek_v32(config: Config, index: int) -> LayerFacts:
+    layer = deepseek_v3(config, index)
+    assert layer.attention.latent is not None
+    latent = replace(
+        layer.attention.latent,
+        index_heads=positive(config, "index_n_heads", default=64),
+        index_dim=positive(config, "index_head_dim", default=128),
+        index_top_k=positive(config, "index_topk", default=2048),
+    )
+    return replace(layer, attention=replace(layer.attention, latent=latent))
+
+
+def _latent_attention(config: Config) -> AttentionFacts:
+    return _attention_over(config, _read_latent(config))
+
+
+def _attention_over(config: Config, latent: Latent) -> AttentionFacts:
+    heads = positive(config, "num_attention_heads")
+    bias = flag(config, "attention_bias")
+    return AttentionFacts(
+        num_heads=heads,
+        num_kv_heads=heads,
+        head_dim=latent.nope_dim + latent.rope_dim,
+        latent=latent,
+        qkv_bias=bias,
+        output_bias=bias,
+    )
+
+
+def _read_latent(config: Config) -> Latent:
+    return Latent(
+        query_rank=optional(config, "q_lora_rank"),
+        kv_rank=positive(config, "kv_lora_rank", default=512),
+        nope_dim=positive(config, "qk_nope_head_dim", default=128),
+        rope_dim=positive(config, "qk_rope_head_dim", default=64),
+        value_dim=positive(config, "v_head_dim", default=128),
+    )
+
+
+def deepseek_mlp(config: Config, index: int, *, dense: int, correction: bool = True) -> MlpFacts:
+    """Read a layer's MLP; `dense` layers have no experts where config.json does not say."""
+    if index < count(config, "first_k_dense_replace", default=dense):
+        return dense_mlp(config)
+    if index % positive(config, "moe_layer_freq", default=1):
+        return dense_mlp(config)
+    width = positive(config, "moe_intermediate_size")
+    return MlpFacts(
+        experts=Experts(
+            count=positive(config, "n_routed_experts"),
+            per_token=positive(config, "num_experts_per_tok"),
+            intermediate_size=width,
+            shared_intermediate_size=width * count(config, "n_shared_experts"),
+            router_correction=correction,
+        )
+    )
+
+
+def glm4_moe_lite(config: Config, index: int) -> LayerFacts:
+    """Read a layer of GLM-4.7-Flash: DeepSeek's attention in other sizes, one dense layer."""
+    latent = Latent(
+        query_rank=optional(config, "q_lora_rank") if "q_lora_rank" in config else 768,
+        kv_rank=positive(config, "kv_lora_rank", default=512),
+        nope_dim=positive(config, "qk_nope_head_dim", default=192),
+        rope_dim=positive(config, "qk_rope_head_dim", default=64),
+        value_dim=positive(config, "v_head_dim", default=256),
+    )
+    attention = _attention_over(config, latent)
+    kinds = texts(config, "mlp_layer_types")
+    if kinds:
+        dense = kinds[index] == "dense" if index < len(kinds) else False
+        config = {**config, "first_k_dense_replace": index + 1 if dense else 0}
+    return LayerFacts(attention=attention, mlp=deepseek_mlp(config, index, dense=1))

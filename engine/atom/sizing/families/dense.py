@@ -1,0 +1,148 @@
+"""Layers of the families without experts: Llama and what followed it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from atom.sizing.config_fields import Config, count, flag, optional, positive
+from atom.sizing.families.reading import dense_mlp, grouped, ropes, slides
+from atom.sizing.layers import AttentionFacts, LayerFacts, MlpFacts, Rope
+from atom.sizing.mask_rule import CAUSAL, MaskRule, sliding_window
+
+DEFAULT_WINDOW = 4096
+# transformers' classes fix these where config.json does not.
+_QWEN3_HEAD_DIM = 128
+_GEMMA_HEAD_DIM = 256
+_GEMMA3_PATTERN = 6
+
+
+def llama(config: Config, index: int) -> LayerFacts:
+    bias = flag(config, "attention_bias")
+    mlp = MlpFacts(
+        intermediate_size=positive(config, "intermediate_size"), bias=flag(config, "mlp_bias")
+    )
+    return LayerFacts(attention=grouped(config, qkv_bias=bias, output_bias=bias), mlp=mlp)
+
+
+def eagle3(config: Config, index: int) -> LayerFacts:
+    """A Llama layer over embedding and hidden state, each with a norm of its own."""
+    layer = llama(config, index)
+    return replace(layer, attention=replace(layer.attention, reads_embedding=True), norms=3)
+
+
+def mistral(config: Config, index: int) -> LayerFacts:
+    # Only an explicit null turns the window off.
+    window = optional(config, "sliding_window") if "sliding_window" in config else DEFAULT_WINDOW
+    attention = replace(grouped(config), mask=sliding_window(window))
+    return LayerFacts(attention=attention, mlp=dense_mlp(config))
+
+
+def qwen2(config: Config, index: int) -> LayerFacts:
+    attention = grouped(config, qkv_bias=True)
+    attention = replace(attention, mask=qwen_mask(config, index))
+    return LayerFacts(attention=attention, mlp=dense_mlp(config))
+
+
+def qwen3(config: Config, index: int) -> LayerFacts:
+    attention = replace(qwen3_attention(config), mask=qwen_mask(config, index))
+    return LayerFacts(attention=attention, mlp=dense_mlp(config))
+
+
+def qwen3_attention(config: Config) -> AttentionFacts:
+    bias = flag(config, "attention_bias")
+    attention = grouped(config, qkv_bias=bias, output_bias=bias, head_dim=_QWEN3_HEAD_DIM)
+    return replace(attention, qk_norm=True)
+
+
+def qwen_mask(config: Config, index: int) -> MaskRule:
+    if not flag(config, "use_sliding_window"):
+        return CAUSAL
+    window = positive(config, "sliding_window", default=DEFAULT_WINDOW)
+    first = count(config, "max_window_layers", default=28)
+    is_windowed = slides(config, index, default=index >= first)
+    return sliding_window(window) if is_windowed else CAUSAL
+
+
+def gemma2(config: Config, index: int) -> LayerFacts:
+    return _gemma(config, index, pattern=2, qk_norm=False)
+
+
+def gemma3(config: Config, index: int) -> LayerFacts:
+    pattern = positive(config, "sliding_window_pattern", default=_GEMMA3_PATTERN)
+    layer = _gemma(config, index, pattern=pattern, qk_norm=True)
+    rope = Rope("all tokens" if layer.attention.mask == CAUSAL else "a window")
+    return replace(layer, attention=replace(layer.attention, rope=rope))
+
+
+def _gemma(config: Config, index: int, *, pattern: int, qk_norm: bool) -> LayerFacts:
+    """Every `pattern`-th layer attends in full; four norms surround attention and MLP."""
+    window = positive(config, "sliding_window", default=DEFAULT_WINDOW)
+    is_windowed = slides(config, index, default=bool((index + 1) % pattern))
+    bias = flag(config, "attention_bias")
+    attention = replace(
+        grouped(config, qkv_bias=bias, output_bias=bias, head_dim=_GEMMA_HEAD_DIM),
+        mask=sliding_window(window) if is_windowed else CAUSAL,
+        qk_norm=qk_norm,
+    )
+    return LayerFacts(attention=attention, mlp=dense_mlp(config), norms=4)
+
+
+def seed_oss(config: Config, index: int) -> LayerFacts:
+    attention = grouped(
+        config,
+        qkv_bias=flag(config, "attention_bias", default=True),
+        output_bias=flag(config, "attention_out_bias"),
+        head_dim=128,
+    )
+    bias = flag(config, "mlp_bias")
+    return LayerFacts(attention=attention, mlp=replace(dense_mlp(config), bias=bias))
+
+
+def smollm3(config: Config, index: int) -> LayerFacts:
+    """Read a layer of SmolLM3, whose layers without positions may have a window."""
+    layer = llama(config, index)
+    if ropes(config, index):
+        return layer
+    attention = replace(layer.attention, rope=Rope("none", turns=False))
+    window = optional(config, "sliding_window")
+    if flag(config, "use_sliding_window") and window and slides(config, index, default=True):
+        attention = replace(attention, mask=sliding_window(window))
+    return replace(layer, attention=attention)
+
+
+def ernie4_5(config: Config, index: int) -> LayerFacts:
+    bias = flag(config, "use_bias")
+    attention = grouped(config, qkv_bias=bias, output_bias=bias, head_dim=128)
+    return LayerFacts(attention=attention, mlp=replace(dense_mlp(config), bias=bias))
+
+
+def exaone4(config: Config, index: int) -> LayerFacts:
+    """Read a layer of EXAONE 4: where some layers slide, those that do not have no positions."""
+    attention = replace(grouped(config), qk_norm=True)
+    window = optional(config, "sliding_window") if "sliding_window" in config else DEFAULT_WINDOW
+    if window is not None:
+        if slides(config, index, default=_exaone_slides(config, index)):
+            attention = replace(attention, mask=sliding_window(window))
+        else:
+            attention = replace(attention, rope=Rope("none", turns=False))
+    return LayerFacts(attention=attention, mlp=dense_mlp(config))
+
+
+def _exaone_slides(config: Config, index: int) -> bool:
+    """Read the pattern: of letters, L for a layer that slides, or every how many-th does not."""
+    pattern = config.get("sliding_window_pattern")
+    if isinstance(pattern, str) and pattern:
+        return pattern[index % len(pattern)] == "L"
+    return bool((index + 1) % positive(config, "sliding_window_pattern", default=4))
+
+
+def olmo3(config: Config, index: int) -> LayerFacts:
+    """Read a layer of OLMo 3, of whose ropes only that of the layers that do not slide scales."""
+    bias = flag(config, "attention_bias")
+    attention = replace(grouped(config, qkv_bias=bias, output_bias=bias), qk_norm_whole=True)
+    if slides(config, index, default=bool((index + 1) % 4)):
+        window = positive(config, "sliding_window", default=DEFAULT_WINDOW)
+        attention = replace(attention, mask=sliding_window(window), rope=Rope("a window"))
+    else:
+        attention = replace(attention, rope=Rope("all tokens"))
+    return LayerFacts(attention=attention, mlp=dense_mlp(config))

@@ -1,0 +1,137 @@
+"""Layers of the families with experts, but DeepSeek's: Mixtral, Qwen's, gpt-oss, Llama 4 and
+others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from atom.sizing.config_fields import Config, count, flag, optional, positive
+from atom.sizing.families.deepseek import deepseek_mlp
+from atom.sizing.families.dense import DEFAULT_WINDOW, qwen3_attention
+from atom.sizing.families.reading import (
+    dense_mlp,
+    expert_count,
+    grouped,
+    is_dense,
+    is_narrow,
+    numbers,
+    ropes,
+    slides,
+)
+from atom.sizing.layers import Experts, LayerFacts, MlpFacts, Rope
+from atom.sizing.mask_rule import CAUSAL, chunked, sliding_window
+
+_GPT_OSS_WINDOW = 128
+_LLAMA4_CHUNK, _LLAMA4_WIDTH, _LLAMA4_DENSE_WIDTH = 8192, 8192, 16_384
+
+
+def mixtral(config: Config, index: int) -> LayerFacts:
+    mask = sliding_window(optional(config, "sliding_window"))
+    attention = replace(grouped(config), mask=mask)
+    experts = Experts(
+        count=positive(config, "num_local_experts", default=8),
+        per_token=positive(config, "num_experts_per_tok", default=2),
+        intermediate_size=positive(config, "intermediate_size"),
+    )
+    return LayerFacts(attention=attention, mlp=MlpFacts(experts=experts))
+
+
+def qwen3_moe(config: Config, index: int) -> LayerFacts:
+    window = None
+    if flag(config, "use_sliding_window"):
+        window = positive(config, "sliding_window", default=DEFAULT_WINDOW)
+    attention = replace(qwen3_attention(config), mask=sliding_window(window))
+    if is_dense(config, index):
+        return LayerFacts(attention=attention, mlp=dense_mlp(config))
+    experts = Experts(
+        count=expert_count(config, default=128),
+        per_token=positive(config, "num_experts_per_tok", default=8),
+        intermediate_size=positive(config, "moe_intermediate_size"),
+    )
+    return LayerFacts(attention=attention, mlp=MlpFacts(experts=experts))
+
+
+def qwen2_moe(config: Config, index: int) -> LayerFacts:
+    """Read a layer of Qwen2-MoE, whose layers slide, where they do, in turn: every second one of
+    those below the first that attends in full."""
+    attention = grouped(config, qkv_bias=flag(config, "qkv_bias", default=True))
+    if flag(config, "use_sliding_window"):
+        windowed = index % 2 == 0 and index < count(config, "max_window_layers", default=28)
+        if slides(config, index, default=windowed):
+            window = positive(config, "sliding_window", default=DEFAULT_WINDOW)
+            attention = replace(attention, mask=sliding_window(window))
+    if is_dense(config, index):
+        return LayerFacts(attention=attention, mlp=dense_mlp(config))
+    experts = Experts(
+        count=expert_count(config, default=60),
+        per_token=positive(config, "num_experts_per_tok", default=4),
+        intermediate_size=positive(config, "moe_intermediate_size"),
+        shared_intermediate_size=positive(config, "shared_expert_intermediate_size"),
+        shared_gate=True,
+    )
+    return LayerFacts(attention=attention, mlp=MlpFacts(experts=experts))
+
+
+def glm4_moe(config: Config, index: int) -> LayerFacts:
+    attention = grouped(config, qkv_bias=flag(config, "attention_bias"))
+    attention = replace(attention, qk_norm=flag(config, "use_qk_norm"))
+    return LayerFacts(attention=attention, mlp=deepseek_mlp(config, index, dense=1))
+
+
+def gpt_oss(config: Config, index: int) -> LayerFacts:
+    bias = flag(config, "attention_bias", default=True)
+    windowed = index % 2 == 0
+    window = optional(config, "sliding_window") if "sliding_window" in config else _GPT_OSS_WINDOW
+    attention = replace(
+        grouped(config, qkv_bias=bias, output_bias=bias, head_dim=64),
+        mask=sliding_window(window) if slides(config, index, default=windowed) else CAUSAL,
+        sinks=True,
+    )
+    experts = Experts(
+        count=positive(config, "num_local_experts", default=128),
+        per_token=positive(config, "num_experts_per_tok", default=4),
+        intermediate_size=positive(config, "intermediate_size"),
+        bias=True,
+        router_bias=True,
+    )
+    return LayerFacts(attention=attention, mlp=MlpFacts(experts=experts))
+
+
+def llama4(config: Config, index: int) -> LayerFacts:
+    bias = flag(config, "attention_bias")
+    attention = grouped(config, qkv_bias=bias, output_bias=bias, head_dim=128)
+    if is_narrow(config, index, "chunked_attention", default=ropes(config, index)):
+        chunk = positive(config, "attention_chunk_size", default=_LLAMA4_CHUNK)
+        attention = replace(attention, mask=chunked(chunk))
+    if not ropes(config, index):
+        warms = config.get("attn_temperature_tuning")  # a number in the first checkpoints
+        still = Rope("none", turns=False, warms=warms is None or bool(warms))
+        attention = replace(attention, rope=still)
+    width = positive(config, "intermediate_size", default=_LLAMA4_WIDTH)
+    if not _is_llama4_mixture(config, index):
+        dense = positive(config, "intermediate_size_mlp", default=_LLAMA4_DENSE_WIDTH)
+        return LayerFacts(attention=attention, mlp=MlpFacts(intermediate_size=dense))
+    experts = Experts(
+        count=positive(config, "num_local_experts", default=16),
+        per_token=positive(config, "num_experts_per_tok", default=1),
+        intermediate_size=width,
+        shared_intermediate_size=width,
+    )
+    return LayerFacts(attention=attention, mlp=MlpFacts(experts=experts))
+
+
+def _is_llama4_mixture(config: Config, index: int) -> bool:
+    if config.get("moe_layers") is not None:
+        return index in numbers(config, "moe_layers")
+    return not (index + 1) % positive(config, "interleave_moe_layer_step", default=1)
+
+
+def minimax_m2(config: Config, index: int) -> LayerFacts:
+    attention = replace(grouped(config, head_dim=128), qk_norm_whole=True)
+    experts = Experts(
+        count=expert_count(config, default=256),
+        per_token=positive(config, "num_experts_per_tok", default=8),
+        intermediate_size=positive(config, "intermediate_size"),
+        router_correction=True,
+    )
+    return LayerFacts(attention=attention, mlp=MlpFacts(experts=experts))
