@@ -48,7 +48,7 @@ from atom.model_ops.linear import Build
 from atom.model_ops.moe.experts import ExpertParallelExperts
 from atom.model_ops.parallel import Ranks
 from atom.models.decoder import CausalLM, attention_layers, finish_weights, held_bytes
-from atom.models.draft_model import DraftModel
+from atom.models.draft_models.draft_model import DraftModel
 from atom.models.layer_kinds import one_of_each_kind
 from atom.models.placed_modules import placed_draft, placed_model
 from atom.models.registry import (

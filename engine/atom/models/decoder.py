@@ -24,9 +24,9 @@ from atom.model_ops.placement import Placement
 from atom.model_ops.rotary_embedding import RopeConfig, RotaryEmbedding, head_order
 from atom.model_ops.values import LatentShape, Stream
 from atom.model_ops.whole_heads_norm import WholeHeadsNorm, norm_queries_and_keys
-from atom.models.hidden_states import HiddenStates
-from atom.models.mla import MLASelfAttention
-from atom.models.mlp import MoE, build_mlp
+from atom.models.blocks.hidden_states import HiddenStates
+from atom.models.blocks.mla import MLASelfAttention
+from atom.models.blocks.mlp import MoE, build_mlp
 from atom.models.spec import LayerSpec, ModelSpec, NormPlacement, NormSpec
 from atom.utils.forward_context import get_forward_context
 

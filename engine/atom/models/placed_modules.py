@@ -10,7 +10,7 @@ from torch import nn
 
 from atom.checkpoint import Checkpoint
 from atom.models.decoder import CausalLM
-from atom.models.draft_model import DraftModel
+from atom.models.draft_models.draft_model import DraftModel
 
 
 @dataclass(frozen=True, slots=True)

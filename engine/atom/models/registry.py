@@ -13,9 +13,9 @@ from atom.config import Config, ModelConfig
 from atom.errors import ModelError
 from atom.model_ops.linear import Build
 from atom.models.decoder import CausalLM
-from atom.models.draft_model import DraftModel
-from atom.models.eagle3 import Eagle3Draft
-from atom.models.mtp import MtpDraft
+from atom.models.draft_models.draft_model import DraftModel
+from atom.models.draft_models.eagle3 import Eagle3Draft
+from atom.models.draft_models.mtp import MtpDraft
 from atom.models.spec import ModelSpec, decoder_spec
 from atom.sizing.drafting import default_aux_layers
 

@@ -17,7 +17,7 @@ from atom.model_ops.attention.step_plan import plan_captured_step
 from atom.model_ops.backends.interface import Ops, SamplingTensors
 from atom.model_ops.drafts import Drafts
 from atom.model_ops.slots import SlotTensors
-from atom.models.draft_model import DraftModel
+from atom.models.draft_models.draft_model import DraftModel
 from atom.speculation.proposer import ComputedTokens, Drafting
 from atom.utils.forward_context import ForwardContext, set_forward_context
 

@@ -40,8 +40,8 @@ from atom.model_ops.backends.interface import Ops, SamplingTensors
 from atom.model_ops.sampling.drafted_draws import DraftedDraws
 from atom.model_ops.sampling.logprobs import joined, token_logprobs
 from atom.model_ops.sampling.sampler import Sampler
+from atom.models.blocks.hidden_states import HiddenStates
 from atom.models.decoder import CausalLM
-from atom.models.hidden_states import HiddenStates
 from atom.sampling_params import MAX_LOGPROBS
 from atom.utils.device import Device, upload
 from atom.utils.forward_context import ForwardContext, set_forward_context

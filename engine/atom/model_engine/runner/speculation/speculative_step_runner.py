@@ -36,9 +36,9 @@ from atom.model_engine.runner.verify_rows import VerifyRows, verify_rows
 from atom.model_ops.backends.interface import Ops
 from atom.model_ops.drafts import DraftLayout, Drafts, DrawnRuns, keep_newest, no_drafts
 from atom.model_ops.sampling.drafted_draws import DraftedDraws
+from atom.models.blocks.hidden_states import HiddenStates
 from atom.models.decoder import CausalLM
-from atom.models.draft_model import DraftModel
-from atom.models.hidden_states import HiddenStates
+from atom.models.draft_models.draft_model import DraftModel
 from atom.speculation.draft_model_proposer import DraftModelProposer
 from atom.speculation.ngram import NgramProposer
 from atom.speculation.proposer import Proposer, make_drafts

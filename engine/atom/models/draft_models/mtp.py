@@ -14,9 +14,9 @@ from atom.model_ops.backends.interface import SamplingTensors
 from atom.model_ops.layernorm import RMSNorm
 from atom.model_ops.linear import Build, Linear
 from atom.model_ops.values import Stream
+from atom.models.blocks.hidden_states import HiddenStates
 from atom.models.decoder import CausalLM, DecoderLayer
-from atom.models.draft_model import DraftModel, draft_norm, joining, settled
-from atom.models.hidden_states import HiddenStates
+from atom.models.draft_models.draft_model import DraftModel, draft_norm, joining, settled
 from atom.models.spec import ModelSpec
 
 

@@ -18,7 +18,7 @@ from atom.model_ops.backends.interface import SamplingTensors
 from atom.model_ops.embed_head import VocabParallelEmbedding
 from atom.model_ops.layernorm import Normed, RMSNorm
 from atom.model_ops.linear import Build
-from atom.models.hidden_states import HiddenStates
+from atom.models.blocks.hidden_states import HiddenStates
 from atom.models.spec import NormSpec
 from atom.sizing.weights import Projection, Split
 

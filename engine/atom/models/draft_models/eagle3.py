@@ -17,10 +17,10 @@ from atom.model_ops.linear import Build, Linear
 from atom.model_ops.placement import Placement
 from atom.model_ops.rotary_embedding import RotaryEmbedding
 from atom.model_ops.values import Stream
+from atom.models.blocks.hidden_states import HiddenStates
+from atom.models.blocks.mlp import build_mlp
 from atom.models.decoder import SelfAttention
-from atom.models.draft_model import DraftModel, draft_norm, joining, settled
-from atom.models.hidden_states import HiddenStates
-from atom.models.mlp import build_mlp
+from atom.models.draft_models.draft_model import DraftModel, draft_norm, joining, settled
 from atom.models.spec import LayerSpec, ModelSpec
 from atom.utils.forward_context import get_forward_context
 

@@ -1,0 +1,1 @@
+"""Parts of a decoder layer and of a model, which families put together by their specs."""
