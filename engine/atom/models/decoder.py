@@ -40,15 +40,16 @@ class SelfAttention(nn.Module):
         self.qkv_proj = Linear((q, k, v), build, orders={q.name: order, k.name: order})
         self.o_proj = Linear((o,), build)
         norms, size = None, spec.attention.head_dim
+        self.q_norm: nn.Module
+        self.k_norm: nn.Module
         self._whole_norms: tuple[WholeHeadsNorm, WholeHeadsNorm] | None = None
         if spec.facts.attention.qk_norm:
-            self.q_norm = _norm(size, spec.norm, build, order)
-            self.k_norm = _norm(size, spec.norm, build, order)
-            norms = (self.q_norm, self.k_norm)
+            norms = (_norm(size, spec.norm, build, order), _norm(size, spec.norm, build, order))
+            self.q_norm, self.k_norm = norms
         elif spec.facts.attention.qk_norm_whole:
-            self.q_norm = WholeHeadsNorm(q, spec.norm.eps, build, order)
-            self.k_norm = WholeHeadsNorm(k, spec.norm.eps, build, order)
-            self._whole_norms = (self.q_norm, self.k_norm)
+            whole = [WholeHeadsNorm(matrix, spec.norm.eps, build, order) for matrix in (q, k)]
+            self.q_norm, self.k_norm = whole
+            self._whole_norms = (whole[0], whole[1])
         elif spec.head_norm is not None:
             self.head_norm = RMSNorm(size, spec.head_norm.eps, ops=build.ops, is_unit=True)
             norms = (self.head_norm, self.head_norm)
