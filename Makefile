@@ -105,8 +105,13 @@ test-cluster: $(STAMP) ## Chart, API server and end-to-end tests on a real Kuber
 agents: $(STAMP) ## Install the coding agents that test-long runs, from npm and PyPI into ~/.cache
 	$(PY) -m tools.agents
 
+.PHONY: browser
+browser: ## Install Debian's Chromium, in which test-long opens the pages
+	@command -v chromium >/dev/null \
+		|| { apt-get update --quiet && apt-get install --yes --quiet --no-install-recommends chromium fonts-dejavu-core; }
+
 .PHONY: test-long
-test-long: agents ## The tests that take minutes each, and random search with fresh seeds
+test-long: agents browser ## The tests that take minutes each, and random search with fresh seeds
 	$(FRESH) -m "(slow or hypothesis) and not cluster and not gpu and not aiter"
 	@$(PY) -m tools.cluster_tests --long
 

@@ -26,6 +26,7 @@ from atom.entrypoints.anthropic.models import model_info, model_page
 from atom.entrypoints.anthropic.serving_messages import DOCUMENTED as DOCUMENTED_MESSAGES
 from atom.entrypoints.anthropic.serving_messages import MESSAGES, message_routes
 from atom.entrypoints.api_document.docs_page import STATIC_URL, add_docs_page
+from atom.entrypoints.console.console_routes import console_routes
 from atom.entrypoints.http.access import ApiKeyCheck
 from atom.entrypoints.http.api_key import FollowedKeys
 from atom.entrypoints.http.dispatch import Dispatch, Endpoint, response_for_fault
@@ -62,10 +63,11 @@ def build_app(
     allowed_origins: Sequence[str] = (),
     root_path: str = "",
     responses: ResponseStore | None = None,
+    console: bool = True,
 ) -> ASGIApp:
     """Build the ASGI app with all routes. allowed_origins: web pages' that browsers may let ask
     this server; "*" for all. root_path: a prefix under which a proxy shows it. responses: where
-    they are kept."""
+    they are kept. console: whether there is a page for browsers at /."""
     # Its pages /docs and /redoc ask no other server for their scripts.
     app = FastAPIOffline(
         docs_url=None,
@@ -89,6 +91,8 @@ def build_app(
     app.include_router(control_routes(state))
     app.include_router(pooling_routes(state))
     app.include_router(render_routes(state))
+    if console:
+        app.include_router(console_routes())
     _add_error_handlers(app)
     keys = api_keys or FollowedKeys(())
     facts = DocumentFacts(bool(keys), state.names_now)

@@ -197,6 +197,7 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
         api_key_file=read_key_file(args.api_key_file),
         tls=tls_files(args),
         root_path=args.root_path,
+        console=not args.disable_console,
         served_names=tuple(args.served_model_name or ()),
         template_kwargs=args.default_chat_template_kwargs,
         engine=options_from_args(args),

@@ -56,6 +56,11 @@ def add_access_flags(group: Any) -> None:
         metavar="/PREFIX",
         help="prefix under which a proxy in front shows this server (default: none)",
     )
+    add(
+        "--disable-console",
+        action="store_true",
+        help="leave out the page at /, a chat and what the engine does (default: there is one)",
+    )
 
 
 def add_tls_flags(group: Any) -> None:

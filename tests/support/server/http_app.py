@@ -130,6 +130,7 @@ async def serve_app(
     api_key: str | None = None,
     api_key_file: KeyFile | None = None,
     allowed_origins: Sequence[str] = (),
+    console: bool = True,
     **core_options: Any,
 ) -> AsyncIterator[AppRig]:
     """The HTTP application over an engine without a model."""
@@ -145,7 +146,7 @@ async def serve_app(
         request_timeout_seconds=request_timeout_seconds,
         reader_limits=reader_limits,
     )
-    async with serve_engine(engine, api_key, allowed_origins, api_key_file) as rig:
+    async with serve_engine(engine, api_key, allowed_origins, api_key_file, console) as rig:
         if core_options.get("ready_on_start", True):
             await engine.wait_ready()
         yield AppRig(rig.state, rig.engine, rig.client, rig.port, cores[0])
@@ -167,6 +168,7 @@ async def serve_engine(
     api_key: str | None = None,
     allowed_origins: Sequence[str] = (),
     api_key_file: KeyFile | None = None,
+    console: bool = True,
 ) -> AsyncIterator[HttpRig]:
     """The HTTP application over this engine, which it starts and ends."""
     state = ServerState(engine=engine)
@@ -177,6 +179,7 @@ async def serve_engine(
             state,
             api_keys=FollowedKeys(() if api_key is None else (api_key,), api_key_file),
             allowed_origins=allowed_origins,
+            console=console,
         ),
         log_config=None,
         access_log=False,

@@ -22,8 +22,11 @@ OPEN_PATHS = frozenset(
     }
 )  # fmt: skip
 # The pages, and what they load: the same for everybody.
-PAGE_PATHS = frozenset({"/docs", "/redoc", "/openapi.json"})
-_PAGE_FILES = ("/static-offline-docs/",)
+PAGE_PATHS = frozenset({"/", "/docs", "/redoc", "/openapi.json"})
+_PAGE_FILES = (
+    "/console/",
+    "/static-offline-docs/",
+)
 CONTROL_PATHS = frozenset({"/reset_prefix_cache", "/start_profile", "/stop_profile"})
 
 

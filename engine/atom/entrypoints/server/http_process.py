@@ -114,6 +114,7 @@ class HttpProcess:
                     responses=ResponseStore(
                         options.responses_store_bytes, "" if alone else _NOT_SHARED
                     ),
+                    console=options.console,
                 ),
                 **(options.tls.uvicorn_settings() if options.tls is not None else {}),
                 log_config=None,

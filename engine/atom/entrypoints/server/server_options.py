@@ -20,15 +20,16 @@ from atom.entrypoints.responses.store import DEFAULT_BYTES as STORE_BYTES
 class ServerOptions:
     """Options of the OpenAI-compatible server. api_servers: HTTP processes on the one port.
     created: seconds since 1970 that the API shows as the model's, the same in all of them; None for
-    the time of the start. body_memory_bytes: for the bodies of requests that are being read, in
-    each of them; 0 for no bound. responses_store_bytes: for responses that are kept, where one
-    process serves alone; 0 to keep none. allowed_origins: of web pages whose requests browsers are
-    told to let through. keep_alive_seconds: longer than clients keep a connection that is idle (5
-    to 60 s), which they would find closed as they use it again. fairness_header: of requests, that
-    a gateway in front sets to name the client; None to believe none. root_path: prefix that a proxy
-    shows it under. served_names: that requests may name the model by; none for its own.
-    template_kwargs: variables of the chat template where a request has none. tool_call_parser,
-    reasoning_parser: names out of `answer_parsing.families`."""
+    the time of the start. console: a page for browsers at /. body_memory_bytes: for the bodies of
+    requests that are being read, in each of them; 0 for no bound. responses_store_bytes: for
+    responses that are kept, where one process serves alone; 0 to keep none. allowed_origins: of
+    web pages whose requests browsers are told to let through. keep_alive_seconds: longer than
+    clients keep a connection that is idle (5 to 60 s), which they would find closed as they use
+    it again. fairness_header: of requests, that a gateway in front sets to name the client;
+    None to believe none. root_path: prefix that a proxy shows it under. served_names: that
+    requests may name the model by; none for its own. template_kwargs: variables of the chat
+    template where a request has none. tool_call_parser, reasoning_parser: names out of
+    `answer_parsing.families`."""
 
     engine: EngineOptions
     host: str = "0.0.0.0"
@@ -51,6 +52,7 @@ class ServerOptions:
     api_key_file: KeyFile | None = field(default=None, repr=False)
     tls: TlsFiles | None = None
     root_path: str = ""
+    console: bool = True
     served_names: tuple[str, ...] = ()
     template_kwargs: dict[str, Any] = field(default_factory=dict)
     created: int | None = None

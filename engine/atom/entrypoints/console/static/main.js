@@ -1,0 +1,38 @@
+// Puts the page's parts together; asks for the key where the server wants one.
+
+import { ApiError, getJson, key } from "./api.js";
+import { startChat } from "./chat.js";
+import { byId } from "./dom.js";
+import { startEngine } from "./engine.js";
+
+const WIDE = matchMedia("(min-width: 861px)");
+
+function needsKey(message) {
+  const form = byId("key-form");
+  form.hidden = false;
+  form.querySelector("label").textContent = key.get() ? message : "This server asks for its API key";
+  byId("key").focus();
+}
+
+async function tryKey() {
+  try {
+    await getJson("v1/models");
+    byId("key-form").hidden = true;
+    return true;
+  } catch (error) {
+    if (error instanceof ApiError && error.status === 401) needsKey("This key is not the right one");
+    return false; // while it starts, the key is asked for with the first message
+  }
+}
+
+byId("key-form").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  key.set(byId("key").value.trim());
+  byId("key").value = "";
+  if (await tryKey()) byId("message").focus();
+});
+
+for (const id of ["settings", "engine", "room"]) byId(id).open = WIDE.matches;
+startChat({ needsKey: () => needsKey("This key is not the right one") });
+startEngine();
+tryKey();
