@@ -125,6 +125,12 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         "x-tenant; only with a gateway that sets it itself (default: none is believed)",
     )
     add(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="the start-up table names every operation's backend, too (default: it does not)",
+    )
+    add(
         "--disable-access-log",
         action=argparse.BooleanOptionalAction,
         default=False,
@@ -198,6 +204,7 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
         tls=tls_files(args),
         root_path=args.root_path,
         console=not args.disable_console,
+        verbose=args.verbose,
         served_names=tuple(args.served_model_name or ()),
         template_kwargs=args.default_chat_template_kwargs,
         engine=options_from_args(args),

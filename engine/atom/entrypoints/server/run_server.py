@@ -23,7 +23,7 @@ from atom.entrypoints.server.api_fleet import ApiFleet
 from atom.entrypoints.server.engine_source import OPENING_THREAD, OwnEngine
 from atom.entrypoints.server.http_process import HttpProcess
 from atom.entrypoints.server.server_options import ServerOptions
-from atom.entrypoints.startup.startup_table import print_startup_table
+from atom.entrypoints.startup.startup_table import Address, print_startup_table
 from atom.model_engine.wire.engine_protocol import EngineReport
 from atom.utils.exhausted import too_few_files
 
@@ -62,8 +62,10 @@ async def _run(options: ServerOptions, listeners: list[socket.socket]) -> int:
         listeners[0], tls=options.tls is not None
     )  # while they are open here: several processes take them over
 
+    address = Address(url, needs_key=bool(options.api_keys), console=options.console)
+
     def announce(report: EngineReport) -> None:
-        print_startup_table(report, url)
+        print_startup_table(report, address, verbose=options.verbose)
         logger.info("ready")
 
     if len(listeners) > 1:

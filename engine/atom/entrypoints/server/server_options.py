@@ -22,14 +22,14 @@ class ServerOptions:
     created: seconds since 1970 that the API shows as the model's, the same in all of them; None for
     the time of the start. console: a page for browsers at /. body_memory_bytes: for the bodies of
     requests that are being read, in each of them; 0 for no bound. responses_store_bytes: for
-    responses that are kept, where one process serves alone; 0 to keep none. allowed_origins: of
-    web pages whose requests browsers are told to let through. keep_alive_seconds: longer than
-    clients keep a connection that is idle (5 to 60 s), which they would find closed as they use
-    it again. fairness_header: of requests, that a gateway in front sets to name the client;
-    None to believe none. root_path: prefix that a proxy shows it under. served_names: that
-    requests may name the model by; none for its own. template_kwargs: variables of the chat
-    template where a request has none. tool_call_parser, reasoning_parser: names out of
-    `answer_parsing.families`."""
+    responses that are kept, where one process serves alone; 0 to keep none. allowed_origins: of web
+    pages whose requests browsers are told to let through. keep_alive_seconds: longer than clients
+    keep a connection that is idle (5 to 60 s), which they would find closed as they use it again.
+    fairness_header: of requests, that a gateway in front sets to name the client; None to believe
+    none. root_path: prefix that a proxy shows it under. served_names: that requests may name the
+    model by; none for its own. template_kwargs: variables of the chat template where a request has
+    none. tool_call_parser, reasoning_parser: names out of `answer_parsing.families`. verbose: the
+    start-up table has backends."""
 
     engine: EngineOptions
     host: str = "0.0.0.0"
@@ -53,6 +53,7 @@ class ServerOptions:
     tls: TlsFiles | None = None
     root_path: str = ""
     console: bool = True
+    verbose: bool = False
     served_names: tuple[str, ...] = ()
     template_kwargs: dict[str, Any] = field(default_factory=dict)
     created: int | None = None

@@ -1,11 +1,14 @@
-"""The table a server prints once when it is ready: what it serves, on what, and how much of it.
+"""The table a server prints once when it is ready: what it serves, on what, how much of it, and
+what to do next.
 
-`startup_rows` is pure (EngineReport → label and value); printing is one call around it.
+`startup_rows` and `next_steps` are pure; printing is one call around them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.table import Table
@@ -16,13 +19,39 @@ _LOG_COLUMNS = 140
 _UNITS = ("KiB", "MiB", "GiB", "TiB")
 
 
-def startup_rows(report: EngineReport) -> list[tuple[str, str]]:
-    """Label and text of each row, in order."""
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Address of a server that listens. needs_key: clients must send one. console: it has a
+    page at /."""
+
+    url: str
+    needs_key: bool = False
+    console: bool = True
+
+    @property
+    def reachable(self) -> str:
+        """Return an address that a terminal can open: of every address this machine's own."""
+        return self.url.replace("://0.0.0.0:", "://127.0.0.1:").replace("://[::]:", "://[::1]:")
+
+
+def next_steps(address: Address) -> Iterator[str]:
+    """Lines that say what can be done with a server now."""
+    url = address.reachable
+    yield f"chat in a browser   {url}/" if address.console else f"the API's pages     {url}/docs"
+    key = ' -H "Authorization: Bearer $KEY"' if address.needs_key else ""
+    yield (
+        f"ask from a shell    curl {url}/v1/chat/completions{key} -H 'Content-Type: "
+        """application/json' -d '{"messages": [{"role": "user", "content": "Hello"}]}'"""
+    )
+
+
+def startup_rows(report: EngineReport, *, verbose: bool = False) -> list[tuple[str, str]]:
+    """Label and text of each row, in order. verbose: with every operation's backend."""
     rows = [
         ("model", report.model),
         ("architecture", f"{report.architecture}, {report.dtype}"),
         ("device", f"{report.device}, {bytes_text(report.total_memory_bytes)}"),
-        ("backends", _backends_text(report.backends)),
+        *([("backends", _backends_text(report.backends))] if verbose else []),
         ("weights", bytes_text(report.weights_bytes)),
         ("peak while running", bytes_text(report.peak_bytes)),
         (
@@ -47,20 +76,20 @@ def startup_rows(report: EngineReport) -> list[tuple[str, str]]:
     return rows
 
 
-def print_startup_table(report: EngineReport, address: str | None = None) -> None:
-    """Print the start-up report on stderr, as every message of the programs. address: where the
-    server listens."""
+def print_startup_table(report: EngineReport, address: Address, *, verbose: bool = False) -> None:
+    """Print the start-up report on stderr, as every message of the programs."""
     table = Table(title=f"ATOM {report.version}", show_header=False, title_justify="left")
     table.add_column(style="bold")
     table.add_column(overflow="fold")
-    for label, text in startup_rows(report):
+    for label, text in startup_rows(report, verbose=verbose):
         table.add_row(label, text)
-    if address is not None:
-        table.add_row("listens on", address)
+    table.add_row("listens on", address.url)
     console = Console(stderr=True)
     if not console.is_terminal:  # rich would assume 80 columns and fold rows of a pod's log
         console.width = _LOG_COLUMNS
     console.print(table, markup=False)
+    for line in next_steps(address):  # not folded: a command is copied as it stands
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def bytes_text(size_bytes: float) -> str:

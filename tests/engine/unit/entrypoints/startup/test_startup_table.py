@@ -1,11 +1,19 @@
 from __future__ import annotations
 
+import json
+import shlex
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from atom.entrypoints.startup.startup_table import bytes_text, print_startup_table, startup_rows
+from atom.entrypoints.startup.startup_table import (
+    Address,
+    bytes_text,
+    next_steps,
+    print_startup_table,
+    startup_rows,
+)
 from atom.model_engine.wire.engine_protocol import EngineReport
 from tests.support.engine_core.front_half import (
     build_test_config,
@@ -30,9 +38,10 @@ def test_the_table_tells_model_device_blocks_tokens_and_how_many_fit(report: Eng
 
 
 def test_backends_show_the_common_one_and_each_that_differs(report: EngineReport) -> None:
-    assert dict(startup_rows(report))["backends"] == "torch_ref"
+    assert "backends" not in dict(startup_rows(report))  # a reader of every start needs none
+    assert dict(startup_rows(report, verbose=True))["backends"] == "torch_ref"
     mixed = msgspec.structs.replace(report, backends={"a": "fast", "b": "fast", "c": "torch_ref"})
-    assert dict(startup_rows(mixed))["backends"] == "fast (2 ops), c=torch_ref"
+    assert dict(startup_rows(mixed, verbose=True))["backends"] == "fast (2 ops), c=torch_ref"
 
 
 def test_parallelism_shows_when_there_is_any(report: EngineReport) -> None:
@@ -43,11 +52,29 @@ def test_parallelism_shows_when_there_is_any(report: EngineReport) -> None:
 def test_a_log_without_a_terminal_gets_whole_rows(
     report: EngineReport, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    print_startup_table(report, "http://0.0.0.0:8000")
+    print_startup_table(report, Address("http://0.0.0.0:8000"))
     printed = capsys.readouterr().err
     assert "http://0.0.0.0:8000" in printed
     kv_row = next(line for line in printed.splitlines() if "1,600 tokens" in line)
     assert "limited by memory" in kv_row
+
+
+def test_what_follows_the_table_can_be_opened_and_pasted_as_it_stands(
+    report: EngineReport, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_startup_table(report, Address("http://0.0.0.0:8000", needs_key=True))
+    browser, shell = capsys.readouterr().err.splitlines()[-2:]
+    assert browser.endswith(" http://127.0.0.1:8000/")
+    words = shlex.split(shell.partition("shell")[2])
+    assert words[:2] == ["curl", "http://127.0.0.1:8000/v1/chat/completions"]
+    assert json.loads(words[-1])["messages"]
+    assert "Authorization: Bearer $KEY" in words
+
+
+def test_every_address_of_ipv6_is_shown_as_one_that_opens() -> None:
+    browser, shell = next_steps(Address("https://[::]:8000", console=False))
+    assert browser.endswith(" https://[::1]:8000/docs")
+    assert "Authorization" not in shell
 
 
 @pytest.mark.parametrize(
