@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from atom_operator.domain import Capacity, FieldProblem, ObjectKey, Plan, Supply
 from atom_operator.integration_values import Autoscaling
+from atom_operator.memory_bar import bar_lines, memory_parts
 from atom_operator.plan.room import placeable, shortage
 from atom_operator.plan_arithmetic import arithmetic
 from atom_operator.sizes import size_text
@@ -69,6 +70,11 @@ def facts(plan: Plan) -> Iterator[tuple[str, str]]:
     yield from arithmetic(plan)
     if verdict.capacity is not None:
         yield from _capacity(verdict.capacity)
+        parts = memory_parts(verdict.capacity)
+        if parts:
+            bar, legend = bar_lines(parts)
+            yield f"memory, {size_text(verdict.capacity.total_bytes)}", bar
+            yield "memory's parts", legend
     if plan.may_start:
         minutes = -(-plan.startup_budget_seconds // 60)
         yield "start-up budget", f"{minutes} minutes until a pod that does not serve is restarted"

@@ -59,6 +59,7 @@ class OperatorSettings:
     image_rollouts: int = 1  # at the same time, for a new default image; 0: none by itself
     health_port: int = 8080  # 0: not served
     metrics_port: int = 8081  # 0: not served
+    page: bool = False  # beside the metrics: what is deployed, to look at
     log_level: str = "INFO"
     lease: LeaseSettings | None = None  # None: this process is the only one
     webhook: WebhookSettings | None = None  # None: no admission reviews
@@ -83,6 +84,7 @@ class OperatorSettings:
             ),
             health_port=int(_number(environ, "HEALTH_PORT", defaults.health_port, 0, 65_535)),
             metrics_port=int(_number(environ, "METRICS_PORT", defaults.metrics_port, 0, 65_535)),
+            page=environ.get(f"{PREFIX}PAGE", "false").lower() == "true",
             log_level=environ.get(f"{PREFIX}LOG_LEVEL", defaults.log_level).upper(),
             lease=_lease(environ),
             webhook=_webhook(environ),

@@ -40,6 +40,8 @@ from atom_operator.leadership.lease import LeaseTimes
 from atom_operator.leadership.lease_object import ApiLease
 from atom_operator.leadership.rivals import Rival, Rivals
 from atom_operator.metrics import OperatorMetrics
+from atom_operator.page.page_reader import PageReader
+from atom_operator.page.page_routes import add_page
 from atom_operator.reconcile.decider import Decider
 from atom_operator.reconcile.image_rollout import StagedImageRollout
 from atom_operator.reconcile.reconciler import Reconciler
@@ -111,7 +113,7 @@ class Runtime:
         """Begin to work; raises ClusterError when AtomDeployments cannot be listed."""
         await self._cluster.list_deployments()
         await self._serve(endpoints.health(self.check_alive), self.settings.health_port)
-        await self._serve(endpoints.metrics(self.metrics.registry), self.settings.metrics_port)
+        await self._serve(self._metrics_and_page(), self.settings.metrics_port)
         elector = self._elector
         leading = self._lead() if elector is None else elector.run(self._lead)
         self._tasks = [asyncio.create_task(leading)]
@@ -124,6 +126,13 @@ class Runtime:
                 clock=_now,
             )
             self._tasks.append(asyncio.create_task(service.run()))
+
+    def _metrics_and_page(self) -> web.Application:
+        application = endpoints.metrics(self.metrics.registry)
+        if self.settings.page:
+            reader = PageReader(self._cluster, self.settings, time.monotonic)
+            add_page(application, reader.document)
+        return application
 
     async def _serve(self, application: web.Application, port: int) -> None:
         if port:

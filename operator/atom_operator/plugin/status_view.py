@@ -14,7 +14,7 @@ from atom_operator.plugin.ages import age
 Object = Mapping[str, Any]
 _MARKS = {"True": "+", "False": "-", "Unknown": "?"}
 # Conditions whose good state is False.
-_NEGATIVE = ("Degraded", "CapacityLimited", "Progressing")
+NEGATIVE = ("Degraded", "CapacityLimited", "Progressing")
 _EVENTS = 8
 
 
@@ -96,7 +96,7 @@ def _conditions(conditions: Sequence[Object]) -> Iterator[str]:
     width = max((len(item["type"]) for item in conditions), default=0)
     for item in conditions:
         mark = _MARKS.get(item["status"], "?")
-        if item["type"] in _NEGATIVE and mark != "?":
+        if item["type"] in NEGATIVE and mark != "?":
             mark = {"+": "-", "-": "+"}[mark] if item["type"] != "Progressing" else " "
         name = item["type"].ljust(width)
         yield f"{mark} {name} {item['status']:<7} {item['reason']}: {item['message']}"

@@ -40,6 +40,7 @@ CASES: dict[str, dict[str, Any]] = {
             "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
             "alerts": {"enabled": True},
         },
+        "page": {"enabled": True},
         "podAnnotations": {"team.test/note": "kept"},
         "podLabels": {"team": "serving"},
         "nodeSelector": {"kubernetes.io/arch": "amd64"},

@@ -1,0 +1,57 @@
+"""What the memory of one device goes to, as parts of a whole: for `plan`'s bar in the terminal and
+for the operator's page. Pure; the numbers are the plan's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from atom_operator.domain import Capacity
+from atom_operator.sizes import size_text
+
+_CELLS = 48
+_SHADES = "█▓▒░"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPart:
+    name: str
+    size_bytes: int
+
+
+def memory_parts(capacity: Capacity | None) -> tuple[MemoryPart, ...]:
+    """Parts that add up to a device's memory, in the order in which it is given away; none where
+    the device's memory is not known."""
+    if capacity is None or not capacity.total_bytes:
+        return ()
+    full_sequences = capacity.kv_tokens / capacity.max_model_len
+    cache = capacity.kv_tokens * capacity.kv_bytes_per_token
+    cache += int(full_sequences * capacity.kv_window_bytes)
+    parts = [
+        MemoryPart("weights", capacity.weights_bytes),
+        MemoryPart("activations and runtime", capacity.reserve_bytes),
+        MemoryPart("KV cache", cache),
+    ]
+    left = capacity.total_bytes - sum(part.size_bytes for part in parts)
+    return (*parts, MemoryPart("left free", max(0, left)))
+
+
+def bar_lines(parts: Sequence[MemoryPart]) -> tuple[str, str]:
+    """A bar of characters, and what each of them stands for."""
+    cells = _cells([part.size_bytes for part in parts])
+    bar = "".join(shade * count for shade, count in zip(_SHADES, cells, strict=True))
+    legend = ", ".join(
+        f"{shade} {part.name} {size_text(part.size_bytes)}"
+        for shade, part in zip(_SHADES, parts, strict=True)
+    )
+    return bar, legend
+
+
+def _cells(sizes: Sequence[int]) -> list[int]:
+    """Cells of each part: by its share, one at least for what is there, and all of them together
+    the bar's."""
+    whole = sum(sizes)
+    cells = [max(1, round(_CELLS * size / whole)) if size else 0 for size in sizes]
+    cells[cells.index(max(cells))] += _CELLS - sum(cells)
+    return cells

@@ -1,0 +1,1 @@
+"""The operator's page: AtomDeployments, nodes and rollouts, to look at."""
