@@ -91,8 +91,7 @@ def build_app(
     app.include_router(control_routes(state))
     app.include_router(pooling_routes(state))
     app.include_router(render_routes(state))
-    if console:
-        app.include_router(console_routes())
+    app.include_router(console_routes(shown=console))
     _add_error_handlers(app)
     keys = api_keys or FollowedKeys(())
     facts = DocumentFacts(bool(keys), state.names_now)

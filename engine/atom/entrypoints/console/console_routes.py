@@ -27,8 +27,16 @@ _HEADERS = {
 }
 
 
-def console_routes() -> APIRouter:
+def console_routes(*, shown: bool = True) -> APIRouter:
+    """Build the routes; without the page, GET / is as any address that there is not."""
     router = APIRouter(include_in_schema=False)
+    if not shown:
+
+        @router.get("/")  # HEAD / is answered for clients that ask whether a server is here
+        async def nothing() -> Response:
+            raise HTTPException(404)
+
+        return router
     page = (FOLDER / "index.html").read_bytes()
     files = {
         path.name: (path.read_bytes(), _KINDS[path.suffix])
@@ -36,8 +44,7 @@ def console_routes() -> APIRouter:
         if path.suffix in _KINDS
     }
 
-    @router.head("/")
-    @router.get("/")
+    @router.get("/")  # HEAD is answered whether there is a page or not
     async def console() -> Response:
         return Response(page, headers=_HEADERS, media_type="text/html")
 
