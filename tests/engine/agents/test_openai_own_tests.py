@@ -19,7 +19,7 @@ from tools.agents import OPENAI_TESTS, openai_tests, python_bin
 
 pytestmark = pytest.mark.slow
 
-PAGE = Path(__file__).parents[3] / "docs" / "reference" / "openai-tests.md"
+PAGE = Path(__file__).parents[3] / "docs" / "results" / "openai-tests.md"
 FILES = (
     "chat/test_completions.py",
     "chat/completions/test_messages.py",

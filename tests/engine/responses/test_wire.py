@@ -251,8 +251,9 @@ async def test_history_shows_custom_and_namespaced_calls_as_the_model_wrote_them
 
 @pytest.fixture
 async def client(rig: AppRig) -> AsyncIterator[AsyncOpenAI]:
+    """It refuses an answer that is not of its types to the letter."""
     async with rig.openai_client() as client:
-        yield client
+        yield client.with_options(_extra_kwargs={"_strict_response_validation": True})
 
 
 class City(BaseModel):
