@@ -37,7 +37,8 @@ class OverlayError(ValueError):
 
 def merge_pod_template(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
     """Lay `overlay` over `base`; raises OverlayError."""
-    return _merge_maps(base, overlay, ROOT, "")
+    # Copied once and as a whole: what is merged below shares its parts with it.
+    return _merge_maps(copy.deepcopy(dict(base)), overlay, ROOT, "")
 
 
 def overlay_paths(overlay: Mapping[str, Any]) -> tuple[str, ...]:
@@ -71,7 +72,7 @@ def _merge_maps(
         return _fresh_map(overlay)
     if directive != "merge":
         raise OverlayError(f"{path}.{_PATCH} must be merge, replace or delete, got {directive!r}")
-    result = copy.deepcopy(dict(base))
+    result = dict(base)
     for name in _dropped(base, overlay, type_name, path):
         del result[name]
     for name, value in overlay.items():
@@ -152,7 +153,7 @@ def _merge_lists(
     if field.key is None:  # scalars
         merged = list(dict.fromkeys([*base, *overlay]))
         return _in_order(merged, overlay if order is None else order, base, None)
-    items = [copy.deepcopy(item) for item in base]
+    items = list(base)
     for item in overlay:
         _merge_item(items, item, field, path)
     wanted = [item for item in overlay if item.get(_PATCH) != "delete"]
