@@ -118,6 +118,24 @@ def test_the_charts_rights_are_enough_for_all_that_the_operator_does(
     assert refused == []
 
 
+def test_the_account_reads_a_volume_by_name_and_does_nothing_else_to_volumes(
+    namespaced: LiveCluster, tmp_path: Path
+) -> None:
+    cluster, name = namespaced, f"{namespaced.namespace}-volume"
+    spec = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"]}
+    spec |= {"hostPath": {"path": "/nothing"}, "persistentVolumeReclaimPolicy": "Retain"}
+    volume = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}}
+    with installed(cluster, rendered(cluster)):
+        account = as_its_account(cluster, tmp_path / "kubeconfig")
+        cluster.kubectl("apply", "--filename=-", manifest={**volume, "spec": spec})
+        try:
+            assert (account.get("persistentvolume", name) or {})["spec"]["capacity"]
+            for refused in (("get", "persistentvolumes"), ("delete", "persistentvolume", name)):
+                assert "forbidden" in account.kubectl(*refused, check=False).stderr
+        finally:
+            cluster.kubectl("delete", "persistentvolume", name)
+
+
 def _holds_its_lease(cluster: LiveCluster, variables: dict[str, str]) -> bool:
     """Wherever the chart has it: all releases of the whole cluster share one."""
     place = replace(cluster, namespace=variables["ATOM_OPERATOR_LEASE_NAMESPACE"])
