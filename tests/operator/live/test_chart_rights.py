@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,10 +28,11 @@ from tests.support.operator.builders_operator import atom_deployment
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("only_operator")]
 
 _OF_THE_CLUSTER = ("ClusterRole", "ClusterRoleBinding", "ValidatingWebhookConfiguration")
+_POINTER = "serving.atom.dev/lease"
 _PLAYED_HERE = ("Deployment", "PodDisruptionBudget", "CustomResourceDefinition")
 
 
-def rendered(cluster: LiveCluster) -> list[dict[str, Any]]:
+def rendered(cluster: LiveCluster, *options: str) -> list[dict[str, Any]]:
     """The chart's objects, those of the whole cluster named after this test's namespace."""
     built = read_settings(os.environ).tools / "helm"
     helm = shutil.which("helm") or (str(built) if built.exists() else None)
@@ -42,7 +43,7 @@ def rendered(cluster: LiveCluster) -> list[dict[str, Any]]:
             helm, "template", "release", str(ROOT / "charts" / "atom-operator"),
             f"--namespace={cluster.namespace}", "--kube-version=1.34.0",
             f"--set=fullnameOverride={cluster.namespace}",
-            "--set=defaultEngineImages.amd=localhost/atom-none:0",
+            "--set=defaultEngineImages.amd=localhost/atom-none:0", *options,
         ],
         capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
@@ -134,6 +135,38 @@ def test_the_account_reads_a_volume_by_name_and_does_nothing_else_to_volumes(
                 assert "forbidden" in account.kubectl(*refused, check=False).stderr
         finally:
             cluster.kubectl("delete", "persistentvolume", name)
+
+
+def test_a_release_finds_by_the_pointer_who_else_watches_its_namespace(
+    namespaced: LiveCluster, tmp_path: Path
+) -> None:
+    """Two releases of namespaces of their own, which both watch a third."""
+    shared = namespaced
+    first, second = (
+        replace(shared, namespace=f"{shared.namespace}-{which}") for which in ("one", "two")
+    )
+    watching = f"--set=watchNamespaces={{{shared.namespace}}}"
+    with ExitStack() as stack:
+        for release in (first, second):
+            release.kubectl("create", "namespace", release.namespace)
+            stack.callback(release.kubectl, "delete", "namespace", release.namespace)
+            stack.enter_context(installed(release, rendered(release, watching)))
+        holder, other = (
+            as_its_account(release, tmp_path / release.namespace) for release in (first, second)
+        )
+        selector = "--selector=serving.atom.dev/points-to-lease=true"
+        where = f"--namespace={shared.namespace}"
+        listed = json.loads(other.kubectl("get", where, "leases", selector, "-o", "json").stdout)
+        pointed = [item["metadata"]["annotations"][_POINTER] for item in listed["items"]]
+        (lease,) = [name for name in pointed if name.startswith(f"{first.namespace}/")]
+        for name in (lease.partition("/")[2], "another"):
+            made = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
+            made |= {"metadata": {"name": name}, "spec": {"holderIdentity": "one"}}
+            holder.kubectl("create", "--filename=-", manifest=made)
+        seen = replace(other, namespace=first.namespace)
+        assert (seen.get("lease", lease.partition("/")[2]) or {})["spec"]["holderIdentity"] == "one"
+        for refused in (("get", "lease", "another"), ("delete", "lease", lease.partition("/")[2])):
+            assert "forbidden" in seen.kubectl(*refused, check=False).stderr
 
 
 def _holds_its_lease(cluster: LiveCluster, variables: dict[str, str]) -> bool:
