@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from atom_operator.integration_values import Site
 from atom_operator.kinds import LEADER_WORKER_SET
-from tests.operator.reconcile.test_groups import put_group
+from tests.operator.reconcile.test_leader_worker_set import put_group
 from tests.support.operator.builders_operator import KEY, NOW, cluster_with, condition, reconciler
 from tests.support.operator.cached_cluster import Followed, followed
 from tests.support.operator.fake_cluster import FakeCluster
