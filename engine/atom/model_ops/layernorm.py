@@ -7,6 +7,7 @@ compressed query and a key) is computed once. `Normed` lets a block say neither.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -103,18 +104,19 @@ class RMSNorm(nn.Module):
 
 
 class LayerNorm(nn.Module):
-    """The mean taken away, with a bias: of few small vectors, and so of no backend."""
+    """The mean taken away, with a bias: of few small vectors, and so of no backend. order: see
+    RMSNorm."""
 
-    def __init__(self, dim: int, eps: float) -> None:
+    def __init__(self, dim: int, eps: float, order: torch.Tensor | None = None) -> None:
         super().__init__()
-        self._eps = eps
+        self._eps, self._order = eps, order
         self.weight = nn.Parameter(torch.empty(dim), requires_grad=False)
         self.bias = nn.Parameter(torch.empty(dim), requires_grad=False)
 
     def placements(self, name: str) -> Iterator[Placement]:
         """Yield where the parameters come from in a checkpoint."""
-        yield Placement.whole(f"{name}.weight", self.weight.data)
-        yield Placement.whole(f"{name}.bias", self.bias.data)
+        for kind, parameter in (("weight", self.weight), ("bias", self.bias)):
+            yield replace(Placement.whole(f"{name}.{kind}", parameter.data), order=self._order)
 
     def of(self, x: torch.Tensor) -> torch.Tensor:
         """Norm x [.., dim]."""

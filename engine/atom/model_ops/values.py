@@ -352,12 +352,14 @@ class LatentCache:
 @dataclass(frozen=True, slots=True)
 class IndexShape:
     """An indexer of sparse attention (DeepSeek-V3.2): num_heads queries of `dim` elements, of which
-    the first rope_dim rotate, score every token before; the top_k highest are attended to."""
+    the first rope_dim rotate, score every token before; the top_k highest are attended to.
+    interleaved: pairs that rotate are neighbours in a checkpoint (GLM-5)."""
 
     num_heads: int
     dim: int
     rope_dim: int
     top_k: int
+    interleaved: bool = False
 
     @property
     def scale(self) -> float:

@@ -1,8 +1,8 @@
 """DeepSeek V2, V3 and V3.2 (arXiv 2405.04434, 2412.19437, 2512.02556), and what shares their names
-or their layers, such as R1, Kimi-K2 and GLM-4.7-Flash: latent attention whose rope turns
+or their layers, such as R1, Kimi-K2, GLM-4.7-Flash and GLM-5: latent attention whose rope turns
 neighbouring elements, and scores that grow with a lengthened context; behind the first layers
-experts, of which a few groups are looked at; in V3.2 an indexer that chooses what is attended
-to."""
+experts, of which a few groups are looked at; in V3.2 and GLM-5 an indexer that chooses what is
+attended to."""
 
 from __future__ import annotations
 
@@ -55,6 +55,7 @@ def _index(config: ModelConfig, layer: LayerSpec) -> IndexShape | None:
         dim=latent.index_dim,
         rope_dim=latent.rope_dim,
         top_k=latent.index_top_k,
+        interleaved=config.architecture == "GlmMoeDsaForCausalLM",
     )
 
 
@@ -92,14 +93,18 @@ def _v3_routing(raw: Mapping[str, Any], experts: Experts) -> Routing:
 
 
 def _glm_routing(raw: Mapping[str, Any], experts: Experts) -> Routing:
-    """GLM-4.7-Flash's: as V3's, of one group where config.json says none."""
-    defaults = {"routed_scaling_factor": 1.8, "n_group": 1, "topk_group": 1}
-    return _v3_routing({**defaults, **raw}, experts)
+    """GLM's: as V3's, of one group where config.json says none."""
+    return _v3_routing({"n_group": 1, "topk_group": 1, **raw}, experts)
+
+
+def _glm_lite_routing(raw: Mapping[str, Any], experts: Experts) -> Routing:
+    return _glm_routing({"routed_scaling_factor": 1.8, **raw}, experts)
 
 
 _ROUTINGS = {
     "DeepseekV2ForCausalLM": _v2_routing,
-    "Glm4MoeLiteForCausalLM": _glm_routing,
+    "Glm4MoeLiteForCausalLM": _glm_lite_routing,
+    "GlmMoeDsaForCausalLM": _glm_routing,
 }
 
 

@@ -1,10 +1,12 @@
-"""ERNIE 4.5 (Baidu, 2025), dense: Llama's decoder with a rope that turns neighbouring elements."""
+"""ERNIE 4.5 (Baidu, 2025): Llama's decoder with a rope that turns neighbouring elements; in the
+larger models experts beside some for all tokens, chosen by a softmax with a correction."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from atom.config import ModelConfig
+from atom.model_ops.routing import Routing
 from atom.models.spec import ModelSpec, decoder_spec
 
 _EPSILON, _THETA = 1e-5, 500_000.0  # where config.json does not say
@@ -13,7 +15,10 @@ _EPSILON, _THETA = 1e-5, 500_000.0  # where config.json does not say
 def spec(config: ModelConfig) -> ModelSpec:
     """Return what config.json says of an ERNIE. Raises `ModelError` as `decoder_spec` does."""
     raw = {"rms_norm_eps": _EPSILON, "rope_theta": _THETA, **config.hf_config}
-    plain = decoder_spec(replace(config, hf_config=raw))
+    plain = decoder_spec(
+        replace(config, hf_config=raw),
+        lambda experts: Routing(top_k=experts.per_token, renormalize=True),
+    )
     return plain.with_layers(
         lambda layer: replace(layer, rope=replace(layer.rope, interleaved=True))
     )

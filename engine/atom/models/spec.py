@@ -17,6 +17,7 @@ import torch
 from atom.config import ModelConfig
 from atom.errors import ModelError
 from atom.model_ops.backends.interface import OpCase
+from atom.model_ops.moe.correction import Correction
 from atom.model_ops.quantised.stored_matrix import format_of
 from atom.model_ops.rotary_embedding import RopeConfig, RopeLimits, rope_config
 from atom.model_ops.routing import Routing
@@ -51,11 +52,11 @@ class NormPlacement(enum.Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertsSpec:
     """Hold what a layer's experts compute by beside their sizes. stacking: of their checkpoint;
-    correction: its name of the balance's correction, below the layer."""
+    correction: of the router's balance, where there is one."""
 
     routing: Routing
     stacking: Stacking = Stacking.APART
-    correction: str = ""
+    correction: Correction | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,7 +252,12 @@ def _experts(
     assert routing is not None, "a family with experts says how they are chosen"
     rule = routing(experts)
     _check_routing(rule, experts)
-    return ExpertsSpec(routing=rule, stacking=block.stacking, correction=block.correction_name)
+    correction = Correction(block.correction_name, in_row=block.correction_in_row)
+    return ExpertsSpec(
+        routing=rule,
+        stacking=block.stacking,
+        correction=correction if experts.router_correction else None,
+    )
 
 
 def _check_routing(rule: Routing, experts: Experts) -> None:

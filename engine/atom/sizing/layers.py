@@ -135,7 +135,8 @@ class ExpertsBlock:
     `matrices`: of an expert, gate, up and down. `dense`: the module of a layer without experts.
     `stacked_by`: methods of quantisation whose checkpoints keep one tensor of all experts, with
     scales beside it; `parted_by`: those that make each expert's matrices modules first.
-    `correction`: of the balance, where it is not below the router.
+    `correction`: of the balance, where it is not below the router; in one row of a matrix with
+    `correction_in_row`.
     """
 
     name: str = "mlp"
@@ -147,6 +148,7 @@ class ExpertsBlock:
     stacked_by: tuple[str, ...] = ()
     parted_by: tuple[str, ...] = ()
     correction: str = ""
+    correction_in_row: bool = False
 
     @property
     def correction_name(self) -> str:

@@ -18,6 +18,8 @@ from transformers import (
     DeepseekV3ForCausalLM,
     DeepseekV32Config,
     DeepseekV32ForCausalLM,
+    Ernie4_5_MoeConfig,
+    Ernie4_5_MoeForCausalLM,
     Ernie4_5Config,
     Ernie4_5ForCausalLM,
     Exaone4Config,
@@ -30,6 +32,8 @@ from transformers import (
     Glm4MoeForCausalLM,
     Glm4MoeLiteConfig,
     Glm4MoeLiteForCausalLM,
+    GlmMoeDsaConfig,
+    GlmMoeDsaForCausalLM,
     GptOssConfig,
     GptOssForCausalLM,
     GraniteConfig,
@@ -81,6 +85,8 @@ Architecture = Literal[
     "deepseek32",
     "minimax_m2",
     "glm4_moe_lite",
+    "glm_moe_dsa",
+    "ernie4_5_moe",
     "seed_oss",
     "smollm3",
     "ernie4_5",
@@ -107,6 +113,8 @@ _CLASSES: dict[str, tuple[Any, Any]] = {
     "deepseek32": (DeepseekV32Config, DeepseekV32ForCausalLM),
     "minimax_m2": (MiniMaxM2Config, MiniMaxM2ForCausalLM),
     "glm4_moe_lite": (Glm4MoeLiteConfig, Glm4MoeLiteForCausalLM),
+    "glm_moe_dsa": (GlmMoeDsaConfig, GlmMoeDsaForCausalLM),
+    "ernie4_5_moe": (Ernie4_5_MoeConfig, Ernie4_5_MoeForCausalLM),
     "seed_oss": (SeedOssConfig, SeedOssForCausalLM),
     "smollm3": (SmolLM3Config, SmolLM3ForCausalLM),
     "ernie4_5": (Ernie4_5Config, Ernie4_5ForCausalLM),
@@ -114,6 +122,7 @@ _CLASSES: dict[str, tuple[Any, Any]] = {
     "olmo3": (Olmo3Config, Olmo3ForCausalLM),
     "granite": (GraniteConfig, GraniteForCausalLM),
 }
+_WITH_LATENTS = ("deepseek2", "deepseek3", "deepseek32", "glm4_moe_lite", "glm_moe_dsa")
 # Latent attention, and no experts: those are for who asks for them.
 _LATENT: dict[str, Any] = {
     "q_lora_rank": 32,
@@ -134,6 +143,7 @@ _FEW_EXPERTS: dict[str, dict[str, Any]] = {
     "glm4_moe": {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40},
     "gpt_oss": {"num_local_experts": 8, "num_experts_per_tok": 3},
     "minimax_m2": {"num_local_experts": 8, "num_experts_per_tok": 3},
+    "ernie4_5_moe": {"moe_num_experts": 8, "moe_k": 3, "moe_intermediate_size": 40},
 }  # fmt: skip
 
 # Whose own defaults of scales would leave nothing of a tiny model's differences.
@@ -236,7 +246,7 @@ def _build(architecture: Architecture, settings: dict[str, Any], seed: int) -> P
             settings = {"use_sliding_window": False, **settings}
         elif architecture in _SCALED:
             settings = {**_SCALED[architecture], **settings}
-        elif architecture.startswith("deepseek") or architecture == "glm4_moe_lite":
+        elif architecture in _WITH_LATENTS:
             heads = settings["num_attention_heads"]
             settings = {**_LATENT, **settings, "num_key_value_heads": heads}
             settings["head_dim"] = settings["qk_rope_head_dim"]
@@ -250,7 +260,7 @@ def _build(architecture: Architecture, settings: dict[str, Any], seed: int) -> P
                 torch.nn.init.normal_(weight, mean=0.0 if "bias" in name else norm, std=0.1)
             else:
                 torch.nn.init.normal_(weight, std=0.12)
-        for name, buffer in model.named_buffers():
+        for name, buffer in (*model.named_buffers(), *model.named_parameters()):
             if name.endswith("e_score_correction_bias"):
                 torch.nn.init.normal_(buffer, std=0.2)
     return model.eval()

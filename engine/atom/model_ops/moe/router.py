@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from atom.model_ops.linear import Build
+from atom.model_ops.moe.correction import Correction
 from atom.model_ops.placement import Placement, checkpoint_name
 from atom.model_ops.routing import Routed, Routing
 from atom.model_ops.values import LinearWeight, RouterWeight
@@ -15,11 +16,16 @@ from atom.sizing.weights import Projection
 
 
 class Router(nn.Module):
-    """W [E, H], perhaps with a bias. correction: the name, below the layer, of an
+    """W [E, H], perhaps with a bias. correction: where a checkpoint has the
     e_score_correction_bias, which counts where experts are chosen alone; None without one."""
 
     def __init__(
-        self, matrix: Projection, routing: Routing, build: Build, *, correction: str | None = None
+        self,
+        matrix: Projection,
+        routing: Routing,
+        build: Build,
+        *,
+        correction: Correction | None = None,
     ) -> None:
         super().__init__()
         self._ops = build.ops
@@ -47,8 +53,8 @@ class Router(nn.Module):
                 yield Placement.whole(f"{own}.{kind}", parameter.data)
         if self._correction and self.e_score_correction_bias is not None:
             depth = self._matrix.name.count(".") + 1
-            named = checkpoint_name(name, self._correction, depth)
-            yield Placement.whole(named, self.e_score_correction_bias.data)
+            named = checkpoint_name(name, self._correction.name, depth)
+            yield self._correction.placement(named, self.e_score_correction_bias.data)
 
     def finish(self) -> None:
         """Prepare the matrix for the backend, once it is loaded."""

@@ -77,7 +77,7 @@ class MLASelfAttention(nn.Module):
 
 
 class Indexer(nn.Module):
-    """Projections by which a layer chooses the tokens that it attends to (DeepSeek-V3.2)."""
+    """Projections by which a layer chooses the tokens that it attends to (DeepSeek-V3.2, GLM-5)."""
 
     def __init__(self, spec: LayerSpec, index: IndexShape, build: Build) -> None:
         super().__init__()
@@ -85,16 +85,26 @@ class Indexer(nn.Module):
         queries, keys, weights = (
             spec.matrices[f"self_attn.indexer.{name}"] for name in ("wq_b", "wk", "weights_proj")
         )
-        self.wq_b = Linear((queries,), build)
-        self.wk = Linear((keys,), build)
+        order = _index_order(index)
+        orders = {queries.name: order, keys.name: order}
+        self.wq_b = Linear((queries,), build, orders)
+        self.wk = Linear((keys,), build, orders)
         self.weights_proj = Linear((weights,), build)
-        self.k_norm = LayerNorm(index.dim, _EPS)
+        self.k_norm = LayerNorm(index.dim, _EPS, order)
 
     def forward(self, x: torch.Tensor, compressed: torch.Tensor) -> IndexTokens:
         """Hidden states x [T, H] and compressed queries [T, rank]."""
         q: torch.Tensor = self.wq_b(compressed)
         keys = self.k_norm.of(self.wk(x))
         return IndexTokens(q.unflatten(1, (-1, self._index.dim)), keys, self.weights_proj(x))
+
+
+def _index_order(index: IndexShape) -> torch.Tensor | None:
+    """The order of an indexer's elements, of which the first rotate."""
+    if not index.interleaved:
+        return None
+    turning = torch.arange(index.rope_dim)
+    return torch.cat((turning[0::2], turning[1::2], torch.arange(index.rope_dim, index.dim)))
 
 
 def _tail_order(still: int, order: torch.Tensor | None) -> torch.Tensor | None:

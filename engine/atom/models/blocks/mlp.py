@@ -54,8 +54,7 @@ class MoE(nn.Module):
         assert facts is not None
         assert rules is not None
         router, *matrices = spec.mlp
-        correction = rules.correction if facts.router_correction else None
-        self.gate = Router(router, rules.routing, build, correction=correction)
+        self.gate = Router(router, rules.routing, build, correction=rules.correction)
         make = Experts if build.exchange is None else ExpertParallelExperts
         self.experts = make(
             matrices[:3], spec.activation, build,

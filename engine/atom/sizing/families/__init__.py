@@ -15,6 +15,7 @@ from atom.sizing.families.deepseek import (
     deepseek_v3,
     deepseek_v32,
     glm4_moe_lite,
+    glm_moe_dsa,
 )
 from atom.sizing.families.dense import (
     eagle3,
@@ -31,6 +32,7 @@ from atom.sizing.families.dense import (
     smollm3,
 )
 from atom.sizing.families.experts import (
+    ernie4_5_moe,
     glm4_moe,
     gpt_oss,
     llama4,
@@ -45,6 +47,9 @@ from atom.sizing.layers import ExpertsBlock, Stacking
 _MIXTRAL_BLOCK = ExpertsBlock(name="block_sparse_moe", matrices=("w1", "w3", "w2"))
 _MINIMAX_BLOCK = ExpertsBlock(
     name="block_sparse_moe", matrices=("w1", "w3", "w2"), correction="e_score_correction_bias"
+)
+_ERNIE_BLOCK = ExpertsBlock(
+    correction="moe_statics.e_score_correction_bias", correction_in_row=True
 )
 _GPT_OSS_BLOCK = ExpertsBlock(router="router", stacking=Stacking.IN_TURN, stacked_by=("mxfp4",))
 _LLAMA4_BLOCK = ExpertsBlock(
@@ -72,9 +77,11 @@ FAMILIES: dict[str, Family] = {
     "Llama4ForCausalLM": Family(llama4, experts_block=_LLAMA4_BLOCK),
     "MiniMaxM2ForCausalLM": Family(minimax_m2, experts_block=_MINIMAX_BLOCK),
     "Glm4MoeLiteForCausalLM": Family(glm4_moe_lite),
+    "GlmMoeDsaForCausalLM": Family(glm_moe_dsa),
     "SeedOssForCausalLM": Family(seed_oss),
     "SmolLM3ForCausalLM": Family(smollm3, tied=True),
     "Ernie4_5ForCausalLM": Family(ernie4_5, tied=True),
+    "Ernie4_5_MoeForCausalLM": Family(ernie4_5_moe, tied=True, experts_block=_ERNIE_BLOCK),
     "Exaone4ForCausalLM": Family(exaone4),
     "Olmo3ForCausalLM": Family(olmo3),
     "GraniteForCausalLM": Family(llama),

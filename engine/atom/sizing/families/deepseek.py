@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from atom.sizing.config_fields import Config, count, flag, optional, positive, texts
+from atom.sizing.errors import ModelFactsError
 from atom.sizing.families.reading import dense_mlp
 from atom.sizing.layers import AttentionFacts, Experts, Latent, LayerFacts, MlpFacts
 
@@ -87,8 +88,43 @@ def glm4_moe_lite(config: Config, index: int) -> LayerFacts:
         value_dim=positive(config, "v_head_dim", default=256),
     )
     attention = _attention_over(config, latent)
+    return LayerFacts(attention=attention, mlp=_glm_mlp(config, index, dense=1))
+
+
+def glm_moe_dsa(config: Config, index: int) -> LayerFacts:
+    """Read a layer of GLM-5: DeepSeek-V3.2's in other sizes. Layers that take over what another
+    has chosen are refused."""
+    _refuse_shared_indexers(config)
+    latent = Latent(
+        query_rank=optional(config, "q_lora_rank") if "q_lora_rank" in config else 2048,
+        kv_rank=positive(config, "kv_lora_rank", default=512),
+        nope_dim=positive(config, "qk_nope_head_dim", default=192),
+        rope_dim=positive(config, "qk_rope_head_dim", default=64),
+        value_dim=positive(config, "v_head_dim", default=256),
+        index_heads=positive(config, "index_n_heads", default=32),
+        index_dim=positive(config, "index_head_dim", default=128),
+        index_top_k=positive(config, "index_topk", default=2048),
+    )
+    attention = _attention_over(config, latent)
+    return LayerFacts(attention=attention, mlp=_glm_mlp(config, index, dense=3))
+
+
+def _glm_mlp(config: Config, index: int, *, dense: int) -> MlpFacts:
     kinds = texts(config, "mlp_layer_types")
     if kinds:
-        dense = kinds[index] == "dense" if index < len(kinds) else False
-        config = {**config, "first_k_dense_replace": index + 1 if dense else 0}
-    return LayerFacts(attention=attention, mlp=deepseek_mlp(config, index, dense=1))
+        is_dense = index < len(kinds) and kinds[index] == "dense"
+        config = {**config, "first_k_dense_replace": index + 1 if is_dense else 0}
+    return deepseek_mlp(config, index, dense=dense)
+
+
+def _refuse_shared_indexers(config: Config) -> None:
+    kinds = texts(config, "indexer_types")
+    pattern, every = config.get("index_topk_pattern"), config.get("index_topk_freq", 1)
+    shared = set(kinds) - {"full"} if kinds else pattern is not None or every not in (0, 1)
+    if shared:
+        raise ModelFactsError(
+            "config.json: layers that take over the tokens which an indexer of another layer has "
+            "chosen (indexer_types, index_topk_pattern, index_topk_freq) are not supported; "
+            "supported: an indexer in every layer",
+            field="indexer_types",
+        )

@@ -6,8 +6,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from atom.sizing.config_fields import Config, count, flag, optional, positive
+from atom.sizing.errors import ModelFactsError
 from atom.sizing.families.deepseek import deepseek_mlp
-from atom.sizing.families.dense import DEFAULT_WINDOW, qwen3_attention
+from atom.sizing.families.dense import DEFAULT_WINDOW, ernie4_5, qwen3_attention
 from atom.sizing.families.reading import (
     dense_mlp,
     expert_count,
@@ -124,6 +125,38 @@ def _is_llama4_mixture(config: Config, index: int) -> bool:
     if config.get("moe_layers") is not None:
         return index in numbers(config, "moe_layers")
     return not (index + 1) % positive(config, "interleave_moe_layer_step", default=1)
+
+
+def ernie4_5_moe(config: Config, index: int) -> LayerFacts:
+    """Read a layer of ERNIE 4.5's mixtures, of which the first are dense."""
+    if flag(config, "use_bias"):
+        raise ModelFactsError(
+            "config.json: use_bias true is not supported for Ernie4_5_MoeForCausalLM; supported: "
+            "false, which published checkpoints have",
+            field="use_bias",
+        )
+    layer = ernie4_5(config, index)
+    layer = replace(layer, attention=replace(layer.attention, head_dim=_even_heads(config)))
+    first = count(config, "moe_layer_start_index", default=1)
+    last = config.get("moe_layer_end_index", -1)
+    if index < first or (isinstance(last, int) and 0 <= last < index):
+        return layer
+    if (index + 1) % positive(config, "moe_layer_interval", default=1):
+        return layer
+    width = positive(config, "moe_intermediate_size", default=1536)
+    experts = Experts(
+        count=positive(config, "moe_num_experts", default=64),
+        per_token=positive(config, "moe_k", default=6),
+        intermediate_size=width,
+        shared_intermediate_size=width * count(config, "moe_num_shared_experts", default=2),
+        router_correction=True,
+    )
+    return replace(layer, mlp=MlpFacts(experts=experts))
+
+
+def _even_heads(config: Config) -> int:
+    even = positive(config, "hidden_size") // positive(config, "num_attention_heads")
+    return positive(config, "head_dim", default=even)
 
 
 def minimax_m2(config: Config, index: int) -> LayerFacts:

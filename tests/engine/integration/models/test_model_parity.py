@@ -185,6 +185,18 @@ CHECKPOINTS = {
             "mlp_layer_types": ["dense", "sparse", "sparse"],
         },
     },
+    "glm5": {
+        "architecture": "glm_moe_dsa", "layers": 3,
+        "extra": {
+            "n_routed_experts": 8, "num_experts_per_tok": 3, "n_shared_experts": 1,
+            "moe_intermediate_size": 40, "mlp_layer_types": ["dense", "sparse", "sparse"],
+            "index_topk": 20, "index_n_heads": 16, "index_head_dim": 24,
+        },
+    },
+    "ernie4.5-moe": {
+        "architecture": "ernie4_5_moe", "layers": 4,
+        "extra": {"moe_layer_interval": 1, "moe_layer_end_index": 2},
+    },
     "llama4": {
         "architecture": "llama4", "layers": 4, "rope_scaling": LLAMA3_ROPE_SCALING,
         "extra": {

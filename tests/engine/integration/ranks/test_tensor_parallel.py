@@ -117,6 +117,14 @@ FAMILIES: dict[str, dict[str, Any]] = {
             "moe_intermediate_size": 40, "mlp_layer_types": ["dense", "sparse"],
         },
     },
+    "corrected softmax, shared experts": {"architecture": "ernie4_5_moe"},
+    "an indexer of neighbours": {
+        "architecture": "glm_moe_dsa",
+        "extra": {
+            **MLA_EXPERTS, "n_group": 1, "topk_group": 1, "mlp_layer_types": ["dense", "sparse"],
+            "index_topk": 20, "index_n_heads": 16, "index_head_dim": 24,
+        },
+    },
     "latent attention": {"architecture": "deepseek2", "extra": {"q_lora_rank": None}},
     "latent attention with experts": {"architecture": "deepseek3", "extra": MLA_EXPERTS},
     "an indexer": {
