@@ -121,7 +121,8 @@ def test_the_prefix_of_a_proxy_is_taken_off_or_was(http: httpx.Client) -> None:
     for path in ("/v1/models", "/models/small/v1/models"):
         assert http.get(path).status_code == 200
     assert http.get("/models/small/health").status_code == 200
-    assert http.get("/openapi.json").json()["servers"] == [{"url": "/models/small"}]
+    (server,) = http.get("/openapi.json").json()["servers"]
+    assert server["url"] == "/models/small"
     body = {"prompt": "a", "max_tokens": 1}
     assert http.post("/models/small/v1/completions", json=body).status_code == 200
     unknown = http.get("/models/small/v1/models", headers={"authorization": "Bearer no"})
