@@ -14,8 +14,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 # File → extras of pyproject.toml. dev: every extra that a CPU machine can use.
 LOCKS: dict[str, tuple[str, ...]] = {
-    "dev": ("engine", "conversion", "operator", "test", "lint", "docs"),
-    "engine": ("engine", "conversion"),
+    "dev": ("engine", "conversion", "operator", "otel", "test", "lint", "docs"),
+    "engine": ("engine", "conversion", "otel"),
     "operator": ("operator",),
 }
 # The developer's environment installs the project itself without downloading a build backend.

@@ -7,7 +7,7 @@ signals is entrypoints/server/run_server.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from fastapi import FastAPI, Path
@@ -53,6 +53,9 @@ from atom.entrypoints.token_in_token_out.generate import GENERATE
 from atom.entrypoints.token_in_token_out.render import TOKENS_DOCUMENTED, render_routes
 from atom.errors import AtomError
 
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
+
 ModelName = Annotated[str, Path(description="A name of the served model.")]
 
 
@@ -64,10 +67,12 @@ def build_app(
     root_path: str = "",
     responses: ResponseStore | None = None,
     console: bool = True,
+    tracer: Tracer | None = None,
 ) -> ASGIApp:
     """Build the ASGI app with all routes. allowed_origins: web pages' that browsers may let ask
     this server; "*" for all. root_path: a prefix under which a proxy shows it. responses: where
-    they are kept. console: whether there is a page for browsers at /."""
+    they are kept. console: whether there is a page for browsers at /. tracer: makes a span of each
+    request that generates."""
     # Its pages /docs and /redoc ask no other server for their scripts.
     app = FastAPIOffline(
         docs_url=None,
@@ -98,7 +103,12 @@ def build_app(
     beside = (DOCUMENTED, DOCUMENTED_MESSAGES, POOLING_DOCUMENTED, TOKENS_DOCUMENTED)
     document_bodies(app, facts, *beside)
     endpoints = {path: Endpoint(handle) for path, handle in handlers.items()}
-    checked: ASGIApp = AnthropicErrors(ApiKeyCheck(Dispatch(app, endpoints), keys))
+    inner: ASGIApp = Dispatch(app, endpoints)
+    if tracer is not None:
+        from atom.entrypoints.tracing.traced_requests import TracedRequests
+
+        inner = TracedRequests(inner, tracer)
+    checked: ASGIApp = AnthropicErrors(ApiKeyCheck(inner, keys))
     if allowed_origins:
         # Before the key: browsers ask without it whether they may send it.
         checked = CORSMiddleware(

@@ -24,6 +24,7 @@ from atom.entrypoints.http.body_budget import DEFAULT_BYTES
 from atom.entrypoints.process.logs import configure_logging
 from atom.entrypoints.responses.store import DEFAULT_BYTES as STORE_BYTES
 from atom.entrypoints.server_args import add_access_flags, add_tls_flags, tls_files
+from atom.entrypoints.tracing.trace_flags import add_trace_flags, traces_endpoint
 from atom.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -137,6 +138,7 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         help="no log line per HTTP request",
     )
     add_access_flags(group)
+    add_trace_flags(group)
     add_tls_flags(parser.add_argument_group("TLS"))
     add_parser_flags(parser)
 
@@ -204,6 +206,7 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
         tls=tls_files(args),
         root_path=args.root_path,
         console=not args.disable_console,
+        otlp_traces_endpoint=traces_endpoint(args.otlp_traces_endpoint, os.environ),
         verbose=args.verbose,
         served_names=tuple(args.served_model_name or ()),
         template_kwargs=args.default_chat_template_kwargs,

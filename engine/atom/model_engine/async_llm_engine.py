@@ -36,6 +36,7 @@ from atom.model_engine.front.request_stream import ReaderLimits, RequestGroup, R
 from atom.model_engine.front.step_delivery import StepDelivery
 from atom.model_engine.front.utility_calls import UtilityCalls
 from atom.model_engine.request import RequestOutput
+from atom.model_engine.request_trace import CURRENT_TRACE, QueuedCall
 from atom.model_engine.wire.core_port import (
     CoreEvent,
     CoreFactory,
@@ -310,6 +311,10 @@ class AsyncLLMEngine:
         self._admission.check(len(requests), client_id)
         name = how.request_id or f"req-{uuid.uuid4().hex}"
         group = self._requests.open(itertools.repeat(name), requests)
+        trace = CURRENT_TRACE.get()
+        if trace is not None:
+            group.trace = trace
+            trace.queued(QueuedCall(name, self.config.model.served_name, params, requests))
         self._requests.limit_time(group, [how.timeout_seconds, self._request_timeout_seconds])
         self._core.add_requests(requests)
         return group

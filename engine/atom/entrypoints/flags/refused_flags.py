@@ -171,8 +171,12 @@ REFUSED_FLAGS: tuple[FlagRow, ...] = (
         "--aggregate-engine-logging --show-time-cost",
     ),
     refused(
+        "--otlp-traces-endpoint sends a span of every request; the variable OTEL_SERVICE_NAME "
+        "names the service",
+        "--otlp-service-name --enable-trace --trace-modules",
+    ),
+    refused(
         "GET /metrics has what there is to see",
-        "--otlp-traces-endpoint --otlp-service-name --enable-trace --trace-modules "
         "--enable-mfu-metrics --cudagraph-metrics --kv-cache-metrics --kv-cache-metrics-sample "
         "--enable-forward-pass-metrics --forward-pass-metrics-ipc-name "
         "--forward-pass-metrics-worker-id --enable-per-request-metrics "

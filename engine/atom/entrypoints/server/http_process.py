@@ -36,6 +36,7 @@ from atom.entrypoints.responses.store import ResponseStore
 from atom.entrypoints.server.engine_source import EngineSource
 from atom.entrypoints.server.server_options import ServerOptions
 from atom.entrypoints.startup.startup_timeline import StartupTimeline
+from atom.entrypoints.tracing.span_export import SpanExport
 from atom.errors import EngineDeadError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.wire.engine_protocol import EngineReport
@@ -96,6 +97,8 @@ class HttpProcess:
         self._source = source
         self._announce = announce
         self._alone = alone
+        endpoint = options.otlp_traces_endpoint
+        self._spans = None if endpoint is None else SpanExport(endpoint)
         self._state = ServerState(
             timeline=StartupTimeline(options.startup_budget_seconds),
             created=options.created or int(time.time()),
@@ -115,6 +118,7 @@ class HttpProcess:
                         options.responses_store_bytes, "" if alone else _NOT_SHARED
                     ),
                     console=options.console,
+                    tracer=None if self._spans is None else self._spans.tracer,
                 ),
                 **(options.tls.uvicorn_settings() if options.tls is not None else {}),
                 log_config=None,
@@ -241,3 +245,5 @@ class HttpProcess:
             self._state.exchange.stop()
         if engine is not None:
             await engine.shutdown(0.0)
+        if self._spans is not None:
+            await first_of(asyncio.ensure_future(self._spans.close()), at_once)

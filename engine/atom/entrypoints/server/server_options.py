@@ -23,7 +23,8 @@ class ServerOptions:
     the time of the start. console: a page for browsers at /. body_memory_bytes: for the bodies of
     requests that are being read, in each of them; 0 for no bound. responses_store_bytes: for
     responses that are kept, where one process serves alone; 0 to keep none. allowed_origins: of web
-    pages whose requests browsers are told to let through. keep_alive_seconds: longer than clients
+    pages whose requests browsers are told to let through. otlp_traces_endpoint: URL that
+    spans of requests go to; None for no spans. keep_alive_seconds: longer than clients
     keep a connection that is idle (5 to 60 s), which they would find closed as they use it again.
     fairness_header: of requests, that a gateway in front sets to name the client; None to believe
     none. root_path: prefix that a proxy shows it under. served_names: that requests may name the
@@ -53,6 +54,7 @@ class ServerOptions:
     tls: TlsFiles | None = None
     root_path: str = ""
     console: bool = True
+    otlp_traces_endpoint: str | None = None
     verbose: bool = False
     served_names: tuple[str, ...] = ()
     template_kwargs: dict[str, Any] = field(default_factory=dict)

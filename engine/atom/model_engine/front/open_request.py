@@ -40,6 +40,7 @@ class TokenTimes:
         before = request.last_token_time
         request.last_token_time = self.now
         if before is None:
+            request.first_token_time = self.now
             self._metrics.time_to_first_token.observe(self.now - request.arrive_time)
         else:
             self._counts[before] = self._counts.get(before, 0) + 1
@@ -56,7 +57,8 @@ class OpenRequest:
     None for no log-probabilities. prompt_logprobs: what has come of them, until they are shown;
     None when they were not asked for. client: whose it is. group, index: its reader, and its place
     among what that reads. stopped: a stop string ended the text, further tokens are not shown.
-    answered: its first output is put. ended: its last one, or that it ended early."""
+    queue_seconds, num_cached_tokens: known at its regular end. answered: its first output is put.
+    ended: its last one, or that it ended early."""
 
     number: int
     name: str
@@ -72,7 +74,10 @@ class OpenRequest:
     client: str = ""
     shows_stop_token: bool = False
     num_output_tokens: int = 0
+    first_token_time: float | None = None
     last_token_time: float | None = None
+    queue_seconds: float | None = None
+    num_cached_tokens: int = 0
     stopped: bool = False
     answered: bool = False
     ended: bool = False

@@ -18,6 +18,7 @@ from atom.model_engine.front.open_request import OpenRequest
 from atom.model_engine.front.output_processor import OutputProcessor
 from atom.model_engine.front.request_stream import ReaderLimits, RequestGroup
 from atom.model_engine.request import FinishReason, Request, RequestOutput, group_of
+from atom.model_engine.request_trace import EndedRequest
 
 
 class OpenRequests:
@@ -126,7 +127,7 @@ class OpenRequests:
         if request.ended:
             return
         self.abort([request.number])
-        self._forget(request, FinishReason.ABORT)
+        self._forget(request, FinishReason.ABORT, error)
         if error is not None:
             request.group.fail(error)
 
@@ -161,8 +162,11 @@ class OpenRequests:
         )
         self.end(request, error)
 
-    def _forget(self, request: OpenRequest, reason: FinishReason) -> None:
-        """Take a request out of the registry: every end comes here, once."""
+    def _forget(
+        self, request: OpenRequest, reason: FinishReason, error: Exception | None = None
+    ) -> None:
+        """Take a request out of the registry: every end comes here, once. error: that ends it
+        early."""
         request.ended = True
         del self._requests[request.number]
         self._num_answered -= request.answered
@@ -176,6 +180,8 @@ class OpenRequests:
         )
         if request.timer is not None:
             request.timer.cancel()
+        if request.group.trace is not None:
+            request.group.trace.ended(_ended(request, reason, error))
         if not self._requests:
             self._idle.set()
 
@@ -183,6 +189,19 @@ class OpenRequests:
         """Wait until no request is open, but no longer than that."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._idle.wait(), timeout_seconds)
+
+
+def _ended(request: OpenRequest, reason: FinishReason, error: Exception | None) -> EndedRequest:
+    return EndedRequest(
+        number=request.number,
+        finish_reason=reason.value,
+        num_cached_tokens=request.num_cached_tokens,
+        num_output_tokens=request.num_output_tokens,
+        queue_seconds=request.queue_seconds,
+        first_token_time=request.first_token_time,
+        last_token_time=request.last_token_time,
+        error=error,
+    )
 
 
 def _too_slow() -> RequestError:

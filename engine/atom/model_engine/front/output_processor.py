@@ -132,6 +132,8 @@ class OutputProcessor:
         if request.stopped and request.matcher is not None:
             reason, detail, stop_reason = FinishReason.STOP, STOP_SEQUENCE, request.matcher.found
         self.metrics.end_to_end.observe(now - request.arrive_time)
+        request.queue_seconds = row.queue_seconds
+        request.num_cached_tokens = row.num_cached_tokens
         if row.queue_seconds is not None:
             self.metrics.queue.observe(row.queue_seconds)
             self.clients.began(request.client, row.queue_seconds)

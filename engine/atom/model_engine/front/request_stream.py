@@ -16,6 +16,7 @@ from types import TracebackType
 import msgspec
 
 from atom.model_engine.request import Request, RequestOutput
+from atom.model_engine.request_trace import RequestTrace
 
 MOST_UNREAD_TOKENS = 16_384
 CONTENDED_SECONDS = 5.0
@@ -44,7 +45,7 @@ class RequestGroup(AsyncIterator[list[tuple[int, RequestOutput]]]):
     """Hold what the requests of one call have brought, as (index of the request, output): iterate,
     or
     `listen` and `take`. Raises the first error that one of them ended with, behind what is unread:
-    one answer is missing then, and there is no whole."""
+    one answer is missing then, and there is no whole. trace: told of each request's end."""
 
     def __init__(
         self,
@@ -60,6 +61,7 @@ class RequestGroup(AsyncIterator[list[tuple[int, RequestOutput]]]):
             request.prompt_token_ids if _is_told_of_its_prompt(request) else ()
             for request in requests
         ]
+        self.trace: RequestTrace | None = None
         self._leave = leave
         self._limits = limits
         self._unread: list[tuple[int, RequestOutput]] = []

@@ -1,0 +1,152 @@
+"""RequestSpan: one HTTP request's span, by OpenTelemetry's conventions for generative AI.
+
+Told by the HTTP side how the request was answered, and by the engine what became of it: the times
+are those that the engine measures for /metrics. Nothing of prompts or answers is in it: numbers,
+names and ids alone, and no messages of errors, which may quote a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+
+from opentelemetry.context import Context
+from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer
+from opentelemetry.util.types import AttributeValue
+
+from atom.errors import RequestError
+from atom.model_engine.request_trace import EndedRequest, QueuedCall, RequestTrace
+from atom.sampling_params import SamplingParams
+
+_CLIENT_LEFT = 499
+_FAILED = ("error", "abort")
+
+
+class RequestSpan(RequestTrace):
+    """Begins as it is made. request_id: of the answer's headers. http_status: of the answer; 0
+    where none was sent. fault: that no answer was made of."""
+
+    def __init__(self, tracer: Tracer, operation: str, path: str, caller: Context) -> None:
+        self.request_id = ""
+        self.http_status = 0
+        self.fault: BaseException | None = None
+        # Times of the engine are monotonic, those of spans are of the calendar.
+        self._epoch_ns = time.time_ns() - time.monotonic_ns()
+        self._operation = operation
+        self._arrivals: dict[int, float] = {}  # by number of the request
+        self._prompt_tokens = 0
+        self._ends: list[EndedRequest] = []
+        self._last_end = 0.0
+        self._span = tracer.start_span(
+            operation,
+            context=caller,
+            kind=SpanKind.SERVER,
+            attributes={
+                "gen_ai.operation.name": operation,
+                "gen_ai.provider.name": "atom",
+                "http.request.method": "POST",
+                "url.path": path,
+            },
+        )
+
+    # ---- told by the engine -------------------------------------------------------------------
+
+    def queued(self, call: QueuedCall) -> None:
+        self._arrivals |= {request.id: request.arrive_time for request in call.requests}
+        prompts = call.requests[:: call.params.n]  # a prompt counts once, as in the API's usage
+        self._prompt_tokens += sum(len(request.prompt_token_ids) for request in prompts)
+        self._span.update_name(f"{self._operation} {call.model}")
+        self._span.set_attributes(
+            {
+                "gen_ai.request.model": call.model,
+                "gen_ai.response.model": call.model,
+                "gen_ai.response.id": call.name,
+            }
+        )
+        if self._operation in ("chat", "text_completion"):
+            self._span.set_attributes(_asked(call.params))
+
+    def ended(self, request: EndedRequest) -> None:
+        self._ends.append(request)
+        # A prompt that is only pooled has no token.
+        self._last_end = max(self._last_end, request.last_token_time or time.monotonic())
+
+    # ---- the end ------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """End the span: nothing is told after this."""
+        self._span.set_attribute("http.response.header.x-request-id", [self.request_id])
+        if self.http_status:
+            self._span.set_attribute("http.response.status_code", self.http_status)
+        if self._arrivals:
+            self._tell_answers()
+        error = self._error_type()
+        if error:
+            self._span.set_attribute("error.type", error)
+            self._span.set_status(Status(StatusCode.ERROR, _DESCRIPTIONS.get(error)))
+        self._span.end()
+
+    def _tell_answers(self) -> None:
+        ends = self._ends
+        self._span.set_attributes(
+            {
+                "gen_ai.usage.input_tokens": self._prompt_tokens,
+                "gen_ai.usage.output_tokens": sum(end.num_output_tokens for end in ends),
+                "gen_ai.response.finish_reasons": [end.finish_reason for end in ends],
+            }
+        )
+        arrivals = self._arrivals
+        first_steps = (
+            arrivals[end.number] + end.queue_seconds
+            for end in ends
+            if end.queue_seconds is not None
+        )
+        self._event("queued", arrivals.values())
+        self._event("scheduled", first_steps)
+        self._event("first_token", (end.first_token_time for end in ends))
+        self._event("finished", [self._last_end])
+
+    def _event(self, name: str, times: Iterable[float | None]) -> None:
+        """Add the first of what happened to several requests, if it did."""
+        first = min((seconds for seconds in times if seconds), default=None)
+        if first is not None:
+            self._span.add_event(name, timestamp=self._epoch_ns + int(first * 1e9))
+
+    def _error_type(self) -> str:
+        """Tell why there is no whole answer; "" where there is one."""
+        if isinstance(self.fault, asyncio.CancelledError) or self.http_status == _CLIENT_LEFT:
+            return "client_left"
+        if self.fault is not None:
+            return type(self.fault).__name__
+        if self.http_status >= 400:
+            return str(self.http_status)
+        failed = [end for end in self._ends if end.finish_reason in _FAILED]
+        if failed:
+            return _type_of(failed[0])
+        return "" if self.http_status else "client_left"
+
+
+_DESCRIPTIONS = {"client_left": "the client left before the answer was complete"}
+
+
+def _type_of(end: EndedRequest) -> str:
+    error = end.error
+    if error is None:
+        return "engine_error" if end.finish_reason == "error" else "client_left"
+    if isinstance(error, RequestError):
+        return error.code or str(error.status)
+    return type(error).__name__
+
+
+def _asked(params: SamplingParams) -> dict[str, AttributeValue]:
+    """Tell what a request asks of sampling, with the server's defaults in it."""
+    told: dict[str, AttributeValue] = {
+        "gen_ai.request.temperature": params.temperature,
+        "gen_ai.request.top_p": params.top_p,
+    }
+    if params.max_tokens is not None:
+        told["gen_ai.request.max_tokens"] = params.max_tokens
+    if params.n != 1:
+        told["gen_ai.request.choice.count"] = params.n
+    return told

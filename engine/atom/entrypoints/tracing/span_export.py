@@ -1,0 +1,55 @@
+"""SpanExport: OpenTelemetry's SDK as one HTTP process uses it.
+
+Spans are sent in batches by a thread of the SDK's; what it has not sent is sent at the end. Its
+variables hold (OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER, OTEL_BSP_*, OTEL_EXPORTER_OTLP_HEADERS).
+The SDK is imported where one is made, and nowhere without --otlp-traces-endpoint.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from typing import TYPE_CHECKING
+
+import atom
+from atom.entrypoints.process.stop_requests import on_daemon_thread
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
+
+logger = logging.getLogger(__name__)
+
+_FLUSH_SECONDS = 5.0
+
+
+class SpanExport:
+    def __init__(self, endpoint: str) -> None:
+        """endpoint: URL of a collector's traces, by OTLP over HTTP."""
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+        own = Resource.create(
+            {
+                "service.name": "atom",
+                "service.version": atom.__version__,
+                "process.pid": os.getpid(),
+            }
+        )
+        # What the environment says wins over what is our own.
+        self._provider = TracerProvider(
+            resource=own.merge(OTELResourceDetector().detect()), shutdown_on_exit=False
+        )
+        self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)))
+        self.tracer: Tracer = self._provider.get_tracer("atom", atom.__version__)
+
+    async def close(self) -> None:
+        """Send what is left, but wait for a collector that does not answer only so long."""
+        try:
+            await asyncio.wait_for(
+                on_daemon_thread(self._provider.shutdown, name="flush-spans"), _FLUSH_SECONDS
+            )
+        except TimeoutError:
+            logger.warning("the last spans were not taken within %g s", _FLUSH_SECONDS)

@@ -1,0 +1,57 @@
+"""RequestTrace: what the engine tells of a call's requests to the HTTP side, which traces it.
+
+The HTTP side puts one into `CURRENT_TRACE` around a request that it traces; the engine finds it
+there as it queues the call, and tells it of every request's end. Without tracing there is none,
+which is all that it costs. Torch-free; knows no library of spans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Protocol
+
+from atom.model_engine.request import Request
+from atom.sampling_params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedCall:
+    """Describe a call as it is queued. name: its outputs carry it. params: as they were asked for.
+    requests: one for each answer, `params.n` to each prompt."""
+
+    name: str
+    model: str
+    params: SamplingParams
+    requests: Sequence[Request]
+
+
+@dataclass(frozen=True, slots=True)
+class EndedRequest:
+    """Describe one request of a call at its end; times in the clock of `Request.arrive_time`.
+
+    finish_reason: a FinishReason's value. queue_seconds: from its arrival to its first step; None
+    where it had none, or ended early. first_token_time, last_token_time: None without a token.
+    error: that ended it early; None too when its reader has left."""
+
+    number: int
+    finish_reason: str
+    num_cached_tokens: int
+    num_output_tokens: int
+    queue_seconds: float | None
+    first_token_time: float | None
+    last_token_time: float | None
+    error: Exception | None
+
+
+class RequestTrace(Protocol):
+    def queued(self, call: QueuedCall) -> None:
+        """A call is queued; there may be several to one trace."""
+
+    def ended(self, request: EndedRequest) -> None:
+        """One of their requests has ended, however it did."""
+
+
+# The tracer of what runs now: a task sees what its own request set, and no other.
+CURRENT_TRACE: ContextVar[RequestTrace | None] = ContextVar("current_trace", default=None)
