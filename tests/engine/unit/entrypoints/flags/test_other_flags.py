@@ -79,7 +79,7 @@ CLAIMS = {
     "no model of this version has layers with states": not any(
         word in name
         for name in SUPPORTED_ARCHITECTURES
-        for word in ("Mamba", "Next", "Jamba", "Falcon", "Nemotron", "Linear", "Qwen3_5", "Granite")
+        for word in ("Mamba", "Next", "Jamba", "Falcon", "Nemotron", "Linear", "Qwen3_5", "Hybrid")
     ),
 }
 
