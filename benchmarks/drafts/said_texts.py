@@ -99,7 +99,8 @@ class Sayer:
     """Lets a runner of this process say what it is told, by places of a sequence."""
 
     def __init__(self, steps: Any, longest: int) -> None:
-        model, draw = steps._model, steps._model.draw
+        head = steps._model.lm_head
+        draw = head.draw
         device = steps.slots.device.last_token.device
         # By place; -1: what was drawn.
         self._places = torch.full((longest,), -1, dtype=torch.int64, device=device)
@@ -109,7 +110,7 @@ class Sayer:
             said = self._places[sampling.position.clamp_max(longest - 1)]
             return torch.where(said < 0, drawn, said)
 
-        model.draw = say
+        head.draw = say
         capture_anew(steps)
 
     def say(self, text: SaidText | None) -> None:

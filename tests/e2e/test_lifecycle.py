@@ -163,9 +163,14 @@ def test_acceptance_is_where_users_look(kube: Kube) -> None:
     )
     assert found["acceptedPercent"] > 50
     assert found["tokensPerStep"] > 2
-    header, row = kube.kubectl("get", "atomd", NAME, "--output=wide").splitlines()
-    column = header.split().index("DRAFTS-KEPT-%")
-    assert row.split()[column] == str(found["acceptedPercent"])
+
+    def told_by_the_column() -> bool:  # both move on while it is asked
+        header, row = kube.kubectl("get", "atomd", NAME, "--output=wide").splitlines()
+        column = header.split().index("DRAFTS-KEPT-%")
+        percent = deployment(kube)["status"]["speculation"]["acceptedPercent"]
+        return row.split()[column] == str(percent)
+
+    wait_until("acceptance in kubectl get", told_by_the_column, seconds=60)
 
 
 def test_a_bad_image_is_rolled_back_and_fails_no_request(kube: Kube, images: Images) -> None:
