@@ -41,7 +41,7 @@ def facts_of_code() -> dict[str, Fact]:
         "max_waiting_requests": _one(options.max_waiting_requests),
         "stall_seconds": _one(f"{options.stall_seconds:g}"),
         "http_port": _one(HTTP_PORT),
-        "subcommands": _all(commands),
+        "subcommands": _some(commands),
         "api_version": _one(f"{GROUP}/{VERSION}"),
         "short_name": _one(SHORT_NAME),
         "model_sources": _all(dict.fromkeys(re.findall(r"\b([a-z]+://)", SOURCE_PATTERN))),
