@@ -211,7 +211,7 @@ def test_the_models(http: httpx.Client) -> None:
         (CHAT, {"messages": []}, 400),
         (CHAT, {"messages": CONVERSATION, "model": "other"}, 404),
         (TEXT, {"prompt": [10**6]}, 400),
-        ("/v1/embeddings", {"input": "x"}, 404),
+        ("/v1/moderations", {"input": "x"}, 404),
         ("/health", {}, 405),
         ("/reset_prefix_cache", {}, 403),
     ],
