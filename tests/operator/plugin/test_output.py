@@ -133,7 +133,9 @@ def test_a_model_of_the_sites_own_that_is_unknown_is_warned_about(tmp_path: Path
 
 def test_a_reader_that_has_enough_ends_the_command_quietly() -> None:
     paths = os.pathsep.join([str(ROOT / "operator"), str(ROOT / "engine")])
-    command = f"{sys.executable} -m atom_operator.kubectl_atom plan -f {EXAMPLES[-1]} -o json"
+    # One that can start: what cannot ends with 1, whoever reads it.
+    example = ROOT / "examples/qwen3-8b-whole-node.yaml"
+    command = f"{sys.executable} -m atom_operator.kubectl_atom plan -f {example} -o json"
     done = subprocess.run(
         ["bash", "-c", f"{command} | head -c 1; exit ${{PIPESTATUS[0]}}"],
         env={**os.environ, "PYTHONPATH": paths, "PYTHONUNBUFFERED": "1"},
