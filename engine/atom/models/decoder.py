@@ -93,6 +93,7 @@ class DecoderLayer(nn.Module):
         self.self_attn = (MLASelfAttention if is_latent else SelfAttention)(spec, rotary, build)
         self.post_attention_layernorm = _norm(hidden_size, spec.norm, build)
         self.mlp = build_mlp(spec, build)
+        self._group = build.group
 
     def forward(
         self, stream: Stream, positions: torch.Tensor, aux: torch.Tensor | None = None
@@ -106,6 +107,18 @@ class DecoderLayer(nn.Module):
         stream, attended = self.logits_indices(h.stream, attended)
         stream = self.self_attn.o_proj.add(stream, attended)
         return self.mlp.add(self.post_attention_layernorm(stream))
+
+    def attend(
+        self, stream: Stream, positions: torch.Tensor, aux: torch.Tensor | None
+    ) -> tuple[Stream, torch.Tensor]:
+        """Return the settled stream and what attention adds to it [T, H], summed over the ranks,
+        for layers that change it first."""
+        h = self.input_layernorm(stream)
+        attended = self.self_attn(h, positions)
+        if aux is not None:
+            aux.copy_(h.stream.residual)
+        stream, attended = self.logits_indices(h.stream, attended)
+        return stream, self._group.reduce(self.self_attn.o_proj(attended))
 
     def logits_indices(self, stream: Stream, attended: torch.Tensor) -> tuple[Stream, torch.Tensor]:
         """Keep, in the last layer, the tokens whose hidden states are wanted."""
@@ -122,17 +135,11 @@ class SandwichLayer(DecoderLayer):
         super().__init__(spec, rotary, build, hidden_size)
         self.pre_feedforward_layernorm = _norm(hidden_size, spec.norm, build)
         self.post_feedforward_layernorm = _norm(hidden_size, spec.norm, build)
-        self._group = build.group
 
     def forward(
         self, stream: Stream, positions: torch.Tensor, aux: torch.Tensor | None = None
     ) -> Stream:
-        h = self.input_layernorm(stream)
-        attended = self.self_attn(h, positions)
-        if aux is not None:
-            aux.copy_(h.stream.residual)
-        stream, attended = self.logits_indices(h.stream, attended)
-        projected = self._group.reduce(self.self_attn.o_proj(attended))
+        stream, projected = self.attend(stream, positions, aux)
         h = self.pre_feedforward_layernorm(stream.plus(self.post_attention_layernorm.of(projected)))
         projected = self._group.reduce(self.mlp(h))
         return h.stream.plus(self.post_feedforward_layernorm.of(projected))
@@ -147,7 +154,6 @@ class PostNormLayer(DecoderLayer):
         super().__init__(spec, rotary, build, hidden_size)
         del self.input_layernorm
         self.post_feedforward_layernorm = _norm(hidden_size, spec.norm, build)
-        self._group = build.group
 
     def forward(
         self, stream: Stream, positions: torch.Tensor, aux: torch.Tensor | None = None
@@ -170,17 +176,12 @@ class ScaledLayer(DecoderLayer):
         self, spec: LayerSpec, rotary: RotaryEmbedding, build: Build, hidden_size: int
     ) -> None:
         super().__init__(spec, rotary, build, hidden_size)
-        self._group, self._scale = build.group, spec.residual_scale
+        self._scale = spec.residual_scale
 
     def forward(
         self, stream: Stream, positions: torch.Tensor, aux: torch.Tensor | None = None
     ) -> Stream:
-        h = self.input_layernorm(stream)
-        attended = self.self_attn(h, positions)
-        if aux is not None:
-            aux.copy_(h.stream.residual)
-        stream, attended = self.logits_indices(h.stream, attended)
-        projected = self._group.reduce(self.self_attn.o_proj(attended))
+        stream, projected = self.attend(stream, positions, aux)
         h = self.post_attention_layernorm(stream.plus(projected * self._scale))
         projected = self._group.reduce(self.mlp(h))
         return h.stream.plus(projected * self._scale)
