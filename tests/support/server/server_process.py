@@ -137,9 +137,15 @@ def reserved_port() -> Iterator[int]:
 def server_process(
     model: Path | str, log_path: Path, *flags: str, environment: Mapping[str, str] | None = None
 ) -> Iterator[ServerProcess]:
-    """Started, not yet ready; killed at the end with its engine if it still runs."""
+    """Started, not yet ready; killed at the end with its engine if it still runs.
+
+    Told to end, it waits for running requests as long as a test does: on a busy machine an answer
+    of thousands of tokens takes longer than a server's own 30 s. A test's own flag comes later and
+    is what counts.
+    """
     command = [sys.executable, "-m", "atom.entrypoints.openai_server", "--model", str(model)]
     command += ["--served-model-name", SERVED_NAME, "--device", "cpu", "--host", "127.0.0.1"]
+    command += ["--drain-seconds", str(HANG_SECONDS)]
     with reserved_port() as port:
         with log_path.open("w") as log:
             process = subprocess.Popen(
