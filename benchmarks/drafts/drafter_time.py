@@ -9,7 +9,7 @@ import msgspec
 import torch
 
 from atom.model_engine.model_runner import ModelRunner
-from atom.model_engine.runner.graphs.graph_pool import GraphPool
+from atom.model_engine.runner.cuda_graphs.graph_pool import GraphPool
 from atom.model_engine.runner.speculation.time_steps import time_steps
 from atom.model_ops.backends.noise import exponential_noise, row_keys
 from atom.model_ops.backends.pinned_ring import PinnedRing

@@ -2,12 +2,12 @@
 
 Parsers take text in whatever pieces it comes and give events; how a text is cut changes nothing.
 Each checkpoint's family writes tool calls and reasoning in its own markup, which its chat template
-tells (`families`). Knows neither tokens nor HTTP; called by the chat endpoint.
+tells (`tool_parsers`). Knows neither tokens nor HTTP; called by the chat endpoint.
 """
 
 from atom.answer_parsing.answer_parser import AnswerParser, AnswerParsing
 from atom.answer_parsing.events import CallArguments, CallStart, Content, Event, Reasoning
-from atom.answer_parsing.families import AddedTokens, AnswerFormats, resolve_formats
+from atom.answer_parsing.tool_parsers import AddedTokens, AnswerFormats, resolve_formats
 
 __all__ = [
     "AddedTokens",

@@ -18,9 +18,7 @@ from atom.answer_parsing.events import (
     Event,
     Reasoning,
 )
-from atom.answer_parsing.families import CallFormat
-from atom.answer_parsing.families.harmony import ChannelCounter, HarmonyParser
-from atom.answer_parsing.reasoning import (
+from atom.answer_parsing.reasoning_parser import (
     THINK,
     MarkedCounter,
     ReasoningCounter,
@@ -28,6 +26,8 @@ from atom.answer_parsing.reasoning import (
     ReasoningSplitter,
     ReasoningStart,
 )
+from atom.answer_parsing.tool_parsers import CallFormat
+from atom.answer_parsing.tool_parsers.harmony import ChannelCounter, HarmonyParser
 from atom.answer_parsing.tools import Tools
 from atom.answer_parsing.trailing_calls import TrailingCalls
 

@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from atom.answer_parsing.families import CallFormat, harmony
 from atom.answer_parsing.notation import (
     ANY_TEXT,
     Format,
@@ -22,7 +21,8 @@ from atom.answer_parsing.notation import (
     tag,
     text,
 )
-from atom.answer_parsing.reasoning import THINK, ReasoningMarks, ReasoningStart
+from atom.answer_parsing.reasoning_parser import THINK, ReasoningMarks, ReasoningStart
+from atom.answer_parsing.tool_parsers import CallFormat, harmony
 
 __all__ = ["after_reasoning", "calls", "calls_when_begun", "final_message", "json_value"]
 

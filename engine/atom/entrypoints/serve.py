@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atom.answer_parsing.families import AUTO, CALL_PARSERS, REASONING_PARSERS
+from atom.answer_parsing.tool_parsers import AUTO, CALL_PARSERS, REASONING_PARSERS
 from atom.entrypoints.flags.engine_args import (
     add_engine_arguments,
     config_from_args,

@@ -21,11 +21,11 @@ from atom.collectives.expert_links import ExpertLinks
 from atom.collectives.group import ALONE, Group
 from atom.config import Config
 from atom.model_engine.runner import kv_cache
+from atom.model_engine.runner.cuda_graphs.decode_graphs import DecodeGraphs
+from atom.model_engine.runner.cuda_graphs.graph_pool import GraphPool
 from atom.model_engine.runner.element_types import kv_dtype, kv_element, model_dtype, name_of
-from atom.model_engine.runner.eplb import ExpertLoadBalancer
+from atom.model_engine.runner.expert_load_balancer import ExpertLoadBalancer
 from atom.model_engine.runner.expert_parallel import expert_ranks, open_dispatch
-from atom.model_engine.runner.graphs.graph_pool import GraphPool
-from atom.model_engine.runner.graphs.graph_runner import DecodeGraphs
 from atom.model_engine.runner.pooling_step_runner import PoolingStepRunner
 from atom.model_engine.runner.predicted_memory import PredictedMemory, sharding_of
 from atom.model_engine.runner.speculation.speculative_step_runner import SpeculativeStepRunner
@@ -40,7 +40,7 @@ from atom.model_engine.runner.warm_up import (
     with_drafts,
 )
 from atom.model_engine.wire.engine_protocol import ConcurrencyRow, EngineReport, TimedStep
-from atom.model_loader.loader import fill_dummy, load_model
+from atom.model_loader.weight_loader import fill_dummy, load_model
 from atom.model_ops.all_reduce import with_all_reduce
 from atom.model_ops.attention import CachedAttention
 from atom.model_ops.backends import resolve_ops

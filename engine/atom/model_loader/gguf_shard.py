@@ -3,7 +3,7 @@
 A tensor is dequantised as it is read, some rows at a time, into the type that it is served in:
 beside the parameter itself there are a few MiB of it in float32. Rows that llama.cpp has permuted
 for its rotary embedding come in the checkpoint's order. Quantised blocks are decoded by the `gguf`
-package. Called by load_plan.py and loader.py.
+package. Called by load_plan.py and weight_loader.py.
 """
 
 from __future__ import annotations

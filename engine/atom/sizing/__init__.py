@@ -69,7 +69,7 @@ from atom.sizing.parallelism import (
 )
 from atom.sizing.quantization import Quantization
 from atom.sizing.quantization_scheme import QuantizationScheme
-from atom.sizing.rotary_tables import position_bytes, rotary_bytes
+from atom.sizing.rotary_table_bytes import position_bytes, rotary_bytes
 from atom.sizing.weights import Sharding, WeightPart
 
 __all__ = [

@@ -16,8 +16,8 @@ from atom.answer_parsing import (
     Event,
     Reasoning,
 )
-from atom.answer_parsing.families import HARMONY
-from atom.answer_parsing.reasoning import THINK, ReasoningMarks, ReasoningStart
+from atom.answer_parsing.reasoning_parser import THINK, ReasoningMarks, ReasoningStart
+from atom.answer_parsing.tool_parsers import HARMONY
 from tests.engine.answer_parsing.written import FAMILIES, WRITERS
 
 TOOLS: dict[str, Any] = {

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atom.answer_parsing import AnswerParsing, Content, Reasoning
-from atom.answer_parsing.families.table import HERMES
-from atom.answer_parsing.reasoning import THINK, ReasoningStart
+from atom.answer_parsing.reasoning_parser import THINK, ReasoningStart
+from atom.answer_parsing.tool_parsers.table import HERMES
 from tests.engine.answer_parsing.pieces import (
     TOOLS,
     answers,

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from atom.answer_parsing import AnswerParsing
-from atom.answer_parsing.reasoning import THINK, ReasoningStart
+from atom.answer_parsing.reasoning_parser import THINK, ReasoningStart
 from tests.engine.answer_parsing.pieces import calls_of, content_of, events_of
 from tests.engine.answer_parsing.written import WRITERS
 

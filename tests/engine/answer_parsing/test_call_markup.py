@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from atom.answer_parsing import AnswerParsing, CallArguments, CallStart, Content
-from atom.answer_parsing.families.table import HERMES, LLAMA3_JSON
+from atom.answer_parsing.tool_parsers.table import HERMES, LLAMA3_JSON
 from tests.engine.answer_parsing.pieces import TOOLS, calls_of, content_of, events_of
 
 PARIS = '{"city": "Paris"}'

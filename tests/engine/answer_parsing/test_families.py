@@ -14,7 +14,7 @@ from atom.answer_parsing import (
     Reasoning,
     resolve_formats,
 )
-from atom.answer_parsing.reasoning import ReasoningStart, reasoning_start
+from atom.answer_parsing.reasoning_parser import ReasoningStart, reasoning_start
 from tests.engine.answer_parsing.pieces import events_of
 
 TEMPLATES = Path(__file__).parents[1] / "unit" / "chat_templates"

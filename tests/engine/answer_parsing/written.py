@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from atom.answer_parsing.families.table import (
+from atom.answer_parsing.tool_parsers.table import (
     DEEPSEEK_V3,
     DEEPSEEK_V31,
     DEEPSEEK_V32,

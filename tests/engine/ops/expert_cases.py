@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from atom.model_ops.backends.triton_ops.activation import gating
-from atom.model_ops.backends.triton_ops.gemm import dequantise
+from atom.model_ops.backends.triton_ops.gemm import dequantise_matrix
 from atom.model_ops.backends.triton_ops.moe import (
     grouped_gemm,
     grouped_kernel,
@@ -122,17 +122,17 @@ _EXPERT_CASES: list[Any] = [
     ("many tokens' w2 in fp8", grouped_kernel,
      {**_FP8_EXPERTS, **SILU, "PROGRAMS": 2, **_W2, "K": 704, "N": 2048, "BLOCK_M": 128,
       "BLOCK_N": 64, "COLUMNS": 6}, {**_CODES, "num_warps": 8}),
-    ("dequantised 8 bits", dequantise._dequantise_8bit_kernel,
+    ("dequantised 8 bits", dequantise_matrix._dequantise_8bit_kernel,
      {"K": 2048, "TALL": 128, "WIDE": 128, "ROWS": 4, "BLOCK_K": 1024},
      {"types": {"w_ptr": "fp8", "scale_ptr": "*fp32"}}),
-    ("dequantised 4 bits", dequantise._dequantise_4bit_kernel,
+    ("dequantised 4 bits", dequantise_matrix._dequantise_4bit_kernel,
      {"K": 2880, "groups": 45, "GROUP": 64, "FP4": False, "INTERLEAVED": False, "ROWS": 4,
       "BLOCK_K": 1024, "index_ptr": None}, INT4),
-    ("dequantised interleaved mxfp4", dequantise._dequantise_4bit_kernel,
+    ("dequantised interleaved mxfp4", dequantise_matrix._dequantise_4bit_kernel,
      {"K": 2880, "groups": 96, "GROUP": 32, "FP4": True, "INTERLEAVED": True, "ROWS": 4,
       "BLOCK_K": 1024, "index_ptr": None, "zero_ptr": None},
      {"types": {"w_ptr": "*u8", "scale_ptr": "*u8"}}),
-    ("dequantised 4 bits of parted groups", dequantise._dequantise_4bit_kernel,
+    ("dequantised 4 bits of parted groups", dequantise_matrix._dequantise_4bit_kernel,
      {"K": 2880, "groups": 90, "GROUP": 64, "FP4": False, "INTERLEAVED": False, "ROWS": 4,
       "BLOCK_K": 1024}, INT4),
     ("experts of mxfp4 byte by byte", grouped_kernel,

@@ -15,7 +15,7 @@ if find_spec("triton") is None:
 import torch
 
 from atom.model_ops.backends.triton_ops.attention.split_kv import choose_splits
-from atom.model_ops.backends.triton_ops.attention.verify import (
+from atom.model_ops.backends.triton_ops.attention.verify_decode import (
     VerifyTile,
     choose_verify_tile,
     fewest_runs,

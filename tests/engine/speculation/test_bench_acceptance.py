@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client import generate_latest
 
-from atom.entrypoints.bench.acceptance import (
+from atom.entrypoints.bench.acceptance_report import (
     DraftTotals,
     acceptance,
     counted_drafts,

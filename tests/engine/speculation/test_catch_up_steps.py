@@ -14,7 +14,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from atom.model_engine.runner.graphs.graph_runner import ForwardOutput
+from atom.model_engine.runner.cuda_graphs.decode_graphs import ForwardOutput
 from atom.model_engine.runner.speculation.catch_up_steps import computed_eagerly
 from atom.model_engine.runner.speculation.speculative_step_runner import SpeculativeStepRunner
 from atom.model_engine.runner.speculation.verify_step import VerifyStep

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from atom.answer_parsing import AnswerParsing, Content, Reasoning
-from atom.answer_parsing.families.table import HERMES
-from atom.answer_parsing.reasoning import THINK, ReasoningStart
+from atom.answer_parsing.reasoning_parser import THINK, ReasoningStart
 from atom.answer_parsing.structural_tag import (
     after_reasoning,
     calls,
     calls_when_begun,
     json_value,
 )
+from atom.answer_parsing.tool_parsers.table import HERMES
 from atom.structured_outputs import GrammarSpec
 from tests.engine.answer_parsing.pieces import calls_of, events_of
 from tests.engine.answer_parsing.written import WRITERS, hermes, plain

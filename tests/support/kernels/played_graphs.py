@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from atom.model_engine.runner.graphs.graph_pool import Graph, GraphPool
+from atom.model_engine.runner.cuda_graphs.graph_pool import Graph, GraphPool
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ import aiohttp
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from atom.entrypoints.bench.acceptance import acceptance, read_draft_totals
+from atom.entrypoints.bench.acceptance_report import acceptance, read_draft_totals
 from atom.entrypoints.bench.arrivals import arrival_seconds
 from atom.entrypoints.bench.exchange import Exchange, Sender, exchange_once
 from atom.entrypoints.bench.serve_args import CHAT, base_url_of, report_options

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 
-from atom.entrypoints.bench.acceptance import acceptance, counted_drafts
+from atom.entrypoints.bench.acceptance_report import acceptance, counted_drafts
 from atom.entrypoints.bench.report import Value, latency_summary, print_report
 from atom.entrypoints.bench.workload import random_prompts
 from atom.entrypoints.flags.engine_args import config_from_args

@@ -23,9 +23,9 @@ from atom.answer_parsing import (
     Event,
     Reasoning,
 )
-from atom.answer_parsing.families import HARMONY, PLAIN_JSON
-from atom.answer_parsing.families.harmony import channel_start
-from atom.answer_parsing.reasoning import THINK, ReasoningStart, reasoning_start
+from atom.answer_parsing.reasoning_parser import THINK, ReasoningStart, reasoning_start
+from atom.answer_parsing.tool_parsers import HARMONY, PLAIN_JSON
+from atom.answer_parsing.tool_parsers.harmony import channel_start
 from atom.entrypoints.openai.choices import Piece
 from atom.entrypoints.openai.protocol import ChatCompletionRequest
 from atom.entrypoints.openai.responses import (

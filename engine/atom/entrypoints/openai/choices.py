@@ -17,7 +17,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from atom.answer_parsing import AnswerParsing
-from atom.answer_parsing.reasoning import ReasoningCounter
+from atom.answer_parsing.reasoning_parser import ReasoningCounter
 from atom.entrypoints.openai.logprobs import (
     LogprobFeed,
     PlacedLogprobs,

@@ -16,8 +16,8 @@ from types import MappingProxyType
 from typing import Any
 
 from atom.answer_parsing import AnswerFormats, AnswerParsing
-from atom.answer_parsing.families import harmony
-from atom.answer_parsing.reasoning import ReasoningStart
+from atom.answer_parsing.reasoning_parser import ReasoningStart
+from atom.answer_parsing.tool_parsers import harmony
 from atom.entrypoints.openai.protocol import ChatCompletionRequest, TemplateFields
 from atom.errors import RequestError
 from atom.structured_outputs.thinking_budget import ThinkingBudget

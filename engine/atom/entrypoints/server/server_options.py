@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from atom.answer_parsing.families import AUTO
+from atom.answer_parsing.tool_parsers import AUTO
 from atom.config import EngineOptions
 from atom.entrypoints.http.api_key import KeyFile
 from atom.entrypoints.http.body_budget import DEFAULT_BYTES
@@ -29,7 +29,7 @@ class ServerOptions:
     fairness_header: of requests, that a gateway in front sets to name the client; None to believe
     none. root_path: prefix that a proxy shows it under. served_names: that requests may name the
     model by; none for its own. template_kwargs: variables of the chat template where a request has
-    none. tool_call_parser, reasoning_parser: names out of `answer_parsing.families`. verbose: the
+    none. tool_call_parser, reasoning_parser: names out of `tool_parsers`. verbose: the
     start-up table has backends."""
 
     engine: EngineOptions

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from atom.answer_parsing import AddedTokens, AnswerFormats, resolve_formats
-from atom.answer_parsing.families import AUTO
+from atom.answer_parsing.tool_parsers import AUTO
 from atom.chat_template import ChatTemplate, load_chat_template
 from atom.config import Config
 from atom.errors import RequestError
@@ -42,7 +42,7 @@ class InputOutputProcessor:
         """Loads the tokenizer and the chat template; raises `ModelError` or `ConfigError`.
 
         A model with random weights (load_dummy) may lack a tokenizer: token-id prompts only. The
-        parsers are names out of `answer_parsing.families`. template_kwargs: variables of the chat
+        parsers are names out of `tool_parsers`. template_kwargs: variables of the chat
         template where a conversation has none of its own.
         """
         self._served_name = config.model.served_name

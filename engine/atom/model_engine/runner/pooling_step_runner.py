@@ -16,7 +16,7 @@ import torch
 from atom.config import ModelConfig
 from atom.errors import ModelError
 from atom.model_engine.batch import ScheduledBatchOutput, TokenMask
-from atom.model_engine.runner.graphs.graph_runner import ForwardOutput
+from atom.model_engine.runner.cuda_graphs.decode_graphs import ForwardOutput
 from atom.model_engine.runner.host_tokens import PendingTokens, PendingVectors
 from atom.model_engine.runner.step_runner import StepRunner, SubmittedStep
 from atom.tokenizer import Tokenizer

@@ -16,7 +16,7 @@ from atom.sizing.kv_layout import KvLayout
 from atom.sizing.limits import DeviceMemory
 from atom.sizing.model_facts import ModelFacts
 from atom.sizing.overheads import activation_bytes
-from atom.sizing.rotary_tables import position_bytes, rotary_bytes
+from atom.sizing.rotary_table_bytes import position_bytes, rotary_bytes
 from atom.sizing.weights import Sharding
 
 

@@ -15,17 +15,17 @@ from numpy.typing import NDArray
 
 from atom.config import Config
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, Slots, TokenMask
-from atom.model_engine.runner.graphs.catch_up_decodes import CatchUpDecodes
-from atom.model_engine.runner.graphs.graph_parts import GraphParts, bucket_sizes
-from atom.model_engine.runner.graphs.graph_pool import GraphPool
-from atom.model_engine.runner.graphs.graph_runner import DecodeGraphs, ForwardOutput
-from atom.model_engine.runner.graphs.host_ring import HostRing
-from atom.model_engine.runner.graphs.prompt_buckets import (
+from atom.model_engine.runner.cuda_graphs.catch_up_decodes import CatchUpDecodes
+from atom.model_engine.runner.cuda_graphs.decode_graphs import DecodeGraphs, ForwardOutput
+from atom.model_engine.runner.cuda_graphs.graph_parts import GraphParts, bucket_sizes
+from atom.model_engine.runner.cuda_graphs.graph_pool import GraphPool
+from atom.model_engine.runner.cuda_graphs.host_ring import HostRing
+from atom.model_engine.runner.cuda_graphs.prompt_buckets import (
     PromptBucket,
     host_bound_tokens,
     prompt_buckets,
 )
-from atom.model_engine.runner.graphs.prompt_graphs import PromptGraphs
+from atom.model_engine.runner.cuda_graphs.prompt_graphs import PromptGraphs
 from atom.model_engine.runner.host_tokens import (
     HostTokens,
     PendingLogprobs,

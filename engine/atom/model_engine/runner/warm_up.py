@@ -18,7 +18,7 @@ import numpy as np
 
 from atom.config import Config
 from atom.model_engine.batch import NewRow, PromptScore, ScheduledBatch, TokenMask
-from atom.model_engine.runner.graphs.graph_parts import bucket_sizes
+from atom.model_engine.runner.cuda_graphs.graph_parts import bucket_sizes
 from atom.model_engine.runner.step_runner import StepRunner
 from atom.sampling_params import SamplingParams
 from atom.utils.long_chunks import largest_chunk, planned_chunks

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from atom.model_engine.batch import ScheduledBatch, TokenMask
 from atom.model_engine.structured_output.grammar import Grammar
-from atom.model_engine.structured_output.mask_wait import MaskWait
 from atom.model_engine.structured_output.matcher_messages import MaskState
 from atom.model_engine.structured_output.matcher_pool import TOO_SLOW, MaskNews
+from atom.model_engine.structured_output.wait_budget import WaitBudget
 from atom.sampling_params import SamplingParams
 from atom.structured_outputs import StructuredOutputsParams
 
@@ -121,7 +121,7 @@ class GuidedRows:
         self._end_token_ids = tuple(end_token_ids)
         self._source = source
         self._clock = clock
-        self._mask_wait = MaskWait(clock)
+        self._wait_budget = WaitBudget(clock)
         self._guides: dict[int, _Guide] = {}
         self._resumed: list[int] = []
         self._ends: list[GuidedEnd] = []
@@ -237,7 +237,7 @@ class GuidedRows:
         self._poll(0.0)
         if not open_ones():
             return
-        with self._mask_wait.wait() as left:
+        with self._wait_budget.wait() as left:
             while open_ones() and (seconds := left()) > 0:
                 self._poll(seconds)
 

@@ -4,7 +4,7 @@ A captured step reads the same addresses at every replay, and a copy on the devi
 costs some ten microseconds of waiting on either side. So both ends are host memory that the device
 reaches itself, in rings of entries: the host writes the next one before it submits a step, the step
 counts on the device which one is its own, and answers into the same place. Data only; the
-runner that submits steps (graph_runner.py) keeps count with them.
+runner that submits steps (decode_graphs.py) keeps count with them.
 """
 
 from __future__ import annotations

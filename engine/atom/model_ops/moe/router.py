@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from atom.model_ops.linear import Build
-from atom.model_ops.moe.correction import Correction
+from atom.model_ops.moe.correction_bias import Correction
 from atom.model_ops.placement import Placement, checkpoint_name
 from atom.model_ops.routing import Routed, Routing
 from atom.model_ops.values import LinearWeight, RouterWeight

@@ -24,7 +24,7 @@ import torch
 import triton
 
 from atom.model_engine.model_runner import ModelRunner
-from atom.model_engine.runner.graphs.graph_runner import DecodeGraphs
+from atom.model_engine.runner.cuda_graphs.decode_graphs import DecodeGraphs
 from atom.model_engine.runner.warm_up import describe_start
 from atom.model_ops.backends import triton_ops
 from atom.model_ops.backends.triton_ops.compile.compiler_process import Specialisation

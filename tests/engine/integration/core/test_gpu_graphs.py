@@ -15,7 +15,7 @@ import torch
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput
 from atom.model_engine.executor.base import StepExecutor
 from atom.model_engine.request import TokenLogprobs
-from atom.model_engine.runner.graphs.prompt_graphs import PromptGraphs
+from atom.model_engine.runner.cuda_graphs.prompt_graphs import PromptGraphs
 from atom.model_engine.runner.step_runner import StepRunner
 from atom.model_engine.step_pipeline import StepPipeline
 from atom.model_ops.backends import resolve_ops

@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 
 from atom.config import EngineOptions, build_config
 from atom.model_engine.model_runner import ModelRunner
-from atom.model_loader.loader import placements_of
+from atom.model_loader.weight_loader import placements_of
 from atom.model_ops.linear import Build
 from atom.models.registry import build_model
 
@@ -58,7 +58,7 @@ import sys
 from pathlib import Path
 import torch
 from atom.checkpoint import open_checkpoint
-from atom.model_loader.loader import load_model
+from atom.model_loader.weight_loader import load_model
 from tests.engine.integration.models.test_loader_memory import built
 
 def peak():

@@ -12,7 +12,7 @@ from atom.checkpoint import open_checkpoint
 from atom.config import EngineOptions, build_config
 from atom.errors import ConfigError, ModelError
 from atom.model_engine.model_runner import ModelRunner
-from atom.model_loader.loader import load_model
+from atom.model_loader.weight_loader import load_model
 from atom.model_ops.backends import resolve_ops
 from atom.model_ops.linear import Build, Linear
 from atom.model_ops.moe.stacked_linear import StackedLinear

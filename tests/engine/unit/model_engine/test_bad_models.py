@@ -22,7 +22,7 @@ from atom.checkpoint import open_checkpoint
 from atom.config import Config, EngineOptions, build_config
 from atom.errors import ConfigError, ModelError
 from atom.model_engine.model_runner import ModelRunner
-from atom.model_loader import loader
+from atom.model_loader import weight_loader
 from atom.model_loader.load_plan import opened, plan_load
 from atom.model_ops.placement import Placement
 from atom.utils.device import Device, check_dtype
@@ -148,7 +148,7 @@ def test_a_file_that_cannot_be_read_to_its_end_is_named(
     def fail(shard: object, name: str, placement: object) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(loader, "_read", fail)
+    monkeypatch.setattr(weight_loader, "_read", fail)
     with pytest.raises(ModelError, match=r"safetensors: \S+ cannot be read .*check the disk"):
         load(folder)
 
@@ -174,9 +174,9 @@ def test_a_file_is_closed_when_no_thread_reads_it_any_more(
     def fail(shard: object, name: str, placement: object) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(loader, "opened", Watched)
+    monkeypatch.setattr(weight_loader, "opened", Watched)
     load(folder)
-    monkeypatch.setattr(loader, "_read", fail)
+    monkeypatch.setattr(weight_loader, "_read", fail)
     with pytest.raises(ModelError, match=r"cannot be read"):
         load(folder)
     assert reading == [[], []]

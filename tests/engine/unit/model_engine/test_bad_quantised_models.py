@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from atom.config import EngineOptions, build_config
 from atom.errors import ModelError
 from atom.model_engine.model_runner import ModelRunner
-from atom.model_loader import loader
+from atom.model_loader import weight_loader
 from tests.support.models.quantised_checkpoint import LAYOUTS, make_quantised_checkpoint
 from tests.support.models.tiny_model import make_tiny_checkpoint
 
@@ -38,7 +38,7 @@ def _nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     def read(*_: object) -> None:
         raise AssertionError("a tensor was read before everything was known to be there")
 
-    monkeypatch.setattr(loader, "_read", read)
+    monkeypatch.setattr(weight_loader, "_read", read)
 
 
 def load(folder: Path, **options: Any) -> None:

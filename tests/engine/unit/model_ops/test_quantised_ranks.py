@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from atom.errors import ModelError
-from atom.model_loader.loader import fill_dummy
+from atom.model_loader.weight_loader import fill_dummy
 from atom.model_ops.backends import resolve_ops
 from atom.model_ops.linear import Build, Linear
 from atom.model_ops.parallel import Ranks

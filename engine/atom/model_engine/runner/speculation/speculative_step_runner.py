@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 
 from atom.config import Config
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
-from atom.model_engine.runner.graphs.catch_up_decodes import CatchUpDecodes
-from atom.model_engine.runner.graphs.graph_parts import (
+from atom.model_engine.runner.cuda_graphs.catch_up_decodes import CatchUpDecodes
+from atom.model_engine.runner.cuda_graphs.decode_graphs import DecodeGraphs, ForwardOutput
+from atom.model_engine.runner.cuda_graphs.graph_parts import (
     MOST_DRAFTED_TOKENS,
     bucket_sizes,
     token_sizes,
 )
-from atom.model_engine.runner.graphs.graph_pool import GraphPool
-from atom.model_engine.runner.graphs.graph_runner import DecodeGraphs, ForwardOutput
-from atom.model_engine.runner.graphs.verify_graphs import VerifyGraphs
+from atom.model_engine.runner.cuda_graphs.graph_pool import GraphPool
+from atom.model_engine.runner.cuda_graphs.verify_graphs import VerifyGraphs
 from atom.model_engine.runner.host_tokens import PendingRuns, PendingTokens
 from atom.model_engine.runner.slots.input_batch import StepInputs
 from atom.model_engine.runner.slots.sampling_state import SamplingNeeds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from atom.model_engine.runner.graphs.graph_parts import bucket_sizes
+from atom.model_engine.runner.cuda_graphs.graph_parts import bucket_sizes
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from atom.model_engine.batch import ScheduledBatch
-from atom.model_engine.runner.graphs.host_ring import HostRing
+from atom.model_engine.runner.cuda_graphs.host_ring import HostRing
 from atom.model_engine.runner.verify_rows import verify_rows
 from atom.model_ops.backends.torch_ref.decode_state import commit_tokens, receive_step
 from atom.model_ops.backends.torch_ref.drafting import accept_drafts

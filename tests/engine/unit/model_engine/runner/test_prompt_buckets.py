@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from atom.model_engine.batch import ScheduledBatch
-from atom.model_engine.runner.graphs.prompt_buckets import (
+from atom.model_engine.runner.cuda_graphs.prompt_buckets import (
     PromptBucket,
     host_bound_tokens,
     prompt_buckets,

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-from atom.model_engine.runner.graphs.prompt_buckets import prompt_buckets
-from atom.model_engine.runner.graphs.prompt_graphs import PromptGraphs
+from atom.model_engine.runner.cuda_graphs.prompt_buckets import prompt_buckets
+from atom.model_engine.runner.cuda_graphs.prompt_graphs import PromptGraphs
 from tests.support.engine_core.core_driver import CoreDriver
 from tests.support.engine_core.sampling_requests import mixed_requests
 from tests.support.engine_core.speculated_answers import (

@@ -4,7 +4,7 @@ Which rows go where (`gqa.py`, `mla.py` and `sparse_mla.py` decide)
 
 - Decode, one query a row: `decode_append.py`, with norm, rotation and the cache write in the same
   launch; `decode.py` where keys are cached already. Rows of one sequence that verify drafts share
-  its keys: `verify.py`.
+  its keys: `verify_decode.py`.
 - Prefill, ragged rows: `prefill.py` behind `rope_store.py`. Whole prompts of 4,096 tokens
   together or more go to the library (`sdpa_prefill.py`); long chunks behind a history in pieces
   by cuDNN where the library would choose it (`long_chunks.py`, `nvidia/cudnn_attention.py`).

@@ -19,7 +19,7 @@ from atom.model_ops.backends.triton_ops.attention.paged_tiles import LayerStep
 from atom.model_ops.backends.triton_ops.attention.prefill import RowSpan, prefill_attention
 from atom.model_ops.backends.triton_ops.attention.rope_store import qk_norm_rope_store
 from atom.model_ops.backends.triton_ops.attention.sdpa_prefill import dense_attention
-from atom.model_ops.backends.triton_ops.attention.verify import verify_attention
+from atom.model_ops.backends.triton_ops.attention.verify_decode import verify_attention
 from atom.model_ops.values import AttentionShape, LayerCache, Rotary
 from atom.utils.forward_context import AttentionMetaData, EqualPrompts, LongChunk
 from atom.utils.long_chunks import rest_of

@@ -11,7 +11,7 @@ Which shapes go where (`linear.py` decides; T: tokens of the step)
   `w8a8_gemm.py`.
 - int4, MXFP4: T = 1 of int4 to `packed_int32_gemv.py`; T < 512 to `packed_int32_gemm.py` (groups
   that fit a tile, 16-bit activations) or `packed_bytes_gemm.py` (any group, any order); from 512
-  on `dequantise.py` makes the matrix plain once and the library multiplies.
+  on `dequantise_matrix.py` makes the matrix plain once and the library multiplies.
 
 Layout. Matrices are row-major [N, K]. 4-bit weights are two to a byte, the first in the low half;
 read as int32, a word has inputs 8w .. 8w + 7 of one row. Scales are [N / tall, K / wide]; of

@@ -22,7 +22,7 @@ from atom.model_ops.backends.triton_ops.gemm.choose import (
     gated_config,
     linear_config,
 )
-from atom.model_ops.backends.triton_ops.gemm.dequantise import dequantise
+from atom.model_ops.backends.triton_ops.gemm.dequantise_matrix import dequantise
 from atom.model_ops.backends.triton_ops.gemm.packed_bytes_gemm import orders, packed_bytes_linear
 from atom.model_ops.backends.triton_ops.gemm.packed_int32_gemm import packed_linear
 from atom.model_ops.backends.triton_ops.gemm.packed_int32_gemm import takes as takes_packed

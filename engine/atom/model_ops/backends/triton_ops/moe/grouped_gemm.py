@@ -27,7 +27,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from atom.model_ops.backends.triton_ops.activation import gate_constants
-from atom.model_ops.backends.triton_ops.gemm.dequantise import dequantise
+from atom.model_ops.backends.triton_ops.gemm.dequantise_matrix import dequantise
 from atom.model_ops.backends.triton_ops.gemm.linear import prepare_linear
 from atom.model_ops.backends.triton_ops.gemm.packed_bytes_gemm import orders
 from atom.model_ops.backends.triton_ops.launch import warps_for

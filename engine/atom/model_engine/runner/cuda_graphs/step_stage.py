@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from atom.model_engine.runner.graphs.prompt_buckets import PromptBucket
+from atom.model_engine.runner.cuda_graphs.prompt_buckets import PromptBucket
 from atom.model_engine.runner.step_arrays import StepArrays
 from atom.utils.packed_arrays import Packing
 

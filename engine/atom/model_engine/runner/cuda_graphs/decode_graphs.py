@@ -21,10 +21,10 @@ from functools import partial
 import torch
 
 from atom.model_engine.batch import ScheduledBatch
-from atom.model_engine.runner.graphs.graph_parts import FILTERS, GraphParts, filtered_draw
-from atom.model_engine.runner.graphs.graph_pool import Graph, measured_bytes
-from atom.model_engine.runner.graphs.prompt_graphs import PromptGraphs
-from atom.model_engine.runner.graphs.verify_graphs import VerifyGraphs
+from atom.model_engine.runner.cuda_graphs.graph_parts import FILTERS, GraphParts, filtered_draw
+from atom.model_engine.runner.cuda_graphs.graph_pool import Graph, measured_bytes
+from atom.model_engine.runner.cuda_graphs.prompt_graphs import PromptGraphs
+from atom.model_engine.runner.cuda_graphs.verify_graphs import VerifyGraphs
 from atom.model_engine.runner.host_tokens import PendingTokens
 from atom.model_ops.attention.step_plan import plan_captured_step
 from atom.model_ops.backends.interface import SamplingTensors

@@ -16,10 +16,10 @@ from functools import partial
 import torch
 
 from atom.model_engine.batch import ScheduledBatch
-from atom.model_engine.runner.graphs.graph_parts import GraphParts
-from atom.model_engine.runner.graphs.graph_pool import Graph
-from atom.model_engine.runner.graphs.prompt_buckets import PromptBucket
-from atom.model_engine.runner.graphs.step_stage import StagedInputs, StepStage
+from atom.model_engine.runner.cuda_graphs.graph_parts import GraphParts
+from atom.model_engine.runner.cuda_graphs.graph_pool import Graph
+from atom.model_engine.runner.cuda_graphs.prompt_buckets import PromptBucket
+from atom.model_engine.runner.cuda_graphs.step_stage import StagedInputs, StepStage
 from atom.model_engine.runner.step_arrays import StepArrays
 from atom.model_ops.attention.step_plan import StepTensors, plan_captured_prompts
 from atom.model_ops.backends.interface import SamplingTensors

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from atom.model_engine.runner.graphs.graph_parts import FILTERS, GraphParts, filtered_draw
-from atom.model_engine.runner.graphs.graph_pool import Graph
+from atom.model_engine.runner.cuda_graphs.graph_parts import FILTERS, GraphParts, filtered_draw
+from atom.model_engine.runner.cuda_graphs.graph_pool import Graph
 from atom.model_engine.runner.host_tokens import PendingRuns
 from atom.model_engine.runner.verify_rows import VerifyRows
 from atom.model_ops.attention.step_plan import plan_captured_step

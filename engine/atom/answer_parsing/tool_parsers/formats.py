@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from atom.answer_parsing.events import CallParser
 from atom.answer_parsing.notation import CallNotation
-from atom.answer_parsing.reasoning import THINK, ReasoningMarks
+from atom.answer_parsing.reasoning_parser import THINK, ReasoningMarks
 from atom.answer_parsing.tools import Tools
 
 AUTO = "auto"

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import torch
 
-from atom.model_engine.runner.graphs.catch_up_decodes import CatchUpDecodes
-from atom.model_engine.runner.graphs.graph_pool import GraphPool
-from atom.model_engine.runner.graphs.host_ring import HostRing
+from atom.model_engine.runner.cuda_graphs.catch_up_decodes import CatchUpDecodes
+from atom.model_engine.runner.cuda_graphs.graph_pool import GraphPool
+from atom.model_engine.runner.cuda_graphs.host_ring import HostRing
 from atom.model_ops.backends.interface import LogitFilters, Ops, SamplingTensors
 from atom.model_ops.slots import SlotTensors
 from atom.models.decoder import CausalLM

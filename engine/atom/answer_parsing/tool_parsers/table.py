@@ -5,7 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from atom.answer_parsing.families import (
+from atom.answer_parsing.notation import (
+    CallNotation,
+    ParameterNotation,
+    json_value,
+    parameters,
+    sequence,
+    text,
+)
+from atom.answer_parsing.reasoning_parser import ReasoningMarks, ReasoningStart
+from atom.answer_parsing.tool_parsers import (
     deepseek_v3,
     deepseek_v32,
     glm45,
@@ -17,8 +26,8 @@ from atom.answer_parsing.families import (
     mistral,
     qwen3_coder,
 )
-from atom.answer_parsing.families.deepseek_v31 import DeepSeekV31Parser
-from atom.answer_parsing.families.formats import (
+from atom.answer_parsing.tool_parsers.deepseek_v31 import DeepSeekV31Parser
+from atom.answer_parsing.tool_parsers.formats import (
     AUTO,
     NONE,
     AddedTokens,
@@ -26,15 +35,6 @@ from atom.answer_parsing.families.formats import (
     CallFormat,
     ReasoningFormat,
 )
-from atom.answer_parsing.notation import (
-    CallNotation,
-    ParameterNotation,
-    json_value,
-    parameters,
-    sequence,
-    text,
-)
-from atom.answer_parsing.reasoning import ReasoningMarks, ReasoningStart
 
 
 def _quoted(before: str, between: str) -> Callable[[str], str]:

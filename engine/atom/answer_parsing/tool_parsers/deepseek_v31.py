@@ -7,8 +7,14 @@
 from __future__ import annotations
 
 from atom.answer_parsing.call_section import CallSection
-from atom.answer_parsing.families.deepseek_v3 import CALL, CALL_END, SECTION, SECTION_END, SEPARATOR
 from atom.answer_parsing.markup_parser import Reading
+from atom.answer_parsing.tool_parsers.deepseek_v3 import (
+    CALL,
+    CALL_END,
+    SECTION,
+    SECTION_END,
+    SEPARATOR,
+)
 
 
 class DeepSeekV31Parser(CallSection):

@@ -1,4 +1,4 @@
-"""MaskWait: how long a step may wait for what others compute, and all steps together.
+"""WaitBudget: how long a step may wait for what others compute, and all steps together.
 
 One wait is short, and waits that lead to nothing become shorter the more of them there were of
 late: however many sequences turn slow one after the other, the engine stands still for a small
@@ -16,7 +16,7 @@ _MOST_SAVED_SECONDS = 0.05
 _SHARE = 0.1  # of the time, that waits may take which last
 
 
-class MaskWait:
+class WaitBudget:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._saved_seconds = _MOST_SAVED_SECONDS

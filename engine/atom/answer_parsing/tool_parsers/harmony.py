@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from atom.answer_parsing.markup_parser import MarkupParser, Reading, TextEndedError
-from atom.answer_parsing.reasoning import ReasoningStart
+from atom.answer_parsing.reasoning_parser import ReasoningStart
 from atom.answer_parsing.tools import Tools
 
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"

@@ -5,7 +5,7 @@ and vocabulary.
 it is. Resolved once, when a server starts. One file here for each family's notation.
 """
 
-from atom.answer_parsing.families.formats import (
+from atom.answer_parsing.tool_parsers.formats import (
     AUTO,
     NONE,
     AddedTokens,
@@ -13,7 +13,7 @@ from atom.answer_parsing.families.formats import (
     CallFormat,
     ReasoningFormat,
 )
-from atom.answer_parsing.families.table import (
+from atom.answer_parsing.tool_parsers.table import (
     CALL_PARSERS,
     HARMONY,
     PLAIN_JSON,
