@@ -47,7 +47,8 @@ class Sender:
 @dataclass(slots=True)
 class Exchange:
     """Times in seconds. ttft: to the first piece of the answer; gaps: between pieces (a server may
-    put several tokens into one); e2e: to the last. error: None when the answer was complete."""
+    put several tokens into one); e2e: to the last. error: None when the answer was complete.
+    cached_tokens: of the prompt, from the server's prefix cache; None where it does not tell."""
 
     ttft_seconds: float = 0.0
     e2e_seconds: float = 0.0
@@ -55,6 +56,7 @@ class Exchange:
     input_tokens: int = 0
     output_tokens: int = 0
     error: str | None = None
+    cached_tokens: int | None = None
 
     @property
     def tpot_seconds(self) -> float | None:
@@ -96,6 +98,9 @@ def _note(exchange: Exchange, event: dict[str, Any], since_start: float, since_l
     if isinstance(usage, dict):
         exchange.input_tokens = int(usage["prompt_tokens"])
         exchange.output_tokens = int(usage["completion_tokens"])
+        details = usage.get("prompt_tokens_details")
+        if isinstance(details, dict) and details.get("cached_tokens") is not None:
+            exchange.cached_tokens = int(details["cached_tokens"])
     if "error" in event:
         exchange.error = str(event["error"])
         return False

@@ -14,12 +14,17 @@ from atom.errors import ConfigError
 
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
-DATASETS = ("random", "sharegpt", "custom")
+TIMED_TRACE = "timed_trace"
+WEKA_TRACE = "weka_trace"
+TRACES = (TIMED_TRACE, WEKA_TRACE)
+DATASETS = ("random", "prefix_repetition", "sharegpt", "custom", *TRACES)
 
 
 def add_serve_flags(parser: argparse.ArgumentParser) -> None:
     _add_server_flags(parser.add_argument_group("server"))
     _add_workload_flags(parser.add_argument_group("requests"))
+    _add_prefix_flags(parser.add_argument_group("dataset prefix_repetition"))
+    _add_trace_flags(parser.add_argument_group("datasets timed_trace and weka_trace"))
     _add_load_flags(parser.add_argument_group("load"))
     _add_report_flags(parser.add_argument_group("report"))
 
@@ -46,18 +51,24 @@ def _add_workload_flags(group: Any) -> None:
         "--dataset-path",
         type=Path,
         default=None,
-        help="ShareGPT's JSON; or JSON lines with a prompt each, and perhaps output_tokens",
+        help="ShareGPT's JSON; JSON lines with a prompt and perhaps output_tokens; or a trace",
     )
-    add("--num-prompts", type=at_least_one, default=64, help="requests")
+    add(
+        "--num-prompts",
+        type=at_least_one,
+        default=None,
+        help="requests (default: 64; of a trace all, or its first)",
+    )
     add(
         "--input-len", "--random-input-len",
         type=at_least_one, default=128, help="tokens per random prompt",
     )  # fmt: skip
     add(
         "--output-len", "--random-output-len", "--sharegpt-output-len", "--custom-output-len",
+        "--prefix-repetition-output-len",
         type=at_least_one,
         default=None,
-        help="tokens per answer (default: random 64, else what the dataset says)",
+        help="tokens per answer (default: what the dataset says, else 64)",
     )  # fmt: skip
     add(
         "--random-range-ratio",
@@ -83,13 +94,54 @@ def _add_workload_flags(group: Any) -> None:
     )
 
 
+def _add_prefix_flags(group: Any) -> None:
+    add = group.add_argument
+    add(
+        "--prefix-repetition-prefix-len",
+        type=at_least_one, default=256, help="tokens of a common prefix",
+    )  # fmt: skip
+    add(
+        "--prefix-repetition-suffix-len",
+        type=at_least_one, default=256, help="tokens of each prompt behind it",
+    )  # fmt: skip
+    add(
+        "--prefix-repetition-num-prefixes",
+        type=at_least_one, default=10, help="different prefixes, each as often as the others",
+    )  # fmt: skip
+
+
+def _add_trace_flags(group: Any) -> None:
+    add = group.add_argument
+    add(
+        "--self-timed",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="send each request at the time of its trace (default: on); off, conversations begin "
+        "at --request-rate, and think times stay",
+    )
+    add(
+        "--timed-trace-chunk-hash-size",
+        type=at_least_one,
+        default=16,
+        help="tokens of one of hash_ids in a timed_trace; 512 in Mooncake's",
+    )
+    add(
+        "--timed-trace-sec-multiplier",
+        type=_rate,
+        default=1.0,
+        help="seconds of one unit of a trace's times: 0.001 for Mooncake's milliseconds; less to "
+        "replay faster",
+    )
+
+
 def _add_load_flags(group: Any) -> None:
     add = group.add_argument
     add(
         "--request-rate",
-        type=_rate,
-        default=float("inf"),
-        help="requests per second (default: all at once)",
+        type=_rates,
+        default=None,
+        metavar="RATE,…",
+        help="requests per second (default: all at once); several with commas are a sweep",
     )
     add(
         "--burstiness",
@@ -99,9 +151,10 @@ def _add_load_flags(group: Any) -> None:
     )
     add(
         "--max-concurrency",
-        type=at_least_one,
+        type=_limits,
         default=None,
-        help="most requests in flight (default: any number)",
+        metavar="N,…",
+        help="most requests in flight (default: any number); several with commas are a sweep",
     )
     add("--num-warmups", type=whole, default=0, help="requests before, not measured")
     add("--timeout-seconds", type=at_least_one, default=600, help="most seconds per request")
@@ -122,10 +175,14 @@ def _add_report_flags(group: Any) -> None:
         metavar="METRIC:MS",
         help="also count requests within these bounds, such as ttft:200 tpot:30",
     )
-    add("--save-result", action="store_true", help="also write the report to a file")
+    add(
+        "--save-result",
+        action="store_true",
+        help="also write the report to a file, and a sweep's chart beside it as SVG",
+    )
     add("--result-dir", default=".", help="folder of that file")
     add("--result-filename", default=None, help="its name (default: from rate, model and time)")
-    add("--disable-tqdm", action="store_true", help="no progress bar")
+    add("--disable-tqdm", action="store_true", help="no progress while it runs")
 
 
 def base_url_of(args: argparse.Namespace) -> str:
@@ -186,6 +243,14 @@ def _rate(text: str) -> float:
     if not value > 0:
         raise argparse.ArgumentTypeError(f"{text} is not above 0")
     return value
+
+
+def _rates(text: str) -> tuple[float, ...]:
+    return tuple(map(_rate, text.split(",")))
+
+
+def _limits(text: str) -> tuple[int, ...]:
+    return tuple(map(at_least_one, text.split(",")))
 
 
 def _share(text: str) -> float:

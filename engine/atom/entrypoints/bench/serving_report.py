@@ -41,6 +41,9 @@ def serving_report(
         "output_throughput": round(outputs / elapsed_seconds, 3),
         "total_token_throughput": round((inputs + outputs) / elapsed_seconds, 3),
     }
+    cached = [each.cached_tokens for each in good if each.cached_tokens is not None]
+    if cached:
+        report["total_cached_tokens"] = sum(cached)
     if options.goodput is not None:
         kept = sum(_keeps(exchange, options.goodput) for exchange in good)
         report["request_goodput"] = round(kept / elapsed_seconds, 4)
@@ -103,6 +106,11 @@ def print_serving_report(title: str, report: Mapping[str, Any], options: ReportO
         cells = [f"{report[f'{column}_{name}_ms']:,.2f}" for column in columns]
         latencies.add_row(f"{name}: {METRICS[name]}", *cells)
     console.print(latencies)
+    print_failures(console, report)
+    print(json.dumps(report), flush=True)
+
+
+def print_failures(console: Console, report: Mapping[str, Any]) -> None:
+    """Print the commonest messages of what failed, and how often each came."""
     for error, count in report.get("errors", {}).items():
         console.print(f"{count} failed: {error}", markup=False)
-    print(json.dumps(report), flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -146,6 +147,64 @@ def test_the_server_benchmark_chats_with_what_a_file_holds(
     custom = ["--dataset-name", "custom", "--dataset-path", str(tmp_path / "custom.jsonl")]
     report = report_of(*chat, "3", *custom)
     assert (report["completed"], report["total_output_tokens"]) == (3, 3 + 4 + 3)
+
+
+def test_a_replayed_trace_is_exact_and_its_blocks_are_shared_in_the_server(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    """The server counts what it found in its cache; the trace says what that must be."""
+    source = random.Random(5)
+    lines, seen, expected = [], [()], 0
+    for number in range(40):
+        ids = [source.randrange(3) for _ in range(source.randrange(1, 8))]
+        tokens = 16 * len(ids) - source.randrange(16)
+        line = {"input_length": tokens, "output_length": source.randrange(1, 9), "hash_ids": ids}
+        # One after another, so that each finds all that came before it.
+        line |= {"request_id": f"r{number}", "wait_for": [f"r{number - 1}"] if number else []}
+        lines.append(json.dumps(line))
+        # Whole blocks that an earlier prompt begins with too; the last token is always computed.
+        whole = tuple(ids[: (tokens - 1) // 16])
+        known = (whole[:count] for count in range(len(whole), -1, -1))
+        expected += 16 * len(next(prefix for prefix in known if prefix in seen))
+        full = ids[: tokens // 16]
+        seen += [tuple(full[:count]) for count in range(len(full) + 1)]
+    (tmp_path / "trace.jsonl").write_text("\n".join(lines))
+    words = ["--port", str(server.port), "--seed", "11", "--dataset-name", "timed_trace"]
+    report = report_of(*words, "--dataset-path", str(tmp_path / "trace.jsonl"))
+    assert (report["completed"], report["num_prompts"]) == (40, 40)
+    asked = [json.loads(line) for line in lines]
+    assert report["total_input_tokens"] == sum(line["input_length"] for line in asked)
+    assert report["total_output_tokens"] == sum(line["output_length"] for line in asked)
+    assert report["total_cached_tokens"] == expected > 0
+
+
+def test_a_sweep_finds_its_prefixes_once_a_point_and_saves_a_picture(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    words = ["--port", str(server.port), "--dataset-name", "prefix_repetition", "--num-prompts"]
+    words += ["6", "--prefix-repetition-num-prefixes", "2", "--prefix-repetition-prefix-len", "32"]
+    words += ["--prefix-repetition-suffix-len", "8", "--output-len", "2", "--num-warmups", "3"]
+    words += ["--max-concurrency", "1,2", "--goodput", "e2el:600000", "--save-result"]
+    result = tmp_path / "sweep.json"
+    report = report_of_sweep(
+        *words, "--result-dir", str(tmp_path), "--result-filename", result.name
+    )
+    assert [point["max_concurrency"] for point in report["points"]] == [1, 2]
+    first = report["points"][0]
+    assert (first["completed"], first["total_input_tokens"]) == (6, 6 * 40)
+    assert first["total_cached_tokens"] == 4 * 32, "all but the first with each prefix"
+    assert all(point["total_cached_tokens"] <= 4 * 32 for point in report["points"])
+    assert json.loads(result.read_text()) == report
+    assert "goodput within e2el" in result.with_suffix(".svg").read_text()
+
+
+def report_of_sweep(*words: str) -> dict[str, Any]:
+    done = run_atom("bench", "serve", *words)
+    assert done.returncode == 0, done.stderr
+    assert "2 in flight: 6 of 6 answered, 0 in flight, 0 failed" in done.stderr
+    assert "highest goodput:" in done.stdout
+    report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return report
 
 
 def test_the_server_benchmark_brings_the_servers_key(checkpoint: Path, tmp_path: Path) -> None:

@@ -1,0 +1,91 @@
+"""What a benchmark asks of a server besides its load: model, vocabulary, tokens of a text, and to
+forget prefixes.
+
+Only its model list is needed of every server; the rest is asked where a dataset wants it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import aiohttp
+
+from atom.entrypoints.bench.serve_args import base_url_of
+from atom.entrypoints.bench.workload import Ask
+from atom.entrypoints.http.api_key import read_api_key
+from atom.errors import ConfigError
+
+_FALLBACK_VOCAB_SIZE = 256  # for servers that do not tell theirs; every vocabulary has as many
+_OPENAI_KEY_VARIABLE = "OPENAI_API_KEY"
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredServer:
+    """A server that is ready. vocab_size: token ids below it are valid in prompts."""
+
+    session: aiohttp.ClientSession
+    model: str
+    vocab_size: int
+
+    async def count_tokens(self, text: str) -> int:
+        answer = await self._call("/tokenize", {"prompt": text})
+        return int(answer["count"])
+
+    async def as_text(self, ask: Ask) -> Ask:
+        """Messages are texts: of token ids it is the server that knows theirs."""
+        if isinstance(ask.prompt, str):
+            return ask
+        answer = await self._call("/detokenize", {"tokens": ask.prompt})
+        return replace(ask, prompt=str(answer["prompt"]))
+
+    async def forget_prefixes(self) -> bool:
+        """Ask it to empty its prefix cache; whether it did."""
+        try:
+            async with self.session.post("/reset_prefix_cache") as response:
+                return response.status == 200
+        except (aiohttp.ClientError, TimeoutError):
+            return False
+
+    async def _call(self, path: str, fields: dict[str, Any]) -> dict[str, Any]:
+        try:
+            async with self.session.post(path, json={"model": self.model, **fields}) as response:
+                response.raise_for_status()
+                answer: dict[str, Any] = await response.json()
+                return answer
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            raise ConfigError(
+                f"this benchmark needs the server's {path}, which fails ({error}); use "
+                f"--dataset-name random or custom with --endpoint /v1/completions"
+            ) from error
+
+
+@asynccontextmanager
+async def measured_server(args: argparse.Namespace) -> AsyncIterator[MeasuredServer]:
+    """Connections to the server that the flags name. Raises `ConfigError` where none is ready."""
+    async with aiohttp.ClientSession(
+        base_url_of(args),
+        connector=aiohttp.TCPConnector(limit=0),
+        timeout=aiohttp.ClientTimeout(total=args.timeout_seconds),
+        headers=_headers(args),
+    ) as session:
+        try:
+            async with session.get("/v1/models") as response:
+                response.raise_for_status()
+                (card, *_) = (await response.json())["data"]
+        except (aiohttp.ClientError, TimeoutError, ValueError, KeyError) as error:
+            raise ConfigError(
+                f"{base_url_of(args)} does not answer as a server that is ready ({error}); "
+                f"check --base-url, its /health, and the key that it may want (--api-key-file)"
+            ) from error
+        vocab_size = args.vocab_size or card.get("vocab_size") or _FALLBACK_VOCAB_SIZE
+        yield MeasuredServer(session, args.model or card["id"], vocab_size)
+
+
+def _headers(args: argparse.Namespace) -> dict[str, str]:
+    key = read_api_key(args.api_key_file, os.environ) or os.environ.get(_OPENAI_KEY_VARIABLE)
+    return {"Authorization": f"Bearer {key}"} if key else {}

@@ -1,0 +1,28 @@
+"""One request of a trace, whatever its file's format."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from atom.entrypoints.bench.replay import Departure
+
+
+@dataclass(frozen=True, slots=True)
+class TracedRequest:
+    """Counts of tokens, and blocks that begin the prompt.
+
+    hash_ids: the same id is the same tokens in every prompt of the same scope; tokens behind the
+    last whole block are the request's own where it has no id. block_tokens: of each id."""
+
+    input_tokens: int
+    output_tokens: int
+    hash_ids: tuple[int, ...]
+    block_tokens: int
+    departure: Departure
+    scope: str = ""
+
+
+def blocks_do_not_fit(input_tokens: int, ids: int, block_tokens: int) -> bool:
+    """Return whether so many ids are neither all whole blocks of a prompt nor all that it
+    touches."""
+    return ids not in (input_tokens // block_tokens, -(-input_tokens // block_tokens))
