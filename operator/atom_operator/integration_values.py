@@ -37,7 +37,7 @@ class TemplateFeature(StrEnum):
     PRIVILEGED = "privileged"
     CAPABILITIES = "capabilities"  # added to what a container has
     RUN_AS_ROOT = "runAsRoot"  # uid 0, or whichever user the image says
-    UNCONFINED = "unconfined"  # without a seccomp or AppArmor profile, or with all of /proc
+    UNCONFINED = "unconfined"  # without seccomp, AppArmor or SELinux, or with all of /proc
     SYSCTLS = "sysctls"
     NODE_NAME = "nodeName"  # past the scheduler
     PRIORITY_CLASS = "priorityClassName"  # one of Kubernetes' own, system-…

@@ -27,6 +27,9 @@ _HOST = {
 }
 _SYSTEM_CLASSES = "system-"
 _HARMLESS_CAPABILITIES = {"NET_BIND_SERVICE"}  # of the restricted Pod Security Standard
+# Types of the baseline Pod Security Standard; another, such as spc_t, may be a host process's.
+_SE_LINUX = {"", "container_t", "container_init_t", "container_kvm_t", "container_engine_t"}
+_APP_ARMOR = "container.apparmor.security.beta.kubernetes.io/"  # the API server reads it still
 _Use = tuple[str, TemplateFeature]
 
 
@@ -49,10 +52,9 @@ def _of_engines(plan: Plan, site: Site) -> tuple[FieldProblem, ...]:
         template = pod_template(plan)
     except OverlayError as error:
         return (FieldProblem("spec.template", str(error)),)
-    uses = _uses(template["spec"], plan.service_account)
     return tuple(
-        _forbidden(f"spec.template.spec.{path}", feature)
-        for path, feature in uses
+        _forbidden(f"spec.template.{path}", feature)
+        for path, feature in _uses(template, plan.service_account)
         if feature in site.template_forbidden
     )
 
@@ -65,12 +67,10 @@ def _of_jobs(plan: Plan, site: Site) -> tuple[FieldProblem, ...]:
     except OverlayError as error:
         return (FieldProblem(place, str(error)),)
     uses = dict.fromkeys(
-        use
-        for job in jobs
-        for use in _uses(job.manifest["spec"]["template"]["spec"], plan.own_account)
+        use for job in jobs for use in _uses(job.manifest["spec"]["template"], plan.own_account)
     )
     return tuple(
-        _forbidden(f"{place}.spec.{path}", feature)
+        _forbidden(f"{place}.{path}", feature)
         for path, feature in uses
         if feature in site.template_forbidden
     )
@@ -85,7 +85,15 @@ def _forbidden(path: str, feature: TemplateFeature) -> FieldProblem:
     )
 
 
-def _uses(pod: Mapping[str, Any], account: str | None) -> Iterator[_Use]:
+def _uses(template: Mapping[str, Any], account: str | None) -> Iterator[_Use]:
+    for name, value in (template["metadata"].get("annotations") or {}).items():
+        if name.startswith(_APP_ARMOR) and value == "unconfined":
+            yield f"metadata.annotations[{name}]", TemplateFeature.UNCONFINED
+    for path, feature in _of_pod(template["spec"], account):
+        yield f"spec.{path}", feature
+
+
+def _of_pod(pod: Mapping[str, Any], account: str | None) -> Iterator[_Use]:
     for name, feature in _HOST.items():
         if pod.get(name):
             yield name, feature
@@ -99,9 +107,15 @@ def _uses(pod: Mapping[str, Any], account: str | None) -> Iterator[_Use]:
         if volume.get("hostPath") is not None:
             yield f"volumes[{volume.get('name')}].hostPath", TemplateFeature.HOST_PATH
     yield from _pod_rights(pod.get("securityContext") or {})
+    by_default = (pod.get("securityContext") or {}).get("seccompProfile")
     for field in ("containers", "initContainers", "ephemeralContainers"):
         for container in pod.get(field) or ():
-            yield from _of_container(container, f"{field}[{container.get('name')}]")
+            path = f"{field}[{container.get('name')}]"
+            yield from _of_container(container, path)
+            context = container.get("securityContext") or {}
+            if not by_default and not context.get("seccompProfile"):  # kubelets then give none
+                where = f"{path}.securityContext.seccompProfile"
+                yield where, TemplateFeature.UNCONFINED
 
 
 def _pod_rights(context: Mapping[str, Any]) -> Iterator[_Use]:
@@ -138,5 +152,8 @@ def _rights(context: Mapping[str, Any], path: str) -> Iterator[_Use]:
     for profile in ("seccompProfile", "appArmorProfile"):
         if (context.get(profile) or {}).get("type") == "Unconfined":
             yield f"{path}.{profile}", TemplateFeature.UNCONFINED
+    options = context.get("seLinuxOptions") or {}
+    if options.get("user") or options.get("role") or options.get("type", "") not in _SE_LINUX:
+        yield f"{path}.seLinuxOptions", TemplateFeature.UNCONFINED
     if context.get("procMount") not in (None, "Default"):
         yield f"{path}.procMount", TemplateFeature.UNCONFINED

@@ -53,6 +53,9 @@ FURTHER_USES: list[tuple[TemplateFeature, dict[str, Any]]] = [
     (TemplateFeature.RUN_AS_ROOT, {"securityContext": {"runAsNonRoot": None}}),
     (TemplateFeature.RUN_AS_ROOT, {"securityContext": {"$patch": "delete"}}),
     (TemplateFeature.UNCONFINED, _context(procMount="Unmasked")),
+    (TemplateFeature.UNCONFINED, {"securityContext": {"seccompProfile": None}}),
+    (TemplateFeature.UNCONFINED, _context(seLinuxOptions={"type": "spc_t"})),
+    (TemplateFeature.UNCONFINED, {"securityContext": {"seLinuxOptions": {"user": "root"}}}),
     (TemplateFeature.UNCONFINED, _context(appArmorProfile={"type": "Unconfined"})),
     (
         TemplateFeature.HOST_PATH,
@@ -89,6 +92,33 @@ async def test_it_is_refused_whichever_way_it_is_said(
     accepted = condition(cluster, "Accepted")
     assert (accepted["status"], accepted["reason"]) == ("False", "TemplateForbidden")
     assert f"{feature.value} is not allowed here" in accepted["message"]
+
+
+async def test_app_armor_is_not_taken_off_by_its_older_annotation() -> None:
+    name = "container.apparmor.security.beta.kubernetes.io/engine"
+    for profile, status in (("unconfined", "False"), ("runtime/default", "True")):
+        cluster = cluster_with(template={"metadata": {"annotations": {name: profile}}})
+        await reconciler(cluster).reconcile(KEY)
+        accepted = condition(cluster, "Accepted")
+        assert accepted["status"] == status
+        assert (f"spec.template.metadata.annotations[{name}]" in accepted["message"]) == (
+            status == "False"
+        )
+
+
+async def test_a_seccomp_profile_of_each_container_is_as_good_as_the_pods() -> None:
+    profile = {"seccompProfile": {"type": "RuntimeDefault"}}
+    template = {"securityContext": {"seccompProfile": None}, **_context(**profile)}
+    cluster = cluster_with(template={"spec": template})
+    await reconciler(cluster).reconcile(KEY)
+    assert condition(cluster, "Accepted")["status"] == "True"
+
+
+async def test_an_se_linux_type_of_containers_is_no_right() -> None:
+    options = {"type": "container_t", "level": "s0:c1,c2"}
+    cluster = cluster_with(template={"spec": {"securityContext": {"seLinuxOptions": options}}})
+    await reconciler(cluster).reconcile(KEY)
+    assert condition(cluster, "Accepted")["status"] == "True"
 
 
 async def test_the_guard_against_root_cannot_be_taken_out() -> None:
