@@ -60,7 +60,8 @@ class CachedCluster:
 
     async def list_children(self, kind: Kind) -> list[Manifest]:
         informers = self._informers.of(kind)
-        if not informers or not all(informer.is_current for informer in informers):
+        known = (informer.is_current or informer.is_unserved for informer in informers)
+        if not informers or not all(known):
             return await self._port.list_children(kind)
         return [manifest for informer in informers for manifest in informer.cache.every()]
 

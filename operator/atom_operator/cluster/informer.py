@@ -11,7 +11,6 @@ the next period, begins anew. Runs for one term. Knows no HTTP (WatchPort) and n
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence, Set
 from contextlib import AbstractAsyncContextManager
@@ -98,7 +97,7 @@ class Informer:
         self._period_seconds = period_seconds
         self._version = ""
         self._list_due = float("-inf")
-        self._is_current = False
+        self._is_current = self._rests = False
         self._tried = asyncio.Event()
         self._served = asyncio.Event()
         self._pause_seconds = _FIRST_PAUSE_SECONDS
@@ -107,6 +106,11 @@ class Informer:
     def is_current(self) -> bool:
         """Return whether the cache is what the API server shows, a moment's delay aside."""
         return self._is_current
+
+    @property
+    def is_unserved(self) -> bool:
+        """Return whether the cluster has lacked the kind since the last try, and so any object."""
+        return self._rests
 
     async def wait_tried(self) -> None:
         """Wait until it is current, or has failed to be for the first time."""
@@ -152,9 +156,14 @@ class Informer:
         self._tell(self.cache.clear())
         self._tried.set()
         self._served.clear()
-        with contextlib.suppress(TimeoutError):
+        self._rests = True
+        try:
             async with asyncio.timeout(self._period_seconds):
                 await self._served.wait()
+        except TimeoutError:
+            pass  # time for another try
+        finally:
+            self._rests = False
 
     async def _list_if_due(self) -> None:
         now = asyncio.get_running_loop().time()

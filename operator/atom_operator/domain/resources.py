@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
@@ -104,7 +105,7 @@ def _of_pod(pod_spec: Mapping[str, Any], field: str) -> Counter[str]:
     total |= Counter(_amounts(_map(pod_spec.get("resources")).get(field)))
     total.update(_amounts(pod_spec.get("overhead")))
     total[PODS] = 1
-    total.update(_host_ports(pod_spec))
+    total.update(f"{_HOST_PORT}{port}" for port in host_ports(pod_spec))
     return total
 
 
@@ -115,16 +116,33 @@ def _of_container(container: Mapping[str, Any], field: str) -> dict[str, int]:
     return limits if field == "limits" else {**limits, **_amounts(resources.get("requests"))}
 
 
-def _host_ports(pod_spec: Mapping[str, Any]) -> Iterator[str]:
-    taken = set()
-    for container in _items(pod_spec.get("containers")):
-        for port in _items(container.get("ports")):
-            number = port.get("hostPort")
-            if pod_spec.get("hostNetwork") is True:
-                number = number or port.get("containerPort")
-            if number:
-                taken.add(f"{_HOST_PORT}{port.get('protocol', 'TCP')}/{number}")
-    yield from sorted(taken)
+@dataclass(frozen=True, slots=True, order=True)
+class HostPort:
+    """A port of a node; the same number of another protocol is another port."""
+
+    number: int
+    protocol: str
+
+    def __str__(self) -> str:
+        return f"{self.protocol}/{self.number}"
+
+
+def host_ports(pod_spec: Mapping[str, Any]) -> frozenset[HostPort]:
+    """List the ports of its node that a pod takes for as long as it runs."""
+    sidecars = (
+        item
+        for item in _items(pod_spec.get("initContainers"))
+        if item.get("restartPolicy") == "Always"
+    )
+    on_host = pod_spec.get("hostNetwork") is True
+    return frozenset(
+        HostPort(number, str(port.get("protocol") or "TCP"))
+        for container in (*_items(pod_spec.get("containers")), *sidecars)
+        for port in _items(container.get("ports"))
+        if isinstance(
+            number := port.get("hostPort") or (port.get("containerPort") if on_host else None), int
+        )
+    )
 
 
 def is_host_port(resource: str) -> bool:

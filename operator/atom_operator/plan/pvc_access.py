@@ -12,6 +12,7 @@ from typing import Any
 
 from atom_operator.constants import LABEL_DEPLOYMENT, Reason
 from atom_operator.domain import FieldProblem, Manifest, ObjectKey, Plan
+from atom_operator.domain.resources import host_ports
 
 _SHARED_MODES = {"ReadWriteMany", "ReadOnlyMany"}
 _ONE_POD_MODE = "ReadWriteOncePod"
@@ -119,11 +120,12 @@ def also_mounted_by(
     key: ObjectKey, claim: str, workloads: Iterable[Manifest]
 ) -> tuple[ObjectKey, ...]:
     """The other AtomDeployments of a namespace whose pods mount a claim."""
-    return tuple(
+    found = (
         other
         for other, pod_spec in _pods_of_others(key, workloads)
         if other.namespace == key.namespace and claim in mounted_claims(pod_spec)
     )
+    return tuple(dict.fromkeys(found))
 
 
 def also_on_port(
@@ -131,22 +133,12 @@ def also_on_port(
 ) -> tuple[tuple[int, ObjectKey], ...]:
     """The ports of the host that pods with this spec and those of other AtomDeployments ask for."""
     ours = host_ports(pod_spec)
-    return tuple(
-        (port, other)
+    found = (
+        (port.number, other)
         for other, theirs in _pods_of_others(key, workloads)
         for port in sorted(ours & host_ports(theirs))
     )
-
-
-def host_ports(pod_spec: Mapping[str, Any]) -> frozenset[int]:
-    """The ports of its node that a pod takes."""
-    on_host = bool(pod_spec.get("hostNetwork"))
-    found = (
-        port.get("hostPort") or (port.get("containerPort") if on_host else None)
-        for container in pod_spec.get("containers") or ()
-        for port in container.get("ports") or ()
-    )
-    return frozenset(port for port in found if isinstance(port, int))
+    return tuple(dict.fromkeys(found))
 
 
 def _pods_of_others(
@@ -156,5 +148,12 @@ def _pods_of_others(
         metadata = manifest["metadata"]
         name = (metadata.get("labels") or {}).get(LABEL_DEPLOYMENT)
         other = ObjectKey(metadata["namespace"], str(name))
-        if name and other != key and manifest["spec"].get("template"):
-            yield other, manifest["spec"]["template"].get("spec") or {}
+        for template in _templates(manifest["spec"]) if name and other != key else ():
+            yield other, template.get("spec") or {}
+
+
+def _templates(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield what pods are made from: one template of a Deployment, two of a group."""
+    group = spec.get("leaderWorkerTemplate") or {}
+    found = (spec.get("template"), group.get("leaderTemplate"), group.get("workerTemplate"))
+    yield from (template for template in found if template)

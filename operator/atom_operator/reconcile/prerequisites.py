@@ -20,10 +20,10 @@ from atom_operator.cluster.port import ClusterPort
 from atom_operator.constants import LABEL_LEARNED, Reason
 from atom_operator.domain import (
     CONFIG_MAP,
-    DEPLOYMENT,
     SERVICE_ACCOUNT,
     VOLUME,
     VOLUME_CLAIM,
+    WORKLOAD_KINDS,
     ChildKey,
     Evidence,
     FieldProblem,
@@ -34,6 +34,7 @@ from atom_operator.domain import (
     RouteFindings,
 )
 from atom_operator.domain.preparation import JobRequest, Waiting
+from atom_operator.domain.resources import host_ports
 from atom_operator.integration_values import Site
 from atom_operator.kinds import GATEWAY, HTTP_ROUTE, Kind
 from atom_operator.plan.learning import evidence_for
@@ -44,7 +45,6 @@ from atom_operator.plan.pvc_access import (
     also_on_port,
     claim_problem,
     claims_of,
-    host_ports,
     is_for_one_node,
     is_for_one_pod,
     mounted_claims,
@@ -162,7 +162,7 @@ async def asked_by_others(
     claims, ports = mounted_claims(pod_spec), host_ports(pod_spec)
     if not claims and not ports:
         return ()
-    workloads = await port.list_children(DEPLOYMENT)
+    workloads = [item for kind in WORKLOAD_KINDS for item in await port.list_children(kind)]
     found = []
     for name in claims:
         others = also_mounted_by(key, name, workloads)

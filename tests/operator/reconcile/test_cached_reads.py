@@ -15,10 +15,14 @@ from atom_operator.domain import (
     DISRUPTION_BUDGET,
     SERVICE,
 )
+from atom_operator.kinds import LEADER_WORKER_SET
 from tests.support.operator.builders_operator import KEY, cluster_with, gpu_node, pod, reconciler
 from tests.support.operator.cached_cluster import Followed, followed
 from tests.support.operator.fake_cluster import FakeCluster
 from tests.support.operator.faulty_cluster import FaultyCluster, Killed
+
+_CACHE = {"name": "cache", "persistentVolumeClaim": {"claimName": "big"}}
+MOUNTED = {"template": {"spec": {"volumes": [_CACHE]}}}
 
 
 async def at_rest(world: Followed) -> Any:
@@ -68,6 +72,16 @@ async def test_what_a_pass_wrote_the_next_one_reads_before_any_watch_has_told() 
         await same.reconcile(KEY)
         assert [write for write in world.cluster.writes if write != "status"] == []
         assert "list Deployment" not in world.cluster.reads
+
+
+async def test_who_else_mounts_a_claim_is_asked_of_no_api_server() -> None:
+    cluster = cluster_with(**MOUNTED)
+    cluster.unserved_kinds.add(LEADER_WORKER_SET)
+    async with followed(cluster) as world:
+        same = await at_rest(world)
+        world.cluster.reads.clear()
+        await same.reconcile(KEY)
+        assert [read for read in world.cluster.reads if read.startswith("list every")] == []
 
 
 async def test_a_drift_is_announced_and_put_right() -> None:

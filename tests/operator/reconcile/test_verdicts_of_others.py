@@ -239,7 +239,7 @@ def two_with(changes: dict[str, Any]) -> tuple[FakeCluster, Reconciler]:
     other["metadata"] |= {"name": "code", "uid": "uid-of-code"}
     cluster.create(ATOM_DEPLOYMENT, other)
     cluster.nodes = [gpu_node("a"), gpu_node("b")]
-    site = Site(template_forbidden=frozenset())
+    site = Site(template_forbidden=frozenset(), engine_multi_node=True)
     return cluster, reconciler(cluster, site=site)
 
 
@@ -250,6 +250,14 @@ def mounted(claim: str) -> dict[str, Any]:
 
 HOST_PORT = {"name": "engine", "ports": [{"containerPort": 1, "hostPort": 80}]}
 ON_PORT: dict[str, Any] = {"template": {"spec": {"containers": [HOST_PORT]}}}
+SIDECAR = {
+    "name": "proxy",
+    "image": "proxy:1",
+    "restartPolicy": "Always",
+    "ports": [{"containerPort": 1, "hostPort": 81}],
+}
+PROXIED: dict[str, Any] = {"template": {"spec": {"initContainers": [SIDECAR]}}}
+GROUPS: dict[str, Any] = {"parallelism": {"tensor": 2, "nodes": 2}}
 
 
 @pytest.mark.parametrize(
@@ -259,6 +267,13 @@ ON_PORT: dict[str, Any] = {"template": {"spec": {"containers": [HOST_PORT]}}}
         (mounted("big"), "ReadWriteOncePod", "one pod can mount it"),
         (mounted("big"), "ReadWriteMany", None),
         (ON_PORT, "", "host port 80 is asked for by default/{} too"),
+        (PROXIED, "", "host port 81 is asked for by default/{} too"),
+        (
+            {**mounted("big"), **GROUPS},
+            "ReadWriteOnce",
+            "claim big (ReadWriteOnce) is mounted by default/{} too",
+        ),
+        ({**ON_PORT, **GROUPS}, "", "host port 80 is asked for by default/{} too"),
     ],
 )
 async def test_two_that_cannot_run_beside_each_other_are_both_told(

@@ -244,6 +244,20 @@ def test_a_kind_without_its_crd_is_asked_for_once_a_period_and_watched_when_it_i
     run_virtually(main())
 
 
+def test_nobody_asks_for_objects_of_a_kind_that_is_known_not_to_be_served() -> None:
+    async def main() -> None:
+        world = World(LEADER_WORKER_SET)
+        world.cluster.unserved_kinds.add(LEADER_WORKER_SET)
+        async with world.following():
+            assert world.informer.is_unserved
+            world.cluster.unserved_kinds.clear()
+            world.informer.notice_served()
+            await asyncio.sleep(0.01)
+            assert not world.informer.is_unserved
+
+    run_virtually(main())
+
+
 def test_a_kind_that_somebody_finds_served_is_watched_at_once() -> None:
     async def main() -> None:
         world = World(LEADER_WORKER_SET)
