@@ -28,10 +28,11 @@ def memory_parts(capacity: Capacity | None) -> tuple[MemoryPart, ...]:
     full_sequences = capacity.kv_tokens / capacity.max_model_len
     cache = capacity.kv_tokens * capacity.kv_bytes_per_token
     cache += int(full_sequences * capacity.kv_window_bytes)
+    kept = "KV cache and states" if capacity.state_bytes else "KV cache"
     parts = [
         MemoryPart("weights", capacity.weights_bytes),
         MemoryPart("activations and runtime", capacity.reserve_bytes),
-        MemoryPart("KV cache", cache),
+        MemoryPart(kept, cache + capacity.state_bytes),
     ]
     left = capacity.total_bytes - sum(part.size_bytes for part in parts)
     return (*parts, MemoryPart("left free", max(0, left)))

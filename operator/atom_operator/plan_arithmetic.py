@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from atom.sizing import KvTerm, ModelFacts, kv_terms
+from atom.sizing import KvTerm, ModelFacts, StateTerm, kv_terms, state_terms
 from atom_operator.domain import Plan
 from atom_operator.plan.capacity import (
     held_parts,
@@ -32,6 +32,8 @@ def arithmetic(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "weights", _weights(plan, plan.facts)
     for term in _kv_terms(plan, plan.facts):
         yield "KV of a token", _cache_term(term, plan.engine.tensor_parallel)
+    for states in state_terms(plan.facts, plan.engine.tensor_parallel):
+        yield "state of a sequence", _state_term(states)
 
 
 def terms(plan: Plan) -> dict[str, Any] | None:
@@ -42,6 +44,7 @@ def terms(plan: Plan) -> dict[str, Any] | None:
     return {
         "weights": [asdict(part) for part in held_parts(plan.facts, plan.engine, plan.accelerator)],
         "kv": [asdict(term) for term in _kv_terms(plan, plan.facts)],
+        "states": [asdict(term) for term in state_terms(plan.facts, plan.engine.tensor_parallel)],
     }
 
 
@@ -69,6 +72,12 @@ def _format(facts: ModelFacts, stored: int | None) -> str:
     scheme = facts.quantization
     bits = " and ".join(str(size) for size in sorted({each.bits for each in scheme.formats}))
     return f"{scheme.method} ({bits} bits) and {element}"
+
+
+def _state_term(term: StateTerm) -> str:
+    kind = "layer" if term.layers == 1 else "layers"
+    whole = size_text(term.layers * term.state_bytes)
+    return f"{term.layers} {kind} of linear attention x {term.state_bytes:,} B = {whole}"
 
 
 def _cache_term(term: KvTerm, ranks: int) -> str:

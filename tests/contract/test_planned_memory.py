@@ -18,9 +18,9 @@ import pytest
 from atom.config import EngineOptions, build_config
 from atom.model_engine.model_runner import ModelRunner
 from atom.model_engine.wire.engine_protocol import EngineReport
-from atom.model_ops.attention import CachedAttention
+from atom.model_ops.attention import CachedAttention, DeltaNetState
 from atom.model_ops.rotary_embedding import RotaryEmbedding
-from atom.sizing import ModelFacts, rotary_bytes
+from atom.sizing import KvElement, ModelFacts, kv_layout, rotary_bytes
 from atom.sizing.overheads import CPU_RUNTIME_BYTES
 from atom.speculative_config import SpeculativeConfig
 from atom.utils.device import Device
@@ -52,7 +52,7 @@ WITHIN = 0.02
 
 
 class Measured:
-    """What a started engine holds. weights, cache: bytes of tensors, each counted once."""
+    """What a started engine holds. weights, cache, states: bytes of tensors, each counted once."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
         held: dict[int, int] = {}
@@ -62,7 +62,15 @@ class Measured:
             held.update({tensor.data_ptr(): tensor.nbytes for tensor in tensors})
             bind(layer, tensors, group)
 
+        states: dict[int, int] = {}
+        hold = DeltaNetState.hold
+
+        def counted_states(layer: Any, tensors: Any) -> None:
+            states.update({tensor.data_ptr(): tensor.nbytes for tensor in tensors})
+            hold(layer, tensors)
+
         monkeypatch.setattr(CachedAttention, "bind", counted)
+        monkeypatch.setattr(DeltaNetState, "hold", counted_states)
         monkeypatch.setattr(Device, "total_memory_bytes", lambda _: MEMORY_BYTES)
         # This process has run other tests; an engine's own takes what the plan assumes.
         resident = SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=CPU_RUNTIME_BYTES))
@@ -72,7 +80,7 @@ class Measured:
         )
         runner = ModelRunner(config)
         self.report: EngineReport = runner.initialize(lambda phase, share: None)
-        self.cache = sum(held.values())
+        self.cache, self.states = sum(held.values()), sum(states.values())
         modules = [module for model in runner._models() for module in model.modules()]
         ropes = {id(each): each for each in modules if isinstance(each, RotaryEmbedding)}
         self.tables = sum(table.nbytes for rope in ropes.values() for table in rope.buffers())
@@ -115,9 +123,13 @@ def check(plan: Capacity, found: Measured) -> None:
 @pytest.mark.parametrize("name", CHECKPOINTS)
 def test_of_every_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     folder = make_tiny_checkpoint(tmp_path, **CHECKPOINTS[name])
-    found = Measured(folder, monkeypatch)
-    check(planned(folder), found)
-    assert found.tables == rotary_bytes(facts_of(folder), OPTIONS["max_model_len"])
+    facts = facts_of(folder)
+    # States of as many sequences as may run are no block's.
+    rows = {"max_num_seqs": 2048} if facts.keeps_states else {}
+    found = Measured(folder, monkeypatch, **rows)
+    check(planned(folder, **rows), found)
+    assert found.tables == rotary_bytes(facts, OPTIONS["max_model_len"])
+    assert found.states == kv_layout(facts, KvElement(4)).running_states_bytes(2048)
 
 
 LONG = 100_000

@@ -10,7 +10,12 @@ written. Every quantity is an integer number of bytes or tokens, per device. Wha
 from __future__ import annotations
 
 from atom.sizing.cache_groups import CacheGroup
-from atom.sizing.drafting import eagle3_problems, mtp_problems, spread_problems
+from atom.sizing.drafting import (
+    eagle3_problems,
+    mtp_problems,
+    spread_problems,
+    state_problems,
+)
 from atom.sizing.engine_support import (
     SUPPORTED_ARCHITECTURES,
     SUPPORTED_KV_DTYPES,
@@ -41,9 +46,11 @@ from atom.sizing.kv_layout import (
     KvLayout,
     KvTerm,
     Speculation,
+    StateTerm,
     kv_bytes_per_token,
     kv_layout,
     kv_terms,
+    state_terms,
 )
 from atom.sizing.layers import (
     AttentionFacts,
@@ -70,6 +77,7 @@ from atom.sizing.parallelism import (
 from atom.sizing.quantization import Quantization
 from atom.sizing.quantization_scheme import QuantizationScheme
 from atom.sizing.rotary_table_bytes import position_bytes, rotary_bytes
+from atom.sizing.states import DeltaNet
 from atom.sizing.weights import Sharding, WeightPart
 
 __all__ = [
@@ -83,6 +91,7 @@ __all__ = [
     "CacheGroup",
     "CacheKind",
     "Concurrency",
+    "DeltaNet",
     "DeviceMemory",
     "DoesNotFitError",
     "DoesNotFitReason",
@@ -104,6 +113,7 @@ __all__ = [
     "Sharding",
     "SizingError",
     "Speculation",
+    "StateTerm",
     "UnknownFamilyError",
     "Unsupported",
     "WeightPart",
@@ -125,6 +135,8 @@ __all__ = [
     "rotary_bytes",
     "runtime_overhead_bytes",
     "spread_problems",
+    "state_problems",
+    "state_terms",
     "tensor_parallel_problems",
     "unsupported",
     "unsupported_architecture",

@@ -35,6 +35,7 @@ SUPPORTED_ARCHITECTURES: dict[str, str] = {
     "MixtralForCausalLM": "Mixtral",
     "Qwen2MoeForCausalLM": "Qwen2-MoE",
     "Qwen3MoeForCausalLM": "Qwen3-MoE",
+    "Qwen3NextForCausalLM": "Qwen3-Next",
     "Gemma2ForCausalLM": "Gemma 2",
     "Gemma3ForCausalLM": "Gemma 3",
     "Llama4ForCausalLM": "Llama 4",

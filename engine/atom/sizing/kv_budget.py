@@ -58,6 +58,7 @@ def plan_kv_cache(memory: DeviceMemory, layout: KvLayout, limits: RunLimits) -> 
     """
     block_size, longest = limits.block_size, limits.max_model_len
     block_bytes = block_size * layout.bytes_per_token
+    memory = beside_states(memory, layout, limits)
     available_bytes = memory.available_bytes
     if available_bytes < block_bytes:
         raise _no_block_fits(memory, block_bytes)
@@ -76,6 +77,11 @@ def plan_kv_cache(memory: DeviceMemory, layout: KvLayout, limits: RunLimits) -> 
         tokens=filling_tokens(layout, filled_blocks, block_size, longest),
         layout=layout,
     )
+
+
+def beside_states(memory: DeviceMemory, layout: KvLayout, limits: RunLimits) -> DeviceMemory:
+    """The memory with what the states of all sequences that may run take of it."""
+    return replace(memory, state_bytes=layout.running_states_bytes(limits.max_num_seqs))
 
 
 def fewer_blocks(budget: KvBudget, num_blocks: int, max_model_len: int) -> KvBudget:
@@ -119,11 +125,12 @@ def _no_block_fits(memory: DeviceMemory, block_bytes: int) -> DoesNotFitError:
     needed_bytes = memory.used_bytes + block_bytes
     return DoesNotFitError(
         f"the weights ({_size(memory.weights_bytes)}), activations "
-        f"({_size(memory.activation_bytes)}), runtime ({_size(memory.overhead_bytes)}) and one KV "
-        f"block need {_size(needed_bytes)}, but only {_size(memory.usable_bytes)} of the device's "
-        f"{_size(memory.total_bytes)} may be used (memory utilization {memory.utilization:g}); use "
-        "a device with more memory, a higher utilization, a smaller model, or fewer tokens per "
-        "step",
+        f"({_size(memory.activation_bytes)}), runtime ({_size(memory.overhead_bytes)})"
+        f"{_states(memory)} and one KV block need {_size(needed_bytes)}, but only "
+        f"{_size(memory.usable_bytes)} of the device's {_size(memory.total_bytes)} may be used "
+        f"(memory utilization {memory.utilization:g}); use "
+        "a device with more memory, a higher utilization, a smaller model, or fewer "
+        f"{'sequences or ' if memory.state_bytes else ''}tokens per step",
         reason=DoesNotFitReason.WEIGHTS,
         needed_bytes=needed_bytes,
         available_bytes=memory.usable_bytes,
@@ -144,7 +151,7 @@ def _no_sequence_fits(memory: DeviceMemory, layout: KvLayout, limits: RunLimits)
     return DoesNotFitError(
         f"one sequence of {asked} tokens needs {_size(needed_bytes)} of KV cache, but "
         f"{_size(available_bytes)} are left beside weights ({_size(memory.weights_bytes)}), "
-        f"activations ({_size(memory.activation_bytes)}) and runtime "
+        f"activations ({_size(memory.activation_bytes)}){_states(memory)} and runtime "
         f"({_size(memory.overhead_bytes)}); "
         f"a maximum model length of at most {longest} tokens fits",
         reason=DoesNotFitReason.CONTEXT,
@@ -152,6 +159,12 @@ def _no_sequence_fits(memory: DeviceMemory, layout: KvLayout, limits: RunLimits)
         available_bytes=available_bytes,
         max_context_tokens=longest,
     )
+
+
+def _states(memory: DeviceMemory) -> str:
+    if not memory.state_bytes:
+        return ""
+    return f", states of all sequences that may run ({_size(memory.state_bytes)})"
 
 
 def _size(size_bytes: int) -> str:

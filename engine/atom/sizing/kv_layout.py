@@ -2,9 +2,10 @@
 
 Layers with full attention and MLA layers keep every token; a layer with a sliding window keeps the
 blocks that its window can touch. Layers that keep the same form groups (cache_groups.py), and a
-block holds `block_size` tokens of one group. MLA keeps one row for all heads, so every rank of
-tensor parallelism holds all of it; KV heads are divided, and replicated when there are more ranks.
-Pure.
+block holds `block_size` tokens of one group. Layers of linear attention are in no group: each keeps
+one state of a sequence (states.py), in a place of its own for every sequence that may run. MLA
+keeps one row for all heads, so every rank of tensor parallelism holds all of it; KV heads are
+divided, and replicated when there are more ranks. Pure.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from atom.sizing.cache_groups import CachedLayer, CacheGroup, group_layers
 from atom.sizing.layers import AttentionFacts, CacheKind, LayerCount, LayerFacts
 from atom.sizing.mask_rule import MaskRule
 from atom.sizing.model_facts import ModelFacts
+from atom.sizing.states import DeltaNet
 
 _ROTATED_BYTES = 2  # of an element of the rotated key beside a latent in fp8, which is bfloat16
 
@@ -77,9 +79,18 @@ class KvTerm:
 
 
 @dataclass(frozen=True, slots=True)
+class StateTerm:
+    """Layers whose states are alike: bytes of one sequence's in one of them on one rank."""
+
+    layers: int
+    state_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class KvLayout:
     """Groups of layers over a pool of blocks. `token_bytes`: of one token in each of the pool's
-    tensors, the layers' at that position of the groups; `lookahead`: drafts behind a token.
+    tensors, the layers' at that position of the groups; `lookahead`: drafts behind a token;
+    `state_bytes`: of one sequence in all layers that keep a state.
 
     While a chunk of c tokens is computed, a group with a window of W holds blocks for W - 1 + c
     tokens. What goes beyond the window is no part of a sequence here: the scheduler cuts chunks to
@@ -89,6 +100,7 @@ class KvLayout:
     groups: tuple[CacheGroup, ...] = (CacheGroup(),)
     token_bytes: tuple[int, ...] = ()
     lookahead: int = 0
+    state_bytes: int = 0
 
     @property
     def bytes_per_token(self) -> int:
@@ -121,6 +133,11 @@ class KvLayout:
         """Return what a sequence of `tokens` occupies, in whole blocks."""
         return self.blocks_of_sequence(tokens, block_size) * self.bytes_per_token * block_size
 
+    def running_states_bytes(self, max_num_seqs: int) -> int:
+        """Return what the states of all sequences that may run take, and of the slot that none
+        has."""
+        return (max_num_seqs + 1) * self.state_bytes
+
     def step_blocks(self, step_tokens: int, block_size: int) -> int:
         """Blocks that a step of so many tokens of prompts takes beside what sequences hold."""
         windows = len(self.groups) - self._num_growing
@@ -152,10 +169,12 @@ def kv_layout(
     }
     kinds: dict[MaskRule, list[CachedLayer]] = {}
     for index, layer in enumerate((*facts.layers, *speculation.drafting_layers(facts))):
-        kind = kinds.setdefault(layer.attention.mask, [])
-        kind.append(CachedLayer(index, sizes[id(layer)]))
+        if layer.attention.state is None:
+            kind = kinds.setdefault(layer.attention.mask, [])
+            kind.append(CachedLayer(index, sizes[id(layer)]))
     grouping = group_layers(kinds, facts.max_position_embeddings)
-    return KvLayout(grouping.groups, grouping.token_bytes, speculation.tokens)
+    states = sum(term.layers * term.state_bytes for term in state_terms(facts, tensor_parallel))
+    return KvLayout(grouping.groups, grouping.token_bytes, speculation.tokens, states)
 
 
 def kv_bytes_per_token(facts: ModelFacts, element_bytes: int, tensor_parallel: int = 1) -> int:
@@ -179,13 +198,27 @@ def kv_terms(
     )
 
 
+def state_terms(facts: ModelFacts, tensor_parallel: int = 1) -> tuple[StateTerm, ...]:
+    """Return what the states of a sequence are the sum of: one term for all layers that keep the
+    same."""
+    counts: dict[DeltaNet, int] = {}
+    for alike in facts.layer_counts:
+        state = alike.layer.attention.state
+        if state is not None:
+            counts[state] = counts.get(state, 0) + alike.count
+    return tuple(
+        StateTerm(number, state.state_bytes(tensor_parallel)) for state, number in counts.items()
+    )
+
+
 def _terms(
     layers: Iterable[LayerCount], element: KvElement, ranks: int, *, drafts: bool
 ) -> Iterator[KvTerm]:
     counts: dict[AttentionFacts, int] = {}
     for alike in layers:
         attention = alike.layer.attention
-        counts[attention] = counts.get(attention, 0) + alike.count
+        if attention.state is None:
+            counts[attention] = counts.get(attention, 0) + alike.count
     for attention, number in counts.items():
         yield KvTerm(
             layers=number,

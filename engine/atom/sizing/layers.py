@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from atom.sizing.mask_rule import CAUSAL, MaskRule
 from atom.sizing.quantization import Quantization
+from atom.sizing.states import DeltaNet
 
 
 class CacheKind(enum.StrEnum):
@@ -21,6 +22,7 @@ class CacheKind(enum.StrEnum):
     FULL = "full attention"  # K and V of every token, by KV head
     WINDOW = "sliding window"  # K and V of the newest tokens
     LATENT = "MLA latent"  # one compressed row of every token, for all heads
+    STATE = "linear attention"  # one state, whatever the number of tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +71,8 @@ class AttentionFacts:
     `qk_norm`: an RMSNorm over each head of queries and keys; `qk_norm_whole`: over all heads
     together. `sinks`: one learned logit per head.
     `reads_embedding`: q, k and v see the token's embedding beside the hidden state (EAGLE-3).
+    `output_gate`: the queries' matrix also makes a gate of each head's result, behind its query.
+    `state`: linear attention, which keeps no tokens; heads and `head_dim` are its queries'.
     """
 
     num_heads: int
@@ -82,7 +86,9 @@ class AttentionFacts:
     output_bias: bool = False
     sinks: bool = False
     reads_embedding: bool = False
+    output_gate: bool = False
     rope: Rope = _ONE_ROPE
+    state: DeltaNet | None = None
 
     @property
     def rope_dim(self) -> int:
@@ -91,6 +97,8 @@ class AttentionFacts:
 
     @property
     def cache(self) -> CacheKind:
+        if self.state is not None:
+            return CacheKind.STATE
         if self.latent is not None:
             return CacheKind.LATENT
         return CacheKind.FULL if self.mask.window is None else CacheKind.WINDOW

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class DeviceMemory:
     """A device's bytes, the share of them that may be used, and what is spoken for: the engine
     measured it, the operator predicts it (atom.sizing.overheads). position_bytes: how much of it
-    each position of the longest sequence takes."""
+    each position of the longest sequence takes; state_bytes: what the states of all sequences that
+    may run take, filled in by who plans the cache."""
 
     total_bytes: int
     utilization: float  # between 0 and 1
@@ -17,6 +18,7 @@ class DeviceMemory:
     activation_bytes: int
     overhead_bytes: int
     position_bytes: int = 0
+    state_bytes: int = 0
 
     @property
     def usable_bytes(self) -> int:
@@ -25,7 +27,7 @@ class DeviceMemory:
     @property
     def used_bytes(self) -> int:
         """Return what is spoken for."""
-        return self.weights_bytes + self.activation_bytes + self.overhead_bytes
+        return self.weights_bytes + self.activation_bytes + self.overhead_bytes + self.state_bytes
 
     @property
     def available_bytes(self) -> int:

@@ -122,6 +122,11 @@ class ModelFacts:
         return max(self.max_position_embeddings, self.stretched_context)
 
     @property
+    def keeps_states(self) -> bool:
+        """Return whether any layer keeps a state of a sequence instead of its tokens."""
+        return any(alike.layer.attention.state is not None for alike in self.layer_counts)
+
+    @property
     def num_layers(self) -> int:
         return len(self.layers)
 

@@ -83,9 +83,15 @@ def _selection_bytes(facts: ModelFacts, tokens: int) -> int:
 
 def _attention_width(attention: AttentionFacts, ranks: int) -> int:
     heads = -(-attention.num_heads // ranks)
-    latent = attention.latent
+    latent, net = attention.latent, attention.state
+    if net is not None:
+        # Before and behind the convolution and in float32, and a gate and an output of values.
+        values = net.value_heads * net.value_dim
+        return -(-(4 * net.conv_channels + 4 * values) // ranks)
     if latent is None:
-        return (2 * heads + 2 * attention.kv_heads_per_rank(ranks)) * attention.head_dim
+        gates = heads if attention.output_gate else 0
+        kv_heads = attention.kv_heads_per_rank(ranks)
+        return (2 * (heads + gates) + 2 * kv_heads) * attention.head_dim
     # A prompt's keys and values are up-projected from the latent; queries may be compressed too.
     up_projected = heads * 2 * (attention.head_dim + latent.value_dim)
     return up_projected + latent.cached_dim + (latent.query_rank or 0)

@@ -54,6 +54,8 @@ def valid_tensor_parallel_sizes(
 
 def _divided(layer: LayerFacts, expert_parallel: bool) -> Iterator[tuple[str, int]]:
     yield "attention heads", layer.attention.num_heads
+    if layer.attention.state is not None:
+        yield "key heads of linear attention", layer.attention.state.key_heads
     experts = layer.mlp.experts
     if experts is None:
         yield "intermediate size", layer.mlp.intermediate_size

@@ -30,4 +30,10 @@ def position_bytes(facts: ModelFacts) -> int:
 def rope_tables(facts: ModelFacts) -> list[tuple[Rope, int]]:
     """Each kind of rope with its table's elements of a position."""
     attentions = (alike.layer.attention for alike in facts.layer_counts)
-    return list(dict.fromkeys((attention.rope, attention.rope_dim) for attention in attentions))
+    return list(
+        dict.fromkeys(
+            (attention.rope, attention.rope_dim)
+            for attention in attentions
+            if attention.state is None
+        )
+    )

@@ -22,8 +22,11 @@ from atom.sizing.layers import (
     MlpFacts,
 )
 from atom.sizing.quantization import Quantization
+from atom.sizing.states import DeltaNet
 
 _FLOAT32_BYTES = 4
+# How names of the matrices of a layer's attention begin, below the layer.
+ATTENTION_MODULES = ("self_attn.", "linear_attn.")
 
 
 class Split(enum.Enum):
@@ -192,9 +195,12 @@ def _add_layers(
         sizes[part] = sizes.get(part, 0) + alike.count * size
     element = facts.weight_dtype_bytes if element_bytes is None else element_bytes
     vectors = _vector_elements(layer, facts.hidden_size, sharding.tensor_parallel) * element
-    experts = layer.mlp.experts
+    experts, state = layer.mlp.experts, layer.attention.state
     if experts is not None and experts.router_correction:
         vectors += experts.count * (element_bytes or _FLOAT32_BYTES)
+    if state is not None:  # how fast each head forgets
+        heads = state.value_heads // sharding.tensor_parallel
+        vectors += 2 * heads * (element_bytes or _FLOAT32_BYTES)
     rest = "norms and routers"
     sizes[rest] = sizes.get(rest, 0) + alike.count * vectors
 
@@ -206,7 +212,7 @@ def _part_of(matrix: Projection) -> str:
         return "routed experts"
     if "shared_expert" in matrix.name:
         return "shared experts"
-    if "self_attn" in matrix.name:
+    if matrix.name.startswith(ATTENTION_MODULES):
         return "compressing projections" if matrix.split is Split.NOTHING else "attention"
     return "MLP"
 
@@ -234,8 +240,10 @@ def _projection_bytes(
 
 
 def _vector_elements(layer: LayerFacts, hidden_size: int, ranks: int) -> int:
-    attention = layer.attention
+    attention, state = layer.attention, layer.attention.state
     count = layer.norms * hidden_size
+    if state is not None:
+        return count + state.value_dim + state.conv_channels // ranks * state.conv_width
     if attention.qk_norm:
         count += 2 * attention.head_dim
     if attention.qk_norm_whole:
@@ -251,22 +259,25 @@ def _vector_elements(layer: LayerFacts, hidden_size: int, ranks: int) -> int:
 
 
 def _attention(attention: AttentionFacts, hidden: int) -> Iterator[Projection]:
+    if attention.state is not None:
+        yield from _delta_net(attention.state, hidden)
+        return
     if attention.latent is not None:
         yield from _latent_attention(attention, hidden)
         return
     size, bias = attention.head_dim, attention.qkv_bias
     inputs = 2 * hidden if attention.reads_embedding else hidden
-    for name, heads in (
-        ("q_proj", attention.num_heads),
-        ("k_proj", attention.num_kv_heads),
-        ("v_proj", attention.num_kv_heads),
+    for name, heads, unit in (
+        ("q_proj", attention.num_heads, 2 * size if attention.output_gate else size),
+        ("k_proj", attention.num_kv_heads, size),
+        ("v_proj", attention.num_kv_heads, size),
     ):
         yield Projection(
             name=f"self_attn.{name}",
-            rows=heads * size,
+            rows=heads * unit,
             columns=inputs,
             split=Split.OUTPUTS,
-            unit=size,
+            unit=unit,
             bias=bias,
         )
     yield _output(attention, hidden, size)
@@ -280,6 +291,30 @@ def _output(attention: AttentionFacts, hidden: int, head_size: int) -> Projectio
         split=Split.INPUTS,
         unit=head_size,
         bias=attention.output_bias,
+    )
+
+
+def _delta_net(net: DeltaNet, hidden: int) -> Iterator[Projection]:
+    """Yield a gated delta net's matrices: of each key head its query, its key, and of the value
+    heads that it serves value and gate; of each of those how much it learns and forgets."""
+    values = net.heads_per_key * net.value_dim
+    for name, unit in (
+        ("in_proj_qkvz", 2 * (net.key_dim + values)),
+        ("in_proj_ba", 2 * net.heads_per_key),
+    ):
+        yield Projection(
+            name=f"linear_attn.{name}",
+            rows=net.key_heads * unit,
+            columns=hidden,
+            split=Split.OUTPUTS,
+            unit=unit,
+        )
+    yield Projection(
+        name="linear_attn.out_proj",
+        rows=hidden,
+        columns=net.value_heads * net.value_dim,
+        split=Split.INPUTS,
+        unit=values,
     )
 
 

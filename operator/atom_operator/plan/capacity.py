@@ -256,6 +256,7 @@ def _capacity(
         limited_by=budget.limited_by,
         concurrency=table,
         kv_window_bytes=window_blocks * budget.block_bytes,
+        state_bytes=layout.running_states_bytes(limits.max_num_seqs),
         reserve_bytes=reserve_bytes,
         total_bytes=total_bytes,
     )

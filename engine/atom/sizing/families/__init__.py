@@ -1,9 +1,9 @@
 """The layers of every model family that can be sized, read from config.json. Pure.
 
 One function per family gives layer i; what a key means when it is absent is what transformers'
-configuration class of that family makes of it. A family that is not here (a hybrid with state
-space or linear attention, a multimodal wrapper) is an error: it is never sized by a formula for
-others. Whether an engine runs a family is said in engine_support.py.
+configuration class of that family makes of it. A family that is not here (a state space model, a
+multimodal wrapper) is an error: it is never sized by a formula for others. Whether an engine runs a
+family is said in engine_support.py.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from atom.sizing.families.experts import (
     qwen2_moe,
     qwen3_moe,
 )
+from atom.sizing.families.hybrid import qwen3_next
 from atom.sizing.families.reading import Family
 from atom.sizing.layers import ExpertsBlock, Stacking
 
@@ -67,6 +68,7 @@ FAMILIES: dict[str, Family] = {
     "Qwen3MoeForCausalLM": Family(qwen3_moe),
     "Qwen2ForCausalLM": Family(qwen2),
     "Qwen2MoeForCausalLM": Family(qwen2_moe, experts_block=ExpertsBlock(shared="shared_expert")),
+    "Qwen3NextForCausalLM": Family(qwen3_next, experts_block=ExpertsBlock(shared="shared_expert")),
     "MistralForCausalLM": Family(mistral),
     "MixtralForCausalLM": Family(mixtral, experts_block=_MIXTRAL_BLOCK),
     "DeepseekV2ForCausalLM": Family(deepseek_v2),

@@ -63,6 +63,22 @@ CASES: dict[str, tuple[str, Mapping[str, Any]]] = {
             "decoder_sparse_step": 2,
         },
     ),
+    "qwen3-next": (
+        "Qwen3Next",
+        {
+            **COMMON,
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24,
+            "shared_expert_intermediate_size": 40,
+            "mlp_only_layers": [1],
+            "attention_bias": True,
+            "linear_num_key_heads": 3,
+            "linear_num_value_heads": 6,
+            "linear_key_head_dim": 12,
+            "linear_value_head_dim": 10,
+        },
+    ),
     "qwen2-moe": (
         "Qwen2Moe",
         {

@@ -1,0 +1,82 @@
+"""Layers of families of which some attend and the others keep a state: Qwen3-Next."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from atom.sizing.config_fields import Config, flag, positive, texts
+from atom.sizing.errors import ModelFactsError
+from atom.sizing.families.reading import dense_mlp, expert_count, grouped, is_dense
+from atom.sizing.layers import AttentionFacts, Experts, LayerFacts, MlpFacts
+from atom.sizing.states import DeltaNet
+
+_HEAD_DIM, _INTERVAL = 256, 4
+
+
+def qwen3_next(config: Config, index: int) -> LayerFacts:
+    """Read a layer of Qwen3-Next: three of four are gated delta nets, and the fourth attends with
+    gated heads; most have experts."""
+    return LayerFacts(attention=_attention(config, index), mlp=_mlp(config, index))
+
+
+def _attention(config: Config, index: int) -> AttentionFacts:
+    if _is_linear(config, index):
+        return linear_attention(_delta_net(config))
+    bias = flag(config, "attention_bias")
+    attention = grouped(config, qkv_bias=bias, output_bias=bias, head_dim=_HEAD_DIM)
+    return replace(attention, qk_norm=True, output_gate=True)
+
+
+def linear_attention(net: DeltaNet) -> AttentionFacts:
+    """Describe a layer that keeps a state: its value heads are those that ranks share."""
+    return AttentionFacts(
+        num_heads=net.value_heads, num_kv_heads=net.key_heads, head_dim=net.key_dim, state=net
+    )
+
+
+def _is_linear(config: Config, index: int) -> bool:
+    kinds = texts(config, "layer_types")
+    if not kinds:
+        every = positive(config, "full_attention_interval", default=_INTERVAL)
+        return bool((index + 1) % every)
+    kind = kinds[index] if index < len(kinds) else None
+    if kind not in ("full_attention", "linear_attention"):
+        raise ModelFactsError(
+            f"config.json: layer_types[{index}] is {kind!r}; known: full_attention, "
+            "linear_attention",
+            field="layer_types",
+        )
+    return kind == "linear_attention"
+
+
+def _delta_net(config: Config) -> DeltaNet:
+    net = DeltaNet(
+        key_heads=positive(config, "linear_num_key_heads", default=16),
+        value_heads=positive(config, "linear_num_value_heads", default=32),
+        key_dim=positive(config, "linear_key_head_dim", default=128),
+        value_dim=positive(config, "linear_value_head_dim", default=128),
+        conv_width=positive(config, "linear_conv_kernel_dim", default=4),
+    )
+    if net.value_heads % net.key_heads:
+        raise ModelFactsError(
+            f"config.json: linear_num_key_heads {net.key_heads} does not divide "
+            f"linear_num_value_heads {net.value_heads}",
+            field="linear_num_key_heads",
+        )
+    return net
+
+
+def _mlp(config: Config, index: int) -> MlpFacts:
+    if is_dense(config, index):
+        return dense_mlp(config)
+    return MlpFacts(
+        experts=Experts(
+            count=expert_count(config, default=512),
+            per_token=positive(config, "num_experts_per_tok", default=10),
+            intermediate_size=positive(config, "moe_intermediate_size", default=512),
+            shared_intermediate_size=positive(
+                config, "shared_expert_intermediate_size", default=512
+            ),
+            shared_gate=True,
+        )
+    )
