@@ -42,7 +42,7 @@ from atom.model_engine.runner.warm_up import (
 from atom.model_engine.wire.engine_protocol import ConcurrencyRow, EngineReport, TimedStep
 from atom.model_loader.weight_loader import fill_dummy, load_model
 from atom.model_ops.all_reduce import with_all_reduce
-from atom.model_ops.attention import CachedAttention
+from atom.model_ops.attention import CachedLayer
 from atom.model_ops.backends import resolve_ops
 from atom.model_ops.linear import Build
 from atom.model_ops.moe.experts import ExpertParallelExperts
@@ -294,7 +294,7 @@ class ModelRunner:
     def _models(self) -> tuple[CausalLM | DraftModel, ...]:
         return (self._model,) if self._draft is None else (self._model, self._draft)
 
-    def _attention_layers(self) -> list[CachedAttention]:
+    def _attention_layers(self) -> list[CachedLayer]:
         """List the attention layers in order, those that draft behind the model's."""
         return [layer for model in self._models() for layer in attention_layers(model)]
 
@@ -317,6 +317,8 @@ class ModelRunner:
         layers, size = self._attention_layers(), self._config.cache.block_size
         groups = [group.layers for group in self._layout.groups]
         kv_cache.allocate(layers, groups, num_blocks, size, place)
+        slots = self._config.scheduler.max_num_seqs + 1  # with the one of padding
+        kv_cache.allocate_states(layers, slots, place.device)
 
     def _release_cache(self) -> None:
         """Give back what the measurements ran on, before the cache takes all there is."""
@@ -400,6 +402,7 @@ class ModelRunner:
             kv_bytes_per_token=budget.layout.growing_bytes_per_token,
             kv_tokens=budget.tokens,
             cache_masks=tuple(group.mask for group in budget.layout.groups),
+            state_bytes=budget.layout.running_states_bytes(limits.max_num_seqs),
             total_memory_bytes=self._device.total_memory_bytes(),
             limited_by=budget.limited_by,
             concurrency=[ConcurrencyRow(row.context_tokens, row.sequences) for row in table],

@@ -77,7 +77,8 @@ class AttentionMetaData:
     order and in none of those groups. prompt_context: tokens that all rows but decodes attend over,
     None where the host does not know. has_padding: tokens behind the decodes may belong to no row;
     what is computed for them is 0. runs: which decodes are of one sequence, where several may be;
-    the keys and values of all have to be written before any of them attends then. per_step: what an
+    the keys and values of all have to be written before any of them attends then. slots: [rows]
+    int64, of each row, where layers keep its states; None where none does. per_step: what an
     operation worked out from the rest for the layers after it, by a key of its own; never read by
     others.
     """
@@ -95,6 +96,7 @@ class AttentionMetaData:
     prompt_context: int | None = None
     has_padding: bool = False
     runs: DecodeRuns | None = None
+    slots: torch.Tensor | None = None
     per_step: dict[str, Any] = field(default_factory=dict, compare=False)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from atom.model_ops.backends.interface import FUSED_OPS, OPS
+from atom.model_ops.backends.op_names import FUSED_OPS, OPS
 
 _SOURCES = {
     path.name: path.read_text(encoding="utf-8")

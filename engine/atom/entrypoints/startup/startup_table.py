@@ -54,6 +54,11 @@ def startup_rows(report: EngineReport, *, verbose: bool = False) -> list[tuple[s
         *([("backends", _backends_text(report.backends))] if verbose else []),
         ("weights", bytes_text(report.weights_bytes)),
         ("peak while running", bytes_text(report.peak_bytes)),
+        *(
+            [("states", f"{bytes_text(report.state_bytes)} of all sequences that may run")]
+            if report.state_bytes
+            else []
+        ),
         (
             "KV cache" if report.data_parallel_size == 1 else "KV cache of each rank",
             f"{report.num_blocks:,} blocks of {report.block_size} tokens = "

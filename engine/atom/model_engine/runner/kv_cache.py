@@ -15,9 +15,9 @@ import torch
 
 from atom.config import Config
 from atom.errors import ConfigError
-from atom.model_ops.attention import CachedAttention
+from atom.model_ops.attention import CachedAttention, CachedLayer, StateLayer
 from atom.sizing.errors import DoesNotFitError
-from atom.sizing.kv_budget import KvBudget, filling_tokens, plan_kv_cache
+from atom.sizing.kv_budget import KvBudget, beside_states, filling_tokens, plan_kv_cache
 from atom.sizing.kv_layout import KvLayout
 from atom.sizing.limits import DeviceMemory, RunLimits
 from atom.sizing.overheads import CPU_RUNTIME_BYTES
@@ -39,6 +39,7 @@ def run_limits(config: Config) -> RunLimits:
 def plan_blocks(config: Config, memory: DeviceMemory, layout: KvLayout) -> KvBudget:
     """Blocks for the KV cache. Raises `ConfigError` with the numbers when it cannot fit."""
     if config.cache.num_kv_blocks is not None:
+        memory = beside_states(memory, layout, run_limits(config))
         left_bytes = memory.total_bytes - memory.used_bytes
         return _chosen_blocks(config, config.cache.num_kv_blocks, layout, left_bytes)
     try:
@@ -84,7 +85,7 @@ class Place:
 
 
 def allocate(
-    layers: Sequence[CachedAttention],
+    layers: Sequence[CachedLayer],
     groups: Sequence[Sequence[int]],
     num_blocks: int,
     block_size: int,
@@ -95,19 +96,32 @@ def allocate(
     alone."""
     for position in range(max(map(len, groups))):
         sharing = [
-            (group[position], number)
+            (_attention(layers[group[position]]), number)
             for number, group in enumerate(groups)
             if position < len(group)
         ]
-        layouts = {layers[index].cache_layout(block_size, place.dtype) for index, _ in sharing}
+        layouts = {layer.cache_layout(block_size, place.dtype) for layer, _ in sharing}
         assert len(layouts) == 1, "layers that share blocks keep the same of a token"
         (layout,) = layouts
         tensors = [
             _reserved((num_blocks, *tensor.shape), tensor.dtype, place.device)
             for tensor in layout.tensors
         ]
-        for index, number in sharing:
-            layers[index].bind(tensors, number)
+        for layer, number in sharing:
+            layer.bind(tensors, number)
+
+
+def _attention(layer: CachedLayer) -> CachedAttention:
+    assert isinstance(layer, CachedAttention), "groups are of layers that keep tokens"
+    return layer
+
+
+def allocate_states(layers: Sequence[CachedLayer], num_slots: int, device: torch.device) -> None:
+    """Give every layer that keeps a state one for each slot."""
+    for layer in layers:
+        if isinstance(layer, StateLayer):
+            shapes = ((num_slots, *shape) for shape in layer.state_shapes())
+            layer.hold([_reserved(shape, torch.float32, device) for shape in shapes])
 
 
 def _reserved(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

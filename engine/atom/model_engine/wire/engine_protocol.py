@@ -130,7 +130,7 @@ class EngineReport(msgspec.Struct, frozen=True):
     layers that shares blocks, which tokens its queries see.
     ranks: every rank's own sizes; filled in when all reports have come together. versions: of the
     software that computes, by name. timed_steps: where rows may carry drafts and graphs run them,
-    by rows."""
+    by rows. state_bytes: of all slots, in layers that keep states."""
 
     model: str
     architecture: str
@@ -158,6 +158,7 @@ class EngineReport(msgspec.Struct, frozen=True):
     versions: dict[str, str] = {}
     cache_masks: tuple[MaskRule, ...] = (CAUSAL,)
     timed_steps: list[TimedStep] = []
+    state_bytes: int = 0
 
     @property
     def on_cpu(self) -> bool:

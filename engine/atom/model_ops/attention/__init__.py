@@ -1,8 +1,9 @@
 """Attention layers: each kind owns the layout of its cache; how a step's tokens lie in it is
-planned once per step (step_plan.py)."""
+planned once per step (step_plan.py). Layers of linear attention keep a state instead."""
 
 from atom.model_ops.attention.cache_layout import BlockTensor, CacheLayout
-from atom.model_ops.attention.cached import CachedAttention
+from atom.model_ops.attention.cached import CachedAttention, CachedLayer, StateLayer
+from atom.model_ops.attention.delta_net import DeltaNetState
 from atom.model_ops.attention.gqa import Attention
 from atom.model_ops.attention.mla import MLAAttention, MLAParts
 
@@ -11,6 +12,9 @@ __all__ = [
     "BlockTensor",
     "CacheLayout",
     "CachedAttention",
+    "CachedLayer",
+    "DeltaNetState",
     "MLAAttention",
     "MLAParts",
+    "StateLayer",
 ]

@@ -1,7 +1,8 @@
-"""CachedAttention: what the runner asks of every kind of attention layer.
+"""What the runner asks of every kind of layer that keeps something of a sequence.
 
-The layer says what it keeps of a block of tokens, the runner allocates it, once for measuring and
-once for good. What is computed with it is the kind's own.
+CachedAttention keeps tokens: it says what it keeps of a block of them. StateLayer keeps a state:
+it says what it keeps of a sequence. The runner allocates either, once for measuring and once for
+good. What is computed with it is the kind's own.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from atom.model_ops.backends.interface import Ops
 from atom.utils.forward_context import AttentionMetaData, get_forward_context
 
 
-class CachedAttention(nn.Module, ABC):
-    """An attention layer of some group of layers."""
+class CachedLayer(nn.Module, ABC):
+    """A layer that keeps something of a sequence, as a group of layers does."""
 
     def __init__(self, ops: Ops) -> None:
         super().__init__()
@@ -27,23 +28,36 @@ class CachedAttention(nn.Module, ABC):
         self.release()
 
     @abstractmethod
-    def cache_layout(self, block_size: int, dtype: torch.dtype) -> CacheLayout:
-        """Return what is kept of a block of tokens."""
-
-    @abstractmethod
     def hold(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Use these tensors, [blocks, *shape] of the layout each."""
+        """Use these tensors, as the layer has said."""
 
     @abstractmethod
     def release(self) -> None:
-        """Hold no cache until `bind` is called again."""
+        """Hold nothing until it is given tensors again."""
+
+    @property
+    def _step(self) -> AttentionMetaData:
+        """Return where this step's tokens lie."""
+        return get_forward_context().attention[self._group]
+
+
+class CachedAttention(CachedLayer):
+    """An attention layer of some group of layers."""
+
+    @abstractmethod
+    def cache_layout(self, block_size: int, dtype: torch.dtype) -> CacheLayout:
+        """Return what is kept of a block of tokens; it holds [blocks, *shape] of each tensor."""
 
     def bind(self, tensors: Sequence[torch.Tensor], group: int) -> None:
         """Use these tensors, and the step's metadata of `group`."""
         self.hold(tensors)
         self._group = group
 
-    @property
-    def _step(self) -> AttentionMetaData:
-        """Return where this step's tokens lie."""
-        return get_forward_context().attention[self._group]
+
+class StateLayer(CachedLayer):
+    """A layer that keeps a state of each sequence, in its slot. Rows and their slots are the same
+    in the metadata of every group."""
+
+    @abstractmethod
+    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Return what is kept of a sequence, in float32; it holds [slots, *shape] of each."""

@@ -37,12 +37,13 @@ class StepRows:
 @dataclass(frozen=True, slots=True)
 class StepTensors:
     """A step's rows on the device: query_starts [R + 1], context_lens [R] int32, and for each group
-    of layers slot_mapping [T] int64 and block_tables [R, blocks] int32."""
+    of layers slot_mapping [T] int64 and block_tables [R, blocks] int32; slots [R] int64."""
 
     query_starts: torch.Tensor
     context_lens: torch.Tensor
     slot_mapping: tuple[torch.Tensor, ...]
     block_tables: tuple[torch.Tensor, ...]
+    slots: torch.Tensor | None = None
 
 
 def plan_step(rows: StepRows, tensors: StepTensors) -> tuple[AttentionMetaData, ...]:
@@ -69,15 +70,17 @@ def plan_captured_step(
     *,
     even: bool = False,
     runs: DecodeRuns | None = None,
+    slots: torch.Tensor | None = None,
 ) -> tuple[AttentionMetaData, ...]:
     """Plan a step of decodes that a graph replays, for each group of layers; query_starts [R + 1]
     int32 counts them. even: no row is to outlast all others then; runs: how rows follow each other
-    in one sequence, where any may."""
+    in one sequence, where any may; slots [R] int64, of each row."""
     tensors = StepTensors(
         query_starts,
         inputs.context_lens,
         tuple(inputs.slot_mapping),
         tuple(inputs.block_tables),
+        slots,
     )
     return _by_group(
         tensors,
@@ -111,6 +114,7 @@ def _by_group(tensors: StepTensors, **step: Any) -> tuple[AttentionMetaData, ...
             context_lens=tensors.context_lens,
             block_tables=block_tables,
             slot_mapping=slot_mapping,
+            slots=tensors.slots,
             **step,
         )
         for slot_mapping, block_tables in zip(

@@ -6,8 +6,7 @@ No operation keeps references to its arguments, and none but a stream's may be o
 said. An implementation may be captured into a graph if its backend says so of it; it must not then
 read device values on the host.
 
-`OPS` names the operations; `torch_ref` provides all of them and is the oracle of the others.
-`FUSED_OPS` are several of them in one, which a backend may provide.
+op_names.py lists the operations; `torch_ref` provides all of them and is the oracle of the others.
 """
 
 from __future__ import annotations
@@ -20,8 +19,10 @@ from typing import Any, Protocol
 import torch
 
 from atom.collectives.group import Group
+from atom.model_ops.backends.op_names import DRAFT_OPS, SPARSE_OPS, STATE_OPS
 from atom.model_ops.backends.pinned_ring import PinnedRing
 from atom.model_ops.drafts import DraftLayout, Drafts, DrawnRuns, Lookup
+from atom.model_ops.linear_attention import DeltaShape, DeltaTokens, DeltaWeight
 from atom.model_ops.routing import Routed, Routing
 from atom.model_ops.slots import DecodeInputs, SlotTensors
 from atom.model_ops.values import (
@@ -206,6 +207,34 @@ class Ops(Protocol):
         """Compute `mla_attention` of each token to its selected cache slots alone; zeros of one
         that has none, where it is captured."""
 
+    def short_convolution(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        tails: torch.Tensor,
+        step: AttentionMetaData,
+    ) -> torch.Tensor:
+        """Convolve each channel of x [T, C], which may be part of a wider tensor, with its weights
+        [C, W] of a token and of the W - 1 before it in its row, then apply silu → [T, C]. Those
+        before a row's first token here are in its slot's tail, tails [slots, C, W - 1] float32, the
+        newest last, and zeros of a row that begins; the tails then hold the row's newest. The last
+        slot, and slots below 0, are padding."""
+
+    def gated_delta_rule(
+        self,
+        tokens: DeltaTokens,
+        shape: DeltaShape,
+        weight: DeltaWeight,
+        states: torch.Tensor,
+        step: AttentionMetaData,
+    ) -> torch.Tensor:
+        """Go through each row's tokens with each value head's matrix S of its slot, states [slots,
+        Hv, Dk, Dv] float32, zeros of a row that begins: S forgets, S ← S · exp(g), learns what it
+        does not know of the key, S ← S + k ⊗ β (v - kᵀ S), and answers the query, qᵀ S → [T, Hv,
+        Dv]. q and k of unit length, q over √Dk; β = sigmoid(b), g = -exp(a_log) · softplus(a +
+        dt_bias); all in float32. The states are left behind the row's last token. Slots are as in
+        `short_convolution`."""
+
     def linear_parts(self, x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
         """Compute `linear`, whose result may be left as its parts: [T, out], or [parts, T, out]
         float32 whose sum it is."""
@@ -349,63 +378,11 @@ class Ops(Protocol):
         real slot, and any counts are said of them."""
 
 
-OPS = (
-    "embedding",
-    "prepare_linear",
-    "prepare_experts",
-    "linear",
-    "rms_norm",
-    "norm",
-    "act_and_mul",
-    "route",
-    "experts",
-    "qk_norm_rope_store",
-    "paged_attention",
-    "mla_rope_store",
-    "mla_attention",
-    "select_tokens",
-    "sparse_mla_attention",
-    "sample",
-    "sample_vocab_shard",
-    "filter_logits",
-    "apply_token_mask",
-    "receive_step",
-    "prepare_decode",
-    "commit_tokens",
-    "draft_ngrams",
-    "lay_out_drafts",
-    "prepare_drafted",
-    "accept_drafts",
-)
-
-
-# Operations that stand for several: composed of them (composed.py) unless one backend provides the
-# whole and is the choice for all of its parts.
-FUSED_OPS: dict[str, tuple[str, ...]] = {
-    "linear_parts": ("linear", "norm"),
-    "gated_linear": ("linear", "act_and_mul"),
-    "add": ("linear", "norm"),
-    "add_experts": ("experts", "norm"),
-    "norm_experts": ("norm", "route", "linear", "act_and_mul", "experts"),
-    "norm_linear": ("norm", "linear"),
-    "norm_gated_linear": ("norm", "linear", "act_and_mul"),
-    "attention": ("qk_norm_rope_store", "paged_attention"),
-}
-
-
-# Of these one reads what the other arranged: both are the same backend's if that has an order of
-# its own (`Backend.arranges`).
-PAIRED_OPS = (
-    ("prepare_linear", "linear"),
-    ("prepare_experts", "experts"),
-    ("qk_norm_rope_store", "paged_attention"),
-)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpCase:
     """Hold what an engine is going to ask of its operations: dtypes of the model and of its KV
-    cache, every kind of attention layer, of those with a latent and of indexers, tokens per block,
+    cache, every kind of attention layer, of those with a latent or a state and of indexers, tokens
+    per block,
     formats of matrices, and of those of experts, activations, rules of routers, inputs and inner
     size of experts; fp4_inputs: whether experts are for inputs of MXFP4; wide_norms: whether norms'
     weights are float32 in a model that is not; drafts: whether rows carry drafts; partial_experts:
@@ -415,6 +392,7 @@ class OpCase:
     kv_dtype: torch.dtype
     attention: tuple[AttentionShape, ...] = ()
     latent: tuple[LatentShape, ...] = ()
+    states: tuple[DeltaShape, ...] = ()
     index: tuple[IndexShape, ...] = ()
     block_size: int = 16
     formats: tuple[WeightFormat, ...] = (WeightFormat.PLAIN,)
@@ -430,14 +408,11 @@ class OpCase:
     def asks_for(self, op: str) -> bool:
         """Return whether a step computes the operation at all, as far as attention and drafts
         decide."""
-        if op in _DRAFT_OPS:
+        if op in DRAFT_OPS:
             return self.drafts
-        return op not in _SPARSE_OPS or bool(self.index)
-
-
-_SPARSE_OPS = ("select_tokens", "sparse_mla_attention")
-ATTENTION_OPS = ("paged_attention", "mla_attention", *_SPARSE_OPS)
-_DRAFT_OPS = ("draft_ngrams", "lay_out_drafts", "prepare_drafted", "accept_drafts")
+        if op in STATE_OPS:
+            return bool(self.states)
+        return op not in SPARSE_OPS or bool(self.index)
 
 
 def _no_reasons(op: str, case: OpCase) -> tuple[str, ...]:

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from atom.model_ops.backends.composed import ComposedOps
-from atom.model_ops.backends.interface import FUSED_OPS, OPS, Backend, Ops
+from atom.model_ops.backends.interface import Backend, Ops
+from atom.model_ops.backends.op_names import FUSED_OPS, OPS
 from atom.model_ops.values import (
     Activation,
     AttentionShape,

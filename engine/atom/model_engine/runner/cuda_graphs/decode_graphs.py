@@ -210,7 +210,9 @@ class DecodeGraphs:
         self._ops.receive_step(self._host_ring.ring, self._slots, self._state)
         step = self._ops.prepare_decode(self._slots[:size], self._state, parts.block_size)
         starts = parts.query_starts[: size + 1]
-        attention = plan_captured_step(step, starts, parts.max_model_len, even=variant.even)
+        attention = plan_captured_step(
+            step, starts, parts.max_model_len, even=variant.even, slots=self._slots[:size]
+        )
         with set_forward_context(ForwardContext(attention)):
             states: HiddenStates = self._model.model(step.input_ids, step.positions)
         return states, SamplingTensors(step.temperature, step.seed, step.sample_positions)

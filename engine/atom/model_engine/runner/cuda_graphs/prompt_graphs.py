@@ -120,7 +120,11 @@ class PromptGraphs:
         inputs.input_ids[:decodes] = state.last_token[inputs.slots[:decodes]]
         tables = state.block_tables[inputs.slots].view(-1, state.num_groups, state.max_blocks)
         tensors = StepTensors(
-            inputs.starts, inputs.contexts, inputs.slot_mapping, tuple(tables.unbind(1))
+            inputs.starts,
+            inputs.contexts,
+            inputs.slot_mapping,
+            tuple(tables.unbind(1)),
+            inputs.slots,
         )
         attention = plan_captured_prompts(tensors, decodes, self._parts.max_model_len)
         with set_forward_context(ForwardContext(attention, inputs.logits_indices)):

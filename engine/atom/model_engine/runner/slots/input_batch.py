@@ -133,6 +133,7 @@ class InputBatch:
             context_lens=sent["contexts"],
             slot_mapping=tuple(sent[f"slot_mapping{group}"] for group in groups),
             block_tables=tuple(sent[f"tables{group}"] for group in groups),
+            slots=sent["slots"],
         )
         rows = StepRows(batch.num_computed_tokens, batch.num_scheduled_tokens, decodes)
         return StepInputs(

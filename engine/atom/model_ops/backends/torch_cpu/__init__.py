@@ -11,6 +11,7 @@ from atom.model_ops.backends.grouped_experts import grouped_experts
 from atom.model_ops.backends.interface import Backend
 from atom.model_ops.backends.torch_cpu import (
     attention,
+    delta_net,
     dense,
     logit_filters,
     mla,
@@ -34,6 +35,8 @@ def backend() -> Backend:
             "paged_attention": attention.paged_attention,
             "mla_rope_store": mla.mla_rope_store,
             "mla_attention": mla.mla_attention,
+            "short_convolution": delta_net.short_convolution,
+            "gated_delta_rule": delta_net.gated_delta_rule,
             "filter_logits": logit_filters.filter_logits,
             "draft_ngrams": ngram_drafts.draft_ngrams,
         },

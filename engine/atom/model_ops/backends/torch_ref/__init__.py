@@ -11,6 +11,7 @@ from atom.model_ops.backends.logit_filters import filter_logits
 from atom.model_ops.backends.torch_ref import (
     attention,
     decode_state,
+    delta_net,
     dense,
     drafting,
     experts,
@@ -41,6 +42,8 @@ def backend() -> Backend:
             "mla_attention": mla.mla_attention,
             "select_tokens": sparse_mla.select_tokens,
             "sparse_mla_attention": sparse_mla.sparse_mla_attention,
+            "short_convolution": delta_net.short_convolution,
+            "gated_delta_rule": delta_net.gated_delta_rule,
             "sample": sampling.sample,
             "sample_vocab_shard": sampling.sample_vocab_shard,
             "filter_logits": filter_logits,

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from atom.model_ops.backends.composed import ComposedOps
-from atom.model_ops.backends.interface import FUSED_OPS, Backend, Ops
+from atom.model_ops.backends.interface import Backend, Ops
+from atom.model_ops.backends.op_names import FUSED_OPS
 from atom.model_ops.quantised.mxfp4_interleaved import interleaved
 from atom.model_ops.quantised.quantise import quantise
 from atom.model_ops.routing import Routing, Scoring

@@ -1,0 +1,71 @@
+"""What every PyTorch backend makes of a gated delta net's tokens and of a step's rows first.
+
+Called by the backends' delta_net.py; the contract is `Ops.gated_delta_rule`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from atom.model_ops.linear_attention import DeltaShape, DeltaTokens, DeltaWeight
+from atom.utils.forward_context import AttentionMetaData
+
+_EPS = 1e-6  # of the length of a query or key
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaInputs:
+    """Tokens of a delta rule in float32, by value head: q, k [T, Hv, Dk], v [T, Hv, Dv]; beta,
+    log_decay [T, Hv]."""
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    beta: torch.Tensor
+    log_decay: torch.Tensor
+
+    def of(self, tokens: slice) -> DeltaInputs:
+        """Take some of the tokens."""
+        return DeltaInputs(
+            self.q[tokens],
+            self.k[tokens],
+            self.v[tokens],
+            self.beta[tokens],
+            self.log_decay[tokens],
+        )
+
+
+def delta_inputs(tokens: DeltaTokens, shape: DeltaShape, weight: DeltaWeight) -> DeltaInputs:
+    """Make unit queries and keys of the tokens, and of their gates how much each head learns and
+    forgets."""
+    keys = shape.key_heads * shape.key_dim
+    q, k, v = tokens.qkv.float().split([keys, keys, shape.conv_channels - 2 * keys], dim=1)
+    q, k = (
+        _unit(part.unflatten(1, (shape.key_heads, shape.key_dim))).repeat_interleave(
+            shape.heads_per_key, dim=1
+        )
+        for part in (q, k)
+    )
+    return DeltaInputs(
+        q=q * shape.key_dim**-0.5,
+        k=k,
+        v=v.unflatten(1, (shape.value_heads, shape.value_dim)),
+        beta=tokens.b.float().sigmoid(),
+        log_decay=-weight.a_log.exp() * F.softplus(tokens.a.float() + weight.dt_bias),
+    )
+
+
+def _unit(x: torch.Tensor) -> torch.Tensor:
+    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + _EPS)
+
+
+def states_before(states: torch.Tensor, step: AttentionMetaData, rows: slice) -> torch.Tensor:
+    """Gather what rows have in their slots of states [slots, ..], and zeros of those that begin."""
+    assert step.slots is not None, "layers keep states"
+    counts = step.query_starts[1:] - step.query_starts[:-1]
+    begins = (step.context_lens <= counts)[rows]
+    found = states[step.slots[rows]]
+    return found.masked_fill(begins.view(-1, *[1] * (found.dim() - 1)), 0.0)

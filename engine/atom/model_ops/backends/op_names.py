@@ -1,0 +1,67 @@
+"""Names of the operations: which there are, which are made of others, and which go together.
+
+Contracts of each are in interface.py.
+"""
+
+from __future__ import annotations
+
+OPS = (
+    "embedding",
+    "prepare_linear",
+    "prepare_experts",
+    "linear",
+    "rms_norm",
+    "norm",
+    "act_and_mul",
+    "route",
+    "experts",
+    "qk_norm_rope_store",
+    "paged_attention",
+    "mla_rope_store",
+    "mla_attention",
+    "select_tokens",
+    "sparse_mla_attention",
+    "short_convolution",
+    "gated_delta_rule",
+    "sample",
+    "sample_vocab_shard",
+    "filter_logits",
+    "apply_token_mask",
+    "receive_step",
+    "prepare_decode",
+    "commit_tokens",
+    "draft_ngrams",
+    "lay_out_drafts",
+    "prepare_drafted",
+    "accept_drafts",
+)
+
+
+# Operations that stand for several: composed of them (composed.py) unless one backend provides the
+# whole and is the choice for all of its parts.
+FUSED_OPS: dict[str, tuple[str, ...]] = {
+    "linear_parts": ("linear", "norm"),
+    "gated_linear": ("linear", "act_and_mul"),
+    "add": ("linear", "norm"),
+    "add_experts": ("experts", "norm"),
+    "norm_experts": ("norm", "route", "linear", "act_and_mul", "experts"),
+    "norm_linear": ("norm", "linear"),
+    "norm_gated_linear": ("norm", "linear", "act_and_mul"),
+    "attention": ("qk_norm_rope_store", "paged_attention"),
+}
+
+
+# Of these one reads what the other arranged: both are the same backend's if that has an order of
+# its own (`Backend.arranges`).
+PAIRED_OPS = (
+    ("prepare_linear", "linear"),
+    ("prepare_experts", "experts"),
+    ("qk_norm_rope_store", "paged_attention"),
+)
+
+
+# Operations that only some models' steps compute.
+SPARSE_OPS = ("select_tokens", "sparse_mla_attention")
+STATE_OPS = ("short_convolution", "gated_delta_rule")
+ATTENTION_OPS = ("paged_attention", "mla_attention", *SPARSE_OPS, *STATE_OPS)
+DRAFT_OPS = ("draft_ngrams", "lay_out_drafts", "prepare_drafted", "accept_drafts")

@@ -1,0 +1,91 @@
+"""Short convolutions and the gated delta rule on the CPU: all decodes at once, prompts in chunks.
+
+A chunk's tokens change the state one by one. That is one product of matrices, once a triangular
+system is solved for what each token learns (the WY form of arXiv 2406.06484, with the decay of
+2412.06464); between chunks the state goes on as between tokens.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from atom.model_ops.backends.delta_inputs import DeltaInputs, delta_inputs, states_before
+from atom.model_ops.linear_attention import DeltaShape, DeltaTokens, DeltaWeight
+from atom.utils.forward_context import AttentionMetaData
+
+_CHUNK = 64  # tokens: what is quadratic in them is about as much as what is linear
+
+
+def short_convolution(
+    x: torch.Tensor, weight: torch.Tensor, tails: torch.Tensor, step: AttentionMetaData
+) -> torch.Tensor:
+    assert step.slots is not None
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    weight, decodes, width = weight.float(), step.num_decodes, tails.shape[2]
+    if decodes:
+        rows = slice(0, decodes)
+        before = states_before(tails, step, rows)  # [R, C, W - 1]
+        seen = torch.cat((before, x[rows].float()[:, :, None]), dim=2)
+        out[rows] = F.silu((seen * weight).sum(-1))
+        tails[step.slots[rows]] = seen[:, :, 1:]
+    starts, slots = step.query_starts.tolist(), step.slots.tolist()
+    for row in range(decodes, len(slots)):
+        own = slice(starts[row], starts[row + 1])
+        before = states_before(tails, step, slice(row, row + 1))[0]
+        seen = torch.cat((before, x[own].t().float()), dim=1)  # [C, W - 1 + tokens]
+        mixed = F.conv1d(seen[None], weight[:, None], groups=len(weight))[0]
+        out[own] = F.silu(mixed).t()
+        tails[slots[row]] = seen[:, -width:]
+    return out
+
+
+def gated_delta_rule(
+    tokens: DeltaTokens,
+    shape: DeltaShape,
+    weight: DeltaWeight,
+    states: torch.Tensor,
+    step: AttentionMetaData,
+) -> torch.Tensor:
+    assert step.slots is not None
+    inputs, decodes = delta_inputs(tokens, shape, weight), step.num_decodes
+    out = torch.empty_like(inputs.v)
+    if decodes:
+        rows = slice(0, decodes)
+        before = states_before(states, step, rows)
+        out[rows], states[step.slots[rows]] = _decode(inputs.of(rows), before)
+    starts, slots = step.query_starts.tolist(), step.slots.tolist()
+    for row in range(decodes, len(slots)):
+        state = states_before(states, step, slice(row, row + 1))[0]
+        for first in range(starts[row], starts[row + 1], _CHUNK):
+            own = slice(first, min(first + _CHUNK, starts[row + 1]))
+            out[own], state = _chunk(inputs.of(own), state)
+        states[slots[row]] = state
+    return out.to(tokens.qkv.dtype)
+
+
+def _decode(inputs: DeltaInputs, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Go one token further in each of R rows: answers [R, Hv, Dv], states [R, Hv, Dk, Dv]."""
+    state = state * inputs.log_decay.exp()[:, :, None, None]
+    known = (inputs.k[:, :, None] @ state)[:, :, 0]
+    learnt = (inputs.v - known) * inputs.beta[:, :, None]
+    state += inputs.k[:, :, :, None] * learnt[:, :, None]
+    return (inputs.q[:, :, None] @ state)[:, :, 0], state
+
+
+def _chunk(inputs: DeltaInputs, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Answers [n, Hv, Dv] of n tokens of a row, and its state [Hv, Dk, Dv] behind them."""
+    q, k, v = (part.transpose(0, 1) for part in (inputs.q, inputs.k, inputs.v))  # [Hv, n, D]
+    beta = inputs.beta.t()[:, :, None]
+    passed = inputs.log_decay.t().cumsum(1)  # [Hv, n]: how much is left of what was before
+    # [Hv, n, n]: of what token j left, at token i; nothing before j.
+    left = (passed[:, :, None] - passed[:, None]).tril().exp().tril()
+    known = (beta * k) @ k.transpose(1, 2) * left
+    from_state = v - (k * passed.exp()[:, :, None]) @ state
+    learnt = torch.linalg.solve_triangular(
+        known.tril(-1), beta * from_state, upper=False, unitriangular=True
+    )
+    answers = (q * passed.exp()[:, :, None]) @ state + (q @ k.transpose(1, 2) * left) @ learnt
+    to_end = (passed[:, -1:] - passed).exp()[:, :, None]
+    state = state * passed[:, -1].exp()[:, None, None] + (k * to_end).transpose(1, 2) @ learnt
+    return answers.transpose(0, 1), state

@@ -1,0 +1,58 @@
+"""Short convolutions and the gated delta rule in plain PyTorch: one token after the other."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from atom.model_ops.backends.delta_inputs import DeltaInputs, delta_inputs, states_before
+from atom.model_ops.linear_attention import DeltaShape, DeltaTokens, DeltaWeight
+from atom.utils.forward_context import AttentionMetaData
+
+
+def short_convolution(
+    x: torch.Tensor, weight: torch.Tensor, tails: torch.Tensor, step: AttentionMetaData
+) -> torch.Tensor:
+    assert step.slots is not None
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    starts, slots = step.query_starts.tolist(), step.slots.tolist()
+    for row, slot in enumerate(slots):
+        own = slice(starts[row], starts[row + 1])
+        tail = states_before(tails, step, slice(row, row + 1))[0]
+        seen = torch.cat((tail, x[own].t().float()), dim=1)  # [C, W - 1 + tokens]
+        mixed = F.conv1d(seen[None], weight.float()[:, None], groups=len(weight))[0]
+        out[own] = F.silu(mixed).t().to(x.dtype)
+        tails[slot] = seen[:, -tails.shape[2] :]
+    return out
+
+
+def gated_delta_rule(
+    tokens: DeltaTokens,
+    shape: DeltaShape,
+    weight: DeltaWeight,
+    states: torch.Tensor,
+    step: AttentionMetaData,
+) -> torch.Tensor:
+    assert step.slots is not None
+    inputs = delta_inputs(tokens, shape, weight)
+    out = torch.empty_like(inputs.v)
+    starts, slots = step.query_starts.tolist(), step.slots.tolist()
+    for row, slot in enumerate(slots):
+        own = slice(starts[row], starts[row + 1])
+        before = states_before(states, step, slice(row, row + 1))[0]
+        out[own], states[slot] = _one_by_one(inputs.of(own), before)
+    return out.to(tokens.qkv.dtype)
+
+
+def _one_by_one(inputs: DeltaInputs, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Answers [tokens, Hv, Dv] of one row, and its state [Hv, Dk, Dv] behind them."""
+    answers = torch.empty_like(inputs.v)
+    decay = inputs.log_decay.exp()
+    for token in range(len(inputs.v)):
+        q, k, v = inputs.q[token], inputs.k[token], inputs.v[token]
+        state = state * decay[token, :, None, None]
+        known = torch.einsum("hk,hkv->hv", k, state)
+        learnt = (v - known) * inputs.beta[token, :, None]
+        state = state + k[:, :, None] * learnt[:, None, :]
+        answers[token] = torch.einsum("hk,hkv->hv", q, state)
+    return answers, state

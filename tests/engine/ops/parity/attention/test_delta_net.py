@@ -1,0 +1,167 @@
+"""Layers that keep a state: what a row finds, leaves and answers, by every backend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+from atom.model_ops.backends.interface import Backend
+from atom.model_ops.linear_attention import DeltaShape, DeltaTokens, DeltaWeight
+from atom.utils.forward_context import AttentionMetaData
+from tests.engine.ops.inputs import assert_rows_agree
+
+gpu = pytest.mark.gpu
+SMALL = DeltaShape(key_heads=2, value_heads=4, key_dim=16, value_dim=16, conv_width=4)
+ODD = DeltaShape(key_heads=3, value_heads=9, key_dim=12, value_dim=20, conv_width=3)
+PUBLISHED = DeltaShape(key_heads=16, value_heads=32, key_dim=128, value_dim=128, conv_width=4)
+# (history, tokens): decodes first; then rows that begin, go on, are short and longer than a chunk.
+ROWS = [(30, 1), (7, 1), (1, 1), (0, 1), (0, 5), (12, 70), (3, 2), (0, 130), (64, 64)]
+DECODES = 3
+
+
+@dataclass(frozen=True)
+class DeltaCase:
+    """A step's tokens, and what all slots hold; slots of no row hold NaN."""
+
+    shape: DeltaShape
+    x: torch.Tensor
+    conv: torch.Tensor
+    tokens: DeltaTokens
+    weight: DeltaWeight
+    states: torch.Tensor
+    tails: torch.Tensor
+    step: AttentionMetaData
+
+    def convolved(self, backend: Backend) -> tuple[torch.Tensor, torch.Tensor]:
+        """Outputs by token, and the tails of the rows' slots behind it."""
+        tails = self.tails.clone()
+        out = backend.operations["short_convolution"](self.x, self.conv, tails, self.step)
+        return out, tails[self.step.slots]
+
+    def answered(self, backend: Backend) -> tuple[torch.Tensor, torch.Tensor]:
+        """Answers by token, and the states of the rows' slots behind it."""
+        states = self.states.clone()
+        rule = backend.operations["gated_delta_rule"]
+        out = rule(self.tokens, self.shape, self.weight, states, self.step)
+        return out, states[self.step.slots]
+
+
+def delta_case(
+    rows: Sequence[tuple[int, int]],
+    device: torch.device,
+    *,
+    shape: DeltaShape = SMALL,
+    dtype: torch.dtype = torch.float32,
+    num_decodes: int = DECODES,
+) -> DeltaCase:
+    counts = torch.tensor([count for _, count in rows])
+    total, num_slots = int(counts.sum()), len(rows) + 3
+    slots = torch.randperm(num_slots - 1)[: len(rows)]
+    states = torch.full((num_slots, shape.value_heads, shape.key_dim, shape.value_dim), torch.nan)
+    tails = torch.full((num_slots, shape.conv_channels, shape.conv_width - 1), torch.nan)
+    goes_on = torch.tensor([history > 0 for history, _ in rows])
+    own = slots[goes_on]
+    states[own], tails[own] = torch.randn_like(states[own]), torch.randn_like(tails[own])
+    step = AttentionMetaData(
+        query_starts=torch.cat((torch.zeros(1), counts.cumsum(0))).to(device, torch.int32),
+        context_lens=torch.tensor([sum(row) for row in rows], dtype=torch.int32, device=device),
+        block_tables=torch.zeros(len(rows), 1, dtype=torch.int32, device=device),
+        slot_mapping=torch.zeros(total, dtype=torch.int64, device=device),
+        num_decodes=num_decodes,
+        max_query_len=int(counts.max()),
+        max_context_len=max(sum(row) for row in rows),
+        slots=slots.to(device),
+    )
+
+    def of_tokens(width: int) -> torch.Tensor:
+        return torch.randn(total, width).to(device, dtype)
+
+    gates = of_tokens(2 * shape.value_heads)
+    b, a = gates.chunk(2, dim=1)  # parts of a wider tensor, as in a layer
+    return DeltaCase(
+        shape,
+        of_tokens(shape.conv_channels + 8)[:, : shape.conv_channels],
+        torch.randn(shape.conv_channels, shape.conv_width).to(device, dtype),
+        DeltaTokens(of_tokens(shape.conv_channels), b, a),
+        DeltaWeight(
+            torch.rand(shape.value_heads, device=device).log(),
+            torch.randn(shape.value_heads, device=device),
+        ),
+        states.to(device),
+        tails.to(device),
+        step,
+    )
+
+
+SHAPES = [SMALL, ODD, pytest.param(PUBLISHED, marks=gpu)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_convolutions_see_what_their_rows_had(
+    backend: Backend, reference: Backend, device: torch.device, shape: DeltaShape,
+    dtype: torch.dtype,
+) -> None:  # fmt: skip
+    case = delta_case(ROWS, device, shape=shape, dtype=dtype)
+    out, tails = case.convolved(backend)
+    expected, kept = case.convolved(reference)
+    assert out.dtype is dtype
+    assert_rows_agree(out, expected, dtype)
+    assert torch.equal(tails, kept)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_answers_and_states_are_those_of_one_token_after_the_other(
+    backend: Backend, reference: Backend, device: torch.device, shape: DeltaShape,
+    dtype: torch.dtype,
+) -> None:  # fmt: skip
+    case = delta_case(ROWS, device, shape=shape, dtype=dtype)
+    out, states = case.answered(backend)
+    expected, kept = case.answered(reference)
+    assert out.dtype is dtype
+    assert_rows_agree(out, expected, dtype, slack=3.0)
+    assert_rows_agree(states, kept, torch.float32, slack=10.0)
+
+
+def test_chunks_of_a_prompt_are_its_whole(backend: Backend, device: torch.device) -> None:
+    """Wherever a prompt is cut, the next chunk goes on where the one before ended."""
+    whole = delta_case([(0, 100)], device, num_decodes=0)
+    out, states = whole.answered(backend)
+    found, kept = [], whole.states.clone()
+    rule = backend.operations["gated_delta_rule"]
+    for first, end in ((0, 37), (37, 38), (38, 100)):
+        parts = (part[first:end] for part in (whole.tokens.qkv, whole.tokens.b, whole.tokens.a))
+        step = replace(
+            whole.step,
+            query_starts=torch.tensor([0, end - first], dtype=torch.int32, device=device),
+            context_lens=torch.tensor([end], dtype=torch.int32, device=device),
+            num_decodes=int(end - first == 1),
+            max_query_len=end - first,
+        )
+        found.append(rule(DeltaTokens(*parts), whole.shape, whole.weight, kept, step))
+    assert_rows_agree(torch.cat(found), out, torch.float32, slack=3.0)
+    assert_rows_agree(kept[whole.step.slots], states, torch.float32, slack=10.0)
+
+
+def test_padding_rows_change_no_real_slot(
+    backend: Backend, device: torch.device, takes_padding: bool
+) -> None:
+    if not takes_padding:
+        pytest.skip("not made for graphs")
+    case = delta_case([(30, 1), (7, 1), (0, 1), (0, 1)], device, num_decodes=4)
+    assert case.step.slots is not None
+    slots = case.step.slots.clone()
+    slots[2:] = torch.tensor([len(case.states) - 1, -1])
+    contexts = case.step.context_lens.clone()
+    contexts[2:] = 0
+    padded = replace(case, step=replace(case.step, slots=slots, context_lens=contexts))
+    for run in (DeltaCase.convolved, DeltaCase.answered):
+        out, kept = run(padded, backend)
+        expected, left = run(case, backend)
+        assert torch.equal(out[:2], expected[:2])
+        assert torch.equal(kept[:2], left[:2])
+        assert out.isfinite().all()
