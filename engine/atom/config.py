@@ -43,7 +43,12 @@ from atom.end_tokens import end_token_ids
 from atom.errors import ConfigError, ModelError, RequestError
 from atom.pooling_config import as_causal_model, pooling_config
 from atom.sampling_params import SamplingParams
-from atom.sizing.drafting import eagle3_problems, mtp_problems, spread_problems
+from atom.sizing.drafting import (
+    eagle3_problems,
+    mtp_problems,
+    spread_problems,
+    state_problems,
+)
 from atom.sizing.engine_support import (
     SUPPORTED_ARCHITECTURES,
     unsupported,
@@ -90,7 +95,7 @@ def build_config(options: EngineOptions) -> Config:
             num_kv_blocks=options.num_kv_blocks,
             gpu_memory_utilization=options.gpu_memory_utilization,
             kv_cache_dtype=options.kv_cache_dtype,
-            enable_prefix_caching=options.enable_prefix_caching,
+            enable_prefix_caching=_caches_prefixes(options, model.facts),
         ),
         scheduler=SchedulerConfig(
             policy=options.scheduling_policy,
@@ -186,7 +191,10 @@ def _draft_config(options: EngineOptions, model: ModelConfig) -> ModelConfig | N
     """The checkpoint of its own that drafts, if one does. Raises `ConfigError` where what is to
     draft does not go with the model."""
     asked = options.speculative
-    if asked is None or not asked.by_layers:
+    if asked is None:
+        return None
+    _refuse("speculation", state_problems(model.facts))
+    if not asked.by_layers:
         return None
     _refuse("speculation", spread_problems(options.enable_expert_parallel))
     if asked.draft_model is None:
@@ -208,6 +216,18 @@ def _draft_config(options: EngineOptions, model: ModelConfig) -> ModelConfig | N
         facts=facts,
         vocab_size=facts.vocab_size,
     )
+
+
+def _caches_prefixes(options: EngineOptions, facts: ModelFacts) -> bool:
+    """Return whether prompts may begin with what others have computed: not where layers keep
+    states, which are those of the newest token alone."""
+    if options.enable_prefix_caching and facts.keeps_states:
+        logger.warning(
+            "prefix caching is off: layers of linear attention keep a state of a sequence's newest "
+            "token alone, and none of a prefix's end"
+        )
+        return False
+    return options.enable_prefix_caching
 
 
 def _refuse(what: str, problems: Iterable[str]) -> None:

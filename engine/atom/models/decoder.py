@@ -14,16 +14,18 @@ from typing import cast
 import torch
 from torch import nn
 
-from atom.model_ops.attention import Attention, CachedAttention
+from atom.model_ops.attention import Attention, CachedLayer
 from atom.model_ops.embed_head import ParallelLMHead, VocabParallelEmbedding
 from atom.model_ops.layernorm import Normed, RMSNorm
 from atom.model_ops.linear import Build, Linear
+from atom.model_ops.linear_attention import DeltaShape
 from atom.model_ops.moe.router import Router
 from atom.model_ops.moe.stacked_linear import StackedLinear
 from atom.model_ops.placement import Placement
 from atom.model_ops.rotary_embedding import RopeConfig, RotaryEmbedding, head_order
-from atom.model_ops.values import LatentShape, Stream
+from atom.model_ops.values import AttentionShape, LatentShape, Stream
 from atom.model_ops.whole_heads_norm import WholeHeadsNorm, norm_queries_and_keys
+from atom.models.blocks.delta_net import GatedDeltaNet
 from atom.models.blocks.hidden_states import HiddenStates
 from atom.models.blocks.mla import MLASelfAttention
 from atom.models.blocks.mlp import MoE, build_mlp
@@ -34,10 +36,12 @@ from atom.utils.forward_context import get_forward_context
 class SelfAttention(nn.Module):
     def __init__(self, spec: LayerSpec, rotary: RotaryEmbedding, build: Build) -> None:
         super().__init__()
-        assert not isinstance(spec.attention, LatentShape)
+        assert isinstance(spec.attention, AttentionShape)
         q, k, v, o = (spec.matrices[f"self_attn.{name}_proj"] for name in "qkvo")
         order = head_order(spec.rope)
-        self.qkv_proj = Linear((q, k, v), build, orders={q.name: order, k.name: order})
+        self._gate_heads = spec.attention.num_heads if spec.facts.attention.output_gate else 0
+        q_order = _behind_queries(order) if self._gate_heads else order
+        self.qkv_proj = Linear((q, k, v), build, orders={q.name: q_order, k.name: order})
         self.o_proj = Linear((o,), build)
         norms, size = None, spec.attention.head_dim
         self.q_norm: nn.Module
@@ -71,11 +75,26 @@ class SelfAttention(nn.Module):
 
     def forward(self, h: Normed | torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Return what every head found, [T, Hq·D]; `o_proj` is left to the layer."""
-        qkv = self.qkv_proj(h)
+        qkv, gate = self.qkv_proj(h), None
+        if self._gate_heads:
+            qkv, gate = self._without_gates(qkv)
         if self._whole_norms is not None:
             norm_queries_and_keys(qkv, self._whole_norms, self._build)
         attended: torch.Tensor = self.attn(qkv, positions)
-        return attended
+        return attended if gate is None else attended * gate.sigmoid()
+
+    def _without_gates(self, projected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Take gates [T, Hq·D] out of what the projections gave, in which each head has its own
+        behind its query."""
+        size = self._gate_heads * self.attn.shape.head_dim
+        gated, kv = projected.tensor_split([2 * size], dim=1)
+        queries, gates = gated.unflatten(1, (self._gate_heads, 2, -1)).unbind(2)
+        return torch.cat((queries.flatten(1), kv), dim=1), gates.flatten(1)
+
+
+def _behind_queries(order: torch.Tensor | None) -> torch.Tensor | None:
+    """The order of a head's query and of its gate, whose elements stay."""
+    return None if order is None else torch.cat((order, torch.arange(len(order)) + len(order)))
 
 
 class DecoderLayer(nn.Module):
@@ -89,11 +108,20 @@ class DecoderLayer(nn.Module):
     ) -> None:
         super().__init__()
         self.input_layernorm = _norm(hidden_size, spec.norm, build)
-        is_latent = isinstance(spec.attention, LatentShape)
-        self.self_attn = (MLASelfAttention if is_latent else SelfAttention)(spec, rotary, build)
+        self._is_linear = isinstance(spec.attention, DeltaShape)
+        if self._is_linear:  # named as in a checkpoint
+            self.linear_attn = GatedDeltaNet(spec, build)
+        else:
+            is_latent = isinstance(spec.attention, LatentShape)
+            self.self_attn = (MLASelfAttention if is_latent else SelfAttention)(spec, rotary, build)
         self.post_attention_layernorm = _norm(hidden_size, spec.norm, build)
         self.mlp = build_mlp(spec, build)
         self._group = build.group
+
+    @property
+    def attention(self) -> SelfAttention | MLASelfAttention | GatedDeltaNet:
+        """The layer's attention, of whichever kind."""
+        return self.linear_attn if self._is_linear else self.self_attn
 
     def forward(
         self, stream: Stream, positions: torch.Tensor, aux: torch.Tensor | None = None
@@ -101,11 +129,11 @@ class DecoderLayer(nn.Module):
         """Run the layer; aux [T, H] is filled with what the layer was given, an auxiliary hidden
         state."""
         h = self.input_layernorm(stream)
-        attended = self.self_attn(h, positions)
+        attended = self.attention(h, positions)
         if aux is not None:
             aux.copy_(h.stream.residual)
         stream, attended = self.logits_indices(h.stream, attended)
-        stream = self.self_attn.o_proj.add(stream, attended)
+        stream = self.attention.o_proj.add(stream, attended)
         return self.mlp.add(self.post_attention_layernorm(stream))
 
     def attend(
@@ -114,11 +142,11 @@ class DecoderLayer(nn.Module):
         """Return the settled stream and what attention adds to it [T, H], summed over the ranks,
         for layers that change it first."""
         h = self.input_layernorm(stream)
-        attended = self.self_attn(h, positions)
+        attended = self.attention(h, positions)
         if aux is not None:
             aux.copy_(h.stream.residual)
         stream, attended = self.logits_indices(h.stream, attended)
-        return stream, self._group.reduce(self.self_attn.o_proj(attended))
+        return stream, self._group.reduce(self.attention.o_proj(attended))
 
     def logits_indices(self, stream: Stream, attended: torch.Tensor) -> tuple[Stream, torch.Tensor]:
         """Keep, in the last layer, the tokens whose hidden states are wanted."""
@@ -161,9 +189,9 @@ class PostNormLayer(DecoderLayer):
         stream = stream.settled()
         if aux is not None:
             aux.copy_(stream.residual)
-        attended = self.self_attn(stream.residual, positions)
+        attended = self.attention(stream.residual, positions)
         stream, attended = self.logits_indices(stream, attended)
-        projected = self._group.reduce(self.self_attn.o_proj(attended))
+        projected = self._group.reduce(self.attention.o_proj(attended))
         stream = stream.plus(self.post_attention_layernorm.of(projected)).settled()
         projected = self._group.reduce(self.mlp(stream.residual))
         return stream.plus(self.post_feedforward_layernorm.of(projected))
@@ -286,7 +314,8 @@ class CausalLM(nn.Module):
             if isinstance(module, StackedLinear)
             for begin in module.elsewhere(name)
         )
-        return (*(f"model.layers.{index}." for index in range(first, last)), *others)
+        drafting = ("mtp.", *(f"model.layers.{index}." for index in range(first, last)))
+        return (*drafting, *others)
 
 
 def finish_weights(model: nn.Module) -> None:
@@ -301,9 +330,9 @@ def held_bytes(model: nn.Module) -> int:
     return sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
 
 
-def attention_layers(model: nn.Module) -> list[CachedAttention]:
-    """A model's attention layers, in the order of its layers."""
-    return [module for module in model.modules() if isinstance(module, CachedAttention)]
+def attention_layers(model: nn.Module) -> list[CachedLayer]:
+    """A model's attention layers, of every kind, in the order of its layers."""
+    return [module for module in model.modules() if isinstance(module, CachedLayer)]
 
 
 def _norm(size: int, norm: NormSpec, build: Build, order: torch.Tensor | None = None) -> RMSNorm:

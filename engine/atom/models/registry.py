@@ -32,6 +32,7 @@ support_model_arch_dict: dict[str, str] = {
     "MixtralForCausalLM": "atom.models.mixtral",
     "Qwen2MoeForCausalLM": "atom.models.qwen_moe",
     "Qwen3MoeForCausalLM": "atom.models.qwen_moe",
+    "Qwen3NextForCausalLM": "atom.models.qwen_next",
     "MiniMaxM2ForCausalLM": "atom.models.minimax",
     "Glm4MoeLiteForCausalLM": "atom.models.deepseek",
     "GlmMoeDsaForCausalLM": "atom.models.deepseek",

@@ -17,6 +17,7 @@ import torch
 from atom.config import ModelConfig
 from atom.errors import ModelError
 from atom.model_ops.backends.interface import OpCase
+from atom.model_ops.linear_attention import DeltaShape
 from atom.model_ops.moe.correction_bias import Correction
 from atom.model_ops.quantised.stored_matrix import format_of
 from atom.model_ops.rotary_embedding import RopeConfig, RopeLimits, rope_config
@@ -30,7 +31,10 @@ from atom.model_ops.values import (
     WeightFormat,
 )
 from atom.sizing.layers import Experts, ExpertsBlock, LayerFacts, Stacking
-from atom.sizing.weights import Projection, stored_projections
+from atom.sizing.weights import ATTENTION_MODULES, Projection, stored_projections
+
+# Heads of a layer's attention, of whichever kind it is.
+Shape = AttentionShape | LatentShape | DeltaShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +75,7 @@ class LayerSpec:
     facts: LayerFacts
     matrices: Mapping[str, Projection]
     mlp: tuple[Projection, ...]
-    attention: AttentionShape | LatentShape
+    attention: Shape
     rope: RopeConfig
     activation: Gating
     norm: NormSpec
@@ -131,6 +135,7 @@ class ModelSpec:
             kv_dtype=kv_dtype,
             attention=tuple(shape for shape in shapes if isinstance(shape, AttentionShape)),
             latent=tuple(shape for shape in shapes if isinstance(shape, LatentShape)),
+            states=tuple(shape for shape in shapes if isinstance(shape, DeltaShape)),
             index=tuple(dict.fromkeys(each.index for each in self.layers if each.index)),
             block_size=block_size,
             formats=self._formats(lambda matrix: matrix.copies == 1, WeightFormat.PLAIN),
@@ -178,7 +183,7 @@ def decoder_spec(
     facts, raw = config.facts, config.hf_config
     norm = NormSpec(eps=float(raw.get("rms_norm_eps", 1e-6)))
     activation = _activation(facts.hidden_act)
-    first = facts.layers[0].attention
+    first = next(each.attention for each in facts.layers if each.attention.state is None)
     turning = first.head_dim if first.latent is None else first.latent.rope_dim
     rope = rope_config(rope_parameters(raw), turning, rope_limits(config))
     layers = [
@@ -240,7 +245,7 @@ def rope_limits(config: ModelConfig) -> RopeLimits:
 
 
 def _is_attention(matrix: Projection) -> bool:
-    return matrix.name.startswith("self_attn.")
+    return matrix.name.startswith(ATTENTION_MODULES)
 
 
 def _experts(
@@ -273,8 +278,12 @@ def _check_routing(rule: Routing, experts: Experts) -> None:
         )
 
 
-def _shape(layer: LayerFacts) -> AttentionShape | LatentShape:
-    attention = layer.attention
+def _shape(layer: LayerFacts) -> Shape:
+    attention, net = layer.attention, layer.attention.state
+    if net is not None:
+        return DeltaShape(
+            net.key_heads, net.value_heads, net.key_dim, net.value_dim, net.conv_width
+        )
     if attention.latent is not None:
         return LatentShape(
             num_heads=attention.num_heads,
@@ -294,10 +303,14 @@ def _shape(layer: LayerFacts) -> AttentionShape | LatentShape:
     )
 
 
-def _share_of_heads(
-    shape: AttentionShape | LatentShape, ranks: int
-) -> AttentionShape | LatentShape:
+def _share_of_heads(shape: Shape, ranks: int) -> Shape:
     """KV heads that are fewer than the ranks are on several."""
+    if isinstance(shape, DeltaShape):
+        return replace(
+            shape,
+            key_heads=shape.key_heads // ranks,
+            value_heads=shape.value_heads // ranks,
+        )
     heads = shape.num_heads // ranks
     if isinstance(shape, LatentShape):
         return replace(shape, num_heads=heads)

@@ -59,6 +59,8 @@ from transformers import (
     Qwen3ForCausalLM,
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
+    Qwen3NextConfig,
+    Qwen3NextForCausalLM,
     SeedOssConfig,
     SeedOssForCausalLM,
     SmolLM3Config,
@@ -77,6 +79,7 @@ Architecture = Literal[
     "mixtral",
     "qwen2_moe",
     "qwen3_moe",
+    "qwen3_next",
     "glm4_moe",
     "gpt_oss",
     "llama4",
@@ -103,6 +106,7 @@ _CLASSES: dict[str, tuple[Any, Any]] = {
     "mixtral": (MixtralConfig, MixtralForCausalLM),
     "qwen2_moe": (Qwen2MoeConfig, Qwen2MoeForCausalLM),
     "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM),
+    "qwen3_next": (Qwen3NextConfig, Qwen3NextForCausalLM),
     "glm4_moe": (Glm4MoeConfig, Glm4MoeForCausalLM),
     "gpt_oss": (GptOssConfig, GptOssForCausalLM),
     "llama4": (Llama4TextConfig, Llama4ForCausalLM),
@@ -140,6 +144,11 @@ _FEW_EXPERTS: dict[str, dict[str, Any]] = {
         "shared_expert_intermediate_size": 40,
     },
     "qwen3_moe": {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40},
+    "qwen3_next": {
+        "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40,
+        "shared_expert_intermediate_size": 40, "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 24,
+    },
     "glm4_moe": {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40},
     "gpt_oss": {"num_local_experts": 8, "num_experts_per_tok": 3},
     "minimax_m2": {"num_local_experts": 8, "num_experts_per_tok": 3},
@@ -252,12 +261,13 @@ def _build(architecture: Architecture, settings: dict[str, Any], seed: int) -> P
             settings["head_dim"] = settings["qk_rope_head_dim"]
         model: PreTrainedModel = model_class(config_class(**settings))
         # What Gemma's norms hold is what they are more than 1.
-        norm = 0.0 if architecture.startswith("gemma") else 1.0
+        norm = 0.0 if architecture.startswith(("gemma", "qwen3_next")) else 1.0
         # The library's initialisation (deviation 0.02, unit norms) makes logits so flat that every
         # prompt continues with one token; larger weights make an error in any layer visible.
         for name, weight in model.named_parameters():
             if weight.dim() == 1:
-                torch.nn.init.normal_(weight, mean=0.0 if "bias" in name else norm, std=0.1)
+                mean = 1.0 if "linear_attn.norm" in name else 0.0 if "bias" in name else norm
+                torch.nn.init.normal_(weight, mean=mean, std=0.1)
             else:
                 torch.nn.init.normal_(weight, std=0.12)
         for name, buffer in (*model.named_buffers(), *model.named_parameters()):

@@ -15,7 +15,9 @@ from tests.support.engine_core.core_driver import CoreDriver
 from tests.support.models.tiny_model import make_tiny_checkpoint
 
 NEW_TOKENS = 10
-FAMILIES = ("deepseek", "mixtral", "qwen2-moe", "qwen3-moe", "glm4-moe", "gpt-oss", "llama4")
+FAMILIES = (
+    "deepseek", "mixtral", "qwen2-moe", "qwen3-moe", "qwen3-next", "glm4-moe", "gpt-oss", "llama4",
+)  # fmt: skip
 
 
 @pytest.fixture(params=[name for name in CHECKPOINTS if name.startswith(FAMILIES)])

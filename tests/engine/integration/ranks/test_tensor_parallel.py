@@ -58,6 +58,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "architecture": "qwen2_moe",
         "extra": {**EXPERTS, "shared_expert_intermediate_size": 40},
     },
+    "states, gated heads": {
+        "architecture": "qwen3_next", "layers": 4,
+        "extra": {
+            **EXPERTS, "shared_expert_intermediate_size": 40, "linear_num_value_heads": 6,
+            "linear_conv_kernel_dim": 3,
+        },
+    },
     "sinks, windows, biases of experts": {
         "architecture": "gpt_oss", "attention_bias": True,
         "extra": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 24},

@@ -1,0 +1,25 @@
+"""Qwen3-Next (Qwen team, 2025): gated delta nets (arXiv 2412.06464) in three of four layers, and in
+the fourth attention whose heads are gated; many small experts beside one that every token goes
+through as far as a gate lets it. Norms hold what they are more than 1."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from atom.config import ModelConfig
+from atom.model_ops.routing import Routing
+from atom.models.spec import ModelSpec, NormSpec, decoder_spec
+
+_ROTARY_SHARE = 0.25  # of a head, where config.json does not say
+
+
+def spec(config: ModelConfig) -> ModelSpec:
+    """Return what config.json says of a Qwen3-Next. Raises `ModelError` as `decoder_spec` does."""
+    raw = {"partial_rotary_factor": _ROTARY_SHARE, **config.hf_config}
+    renormalize = bool(raw.get("norm_topk_prob", True))
+    plain = decoder_spec(
+        replace(config, hf_config=raw),
+        lambda experts: Routing(top_k=experts.per_token, renormalize=renormalize),
+    )
+    norm = NormSpec(eps=plain.norm.eps, unit_offset=True)
+    return replace(plain.with_layers(lambda layer: replace(layer, norm=norm)), norm=norm)
