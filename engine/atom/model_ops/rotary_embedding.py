@@ -107,13 +107,11 @@ class Llama3Scaling:
     attention_factor: float = 1.0
 
     def scale(self, frequencies: torch.Tensor, rope: RopeConfig) -> torch.Tensor:
-        wavelengths = 2 * math.pi / frequencies
-        # 0 where a wave spans the original context less than low_freq_factor times, 1 where at
-        # least high_freq_factor times.
-        keep = (self.original / wavelengths - self.low_freq_factor) / (
-            self.high_freq_factor - self.low_freq_factor
-        )
-        keep = keep.clamp(0, 1)
+        waves = self.original * frequencies / (2 * math.pi)  # that the original context holds
+        low, high = self.low_freq_factor, self.high_freq_factor
+        # 0 for fewer than low_freq_factor waves, 1 for at least high_freq_factor. The two are one
+        # number in Llama 4: nothing lies between.
+        keep = ((waves - low) / (high - low)).clamp(0, 1) if high > low else (waves >= high).float()
         return (1 - keep) * frequencies / self.factor + keep * frequencies
 
 

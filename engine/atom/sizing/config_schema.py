@@ -308,8 +308,8 @@ def _checked_ropes(ropes: Config, place: str) -> dict[str, object]:
     found = {key: value for key, value in ropes.items() if value is not None}
     _check(found, ROPE_FIELDS, f"{place}.")
     low, high = found.get("low_freq_factor"), found.get("high_freq_factor")
-    if isinstance(low, (int, float)) and isinstance(high, (int, float)) and low >= high:
-        accepted = f"a number above low_freq_factor, which is {low!r}"
+    if isinstance(low, (int, float)) and isinstance(high, (int, float)) and low > high:
+        accepted = f"a number of at least low_freq_factor, which is {low!r}"
         raise _wrong(f"{place}.high_freq_factor", high, accepted)
     for key, value in found.items():
         if isinstance(value, Mapping):

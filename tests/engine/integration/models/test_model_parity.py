@@ -70,6 +70,10 @@ CHECKPOINTS = {
     "qwen3-tied-sharded": {"architecture": "qwen3", "tie_word_embeddings": True, "shards": 2},
     "llama": {"architecture": "llama"},
     "llama3-rope": {"architecture": "llama", "rope_scaling": LLAMA3_ROPE_SCALING},
+    "llama4-rope": {
+        "architecture": "llama",
+        "rope_scaling": {**LLAMA3_ROPE_SCALING, "high_freq_factor": 1.0},
+    },
     "linear-rope": {
         "architecture": "llama",
         "rope_scaling": {"rope_type": "linear", "factor": 4.0},
