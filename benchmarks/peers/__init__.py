@@ -1,0 +1,1 @@
+"""Other engines asked as ours is, on one checkpoint."""
