@@ -114,7 +114,8 @@ def _capacity(capacity: Capacity) -> Iterator[tuple[str, str]]:
     if capacity.reserve_bytes:
         yield "beside them", f"{size_text(capacity.reserve_bytes)} for activations and the runtime"
     if capacity.state_bytes:
-        yield "states", f"{size_text(capacity.state_bytes)} of all sequences that may run"
+        size = size_text(capacity.state_bytes)
+        yield "states", f"{size} of all sequences that may run and of cached prefixes"
     yield (
         "KV cache",
         f"{capacity.num_blocks:,} blocks = {capacity.kv_tokens:,} tokens of "

@@ -18,7 +18,7 @@ import pytest
 from atom.config import EngineOptions, build_config
 from atom.model_engine.model_runner import ModelRunner
 from atom.model_engine.wire.engine_protocol import EngineReport
-from atom.model_ops.attention import CachedAttention, DeltaNetState
+from atom.model_ops.attention import CachedAttention, StateLayer
 from atom.model_ops.rotary_embedding import RotaryEmbedding
 from atom.sizing import KvElement, ModelFacts, kv_layout, rotary_bytes
 from atom.sizing.overheads import CPU_RUNTIME_BYTES
@@ -63,14 +63,14 @@ class Measured:
             bind(layer, tensors, group)
 
         states: dict[int, int] = {}
-        hold = DeltaNetState.hold
+        keep = StateLayer.keep
 
-        def counted_states(layer: Any, tensors: Any) -> None:
-            states.update({tensor.data_ptr(): tensor.nbytes for tensor in tensors})
-            hold(layer, tensors)
+        def counted_states(layer: Any, running: Any, saved: Any) -> None:
+            states.update({each.data_ptr(): each.nbytes for each in (*running, *saved)})
+            keep(layer, running, saved)
 
         monkeypatch.setattr(CachedAttention, "bind", counted)
-        monkeypatch.setattr(DeltaNetState, "hold", counted_states)
+        monkeypatch.setattr(StateLayer, "keep", counted_states)
         monkeypatch.setattr(Device, "total_memory_bytes", lambda _: MEMORY_BYTES)
         # This process has run other tests; an engine's own takes what the plan assumes.
         resident = SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=CPU_RUNTIME_BYTES))
@@ -126,10 +126,14 @@ def test_of_every_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: 
     facts = facts_of(folder)
     # States of as many sequences as may run are no block's.
     rows = {"max_num_seqs": 2048} if facts.keeps_states else {}
-    found = Measured(folder, monkeypatch, **rows)
-    check(planned(folder, **rows), found)
+    found, plan = Measured(folder, monkeypatch, **rows), planned(folder, **rows)
+    check(plan, found)
     assert found.tables == rotary_bytes(facts, OPTIONS["max_model_len"])
-    assert found.states == kv_layout(facts, KvElement(4)).running_states_bytes(2048)
+    assert found.states == found.report.state_bytes
+    assert found.states == pytest.approx(plan.state_bytes, rel=WITHIN)
+    layout = kv_layout(facts, KvElement(4))
+    checkpoints = found.report.num_checkpoints * layout.state_bytes
+    assert found.states - checkpoints == layout.running_states_bytes(2048)
 
 
 LONG = 100_000

@@ -35,6 +35,7 @@ from atom.sizing.kernel_padding import aiter_expert_unit, aiter_position_bytes
 from atom.sizing.kv_budget import (
     Concurrency,
     KvBudget,
+    checkpoint_tokens,
     concurrency_table,
     filling_tokens,
     plan_kv_cache,
@@ -120,6 +121,7 @@ __all__ = [
     "activation_bytes",
     "aiter_expert_unit",
     "aiter_position_bytes",
+    "checkpoint_tokens",
     "communication_bytes",
     "concurrency_table",
     "eagle3_problems",

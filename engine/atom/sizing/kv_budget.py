@@ -1,7 +1,9 @@
 """The KV cache budget of one device: its blocks, and how many sequences they hold.
 
 The result is a value; no configuration is written back. Layers with a sliding window take their
-blocks from the same pool as the others.
+blocks from the same pool as the others. States that layers keep come before blocks; copies of some,
+checkpoints, are kept beside blocks, since a cached prefix can only be gone on from where there is
+one.
 """
 
 from __future__ import annotations
@@ -15,6 +17,11 @@ from atom.sizing.kv_layout import KvLayout
 from atom.sizing.limits import DeviceMemory, RunLimits
 
 _MIB = 1024**2
+# Checkpoints take a fifth of the memory that is left for the cache, at most.
+_LEAST_PARTS = 5
+# And one takes as much as the keys and values of so many intervals, at most: what is computed again
+# is less than an interval, and most prefixes keep few of their checkpoints.
+_INTERVALS = 4
 _TABLE_START_TOKENS = 1024
 _SMALL_TABLE_START_TOKENS = 128
 
@@ -25,7 +32,8 @@ class KvBudget:
 
     `available_bytes` is what was left for the cache; `limited_by` says whether that decided the
     number of blocks, or `max_num_seqs` full sequences need no more, or the user chose them.
-    `tokens` are those of sequences of the full length that fill the blocks.
+    `tokens` are those of sequences of the full length that fill the blocks; `num_checkpoints`: of
+    states, beside the blocks.
     """
 
     num_blocks: int
@@ -35,6 +43,12 @@ class KvBudget:
     available_bytes: int
     tokens: int
     layout: KvLayout
+    num_checkpoints: int = 0
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """Return what the checkpoints of states take."""
+        return self.num_checkpoints * self.layout.state_bytes
 
     def sequences(self, tokens: int) -> int:
         """Sequences of `tokens` that fit at the same time."""
@@ -64,6 +78,8 @@ def plan_kv_cache(memory: DeviceMemory, layout: KvLayout, limits: RunLimits) -> 
         raise _no_block_fits(memory, block_bytes)
     if available_bytes < layout.sequence_bytes(longest, block_size):
         raise _no_sequence_fits(memory, layout, limits)
+    checkpoints = checkpoints_that_fit(available_bytes, layout, limits)
+    available_bytes -= checkpoints * layout.state_bytes
     fitting_blocks = available_bytes // block_bytes
     needed_blocks = limits.max_num_seqs * layout.blocks_of_sequence(longest, block_size)
     useful_blocks = needed_blocks + layout.step_blocks(limits.max_num_batched_tokens, block_size)
@@ -76,7 +92,29 @@ def plan_kv_cache(memory: DeviceMemory, layout: KvLayout, limits: RunLimits) -> 
         available_bytes=available_bytes,
         tokens=filling_tokens(layout, filled_blocks, block_size, longest),
         layout=layout,
+        num_checkpoints=checkpoints,
     )
+
+
+def checkpoint_tokens(layout: KvLayout, block_size: int) -> int:
+    """Return how many tokens are between two checkpoints, whole blocks; 0 where there are none:
+    without states, and beside windows, whose blocks behind a prefix's end are gone."""
+    if not layout.state_bytes or any(group.window is not None for group in layout.groups):
+        return 0
+    tokens = -(-layout.state_bytes // (_INTERVALS * layout.growing_bytes_per_token))
+    return -(-tokens // block_size) * block_size
+
+
+def checkpoints_that_fit(available_bytes: int, layout: KvLayout, limits: RunLimits) -> int:
+    """Return how many checkpoints are kept in what is left for the cache, beside a sequence of the
+    full length at least; none where no prefixes are cached."""
+    interval = checkpoint_tokens(layout, limits.block_size)
+    if not interval or not limits.prefix_caching:
+        return 0
+    beside = available_bytes - layout.sequence_bytes(limits.max_model_len, limits.block_size)
+    fitting = min(available_bytes // _LEAST_PARTS, beside) // layout.state_bytes
+    useful = limits.max_num_seqs * (limits.max_model_len // interval)
+    return max(0, min(fitting, useful))
 
 
 def beside_states(memory: DeviceMemory, layout: KvLayout, limits: RunLimits) -> DeviceMemory:

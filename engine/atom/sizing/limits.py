@@ -38,10 +38,12 @@ class DeviceMemory:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLimits:
     """Describe how long sequences are, how many of them run, and what a step takes, at most.
-    num_speculative_tokens: drafts of each sequence in a step, beside its token."""
+    num_speculative_tokens: drafts of each sequence in a step, beside its token; prefix_caching:
+    whether prompts may begin with what others have computed."""
 
     block_size: int  # tokens per block
     max_num_seqs: int
     max_model_len: int
     max_num_batched_tokens: int
     num_speculative_tokens: int = 0
+    prefix_caching: bool = False

@@ -34,7 +34,8 @@ class Capacity:
     limited_by: str
     concurrency: tuple[Concurrency, ...]
     kv_window_bytes: int = 0  # of a sequence of the full length, in layers with a sliding window
-    state_bytes: int = 0  # of all sequences that may run, in layers that keep a state
+    # Of all sequences that may run, in layers that keep a state, and of checkpoints for prefixes.
+    state_bytes: int = 0
     reserve_bytes: int = 0  # beside weights and KV cache; 0 where it is not told
     total_bytes: int = 0  # of the device; likewise
     startup: StartupTimes | None = None  # measured only

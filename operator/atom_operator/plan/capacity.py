@@ -216,6 +216,7 @@ def _capacity(
         max_model_len=longest(facts, options),
         max_num_batched_tokens=options.max_num_batched_tokens,
         num_speculative_tokens=options.speculative_tokens,
+        prefix_caching=options.prefix_caching,
     )
     weights_bytes = sum(part.size_bytes for part in held_parts(facts, options, accelerator))
     activations = activation_bytes(
@@ -256,7 +257,7 @@ def _capacity(
         limited_by=budget.limited_by,
         concurrency=table,
         kv_window_bytes=window_blocks * budget.block_bytes,
-        state_bytes=layout.running_states_bytes(limits.max_num_seqs),
+        state_bytes=layout.running_states_bytes(limits.max_num_seqs) + budget.checkpoint_bytes,
         reserve_bytes=reserve_bytes,
         total_bytes=total_bytes,
     )
