@@ -95,7 +95,7 @@ def build_config(options: EngineOptions) -> Config:
             num_kv_blocks=options.num_kv_blocks,
             gpu_memory_utilization=options.gpu_memory_utilization,
             kv_cache_dtype=options.kv_cache_dtype,
-            enable_prefix_caching=_caches_prefixes(options, model.facts),
+            enable_prefix_caching=options.enable_prefix_caching,
         ),
         scheduler=SchedulerConfig(
             policy=options.scheduling_policy,
@@ -216,18 +216,6 @@ def _draft_config(options: EngineOptions, model: ModelConfig) -> ModelConfig | N
         facts=facts,
         vocab_size=facts.vocab_size,
     )
-
-
-def _caches_prefixes(options: EngineOptions, facts: ModelFacts) -> bool:
-    """Return whether prompts may begin with what others have computed: not where layers keep
-    states, which are those of the newest token alone."""
-    if options.enable_prefix_caching and facts.keeps_states:
-        logger.warning(
-            "prefix caching is off: layers of linear attention keep a state of a sequence's newest "
-            "token alone, and none of a prefix's end"
-        )
-        return False
-    return options.enable_prefix_caching
 
 
 def _refuse(what: str, problems: Iterable[str]) -> None:

@@ -51,6 +51,14 @@ class PromptScore:
 
 
 @dataclass(frozen=True, slots=True)
+class StateCopy:
+    """A copy of the states that layers keep, between a row's slot and a checkpoint."""
+
+    slot: int
+    checkpoint: int
+
+
+@dataclass(frozen=True, slots=True)
 class ScheduledBatch:
     """One engine step. Rows are in execution order: decodes first, the longest in front, then
     prefill chunks.
@@ -67,7 +75,8 @@ class ScheduledBatch:
     changed: batches share them.
     samples_later: the runner only runs the layers; the batch is sampled by a call of its own, since
     something that its rows may choose from is still being computed. prompt_scores: the prompts'
-    tokens to report log-probabilities of.
+    tokens to report log-probabilities of. state_loads, state_saves: what is copied from checkpoints
+    before the layers run, and to them behind, where layers keep states.
     """
 
     new_rows: tuple[NewRow, ...]
@@ -80,6 +89,8 @@ class ScheduledBatch:
     num_decodes: int
     samples_later: bool = False
     prompt_scores: tuple[PromptScore, ...] = ()
+    state_loads: tuple[StateCopy, ...] = ()
+    state_saves: tuple[StateCopy, ...] = ()
 
     @property
     def total_tokens_num(self) -> int:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from atom.model_engine.blocks.block_pool import BlockPool
 from atom.model_engine.blocks.prefix_search import PrefixSearch
+from atom.model_engine.blocks.state_checkpoints import StateCheckpoints
 from atom.sizing.cache_groups import CacheGroup
 from atom.sizing.mask_rule import CAUSAL, MaskRule
 
@@ -31,7 +32,8 @@ BlockTables = tuple[list[int], ...]
 class PrefixMatch:
     """The longest known prefix of a sequence, in blocks of tokens. block_ids: of each group as many
     of the last ones as are seen from behind them; last_hash: the chain after them; num_unheld: how
-    many of these blocks no table holds, so that taking them uses up free ones."""
+    many of these blocks no table holds, so that taking them uses up free ones. Where layers keep
+    states it ends at a checkpoint, or is nothing."""
 
     num_blocks: int
     block_ids: list[list[int]]
@@ -48,9 +50,10 @@ class BlockManager:
         enable_prefix_caching: bool,
         root: str = "",
         masks: Sequence[MaskRule] = (CAUSAL,),
+        checkpoints: StateCheckpoints | None = None,
     ) -> None:
         """root: identity of what the KV depends on besides tokens (model, adapter); masks: what
-        each group of layers sees."""
+        each group of layers sees; checkpoints: of states that layers keep, at some blocks' ends."""
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
         self.groups = tuple(CacheGroup((), mask) for mask in masks)
@@ -65,6 +68,9 @@ class BlockManager:
             0,
             *(xxhash.xxh64_intdigest(f"group {number}".encode()) for number in others),
         )
+        self.checkpoints = checkpoints
+        if checkpoints is not None:
+            self.pool.evicted = checkpoints.evicted
         self._search: PrefixSearch | None = None
         if self.groups != (CacheGroup(),):
             self._search = PrefixSearch(self.pool, self.groups, self._marks, block_size)
@@ -101,6 +107,8 @@ class BlockManager:
             block_ids.append(block_id)
             hashes.append(chain)
         proven = self.pool.count_proven(block_ids, hashes[:-1], packed)
+        if self.checkpoints is not None:
+            proven = self.checkpoints.last_of(block_ids[:proven])
         del block_ids[proven:]
         unheld = self.pool.count_unreferenced(block_ids)
         return PrefixMatch(proven, [block_ids], hashes[proven], unheld)
@@ -179,6 +187,12 @@ class BlockManager:
                 self.pool.publish_all(table[first_block : first_block + count], marked, rows)
         return chain
 
+    def chain(self, tokens: NDArray[np.int32], chain: int) -> int:
+        """Return the hash after so many full blocks' tokens. chain: the hash before them."""
+        for (block_tokens,) in self._blocks_of(tokens.tobytes()):
+            chain = xxhash.xxh64_intdigest(block_tokens, chain)
+        return chain
+
     def free(self, block_tables: BlockTables, first_blocks: Sequence[int] = (0,)) -> None:
         """Give back all blocks of a sequence. first_blocks: the first that each group holds."""
         if self._search is None:
@@ -188,6 +202,8 @@ class BlockManager:
 
     def reset_prefix_cache(self) -> None:
         self.pool.reset_cache()
+        if self.checkpoints is not None:
+            self.checkpoints.clear()
 
 
 def _by_depth(block_tables: BlockTables, first_blocks: Sequence[int]) -> list[int]:

@@ -57,7 +57,7 @@ from atom.models.registry import (
     drafted_spec,
     support_model_arch_dict,
 )
-from atom.sizing.kv_budget import KvBudget, concurrency_table, fewer_blocks
+from atom.sizing.kv_budget import KvBudget, checkpoint_tokens, concurrency_table, fewer_blocks
 from atom.sizing.kv_layout import Speculation, kv_layout
 from atom.sizing.limits import DeviceMemory
 from atom.utils.device import Device, detect_device
@@ -152,7 +152,7 @@ class ModelRunner:
         overhead = kv_cache.overhead_bytes(self._device, weights_bytes) + self._graph_bytes()
         self._release_cache()
         budget = self._agreed(self._plan(weights_bytes, activations, overhead))
-        self._allocate_cache(budget.num_blocks)
+        self._allocate_cache(budget.num_blocks, budget.num_checkpoints)
         self.steps.graphs = self._decode_graphs()
         if self.steps.graphs is not None:
             self.steps.graphs.capture(lambda share: progress("capturing decode graphs", share))
@@ -312,13 +312,13 @@ class ModelRunner:
     def _cache_shape(self, num_blocks: int) -> CacheShape:
         return CacheShape(num_blocks, self._config.cache.block_size, len(self._layout.groups))
 
-    def _allocate_cache(self, num_blocks: int) -> None:
+    def _allocate_cache(self, num_blocks: int, num_checkpoints: int = 0) -> None:
         place = kv_cache.Place(self._kv_dtype, self._device.torch_device)
         layers, size = self._attention_layers(), self._config.cache.block_size
         groups = [group.layers for group in self._layout.groups]
         kv_cache.allocate(layers, groups, num_blocks, size, place)
         slots = self._config.scheduler.max_num_seqs + 1  # with the one of padding
-        kv_cache.allocate_states(layers, slots, place.device)
+        kv_cache.allocate_states(layers, slots, num_checkpoints, place.device)
 
     def _release_cache(self) -> None:
         """Give back what the measurements ran on, before the cache takes all there is."""
@@ -341,9 +341,12 @@ class ModelRunner:
         """Return what every rank has room for: they share one scheduler's block numbers."""
         if self._group.size == 1:
             return budget
-        own = torch.tensor([[budget.num_blocks]], device=self._device.torch_device)
-        least = int(self._group.gather(own).min())
-        return fewer_blocks(budget, least, self._config.model.max_model_len)
+        counts = [[budget.num_blocks, budget.num_checkpoints]]
+        own = torch.tensor(counts, device=self._device.torch_device)
+        # [ranks, 1, 2] or [1, 2 · ranks]: however they are put together, in turn.
+        blocks, checkpoints = self._group.gather(own).view(-1, 2).min(dim=0).values.tolist()
+        budget = replace(budget, num_checkpoints=checkpoints)
+        return fewer_blocks(budget, blocks, self._config.model.max_model_len)
 
     def _activation_bytes(self) -> int:
         """Peak of one full step: measured on a GPU, predicted on the CPU, whose allocator keeps
@@ -402,7 +405,10 @@ class ModelRunner:
             kv_bytes_per_token=budget.layout.growing_bytes_per_token,
             kv_tokens=budget.tokens,
             cache_masks=tuple(group.mask for group in budget.layout.groups),
-            state_bytes=budget.layout.running_states_bytes(limits.max_num_seqs),
+            state_bytes=budget.layout.running_states_bytes(limits.max_num_seqs)
+            + budget.checkpoint_bytes,
+            num_checkpoints=budget.num_checkpoints,
+            checkpoint_tokens=checkpoint_tokens(budget.layout, budget.block_size),
             total_memory_bytes=self._device.total_memory_bytes(),
             limited_by=budget.limited_by,
             concurrency=[ConcurrencyRow(row.context_tokens, row.sequences) for row in table],

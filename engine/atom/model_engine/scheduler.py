@@ -26,6 +26,7 @@ import random
 from collections.abc import Iterable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from atom.config import SchedulerConfig
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, Slots
@@ -37,6 +38,7 @@ from atom.model_engine.schedule.fair_queue import FairQueue
 from atom.model_engine.schedule.prompt_delay import PromptDelay
 from atom.model_engine.schedule.row_blocks import RowBlocks
 from atom.model_engine.schedule.row_table import RowTable
+from atom.model_engine.schedule.state_saves import StateSaves
 from atom.model_engine.schedule.step_result import StepResult
 from atom.model_engine.schedule.stop_conditions import StopConditions
 from atom.model_engine.sequence import Sequence, SequenceStatus
@@ -71,6 +73,9 @@ class Scheduler:
         self._row_blocks = RowBlocks(blocks, self.rows, lookahead=config.num_speculative_tokens)
         drafts = config.num_speculative_tokens
         self._batches = BatchBuilder(self.rows)
+        self._saves: StateSaves | None = None
+        if blocks.checkpoints is not None:
+            self._saves = StateSaves(blocks.checkpoints, blocks, self.rows)
         self._stops = StopConditions(self.rows, eos_token_ids)
         self._tokens: SingleTokens | AcceptedTokens = SingleTokens(self.rows, self._stops)
         if drafts:
@@ -182,7 +187,8 @@ class Scheduler:
             chunks = self._prefill_chunks(budget - len(decodes) - drafts, now)
         if len(decodes) == 0 and not chunks:
             return self._schedule_with_room(now)
-        batch = self._batches.build(decodes, chunks, drafted=drafts > 0)
+        saves = () if self._saves is None else self._saves.plan(decodes, chunks)
+        batch = self._batches.build(decodes, chunks, drafted=drafts > 0, saves=saves)
         self._note_built(chunks)
         return batch
 
@@ -274,6 +280,8 @@ class Scheduler:
         """Append as much of the row as budget, threshold and blocks allow; the budget left."""
         left = int(self.rows.num_given[slot] - self.rows.num_computed[slot])
         count = min(left, budget, self._config.long_prefill_token_threshold or left)
+        if self._saves is not None and count > 0:
+            count = self._saves.cut(slot, count)
         if count > 0 and self._row_blocks.windows is not None:
             count, appends = self._row_blocks.windows.append_chunk(slot, count)
             if len(appends):
@@ -302,6 +310,9 @@ class Scheduler:
         self._stops.enter(sequence)
         self._tokens.enter(slot)
         self._batches.enter(sequence)
+        if cached and self.blocks.checkpoints is not None:
+            last = match.block_ids[0][match.num_blocks - 1]
+            self._batches.load_state(slot, self.blocks.checkpoints.use(last))
         return True
 
     def _enter_first_time(self, sequence: Sequence, cached: int, now: float) -> None:
@@ -358,7 +369,7 @@ class Scheduler:
         taken = self._tokens.take(batch, alive, output)
         slots, request_ids, tokens, counts, ended, context_lens = taken
         if self.blocks.enable_prefix_caching:
-            self._row_blocks.publish(batch, alive, context_lens)
+            self._publish(batch, alive, context_lens)
         windows = self._row_blocks.windows
         if windows is not None and windows.free_left(batch, alive, context_lens):
             self._blocked = None
@@ -377,6 +388,17 @@ class Scheduler:
         return StepResult(
             request_ids, tokens, finished, counts, output.logprobs, output.prompt_logprobs
         )
+
+    def _publish(
+        self, batch: ScheduledBatch, alive: NDArray[np.bool_], context_lens: NDArray[np.int32]
+    ) -> None:
+        """Let others begin with what the batch computed, and go on from the states it saved."""
+        parents = []
+        if self._saves is not None and batch.state_saves:
+            parents = self._saves.parents(batch)
+        self._row_blocks.publish(batch, alive, context_lens)
+        if self._saves is not None and batch.state_saves:
+            self._saves.keep(batch, alive, parents)
 
     def _finish_row(self, slot: int, token: int) -> FinishedRow:
         sequence = self.rows.sequence_in(slot)

@@ -23,6 +23,7 @@ import numpy as np
 from atom.config import Config
 from atom.model_engine.batch import ScheduledBatch
 from atom.model_engine.block_manager import BlockManager
+from atom.model_engine.blocks.state_checkpoints import StateCheckpoints
 from atom.model_engine.executor.base import StepExecutor
 from atom.model_engine.request import FinishReason, Request
 from atom.model_engine.schedule.step_result import StepResult
@@ -220,11 +221,12 @@ def build_scheduler(config: Config, report: EngineReport) -> Scheduler:
     blocks = BlockManager(
         report.num_blocks,
         report.block_size,
-        enable_prefix_caching=config.cache.enable_prefix_caching,
+        enable_prefix_caching=config.cache.enable_prefix_caching and _may_share(config, report),
         root="|".join(
             map(str, (model.path, model.facts.quantization, report.dtype, report.kv_cache_dtype))
         ),
         masks=report.cache_masks,
+        checkpoints=_checkpoints(report),
     )
     lengths = None
     if config.speculative is not None:
@@ -241,6 +243,17 @@ def build_scheduler(config: Config, report: EngineReport) -> Scheduler:
         seed=config.seed + _SEEDS_APART * config.parallel.data_parallel_rank,
         draft_lengths=lengths,
     )
+
+
+def _may_share(config: Config, report: EngineReport) -> bool:
+    """Return whether a prefix can be gone on from: where layers keep states, by checkpoints."""
+    return not config.model.facts.keeps_states or report.num_checkpoints > 0
+
+
+def _checkpoints(report: EngineReport) -> StateCheckpoints | None:
+    if not report.num_checkpoints:
+        return None
+    return StateCheckpoints(report.num_checkpoints, report.checkpoint_tokens // report.block_size)
 
 
 def _step_costs(config: Config, report: EngineReport) -> Costs:

@@ -54,11 +54,7 @@ def startup_rows(report: EngineReport, *, verbose: bool = False) -> list[tuple[s
         *([("backends", _backends_text(report.backends))] if verbose else []),
         ("weights", bytes_text(report.weights_bytes)),
         ("peak while running", bytes_text(report.peak_bytes)),
-        *(
-            [("states", f"{bytes_text(report.state_bytes)} of all sequences that may run")]
-            if report.state_bytes
-            else []
-        ),
+        *([("states", _states_text(report))] if report.state_bytes else []),
         (
             "KV cache" if report.data_parallel_size == 1 else "KV cache of each rank",
             f"{report.num_blocks:,} blocks of {report.block_size} tokens = "
@@ -79,6 +75,16 @@ def startup_rows(report: EngineReport, *, verbose: bool = False) -> list[tuple[s
         for row in report.concurrency
     ]
     return rows
+
+
+def _states_text(report: EngineReport) -> str:
+    text = f"{bytes_text(report.state_bytes)} of all sequences that may run"
+    if not report.num_checkpoints:
+        return text
+    return (
+        f"{text}, and {report.num_checkpoints:,} checkpoints, one every "
+        f"{report.checkpoint_tokens:,} tokens of a cached prefix"
+    )
 
 
 def print_startup_table(report: EngineReport, address: Address, *, verbose: bool = False) -> None:

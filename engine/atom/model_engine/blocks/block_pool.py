@@ -41,6 +41,8 @@ class BlockPool:
         self._given_back: deque[int] = deque()
         self._num_listed = [0] * num_blocks  # entries of a block in `_given_back`
         self._num_cached = 0
+        # Told of blocks whose content is forgotten to make room, where anything hangs on it.
+        self.evicted: Callable[[list[int]], None] | None = None
 
     @property
     def num_free(self) -> int:
@@ -96,6 +98,8 @@ class BlockPool:
             hashes[block_id] = None
             evicted.append(block_id)
         self._num_cached -= count
+        if self.evicted is not None:
+            self.evicted(evicted)
         return evicted
 
     def count_proven(self, block_ids: Sequence[int], parents: Sequence[int], packed: bytes) -> int:

@@ -17,7 +17,13 @@ from atom.config import Config
 from atom.errors import ConfigError
 from atom.model_ops.attention import CachedAttention, CachedLayer, StateLayer
 from atom.sizing.errors import DoesNotFitError
-from atom.sizing.kv_budget import KvBudget, beside_states, filling_tokens, plan_kv_cache
+from atom.sizing.kv_budget import (
+    KvBudget,
+    beside_states,
+    checkpoint_tokens,
+    filling_tokens,
+    plan_kv_cache,
+)
 from atom.sizing.kv_layout import KvLayout
 from atom.sizing.limits import DeviceMemory, RunLimits
 from atom.sizing.overheads import CPU_RUNTIME_BYTES
@@ -33,6 +39,7 @@ def run_limits(config: Config) -> RunLimits:
         max_model_len=config.model.max_model_len,
         max_num_batched_tokens=scheduler.max_num_batched_tokens,
         num_speculative_tokens=scheduler.num_speculative_tokens,
+        prefix_caching=config.cache.enable_prefix_caching,
     )
 
 
@@ -73,7 +80,18 @@ def _chosen_blocks(config: Config, count: int, layout: KvLayout, left_bytes: int
         available_bytes=count * block_bytes,
         tokens=tokens,
         layout=layout,
+        num_checkpoints=_chosen_checkpoints(config, layout, tokens, left_bytes),
     )
+
+
+def _chosen_checkpoints(config: Config, layout: KvLayout, tokens: int, left_bytes: int) -> int:
+    """Return how many checkpoints of states go with so many tokens in blocks, as far as they fit
+    beside these."""
+    interval = checkpoint_tokens(layout, config.cache.block_size)
+    if not interval or not config.cache.enable_prefix_caching:
+        return 0
+    left_bytes -= tokens * layout.bytes_per_token
+    return max(0, min(tokens // interval, left_bytes // layout.state_bytes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,17 +134,23 @@ def _attention(layer: CachedLayer) -> CachedAttention:
     return layer
 
 
-def allocate_states(layers: Sequence[CachedLayer], num_slots: int, device: torch.device) -> None:
-    """Give every layer that keeps a state one for each slot."""
+def allocate_states(
+    layers: Sequence[CachedLayer], num_slots: int, num_checkpoints: int, device: torch.device
+) -> None:
+    """Give every layer that keeps a state one for each slot and for each checkpoint."""
+
+    def states(layer: StateLayer, count: int) -> list[torch.Tensor]:
+        shapes = ((count, *shape) for shape in layer.state_shapes())
+        return [_reserved(shape, torch.float32, device) for shape in shapes]
+
     for layer in layers:
         if isinstance(layer, StateLayer):
-            shapes = ((num_slots, *shape) for shape in layer.state_shapes())
-            layer.hold([_reserved(shape, torch.float32, device) for shape in shapes])
+            layer.keep(states(layer, num_slots), states(layer, num_checkpoints))
 
 
 def _reserved(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Zeros; on the CPU as pages that are only taken as blocks are used."""
-    if device.type != "cpu":
+    if device.type != "cpu" or 0 in shape:
         return torch.zeros(shape, dtype=dtype, device=device)
     untouched = np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)
     return torch.from_numpy(untouched).view(dtype).view(shape)

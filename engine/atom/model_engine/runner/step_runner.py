@@ -7,6 +7,7 @@ nothing else. Owned by ModelRunner; knows rows and slots, no requests.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,7 +15,13 @@ import torch
 from numpy.typing import NDArray
 
 from atom.config import Config
-from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, Slots, TokenMask
+from atom.model_engine.batch import (
+    ScheduledBatch,
+    ScheduledBatchOutput,
+    Slots,
+    StateCopy,
+    TokenMask,
+)
 from atom.model_engine.runner.cuda_graphs.catch_up_decodes import CatchUpDecodes
 from atom.model_engine.runner.cuda_graphs.decode_graphs import DecodeGraphs, ForwardOutput
 from atom.model_engine.runner.cuda_graphs.graph_parts import GraphParts, bucket_sizes
@@ -36,6 +43,7 @@ from atom.model_engine.runner.host_tokens import (
 from atom.model_engine.runner.slots.input_batch import InputBatch, StepInputs
 from atom.model_engine.runner.slots.sampling_state import SamplingNeeds, SamplingState
 from atom.model_engine.runner.slots.slot_columns import SlotState, TableSize
+from atom.model_ops.attention import StateLayer
 from atom.model_ops.backends.interface import Ops, SamplingTensors
 from atom.model_ops.sampling.drafted_draws import DraftedDraws
 from atom.model_ops.sampling.logprobs import joined, token_logprobs
@@ -111,6 +119,7 @@ class StepRunner:
         self._host_tokens = HostTokens(num_slots * self._numbers_per_row(config), device)
         self._inputs = InputBatch(self.slots, length, block_size, device.torch_device)
         self.graphs: DecodeGraphs | None = None
+        self._state_layers = [each for each in model.modules() if isinstance(each, StateLayer)]
         self._shares_tokens = config.parallel.shares_experts
         self._dp_padding: tuple[int | None] | None = None
 
@@ -125,7 +134,10 @@ class StepRunner:
 
         Of a batch that `samples_later` only the layers are run: `sample` follows, before the next
         batch is submitted."""
+        saves, samples_later = batch.state_saves, batch.samples_later
         self._inputs.apply(batch)
+        if batch.state_loads:
+            self._copy_states(StateLayer.load, batch.state_loads)
         least = self._least_bucket(batch)
         step = None
         if self.graphs is not None and least is not None:
@@ -133,9 +145,22 @@ class StepRunner:
         if step is None:
             batch, step = self._begin(batch)
             self._forward(batch, step)
-        if not batch.samples_later:
+        if saves:
+            self._copy_states(StateLayer.save, saves)
+        if not samples_later:
             self.sample(step)
         return step
+
+    def _copy_states(
+        self,
+        copy: Callable[[StateLayer, torch.Tensor, torch.Tensor], None],
+        copies: Sequence[StateCopy],
+    ) -> None:
+        """Copy states between slots and checkpoints, in every layer that keeps any."""
+        places = np.array([(each.slot, each.checkpoint) for each in copies], dtype=np.int64)
+        slots, checkpoints = upload(places.T.copy(), self._device.torch_device)
+        for layer in self._state_layers:
+            copy(layer, slots, checkpoints)
 
     def build_graphs(self, pool: GraphPool, *, prompts: bool = False) -> DecodeGraphs:
         """Build the graphs of decode steps, to be captured, and with `prompts` of steps that have

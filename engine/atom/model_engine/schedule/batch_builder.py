@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from atom.model_engine.batch import NewRow, PromptScore, ScheduledBatch, Slots
+from atom.model_engine.batch import NewRow, PromptScore, ScheduledBatch, Slots, StateCopy
 from atom.model_engine.schedule.row_table import RowTable
 from atom.model_engine.sequence import Sequence
 
@@ -46,6 +46,7 @@ class BatchBuilder:
         self._rows = rows
         self._new_rows: list[NewRow] = []
         self._block_appends: list[NDArray[np.int32]] = []
+        self._state_loads: list[StateCopy] = []
         nobody = np.zeros(0, dtype=np.intp)
         self._decodes = _Decodes.of(nobody, nobody, rows)
 
@@ -70,18 +71,29 @@ class BatchBuilder:
         """Tell of appended blocks: [n, 3] of slot, column of its block tables, block id."""
         self._block_appends.append(appends)
 
+    def load_state(self, slot: int, checkpoint: int) -> None:
+        """Let the row that entered go on from a checkpoint's states."""
+        self._state_loads.append(StateCopy(slot, checkpoint))
+
     def leave(self, slot: int) -> None:
         """Void what was appended and not sent: the slot's next owner has other blocks."""
+        if self._state_loads:
+            self._state_loads = [copy for copy in self._state_loads if copy.slot != slot]
         if self._block_appends:
             self._block_appends = [part[part[:, 0] != slot] for part in self._block_appends]
 
     # ---- the batch ----------------------------------------------------------------------------
 
     def build(
-        self, decodes: Slots, chunks: list[Chunk], *, drafted: bool = False
+        self,
+        decodes: Slots,
+        chunks: list[Chunk],
+        *,
+        drafted: bool = False,
+        saves: tuple[StateCopy, ...] = (),
     ) -> ScheduledBatch:
         """Build the batch of a step. decodes: not to be changed any more; the same array as before
-        says the same rows. drafted: some of them carry drafts."""
+        says the same rows. drafted: some of them carry drafts; saves: states to copy behind it."""
         rows = self._rows
         if decodes is not self._decodes.given:
             self._decodes = self._next_decodes(decodes)
@@ -112,8 +124,10 @@ class BatchBuilder:
             samples=samples,
             num_decodes=len(decodes),
             prompt_scores=scores,
+            state_loads=tuple(self._state_loads),
+            state_saves=saves,
         )
-        self._new_rows = []
+        self._new_rows, self._state_loads = [], []
         return batch
 
     def _prompt_scores(self, first_row: int, chunks: list[Chunk]) -> tuple[PromptScore, ...]:

@@ -130,7 +130,8 @@ class EngineReport(msgspec.Struct, frozen=True):
     layers that shares blocks, which tokens its queries see.
     ranks: every rank's own sizes; filled in when all reports have come together. versions: of the
     software that computes, by name. timed_steps: where rows may carry drafts and graphs run them,
-    by rows. state_bytes: of all slots, in layers that keep states."""
+    by rows. state_bytes: of all slots and checkpoints, in layers that keep states;
+    num_checkpoints: of states, one every checkpoint_tokens."""
 
     model: str
     architecture: str
@@ -159,6 +160,8 @@ class EngineReport(msgspec.Struct, frozen=True):
     cache_masks: tuple[MaskRule, ...] = (CAUSAL,)
     timed_steps: list[TimedStep] = []
     state_bytes: int = 0
+    num_checkpoints: int = 0
+    checkpoint_tokens: int = 0
 
     @property
     def on_cpu(self) -> bool:

@@ -55,8 +55,26 @@ class CachedAttention(CachedLayer):
 
 
 class StateLayer(CachedLayer):
-    """A layer that keeps a state of each sequence, in its slot. Rows and their slots are the same
-    in the metadata of every group."""
+    """A layer that keeps a state of each sequence, in its slot, and copies of some in checkpoints.
+    Rows and their slots are the same in the metadata of every group."""
+
+    _running: Sequence[torch.Tensor] = ()
+    _saved: Sequence[torch.Tensor] = ()
+
+    def keep(self, running: Sequence[torch.Tensor], saved: Sequence[torch.Tensor]) -> None:
+        """Hold these tensors of slots, and these [checkpoints, *shape]."""
+        self.hold(running)
+        self._running, self._saved = running, saved
+
+    def save(self, slots: torch.Tensor, checkpoints: torch.Tensor) -> None:
+        """Copy the states of slots [n] to checkpoints [n], int64."""
+        for running, saved in zip(self._running, self._saved, strict=True):
+            saved[checkpoints] = running[slots]
+
+    def load(self, slots: torch.Tensor, checkpoints: torch.Tensor) -> None:
+        """Copy checkpoints [n] to the states of slots [n]."""
+        for running, saved in zip(self._running, self._saved, strict=True):
+            running[slots] = saved[checkpoints]
 
     @abstractmethod
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:

@@ -38,6 +38,7 @@ class DeltaNetState(StateLayer):
 
     def release(self) -> None:
         self._states, self._tails = torch.empty(0), torch.empty(0)
+        self._running, self._saved = (), ()
 
     def forward(
         self,

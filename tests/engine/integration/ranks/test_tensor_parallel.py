@@ -185,6 +185,17 @@ def test_two_ranks_draw_what_one_does(family: str, pair: RankGroup, tmp_path: Pa
     assert together.report.weights_bytes < alone.report.weights_bytes
 
 
+def test_ranks_go_on_from_the_same_checkpoints(pair: RankGroup, tmp_path: Path) -> None:
+    model = _checkpoint(tmp_path, "states, gated heads")
+    prompts = _prompts(100, 90)
+    together = pair.driver(model, **OPTIONS)
+    first = together.generate(prompts, max_tokens=6, ignore_eos=True)
+    again = together.generate(prompts, max_tokens=6, ignore_eos=True)
+    together.close()
+    assert first == again
+    assert together.scheduler.stats().cached_tokens_total > 0
+
+
 @pytest.mark.parametrize(
     "family",
     [

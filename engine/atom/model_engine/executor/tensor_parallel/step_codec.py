@@ -14,13 +14,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from atom.model_engine.batch import NewRow, PromptScore, ScheduledBatch, TokenMask
+from atom.model_engine.batch import NewRow, PromptScore, ScheduledBatch, StateCopy, TokenMask
 from atom.sampling_params import SamplingParams
 
 Number = TypeVar("Number", bound=np.generic)
 
 _STEP, _SAMPLE, _MASKED = range(3)
-_HEAD = 8  # whole numbers of every message's head: its kind, and what its arrays are long
+_HEAD = 10  # whole numbers of every message's head: its kind, and what its arrays are long
 _ALIGNMENT = 8
 _PARAMS = msgspec.msgpack.Decoder(list[SamplingParams])
 
@@ -54,6 +54,8 @@ def encode_batch(batch: ScheduledBatch, outstanding: int) -> bytearray:
             batch.num_decodes,
             batch.samples_later,
             outstanding,
+            len(batch.state_loads),
+            len(batch.state_saves),
         ),
         batch.slots,
         batch.req_ids,
@@ -65,6 +67,8 @@ def encode_batch(batch: ScheduledBatch, outstanding: int) -> bytearray:
     if scores:
         numbers = [(score.row, score.first, score.count) for score in scores]
         parts.append(np.array(numbers, dtype=np.int64))
+    if copies := (*batch.state_loads, *batch.state_saves):
+        parts.append(np.array([(each.slot, each.checkpoint) for each in copies], dtype=np.int64))
     return _joined([*parts, *_row_arrays(new)] if new else parts)
 
 
@@ -81,7 +85,7 @@ def decode_step(message: bytearray) -> RunStep | SampleStep:
     kind, *sizes = reader.array(np.int64, _HEAD).tolist()
     if kind == _SAMPLE:
         return SampleStep(None)
-    rows, appends, new, scores, num_decodes, samples_later, outstanding = sizes
+    rows, appends, new, scores, num_decodes, samples_later, outstanding, loads, saves = sizes
     if kind == _MASKED:
         return SampleStep(
             TokenMask(reader.array(np.int32, rows), reader.array(np.int32, rows, appends))
@@ -96,6 +100,7 @@ def decode_step(message: bytearray) -> RunStep | SampleStep:
     )
     slots, req_ids, computed, scheduled, samples, block_appends = arrays
     numbers = reader.array(np.int64, scores, 3).tolist()
+    copies = tuple(StateCopy(*each) for each in reader.array(np.int64, loads + saves, 2).tolist())
     batch = ScheduledBatch(
         new_rows=_decode_rows(reader, new) if new else (),
         block_appends=block_appends,
@@ -107,6 +112,8 @@ def decode_step(message: bytearray) -> RunStep | SampleStep:
         num_decodes=num_decodes,
         samples_later=bool(samples_later),
         prompt_scores=tuple(PromptScore(*score) for score in numbers),
+        state_loads=copies[:loads],
+        state_saves=copies[loads:],
     )
     return RunStep(batch, outstanding)
 

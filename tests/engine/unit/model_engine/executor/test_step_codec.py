@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atom.model_engine.batch import NewRow, PromptScore, ScheduledBatch, TokenMask
+from atom.model_engine.batch import NewRow, PromptScore, ScheduledBatch, StateCopy, TokenMask
 from atom.model_engine.executor.tensor_parallel.step_codec import (
     RunStep,
     SampleStep,
@@ -59,6 +59,12 @@ BATCHES = {
         ),
     ),
     "several groups of layers": _batch(2, (_row(1, 9, 3), _row(2, 17, 3))),
+    "states that are copied": _batch(
+        3,
+        state_loads=(StateCopy(2, 7),),
+        state_saves=(StateCopy(0, 1), StateCopy(1, 12)),
+        prompt_scores=(PromptScore(1, 3, 20),),
+    ),
     "scores of prompts, sampled later": _batch(
         4, samples_later=True, prompt_scores=(PromptScore(1, 3, 20), PromptScore(2, 0, 1))
     ),

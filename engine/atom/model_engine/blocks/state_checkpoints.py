@@ -1,0 +1,68 @@
+"""StateCheckpoints: which copies of states are free, being made, or those of a block's end.
+
+A checkpoint is found by the block that its prefix ends with, and so proven as that block is; it
+goes when the block is evicted, or when another one needs its place and it was used least lately.
+Knows ids alone; no hashes, sequences or tensors. Called by BlockManager.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+
+class StateCheckpoints:
+    """Hands out places of checkpoints. interval_blocks: between two of them in a sequence."""
+
+    def __init__(self, count: int, interval_blocks: int) -> None:
+        self.interval_blocks = interval_blocks
+        self._free = list(range(count - 1, -1, -1))
+        self._of_block: OrderedDict[int, int] = OrderedDict()  # the least lately used first
+
+    @property
+    def num_kept(self) -> int:
+        """Count those that are some block's."""
+        return len(self._of_block)
+
+    def take(self) -> int | None:
+        """A place for a checkpoint that is going to be made; None when all are being made."""
+        if self._free:
+            return self._free.pop()
+        if not self._of_block:
+            return None
+        return self._of_block.popitem(last=False)[1]
+
+    def give_back(self, checkpoint: int) -> None:
+        """Free a place that was taken and is not kept."""
+        self._free.append(checkpoint)
+
+    def keep(self, block_id: int, checkpoint: int) -> None:
+        """Let it be found by the block that its prefix ends with; once is enough."""
+        if block_id in self._of_block:
+            self.give_back(checkpoint)
+        else:
+            self._of_block[block_id] = checkpoint
+
+    def last_of(self, block_ids: list[int]) -> int:
+        """Return how many of a prefix's blocks are before its last checkpoint."""
+        every = self.interval_blocks
+        for end in range(len(block_ids) // every * every, 0, -every):
+            if block_ids[end - 1] in self._of_block:
+                return end
+        return 0
+
+    def use(self, block_id: int) -> int:
+        """The checkpoint at a block's end, from which a sequence goes on now."""
+        self._of_block.move_to_end(block_id)
+        return self._of_block[block_id]
+
+    def evicted(self, block_ids: list[int]) -> None:
+        """Forget those of blocks whose content goes."""
+        for block_id in block_ids:
+            checkpoint = self._of_block.pop(block_id, None)
+            if checkpoint is not None:
+                self._free.append(checkpoint)
+
+    def clear(self) -> None:
+        """Forget all that are some block's."""
+        self._free += self._of_block.values()
+        self._of_block.clear()

@@ -1,0 +1,75 @@
+"""StateSaves: when a row's state is copied to a checkpoint, and from which one a row goes on.
+
+A state is copied behind the step that computes a row up to a multiple of the interval, so chunks of
+prompts end there. It is kept, to be found, once that step has been taken in and its blocks are
+shareable; a row that ended meanwhile gives its place back. Between the row table, BatchBuilder and
+BlockManager; used by Scheduler where layers keep states and prefixes are cached.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from atom.model_engine.batch import ScheduledBatch, Slots, StateCopy
+from atom.model_engine.block_manager import BlockManager
+from atom.model_engine.blocks.state_checkpoints import StateCheckpoints
+from atom.model_engine.schedule.batch_builder import Chunk
+from atom.model_engine.schedule.row_table import RowTable
+
+
+class StateSaves:
+    def __init__(self, checkpoints: StateCheckpoints, blocks: BlockManager, rows: RowTable) -> None:
+        self._checkpoints, self._blocks, self._rows = checkpoints, blocks, rows
+        self._interval = checkpoints.interval_blocks * blocks.block_size
+
+    def cut(self, slot: int, count: int) -> int:
+        """Return how much of a chunk's tokens is computed before the row's next checkpoint."""
+        computed = int(self._rows.num_computed[slot])
+        return min(count, self._interval - computed % self._interval)
+
+    def plan(self, decodes: Slots, chunks: list[Chunk]) -> tuple[StateCopy, ...]:
+        """Return which rows' states are copied behind the step that is about to be built, and
+        where; called before their tokens count as computed."""
+        computed, interval = self._rows.num_computed, self._interval
+        ending = decodes[(computed[decodes] + 1) % interval == 0].tolist()
+        ending += [slot for slot, count in chunks if (computed[slot] + count) % interval == 0]
+        copies = []
+        for slot in ending:
+            place = self._checkpoints.take()
+            if place is not None:
+                copies.append(StateCopy(slot, place))
+        return tuple(copies)
+
+    def parents(self, batch: ScheduledBatch) -> list[int]:
+        """Return the hash before the last block of each prefix that the batch saves; called before
+        its blocks are published."""
+        size, found = self._blocks.block_size, []
+        for copy in batch.state_saves:
+            sequence = self._rows.sequences[copy.slot]
+            if sequence is None:
+                found.append(0)
+                continue
+            first, end = sequence.num_published * size, self._end(batch, copy.slot) - size
+            tokens = self._rows.token_ids[copy.slot, first:end]
+            found.append(self._blocks.chain(tokens, sequence.chain_hash))
+        return found
+
+    def keep(self, batch: ScheduledBatch, alive: np.ndarray, parents: list[int]) -> None:
+        """A batch was computed and its blocks published: let what it saved be found."""
+        living = set(batch.slots[alive].tolist())
+        size, pool = self._blocks.block_size, self._blocks.pool
+        for copy, parent in zip(batch.state_saves, parents, strict=True):
+            if copy.slot not in living:
+                self._checkpoints.give_back(copy.checkpoint)
+                continue
+            end = self._end(batch, copy.slot)
+            block = pool.find(self._rows.sequence_in(copy.slot).chain_hash)
+            tokens = self._rows.token_ids[copy.slot, end - size : end]
+            if block is not None and pool.count_proven([block], [parent], tokens.tobytes()):
+                self._checkpoints.keep(block, copy.checkpoint)
+            else:
+                self._checkpoints.give_back(copy.checkpoint)
+
+    def _end(self, batch: ScheduledBatch, slot: int) -> int:
+        """Tokens of the slot's row behind the batch."""
+        return int(batch.context_lens[batch.slots == slot][0])
