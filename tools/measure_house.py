@@ -60,9 +60,9 @@ CONCEPTS = {
     "capacity of a plan": ("capacity", "plan/capacity.py"),
     "rollout without extra GPUs": ("rollout", "plan/rollout.py"),
     "remedies of a misfit": ("remed", "plan/remedies.py"),
-    "KEDA's ScaledObject": ("scaledobject", "children/autoscaler.py"),
+    "KEDA's ScaledObject": ("scaledobject", "children/autoscaling/keda_scaledobject.py"),
     "LeaderWorkerSet": ("leader worker set", "children/leader_worker_set.py"),
-    "leader election": ("elect", "leadership/elector.py"),
+    "leader election": ("elect", "leadership/leader_election.py"),
 }  # fmt: skip
 
 

@@ -18,8 +18,7 @@ from typing import Any, Literal
 import yaml
 
 from atom_operator import constants
-from atom_operator.admission.parsing import parse_spec
-from atom_operator.children.config import plan_config_map
+from atom_operator.children.config_map import plan_config_map
 from atom_operator.children.workload import pod_template
 from atom_operator.constants import Reason
 from atom_operator.domain import Manifest, ObjectKey, Owner, Plan, Supply
@@ -32,6 +31,7 @@ from atom_operator.plan_report import PlanReport, lines
 from atom_operator.plan_site import ValuesError, site_of_values
 from atom_operator.plugin.output import FORMATS, show, show_document, width, wrapped
 from atom_operator.reconcile.planning import Surroundings, consider
+from atom_operator.validation.parsing import parse_spec
 
 # Only the operator knows its defaults; no number of a plan depends on the image.
 _IMAGES: dict[Literal["amd", "cpu"], str] = {

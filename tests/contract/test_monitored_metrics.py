@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from atom_operator.children.autoscaler import autoscaler
-from atom_operator.children.dashboard import dashboard
+from atom_operator.children.autoscaling.autoscaler import autoscaler
+from atom_operator.children.grafana_dashboard import dashboard
 from atom_operator.children.monitoring import alerts
 from atom_operator.integration_values import Site
 from tests.support.cluster.promtool import assert_rules

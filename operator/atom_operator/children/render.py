@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from atom_operator.children.accepted_spec import accepted_spec
-from atom_operator.children.autoscaler import autoscaler
-from atom_operator.children.config import inspected_config_map, plan_config_map
-from atom_operator.children.dashboard import dashboard_config_map
-from atom_operator.children.disruption import disruption_budget
+from atom_operator.children.autoscaling.autoscaler import autoscaler
+from atom_operator.children.config_map import inspected_config_map, plan_config_map
 from atom_operator.children.gateway import http_route, inference_pool
+from atom_operator.children.grafana_dashboard import dashboard_config_map
 from atom_operator.children.learned import learned_config_map
 from atom_operator.children.monitoring import pod_monitor, prometheus_rule
 from atom_operator.children.naming import with_words
 from atom_operator.children.network import network_policy
+from atom_operator.children.pod_disruption_budget import disruption_budget
 from atom_operator.children.ready_revision import ready_revision
 from atom_operator.children.service import service, service_account
 from atom_operator.children.workload import pod_revision, workload

@@ -42,6 +42,7 @@ from atom_operator.domain import (
 )
 from atom_operator.kinds import QUOTA_WORKLOAD, Kind
 from atom_operator.pods.events import newest_warning
+from atom_operator.pods.kueue_verdict import waits_for_quota, with_quota_words, workload_labels
 from atom_operator.pods.pod_state import (
     annotation,
     charged_until,
@@ -51,7 +52,6 @@ from atom_operator.pods.pod_state import (
     pod_state,
     time_of,
 )
-from atom_operator.pods.quota_queue import waits_for_quota, with_quota_words, workload_labels
 from atom_operator.pods.silent_node import silent_pod
 
 _logger = logging.getLogger(__name__)

@@ -3,15 +3,6 @@
 Frozen data only: no clients, no clocks, no decisions. One file per concept; imported from here.
 """
 
-from atom_operator.domain.capacity import (
-    Capacity,
-    CapacityVerdict,
-    ConditionStatus,
-    Evidence,
-    FactsLookup,
-    InspectedConfig,
-    StartupTimes,
-)
 from atom_operator.domain.engines import (
     DraftCounts,
     EngineHealth,
@@ -60,11 +51,20 @@ from atom_operator.domain.options import (
 from atom_operator.domain.plan import (
     Plan,
 )
+from atom_operator.domain.replica_capacity import (
+    Capacity,
+    CapacityVerdict,
+    ConditionStatus,
+    Evidence,
+    FactsLookup,
+    InspectedConfig,
+    StartupTimes,
+)
 from atom_operator.domain.report import (
     ApplyReport,
     Refusal,
 )
-from atom_operator.domain.rollout import (
+from atom_operator.domain.rollout_state import (
     PodRevision,
     Rollback,
     Rollout,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from atom_operator.domain.capacity import Capacity
+from atom_operator.domain.replica_capacity import Capacity
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ from datetime import datetime
 from typing import Any
 
 from atom_operator import constants
-from atom_operator.domain.capacity import Evidence, InspectedConfig
 from atom_operator.domain.objects import ChildKey, Manifest
+from atom_operator.domain.replica_capacity import Evidence, InspectedConfig
 from atom_operator.domain.resources import Resources
-from atom_operator.domain.rollout import PodRevision, Rollback, Rollout
+from atom_operator.domain.rollout_state import PodRevision, Rollback, Rollout
 from atom_operator.kinds import Kind
 
 

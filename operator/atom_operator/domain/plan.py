@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from atom.sizing import ModelFacts
-from atom_operator.domain.capacity import CapacityVerdict, Evidence, InspectedConfig
 from atom_operator.domain.objects import ObjectKey
 from atom_operator.domain.options import Accelerator, EngineOptions, JobOptions, ModelLocation
-from atom_operator.domain.rollout import Rollout
+from atom_operator.domain.replica_capacity import CapacityVerdict, Evidence, InspectedConfig
+from atom_operator.domain.rollout_state import Rollout
 from atom_operator.integration_values import ENGINE_USER_ID, Integrations, ObjectMetadata
 
 

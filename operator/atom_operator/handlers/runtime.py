@@ -35,7 +35,7 @@ from atom_operator.kinds import (
     LEADER_WORKER_SET,
     NETWORK_POLICY,
 )
-from atom_operator.leadership.elector import Elector
+from atom_operator.leadership.leader_election import Elector
 from atom_operator.leadership.lease import LeaseTimes
 from atom_operator.leadership.lease_object import ApiLease
 from atom_operator.leadership.rivals import Rival, Rivals

@@ -10,13 +10,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from atom_operator.admission.parsing import parse_spec
 from atom_operator.cluster.errors import RefusedError
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.domain import ATOM_DEPLOYMENT, Capacity, Manifest, ObjectKey, Owner
 from atom_operator.page.overview import overview
 from atom_operator.reconcile.planning import Surroundings, consider
 from atom_operator.settings import OperatorSettings
+from atom_operator.validation.parsing import parse_spec
 
 _FRESH_SECONDS = 5.0
 

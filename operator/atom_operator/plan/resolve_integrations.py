@@ -1,7 +1,7 @@
 """Spec → Integrations: defaults, thresholds from the plan, and what this cluster does not serve.
 
-Pure. Refusals are admission/surroundings.py's matter; what is optional for serving is left out here
-and said in IntegrationsReady.
+Pure. Refusals are validation/surroundings.py's matter; what is optional for serving is left out
+here and said in IntegrationsReady.
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from atom_operator.admission.parsing import parse_spec
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.api.v1alpha1.atomdeployment import RolloutSpec
 from atom_operator.children.job import inspection_job, weights_job
@@ -84,6 +83,7 @@ from atom_operator.reconcile.prerequisites import (
     volume_places,
 )
 from atom_operator.settings import OperatorSettings
+from atom_operator.validation.parsing import parse_spec
 
 # Whether it is this one's turn to take a new default image; otherwise why it waits.
 Turn = Callable[[str], str | None]

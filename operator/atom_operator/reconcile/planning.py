@@ -11,15 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeGuard
 
 from atom.sizing import ModelFactsError, UnknownFamilyError
-from atom_operator.admission.defaulting import locate_model, resolve_options
-from atom_operator.admission.engine_limits import (
-    validate_engine_features,
-    validate_engine_runs,
-    validate_experts,
-    validate_unknown_family,
-)
-from atom_operator.admission.surroundings import validate_surroundings
-from atom_operator.admission.validation import validate, validate_against_model
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.children.template_guard import template_problems
 from atom_operator.constants import Reason
@@ -46,6 +37,15 @@ from atom_operator.plan.model_facts import (
 from atom_operator.plan.plan import Findings, build_plan
 from atom_operator.plan.resolve_integrations import first_replicas, resolve_integrations
 from atom_operator.plan.spec_digest import spec_digest
+from atom_operator.validation.defaulting import locate_model, resolve_options
+from atom_operator.validation.engine_limits import (
+    validate_engine_features,
+    validate_engine_runs,
+    validate_experts,
+    validate_unknown_family,
+)
+from atom_operator.validation.rules import validate, validate_against_model
+from atom_operator.validation.surroundings import validate_surroundings
 
 _INSPECTION = "the model's own config.json"
 

@@ -12,8 +12,6 @@ import asyncio
 import logging
 from typing import Any
 
-from atom_operator.admission.parsing import parse_spec
-from atom_operator.admission.review import ReviewRequest, Verdict
 from atom_operator.children.workload import pod_template
 from atom_operator.cluster.errors import ClusterError
 from atom_operator.cluster.observe import observe
@@ -33,6 +31,8 @@ from atom_operator.integration_values import ANY_ENGINE
 from atom_operator.preview import Preview, essentials, everything
 from atom_operator.reconcile.decider import Decider, Decision, optional_kinds
 from atom_operator.reconcile.planning import Surroundings, consider, plan_spec
+from atom_operator.validation.parsing import parse_spec
+from atom_operator.webhook.admission_review import ReviewRequest, Verdict
 
 _logger = logging.getLogger(__name__)
 # kubectl waits for us: the answer comes within a second, complete or not.

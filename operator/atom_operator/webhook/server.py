@@ -15,8 +15,14 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from atom_operator.admission.review import ReviewError, ReviewRequest, Verdict, answer, parse_review
 from atom_operator.endpoints import listen
+from atom_operator.webhook.admission_review import (
+    ReviewError,
+    ReviewRequest,
+    Verdict,
+    answer,
+    parse_review,
+)
 from atom_operator.webhook.certificate_keeper import CertificateSource, keep, load_into
 from atom_operator.webhook.certificates import KeyPair
 

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from atom_operator.admission.review import (
+from atom_operator.cluster.errors import RefusedError, TransientError
+from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, Kind, Manifest
+from atom_operator.kinds import LEADER_WORKER_SET
+from atom_operator.webhook.admission_review import (
     ReviewError,
     Verdict,
     answer,
     parse_review,
     shortened,
 )
-from atom_operator.cluster.errors import RefusedError, TransientError
-from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, Kind, Manifest
-from atom_operator.kinds import LEADER_WORKER_SET
 from atom_operator.webhook.reviewer import Reviewer
 from tests.support.operator.builders_admission import creation, review_body
 from tests.support.operator.builders_operator import (

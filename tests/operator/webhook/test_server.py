@@ -14,8 +14,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from atom_operator.admission.review import ReviewRequest, Verdict
 from atom_operator.cluster.errors import RefusedError, TransientError
+from atom_operator.webhook.admission_review import ReviewRequest, Verdict
 from atom_operator.webhook.certificate_keeper import (
     CertificateError,
     CertificateSource,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from atom_operator.admission.parsing import parse_spec
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.children.naming import child_labels
 from atom_operator.cluster.fleet import FleetReader
@@ -23,6 +22,7 @@ from atom_operator.reconcile.decider import Decider
 from atom_operator.reconcile.planning import Surroundings, plan_spec
 from atom_operator.reconcile.reconciler import Reconciler
 from atom_operator.settings import OperatorSettings
+from atom_operator.validation.parsing import parse_spec
 from tests.support.operator.fake_cluster import FakeCluster, copied
 from tests.support.operator.fake_engines import FakeEngines
 from tools.tiny_deployment import TINY_CONFIG as TINY_CONFIG

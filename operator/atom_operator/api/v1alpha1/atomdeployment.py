@@ -1,7 +1,7 @@
 """The spec of an AtomDeployment: what a user may write, and what the API server refuses.
 
 Only fields that this version honours exist. Of the defaults only replicas is a schema default (the
-scale subresource needs a value); admission/defaulting.py resolves the others, so that nothing is
+scale subresource needs a value); validation/defaulting.py resolves the others, so that nothing is
 written into the spec.
 """
 

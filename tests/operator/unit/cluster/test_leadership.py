@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from atom_operator.cluster.errors import TransientError
-from atom_operator.leadership.elector import Elector
+from atom_operator.leadership.leader_election import Elector
 from atom_operator.leadership.lease import LeaseRecord, LeaseTimes
 from atom_operator.leadership.lease_object import lease_record
 from tests.support.virtual_time import run_virtually

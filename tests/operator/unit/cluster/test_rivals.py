@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from atom_operator.cluster.errors import RefusedError, TransientError
-from atom_operator.leadership.elector import Elector
+from atom_operator.leadership.leader_election import Elector
 from atom_operator.leadership.lease import LeaseTimes
 from atom_operator.leadership.lease_object import ApiLease, lease_record
 from atom_operator.leadership.rivals import Rival, Rivals

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from atom_operator.children.autoscaler import autoscaler
+from atom_operator.children.autoscaling.autoscaler import autoscaler
 from atom_operator.integration_values import Site
 from atom_operator.plan_report import facts
 from tests.support.operator.builders_operator import plan

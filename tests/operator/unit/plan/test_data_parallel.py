@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from atom_operator.admission.validation import validate
 from atom_operator.children.engine_container import engine_container
 from atom_operator.constants import Reason
 from atom_operator.domain import Capacity
 from atom_operator.plan.scaling import sequences_held
 from atom_operator.plan_report import facts
+from atom_operator.validation.rules import validate
 from tests.support.operator.builders_operator import parsed, plan
 
 AMD = {"type": "amd", "product": "MI300X"}

@@ -19,10 +19,10 @@ from atom.sizing import (
     valid_tensor_parallel_sizes,
 )
 from atom_operator import constants
-from atom_operator.admission.template_shape import shape_problems
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.constants import Reason
 from atom_operator.domain import EngineOptions, FieldProblem
+from atom_operator.validation.template_shape import shape_problems
 
 _LABEL = re.compile(r"^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$")
 _DOMAIN = re.compile(

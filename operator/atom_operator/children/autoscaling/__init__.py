@@ -1,0 +1,1 @@
+"""The autoscaler of a workload: KEDA's ScaledObject or a HorizontalPodAutoscaler. Pure."""

@@ -1,0 +1,17 @@
+"""Choice of the autoscaler: KEDA's ScaledObject or a HorizontalPodAutoscaler. Pure.
+
+Both aim at the same load per replica, which plan/scaling.py derives from the capacity.
+"""
+
+from __future__ import annotations
+
+from atom_operator.children.autoscaling.hpa import horizontal_pod_autoscaler
+from atom_operator.children.autoscaling.keda_scaledobject import scaled_object
+from atom_operator.domain import Manifest, Plan
+from atom_operator.integration_values import Autoscaling
+
+
+def autoscaler(plan: Plan, wanted: Autoscaling) -> Manifest:
+    """The one object that `wanted.method` names."""
+    made = scaled_object if wanted.method == "KEDA" else horizontal_pod_autoscaler
+    return made(plan, wanted)

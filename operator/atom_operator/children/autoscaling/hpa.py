@@ -1,0 +1,47 @@
+"""A HorizontalPodAutoscaler, by metrics that an adapter for custom metrics serves. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from atom_operator.children import naming
+from atom_operator.children.autoscaling.scale_target import scale_target, scaling_behavior
+from atom_operator.domain import Manifest, Plan
+from atom_operator.integration_values import Autoscaling
+from atom_operator.kinds import AUTOSCALER
+
+# How the metrics of an adapter for custom metrics are called; docs/guides/autoscaling.md has its
+# rules. A colon, as in the engine's own names, is none of the characters that every adapter takes.
+_RUNNING, _WAITING, _KV_USAGE = (
+    "atom_requests_running",
+    "atom_requests_waiting",
+    "atom_kv_cache_usage_ratio",
+)
+
+
+def horizontal_pod_autoscaler(plan: Plan, wanted: Autoscaling) -> Manifest:
+    """Render the HorizontalPodAutoscaler, with a metric for each measure of load."""
+    targets = wanted.targets
+    metrics = [
+        _pods_metric(_WAITING, str(targets.waiting)),
+        _pods_metric(_KV_USAGE, f"{targets.kv_usage_percent * 10}m"),
+    ]
+    if targets.concurrency is not None:
+        metrics.insert(0, _pods_metric(_RUNNING, str(targets.concurrency)))
+    return {
+        "apiVersion": AUTOSCALER.api_version,
+        "kind": AUTOSCALER.kind,
+        "metadata": naming.metadata(plan, plan.key.name),
+        "spec": {
+            "scaleTargetRef": scale_target(plan),
+            "minReplicas": max(1, wanted.min_replicas),
+            "maxReplicas": wanted.ceiling,
+            "metrics": metrics,
+            "behavior": scaling_behavior(wanted),
+        },
+    }
+
+
+def _pods_metric(name: str, average: str) -> dict[str, Any]:
+    target = {"type": "AverageValue", "averageValue": average}
+    return {"type": "Pods", "pods": {"metric": {"name": name}, "target": target}}
