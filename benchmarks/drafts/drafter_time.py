@@ -81,11 +81,11 @@ def drafted_step_cost(engine: OfflineEngine) -> MeasuredCost | None:
     where they are not replayed. For an engine that has served nothing."""
     runner = own_runner(engine)
     graphs = runner.steps.graphs
-    if graphs is None or graphs.drafted is None:
+    if graphs is None or graphs.verify is None:
         return None
     cache = runner._cache_shape(engine.report.num_blocks)
     with torch.inference_mode():
-        timed = time_steps(runner.steps, engine.config, cache, graphs.drafted.most_tokens)
+        timed = time_steps(runner.steps, engine.config, cache, graphs.verify.most_tokens)
     return MeasuredCost([Timed(*msgspec.structs.astuple(step)) for step in timed])
 
 

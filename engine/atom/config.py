@@ -131,7 +131,7 @@ def build_config(options: EngineOptions) -> Config:
         seed=options.seed,
         torch_profiler_dir=options.torch_profiler_dir,
         speculative=options.speculative,
-        draft=_draft_config(options, model),
+        draft=_proposing_model(options, model),
     )
 
 
@@ -187,9 +187,9 @@ def _check_nodes(options: EngineOptions) -> None:
         )
 
 
-def _draft_config(options: EngineOptions, model: ModelConfig) -> ModelConfig | None:
-    """The checkpoint of its own that drafts, if one does. Raises `ConfigError` where what is to
-    draft does not go with the model."""
+def _proposing_model(options: EngineOptions, model: ModelConfig) -> ModelConfig | None:
+    """The checkpoint of its own that proposes tokens, if one does. Raises `ConfigError` where it
+    does not go with the model."""
     asked = options.speculative
     if asked is None:
         return None
@@ -197,10 +197,11 @@ def _draft_config(options: EngineOptions, model: ModelConfig) -> ModelConfig | N
     if not asked.by_layers:
         return None
     _refuse("speculation", spread_problems(options.enable_expert_parallel))
-    if asked.draft_model is None:
+    name = asked.draft_model
+    if name is None:
         _refuse("speculation", mtp_problems(model.facts))
         return None
-    checkpoint = open_checkpoint(find_checkpoint(asked.draft_model))
+    checkpoint = open_checkpoint(find_checkpoint(name))
     try:
         facts = ModelFacts.from_hf_config(checkpoint.config)
     except (UnknownFamilyError, ModelFactsError) as error:
@@ -210,7 +211,7 @@ def _draft_config(options: EngineOptions, model: ModelConfig) -> ModelConfig | N
     return replace(
         model,
         path=checkpoint.path,
-        served_name=asked.draft_model,
+        served_name=name,
         architecture=facts.architecture,
         hf_config=checkpoint.config,
         facts=facts,

@@ -81,7 +81,7 @@ def _state_term(term: StateTerm) -> str:
 
 
 def _cache_term(term: KvTerm, ranks: int) -> str:
-    kind = ("draft " if term.drafts else "") + ("layer" if term.layers == 1 else "layers")
+    kind = ("draft " if term.proposes else "") + ("layer" if term.layers == 1 else "layers")
     text = f"{term.layers} {kind} of {term.cache.value} x {term.token_bytes:,} B"
     text += f" = {size_text(term.layers * term.token_bytes)}"
     if term.mask.window is not None:

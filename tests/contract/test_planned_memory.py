@@ -81,10 +81,11 @@ class Measured:
         runner = ModelRunner(config)
         self.report: EngineReport = runner.initialize(lambda phase, share: None)
         self.cache, self.states = sum(held.values()), sum(states.values())
-        modules = [module for model in runner._models() for module in model.modules()]
+        models = runner._speculation.models(runner._model)
+        modules = [module for model in models for module in model.modules()]
         ropes = {id(each): each for each in modules if isinstance(each, RotaryEmbedding)}
         self.tables = sum(table.nbytes for rope in ropes.values() for table in rope.buffers())
-        parameters = [p for model in runner._models() for p in model.parameters()]
+        parameters = [p for model in models for p in model.parameters()]
         weights = {p.untyped_storage().data_ptr(): p.nbytes for p in parameters}
         self.weights = self.tables + sum(weights.values())
 

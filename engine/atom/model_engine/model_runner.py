@@ -11,12 +11,12 @@ import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 
 import msgspec
 import torch
 
 import atom
-from atom.checkpoint import open_checkpoint
 from atom.collectives.expert_links import ExpertLinks
 from atom.collectives.group import ALONE, Group
 from atom.config import Config
@@ -26,21 +26,19 @@ from atom.model_engine.runner.cuda_graphs.graph_pool import GraphPool
 from atom.model_engine.runner.element_types import kv_dtype, kv_element, model_dtype, name_of
 from atom.model_engine.runner.expert_load_balancer import ExpertLoadBalancer
 from atom.model_engine.runner.expert_parallel import expert_ranks, open_dispatch
-from atom.model_engine.runner.pooling_step_runner import PoolingStepRunner
 from atom.model_engine.runner.predicted_memory import PredictedMemory, sharding_of
-from atom.model_engine.runner.speculation.speculative_step_runner import SpeculativeStepRunner
-from atom.model_engine.runner.speculation.time_steps import time_steps
+from atom.model_engine.runner.speculation.speculation_setup import SpeculationSetup
 from atom.model_engine.runner.step_runner import StepRunner
 from atom.model_engine.runner.warm_up import (
     CacheShape,
+    computing_ahead,
     decode_batch,
     describe_start,
     largest_prompts,
     warm_up,
-    with_drafts,
 )
-from atom.model_engine.wire.engine_protocol import ConcurrencyRow, EngineReport, TimedStep
-from atom.model_loader.weight_loader import fill_dummy, load_model
+from atom.model_engine.wire.engine_protocol import ConcurrencyRow, EngineReport
+from atom.model_loader.weight_loader import fill_dummy
 from atom.model_ops.all_reduce import with_all_reduce
 from atom.model_ops.attention import CachedLayer
 from atom.model_ops.backends import resolve_ops
@@ -48,17 +46,10 @@ from atom.model_ops.linear import Build
 from atom.model_ops.moe.experts import ExpertParallelExperts
 from atom.model_ops.parallel import Ranks
 from atom.models.decoder import CausalLM, attention_layers, finish_weights, held_bytes
-from atom.models.draft_models.draft_model import DraftModel
 from atom.models.layer_kinds import one_of_each_kind
-from atom.models.placed_modules import placed_draft, placed_model
-from atom.models.registry import (
-    build_draft,
-    build_model,
-    drafted_spec,
-    support_model_arch_dict,
-)
+from atom.models.registry import build_model, support_model_arch_dict
 from atom.sizing.kv_budget import KvBudget, checkpoint_tokens, concurrency_table, fewer_blocks
-from atom.sizing.kv_layout import Speculation, kv_layout
+from atom.sizing.kv_layout import kv_layout
 from atom.sizing.limits import DeviceMemory
 from atom.utils.device import Device, detect_device
 from atom.utils.versions import software_versions
@@ -86,29 +77,21 @@ class ModelRunner:
         if links is not None and self._experts is not None:
             self._exchange = open_dispatch(config, links, self._experts, self._dtype)
         self._kv_dtype = kv_dtype(config, self._dtype, self._device)
-        spec, draft = drafted_spec(config)
-        self._spec = spec.on_rank(group.size)
-        self._draft_spec = draft and draft.on_rank(group.size)
-        self._drafts_by_layers = config.speculative is not None and config.speculative.by_layers
+        self._speculation = SpeculationSetup(config, group.size)
         # What the KV cache keeps, by groups of layers.
         self._layout = kv_layout(
             config.model.facts,
             kv_element(self._kv_dtype),
             group.size,
-            Speculation(
-                config.scheduler.num_speculative_tokens,
-                None if config.draft is None else config.draft.facts,
-                by_layers=self._drafts_by_layers,
-            ),
+            self._speculation.cached,
         )
-        drafting = self._draft_spec.layers if self._draft_spec else self._spec.drafts
-        layers = self._spec.with_all_layers(*(drafting if self._drafts_by_layers else ()))
+        layers = self._speculation.all_layers()
         case = layers.op_case(self._dtype, self._kv_dtype, config.cache.block_size)
         self._resolved = resolve_ops(
             self._device.type,
             replace(
                 case,
-                drafts=config.speculative is not None,
+                drafts=self._speculation.is_on,
                 partial_experts=config.parallel.expert_parallel,
             ),
             config.backend,
@@ -125,7 +108,6 @@ class ModelRunner:
             self._resolved.expands,
         )
         self._model: CausalLM
-        self._draft: DraftModel | None = None
         self.steps: StepRunner
 
     # ---- start-up -----------------------------------------------------------------------------
@@ -143,7 +125,7 @@ class ModelRunner:
         self._build()
         finish_compiling = self._compile_ahead(progress)
         self._load(progress)
-        weights_bytes = sum(held_bytes(model) for model in self._models())
+        weights_bytes = sum(held_bytes(model) for model in self._speculation.models(self._model))
         self.steps = self._step_runner()
         if finish_compiling is not None:
             finish_compiling()
@@ -166,15 +148,8 @@ class ModelRunner:
                 lambda share: progress("capturing prompt graphs", share)
             )
         report = self._report(budget, weights_bytes, weights_bytes + activations + overhead)
-        return msgspec.structs.replace(report, timed_steps=self._timed_steps(budget.num_blocks))
-
-    def _timed_steps(self, num_blocks: int) -> list[TimedStep]:
-        """Time steps, by which rows are to carry drafts, where graphs run steps with any."""
-        graphs, asked = self.steps.graphs, self._config.speculative
-        if graphs is None or graphs.drafted is None or asked is None or not asked.adaptive:
-            return []
-        most = graphs.drafted.most_tokens
-        return time_steps(self.steps, self._config, self._cache_shape(num_blocks), most)
+        timed = self._speculation.timed_steps(self.steps, self._cache_shape(budget.num_blocks))
+        return msgspec.structs.replace(report, timed_steps=timed)
 
     def call_after_layers(self, callback: Callable[[], None]) -> None:
         """Tell `callback` of every layer that a step computes, where the host waits for layers."""
@@ -193,7 +168,7 @@ class ModelRunner:
         one has; what waits until they are. Weights are not read yet: they are zeros, too."""
         config, warmup = self._config, self._resolved.warmup_compile
         # What a proposer follows, and what ranks exchange, is what kernels have computed.
-        if not self._device.is_gpu or config.speculative is not None or self._exchange is not None:
+        if not self._device.is_gpu or self._speculation.is_on or self._exchange is not None:
             return None
         device, start = self._device.torch_device, describe_start(config)
         if warmup is None or self._all_say(warmup.is_done(device, start)):
@@ -225,7 +200,7 @@ class ModelRunner:
     def _few_layers(self) -> AbstractContextManager[None]:
         """A context in which the model runs through one layer of each kind, where it may: what
         drafts, and ranks that share experts, follow every layer."""
-        if self._config.speculative is not None or self._exchange is not None:
+        if self._speculation.is_on or self._exchange is not None:
             return nullcontext()
         return one_of_each_kind(self._model, [group.layers for group in self._layout.groups])
 
@@ -261,53 +236,37 @@ class ModelRunner:
             with self._device.torch_device:
                 ranks = Ranks(self._group.size, self._group.rank)
                 build = Build(self._ops, ranks, self._group, self._experts, self._exchange)
-                self._model = build_model(self._spec, build)
-                if self._drafts_by_layers:
-                    self._draft = build_draft(self._spec, self._draft_spec, self._model, build)
+                self._model = build_model(self._speculation.spec, build)
+                self._speculation.build(self._model, build)
         finally:
             torch.set_default_dtype(previous)
-        for model in self._models():
+        for model in self._speculation.models(self._model):
             model.to(self._device.torch_device)  # tables that were computed on the host
 
     def _load(self, progress: Progress) -> None:
         model_config = self._config.model
         progress("loading weights", 0.0)
         if model_config.load_dummy:
-            for model in self._models():
+            for model in self._speculation.models(self._model):
                 fill_dummy(model, self._config.seed)
         else:
-            self._read_weights(lambda share: progress("loading weights", share))
-        for model in self._models():
+            report = partial(progress, "loading weights")
+            self._speculation.read_weights(self._model, report)
+        for model in self._speculation.models(self._model):
             finish_weights(model)
             model.eval()
 
-    def _read_weights(self, progress: Callable[[float], None]) -> None:
-        config, mtp = self._config, None
-        if config.draft is None:
-            mtp = self._draft
-        elif self._draft is not None:
-            checkpoint = open_checkpoint(config.draft.path)
-            load_model(placed_draft(self._draft, checkpoint), checkpoint, lambda share: None)
-        checkpoint = open_checkpoint(config.model.path)
-        load_model(placed_model(self._model, mtp), checkpoint, progress)
-
-    def _models(self) -> tuple[CausalLM | DraftModel, ...]:
-        return (self._model,) if self._draft is None else (self._model, self._draft)
-
     def _attention_layers(self) -> list[CachedLayer]:
         """List the attention layers in order, those that draft behind the model's."""
-        return [layer for model in self._models() for layer in attention_layers(model)]
+        return [
+            layer
+            for model in self._speculation.models(self._model)
+            for layer in attention_layers(model)
+        ]
 
     def _step_runner(self) -> StepRunner:
-        parts = self._model, self._ops, self._config, self._device, len(self._layout.groups)
-        if self._config.model.pooling is not None:
-            return PoolingStepRunner(self._config.model, *parts)
-        if self._config.speculative is None:
-            return StepRunner(*parts)
-        steps = SpeculativeStepRunner(*parts)
-        if self._draft is not None:
-            steps.draft_with(self._draft)
-        return steps
+        groups = len(self._layout.groups)
+        return self._speculation.step_runner(self._model, self._ops, self._device, groups)
 
     def _cache_shape(self, num_blocks: int) -> CacheShape:
         return CacheShape(num_blocks, self._config.cache.block_size, len(self._layout.groups))
@@ -380,9 +339,9 @@ class ModelRunner:
         rows = min(tokens, config.scheduler.max_num_seqs)
         submit(decode_batch([2] * rows, shape))
         longest = max(1, config.model.max_model_len - 1)
-        drafts = min(config.scheduler.num_speculative_tokens, tokens // rows - 1, longest - 2)
-        if drafts > 0:
-            collect(submit(with_drafts(decode_batch([2 + drafts] * rows, shape), drafts)))
+        ahead = min(config.scheduler.num_speculative_tokens, tokens // rows - 1, longest - 2)
+        if ahead > 0:
+            collect(submit(computing_ahead(decode_batch([2 + ahead] * rows, shape), ahead)))
 
     def _report(self, budget: KvBudget, weights_bytes: int, peak_bytes: int) -> EngineReport:
         config, limits = self._config, kv_cache.run_limits(self._config)

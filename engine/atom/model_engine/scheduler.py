@@ -59,7 +59,8 @@ class Scheduler:
         seed: int = 0,
         draft_lengths: DraftLengths | None = None,
     ) -> None:
-        """draft_lengths: how many drafts rows carry; None for as many as blocks are kept for."""
+        """draft_lengths: how many tokens rows compute beside their newest; None for as many as
+        blocks are kept for."""
         self._config = config
         self.blocks = blocks
         self.rows = RowTable(config.max_num_seqs, max_model_len)
@@ -71,15 +72,14 @@ class Scheduler:
         self._blocked: Sequence | None = None  # first in the queue, and blocks are short for it
         self._prefilling: list[int] = []  # those with given tokens left to compute, same order
         self._row_blocks = RowBlocks(blocks, self.rows, lookahead=config.num_speculative_tokens)
-        drafts = config.num_speculative_tokens
         self._batches = BatchBuilder(self.rows)
         self._saves: StateSaves | None = None
         if blocks.checkpoints is not None:
             self._saves = StateSaves(blocks.checkpoints, blocks, self.rows)
         self._stops = StopConditions(self.rows, eos_token_ids)
         self._tokens: SingleTokens | AcceptedTokens = SingleTokens(self.rows, self._stops)
-        if drafts:
-            lengths = draft_lengths or FixedDraftLengths(drafts)
+        if config.num_speculative_tokens:
+            lengths = draft_lengths or FixedDraftLengths(config.num_speculative_tokens)
             self._tokens = AcceptedTokens(self.rows, self._stops, lengths)
         # `mixed` computes prompts beside decodes: there is nothing to gather them for.
         self._delay = PromptDelay(config.delay_factor if config.policy == "prefill_first" else 0.0)
@@ -177,18 +177,18 @@ class Scheduler:
             decodes = no_decodes if chunks else self._decodes()
             if decodes is None:
                 return None
-            drafts = self._tokens.plan_drafts(decodes, self._config.max_num_batched_tokens)
+            extra = self._tokens.plan_extra(decodes, self._config.max_num_batched_tokens)
         else:
             decodes = self._decodes()
             if decodes is None:
                 return None
             budget = self._config.max_num_batched_tokens
-            drafts = self._tokens.plan_drafts(decodes, budget)
-            chunks = self._prefill_chunks(budget - len(decodes) - drafts, now)
+            extra = self._tokens.plan_extra(decodes, budget)
+            chunks = self._prefill_chunks(budget - len(decodes) - extra, now)
         if len(decodes) == 0 and not chunks:
             return self._schedule_with_room(now)
         saves = () if self._saves is None else self._saves.plan(decodes, chunks)
-        batch = self._batches.build(decodes, chunks, drafted=drafts > 0, saves=saves)
+        batch = self._batches.build(decodes, chunks, extended=extra > 0, saves=saves)
         self._note_built(chunks)
         return batch
 
@@ -441,7 +441,6 @@ class Scheduler:
     # ---- reports ------------------------------------------------------------------------------
 
     def stats(self) -> StatsBody:
-        drafts = self._tokens.counts
         return StatsBody(
             requests_running=self.num_running,
             requests_waiting=self.num_requests - self.num_running,
@@ -456,8 +455,5 @@ class Scheduler:
             cache_full_tokens_total=self._cache_full_tokens,
             generation_tokens_total=self._generation_tokens,
             steps_total=self._steps,
-            drafts_total=drafts.drafts,
-            draft_tokens_total=drafts.tokens,
-            accepted_tokens_total=drafts.accepted,
-            accepted_at_totals=tuple(drafts.accepted_at),
+            **self._tokens.counts.totals(),
         )

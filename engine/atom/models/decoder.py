@@ -307,7 +307,7 @@ class CausalLM(nn.Module):
         """Return how names of tensors begin that a checkpoint may hold and this model does not
         compute: the layers that predict further tokens, and experts of other ranks."""
         first = len(self.spec.layers)
-        last = first + len(self.spec.drafts)
+        last = first + len(self.spec.mtp_layers)
         others = (
             begin
             for name, module in self.named_modules()

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from safetensors import safe_open
 from torch import nn
 
-from atom.checkpoint import Checkpoint
 from atom.models.decoder import CausalLM
-from atom.models.draft_models.draft_model import DraftModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +25,6 @@ class PlacedModules:
         return self.unused
 
 
-def placed_model(model: CausalLM, draft: DraftModel | None) -> PlacedModules:
-    """A model's, and those of the layer in its own checkpoint that drafts, if it is wanted."""
-    modules = tuple(model.named_modules())
-    if draft is None:
-        return PlacedModules(modules, model.unused_tensors())
-    return PlacedModules((*modules, *draft.placed_modules(frozenset())), draft.unused_tensors())
-
-
-def placed_draft(draft: DraftModel, checkpoint: Checkpoint) -> PlacedModules:
-    """Collect the modules of a checkpoint that only drafts."""
-    names: set[str] = set()
-    for file in checkpoint.weight_files():
-        with safe_open(file, framework="pt") as shard:
-            names.update(shard.keys())
-    return PlacedModules(tuple(draft.placed_modules(frozenset(names))), draft.unused_tensors())
+def placed_model(model: CausalLM) -> PlacedModules:
+    """Collect the modules of a model whose checkpoint has no layer that is wanted beside them."""
+    return PlacedModules(tuple(model.named_modules()), model.unused_tensors())

@@ -90,7 +90,7 @@ class LayerSpec:
 class ModelSpec:
     """Describes a model of decoder layers. embedding_scale: multiplies what is looked up;
     logits_softcap: bounds the logits; logits_scale: multiplies what they are computed from;
-    max_position: one more than the last position that is computed; drafts: layers that a checkpoint
+    max_position: one more than the last position that is computed; mtp_layers: that a checkpoint
     may hold behind the model's, for speculation alone; aux_layers: layers whose inputs are wanted
     beside the last hidden states."""
 
@@ -103,7 +103,7 @@ class ModelSpec:
     embedding_scale: float | None = None
     logits_softcap: float | None = None
     logits_scale: float = 1.0
-    drafts: tuple[LayerSpec, ...] = ()
+    mtp_layers: tuple[LayerSpec, ...] = ()
     aux_layers: tuple[int, ...] = ()
 
     def on_rank(self, ranks: int) -> ModelSpec:
@@ -120,7 +120,7 @@ class ModelSpec:
         return replace(
             self,
             layers=tuple(change(layer) for layer in self.layers),
-            drafts=tuple(change(layer) for layer in self.drafts),
+            mtp_layers=tuple(change(layer) for layer in self.mtp_layers),
         )
 
     def with_all_layers(self, *others: LayerSpec) -> ModelSpec:
@@ -199,7 +199,7 @@ def decoder_spec(
         )
         for layer, matrices in (
             (layer, tuple(stored_projections(facts, layer)))
-            for layer in (*facts.layers, *facts.drafts)
+            for layer in (*facts.layers, *facts.mtp_layers)
         )
     ]
     return ModelSpec(
@@ -209,7 +209,7 @@ def decoder_spec(
         tie_word_embeddings=facts.tie_word_embeddings,
         norm=norm,
         layers=tuple(layers[: facts.num_layers]),
-        drafts=tuple(layers[facts.num_layers :]),
+        mtp_layers=tuple(layers[facts.num_layers :]),
     )
 
 

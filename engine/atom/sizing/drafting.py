@@ -41,15 +41,15 @@ def state_problems(facts: ModelFacts) -> Iterator[str]:
 
 def mtp_problems(facts: ModelFacts) -> Iterator[str]:
     """Yield why a model's own layers do not draft for it; nothing when they do."""
-    if not facts.drafts:
+    if not facts.mtp_layers:
         yield (
             "method mtp drafts with the checkpoint's own layer, and this model's config.json names "
             "none (num_nextn_predict_layers); leave it out, or use method ngram"
         )
-    elif len(facts.drafts) > 1:
+    elif len(facts.mtp_layers) > 1:
         yield (
             f"method mtp drafts with one layer, and this model's config.json names "
-            f"{len(facts.drafts)} (num_nextn_predict_layers); use method ngram"
+            f"{len(facts.mtp_layers)} (num_nextn_predict_layers); use method ngram"
         )
 
 

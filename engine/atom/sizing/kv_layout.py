@@ -40,24 +40,24 @@ KV_ELEMENTS = {
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """Describes `tokens` drafted per sequence and step, by `draft`, by the model's own draft
+    """Describes `tokens` proposed per sequence and step, by `draft`, by the model's own MTP
     layers, or (`by_layers` False) by none, from the text alone."""
 
     tokens: int
     draft: ModelFacts | None = None
     by_layers: bool = True
 
-    def drafting_layers(self, facts: ModelFacts) -> tuple[LayerFacts, ...]:
+    def proposing_layers(self, facts: ModelFacts) -> tuple[LayerFacts, ...]:
         """The layers that keep a KV cache of their own beside the model's."""
         if not self.tokens or not self.by_layers:
             return ()
-        return facts.drafts if self.draft is None else self.draft.layers
+        return facts.mtp_layers if self.draft is None else self.draft.layers
 
-    def drafting_counts(self, facts: ModelFacts) -> tuple[LayerCount, ...]:
+    def proposing_counts(self, facts: ModelFacts) -> tuple[LayerCount, ...]:
         """The distinct ones of these layers with their numbers."""
         if not self.tokens or not self.by_layers:
             return ()
-        return facts.draft_counts if self.draft is None else self.draft.layer_counts
+        return facts.mtp_counts if self.draft is None else self.draft.layer_counts
 
 
 NO_SPECULATION = Speculation(0)
@@ -75,7 +75,7 @@ class KvTerm:
     token_bytes: int
     mask: MaskRule
     divided: bool
-    drafts: bool = False
+    proposes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +89,8 @@ class StateTerm:
 @dataclass(frozen=True, slots=True)
 class KvLayout:
     """Groups of layers over a pool of blocks. `token_bytes`: of one token in each of the pool's
-    tensors, the layers' at that position of the groups; `lookahead`: drafts behind a token;
-    `state_bytes`: of one sequence in all layers that keep a state.
+    tensors, the layers' at that position of the groups; `lookahead`: tokens computed behind the
+    newest; `state_bytes`: of one sequence in all layers that keep a state.
 
     While a chunk of c tokens is computed, a group with a window of W holds blocks for W - 1 + c
     tokens. What goes beyond the window is no part of a sequence here: the scheduler cuts chunks to
@@ -162,13 +162,13 @@ def kv_layout(
     speculation: Speculation = NO_SPECULATION,
 ) -> KvLayout:
     """The cache of one rank."""
-    counts = (*facts.layer_counts, *speculation.drafting_counts(facts))
+    counts = (*facts.layer_counts, *speculation.proposing_counts(facts))
     sizes = {
         id(alike.layer): _token_bytes(alike.layer.attention, element, tensor_parallel)
         for alike in counts
     }
     kinds: dict[MaskRule, list[CachedLayer]] = {}
-    for index, layer in enumerate((*facts.layers, *speculation.drafting_layers(facts))):
+    for index, layer in enumerate((*facts.layers, *speculation.proposing_layers(facts))):
         if layer.attention.state is None:
             kind = kinds.setdefault(layer.attention.mask, [])
             kind.append(CachedLayer(index, sizes[id(layer)]))
@@ -191,10 +191,10 @@ def kv_terms(
 ) -> tuple[KvTerm, ...]:
     """Return what the layout is the sum of, for people: one term for all layers that keep the
     same."""
-    drafting = speculation.drafting_counts(facts)
+    proposing = speculation.proposing_counts(facts)
     return (
-        *_terms(facts.layer_counts, element, tensor_parallel, drafts=False),
-        *_terms(drafting, element, tensor_parallel, drafts=True),
+        *_terms(facts.layer_counts, element, tensor_parallel, proposes=False),
+        *_terms(proposing, element, tensor_parallel, proposes=True),
     )
 
 
@@ -212,7 +212,7 @@ def state_terms(facts: ModelFacts, tensor_parallel: int = 1) -> tuple[StateTerm,
 
 
 def _terms(
-    layers: Iterable[LayerCount], element: KvElement, ranks: int, *, drafts: bool
+    layers: Iterable[LayerCount], element: KvElement, ranks: int, *, proposes: bool
 ) -> Iterator[KvTerm]:
     counts: dict[AttentionFacts, int] = {}
     for alike in layers:
@@ -226,7 +226,7 @@ def _terms(
             token_bytes=_token_bytes(attention, element, ranks),
             mask=attention.mask,
             divided=attention.latent is None,
-            drafts=drafts,
+            proposes=proposes,
         )
 
 

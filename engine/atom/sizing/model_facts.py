@@ -24,12 +24,12 @@ from atom.sizing.weights import Sharding, WeightPart, projections, weight_parts
 class ModelFacts:
     """Shape of one model: its layers in order.
 
-    `weight_dtype_bytes` is the checkpoint's element size where nothing is quantised. `drafts` are
-    the checkpoint's own multi-token prediction layers, which nothing but speculation uses.
+    `weight_dtype_bytes` is the checkpoint's element size where nothing is quantised. `mtp_layers`
+    are the checkpoint's own multi-token prediction layers, which nothing but speculation uses.
     `joined_size`: width of what a draft model joins into its hidden state, 0 for other models.
-    `layer_counts`, `draft_counts`: the distinct layers with their numbers, for sums over a model.
-    `stretched_context`: the length that YaRN stretches positions to, 0 without it.
-    `wrapper`: the multimodal architecture that this is the text part of, "" of a text model.
+    `layer_counts`, `mtp_counts`: the distinct layers with their numbers, for sums over a model.
+    `stretched_context`: the length that YaRN stretches positions to, 0 without it. `wrapper`: the
+    multimodal architecture that this is the text part of, "" of a text model.
     """
 
     architecture: str
@@ -39,7 +39,7 @@ class ModelFacts:
     tie_word_embeddings: bool
     weight_dtype_bytes: int
     layers: tuple[LayerFacts, ...]
-    drafts: tuple[LayerFacts, ...] = ()
+    mtp_layers: tuple[LayerFacts, ...] = ()
     quantization: QuantizationScheme | None = None
     experts_block: ExpertsBlock = PLAIN_BLOCK
     rope_type: str = "default"
@@ -49,13 +49,16 @@ class ModelFacts:
     wrapper: str = ""
     # Counted once: what is told of a model sums over its layers again and again.
     layer_counts: tuple[LayerCount, ...] = field(init=False, compare=False, repr=False)
-    draft_counts: tuple[LayerCount, ...] = field(init=False, compare=False, repr=False)
+    mtp_counts: tuple[LayerCount, ...] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        for name, layers in (("layer", self.layers), ("draft", self.drafts)):
+        for name, counted, layers in (
+            ("layers", "layer_counts", self.layers),
+            ("mtp_layers", "mtp_counts", self.mtp_layers),
+        ):
             shared, counts = count_layers(layers)
-            object.__setattr__(self, f"{name}s", shared)
-            object.__setattr__(self, f"{name}_counts", counts)
+            object.__setattr__(self, name, shared)
+            object.__setattr__(self, counted, counts)
 
     @classmethod
     def from_hf_config(cls, config: Mapping[str, object]) -> ModelFacts:
@@ -78,7 +81,7 @@ class ModelFacts:
             tie_word_embeddings=flag(config, "tie_word_embeddings", default=family.tied),
             weight_dtype_bytes=element_bytes(config),
             layers=tuple(layers[:num_layers]),
-            drafts=tuple(layers[num_layers:]),
+            mtp_layers=tuple(layers[num_layers:]),
             experts_block=block,
             rope_type=_rope_type(config),
             hidden_act=str(config.get(family.activation_key) or config.get("hidden_act") or "silu"),
@@ -94,11 +97,11 @@ class ModelFacts:
         it tells experts of a layer apart."""
         stored = [
             replace(layer, formats=tuple(self._formats(index, layer, scheme)))
-            for index, layer in enumerate((*self.layers, *self.drafts))
+            for index, layer in enumerate((*self.layers, *self.mtp_layers))
         ]
         count = self.num_layers
-        layers, drafts = tuple(stored[:count]), tuple(stored[count:])
-        return replace(self, layers=layers, drafts=drafts, quantization=scheme)
+        layers, mtp_layers = tuple(stored[:count]), tuple(stored[count:])
+        return replace(self, layers=layers, mtp_layers=mtp_layers, quantization=scheme)
 
     def _formats(
         self, index: int, layer: LayerFacts, scheme: QuantizationScheme
@@ -150,26 +153,27 @@ class ModelFacts:
         tensor_parallel: int = 1,
         *,
         expert_parallel: bool = False,
-        drafts: bool = False,
+        with_mtp: bool = False,
     ) -> int:
         """Bytes of weights on one rank; None keeps the checkpoint's formats.
 
-        `drafts`: with the checkpoint's own draft layers, which are loaded only to speculate.
+        `with_mtp`: with the checkpoint's own layers for multi-token prediction, which are loaded
+        only to speculate.
         """
         sharding = Sharding(tensor_parallel, expert_parallel)
-        return self.bytes_on_rank(dtype_bytes, sharding, drafts=drafts)
+        return self.bytes_on_rank(dtype_bytes, sharding, with_mtp=with_mtp)
 
     def bytes_on_rank(
-        self, dtype_bytes: int | None, sharding: Sharding, *, drafts: bool = False
+        self, dtype_bytes: int | None, sharding: Sharding, *, with_mtp: bool = False
     ) -> int:
         """Bytes of weights on one rank of a model that is divided so."""
-        return sum(part.size_bytes for part in self.weight_parts(dtype_bytes, sharding, drafts))
+        return sum(part.size_bytes for part in self.weight_parts(dtype_bytes, sharding, with_mtp))
 
     def weight_parts(
-        self, dtype_bytes: int | None, sharding: Sharding, drafts: bool
+        self, dtype_bytes: int | None, sharding: Sharding, with_mtp: bool
     ) -> tuple[WeightPart, ...]:
         """Count the bytes of weights on one rank by part of the model."""
-        return weight_parts(self, dtype_bytes, sharding, drafts=drafts)
+        return weight_parts(self, dtype_bytes, sharding, with_mtp=with_mtp)
 
 
 def _layer_count(config: Config) -> int:

@@ -112,7 +112,7 @@ class WeightFacts(Protocol):
     def layer_counts(self) -> tuple[LayerCount, ...]: ...
 
     @property
-    def draft_counts(self) -> tuple[LayerCount, ...]: ...
+    def mtp_counts(self) -> tuple[LayerCount, ...]: ...
 
     @property
     def experts_block(self) -> ExpertsBlock: ...
@@ -131,7 +131,7 @@ class WeightPart:
 
 
 def weight_parts(
-    facts: WeightFacts, element_bytes: int | None, sharding: Sharding, *, drafts: bool
+    facts: WeightFacts, element_bytes: int | None, sharding: Sharding, *, with_mtp: bool
 ) -> tuple[WeightPart, ...]:
     """List every part that the model has; `element_bytes` None keeps the checkpoint's own
     formats."""
@@ -146,10 +146,8 @@ def weight_parts(
     sizes["joining projection"] = facts.joined_size * facts.hidden_size * element
     replicated = {"compressing projections", "norms and routers", "joining projection"}
     parts = [WeightPart(name, size, name not in replicated) for name, size in sizes.items() if size]
-    if drafts and facts.draft_counts:
-        size = sum(
-            _draft_bytes(facts, alike, element_bytes, sharding) for alike in facts.draft_counts
-        )
+    if with_mtp and facts.mtp_counts:
+        size = sum(_mtp_bytes(facts, alike, element_bytes, sharding) for alike in facts.mtp_counts)
         parts.append(WeightPart("draft layers", size, True))
     return tuple(parts)
 
@@ -169,7 +167,7 @@ def stored_projections(facts: WeightFacts, layer: LayerFacts) -> Iterator[Projec
         yield replace(matrix, quantization=stored)
 
 
-def _draft_bytes(
+def _mtp_bytes(
     facts: WeightFacts, alike: LayerCount, element_bytes: int | None, sharding: Sharding
 ) -> int:
     """A multi-token prediction layer: a layer, the matrix that joins hidden state and embedding,

@@ -7,6 +7,7 @@ thousand did.
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +42,15 @@ class DraftCounts:
             self.accepted_at[position] += int(np.count_nonzero(accepted > position))
         if self.drafts - self._logged[0] >= _LOGGED_EVERY:
             self._log()
+
+    def totals(self) -> dict[str, Any]:
+        """Return the counters by their names in the scheduler's stats."""
+        return {
+            "drafts_total": self.drafts,
+            "draft_tokens_total": self.tokens,
+            "accepted_tokens_total": self.accepted,
+            "accepted_at_totals": tuple(self.accepted_at),
+        }
 
     def _log(self) -> None:
         now = (self.drafts, self.tokens, self.accepted)

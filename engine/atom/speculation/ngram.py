@@ -1,4 +1,4 @@
-"""N-gram drafts (prompt lookup): what followed when a row's last tokens occurred before.
+"""N-gram proposer (prompt lookup): what followed when a row's last tokens occurred before.
 
 No model of its own: the text of a row, on the device, is all that it needs.
 """
@@ -15,7 +15,7 @@ from atom.speculative_config import SpeculativeConfig
 
 
 class NgramProposer:
-    """Drafts what followed when the row's last tokens occurred before, in its prompt or answer."""
+    """Proposes what followed when the row's last tokens occurred before, in prompt or answer."""
 
     catches_up = False
 

@@ -83,7 +83,7 @@ class DraftingLayers:
         if self.draft is not None:
             return self.draft.weight_bytes()
         head = facts.vocab_size * facts.hidden_size * facts.weight_dtype_bytes
-        return facts.weight_bytes(drafts=True) - facts.weight_bytes() + head
+        return facts.weight_bytes(with_mtp=True) - facts.weight_bytes() + head
 
 
 def step_cost(

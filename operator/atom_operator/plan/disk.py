@@ -25,6 +25,6 @@ def disk_bytes(
         return stated
     total = _COMPILED_BYTES[accelerator]
     if model.kind is SourceKind.HUB:
-        weights = facts.weight_bytes(drafts=True) if facts else _UNKNOWN_DOWNLOAD_BYTES
+        weights = facts.weight_bytes(with_mtp=True) if facts else _UNKNOWN_DOWNLOAD_BYTES
         total += weights * _DOWNLOAD_PERCENT // 100
     return -(-total // _GIB) * _GIB

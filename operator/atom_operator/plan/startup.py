@@ -40,7 +40,7 @@ def startup_budget_seconds(
     if facts is None:
         return base + _UNKNOWN_SIZE_SECONDS
     # Draft layers are part of the checkpoint, used or not.
-    load_seconds = int(facts.weight_bytes(drafts=True) / _bytes_per_second(source, measured))
+    load_seconds = int(facts.weight_bytes(with_mtp=True) / _bytes_per_second(source, measured))
     if draft is not None:  # wherever it comes from: a hub is the slowest
         load_seconds += draft.weight_bytes() // _BYTES_PER_SECOND[SourceKind.HUB]
     return base + _SAFETY_FACTOR * load_seconds

@@ -111,6 +111,6 @@ def test_what_is_captured_is_padding_until_a_letter_comes(tmp_path: Path) -> Non
         str(folder), speculative=SpeculativeConfig(num_tokens=MOST), device="cpu", **OPTIONS
     )
     steps: Any = driver.executor.runner.steps  # type: ignore[attr-defined]
-    layout = steps.build_graphs(PlayedPool(lambda: None)).drafted._layout
+    layout = steps.build_graphs(PlayedPool(lambda: None)).verify._layout
     for slots in (layout.slots, layout.token_slots):
         assert set(slots.tolist()) == {steps.slots.device.padding_slot}

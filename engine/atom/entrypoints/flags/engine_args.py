@@ -236,7 +236,7 @@ def _add_speculation_flags(group: Any) -> None:
         "--speculative-config",
         default=None,
         metavar="JSON",
-        help='draft tokens and verify them together, such as {"method": "ngram", '
+        help='propose tokens and verify them together, such as {"method": "ngram", '
         '"num_speculative_tokens": 5}; also model, prompt_lookup_min, prompt_lookup_max and '
         "adaptive. "
         "Changes no token",

@@ -35,13 +35,13 @@ class PredictedMemory:
         """Sum the bytes of weights that this rank will hold, tables of ropes too."""
         models, longest = self._facts(), self.config.model.max_model_len
         tables = sum(rotary_bytes(facts, longest) for facts, _ in models)
-        return tables + sum(self._model_bytes(facts, drafts=own) for facts, own in models)
+        return tables + sum(self._model_bytes(facts, with_mtp=own) for facts, own in models)
 
-    def _model_bytes(self, facts: ModelFacts, *, drafts: bool) -> int:
+    def _model_bytes(self, facts: ModelFacts, *, with_mtp: bool) -> int:
         if self.expands:
-            return facts.bytes_on_rank(self.element_bytes, self.sharding, drafts=drafts)
+            return facts.bytes_on_rank(self.element_bytes, self.sharding, with_mtp=with_mtp)
         plain = replace(facts, weight_dtype_bytes=self.element_bytes)
-        return plain.bytes_on_rank(None, self.sharding, drafts=drafts)
+        return plain.bytes_on_rank(None, self.sharding, with_mtp=with_mtp)
 
     def activation_bytes(self) -> int:
         """Bound the bytes that the largest step needs beside weights and cache."""
@@ -55,8 +55,8 @@ class PredictedMemory:
         return kv_cache.plan_blocks(self.config, replace(memory, position_bytes=positions), layout)
 
     def _facts(self) -> list[tuple[ModelFacts, bool]]:
-        """List the facts of the model and of what drafts for it, each with whether its own layers
-        draft."""
+        """List the facts of the model and of what drafts for it, each with whether its own
+        MTP layers do."""
         config = self.config
         by_layers = config.speculative is not None and config.speculative.by_layers
         own = [(config.model.facts, by_layers and config.draft is None)]

@@ -45,7 +45,7 @@ from atom.model_engine.runner.slots.sampling_state import SamplingNeeds, Samplin
 from atom.model_engine.runner.slots.slot_columns import SlotState, TableSize
 from atom.model_ops.attention import StateLayer
 from atom.model_ops.backends.interface import Ops, SamplingTensors
-from atom.model_ops.sampling.drafted_draws import DraftedDraws
+from atom.model_ops.sampling.draws_ahead import DrawsAhead
 from atom.model_ops.sampling.logprobs import joined, token_logprobs
 from atom.model_ops.sampling.sampler import Sampler
 from atom.models.blocks.hidden_states import HiddenStates
@@ -84,7 +84,7 @@ class SubmittedStep:
     pending: PendingTokens | PendingRuns | None = None
     logprobs: PendingLogprobs | None = None
     prompt_logprobs: PendingLogprobs | None = None
-    behind: DraftedDraws | None = None
+    behind: DrawsAhead | None = None
     may_run: bool = False
     reporting: NDArray[np.intp] | None = None
     computed: EagerTokens | None = None
@@ -262,7 +262,7 @@ class StepRunner:
         return step
 
     def _graph_parts(
-        self, pool: GraphPool, drafted_tokens: int, catch_up: CatchUpDecodes | None = None
+        self, pool: GraphPool, several_tokens: int, catch_up: CatchUpDecodes | None = None
     ) -> GraphParts:
         state, model = self.slots.device, self._config.model
         slots = state.padding_slot
@@ -274,9 +274,9 @@ class StepRunner:
             max_model_len=model.max_model_len,
             row_sizes=bucket_sizes(slots),
             query_starts=torch.arange(
-                max(slots, drafted_tokens) + 1, dtype=torch.int32, device=state.last_token.device
+                max(slots, several_tokens) + 1, dtype=torch.int32, device=state.last_token.device
             ),
-            host_ring=HostRing(state, drafted_tokens),
+            host_ring=HostRing(state, several_tokens),
             pool=pool,
             catch_up=catch_up,
         )

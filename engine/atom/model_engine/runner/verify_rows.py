@@ -1,8 +1,8 @@
-"""VerifyRows: a step's rows with a row for every token of a decode, its drafts included.
+"""VerifyRows: a step's rows with a row for every token of a decode, those ahead included.
 
-To verify d drafts is to decode 1 + d tokens of one slot at once: keys and values of all are written
-before any query reads, and each sees what stands before it. So a draft needs no kernel of its own.
-Pure; made by the runner of a batch and of how many drafts there are.
+To verify d proposed tokens is to decode 1 + d of one slot at once: keys and values of all are
+written before any query reads, and each sees what stands before it. So verification needs no kernel
+of its own. Pure; made by the runner of a batch and of how many tokens ahead there are.
 """
 
 from __future__ import annotations
@@ -17,46 +17,46 @@ from atom.model_engine.batch import ScheduledBatch, Slots
 
 @dataclass(frozen=True, slots=True)
 class VerifyRows:
-    """The rows of a step that verifies drafts. batch: with a decode for every token. Of the S rows
-    of the batch that sample: slots; drafts int32, that each carries; first int64, where its draws
-    begin. Of the n draws: row int64, which of these it belongs to; offset int64, how many drafts it
-    stands behind. run_starts [D + 1] int32: where the tokens of each of the batch's D decodes
-    begin, and where the last's end."""
+    """The rows of a step that verifies drafts: tokens ahead of the newest. batch: with a decode for
+    every token. Of the S rows of the batch that sample: slots; ahead int32, how many of them each
+    carries; first int64, where its draws begin. Of the n draws: row int64, which of these it
+    belongs to; offset int64, how many tokens ahead it stands. run_starts [D + 1] int32: where the
+    tokens of each of the batch's D decodes begin, and where the last's end."""
 
     batch: ScheduledBatch
     slots: Slots
-    drafts: NDArray[np.int32]
+    ahead: NDArray[np.int32]
     first: NDArray[np.int64]
     row: NDArray[np.int64]
     offset: NDArray[np.int64]
     run_starts: NDArray[np.int32]
 
     @property
-    def most_drafts(self) -> int:
-        return int(self.drafts.max(initial=0))
+    def most_ahead(self) -> int:
+        return int(self.ahead.max(initial=0))
 
     def draws(self) -> NDArray[np.int64]:
         """Index the draws [S, 1 + K]: which is the row's first, second and so on; behind its last
         any."""
-        behind = np.arange(1 + self.most_drafts)
+        behind = np.arange(1 + self.most_ahead)
         draws: NDArray[np.int64] = np.minimum(self.first[:, None] + behind, len(self.row) - 1)
         return draws
 
 
-def verify_rows(batch: ScheduledBatch, num_drafts: NDArray[np.int32]) -> VerifyRows:
-    """Lay out the rows that verify drafts; `num_drafts` of the batch's decodes, no more than were
+def verify_rows(batch: ScheduledBatch, num_ahead: NDArray[np.int32]) -> VerifyRows:
+    """Lay out the rows that verify them; `num_ahead` of the batch's decodes, no more than were
     scheduled."""
     decodes = batch.num_decodes
-    drafts = np.zeros(len(batch.slots), dtype=np.int32)
-    drafts[:decodes] = num_drafts
-    rows = np.repeat(np.arange(len(drafts)), 1 + drafts)
-    before = np.cumsum(1 + drafts) - (1 + drafts)
+    ahead = np.zeros(len(batch.slots), dtype=np.int32)
+    ahead[:decodes] = num_ahead
+    rows = np.repeat(np.arange(len(ahead)), 1 + ahead)
+    before = np.cumsum(1 + ahead) - (1 + ahead)
     offset = np.arange(len(rows)) - before[rows]
     scheduled = batch.num_scheduled_tokens[rows]
-    tokens = decodes + int(num_drafts.sum())
+    tokens = decodes + int(num_ahead.sum())
     scheduled[:tokens] = 1
     samples = batch.samples
-    sampling = drafts[samples]
+    sampling = ahead[samples]
     ends = np.cumsum(1 + sampling)
     return VerifyRows(
         batch=replace(
@@ -72,7 +72,7 @@ def verify_rows(batch: ScheduledBatch, num_drafts: NDArray[np.int32]) -> VerifyR
             ),
         ),
         slots=batch.slots[samples],
-        drafts=sampling,
+        ahead=sampling,
         first=ends - (1 + sampling),
         row=np.repeat(np.arange(len(sampling)), 1 + sampling),
         offset=offset[samples[rows]],

@@ -65,7 +65,7 @@ def warm_up(
         progress(done / len(batches))
         steps.collect(steps.submit(batch))
     _sample_masked(steps, config, cache)
-    _run_behind_drafts(steps, config, cache)
+    _run_behind_unknown(steps, config, cache)
 
 
 def describe_start(config: Config) -> str:
@@ -161,7 +161,7 @@ def _batches(config: Config, cache: CacheShape) -> Iterator[ScheduledBatch]:
             # Rows of one length, and one that outlasts the others.
             yield decode_batch([context, *[1] * (rows - 1)], cache, chunk)
     yield from _sampled_batches(min(slots, most_tokens), cache)
-    yield from _drafted_batches(config, cache)
+    yield from _verify_batches(config, cache)
     scored = prompt_batch([min(4, prompt)], cache)
     if prompt > 1:
         yield replace(scored, prompt_scores=(PromptScore(0, 0, min(4, prompt) - 1),))
@@ -175,25 +175,25 @@ def _sampled_batches(most_rows: int, cache: CacheShape) -> Iterator[ScheduledBat
         yield prompt_batch([1] * count, cache)  # gives back what the parameters took
 
 
-def with_drafts(batch: ScheduledBatch, drafts: int, computed: int = 1) -> ScheduledBatch:
-    """The batch of decodes with so many drafts of each behind so many tokens, and whatever else it
-    has."""
+def computing_ahead(batch: ScheduledBatch, ahead: int, computed: int = 1) -> ScheduledBatch:
+    """The batch of decodes that each compute so many tokens ahead, behind so many, and whatever
+    else it has."""
     scheduled, before = batch.num_scheduled_tokens.copy(), batch.num_computed_tokens.copy()
-    scheduled[: batch.num_decodes] += drafts
+    scheduled[: batch.num_decodes] += ahead
     before[: batch.num_decodes] = computed
     return replace(batch, num_computed_tokens=before, num_scheduled_tokens=scheduled)
 
 
-def _drafted_batches(config: Config, cache: CacheShape) -> Iterator[ScheduledBatch]:
-    """Two rows with each number of drafts that they may carry: by graphs, and beside a prompt,
-    eagerly."""
+def _verify_batches(config: Config, cache: CacheShape) -> Iterator[ScheduledBatch]:
+    """Two rows with each number of tokens ahead that they may compute: by graphs, and beside a
+    prompt, eagerly."""
     most = config.speculative.num_tokens if config.speculative is not None else 0
     rows = min(2, config.scheduler.max_num_seqs)
-    for drafts in range(1, min(most, config.model.max_model_len - 2) + 1):
-        yield with_drafts(decode_batch([2 + drafts] * rows, cache), drafts)
+    for ahead in range(1, min(most, config.model.max_model_len - 2) + 1):
+        yield computing_ahead(decode_batch([2 + ahead] * rows, cache), ahead)
         beside = min(rows, config.scheduler.max_num_seqs - 1)
-        if beside and beside * (1 + drafts) < config.scheduler.max_num_batched_tokens:
-            yield with_drafts(decode_batch([2 + drafts] * beside, cache, chunk=1), drafts)
+        if beside and beside * (1 + ahead) < config.scheduler.max_num_batched_tokens:
+            yield computing_ahead(decode_batch([2 + ahead] * beside, cache, chunk=1), ahead)
 
 
 def _sample_masked(steps: StepRunner, config: Config, cache: CacheShape) -> None:
@@ -205,13 +205,13 @@ def _sample_masked(steps: StepRunner, config: Config, cache: CacheShape) -> None
     steps.collect(step)
 
 
-def _run_behind_drafts(steps: StepRunner, config: Config, cache: CacheShape) -> None:
+def _run_behind_unknown(steps: StepRunner, config: Config, cache: CacheShape) -> None:
     """A decode beside a prompt, before the host knows how many tokens the step before gave."""
     scheduler = config.scheduler
     fits = scheduler.max_num_seqs > 1 and scheduler.max_num_batched_tokens > 1
     if config.speculative is None or not fits or config.model.max_model_len < 4:
         return
-    outstanding = steps.submit(with_drafts(decode_batch([3], cache), 1))
+    outstanding = steps.submit(computing_ahead(decode_batch([3], cache), 1))
     behind = steps.submit(decode_batch([3], cache, chunk=1))
     steps.collect(outstanding)
     steps.collect(behind)

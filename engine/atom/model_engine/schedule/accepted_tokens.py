@@ -1,9 +1,10 @@
-"""How a step's tokens come to its rows: SingleTokens, or AcceptedTokens where rows carry drafts.
+"""How a step's tokens come to its rows: SingleTokens, or AcceptedTokens where a step may give
+several.
 
-A decode that carries d drafts gets 1 to 1 + d tokens, and how many only its step knows. Until the
+A decode that computes d extra tokens gets 1 to 1 + d, and how many only its step knows. Until the
 host has been told, the row table counts the most: blocks are there for it, and no step is scheduled
 beyond a row's end. The known count then takes the place of the most; blocks that were meant for
-more are kept, since the row will need them next. Where nothing drafts a row gets one token, and
+more are kept, since the row will need them next. Where none are computed a row gets one token, and
 what a step counts is what it gives. Between the row table and the stop conditions; used by
 Scheduler only.
 """
@@ -47,8 +48,8 @@ class SingleTokens:
     def enter(self, slot: int) -> None:
         """Note that a slot's row is filled."""
 
-    def plan_drafts(self, decodes: Slots, budget_tokens: int) -> int:
-        """Plan no drafts."""
+    def plan_extra(self, decodes: Slots, budget_tokens: int) -> int:
+        """Plan no extra tokens."""
         return 0
 
     def take(
@@ -67,14 +68,14 @@ class SingleTokens:
 
 
 class AcceptedTokens:
-    """A row gets a run of tokens: one, and one more for every draft that holds."""
+    """A row gets a run of tokens: one, and one more for every extra one that holds."""
 
     def __init__(self, rows: RowTable, stops: StopConditions, lengths: DraftLengths) -> None:
         self._rows = rows
         self._stops = stops
         self._lengths = lengths
         self.counts = DraftCounts()
-        self._may_draft = np.zeros_like(rows.ignore_eos)
+        self._may_extend = np.zeros_like(rows.ignore_eos)
         self._num_known = np.zeros_like(rows.num_tokens)  # tokens whose values have come
 
     def enter(self, slot: int) -> None:
@@ -83,24 +84,24 @@ class AcceptedTokens:
         # A mask says nothing of the token behind the next.
         params = self._rows.sequence_in(slot).params
         confined = params.structured_outputs is not None or params.thinking is not None
-        self._may_draft[slot] = not confined
+        self._may_extend[slot] = not confined
         self._lengths.enter(slot)
 
-    def plan_drafts(self, decodes: Slots, budget_tokens: int) -> int:
-        """Set how many drafts the rows' next step carries, unless it is none: none beyond a row's
-        end, and all together within the budget. How many that are."""
+    def plan_extra(self, decodes: Slots, budget_tokens: int) -> int:
+        """Set how many extra tokens the rows' next step computes, unless it is none: none beyond a
+        row's end, and all together within the budget. How many that are."""
         if not len(decodes):
             return 0
-        rows, drafts = self._rows, self._lengths.choose(decodes, self._rows.num_computed)
-        if not np.count_nonzero(drafts):
+        rows, extra = self._rows, self._lengths.choose(decodes, self._rows.num_computed)
+        if not np.count_nonzero(extra):
             return 0
         most = np.minimum(
             rows.last_position[decodes] - rows.num_tokens[decodes],
             max(0, budget_tokens // len(decodes) - 1),
         )
-        drafts = np.minimum(drafts, most * self._may_draft[decodes])
-        rows.num_drafts[decodes] = drafts
-        return int(drafts.sum())
+        extra = np.minimum(extra, most * self._may_extend[decodes])
+        rows.num_extra[decodes] = extra
+        return int(extra.sum())
 
     def take(
         self, batch: ScheduledBatch, alive: NDArray[np.bool_], output: ScheduledBatchOutput
@@ -114,10 +115,10 @@ class AcceptedTokens:
         slots = batch.slots[taken]
         tokens, counts = _of_rows(output, alive[batch.samples])
         asked = self._most(batch)[taken] - np.int32(1)
-        drafted = asked if output.drafts is None else output.drafts[alive[batch.samples]]
-        self._lengths.observe(slots, drafted, counts - 1)
-        self._miss(slots, asked, drafted)
-        self.counts.observe(drafted, counts - 1)
+        tried = asked if output.drafts is None else output.drafts[alive[batch.samples]]
+        self._lengths.observe(slots, tried, counts - 1)
+        self._miss(slots, asked, tried)
+        self.counts.observe(tried, counts - 1)
         row = np.repeat(np.arange(len(slots)), counts)
         first = np.cumsum(counts) - counts
         index = np.arange(len(tokens)) - first[row]  # of a token among its row's
@@ -142,8 +143,8 @@ class AcceptedTokens:
     def _take_single(
         self, batch: ScheduledBatch, alive: NDArray[np.bool_], output: ScheduledBatchOutput
     ) -> TakenTokens:
-        """Take the tokens of a step that had no drafts, though the scheduler may have counted on
-        some."""
+        """Take the tokens of a step that had no extra ones, though the scheduler may have counted
+        on some."""
         rows, known = self._rows, self._num_known
         slots, request_ids, tokens = batch.slots, batch.req_ids, output.token_ids
         taken = alive & batch.samples
@@ -166,8 +167,8 @@ class AcceptedTokens:
             context_lens = np.where(batch.samples, known[batch.slots] - 1, batch.context_lens)
         return slots, request_ids, tokens, None, ended, context_lens
 
-    def _miss(self, slots: Slots, asked: NDArray[np.int32], drafted: NDArray[np.int32]) -> None:
-        missed = (asked > 0) & (drafted == 0)
+    def _miss(self, slots: Slots, asked: NDArray[np.int32], tried: NDArray[np.int32]) -> None:
+        missed = (asked > 0) & (tried == 0)
         if np.count_nonzero(missed):
             self._lengths.miss(slots[missed])
 
@@ -184,6 +185,6 @@ def _of_rows(
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Tokens, and how many of each row, of the chosen of those that sampled."""
     counts = output.counts
-    assert counts is not None, "a step without drafts gives one each"
+    assert counts is not None, "a step without extra tokens gives one each"
     assert (counts > 0).all(), "a row that samples gets a token"
     return output.token_ids[np.repeat(chosen, counts)], counts[chosen]

@@ -89,18 +89,19 @@ class BatchBuilder:
         decodes: Slots,
         chunks: list[Chunk],
         *,
-        drafted: bool = False,
+        extended: bool = False,
         saves: tuple[StateCopy, ...] = (),
     ) -> ScheduledBatch:
         """Build the batch of a step. decodes: not to be changed any more; the same array as before
-        says the same rows. drafted: some of them carry drafts; saves: states to copy behind it."""
+        says the same rows. extended: some of them compute extra tokens; saves: states to copy
+        behind it."""
         rows = self._rows
         if decodes is not self._decodes.given:
             self._decodes = self._next_decodes(decodes)
         steady = self._decodes
         slots, scheduled, req_ids, samples = steady.slots, steady.ones, steady.req_ids, steady.all
-        if drafted:
-            scheduled = scheduled + rows.num_drafts[slots]
+        if extended:
+            scheduled = scheduled + rows.num_extra[slots]
         scores: tuple[PromptScore, ...] = ()
         if chunks:
             chunk_array = np.array(chunks, dtype=np.int32)
@@ -112,8 +113,8 @@ class BatchBuilder:
         computed = rows.num_computed[slots]
         rows.num_computed[slots] = computed + scheduled
         rows.num_tokens[slots] += samples  # a token that is known by value only at update()
-        if drafted:
-            rows.num_tokens[steady.slots] += rows.num_drafts[steady.slots]
+        if extended:
+            rows.num_tokens[steady.slots] += rows.num_extra[steady.slots]
         batch = ScheduledBatch(
             new_rows=tuple(self._new_rows),
             block_appends=self._take_block_appends(),

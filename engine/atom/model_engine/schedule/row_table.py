@@ -19,22 +19,22 @@ class RowTable:
 
     num_given: tokens that the sequence entered with and the runner knows (the prompt; after a
     preemption also what was generated); num_tokens: tokens of prompt and answer, those included
-    that a submitted step will sample, at their most where the step may give several;
-    num_computed: tokens whose KV is (or is being) computed, at its most likewise; num_drafts: that
-    the row's next step carries behind its newest token (set by AcceptedTokens, 0 where nothing
-    drafts); last_position: of the row's last token, one before the length at which it ends;
-    ignore_eos: the model's end tokens do not end the row; request_ids: the sequence's id,
-    NO_REQUEST in a free slot. Kept by RowBlocks: room: tokens that the row's blocks can hold (in
-    groups with a window, once all that it entered with is computed); next_full: how many tokens
-    have to be computed until its next block is full. token_ids: [num_slots, max_model_len] int32,
-    valid up to num_tokens but for the tokens still to be sampled.
+    that a submitted step will sample, at their most where the step may give several; num_computed:
+    tokens whose KV is (or is being) computed, at its most likewise; num_extra: that the row's next
+    step computes behind its newest token (set by AcceptedTokens, 0 where rows get one token each);
+    last_position: of the row's last token, one before the length at which it ends; ignore_eos: the
+    model's end tokens do not end the row; request_ids: the sequence's id, NO_REQUEST in a free
+    slot. Kept by RowBlocks: room: tokens that the row's blocks can hold (in groups with a window,
+    once all that it entered with is computed); next_full: how many tokens have to be computed until
+    its next block is full. token_ids: [num_slots, max_model_len] int32, valid up to num_tokens but
+    for the tokens still to be sampled.
     """
 
     def __init__(self, num_slots: int, max_model_len: int) -> None:
         self.num_given = np.zeros(num_slots, dtype=np.int32)
         self.num_tokens = np.zeros(num_slots, dtype=np.int32)
         self.num_computed = np.zeros(num_slots, dtype=np.int32)
-        self.num_drafts = np.zeros(num_slots, dtype=np.int32)
+        self.num_extra = np.zeros(num_slots, dtype=np.int32)
         self.last_position = np.zeros(num_slots, dtype=np.int32)
         self.room = np.zeros(num_slots, dtype=np.int32)
         self.next_full = np.zeros(num_slots, dtype=np.int32)

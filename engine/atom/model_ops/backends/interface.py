@@ -19,9 +19,9 @@ from typing import Any, Protocol
 import torch
 
 from atom.collectives.group import Group
+from atom.model_ops.backends.draft_ops import DraftOps
 from atom.model_ops.backends.op_names import DRAFT_OPS, SPARSE_OPS, STATE_OPS
 from atom.model_ops.backends.pinned_ring import PinnedRing
-from atom.model_ops.drafts import DraftLayout, Drafts, DrawnRuns, Lookup
 from atom.model_ops.linear_attention import DeltaShape, DeltaTokens, DeltaWeight
 from atom.model_ops.routing import Routed, Routing
 from atom.model_ops.slots import DecodeInputs, SlotTensors
@@ -91,7 +91,7 @@ class LogitFilters:
     any_min_p: bool
 
 
-class Ops(Protocol):
+class Ops(DraftOps, Protocol):
     """One callable per operation, bound to the backend chosen for it."""
 
     def embedding(self, ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -339,43 +339,6 @@ class Ops(Protocol):
         """Commit a decode step's draws: token_ids [R] become their slots' last_token, num_computed
         grows by one, and with `ring` they are the answer to the entry received last. Where slots
         keep their tokens, these are kept there. Padding rows change no real slot."""
-
-    def draft_ngrams(
-        self, slots: torch.Tensor, wanted: torch.Tensor, state: SlotTensors, lookup: Lookup,
-        drafts: Drafts,
-    ) -> None:  # fmt: skip
-        """Fill `drafts` [R, K] with what followed in the rows' own tokens when their last ones
-        occurred before: as many as `wanted` [R] int64, none of a row without a match. slots [R]
-        int64. A draft longer than what followed goes on with itself, so that a period is
-        continued."""
-
-    def lay_out_drafts(self, layout: DraftLayout, state: SlotTensors) -> None:
-        """Fill the layout's first, token_slots, row, offset and the starts of its runs from its
-        slots and wanted. Padding rows are behind the others and have no tokens; their first is that
-        of any token."""
-
-    def prepare_drafted(
-        self,
-        slots: torch.Tensor,
-        offsets: torch.Tensor,
-        token_ids: torch.Tensor,
-        state: SlotTensors,
-        block_size: int,
-    ) -> DecodeInputs:
-        """Compute `prepare_decode` of rows that stand `offsets` tokens further than their slots: a
-        slot's newest token is followed by its drafts, a row each. slots, offsets, token_ids [N]
-        int64; at offset 0 the slot's newest token is meant, whatever token_ids says. Each position
-        has a block."""
-
-    def accept_drafts(
-        self, drawn: DrawnRuns, drafts: Drafts, state: SlotTensors, ring: PinnedRing | None = None
-    ) -> torch.Tensor:
-        """Return how many of the tokens drawn behind a slot's newest token and its drafts the row
-        gets: counts [R] int64, one, and one more for every draft that is the token drawn in its
-        place, up to the first that is not. Writes them behind the slots' tokens, the last becomes
-        last_token, and num_computed grows by the count. With `ring` all draws, the counts and how
-        many drafts each row had are the answer to the entry received last. Padding rows change no
-        real slot, and any counts are said of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

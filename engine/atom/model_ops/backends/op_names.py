@@ -5,6 +5,9 @@ Contracts of each are in interface.py.
 
 from __future__ import annotations
 
+# Of steps with drafts alone; contracts in draft_ops.py.
+DRAFT_OPS = ("draft_ngrams", "lay_out_drafts", "prepare_drafted", "accept_drafts")
+
 OPS = (
     "embedding",
     "prepare_linear",
@@ -30,10 +33,7 @@ OPS = (
     "receive_step",
     "prepare_decode",
     "commit_tokens",
-    "draft_ngrams",
-    "lay_out_drafts",
-    "prepare_drafted",
-    "accept_drafts",
+    *DRAFT_OPS,
 )
 
 
@@ -64,4 +64,3 @@ PAIRED_OPS = (
 SPARSE_OPS = ("select_tokens", "sparse_mla_attention")
 STATE_OPS = ("short_convolution", "gated_delta_rule")
 ATTENTION_OPS = ("paged_attention", "mla_attention", *SPARSE_OPS, *STATE_OPS)
-DRAFT_OPS = ("draft_ngrams", "lay_out_drafts", "prepare_drafted", "accept_drafts")

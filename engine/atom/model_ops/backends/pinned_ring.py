@@ -25,23 +25,24 @@ class PinnedRing:
     """Entries by which host and device tell each other of steps. said [RING_ENTRIES, 4, S · groups]
     int32: row 0 the slots of a step's rows, rows 1 to 3 its appended blocks as slot, column of its
     tables, block id; unused entries name the padding slot. answers [RING_ENTRIES, 1, S] int32:
-    tokens by row. Where rows carry drafts said has a row 4, how many each, and answers are
-    [RING_ENTRIES, 3, most tokens of a step]: what was drawn behind each token, and by row how many
-    of these it got and how many drafts it had. Both pinned where there is a GPU. turn [2] int64, on
-    the device: steps that have received their entry, and the place in the rings of the last one."""
+    tokens by row. Where rows may get several tokens said has a row 4, how many each, and answers
+    are [RING_ENTRIES, 3, most tokens of a step]: what was drawn behind each token, and by row how
+    many of these it got and how many proposed ones it had. Both pinned where there is a GPU. turn
+    [2] int64, on the device: steps that have received their entry, and the place in the rings of
+    the last one."""
 
     said: torch.Tensor
     answers: torch.Tensor
     turn: torch.Tensor
 
 
-def empty_ring(state: SlotTensors, drafted_tokens: int = 0) -> PinnedRing:
-    """Entries that name no slot but the padding one. drafted_tokens: of a step whose rows carry
-    drafts, at most; 0 where none do."""
+def empty_ring(state: SlotTensors, several_tokens: int = 0) -> PinnedRing:
+    """Entries that name no slot but the padding one. several_tokens: of a step whose rows may
+    get several, at most; 0 where none may."""
     slots, device = state.padding_slot, state.last_token.device
-    lines = 5 if drafted_tokens else 4
+    lines = 5 if several_tokens else 4
     said = torch.full((RING_ENTRIES, lines, slots * state.num_groups), slots, dtype=torch.int32)
-    shape = (3, max(slots, drafted_tokens)) if drafted_tokens else (1, slots)
+    shape = (3, max(slots, several_tokens)) if several_tokens else (1, slots)
     answers = torch.zeros((RING_ENTRIES, *shape), dtype=torch.int32)
     if device.type == "cuda":
         said, answers = said.pin_memory(), answers.pin_memory()

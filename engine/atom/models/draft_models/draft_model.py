@@ -3,7 +3,7 @@
 At position i it sees what the model made of token i, and token i + 1, and predicts token i + 2; of
 its own output in the model's place it predicts on. Its layer keeps a cache of its own, in the same
 blocks as the model's. The embedding is the model's. Kinds of them are in mtp.py and eagle3.py;
-built by registry.py; drafted with by speculation/draft_model_proposer.py.
+built by build_draft.py; drafted with by speculation/draft_model_proposer.py.
 """
 
 from __future__ import annotations

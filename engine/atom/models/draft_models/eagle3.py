@@ -1,7 +1,7 @@
 """EAGLE-3: a checkpoint of its own that sees auxiliary hidden states of three layers of the model.
 
 arXiv 2503.01840, LlamaForCausalLMEagle3. It draws from a smaller vocabulary; the embedding is the
-model's. Built by registry.py.
+model's. Built by build_draft.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """MTP: the layer for multi-token prediction behind a DeepSeek-V3's or a GLM-4.5's own.
 
-arXiv 2412.19437, section 2.2. Embedding and head are the model's. Built by registry.py.
+arXiv 2412.19437, section 2.2. Embedding and head are the model's. Built by build_draft.py.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from atom.models.spec import ModelSpec
 
 
 class MtpDraft(DraftModel):
-    """The draft layer of multi-token prediction. index: of the layer in the checkpoint, the first
+    """The layer of multi-token prediction. index: of the layer in the checkpoint, the first
     behind the model's."""
 
     def __init__(self, spec: ModelSpec, model: CausalLM, build: Build) -> None:
         super().__init__(model.model.embed_tokens)
-        (layer,) = spec.drafts
+        (layer,) = spec.mtp_layers
         size, self._index, self._head = spec.hidden_size, len(spec.layers), (model.lm_head,)
         self.enorm = draft_norm(size, layer.norm, build)
         self.hnorm = draft_norm(size, layer.norm, build)

@@ -13,22 +13,22 @@ from urllib.parse import unquote, urljoin
 
 from atom.structured_outputs.json_schema.keywords import Path, refusal, subschemas
 
-_DRAFTS = {"draft-03": 3, "draft-04": 4, "draft-06": 6, "draft-07": 7, "2019-09": 2019,
+_DIALECTS = {"draft-03": 3, "draft-04": 4, "draft-06": 6, "draft-07": 7, "2019-09": 2019,
            "2020-12": 2020}  # fmt: skip
 _INDEX = re.compile(r"0|[1-9]\d*")
 _WRONG_TILDE = re.compile(r"~(?![01])")
 
 
 class SchemaDocument:
-    """A schema with its references resolved. draft: the year or number that `$schema` names; None
+    """A schema with its references resolved. dialect: the year or number that `$schema` names; None
     when the schema does not say."""
 
     def __init__(self, root: Any) -> None:
         self._made: dict[Path, Any] = {}
         self._root = root
         said = root.get("$schema") if isinstance(root, dict) else None
-        drafts = (year for name, year in _DRAFTS.items() if name in str(said))
-        self.draft: int | None = next(drafts, None)
+        dialects = (year for name, year in _DIALECTS.items() if name in str(said))
+        self.dialect: int | None = next(dialects, None)
         self._resources: dict[str, Path] = {"": ()}
         self._anchors: dict[tuple[str, str], Path] = {}
         self._dynamic: dict[str, list[Path]] = {}
@@ -38,7 +38,7 @@ class SchemaDocument:
     @property
     def refs_stand_alone(self) -> bool:
         """Return whether what stands beside `$ref` is passed over, as it was up to draft 7."""
-        return self.draft is not None and self.draft <= 7
+        return self.dialect is not None and self.dialect <= 7
 
     def at(self, path: Path) -> Any:
         """The value at a path, made ones included."""
@@ -139,7 +139,7 @@ class SchemaDocument:
     def _identity(self, schema: Any) -> str | None:
         if not isinstance(schema, dict):
             return None
-        found = schema.get("$id", schema.get("id") if self.draft in (3, 4) else None)
+        found = schema.get("$id", schema.get("id") if self.dialect in (3, 4) else None)
         return found if isinstance(found, str) else None
 
     def _index(self) -> None:

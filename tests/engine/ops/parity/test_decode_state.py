@@ -94,7 +94,7 @@ def test_a_letter_says_how_many_drafts_each_row_carries(
     backend: Backend, device: torch.device
 ) -> None:
     state = slot_tensors(SLOTS, MAX_BLOCKS, device, 2)
-    ring = empty_ring(state, drafted_tokens=40)
+    ring = empty_ring(state, several_tokens=40)
     slots, wanted = torch.zeros((2, SLOTS), dtype=torch.int64, device=device)
     for step in range(RING_ENTRIES + 1):
         said = torch.zeros((5, 2 * SLOTS), dtype=torch.int32)

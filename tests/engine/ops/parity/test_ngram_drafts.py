@@ -128,7 +128,7 @@ def test_what_holds(
     drawn[:5] = drafts.token_ids[0]
     runs, found = DrawnRuns(slots, first, drawn), []
     for operations, slot_state in ((backend.operations, state), (reference.operations, twin)):
-        ring = empty_ring(slot_state, drafted_tokens=80) if answered else None
+        ring = empty_ring(slot_state, several_tokens=80) if answered else None
         if ring is not None:
             ring.turn[1] = RING_ENTRIES - 1
         found.append((operations["accept_drafts"](runs, drafts, slot_state, ring), ring))

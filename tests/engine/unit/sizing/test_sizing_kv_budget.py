@@ -326,7 +326,7 @@ def test_a_cache_without_windows_is_planned_as_by_blocks() -> None:
 def test_drafts_widen_a_window_and_add_their_own_layers() -> None:
     layer = LLAMA_70B.layer(0)
     sliding = replace(layer, attention=replace(layer.attention, mask=sliding_window(100)))
-    facts = replace(LLAMA_70B, layers=(sliding, sliding), drafts=(layer,))
+    facts = replace(LLAMA_70B, layers=(sliding, sliding), mtp_layers=(layer,))
     one = 2 * 8 * 128 * 2
     assert kv_layout(facts, KvElement(2)) == KvLayout(
         (CacheGroup((0, 1), sliding_window(100)),), (one, one)

@@ -41,7 +41,7 @@ def test_weights_by_hand_are_the_plans(source: str) -> None:
         found = facts.weight_bytes(tensor_parallel=ranks, expert_parallel=True)
         assert found == expected, ranks
     for ranks, extra in case.draft_weights.items():
-        assert facts.weight_bytes(tensor_parallel=ranks, drafts=True) == (
+        assert facts.weight_bytes(tensor_parallel=ranks, with_mtp=True) == (
             facts.weight_bytes(tensor_parallel=ranks) + extra
         ), ranks
     # float32, as on a CPU: four bytes for everything, quantised or not

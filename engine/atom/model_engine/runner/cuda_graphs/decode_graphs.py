@@ -71,17 +71,17 @@ class ForwardOutput:
 
 
 class DecodeGraphs:
-    """Holds the captured graphs of decode steps. drafted: of steps whose rows carry drafts, if any
+    """Holds the captured graphs of decode steps. verify: of steps whose rows carry drafts, if any
     do; prompts: of steps with prompts."""
 
     def __init__(
         self,
         parts: GraphParts,
-        drafted: VerifyGraphs | None = None,
+        verify: VerifyGraphs | None = None,
         prompts: PromptGraphs | None = None,
     ) -> None:
         self._parts = parts
-        self.drafted, self.prompts = drafted, prompts
+        self.verify, self.prompts = verify, prompts
         self._model, self._ops, self._state = parts.model, parts.ops, parts.state
         num_slots = self._state.padding_slot
         self._sizes = parts.row_sizes
@@ -99,8 +99,8 @@ class DecodeGraphs:
             [partial(self._capture, variant) for variant in self._variants()]
             + [*self._dummy_captures()]
         ]
-        if self.drafted is not None:
-            kinds += self.drafted.captures()
+        if self.verify is not None:
+            kinds += self.verify.captures()
         if self.prompts is not None:
             kinds.append(self.prompts.captures())
         return measured_bytes(kinds)
@@ -114,8 +114,8 @@ class DecodeGraphs:
             self._graphs[variant] = self._capture(variant)
         for size, capture in zip(reversed(self._sizes), self._dummy_captures(), strict=False):
             self._dummy[size] = capture()
-        if self.drafted is not None:
-            self.drafted.capture(progress)
+        if self.verify is not None:
+            self.verify.capture(progress)
         self._host_ring.restart()
 
     def compile_ahead(self) -> None:

@@ -19,9 +19,9 @@ from atom.model_ops.slots import SlotTensors
 
 
 class HostRing:
-    def __init__(self, state: SlotTensors, drafted_tokens: int = 0) -> None:
-        """drafted_tokens: of a step whose rows carry drafts, at most; 0 where none do."""
-        self.ring = empty_ring(state, drafted_tokens)
+    def __init__(self, state: SlotTensors, several_tokens: int = 0) -> None:
+        """several_tokens: of a step whose rows may get several, at most; 0 where none may."""
+        self.ring = empty_ring(state, several_tokens)
         self._said: NDArray[np.int32] = self.ring.said.numpy()
         self._padding_slot = state.padding_slot
         count = RING_ENTRIES if state.last_token.is_cuda else 0
@@ -37,19 +37,20 @@ class HostRing:
         self,
         slots: Slots,
         appends: NDArray[np.int32],
-        drafts: NDArray[np.int32] | None = None,
+        proposed: NDArray[np.int32] | None = None,
     ) -> None:
         """Tell the device the next step: the slots of its rows, its appended blocks [A, 3] as slot,
-        column of its tables, block id, and of how many drafts each row carries, if any does."""
+        column of its tables, block id, and of how many proposed tokens each row carries, if any
+        does."""
         entry = self._said[self._posted % RING_ENTRIES]
         self._posted += 1
         entry[0, : len(slots)] = slots
         entry[0, len(slots) :] = self._padding_slot
         entry[1:4, : len(appends)] = appends.T
         entry[1, len(appends) :] = self._padding_slot
-        if drafts is not None:
-            entry[4, : len(drafts)] = drafts
-            entry[4, len(drafts) :] = 0
+        if proposed is not None:
+            entry[4, : len(proposed)] = proposed
+            entry[4, len(proposed) :] = 0
 
     def answer(self, rows: int) -> PendingTokens:
         """The tokens of the step posted last, whose sampling was submitted just now."""
@@ -57,7 +58,7 @@ class HostRing:
         return PendingTokens(answer[0, :rows], answered)
 
     def answer_runs(self, rows: VerifyRows) -> PendingRuns:
-        """Return what the rows got of the step posted last, whose drafts were verified just now."""
+        """Return what the rows got of the step posted last, whose tokens were verified just now."""
         answer, answered = self._answer()
         count = len(rows.slots)
         return PendingRuns(

@@ -119,11 +119,11 @@ class VerifyGraphs:
         """Make drafts for the rows of a batch of decodes and run the layers for all their tokens,
         in a bucket no smaller than `least`. appends: blocks, as a batch has them."""
         count, tokens = len(rows.slots), len(rows.row)
-        self._parts.host_ring.post(rows.slots, appends, rows.drafts)
+        self._parts.host_ring.post(rows.slots, appends, rows.ahead)
         drafted = self._drafted[_fitting(self._parts.row_sizes, count)]
         drafted.first.replay()
         if drafted.further is not None:
-            for _ in range(rows.most_drafts - 1):
+            for _ in range(rows.most_ahead - 1):
                 drafted.further.replay()
         size = _fitting(self._sizes, max(tokens, least))
         verified = self._verified[size]

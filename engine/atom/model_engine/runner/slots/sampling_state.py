@@ -20,7 +20,7 @@ from atom.model_engine.runner.slots.token_bans import TokenBans
 from atom.model_engine.runner.slots.token_history import TokenHistory
 from atom.model_ops.backends.interface import LogitFilters
 from atom.model_ops.drafts import DrawnRuns
-from atom.model_ops.sampling.drafted_draws import DraftedDraws
+from atom.model_ops.sampling.draws_ahead import DrawsAhead
 from atom.model_ops.sampling.penalties import Penalties
 from atom.model_ops.sampling.sampler import ShapedRows
 from atom.sampling_params import SamplingParams
@@ -87,13 +87,13 @@ class SamplingState:
         return np.flatnonzero(wanted != NO_LOGPROBS), int(wanted.max(initial=0))
 
     def shaped_rows(
-        self, slots: Slots, positions: NDArray[np.int32], drafted: DraftedDraws | None = None
+        self, slots: Slots, positions: NDArray[np.int32], ahead: DrawsAhead | None = None
     ) -> list[ShapedRows]:
         """Return what the rows of `slots` (in this order) ask for beyond a draw, in groups of a
-        kind and of bounded size; no row is in two. `drafted`: where rows are draws behind
-        drafts."""
-        if drafted is not None:  # those that need not go on after all are told apart on the device
-            positions = positions - drafted.ahead
+        kind and of bounded size; no row is in two. `ahead`: where rows are draws behind
+        others."""
+        if ahead is not None:  # those that need not go on after all are told apart on the device
+            positions = positions - ahead.host_lead
         rows = np.flatnonzero(self._is_filtered[slots] | self._changed(slots, positions))
         if len(rows) == 0:
             return []
@@ -103,9 +103,7 @@ class SamplingState:
             for kind in (rows[~needs_order], rows[needs_order])
             for start in range(0, len(kind), self._rows_at_once)
         ]
-        return [
-            self._shaped_rows(group, slots[group], positions[group], drafted) for group in groups
-        ]
+        return [self._shaped_rows(group, slots[group], positions[group], ahead) for group in groups]
 
     def record(self, slots: Slots, token_ids: torch.Tensor) -> None:
         """The rows of `slots` got these tokens [R] int64, on the device."""
@@ -132,32 +130,32 @@ class SamplingState:
         rows: NDArray[np.intp],
         slots: Slots,
         positions: NDArray[np.int32],
-        drafted: DraftedDraws | None,
+        ahead: DrawsAhead | None,
     ) -> ShapedRows:
         on_device = upload(rows, self._device)
-        drafted = drafted and drafted.of(on_device)
+        ahead = ahead and ahead.of(on_device)
         columns = np.stack([self._columns[name][slots] for name in _SHAPING])
         floats = upload(columns, self._device)
         recent = self._history.recent
         return ShapedRows(
             rows=on_device,
             bias=self._bans.bias(slots),
-            forbidden=self._bans.forbidden(slots, positions, drafted),
-            bad_words=self._bans.bad_words(slots, recent, drafted),
-            penalties=self._penalties(slots, floats, drafted),
+            forbidden=self._bans.forbidden(slots, positions, ahead),
+            bad_words=self._bans.bad_words(slots, recent, ahead),
+            penalties=self._penalties(slots, floats, ahead),
             filters=self._filters(slots, columns, floats),
         )
 
     def _penalties(
-        self, slots: Slots, floats: torch.Tensor, drafted: DraftedDraws | None
+        self, slots: Slots, floats: torch.Tensor, ahead: DrawsAhead | None
     ) -> Penalties | None:
         table = self._history.occurrences
         rows = table.rows_of(slots)
         if not rows.any():
             return None
         occurrences = table.rows.index_select(0, upload(rows, self._device))
-        if drafted is not None:
-            occurrences = drafted.counted(occurrences)
+        if ahead is not None:
+            occurrences = ahead.counted(occurrences)
         return Penalties(occurrences, repetition=floats[3], presence=floats[4], frequency=floats[5])
 
     def _filters(

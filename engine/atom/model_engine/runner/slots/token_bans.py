@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from atom.model_engine.batch import NewRow, Slots
 from atom.model_engine.runner.slots.slot_table import SlotTable
 from atom.model_engine.runner.slots.token_history import WINDOW
-from atom.model_ops.sampling.drafted_draws import DraftedDraws
+from atom.model_ops.sampling.draws_ahead import DrawsAhead
 from atom.model_ops.sampling.forbidden_tokens import BadWords, ForbiddenTokens
 from atom.sampling_params import SamplingParams
 from atom.utils.device import upload
@@ -71,9 +71,9 @@ class TokenBans:
         return self._bias.rows.index_select(0, upload(rows, self._device))
 
     def forbidden(
-        self, slots: Slots, positions: NDArray[np.int32], drafted: DraftedDraws | None = None
+        self, slots: Slots, positions: NDArray[np.int32], ahead: DrawsAhead | None = None
     ) -> ForbiddenTokens | None:
-        """Return what may not be drawn at `positions`; of draws behind drafts the device knows
+        """Return what may not be drawn at `positions`; of draws ahead the device knows
         these better."""
         rows = np.flatnonzero(self.must_go_on(slots, positions))
         if len(rows) == 0:
@@ -83,11 +83,11 @@ class TokenBans:
         leasts = np.repeat(self._least_total[slots[rows]], counts).astype(np.int64)
         listed = np.stack([np.repeat(rows, counts), np.concatenate(ends), leasts])
         row, token_ids, least = upload(listed, self._device)
-        holds = None if drafted is None else drafted.positions[row] < least
+        holds = None if ahead is None else ahead.positions[row] < least
         return ForbiddenTokens(row, token_ids, holds)
 
     def bad_words(
-        self, slots: Slots, recent: SlotTable, drafted: DraftedDraws | None = None
+        self, slots: Slots, recent: SlotTable, ahead: DrawsAhead | None = None
     ) -> BadWords | None:
         """The rows' bad words of several tokens; `recent` has their newest tokens."""
         found = [
@@ -107,7 +107,7 @@ class TokenBans:
             rows=on_device[0],
             prefixes=upload(prefixes, self._device),
             last_tokens=on_device[1],
-            recent=newest if drafted is None else drafted.newest(newest),
+            recent=newest if ahead is None else ahead.newest(newest),
         )
 
     def _enter_bias(self, slot: int, params: SamplingParams) -> bool:

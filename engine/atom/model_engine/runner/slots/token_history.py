@@ -13,7 +13,7 @@ import torch
 from atom.model_engine.batch import NewRow, Slots
 from atom.model_engine.runner.slots.slot_table import SlotTable
 from atom.model_ops.drafts import DrawnRuns
-from atom.model_ops.sampling.drafted_draws import newest_of
+from atom.model_ops.sampling.draws_ahead import newest_of
 from atom.model_ops.sampling.penalties import IN_PROMPT
 from atom.sampling_params import MAX_BAD_WORD_TOKENS
 from atom.utils.device import upload

@@ -35,7 +35,7 @@ from atom.model_engine.runner.step_runner import EagerTokens, StepRunner, Submit
 from atom.model_engine.runner.verify_rows import VerifyRows, verify_rows
 from atom.model_ops.backends.interface import Ops
 from atom.model_ops.drafts import DraftLayout, Drafts, DrawnRuns, keep_newest, no_drafts
-from atom.model_ops.sampling.drafted_draws import DraftedDraws
+from atom.model_ops.sampling.draws_ahead import DrawsAhead
 from atom.models.blocks.hidden_states import HiddenStates
 from atom.models.decoder import CausalLM
 from atom.models.draft_models.draft_model import DraftModel
@@ -99,7 +99,7 @@ class SpeculativeStepRunner(StepRunner):
         if logprobs is not None and draws is not None and output.counts is not None:
             # Each draw of a row that reports was reported; of these the row got the first.
             logprobs = logprobs.where(rows.offset[draws] < output.counts[rows.row[draws]])
-        drafts = rows.drafts
+        drafts = rows.ahead
         if isinstance(step.pending, PendingRuns):  # of some rows nothing was found to draft
             drafts = step.pending.drafted.numpy().copy()
         return replace(output, logprobs=logprobs, drafts=drafts)
@@ -114,7 +114,7 @@ class SpeculativeStepRunner(StepRunner):
     def _replay(
         self, graphs: DecodeGraphs, batch: ScheduledBatch, least: int
     ) -> SubmittedStep | None:
-        scheduled, drafted = batch.num_scheduled_tokens, graphs.drafted
+        scheduled, drafted = batch.num_scheduled_tokens, graphs.verify
         may_run = bool(scheduled.max(initial=1) > 1)
         if not may_run and not (self._unknown and self._asks_where(batch)):
             return super()._replay(graphs, batch, least)
@@ -148,12 +148,12 @@ class SpeculativeStepRunner(StepRunner):
             mask = TokenMask(step.rows.first[mask.rows].astype(np.int32), mask.bits)
         elif step.replayed is not None:
             assert self.graphs is not None, "a graph ran the layers"
-            assert self.graphs.drafted is not None, "a graph ran the layers"
+            assert self.graphs.verify is not None, "a graph ran the layers"
             least = step.positions - np.int32(self._most_drafts)
             needs = self._sampling.needs(step.sample_slots, least)
             if needs is not SamplingNeeds.MORE:
                 filtered = needs is SamplingNeeds.FILTERED
-                return self.graphs.drafted.sample(step.replayed, step.rows, filtered=filtered)
+                return self.graphs.verify.sample(step.replayed, step.rows, filtered=filtered)
         return super()._sample_rows(step, forward, mask)
 
     # ---- drafts, and the rows that verify them -------------------------------------------------
@@ -200,18 +200,18 @@ class SpeculativeStepRunner(StepRunner):
     def _eager_step(self, rows: VerifyRows, drafts: Drafts | None) -> VerifyStep:
         sent = self._send(
             slots=rows.slots.astype(np.int64),
-            wanted=rows.drafts.astype(np.int64),
+            wanted=rows.ahead.astype(np.int64),
             first=rows.first,
             token_slots=rows.slots[rows.row].astype(np.int64),
             row=rows.row,
             offset=rows.offset,
             run_starts=rows.run_starts,
         )
-        runs = DecodeRuns(sent.pop("run_starts"), 1 + rows.most_drafts)
-        found = no_drafts(len(rows.slots), rows.most_drafts, sent["row"].device)
+        runs = DecodeRuns(sent.pop("run_starts"), 1 + rows.most_ahead)
+        found = no_drafts(len(rows.slots), rows.most_ahead, sent["row"].device)
         if drafts is not None:  # of the decodes, which come first
             found.counts[: len(drafts.counts)] = drafts.counts
-            found.token_ids[: len(drafts.counts)] = drafts.token_ids[:, : rows.most_drafts]
+            found.token_ids[: len(drafts.counts)] = drafts.token_ids[:, : rows.most_ahead]
         return self._drafted_step(rows, found, DraftLayout(**sent, runs=runs))
 
     def _drafted_step(self, rows: VerifyRows, drafts: Drafts, layout: DraftLayout) -> VerifyStep:
@@ -228,12 +228,12 @@ class SpeculativeStepRunner(StepRunner):
         )
 
     def _stand_behind(self, step: VerifyStep, positions: torch.Tensor) -> None:
-        step.behind = DraftedDraws(
-            drafts=step.drafts.token_ids,
+        step.behind = DrawsAhead(
+            tokens=step.drafts.token_ids,
             row=step.layout.row,
             lengths=step.layout.offset,
             positions=positions,
-            ahead=self._most_drafts,
+            host_lead=self._most_drafts,
         )
 
     def _placed(self, inputs: StepInputs, batch: ScheduledBatch, step: SubmittedStep) -> StepInputs:
@@ -293,12 +293,12 @@ class SpeculativeStepRunner(StepRunner):
         drawn = DrawnRuns(layout.slots, layout.first, token_ids)
         if step.replayed is not None:
             assert self.graphs is not None, "a graph ran the layers"
-            assert self.graphs.drafted is not None, "a graph ran the layers"
-            pending, counts = self.graphs.drafted.settle(step.replayed, rows, token_ids)
+            assert self.graphs.verify is not None, "a graph ran the layers"
+            pending, counts = self.graphs.verify.settle(step.replayed, rows, token_ids)
         else:
             counts = self._ops.accept_drafts(drawn, step.drafts, state)
             pending = self._answer_runs(step, token_ids, counts)
-        self._sampling.record_runs(rows.slots, drawn, counts, 1 + rows.most_drafts)
+        self._sampling.record_runs(rows.slots, drawn, counts, 1 + rows.most_ahead)
         step.counts = counts
         return pending
 
@@ -325,8 +325,8 @@ class SpeculativeStepRunner(StepRunner):
         elif self.graphs is not None and forward is not None:
             if not isinstance(step, VerifyStep):
                 self.graphs.catch_up(forward)
-            elif self.graphs.drafted is not None and step.replayed is not None:
-                self.graphs.drafted.catch_up(step.replayed)
+            elif self.graphs.verify is not None and step.replayed is not None:
+                self.graphs.verify.catch_up(step.replayed)
         step.computed = step.drawn = None
 
     def _send(self, **arrays: NDArray[np.integer]) -> dict[str, torch.Tensor]:

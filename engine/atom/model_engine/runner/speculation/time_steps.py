@@ -1,4 +1,4 @@
-"""Times steps with drafts and without at start: by what they cost rows are to carry any.
+"""Times steps that compute tokens ahead and without at start: by what they cost rows carry drafts.
 
 Steps are submitted as they are while serving, the host one step behind, so that what it launches
 counts where the device waits for it. Called by ModelRunner behind the warm-up, on slots and blocks
@@ -14,7 +14,7 @@ from dataclasses import replace
 from atom.config import Config
 from atom.model_engine.batch import ScheduledBatch
 from atom.model_engine.runner.step_runner import StepRunner
-from atom.model_engine.runner.warm_up import CacheShape, decode_batch, prompt_batch, with_drafts
+from atom.model_engine.runner.warm_up import CacheShape, computing_ahead, decode_batch, prompt_batch
 from atom.model_engine.wire.engine_protocol import TimedStep
 
 _STEPS = 4  # that are timed together
@@ -30,9 +30,9 @@ def time_steps(
     most_tokens: int,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[TimedStep]:
-    """Time steps by rows and drafts, up to `most_tokens` of a step, and without and with most
-    drafts on a long context, where the cache has one of as many rows; nothing for a model whose
-    sequences are too short to be timed on."""
+    """Time steps by rows and tokens ahead, up to `most_tokens` of a step, and without and with
+    most of them on a long context, where the cache has one of as many rows; nothing for a
+    model whose sequences are too short to be timed on."""
     most = config.scheduler.num_speculative_tokens
     reach = 2 + (1 + _STEPS) * (1 + most)
     longest = config.model.max_model_len - 1 - reach
@@ -40,24 +40,24 @@ def time_steps(
         return []
     slots = config.scheduler.max_num_seqs
     kinds = [
-        (rows, drafts, 0)
+        (rows, ahead, 0)
         for rows in sorted({min(rows, slots) for rows in (*_ROWS, slots)})
-        for drafts in sorted({0, 1, most})
-        if rows * (1 + drafts) <= min(most_tokens, config.scheduler.max_num_batched_tokens)
+        for ahead in sorted({0, 1, most})
+        if rows * (1 + ahead) <= min(most_tokens, config.scheduler.max_num_batched_tokens)
     ]
-    rows = max((rows for rows, drafts, _ in kinds if drafts == most), default=1)
+    rows = max((rows for rows, ahead, _ in kinds if ahead == most), default=1)
     far = min(_FAR, longest, cache.num_blocks * cache.block_size // rows - reach)
     if far >= _LEAST_FAR:
-        kinds += [(rows, drafts, far) for drafts in (0, most)]
+        kinds += [(rows, ahead, far) for ahead in (0, most)]
     timed = []
-    for rows, drafts, context in kinds:
+    for rows, ahead, context in kinds:
         # Every slot stands at its first token or far on, and has blocks as far as it may come.
         steps.collect(steps.submit(prompt_batch([1] * rows, cache)))
         if context:
             steps.slots.device.num_computed[:rows] = context
         batch = decode_batch([reach + context] * rows, cache, apart=context > 0)
-        seconds = _seconds(steps, with_drafts(batch, drafts, max(1, context)), clock)
-        timed.append(TimedStep(rows, drafts, seconds, context))
+        seconds = _seconds(steps, computing_ahead(batch, ahead, max(1, context)), clock)
+        timed.append(TimedStep(rows, ahead, seconds, context))
     return timed
 
 

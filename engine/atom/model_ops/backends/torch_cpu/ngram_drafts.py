@@ -1,4 +1,4 @@
-"""Drafts of rows' own tokens on the CPU, where a row's tokens are bytes that can be searched.
+"""N-gram drafts on the CPU, where a row's tokens are bytes that can be searched.
 
 Most rows of most texts have no match at all, which one search of the shortest tells.
 """
@@ -18,7 +18,7 @@ _TOKEN_BYTES = 4
 def draft_ngrams(
     slots: torch.Tensor, wanted: torch.Tensor, state: SlotTensors, lookup: Lookup, drafts: Drafts
 ) -> None:
-    assert state.tokens is not None, "slots keep their tokens where drafts are looked up"
+    assert state.tokens is not None, "slots keep their tokens where matches are looked up"
     tokens, newest = state.tokens.numpy(), state.num_computed.numpy()
     told, counts, most = drafts.token_ids.numpy(), drafts.counts.numpy(), wanted.numpy()
     told[:], counts[:] = 0, 0
@@ -27,7 +27,7 @@ def draft_ngrams(
         said = tokens[slot, : newest[slot] + 1]
         first = _behind_match(said, lookup) if most[row] else 0
         if first:
-            # What is drafted may run on into the drafts themselves: a period goes on.
+            # What follows may run on into what is proposed: a period goes on.
             told[row] = said[first + ahead % (len(said) - first)]
             counts[row] = most[row]
 

@@ -6,6 +6,7 @@ into a graph.
 
 from __future__ import annotations
 
+from atom.model_ops.backends.draft_ops import draft_ops_of
 from atom.model_ops.backends.interface import Backend
 from atom.model_ops.backends.logit_filters import filter_logits
 from atom.model_ops.backends.torch_ref import (
@@ -51,9 +52,6 @@ def backend() -> Backend:
             "receive_step": decode_state.receive_step,
             "prepare_decode": decode_state.prepare_decode,
             "commit_tokens": decode_state.commit_tokens,
-            "draft_ngrams": drafting.draft_ngrams,
-            "lay_out_drafts": drafting.lay_out_drafts,
-            "prepare_drafted": drafting.prepare_drafted,
-            "accept_drafts": drafting.accept_drafts,
+            **draft_ops_of(drafting),
         },
     )

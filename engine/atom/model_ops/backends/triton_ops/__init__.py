@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from atom.model_ops.backends.draft_ops import draft_ops_of
 from atom.model_ops.backends.interface import Backend, OpCase, WarmupCompile
 from atom.model_ops.quantised.cached_heads import FP8_DTYPES
 from atom.model_ops.values import WeightFormat
@@ -106,10 +107,7 @@ def backend() -> Backend:
         "receive_step": decode_state.receive_step,
         "prepare_decode": decode_state.prepare_decode,
         "commit_tokens": decode_state.commit_tokens,
-        "draft_ngrams": ngram_drafts.draft_ngrams,
-        "lay_out_drafts": ngram_drafts.lay_out_drafts,
-        "prepare_drafted": ngram_drafts.prepare_drafted,
-        "accept_drafts": ngram_drafts.accept_drafts,
+        **draft_ops_of(ngram_drafts),
     }
     return Backend(
         name="triton",

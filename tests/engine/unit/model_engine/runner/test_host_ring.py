@@ -43,11 +43,11 @@ def test_letters_are_received_and_answered_in_turn() -> None:
 def test_rows_that_got_several_tokens_are_read_row_after_row() -> None:
     state = slot_tensors(SLOTS, 8, CPU)
     state = replace(state, tokens=torch.zeros((SLOTS + 1, 200), dtype=torch.int32))
-    host_ring = HostRing(state, drafted_tokens=10)
+    host_ring = HostRing(state, several_tokens=10)
     slots, wanted = torch.zeros((2, SLOTS), dtype=torch.int64)
     before = state.num_computed.clone()
     rows = verify_rows(decode_rows([3, 1, 2]), np.array([1, 3, 0], dtype=np.int32))
-    host_ring.post(rows.slots, np.zeros((0, 3), dtype=np.int32), rows.drafts)
+    host_ring.post(rows.slots, np.zeros((0, 3), dtype=np.int32), rows.ahead)
     receive_step(host_ring.ring, slots, state, wanted)
     assert wanted.tolist() == [1, 3, 0, 0, 0, 0]
     drawn = DrawnRuns(slots, torch.tensor([0, 2, 6, 0, 0, 0]), torch.arange(10, 17))

@@ -14,7 +14,7 @@ from atom.model_engine.runner.cuda_graphs.prompt_buckets import (
     host_bound_tokens,
     prompt_buckets,
 )
-from atom.model_engine.runner.warm_up import CacheShape, decode_batch, with_drafts
+from atom.model_engine.runner.warm_up import CacheShape, computing_ahead, decode_batch
 from atom.sizing.model_facts import ModelFacts
 from benchmarks.workloads.shapes import SHAPES
 
@@ -60,7 +60,7 @@ def test_a_step_that_no_bucket_holds_has_none() -> None:
         for name in ("slots", "req_ids", "num_computed_tokens", "num_scheduled_tokens", "samples")
     }
     assert chosen(buckets, replace(many, **rows)) is None
-    assert chosen(buckets, with_drafts(step(2, 30), 3)) is None
+    assert chosen(buckets, computing_ahead(step(2, 30), 3)) is None
 
 
 @pytest.mark.parametrize("rows", [2, 7, 20, 300])

@@ -28,4 +28,4 @@ def test_a_decodes_tokens_are_a_run_and_prompts_are_none() -> None:
     assert rows.batch.num_decodes == rows.run_starts[-1]
     alone = verify_rows(batch, np.zeros(3, dtype=np.int32))
     assert alone.run_starts.tolist() == [0, 1, 2, 3]
-    assert alone.most_drafts == 0, "nothing follows, and rows attend as ever"
+    assert alone.most_ahead == 0, "nothing follows, and rows attend as ever"

@@ -27,7 +27,7 @@ _FEW_ROWS, _MANY_ROWS = 32, 256
 def _receive_kernel(
     said_ptr, turn_ptr, slots_ptr, tables_ptr, wanted_ptr, count, num_slots, padding_slot,
     RING_ENTRIES: tl.constexpr, LINES: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
-    DRAFTED: tl.constexpr,
+    AHEAD: tl.constexpr,
 ):  # fmt: skip
     """One program of one warp: none of it may read the turn when some of it has moved it on."""
     turn = tl.load(turn_ptr)
@@ -41,7 +41,7 @@ def _receive_kernel(
         slot = tl.load(entry_ptr + count + at, mask=inside, other=-1).to(tl.int64)
         column = tl.load(entry_ptr + 2 * count + at, mask=inside, other=0)
         block = tl.load(entry_ptr + 3 * count + at, mask=inside, other=0)
-        if DRAFTED:
+        if AHEAD:
             wanted = tl.load(entry_ptr + 4 * count + at, mask=inside, other=0)
             tl.store(wanted_ptr + at, wanted.to(tl.int64), mask=at < num_slots)
         tl.store(slots_ptr + at, row_slot.to(tl.int64), mask=at < num_slots)
@@ -55,18 +55,18 @@ def _receive_kernel(
 def _prepare_kernel(
     slots_ptr, last_token_ptr, num_computed_ptr, tables_ptr, temperature_ptr, seed_ptr,
     ids_ptr, positions_ptr, slot_mapping_ptr, contexts_ptr, row_tables_ptr,
-    row_temperature_ptr, row_seed_ptr, sample_positions_ptr, offsets_ptr, drafts_ptr, padding_slot,
+    row_temperature_ptr, row_seed_ptr, sample_positions_ptr, offsets_ptr, ahead_ptr, padding_slot,
     MAX_BLOCKS: tl.constexpr, GROUPS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    CHUNK: tl.constexpr, DRAFTED: tl.constexpr,
+    CHUNK: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
-    """MAX_BLOCKS: of one group. DRAFTED: rows stand `offsets` tokens further, on drafts."""
+    """MAX_BLOCKS: of one group. AHEAD: rows stand `offsets` tokens further."""
     # Axis 1: parts of a row's table, so that a long one is copied by several programs side by side.
     row, group = tl.program_id(0), tl.program_id(2)
     at = group.to(tl.int64) * tl.num_programs(0) + row  # of the row in this group's outputs
     slot = tl.load(slots_ptr + row).to(tl.int64)
     real = (slot >= 0) & (slot != padding_slot)
     position = tl.load(num_computed_ptr + slot, mask=real, other=0).to(tl.int64)
-    if DRAFTED:
+    if AHEAD:
         offset = tl.load(offsets_ptr + row, mask=real, other=0)
         position += offset
     table = tables_ptr + (slot * GROUPS + group) * MAX_BLOCKS
@@ -83,8 +83,8 @@ def _prepare_kernel(
         tl.store(slot_mapping_ptr + at, tl.where(real, cache_slot, -1))
     if (tl.program_id(1) == 0) & (group == 0):
         token = tl.load(last_token_ptr + slot, mask=real, other=0)
-        if DRAFTED:
-            token = tl.where(offset > 0, tl.load(drafts_ptr + row, mask=real, other=0), token)
+        if AHEAD:
+            token = tl.where(offset > 0, tl.load(ahead_ptr + row, mask=real, other=0), token)
         tl.store(ids_ptr + row, token)
         tl.store(positions_ptr + row, position)
         tl.store(contexts_ptr + row, context.to(tl.int32))
@@ -127,7 +127,7 @@ def receive_step(
         ring.said, ring.turn, slots, state.block_tables, wanted, count, slots.shape[0],
         state.padding_slot, RING_ENTRIES=RING_ENTRIES, LINES=lines,
         COLUMNS=state.block_tables.shape[1], BLOCK=min(_ENTRY_CHUNK, next_power_of_2(count)),
-        DRAFTED=wanted is not None, num_warps=1,
+        AHEAD=wanted is not None, num_warps=1,
     )  # fmt: skip
 
 
@@ -139,11 +139,11 @@ def prepare_rows(
     slots: torch.Tensor,
     state: SlotTensors,
     block_size: int,
-    drafted: tuple[torch.Tensor, torch.Tensor] | None,
+    ahead: tuple[torch.Tensor, torch.Tensor] | None,
 ) -> DecodeInputs:
     """`prepare_decode`, or with offsets and tokens [R] int64 `prepare_drafted`."""
     inputs = _empty_inputs(slots.shape[0], state)
-    _gather_inputs(slots, state, block_size, inputs, drafted)
+    _gather_inputs(slots, state, block_size, inputs, ahead)
     return inputs
 
 
@@ -172,9 +172,9 @@ def _gather_inputs(
     state: SlotTensors,
     block_size: int,
     inputs: DecodeInputs,
-    drafted: tuple[torch.Tensor, torch.Tensor] | None,
+    ahead: tuple[torch.Tensor, torch.Tensor] | None,
 ) -> None:
-    offsets, token_ids = drafted or (None, None)
+    offsets, token_ids = ahead or (None, None)
     rows, max_blocks = slots.shape[0], state.max_blocks
     chunk = min(_TABLE_CHUNK, next_power_of_2(max_blocks))
     _prepare_kernel[(rows, triton.cdiv(max_blocks, chunk), state.num_groups)](
@@ -182,7 +182,7 @@ def _gather_inputs(
         state.seed, inputs.input_ids, inputs.positions, inputs.slot_mapping, inputs.context_lens,
         inputs.block_tables, inputs.temperature, inputs.seed, inputs.sample_positions,
         offsets, token_ids, state.padding_slot, MAX_BLOCKS=max_blocks, GROUPS=state.num_groups,
-        BLOCK_SIZE=block_size, CHUNK=chunk, DRAFTED=drafted is not None, num_warps=4,
+        BLOCK_SIZE=block_size, CHUNK=chunk, AHEAD=ahead is not None, num_warps=4,
     )  # fmt: skip
 
 

@@ -1,0 +1,107 @@
+"""SpeculationSetup: what a model runner has beside its model where rows may carry drafts.
+
+Of a configuration without speculation it has nothing but the model's own spec, so that ModelRunner
+asks one object whatever was configured. Owned by ModelRunner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from atom.checkpoint import open_checkpoint
+from atom.config import Config
+from atom.model_engine.runner.pooling_step_runner import PoolingStepRunner
+from atom.model_engine.runner.speculation.speculative_step_runner import SpeculativeStepRunner
+from atom.model_engine.runner.speculation.time_steps import time_steps
+from atom.model_engine.runner.step_runner import StepRunner
+from atom.model_engine.runner.warm_up import CacheShape
+from atom.model_engine.wire.engine_protocol import TimedStep
+from atom.model_loader.weight_loader import load_model
+from atom.model_ops.backends.interface import Ops
+from atom.model_ops.linear import Build
+from atom.models.decoder import CausalLM
+from atom.models.draft_models.build_draft import (
+    build_draft,
+    drafted_spec,
+    placed_draft,
+    placed_with_mtp,
+)
+from atom.models.draft_models.draft_model import DraftModel
+from atom.models.placed_modules import placed_model
+from atom.models.spec import ModelSpec
+from atom.sizing.kv_layout import Speculation
+from atom.utils.device import Device
+
+
+class SpeculationSetup:
+    """Builds, loads and runs what drafts, if anything does. spec: the model's, as one of `ranks`
+    ranks computes it; draft: the layers that draft, once they are built."""
+
+    def __init__(self, config: Config, ranks: int) -> None:
+        self._config = config
+        spec, draft = drafted_spec(config)
+        self.spec = spec.on_rank(ranks)
+        self._draft_spec = draft and draft.on_rank(ranks)
+        self._by_layers = config.speculative is not None and config.speculative.by_layers
+        self.draft: DraftModel | None = None
+
+    @property
+    def is_on(self) -> bool:
+        """Tell whether rows may carry drafts."""
+        return self._config.speculative is not None
+
+    @property
+    def cached(self) -> Speculation:
+        """Say what the KV cache keeps for it."""
+        config = self._config
+        facts = None if config.draft is None else config.draft.facts
+        tokens = config.scheduler.num_speculative_tokens
+        return Speculation(tokens, facts, by_layers=self._by_layers)
+
+    def all_layers(self) -> ModelSpec:
+        """Return the model's spec with the layers that draft, as operations are concerned."""
+        if not self._by_layers:
+            return self.spec.with_all_layers()
+        drafting = self._draft_spec.layers if self._draft_spec else self.spec.mtp_layers
+        return self.spec.with_all_layers(*drafting)
+
+    def build(self, model: CausalLM, build: Build) -> None:
+        """Make the layers that draft, their weights not yet filled."""
+        if self._by_layers:
+            self.draft = build_draft(self.spec, self._draft_spec, model, build)
+
+    def models(self, model: CausalLM) -> tuple[CausalLM | DraftModel, ...]:
+        """Return the model, and behind it what drafts by layers of its own."""
+        return (model,) if self.draft is None else (model, self.draft)
+
+    def read_weights(self, model: CausalLM, progress: Callable[[float], None]) -> None:
+        """Read the weights of the model, and of what drafts for it, from their checkpoints."""
+        config, mtp = self._config, None
+        if config.draft is None:
+            mtp = self.draft
+        elif self.draft is not None:
+            checkpoint = open_checkpoint(config.draft.path)
+            load_model(placed_draft(self.draft, checkpoint), checkpoint, lambda share: None)
+        checkpoint = open_checkpoint(config.model.path)
+        modules = placed_model(model) if mtp is None else placed_with_mtp(model, mtp)
+        load_model(modules, checkpoint, progress)
+
+    def step_runner(self, model: CausalLM, ops: Ops, device: Device, num_groups: int) -> StepRunner:
+        """Make what runs the model's steps."""
+        config = self._config
+        parts = model, ops, config, device, num_groups
+        if config.model.pooling is not None:
+            return PoolingStepRunner(config.model, *parts)
+        if not self.is_on:
+            return StepRunner(*parts)
+        steps = SpeculativeStepRunner(*parts)
+        if self.draft is not None:
+            steps.draft_with(self.draft)
+        return steps
+
+    def timed_steps(self, steps: StepRunner, cache: CacheShape) -> list[TimedStep]:
+        """Time steps, by which rows are to carry drafts, where graphs run steps with any."""
+        graphs, asked = steps.graphs, self._config.speculative
+        if graphs is None or graphs.verify is None or asked is None or not asked.adaptive:
+            return []
+        return time_steps(steps, self._config, cache, graphs.verify.most_tokens)

@@ -1,0 +1,72 @@
+"""What drafts for a model, built: an EAGLE-3 checkpoint of its own, or the model's MTP layer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from safetensors import safe_open
+
+from atom.checkpoint import Checkpoint
+from atom.config import Config, ModelConfig
+from atom.errors import ModelError
+from atom.model_ops.linear import Build
+from atom.models.decoder import CausalLM
+from atom.models.draft_models.draft_model import DraftModel
+from atom.models.draft_models.eagle3 import Eagle3Draft
+from atom.models.draft_models.mtp import MtpDraft
+from atom.models.placed_modules import PlacedModules
+from atom.models.registry import model_spec
+from atom.models.spec import ModelSpec, decoder_spec
+from atom.sizing.drafting import default_aux_layers
+
+_AUX_LAYERS = 3
+
+
+def drafted_spec(config: Config) -> tuple[ModelSpec, ModelSpec | None]:
+    """The model's, with auxiliary layers where a checkpoint of its own drafts for it, and that
+    checkpoint's."""
+    spec = model_spec(config.model)
+    if config.draft is None:
+        return spec, None
+    layers = _aux_layers(config.draft, len(spec.layers))
+    return replace(spec, aux_layers=layers), decoder_spec(config.draft)
+
+
+def build_draft(
+    spec: ModelSpec, draft: ModelSpec | None, model: CausalLM, build: Build
+) -> DraftModel:
+    """Return what drafts for the model: of a checkpoint of its own, or the model's."""
+    if draft is None:
+        return MtpDraft(spec, model, build)
+    return Eagle3Draft(draft, spec, model.model.embed_tokens, build)
+
+
+def placed_with_mtp(model: CausalLM, mtp: DraftModel) -> PlacedModules:
+    """Collect a model's modules, and those of the MTP layer in its own checkpoint."""
+    modules = *model.named_modules(), *mtp.placed_modules(frozenset())
+    return PlacedModules(modules, mtp.unused_tensors())
+
+
+def placed_draft(draft: DraftModel, checkpoint: Checkpoint) -> PlacedModules:
+    """Collect the modules of a checkpoint that only drafts."""
+    names: set[str] = set()
+    for file in checkpoint.weight_files():
+        with safe_open(file, framework="pt") as shard:
+            names.update(shard.keys())
+    return PlacedModules(tuple(draft.placed_modules(frozenset(names))), draft.unused_tensors())
+
+
+def _aux_layers(draft: ModelConfig, num_layers: int) -> tuple[int, ...]:
+    """Layers whose inputs the draft model sees. `eagle_config` names layers by their outputs (as
+    SGLang reads it), a field at the top by their inputs (as vLLM does)."""
+    raw = draft.hf_config
+    by_output = (raw.get("eagle_config") or {}).get("eagle_aux_hidden_state_layer_ids")
+    by_input = raw.get("eagle_aux_hidden_state_layer_ids")
+    found = tuple(by_input or ()) or tuple(layer + 1 for layer in by_output or ())
+    layers = found or default_aux_layers(num_layers)
+    if len(set(layers)) != _AUX_LAYERS or not all(0 <= layer < num_layers for layer in layers):
+        raise ModelError(
+            f"{draft.path / 'config.json'}: eagle_aux_hidden_state_layer_ids are to name "
+            f"{_AUX_LAYERS} different layers of the model's {num_layers}, got {list(found)}"
+        )
+    return layers
