@@ -16,7 +16,6 @@ import itertools
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -56,16 +55,6 @@ from atom.model_engine.wire.engine_protocol import (
 )
 from atom.model_engine.wire.rank_answers import RankStatsBoard
 from atom.sampling_params import SamplingParams
-
-
-@dataclass(frozen=True, slots=True)
-class _Queued:
-    """Say how the requests of a call are queued; see `add_requests`."""
-
-    request_id: str | None
-    add_special_tokens: bool
-    priority: int
-    timeout_seconds: float | None
 
 
 class AsyncLLMEngine:
@@ -253,16 +242,36 @@ class AsyncLLMEngine:
         timeout_seconds: float | None = None,
         cache_salt: str = "",
         client_id: str = "",
+        pools: bool = False,
     ) -> RequestGroup:
         """Queue `params.n` answers to each prompt, all or none. The group numbers the answers to
         the first prompt, then those to the second, and so on.
 
         timeout_seconds: the group raises `RequestError` (status 504) after it, and what runs is
         aborted; the server's own bound holds besides. cache_salt: only requests of the same one
-        share cached prompts. client_id: as in `Request`."""
-        self.processor.inputs.check_pools(False)
-        how = _Queued(request_id, add_special_tokens, priority, timeout_seconds)
-        return await self._queue(prompts, params, how, cache_salt, client_id)
+        share cached prompts. client_id: as in `Request`. pools: for vectors, of a model that gives
+        them."""
+        self.processor.inputs.check_pools(pools)
+        self._admission.check(len(prompts) * params.n, client_id)
+        requests = await self._intake.requests_of(
+            prompts,
+            params,
+            add_special_tokens=add_special_tokens,
+            priority=priority,
+            cache_salt=cache_salt,
+            client_id=client_id,
+        )
+        # Both may have changed while a long text was tokenised.
+        self._admission.check(len(requests), client_id)
+        name = request_id or f"req-{uuid.uuid4().hex}"
+        group = self._requests.open(itertools.repeat(name), requests)
+        trace = CURRENT_TRACE.get()
+        if trace is not None:
+            group.trace = trace
+            trace.queued(QueuedCall(name, self.config.model.served_name, params, requests))
+        self._requests.limit_time(group, [timeout_seconds, self._request_timeout_seconds])
+        self._core.add_requests(requests)
+        return group
 
     async def pool(
         self,
@@ -278,46 +287,25 @@ class AsyncLLMEngine:
     ) -> list[RequestOutput]:
         """The last output of each prompt, which has its vector, in order; of a model that was
         started for pooling. Raises as `add_requests`; cancelling it aborts what runs."""
-        self.processor.inputs.check_pools(True)
         params = SamplingParams(
             max_tokens=1, temperature=0.0, truncate_prompt_tokens=truncate_prompt_tokens
         )
-        how = _Queued(request_id, add_special_tokens, priority, timeout_seconds)
-        group = await self._queue(prompts, params, how, cache_salt, client_id)
+        group = await self.add_requests(
+            prompts,
+            params,
+            request_id=request_id,
+            add_special_tokens=add_special_tokens,
+            priority=priority,
+            timeout_seconds=timeout_seconds,
+            cache_salt=cache_salt,
+            client_id=client_id,
+            pools=True,
+        )
         try:
             lasts = {index: output async for outputs in group for index, output in outputs}
         finally:
             group.close()
         return [lasts[index] for index in range(len(prompts))]
-
-    async def _queue(
-        self,
-        prompts: Sequence[Prompt],
-        params: SamplingParams,
-        how: _Queued,
-        cache_salt: str,
-        client_id: str,
-    ) -> RequestGroup:
-        self._admission.check(len(prompts) * params.n, client_id)
-        requests = await self._intake.requests_of(
-            prompts,
-            params,
-            add_special_tokens=how.add_special_tokens,
-            priority=how.priority,
-            cache_salt=cache_salt,
-            client_id=client_id,
-        )
-        # Both may have changed while a long text was tokenised.
-        self._admission.check(len(requests), client_id)
-        name = how.request_id or f"req-{uuid.uuid4().hex}"
-        group = self._requests.open(itertools.repeat(name), requests)
-        trace = CURRENT_TRACE.get()
-        if trace is not None:
-            group.trace = trace
-            trace.queued(QueuedCall(name, self.config.model.served_name, params, requests))
-        self._requests.limit_time(group, [how.timeout_seconds, self._request_timeout_seconds])
-        self._core.add_requests(requests)
-        return group
 
     async def tokenize(
         self, prompt: Prompt, *, add_special_tokens: bool = True, client_id: str = ""
