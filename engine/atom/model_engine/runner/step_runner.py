@@ -47,7 +47,7 @@ from atom.model_ops.attention import StateLayer
 from atom.model_ops.backends.interface import Ops, SamplingTensors
 from atom.model_ops.sampling.draws_ahead import DrawsAhead
 from atom.model_ops.sampling.logprobs import joined, token_logprobs
-from atom.model_ops.sampling.sampler import Sampler
+from atom.model_ops.sampling.sampler import Sampler, ShapedRows
 from atom.models.blocks.hidden_states import HiddenStates
 from atom.models.decoder import CausalLM
 from atom.sampling_params import MAX_LOGPROBS
@@ -335,12 +335,6 @@ class StepRunner:
             needs = self._sampling.needs(step.sample_slots, step.positions)
             if needs is not SamplingNeeds.MORE:
                 return self.graphs.sample(forward, filtered=needs is SamplingNeeds.FILTERED)
-        return self._settle(step, forward, self._drawn(step, forward, mask))
-
-    def _drawn(
-        self, step: SubmittedStep, forward: ForwardOutput, mask: TokenMask | None
-    ) -> torch.Tensor:
-        """The tokens that the step's rows draw [R] int64."""
         slots = step.sample_slots
         temperature = self._sampling.temperature(slots)
         sampling = replace(
@@ -349,10 +343,23 @@ class StepRunner:
             any_greedy=not temperature.all(),
         )
         shaped = self._sampling.shaped_rows(slots, step.positions, step.behind)
-        asking, num_top = self._sampling.logprob_rows(slots)
-        if not shaped and mask is None and not len(asking):
-            return self._model.lm_head.draw(forward.hidden, sampling)
-        logits = self._model.compute_logits(forward.hidden)
+        if shaped or mask is not None or self._sampling.reports(slots):
+            token_ids = self._draw_from_logits(step, forward.hidden, sampling, shaped, mask)
+        else:
+            token_ids = self._model.lm_head.draw(forward.hidden, sampling)
+        return self._settle(step, forward, token_ids)
+
+    def _draw_from_logits(
+        self,
+        step: SubmittedStep,
+        hidden: torch.Tensor,
+        sampling: SamplingTensors,
+        shaped: list[ShapedRows],
+        mask: TokenMask | None,
+    ) -> torch.Tensor:
+        """Draw the tokens [R] int64 of rows whose logits are changed, masked or reported."""
+        asking, num_top = self._sampling.logprob_rows(step.sample_slots)
+        logits = self._model.compute_logits(hidden)
         if len(asking):
             on_device = upload(asking, self._device.torch_device)
             raw_logits = logits.index_select(0, on_device)  # sampling may overwrite them

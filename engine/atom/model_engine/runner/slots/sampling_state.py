@@ -80,6 +80,10 @@ class SamplingState:
             return SamplingNeeds.MORE
         return SamplingNeeds.FILTERED if self._is_filtered[slots].any() else SamplingNeeds.DRAW
 
+    def reports(self, slots: Slots) -> bool:
+        """Return whether any of the rows reports log-probabilities."""
+        return bool((self._columns["num_logprobs"][slots] != NO_LOGPROBS).any())
+
     def logprob_rows(self, slots: Slots) -> tuple[NDArray[np.intp], int]:
         """Return which of the rows report log-probabilities, and the most likely tokens that any
         wants."""
