@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from tools import check_docstrings, check_file_size, check_kernels
+from tools import check_dead_code, check_docstrings, check_file_size, check_kernels
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ("engine/atom", "operator/atom_operator")
@@ -135,6 +135,7 @@ def measure() -> list[Figure]:
         Figure("lines of the longest kernel", max(each.lines for each in kernels), 90),
         Figure("parameters of the widest kernel", max(each.parameters for each in kernels), 24),
         Figure("files of drafts", drafts, MOST_DRAFT_FILES),
+        Figure("dead definitions", len(check_dead_code.find()), 0),
         Figure("modules of the largest floor", max(floors.values()), 25),
         Figure("rows of the glossary", len(re.findall(r"^\| (?!word|-)", terms, re.M)), 35),
         Figure("lines of the changelog", len((ROOT / "CHANGELOG.md").read_text().splitlines()), 80),

@@ -16,8 +16,6 @@ import msgspec
 from atom.errors import RequestError
 from atom.sampling_params import SamplingParams
 
-MOST_CLIENT_CHARACTERS = 64
-
 
 class FinishReason(enum.StrEnum):
     """Say why generation ended, in OpenAI's words."""
@@ -38,7 +36,7 @@ class Request(msgspec.Struct, frozen=True):
     priority: lower is served sooner; one step is worth a second of waiting.
     cache_salt: its prompt shares cached blocks only with requests of the same salt.
     client_id: whose it is, for what clients share out among them (engine time, compilations): at
-    most `MOST_CLIENT_CHARACTERS`, "" where that is not known. What stands before a slash vouches
+    most 64 characters, "" where that is not known. What stands before a slash vouches
     for what follows: clients of one such group share what the group gets.
     """
 

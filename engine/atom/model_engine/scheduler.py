@@ -161,11 +161,6 @@ class Scheduler:
     def num_running(self) -> int:
         return len(self._order)
 
-    @property
-    def num_outstanding(self) -> int:
-        """Batches that were scheduled and whose output was not taken in yet."""
-        return self._outstanding
-
     # ---- schedule -----------------------------------------------------------------------------
 
     def schedule(self, now: float) -> ScheduledBatch | None:

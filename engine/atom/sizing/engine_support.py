@@ -84,13 +84,6 @@ def unsupported(facts: ModelFacts, beyond: Collection[str] = ()) -> tuple[Unsupp
     return tuple(_forms(facts))
 
 
-def runs_in_words() -> str:
-    """Every model that runs, as README and guides list them."""
-    wrapped = ", ".join(wrapper.name for wrapper in WRAPPERS.values())
-    names = ", ".join(SUPPORTED_ARCHITECTURES.values())
-    return f"{names}; of multimodal checkpoints the text part of {wrapped}"
-
-
 def unsupported_architecture(name: str) -> Unsupported:
     """The refusal of an architecture, whether it can be sized or not."""
     supported, wrapped = ", ".join(SUPPORTED_ARCHITECTURES), ", ".join(WRAPPERS)

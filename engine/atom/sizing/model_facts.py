@@ -137,16 +137,6 @@ class ModelFacts:
         """Layer `index` of the model, from 0."""
         return self.layers[index]
 
-    def parameter_count(self) -> int:
-        """Parameters of the whole model; a tied output head is counted once, as the embedding.
-        Draft layers and the routers' corrections of the balance are not parameters of it."""
-        corrections = sum(
-            alike.count * alike.layer.mlp.experts.count
-            for alike in self.layer_counts
-            if alike.layer.mlp.experts is not None and alike.layer.mlp.experts.router_correction
-        )
-        return self.weight_bytes(1) - corrections
-
     def weight_bytes(
         self,
         dtype_bytes: int | None = None,

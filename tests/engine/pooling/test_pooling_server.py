@@ -18,7 +18,6 @@ import pytest
 
 from atom.config import EngineOptions, build_config
 from atom.entrypoints.pooling.reranker_prompt import reranker_parts
-from atom.entrypoints.pooling.routes import EXAMPLES
 from atom.errors import ConfigError, ModelError
 from atom.model_engine.runner.pooling_step_runner import score_tokens
 from atom.tokenizer import Tokenizer
@@ -31,6 +30,7 @@ from tests.support.models.pooling_checkpoint import (
 )
 from tests.support.models.tiny_model import make_tiny_checkpoint
 from tests.support.server.http_app import HttpRig, serve_model
+from tests.support.server.pooling_examples import EXAMPLES
 from tests.support.waiting import eventually
 
 SERVED = "tiny"

@@ -10,6 +10,7 @@ from atom.sizing.model_facts import ModelFacts
 from atom.speculation.draft_lengths import AdaptiveDraftLengths, draft_lengths
 from atom.speculation.step_cost import DraftingLayers, StepCost, step_cost
 from atom.speculative_config import SpeculativeConfig
+from tests.support.models.parameter_count import parameter_count
 
 GPU = StepCost(128.0)
 NOTHING = np.zeros(512, dtype=np.int32)  # computed of each slot
@@ -151,7 +152,7 @@ def test_a_models_cost_is_read_from_its_shape() -> None:
     cost = step_cost(ModelFacts.from_hf_config(MOE), on_cpu=False)
     assert cost.expert_parallel == 1 / 4
     # Two layers of 16 experts with three matrices of 64 x 64 each, of all parameters.
-    assert round(cost.experts_bytes * ModelFacts.from_hf_config(MOE).parameter_count()) == (
+    assert round(cost.experts_bytes * parameter_count(ModelFacts.from_hf_config(MOE))) == (
         2 * 16 * 3 * 64 * 64
     )
 

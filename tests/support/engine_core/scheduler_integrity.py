@@ -1,6 +1,6 @@
 """What must be true of a scheduler between any two calls: its queues, rows and blocks agree.
 
-Reads public state only and changes nothing. Called by tests after every step; it walks everything.
+Changes nothing. Called by tests after every step; it walks everything.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def check_integrity(scheduler: Scheduler) -> None:
         held = _held_blocks(sequence)
         assert len(set(held)) == len(held), "a block twice in a row"
     pool = scheduler.blocks.pool
-    counts = enumerate(map(pool.num_references, range(pool.num_blocks)))
+    counts = enumerate(pool._ref_counts)
     assert {block: count for block, count in counts if count} == references, (
         "blocks are held that no running sequence lists, or the other way round"
     )

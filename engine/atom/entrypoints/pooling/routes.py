@@ -81,7 +81,6 @@ _ROUTES = (
 POOLING_DOCUMENTED = Beside(
     tuple(route.request for route in _ROUTES), tuple(route.answer for route in _ROUTES)
 )
-EXAMPLES = {path: route.example for route in _ROUTES for path in route.paths}
 
 
 def pooling_routes(state: ServerState) -> APIRouter:

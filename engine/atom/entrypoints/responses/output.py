@@ -7,7 +7,7 @@ No engine, no HTTP, no JSON.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from secrets import token_hex
 from typing import Protocol
 
@@ -248,7 +248,3 @@ class OutputItems:
         events = item.end(status)
         self.items.append(item.item(status))
         return [*events, told.OutputItemDone(item.index, self.items[-1])]
-
-
-def add_all(output: OutputItems, found: Sequence[Found]) -> list[told.Event]:
-    return [event for each in found for event in output.add(each)]

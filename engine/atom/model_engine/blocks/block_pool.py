@@ -58,14 +58,6 @@ class BlockPool:
         """Blocks findable by their content."""
         return len(self._by_hash)
 
-    def num_references(self, block_id: int) -> int:
-        """Return how many block tables list the block."""
-        return self._ref_counts[block_id]
-
-    def is_findable(self, block_id: int) -> bool:
-        """Return whether the block's content can be found by its hash."""
-        return self._hashes[block_id] is not None
-
     def allocate(self, count: int) -> list[int]:
         """Take `count` blocks with worthless content; the caller has checked `num_free`."""
         empty = self._empty

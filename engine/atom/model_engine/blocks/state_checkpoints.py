@@ -18,11 +18,6 @@ class StateCheckpoints:
         self._free = list(range(count - 1, -1, -1))
         self._of_block: OrderedDict[int, int] = OrderedDict()  # the least lately used first
 
-    @property
-    def num_kept(self) -> int:
-        """Count those that are some block's."""
-        return len(self._of_block)
-
     def take(self) -> int | None:
         """A place for a checkpoint that is going to be made; None when all are being made."""
         if self._free:

@@ -6,7 +6,7 @@ stays on its rank from the first token to the last, since its KV cache does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from atom.config import RoutingPolicy
@@ -33,11 +33,6 @@ class RequestRouter:
         self._next_rank = first_rank % ranks
         self._placed: dict[int, _Placed] = {}
         self._lost: set[int] = set()
-
-    @property
-    def outstanding_tokens(self) -> Sequence[int]:
-        """Count per rank the prompt tokens and expected answer tokens of its open requests."""
-        return tuple(self._outstanding_tokens)
 
     def place(self, request: Request) -> int:
         """The rank that is to serve `request`; it is open from now on."""

@@ -106,7 +106,7 @@ def test_aborted_sequences_give_their_checkpoints_back(checkpoint: Path) -> None
         driver.pipeline.abort(driver.pipeline.open_requests())
         while driver.has_work():
             driver.step()
-        assert saves.num_kept + len(saves._free) == whole
+        assert len(saves._of_block) + len(saves._free) == whole
 
 
 def test_a_reset_cache_has_no_checkpoints(checkpoint: Path) -> None:
@@ -115,9 +115,9 @@ def test_a_reset_cache_has_no_checkpoints(checkpoint: Path) -> None:
     first = driver.generate(prompts, max_tokens=NEW_TOKENS, ignore_eos=True)
     saves = driver.scheduler.blocks.checkpoints
     assert saves is not None
-    assert saves.num_kept == 3
+    assert len(saves._of_block) == 3
     driver.scheduler.blocks.reset_prefix_cache()
-    assert saves.num_kept == 0
+    assert len(saves._of_block) == 0
     assert driver.generate(prompts, max_tokens=NEW_TOKENS, ignore_eos=True) == first
     assert driver.scheduler.stats().cached_tokens_total == 0
 

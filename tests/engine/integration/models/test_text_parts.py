@@ -25,6 +25,7 @@ from tests.support.models.multimodal_checkpoint import (
     edit_text_config,
     make_multimodal_checkpoint,
 )
+from tests.support.models.parameter_count import parameter_count
 
 NEW_TOKENS = 8
 
@@ -144,7 +145,7 @@ def test_facts_of_a_sparse_text_part_are_those_of_the_whole(tmp_path: Path) -> N
     }
     facts = ModelFacts.from_hf_config(sparse)
     assert facts.wrapper == "Gemma3ForConditionalGeneration"
-    assert facts.parameter_count() == 3_880_263_168
+    assert parameter_count(facts) == 3_880_263_168
     assert facts.weight_dtype_bytes == 2
     assert facts.layers[0].attention.num_kv_heads == 4
     assert [layer.attention.mask.window for layer in facts.layers[4:7]] == [1024, None, 1024]

@@ -16,7 +16,6 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from atom.entrypoints.anthropic.serving_messages import MESSAGES
 from atom.entrypoints.openai.generation import DIALECTS
-from atom.entrypoints.pooling.routes import EXAMPLES
 from atom.entrypoints.responses.routes import PATH as RESPONSES
 from atom.entrypoints.token_in_token_out.generate import GENERATE
 from atom.entrypoints.tracing.trace_flags import traces_endpoint
@@ -24,6 +23,7 @@ from atom.entrypoints.tracing.traced_requests import OPERATIONS
 from atom.errors import ConfigError
 from tests.support.models.pooling_checkpoint import make_embedder
 from tests.support.models.tiny_model import make_tiny_checkpoint
+from tests.support.server.pooling_examples import EXAMPLES
 from tests.support.server.server_process import (
     SERVED_NAME,
     ServerProcess,

@@ -9,6 +9,7 @@ import pytest
 
 from atom.sizing import CacheKind, ModelFacts
 from atom.sizing.families import FAMILIES
+from tests.support.models.parameter_count import parameter_count
 
 COMMON: dict[str, Any] = {
     "hidden_size": 48,
@@ -210,7 +211,7 @@ def test_parameters_are_those_of_the_real_module(case: str) -> None:
         for name, parameter in module.named_parameters()
         if not name.endswith("e_score_correction_bias")
     )
-    assert facts_of(prefix, keys).parameter_count() == expected
+    assert parameter_count(facts_of(prefix, keys)) == expected
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from atom.sizing import ModelFacts, ModelFactsError, UnknownFamilyError, unsupported
+from tests.support.models.parameter_count import parameter_count
 
 QWEN3_TINY: dict[str, Any] = {
     "architectures": ["Qwen3ForCausalLM"],
@@ -46,7 +47,7 @@ def test_parameter_count_equals_the_real_module(
         module = getattr(transformers, f"{kind}ForCausalLM")(oracle_config)
     module.tie_weights()
     expected = sum(parameter.numel() for parameter in module.parameters())
-    assert ModelFacts.from_hf_config(config).parameter_count() == expected
+    assert parameter_count(ModelFacts.from_hf_config(config)) == expected
 
 
 def test_llama_3_1_8b_has_its_published_size() -> None:
@@ -63,7 +64,7 @@ def test_llama_3_1_8b_has_its_published_size() -> None:
             "torch_dtype": "bfloat16",
         }
     )
-    assert facts.parameter_count() == 8_030_261_248
+    assert parameter_count(facts) == 8_030_261_248
     assert facts.layers[0].attention.head_dim == 128
     assert facts.weight_bytes() == 16_060_522_496
 

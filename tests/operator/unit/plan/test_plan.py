@@ -9,6 +9,7 @@ import pytest
 from atom_operator.api.v1alpha1.atomdeployment import ProductName
 from atom_operator.plan.accelerators import PRODUCTS
 from atom_operator.plan.model_facts import catalogue_sources, facts_from_catalogue
+from tests.support.models.parameter_count import parameter_count
 from tests.support.operator.builders_operator import plan
 
 GIB = 1024**3
@@ -48,7 +49,7 @@ PUBLISHED_PARAMETERS = {
 def test_catalogue_entries_have_their_published_size(source: str, count: int) -> None:
     facts = facts_from_catalogue(source).facts
     assert facts is not None
-    assert facts.parameter_count() == count
+    assert parameter_count(facts) == count
 
 
 def test_every_catalogue_entry_is_usable() -> None:
@@ -87,7 +88,7 @@ def test_everything_is_float32_on_a_cpu() -> None:
     assert capacity is not None
     assert facts is not None
     tables = 2048 * 32 * 4
-    assert capacity.weights_bytes == 4 * facts.parameter_count() + tables
+    assert capacity.weights_bytes == 4 * parameter_count(facts) + tables
     assert capacity.kv_bytes_per_token == 2 * 2 * 2 * 32 * 4
 
 

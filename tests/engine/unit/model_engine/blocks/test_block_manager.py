@@ -100,7 +100,7 @@ class ManagerMachine(RuleBasedStateMachine):
         kept = {
             content
             for block, content in self.memory.items()
-            if content in self.published and pool.is_findable(block)
+            if content in self.published and pool._hashes[block] is not None
         }
         for blocks in range((len(tokens) - 1) // SIZE, 0, -1):
             wanted = (

@@ -185,7 +185,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def _check_counts(self) -> None:
         """With no step in flight what is counted is what there is."""
-        if self.scheduler.num_outstanding:
+        if self.scheduler._outstanding:
             return
         rows = self.scheduler.rows
         for sequence in filter(None, rows.sequences):
@@ -196,7 +196,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def _check_windows(self) -> None:
         """With no step in flight a row holds no more of a group than its window touches."""
-        if self.scheduler.num_outstanding:
+        if self.scheduler._outstanding:
             return
         rows = self.scheduler.rows
         for sequence in filter(None, rows.sequences):

@@ -15,7 +15,7 @@ def test_the_rank_with_the_fewest_open_tokens_is_next() -> None:
     ]
     # 110, 60, 30 → the third until it passes the second's 60, then the second
     assert placed == [0, 1, 2, 2, 1]
-    assert router.outstanding_tokens == (110, 90, 60)
+    assert router._outstanding_tokens == [110, 90, 60]
 
 
 def test_ended_requests_weigh_nothing() -> None:
@@ -25,7 +25,7 @@ def test_ended_requests_weigh_nothing() -> None:
     assert router.by_rank([0, 1, 2, 3, 99]) == {0: [0, 2], 1: [1, 3]}
     for number in (0, 2, 2, 99):
         router.release(number)
-    assert router.outstanding_tokens[0] == 0
+    assert router._outstanding_tokens[0] == 0
     assert router.by_rank(range(6)) == {1: [1, 3]}
     assert [router.place(make_request(number, 10)) for number in (4, 5)] == [0, 0]
     assert router.by_rank([0]) == {}
@@ -56,7 +56,7 @@ def test_a_lost_rank_gets_nothing_more_and_gives_back_what_it_served(policy: Rou
     served = [number for number, rank in placed.items() if rank == 1]
     assert router.lose(1) == served
     assert router.by_rank(served) == {}
-    assert router.outstanding_tokens[1] == 0
+    assert router._outstanding_tokens[1] == 0
     assert {router.place(make_request(number, 10)) for number in range(10, 20)} == {0, 2}
     router.lose(0)
     assert {router.place(make_request(number, 10)) for number in range(20, 24)} == {2}
