@@ -16,10 +16,8 @@ from torch import nn
 
 from atom.model_ops.backends.interface import SamplingTensors
 from atom.model_ops.embed_head import VocabParallelEmbedding
-from atom.model_ops.layernorm import Normed, RMSNorm
-from atom.model_ops.linear import Build
+from atom.model_ops.layernorm import Normed
 from atom.models.blocks.hidden_states import HiddenStates
-from atom.models.spec import NormSpec
 from atom.sizing.weights import Projection, Split
 
 
@@ -67,7 +65,3 @@ def settled(normed: Normed) -> torch.Tensor:
 
 def joining(name: str, rows: int, columns: int) -> Projection:
     return Projection(name=name, rows=rows, columns=columns, split=Split.NOTHING, quantizable=False)
-
-
-def draft_norm(size: int, norm: NormSpec, build: Build) -> RMSNorm:
-    return RMSNorm(size, norm.eps, ops=build.ops, unit_offset=norm.unit_offset)

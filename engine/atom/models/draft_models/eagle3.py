@@ -18,9 +18,10 @@ from atom.model_ops.placement import Placement
 from atom.model_ops.rotary_embedding import RotaryEmbedding
 from atom.model_ops.values import Stream
 from atom.models.blocks.hidden_states import HiddenStates
+from atom.models.blocks.layer_norm import build_norm
 from atom.models.blocks.mlp import build_mlp
-from atom.models.decoder import SelfAttention
-from atom.models.draft_models.draft_model import DraftModel, draft_norm, joining, settled
+from atom.models.blocks.self_attention import SelfAttention
+from atom.models.draft_models.draft_model import DraftModel, joining, settled
 from atom.models.spec import LayerSpec, ModelSpec
 from atom.utils.forward_context import get_forward_context
 
@@ -38,7 +39,7 @@ class Eagle3Draft(DraftModel):
         self.fc = Linear((joining("fc", size, count * target.hidden_size),), build)
         self.rope = RotaryEmbedding(layer.rope, spec.max_position)
         self.midlayer = _Eagle3Layer(layer, self.rope, build, size)
-        self.norm = draft_norm(size, layer.norm, build)
+        self.norm = build_norm(size, layer.norm, build)
         self.lm_head = ParallelLMHead(spec.vocab_size, size, build)
         self.vocabulary = None
         if spec.vocab_size != target.vocab_size:
@@ -82,10 +83,10 @@ class _Eagle3Layer(nn.Module):
 
     def __init__(self, spec: LayerSpec, rotary: RotaryEmbedding, build: Build, size: int) -> None:
         super().__init__()
-        self.input_layernorm = draft_norm(size, spec.norm, build)
-        self.hidden_norm = draft_norm(size, spec.norm, build)
+        self.input_layernorm = build_norm(size, spec.norm, build)
+        self.hidden_norm = build_norm(size, spec.norm, build)
         self.self_attn = SelfAttention(spec, rotary, build)
-        self.post_attention_layernorm = draft_norm(size, spec.norm, build)
+        self.post_attention_layernorm = build_norm(size, spec.norm, build)
         self.mlp = build_mlp(spec, build)
 
     def forward(

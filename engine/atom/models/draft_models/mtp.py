@@ -14,9 +14,11 @@ from atom.model_ops.backends.interface import SamplingTensors
 from atom.model_ops.layernorm import RMSNorm
 from atom.model_ops.linear import Build, Linear
 from atom.model_ops.values import Stream
+from atom.models.blocks.decoder_layers import DecoderLayer
 from atom.models.blocks.hidden_states import HiddenStates
-from atom.models.decoder import CausalLM, DecoderLayer
-from atom.models.draft_models.draft_model import DraftModel, draft_norm, joining, settled
+from atom.models.blocks.layer_norm import build_norm
+from atom.models.decoder import CausalLM
+from atom.models.draft_models.draft_model import DraftModel, joining, settled
 from atom.models.spec import ModelSpec
 
 
@@ -28,12 +30,12 @@ class MtpDraft(DraftModel):
         super().__init__(model.model.embed_tokens)
         (layer,) = spec.mtp_layers
         size, self._index, self._head = spec.hidden_size, len(spec.layers), (model.lm_head,)
-        self.enorm = draft_norm(size, layer.norm, build)
-        self.hnorm = draft_norm(size, layer.norm, build)
+        self.enorm = build_norm(size, layer.norm, build)
+        self.hnorm = build_norm(size, layer.norm, build)
         self.eh_proj = Linear((joining("eh_proj", size, 2 * size),), build)
         self.layer = DecoderLayer(layer, model.model.rotary_of(layer.rope), build, size)
         self.layer.is_last = True
-        self.shared_head = _SharedHead(draft_norm(size, layer.norm, build))
+        self.shared_head = _SharedHead(build_norm(size, layer.norm, build))
 
     def join(self, states: HiddenStates) -> torch.Tensor:
         return states.last

@@ -1,0 +1,90 @@
+"""SelfAttention: grouped-query heads with rotary positions, and whatever norms, sinks and gates.
+
+What every head found is returned; the projection behind it is left to the layer. Heads of a latent
+are in mla.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from atom.model_ops.attention import Attention
+from atom.model_ops.layernorm import Normed, RMSNorm
+from atom.model_ops.linear import Build, Linear
+from atom.model_ops.placement import Placement
+from atom.model_ops.rotary_embedding import RotaryEmbedding, head_order
+from atom.model_ops.values import AttentionShape
+from atom.model_ops.whole_heads_norm import WholeHeadsNorm, norm_queries_and_keys
+from atom.models.blocks.layer_norm import build_norm
+from atom.models.spec import LayerSpec
+
+
+class SelfAttention(nn.Module):
+    def __init__(self, spec: LayerSpec, rotary: RotaryEmbedding, build: Build) -> None:
+        super().__init__()
+        assert isinstance(spec.attention, AttentionShape)
+        q, k, v, o = (spec.matrices[f"self_attn.{name}_proj"] for name in "qkvo")
+        order = head_order(spec.rope)
+        self._gate_heads = spec.attention.num_heads if spec.facts.attention.output_gate else 0
+        q_order = _behind_queries(order) if self._gate_heads else order
+        self.qkv_proj = Linear((q, k, v), build, orders={q.name: q_order, k.name: order})
+        self.o_proj = Linear((o,), build)
+        norms, size = None, spec.attention.head_dim
+        self.q_norm: nn.Module
+        self.k_norm: nn.Module
+        self._whole_norms: tuple[WholeHeadsNorm, WholeHeadsNorm] | None = None
+        if spec.facts.attention.qk_norm:
+            norms = (
+                build_norm(size, spec.norm, build, order),
+                build_norm(size, spec.norm, build, order),
+            )
+            self.q_norm, self.k_norm = norms
+        elif spec.facts.attention.qk_norm_whole:
+            whole = [WholeHeadsNorm(matrix, spec.norm.eps, build, order) for matrix in (q, k)]
+            self.q_norm, self.k_norm = whole
+            self._whole_norms = (whole[0], whole[1])
+        elif spec.head_norm is not None:
+            self.head_norm = RMSNorm(size, spec.head_norm.eps, ops=build.ops, is_unit=True)
+            norms = (self.head_norm, self.head_norm)
+        shape, self.sinks = spec.attention, None
+        self._all_heads = spec.facts.attention.num_heads
+        self._heads = build.ranks.of(self._all_heads)
+        self._build = build
+        if shape.has_sinks:
+            sinks = torch.empty(shape.num_heads, dtype=torch.float32)
+            self.sinks = nn.Parameter(sinks, requires_grad=False)
+            shape = replace(shape, sinks=sinks)
+        self.attn = Attention(shape, rotary, norms=norms, ops=build.ops)
+
+    def placements(self, name: str) -> Iterator[Placement]:
+        """Yield where the sinks come from in a checkpoint, if there are any."""
+        if self.sinks is not None:
+            region = (self._heads,)
+            yield Placement(f"{name}.sinks", (self._all_heads,), region, self.sinks.data)
+
+    def forward(self, h: Normed | torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Return what every head found, [T, Hq·D]; `o_proj` is left to the layer."""
+        qkv, gate = self.qkv_proj(h), None
+        if self._gate_heads:
+            qkv, gate = self._without_gates(qkv)
+        if self._whole_norms is not None:
+            norm_queries_and_keys(qkv, self._whole_norms, self._build)
+        attended: torch.Tensor = self.attn(qkv, positions)
+        return attended if gate is None else attended * gate.sigmoid()
+
+    def _without_gates(self, projected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Take gates [T, Hq·D] out of what the projections gave, in which each head has its own
+        behind its query."""
+        size = self._gate_heads * self.attn.shape.head_dim
+        gated, kv = projected.tensor_split([2 * size], dim=1)
+        queries, gates = gated.unflatten(1, (self._gate_heads, 2, -1)).unbind(2)
+        return torch.cat((queries.flatten(1), kv), dim=1), gates.flatten(1)
+
+
+def _behind_queries(order: torch.Tensor | None) -> torch.Tensor | None:
+    """The order of a head's query and of its gate, whose elements stay."""
+    return None if order is None else torch.cat((order, torch.arange(len(order)) + len(order)))
