@@ -47,8 +47,9 @@ from atom.entrypoints.openai.responses import ModelCard, ModelList
 from atom.entrypoints.openai.state import ServerState
 from atom.entrypoints.openai.tokens import token_routes
 from atom.entrypoints.pooling.routes import POOLING_DOCUMENTED, pooling_routes
-from atom.entrypoints.responses.routes import DOCUMENTED, responses_handlers, responses_routes
+from atom.entrypoints.responses.routes import DOCUMENTED, responses_handlers
 from atom.entrypoints.responses.store import ResponseStore
+from atom.entrypoints.responses.stored_routes import responses_routes
 from atom.entrypoints.token_in_token_out.generate import GENERATE
 from atom.entrypoints.token_in_token_out.render import TOKENS_DOCUMENTED, render_routes
 from atom.errors import AtomError

@@ -236,6 +236,13 @@ class Answers:
             raise RequestError("the request was aborted", status=499)
         return choices
 
+    def whole(self, index: int, choice: Choice) -> Piece:
+        """Return all of a choice that was collected as one piece, as far as it is shown."""
+        logprobs = choice.logprobs if self.shown.logprobs else None
+        ids = choice.token_ids if self.shown.token_ids else UNSET
+        text = "".join(choice.texts)
+        return Piece(text, logprobs, choice.prompt, self.lasts[index], ids)
+
     @property
     def lasts(self) -> list[RequestOutput]:
         """The last outputs of the choices that are complete, by choice."""

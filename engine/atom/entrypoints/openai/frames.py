@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from atom.entrypoints.http.json_body import to_json
-from atom.entrypoints.openai.choices import Answers, Piece, takes_long
+from atom.entrypoints.http.sse import error_frame
+from atom.entrypoints.openai.choices import AnswerHead, Answers, Piece, takes_long
 from atom.model_engine.request import RequestOutput
 
 
@@ -38,6 +39,22 @@ class EventShape(Protocol):
 
     def failure(self, error: Exception) -> bytes:
         """Write the last event of a stream that this error ends."""
+
+
+class StreamEvents:
+    """Base of an EventShape that needs no event before any output, and reports errors as OpenAI's
+    API does."""
+
+    def __init__(self, answers: Answers, head: AnswerHead, *, with_usage: bool) -> None:
+        self._answers = answers
+        self._head = head
+        self._with_usage = with_usage
+
+    def opening(self) -> bytes:
+        return b""
+
+    def failure(self, error: Exception) -> bytes:
+        return error_frame(error)
 
 
 class TextTemplate:

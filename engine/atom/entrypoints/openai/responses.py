@@ -14,6 +14,23 @@ from msgspec import UNSET, Meta, UnsetType
 from atom.entrypoints.openai.logprobs import ChatLogprobs, PromptLogprobs, TextLogprobs
 from atom.model_engine.request import RequestOutput
 
+# What several bodies have alike.
+AnswerId = Annotated[str, Meta(description="Ends with the request's id.")]
+Created = Annotated[int, Meta(description="When the request came, in Unix time.")]
+ServedModel = Annotated[str, Meta(description="The served model.")]
+AnswerTokenIds = Annotated[
+    Sequence[int] | UnsetType,
+    Meta(description="Ids of the answer's tokens, if they were asked for."),
+]
+PromptTokenIds = Annotated[
+    Sequence[int] | UnsetType,
+    Meta(description="Ids of the prompt's tokens, if they were asked for."),
+]
+AskedPromptLogprobs = Annotated[
+    PromptLogprobs | UnsetType,
+    Meta(description="One entry for each token of the prompt, if they were asked for."),
+]
+
 
 class PromptTokensDetails(msgspec.Struct, frozen=True):
     cached_tokens: Annotated[
@@ -97,29 +114,20 @@ class ChatChoice(msgspec.Struct, frozen=True):
         str | int | None, Meta(description="The stop text or token that ended it, if one did.")
     ]
     logprobs: Annotated[ChatLogprobs | None, Meta(description="There if they were asked for.")]
-    token_ids: Annotated[
-        Sequence[int] | UnsetType,
-        Meta(description="Ids of the answer's tokens, if they were asked for."),
-    ] = UNSET
+    token_ids: AnswerTokenIds = UNSET
 
 
 class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
-    id: Annotated[str, Meta(description="Ends with the request's id.")]
+    id: AnswerId
     object: Annotated[Literal["chat.completion"], Meta(description="Always chat.completion.")] = (
         "chat.completion"
     )
-    created: Annotated[int, Meta(description="When the request came, in Unix time.")]
-    model: Annotated[str, Meta(description="The served model.")]
+    created: Created
+    model: ServedModel
     choices: Annotated[list[ChatChoice], Meta(description="The answers, n of them.")]
     usage: Annotated[Usage, Meta(description="What the request cost.")]
-    prompt_logprobs: Annotated[
-        PromptLogprobs | UnsetType,
-        Meta(description="One entry for each token of the prompt, if they were asked for."),
-    ] = UNSET
-    prompt_token_ids: Annotated[
-        Sequence[int] | UnsetType,
-        Meta(description="Ids of the prompt's tokens, if they were asked for."),
-    ] = UNSET
+    prompt_logprobs: AskedPromptLogprobs = UNSET
+    prompt_token_ids: PromptTokenIds = UNSET
 
 
 class FunctionDelta(msgspec.Struct, frozen=True):
@@ -189,29 +197,20 @@ class TextChoice(msgspec.Struct, frozen=True):
         str | int | UnsetType | None,
         Meta(description="The stop text or token that ended it, if one did."),
     ] = UNSET
-    prompt_logprobs: Annotated[
-        PromptLogprobs | UnsetType,
-        Meta(description="One entry for each token of the prompt, if they were asked for."),
-    ] = UNSET
-    token_ids: Annotated[
-        Sequence[int] | UnsetType,
-        Meta(description="Ids of the answer's tokens, if they were asked for."),
-    ] = UNSET
-    prompt_token_ids: Annotated[
-        Sequence[int] | UnsetType,
-        Meta(description="Ids of the prompt's tokens, if they were asked for."),
-    ] = UNSET
+    prompt_logprobs: AskedPromptLogprobs = UNSET
+    token_ids: AnswerTokenIds = UNSET
+    prompt_token_ids: PromptTokenIds = UNSET
 
 
 class TextCompletion(msgspec.Struct, frozen=True, kw_only=True):
     """The whole answer and every chunk of a stream alike."""
 
-    id: Annotated[str, Meta(description="Ends with the request's id.")]
+    id: AnswerId
     object: Annotated[Literal["text_completion"], Meta(description="Always text_completion.")] = (
         "text_completion"
     )
-    created: Annotated[int, Meta(description="When the request came, in Unix time.")]
-    model: Annotated[str, Meta(description="The served model.")]
+    created: Created
+    model: ServedModel
     choices: Annotated[list[TextChoice], Meta(description="The answers, n to each prompt.")]
     usage: Annotated[Usage | UnsetType | None, Meta(description="What the request cost.")] = UNSET
 

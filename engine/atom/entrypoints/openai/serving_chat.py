@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from atom.answer_parsing import AnswerParser, CallArguments, CallStart, Event
 from atom.entrypoints.http.json_body import to_json
-from atom.entrypoints.http.sse import DONE, error_frame, frame
+from atom.entrypoints.http.sse import DONE, frame
 from atom.entrypoints.openai.chat_parsing import (
     answer_parsing,
     delta_of,
@@ -23,7 +23,7 @@ from atom.entrypoints.openai.chat_parsing import (
 from atom.entrypoints.openai.chat_prompt import chat_prompt
 from atom.entrypoints.openai.chat_structure import chat_structure
 from atom.entrypoints.openai.choices import AnswerHead, Answers, Choice, Piece, Shown, render
-from atom.entrypoints.openai.frames import TextTemplate
+from atom.entrypoints.openai.frames import StreamEvents, TextTemplate
 from atom.entrypoints.openai.logprobs import (
     PromptLogprobs,
     TokenNames,
@@ -165,13 +165,11 @@ def _prompt_ids(answers: Answers) -> Sequence[int] | UnsetType:
     return answers.group.prompt_token_ids[0] if answers.shown.token_ids else UNSET
 
 
-class ChatEvents:
+class ChatEvents(StreamEvents):
     """EventShape of /v1/chat/completions: roles, texts as they come, finish reasons."""
 
     def __init__(self, answers: Answers, head: AnswerHead, *, with_usage: bool) -> None:
-        self._answers = answers
-        self._head = head
-        self._with_usage = with_usage
+        super().__init__(answers, head, with_usage=with_usage)
         parsing = answers.shown.parsing
         self._parsers = [parsing.parser() for _ in answers.readers] if parsing else []
         self._templates: dict[tuple[int, type[Event], int], TextTemplate] = {}
@@ -252,9 +250,6 @@ class ChatEvents:
     def closing(self) -> bytes:
         usage = self._event([], usage=self._answers.usage()) if self._with_usage else b""
         return usage + DONE
-
-    def failure(self, error: Exception) -> bytes:
-        return error_frame(error)
 
     def _addition(self, index: int, piece: Piece, delta: Delta) -> bytes:
         names = self._answers.names

@@ -11,8 +11,9 @@ from typing import cast
 from msgspec import UNSET, UnsetType
 
 from atom.entrypoints.http.json_body import to_json
-from atom.entrypoints.http.sse import DONE, error_frame, frame
+from atom.entrypoints.http.sse import DONE, frame
 from atom.entrypoints.openai.choices import AnswerHead, Answers, Choice, Piece, Shown, render
+from atom.entrypoints.openai.frames import StreamEvents
 from atom.entrypoints.openai.logprobs import TokenNames, prompt_logprobs, text_logprobs
 from atom.entrypoints.openai.protocol import (
     DEFAULT_COMPLETION_TOKENS,
@@ -114,10 +115,7 @@ async def complete_text(answers: Answers, head: AnswerHead) -> bytes:
 
 
 def _whole(answers: Answers, index: int, choice: Choice) -> TextChoice:
-    logprobs = choice.logprobs if answers.shown.logprobs else None
-    ids = choice.token_ids if answers.shown.token_ids else UNSET
-    piece = Piece("".join(choice.texts), logprobs, choice.prompt, answers.lasts[index], ids)
-    return _text_choice(answers, index, piece)
+    return _text_choice(answers, index, answers.whole(index, choice))
 
 
 def _text_choice(answers: Answers, index: int, piece: Piece) -> TextChoice:
@@ -142,16 +140,8 @@ def _text_choice(answers: Answers, index: int, piece: Piece) -> TextChoice:
     )
 
 
-class TextEvents:
+class TextEvents(StreamEvents):
     """EventShape of /v1/completions."""
-
-    def __init__(self, answers: Answers, head: AnswerHead, *, with_usage: bool) -> None:
-        self._answers = answers
-        self._head = head
-        self._with_usage = with_usage
-
-    def opening(self) -> bytes:
-        return b""
 
     def shows_as_is(self, index: int) -> bool:
         return True
@@ -167,9 +157,6 @@ class TextEvents:
     def closing(self) -> bytes:
         usage = self._event([], self._answers.usage()) if self._with_usage else b""
         return usage + DONE
-
-    def failure(self, error: Exception) -> bytes:
-        return error_frame(error)
 
     def _event(self, choices: list[TextChoice], usage: Usage | None = None) -> bytes:
         return frame(

@@ -20,102 +20,88 @@ class _Event(msgspec.Struct, frozen=True, tag_field="type"):
     """Base of all. sequence_number comes when it is written."""
 
 
-class ResponseCreated(_Event, frozen=True, tag="response.created"):
+class _OfResponse(_Event, frozen=True):
     response: ResponseObject
 
 
-class ResponseInProgress(_Event, frozen=True, tag="response.in_progress"):
-    response: ResponseObject
-
-
-class ResponseCompleted(_Event, frozen=True, tag="response.completed"):
-    response: ResponseObject
-
-
-class ResponseIncomplete(_Event, frozen=True, tag="response.incomplete"):
-    response: ResponseObject
-
-
-class ResponseFailed(_Event, frozen=True, tag="response.failed"):
-    response: ResponseObject
-
-
-class OutputItemAdded(_Event, frozen=True, tag="response.output_item.added"):
+class _OfItem(_Event, frozen=True):
     output_index: int
     item: Item
 
 
-class OutputItemDone(_Event, frozen=True, tag="response.output_item.done"):
-    output_index: int
-    item: Item
-
-
-class ContentPartAdded(_Event, frozen=True, tag="response.content_part.added"):
+class _WithinItem(_Event, frozen=True):
     item_id: str
     output_index: int
+
+
+class _OfPart(_WithinItem, frozen=True):
     part: OutputText | ReasoningText
     content_index: int = 0
 
 
-class ContentPartDone(_Event, frozen=True, tag="response.content_part.done"):
-    item_id: str
-    output_index: int
-    part: OutputText | ReasoningText
-    content_index: int = 0
+class ResponseCreated(_OfResponse, frozen=True, tag="response.created"): ...
 
 
-class OutputTextDelta(_Event, frozen=True, tag="response.output_text.delta"):
-    item_id: str
-    output_index: int
+class ResponseInProgress(_OfResponse, frozen=True, tag="response.in_progress"): ...
+
+
+class ResponseCompleted(_OfResponse, frozen=True, tag="response.completed"): ...
+
+
+class ResponseIncomplete(_OfResponse, frozen=True, tag="response.incomplete"): ...
+
+
+class ResponseFailed(_OfResponse, frozen=True, tag="response.failed"): ...
+
+
+class OutputItemAdded(_OfItem, frozen=True, tag="response.output_item.added"): ...
+
+
+class OutputItemDone(_OfItem, frozen=True, tag="response.output_item.done"): ...
+
+
+class ContentPartAdded(_OfPart, frozen=True, tag="response.content_part.added"): ...
+
+
+class ContentPartDone(_OfPart, frozen=True, tag="response.content_part.done"): ...
+
+
+class OutputTextDelta(_WithinItem, frozen=True, tag="response.output_text.delta"):
     delta: str
     logprobs: list[TextLogprob] = []
     content_index: int = 0
 
 
-class OutputTextDone(_Event, frozen=True, tag="response.output_text.done"):
-    item_id: str
-    output_index: int
+class OutputTextDone(_WithinItem, frozen=True, tag="response.output_text.done"):
     text: str
     logprobs: list[TextLogprob] = []
     content_index: int = 0
 
 
-class ReasoningTextDelta(_Event, frozen=True, tag="response.reasoning_text.delta"):
-    item_id: str
-    output_index: int
+class ReasoningTextDelta(_WithinItem, frozen=True, tag="response.reasoning_text.delta"):
     delta: str
     content_index: int = 0
 
 
-class ReasoningTextDone(_Event, frozen=True, tag="response.reasoning_text.done"):
-    item_id: str
-    output_index: int
+class ReasoningTextDone(_WithinItem, frozen=True, tag="response.reasoning_text.done"):
     text: str
     content_index: int = 0
 
 
-class CallArgumentsDelta(_Event, frozen=True, tag="response.function_call_arguments.delta"):
-    item_id: str
-    output_index: int
+class CallArgumentsDelta(_WithinItem, frozen=True, tag="response.function_call_arguments.delta"):
     delta: str
 
 
-class CallArgumentsDone(_Event, frozen=True, tag="response.function_call_arguments.done"):
-    item_id: str
-    output_index: int
+class CallArgumentsDone(_WithinItem, frozen=True, tag="response.function_call_arguments.done"):
     name: str
     arguments: str
 
 
-class CustomInputDelta(_Event, frozen=True, tag="response.custom_tool_call_input.delta"):
-    item_id: str
-    output_index: int
+class CustomInputDelta(_WithinItem, frozen=True, tag="response.custom_tool_call_input.delta"):
     delta: str
 
 
-class CustomInputDone(_Event, frozen=True, tag="response.custom_tool_call_input.done"):
-    item_id: str
-    output_index: int
+class CustomInputDone(_WithinItem, frozen=True, tag="response.custom_tool_call_input.done"):
     input: str
 
 

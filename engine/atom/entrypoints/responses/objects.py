@@ -16,6 +16,10 @@ from atom.entrypoints.openai.responses import Usage
 
 Status = Literal["in_progress", "completed", "incomplete", "failed"]
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
+ItemEnd = Annotated[
+    ItemStatus, Meta(description="completed, or incomplete where the answer was cut.")
+]
+Namespace = Annotated[str | UnsetType, Meta(description="Of the tool, if it was sent in one.")]
 
 
 class TopLogprob(msgspec.Struct, frozen=True):
@@ -54,9 +58,7 @@ class ReasoningText(msgspec.Struct, frozen=True, tag_field="type", tag="reasonin
 class MessageItem(msgspec.Struct, frozen=True, tag_field="type", tag="message"):
     id: Annotated[str, Meta(description="Id of the item.")]
     content: Annotated[list[OutputText], Meta(description="The text, in one part.")]
-    status: Annotated[
-        ItemStatus, Meta(description="completed, or incomplete where the answer was cut.")
-    ]
+    status: ItemEnd
     role: Annotated[Literal["assistant"], Meta(description="Always assistant.")] = "assistant"
 
 
@@ -68,43 +70,36 @@ class ReasoningItem(msgspec.Struct, frozen=True, tag_field="type", tag="reasonin
     content: Annotated[
         list[ReasoningText], Meta(description="What the model thought, in one part.")
     ]
-    status: Annotated[
-        ItemStatus, Meta(description="completed, or incomplete where the answer was cut.")
-    ]
+    status: ItemEnd
     encrypted_content: Annotated[
         str | UnsetType, Meta(description="The same to be handed back, if include asks for it.")
     ] = UNSET
     summary: Annotated[list[str], Meta(description="Always empty: reasoning is shown itself.")] = []
 
 
-class FunctionCallItem(msgspec.Struct, frozen=True, tag_field="type", tag="function_call"):
+class _Call(msgspec.Struct, frozen=True):
+    """Base of the items that call a tool."""
+
+    id: Annotated[str, Meta(description="Id of the item.")]
+    call_id: Annotated[str, Meta(description="To be named by the item that brings the result.")]
+
+
+class FunctionCallItem(_Call, frozen=True, tag_field="type", tag="function_call"):
     """A call of a function. namespace: that its tool was sent in, if any."""
 
-    id: Annotated[str, Meta(description="Id of the item.")]
-    call_id: Annotated[str, Meta(description="To be named by the item that brings the result.")]
     name: Annotated[str, Meta(description="Which function is called.")]
     arguments: Annotated[str, Meta(description="JSON text, as the model wrote it.")]
-    status: Annotated[
-        ItemStatus, Meta(description="completed, or incomplete where the answer was cut.")
-    ]
-    namespace: Annotated[
-        str | UnsetType, Meta(description="Of the tool, if it was sent in one.")
-    ] = UNSET
+    status: ItemEnd
+    namespace: Namespace = UNSET
 
 
-class CustomToolCallItem(msgspec.Struct, frozen=True, tag_field="type", tag="custom_tool_call"):
+class CustomToolCallItem(_Call, frozen=True, tag_field="type", tag="custom_tool_call"):
     """A call of a custom tool with its free text."""
 
-    id: Annotated[str, Meta(description="Id of the item.")]
-    call_id: Annotated[str, Meta(description="To be named by the item that brings the result.")]
     name: Annotated[str, Meta(description="Which custom tool is called.")]
     input: Annotated[str, Meta(description="The text for the tool.")]
-    status: Annotated[
-        ItemStatus, Meta(description="completed, or incomplete where the answer was cut.")
-    ]
-    namespace: Annotated[
-        str | UnsetType, Meta(description="Of the tool, if it was sent in one.")
-    ] = UNSET
+    status: ItemEnd
+    namespace: Namespace = UNSET
 
 
 Item = MessageItem | ReasoningItem | FunctionCallItem | CustomToolCallItem

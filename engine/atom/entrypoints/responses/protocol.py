@@ -24,6 +24,8 @@ from atom.entrypoints.openai.tools import MAX_TOOLS
 from atom.entrypoints.request_fields.field_row import Endpoint
 from atom.sampling_params import MAX_LOGIT_BIASES, MAX_LOGPROBS
 
+PATH = "/v1/responses"
+
 MAX_ITEMS = MAX_MESSAGES
 MAX_METADATA = 16  # OpenAI's bound
 ENCRYPTED_REASONING = "reasoning.encrypted_content"

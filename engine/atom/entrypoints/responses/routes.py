@@ -1,4 +1,4 @@
-"""The routes of /v1/responses: to answer, and to read, list and delete what is stored.
+"""The routes of /v1/responses that answer; those of what is stored are in stored_routes.py.
 
 An answer is a chat's (`start_chat`), as that of /v1/chat/completions; a request's body is held only
 until its prompt is queued. No shapes of the API here.
@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from secrets import token_hex
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
-import msgspec
-from fastapi import APIRouter, FastAPI, Path
+from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -41,35 +40,21 @@ from atom.entrypoints.responses.objects import (
 )
 from atom.entrypoints.responses.output import new_id
 from atom.entrypoints.responses.protocol import (
+    PATH,
     ConversationFields,
     InputTokensRequest,
     ResponsesRequest,
 )
 from atom.entrypoints.responses.serving import (
-    EXAMPLE_RESPONSE,
     AnswerReader,
     begun_response,
     output_items,
     whole_response,
 )
 from atom.entrypoints.responses.store import ResponseStore, StoredResponse, owner_of
-from atom.errors import RequestError
 
-PATH = "/v1/responses"
 COUNT_PATH = "/v1/responses/input_tokens"
-_MOST_LISTED, _LISTED = 100, 20
-_EXAMPLE_ID = "resp_example"
-ResponseId = Annotated[
-    str, Path(description="Id of a response that is stored.", examples=[_EXAMPLE_ID])
-]
 _EXAMPLE = {"input": "Hello!", "max_output_tokens": 16, "request_id": "example"}
-_LISTED_EXAMPLE = {
-    "object": "list",
-    "data": [{"id": "msg_1", "type": "message", "role": "user", "content": "Hello!"}],
-    "first_id": "msg_1",
-    "last_id": "msg_1",
-    "has_more": False,
-}
 DOCUMENTED = Beside(
     (InputTokensRequest, ResponsesRequest),
     (DeletedResponse, InputItemList, InputTokens, ResponseObject),
@@ -127,86 +112,6 @@ def responses_handlers(
         tags=["responses"],
     )(count_input_tokens)
     return {PATH: create_response, COUNT_PATH: count_input_tokens}
-
-
-def responses_routes(state: ServerState, store: ResponseStore) -> APIRouter:
-    """Build the routes of responses that are stored."""
-    router = APIRouter(tags=["responses"])
-
-    def stored(http: Request, response_id: str) -> StoredResponse:
-        return store.get(response_id, owner_of(state.clients.of(http.scope)))
-
-    @router.get(
-        f"{PATH}/{{response_id}}/input_items",
-        summary="List the items of a response's input",
-        description="In pages: limit (1 to 100, else 20), after (an item's id), order (asc, or "
-        "desc, which is the default).",
-        responses=answers_of(InputItemList, example=_LISTED_EXAMPLE),
-    )
-    async def list_input_items(http: Request, response_id: ResponseId) -> Response:
-        return _json(_listed(stored(http, response_id).input_items(), http))
-
-    # Not in the document: it cannot succeed.
-    @router.post(f"{PATH}/{{response_id}}/cancel", include_in_schema=False)
-    async def cancel_response(http: Request, response_id: ResponseId) -> Response:
-        stored(http, response_id)
-        raise RequestError(
-            "only responses in the background can be cancelled, and there are none here; close "
-            "the connection of one that is under way"
-        )
-
-    @router.get(
-        f"{PATH}/{{response_id}}",
-        summary="Read a response that is stored",
-        description="As it was answered, without its events.",
-        responses=answers_of(
-            ResponseObject, example=msgspec.json.decode(to_json(EXAMPLE_RESPONSE))
-        ),
-    )
-    async def get_response(http: Request, response_id: ResponseId) -> Response:
-        found = stored(http, response_id)
-        if http.query_params.get("stream") == "true":
-            raise RequestError(
-                "stream: a stored response is complete; ask for it without stream", param="stream"
-            )
-        return Response(found.body, media_type="application/json")
-
-    @router.delete(
-        f"{PATH}/{{response_id}}",
-        summary="Delete a response that is stored",
-        description="Nothing of it is kept, and nothing can go on with it. Later ones that did "
-        "have its items.",
-        responses=answers_of(
-            DeletedResponse, example=msgspec.to_builtins(DeletedResponse(id=_EXAMPLE_ID))
-        ),
-    )
-    async def delete_response(http: Request, response_id: ResponseId) -> Response:
-        store.delete(response_id, owner_of(state.clients.of(http.scope)))
-        return _json(DeletedResponse(id=response_id))
-
-    return router
-
-
-def _listed(items: list[dict[str, Any]], http: Request) -> InputItemList:
-    query = http.query_params
-    limit = query.get("limit", str(_LISTED))
-    if not limit.isdigit() or not 1 <= int(limit) <= _MOST_LISTED:
-        raise RequestError(f"limit: must be 1 to {_MOST_LISTED}", param="limit")
-    if query.get("order", "desc") == "desc":
-        items = items[::-1]
-    after = query.get("after")
-    if after:
-        ids = [item["id"] for item in items]
-        if after not in ids:
-            raise RequestError("after: no item of this response has that id", param="after")
-        items = items[ids.index(after) + 1 :]
-    shown = items[: int(limit)]
-    return InputItemList(
-        data=shown,
-        first_id=shown[0]["id"] if shown else None,
-        last_id=shown[-1]["id"] if shown else None,
-        has_more=len(shown) < len(items),
-    )
 
 
 async def _read(
@@ -309,8 +214,5 @@ async def _count(
     with naming_own_fields():
         prompt = chat_prompt(engine, asked.chat)
         tokens = await engine.tokenize(prompt, add_special_tokens=False, client_id=client_id)
-    return _json(InputTokens(input_tokens=len(tokens)))
-
-
-def _json(body: msgspec.Struct) -> Response:
-    return Response(to_json(body), media_type="application/json")
+    body = to_json(InputTokens(input_tokens=len(tokens)))
+    return Response(body, media_type="application/json")

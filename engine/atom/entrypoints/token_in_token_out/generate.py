@@ -5,8 +5,9 @@ from __future__ import annotations
 from msgspec import UNSET
 
 from atom.entrypoints.http.json_body import to_json
-from atom.entrypoints.http.sse import DONE, error_frame, frame
+from atom.entrypoints.http.sse import DONE, frame
 from atom.entrypoints.openai.choices import AnswerHead, Answers, Choice, Piece, render
+from atom.entrypoints.openai.frames import StreamEvents
 from atom.entrypoints.openai.generation import Dialect
 from atom.entrypoints.openai.logprobs import text_logprobs
 from atom.entrypoints.openai.serving_completion import start_completion
@@ -48,9 +49,7 @@ async def complete_tokens(answers: Answers, head: AnswerHead) -> bytes:
 
 
 def _whole(answers: Answers, index: int, choice: Choice) -> GeneratedTokens:
-    logprobs = choice.logprobs if answers.shown.logprobs else None
-    last = answers.lasts[index]
-    return _choice(answers, index, Piece("", logprobs, None, last, choice.token_ids))
+    return _choice(answers, index, answers.whole(index, choice))
 
 
 def _choice(answers: Answers, index: int, piece: Piece) -> GeneratedTokens:
@@ -63,16 +62,8 @@ def _choice(answers: Answers, index: int, piece: Piece) -> GeneratedTokens:
     )
 
 
-class TokenEvents:
+class TokenEvents(StreamEvents):
     """EventShape of /inference/v1/generate."""
-
-    def __init__(self, answers: Answers, head: AnswerHead, *, with_usage: bool) -> None:
-        self._answers = answers
-        self._head = head
-        self._with_usage = with_usage
-
-    def opening(self) -> bytes:
-        return b""
 
     def shows_as_is(self, index: int) -> bool:
         return False
@@ -91,9 +82,6 @@ class TokenEvents:
             return DONE
         usage = self._answers.usage()
         return frame(Generated(request_id=self._head.id, choices=[], usage=usage)) + DONE
-
-    def failure(self, error: Exception) -> bytes:
-        return error_frame(error)
 
 
 GENERATE = Dialect(

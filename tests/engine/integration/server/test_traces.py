@@ -16,7 +16,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from atom.entrypoints.anthropic.serving_messages import MESSAGES
 from atom.entrypoints.openai.generation import DIALECTS
-from atom.entrypoints.responses.routes import PATH as RESPONSES
+from atom.entrypoints.responses.protocol import PATH as RESPONSES
 from atom.entrypoints.token_in_token_out.generate import GENERATE
 from atom.entrypoints.tracing.trace_flags import traces_endpoint
 from atom.entrypoints.tracing.traced_requests import OPERATIONS
