@@ -92,6 +92,13 @@ def test_a_lost_node_costs_its_replica_and_its_return_brings_it_back(
         before = revision(cluster)
 
         cluster.kubectl("label", "node", _LOST, f"{LABEL}-")  # nobody renews its lease any more
+        silent = cluster.wait(
+            "word of the node that has fallen silent",
+            lambda: told(cluster, "Degraded", reason="NodeSilent"),
+            seconds=_LOSS_SECONDS,
+        )
+        assert f"node {_LOST} has not reported since " in silent["message"]
+        assert f"node {_LOST} has not reported" in condition(cluster, "Available")["message"]
         scheduled = cluster.wait(
             "word of the replica without a place",
             lambda: told(cluster, "Scheduled", reason="InsufficientAccelerators"),
