@@ -109,6 +109,10 @@ REPORTED: dict[str, tuple[Scene, Steps]] = {
         scene(devices=8, nodes=2, claim="zone"),
         (("ask_for_a_length", 512, 400),),
     ),
+    "an image that is missed behind a volume that came late": (
+        scene(devices=8, nodes=3, claim="node"),
+        (("ask_for_an_image", _TYPO, 800),),
+    ),
     "hugepages that the old pod holds": (
         scene(devices=4, hugepages=True),
         (("ask_for_a_length", 512, 400),),

@@ -69,8 +69,14 @@ def _of_silent_nodes(life: Life, said: str, seconds: float) -> Iterator[str]:
 
 
 def _has_not_begun(pod: Manifest) -> bool:
-    """An Event stays for an hour, also when the volume was attached long ago."""
-    return bool((pod.get("status") or {}).get("phase", "Pending") == "Pending")
+    """Whether its volumes are still waited for: an Event stays for an hour, also when they were
+    attached long ago, and a kubelet pulls images once they are."""
+    status = pod.get("status") or {}
+    waits = (
+        (item["state"].get("waiting") or {}).get("reason", "ContainerCreating")
+        for item in status.get("containerStatuses") or ()
+    )
+    return status.get("phase", "Pending") == "Pending" and set(waits) <= {"ContainerCreating"}
 
 
 def _is_said_otherwise(words: str, said: str) -> bool:
