@@ -71,7 +71,7 @@ async def test_a_secret_that_came_later_is_taken_once_an_image_cannot_be_pulled(
     assert cluster.reads.count("get ServiceAccount") == reads, "nothing depends on it"
     cluster.find(SERVICE_ACCOUNT, "default")["imagePullSecrets"] = [{"name": "registry"}]
     waiting = {"name": "engine", "state": {"waiting": {"reason": "ImagePullBackOff"}}}
-    failing = pod("chat-1", ready=False, containerStatuses=[waiting])
+    failing = pod(cluster, "chat-1", ready=False, containerStatuses=[waiting])
     cluster.objects[POD, "default", "chat-1"] = failing
     await operator.reconcile(KEY)
     assert secrets_of(cluster) == ["registry"]

@@ -8,8 +8,9 @@ import pytest
 
 from atom_operator.cluster.foreign_edits import fields_of_others, foreign_edits
 from atom_operator.cluster.object_cache import StoredObject
-from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, POD
-from tests.support.operator.builders_operator import KEY, cluster_with, condition, pod, reconciler
+from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT
+from tests.support.in_memory_cluster.rollouts import finish_rollout
+from tests.support.operator.builders_operator import KEY, cluster_with, condition, reconciler
 from tests.support.operator.fake_cluster import FakeCluster
 
 ENGINE = 'k:{"name":"engine"}'
@@ -89,7 +90,7 @@ async def serving(replicas: int = 2, **changes: Any) -> tuple[FakeCluster, Any]:
     cluster = cluster_with(replicas=replicas, **changes)
     operator = reconciler(cluster)
     await operator.reconcile(KEY)
-    cluster.run_deployment_controller("chat")
+    finish_rollout(cluster)
     await operator.reconcile(KEY)
     return cluster, operator
 
@@ -128,9 +129,7 @@ async def test_a_hand_edited_workload_is_said_with_who_edits() -> None:
 
 async def test_a_finished_rollout_with_a_pod_that_is_not_ready_is_none() -> None:
     cluster, operator = await serving()
-    cluster.run_deployment_controller("chat", ready=1)
-    for name, ready in (("chat-1", True), ("chat-2", False)):
-        cluster.create(POD, pod(name, ready=ready))
+    finish_rollout(cluster, ready=1)
     await operator.reconcile(KEY)
     progressing, ready_now = condition(cluster, "Progressing"), condition(cluster, "Ready")
     assert (progressing["status"], progressing["reason"]) == ("False", "Complete")
@@ -143,7 +142,7 @@ async def test_replicas_that_somebody_took_away_are_not_as_asked() -> None:
     scaling = {"maxReplicas": 3, "minReplicas": 1, "method": "HPA"}
     cluster, operator = await serving(1, autoscaling=scaling)
     cluster.change_spec(DEPLOYMENT, "chat", replicas=0)
-    cluster.run_deployment_controller("chat")
+    finish_rollout(cluster)
     await operator.reconcile(KEY)
     told = condition(cluster, "Ready")
     assert (told["status"], told["reason"]) == ("False", "ScaledToZero")

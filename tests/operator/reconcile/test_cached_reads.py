@@ -16,7 +16,8 @@ from atom_operator.domain import (
     SERVICE,
 )
 from atom_operator.kinds import LEADER_WORKER_SET
-from tests.support.operator.builders_operator import KEY, cluster_with, gpu_node, pod, reconciler
+from tests.support.in_memory_cluster.rollouts import finish_rollout
+from tests.support.operator.builders_operator import KEY, cluster_with, gpu_node, reconciler
 from tests.support.operator.cached_cluster import Followed, followed
 from tests.support.operator.fake_cluster import FakeCluster
 from tests.support.operator.faulty_cluster import FaultyCluster, Killed
@@ -30,8 +31,7 @@ async def at_rest(world: Followed) -> Any:
     same = reconciler(world.port)
     await same.reconcile(KEY)
     if (DEPLOYMENT, "default", "chat") in world.cluster.objects:
-        world.cluster.run_deployment_controller("chat")
-    world.cluster.put_pod(pod())
+        finish_rollout(world.cluster)
     for _ in range(2):
         await world.tell()
         await same.reconcile(KEY)
@@ -121,7 +121,7 @@ async def _ends_like_an_undisturbed_one(cluster: FakeCluster, world: Followed) -
     """After every watch has caught up and one more look at everything."""
     expected = await _undisturbed()
     for _ in range(3):
-        cluster.run_deployment_controller("chat")
+        finish_rollout(cluster)
         await world.tell()
         await reconciler(world.port).reconcile(KEY)
     assert _children(cluster) == expected
@@ -131,7 +131,7 @@ async def _undisturbed() -> dict[str, Any]:
     cluster = cluster_with(replicas=3)
     for _ in range(3):
         await reconciler(cluster).reconcile(KEY)
-        cluster.run_deployment_controller("chat")
+        finish_rollout(cluster)
     return _children(cluster)
 
 

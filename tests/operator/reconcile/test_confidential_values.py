@@ -11,7 +11,8 @@ from atom_operator.domain import (
     CONTROLLER_REVISION,
     DEPLOYMENT,
 )
-from tests.support.operator.builders_operator import KEY, cluster_with, pod, reconciler
+from tests.support.in_memory_cluster.rollouts import finish_rollout
+from tests.support.operator.builders_operator import KEY, cluster_with, reconciler
 
 CANARY = "hf_canaryB7x0Zq1"
 
@@ -23,8 +24,7 @@ async def test_a_plain_value_is_in_the_pod_template_only(
     cluster = cluster_with(engine={"env": [{"name": "TOKEN", "value": CANARY}]}, replicas=2)
     for ready in (False, True):
         await reconciler(cluster).reconcile(KEY)
-        cluster.run_deployment_controller("chat")
-        cluster.put_pod(pod(ready=ready))
+        finish_rollout(cluster, ready=None if ready else 0)
     await reconciler(cluster).reconcile(KEY)
     holders = {kind for (kind, _, _), item in cluster.objects.items() if CANARY in json.dumps(item)}
     assert holders == {ATOM_DEPLOYMENT, CONTROLLER_REVISION, DEPLOYMENT}

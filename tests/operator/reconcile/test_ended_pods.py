@@ -8,16 +8,19 @@ from typing import Any
 
 import pytest
 
-from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, EVENT, POD, Manifest
+from atom_operator.children.render import render
+from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, EVENT, POD, ChildKey, Manifest
+from tests.support.in_memory_cluster.rollouts import finish_rollout
 from tests.support.operator.builders_operator import (
     KEY,
     NOW,
     cluster_with,
     condition,
+    plan,
     pod,
     reconciler,
 )
-from tests.support.operator.fake_cluster import FakeCluster
+from tests.support.operator.fake_cluster import FakeCluster, copied
 from tests.support.operator.fake_engines import FakeEngines
 
 ENDS: dict[str, dict[str, Any]] = {
@@ -75,6 +78,13 @@ def words(how: str) -> str:
     return f"{said['reason']}: {said['message'].strip()}"
 
 
+def _rendered() -> FakeCluster:
+    """`chat` as its pods are made from it."""
+    cluster = FakeCluster()
+    cluster.create(DEPLOYMENT, render(plan())[ChildKey(DEPLOYMENT, "chat")])
+    return cluster
+
+
 def ended(how: str, at: datetime = NOW, name: str = "chat-0") -> Manifest:
     """A pod that ended so, whose last report says that it was ready or never was."""
     status = {
@@ -82,7 +92,7 @@ def ended(how: str, at: datetime = NOW, name: str = "chat-0") -> Manifest:
         "podIP": "10.0.0.9",
         "startTime": stamp(at - timedelta(hours=1)),
     }
-    manifest = pod(name, ready=False, **status)
+    manifest = pod(_rendered(), name, ready=False, **status)
     manifest["metadata"]["creationTimestamp"] = stamp(at - timedelta(hours=1))
     for item in manifest["status"]["conditions"]:
         item.setdefault("lastTransitionTime", stamp(at))
@@ -91,7 +101,7 @@ def ended(how: str, at: datetime = NOW, name: str = "chat-0") -> Manifest:
 
 def successor(*, ready: bool, at: datetime, name: str = "chat-1") -> Manifest:
     """A pod made at that time, ready half a minute later."""
-    manifest = pod(name, ready=ready, startTime=stamp(at), podIP="10.0.0.1")
+    manifest = pod(_rendered(), name, ready=ready, startTime=stamp(at), podIP="10.0.0.1")
     manifest["metadata"]["creationTimestamp"] = stamp(at)
     for item in manifest["status"]["conditions"]:
         item["lastTransitionTime"] = stamp(at + timedelta(seconds=30 if ready else 1))
@@ -105,9 +115,9 @@ def stamp(at: datetime) -> str:
 async def served(*pods: Manifest, ready: int, replicas: int = 1) -> FakeCluster:
     cluster = cluster_with(replicas=replicas)
     await reconciler(cluster).reconcile(KEY)
-    cluster.run_deployment_controller("chat", ready=ready)
+    finish_rollout(cluster, ready=ready)
     for manifest in pods:
-        cluster.put_pod(manifest)
+        cluster.put_pod(copied(manifest))
     return cluster
 
 
@@ -135,8 +145,8 @@ async def test_why_a_replica_is_missing_is_told_until_its_successor_is_ready(how
     events = [item for key, item in cluster.objects.items() if key[0].kind == "Event"]
     assert any(told in item["message"] for item in events)
 
-    cluster.run_deployment_controller("chat")
     cluster.put_pod(successor(ready=True, at=NOW))
+    finish_rollout(cluster)
     await reconciler(cluster).reconcile(KEY)
     assert condition(cluster, "Degraded")["status"] == "False"
     assert condition(cluster, "ModelLoaded")["status"] == "True"
@@ -188,8 +198,8 @@ async def test_of_a_pod_that_ended_well_when_it_was_evicted_an_event_has_the_wor
     cluster.create(EVENT, event)
     await reconciler(cluster).reconcile(KEY)
     assert 'Evicted: Usage of EmptyDir volume "tmp"' in condition(cluster, "Degraded")["message"]
-    cluster.run_deployment_controller("chat")
     cluster.put_pod(successor(ready=True, at=NOW))
+    finish_rollout(cluster)
     before = cluster.reads.count("list Event")
     await reconciler(cluster).reconcile(KEY)
     assert cluster.reads.count("list Event") == before, "at rest nothing is asked for"
@@ -218,10 +228,10 @@ async def test_a_rollback_says_how_the_revisions_pods_ended() -> None:
     cluster.change_spec(ATOM_DEPLOYMENT, "chat", engine={"maxModelLen": 1024})
     await reconciler(cluster).reconcile(KEY)
     refused = ended("refused by its kubelet")
-    revision = cluster.find(DEPLOYMENT, "chat")["metadata"]["annotations"]
-    refused["metadata"]["annotations"] = dict(revision)
+    template = cluster.find(DEPLOYMENT, "chat")["spec"]["template"]["metadata"]
+    refused["metadata"]["annotations"] = dict(template["annotations"])
     cluster.put_pod(refused)
-    cluster.run_deployment_controller("chat", ready=1)
+    finish_rollout(cluster, ready=1)
     cluster.find(DEPLOYMENT, "chat")["status"].update(
         updatedReplicas=0,
         conditions=[

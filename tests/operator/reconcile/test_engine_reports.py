@@ -9,12 +9,12 @@ import pytest
 
 from atom_operator.domain import (
     ATOM_DEPLOYMENT,
-    DEPLOYMENT,
     Capacity,
     DraftCounts,
     EngineHealth,
     LoadProgress,
 )
+from tests.support.in_memory_cluster.rollouts import finish_rollout
 from tests.support.operator.builders_operator import (
     KEY,
     NOW,
@@ -49,17 +49,14 @@ async def serving(engines: FakeEngines, **changes: Any) -> FakeCluster:
 
 async def serve(cluster: FakeCluster, engines: FakeEngines) -> FakeCluster:
     await reconciler(cluster, engines=engines).reconcile(KEY)
-    cluster.run_deployment_controller("chat")
+    finish_rollout(cluster)
     cluster.put_pod(revised(cluster))
     await reconciler(cluster, engines=engines).reconcile(KEY)
     return cluster
 
 
 def revised(cluster: FakeCluster, *, ready: bool = True) -> dict[str, Any]:
-    manifest = pod(ready=ready, podIP=IP)
-    annotations = cluster.find(DEPLOYMENT, "chat")["spec"]["template"]["metadata"]["annotations"]
-    manifest["metadata"]["annotations"] = dict(annotations)
-    return manifest
+    return pod(cluster, ready=ready, podIP=IP)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +140,7 @@ async def test_a_loading_engine_says_how_far_it_is() -> None:
     engines = FakeEngines(healths={IP: EngineHealth("starting", "loading weights 40%")})
     cluster = cluster_with()
     await reconciler(cluster).reconcile(KEY)
-    cluster.run_deployment_controller("chat", ready=0)
+    finish_rollout(cluster, ready=0)
     cluster.put_pod(revised(cluster, ready=False))
     outcome = await reconciler(cluster, engines=engines).reconcile(KEY)
     loaded = condition(cluster, "ModelLoaded")
@@ -193,7 +190,7 @@ async def test_only_a_few_of_many_loading_pods_are_asked() -> None:
     cluster = cluster_with(replicas=9)
     await reconciler(cluster).reconcile(KEY)
     for number in range(9):
-        cluster.put_pod(pod(f"chat-{number}", ready=False, podIP=f"10.0.0.{number}"))
+        cluster.put_pod(pod(cluster, f"chat-{number}", ready=False, podIP=f"10.0.0.{number}"))
     await reconciler(cluster, engines=engines).reconcile(KEY)
     assert len(engines.asked) == 3
 

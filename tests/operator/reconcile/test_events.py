@@ -7,12 +7,12 @@ from typing import Any
 
 from atom_operator.cluster.errors import TransientError
 from atom_operator.domain import ATOM_DEPLOYMENT, EVENT
+from tests.support.in_memory_cluster.rollouts import finish_rollout
 from tests.support.operator.builders_operator import (
     KEY,
     NOW,
     cluster_with,
     condition,
-    pod,
     reconciler,
 )
 from tests.support.operator.fake_cluster import FakeCluster
@@ -29,8 +29,7 @@ def events(cluster: FakeCluster) -> dict[tuple[str, str], int]:
 
 async def become_ready(cluster: FakeCluster) -> None:
     await reconciler(cluster).reconcile(KEY)
-    cluster.run_deployment_controller("chat")
-    cluster.put_pod(pod())
+    finish_rollout(cluster)
     await reconciler(cluster).reconcile(KEY)
 
 

@@ -13,6 +13,8 @@ import pytest
 
 from atom_operator.constants import ANNOTATION_APPLIED, ANNOTATION_ROLLOUT_REASON
 from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, EVENT, POD
+from tests.support.in_memory_cluster.kinds import REPLICA_SET
+from tests.support.in_memory_cluster.rollouts import finish_rollout, own_pods
 from tests.support.operator.builders_operator import (
     KEY,
     cluster_with,
@@ -39,7 +41,7 @@ _NOT_COMPARED = (*_COUNTERS, "uid", "creationTimestamp", ANNOTATION_APPLIED)
 async def settle(cluster: FakeCluster) -> None:
     for _ in range(8):
         if (DEPLOYMENT, "default", "chat") in cluster.objects:
-            cluster.run_deployment_controller("chat")
+            finish_rollout(cluster)
         before = {
             key: item["metadata"].get("resourceVersion") for key, item in cluster.objects.items()
         }
@@ -52,12 +54,15 @@ async def settle(cluster: FakeCluster) -> None:
 
 
 def state(cluster: FakeCluster) -> dict[str, Any]:
-    """Everything but events, what only counts changes, and how the last rollout went."""
+    """Everything but events, what only counts changes, and how the last rollout went; of pods what
+    they are made from."""
     result = {
         f"{kind.kind}/{name}": _without_counters(copy.deepcopy(item))
         for (kind, _, name), item in cluster.objects.items()
-        if kind not in (EVENT, POD)
+        if kind not in (EVENT, POD, REPLICA_SET)
     }
+    made = [(item["metadata"]["annotations"], item["spec"]) for item in own_pods(cluster)]
+    result["pods"] = sorted(made, key=repr)
     result["AtomDeployment/chat"]["status"].pop("rollout", None)
     if "ConfigMap/chat-plan" in result:
         plan = json.loads(result["ConfigMap/chat-plan"]["data"].pop("plan.json"))

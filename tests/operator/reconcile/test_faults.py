@@ -21,15 +21,18 @@ from atom_operator.domain import (
     DISRUPTION_BUDGET,
     EVENT,
     JOB,
+    POD,
     SERVICE,
+    VOLUME_CLAIM,
     Manifest,
 )
+from tests.support.in_memory_cluster.kinds import REPLICA_SET
+from tests.support.in_memory_cluster.rollouts import finish_rollout, own_pods
 from tests.support.operator.builders_operator import (
     KEY,
     TINY_CONFIG,
     atom_deployment,
     cluster_with,
-    pod,
     reconciler,
 )
 from tests.support.operator.fake_cluster import FakeCluster
@@ -52,11 +55,7 @@ def play_pods(cluster: FakeCluster) -> None:
             report_config(cluster, job, TINY_CONFIG)  # which a download does not have to leave
     if (DEPLOYMENT, "default", "chat") not in cluster.objects:
         return
-    cluster.run_deployment_controller("chat")
-    annotations = cluster.find(DEPLOYMENT, "chat")["spec"]["template"]["metadata"]["annotations"]
-    running = pod()
-    running["metadata"]["annotations"] = dict(annotations)
-    cluster.put_pod(running)
+    finish_rollout(cluster)
 
 
 async def settle(cluster: FakeCluster) -> None:
@@ -77,16 +76,18 @@ def versions(cluster: FakeCluster) -> dict[Any, str]:
 
 
 def outcome(cluster: FakeCluster) -> dict[str, Manifest]:
-    """All that people and pods see. Events are best effort; versions and times count writes."""
+    """All that people and pods see. Events are best effort; versions, times and the names of what
+    controllers make count writes. Of pods it is what they are made from."""
     result: dict[str, Manifest] = {}
     for (kind, _, name), item in cluster.objects.items():
-        if kind == EVENT:
+        if kind in (EVENT, REPLICA_SET, POD):
             continue
         seen = copy.deepcopy(item)
         for field in ("resourceVersion", "uid", "creationTimestamp"):
             seen["metadata"].pop(field, None)
         result[f"{kind.kind}/{name}"] = seen
-    return result
+    made = [(item["metadata"]["annotations"], item["spec"]) for item in own_pods(cluster)]
+    return {**result, "pods": {"made from": sorted(made, key=repr)}}
 
 
 async def look_at_model(cluster: FakeCluster, step: Reconcile) -> None:
@@ -108,6 +109,8 @@ async def fetch_weights(cluster: FakeCluster, step: Reconcile) -> None:
         "cache": {"weights": {"claim": "models"}},
         "accelerator": {"type": "cpu", "memory": "16Gi"},
     }
+    claim = {"spec": {"accessModes": ["ReadWriteMany"]}}
+    cluster.create(VOLUME_CLAIM, {"metadata": {"name": "models", "namespace": "default"}, **claim})
     cluster.change_spec(ATOM_DEPLOYMENT, "chat", **changes)
     await step(cluster)
 
@@ -260,7 +263,9 @@ async def test_a_namesake_made_anew_gets_children_of_its_own() -> None:
     await reconcile(FaultyCluster(cluster, stale=before))
     collect_garbage(cluster)
     await settle(cluster)
-    for item in cluster.objects.values():
+    for (kind, _, _), item in cluster.objects.items():
+        if kind in (REPLICA_SET, POD):
+            continue  # which are the Deployment's
         owners = [owner["uid"] for owner in item["metadata"].get("ownerReferences", ())]
         assert owners in ([], [new_uid])
     assert outcome(cluster).keys() == expected.keys()
@@ -295,8 +300,14 @@ async def test_changes_that_nobody_announced_are_all_found_by_one_look() -> None
 
 def collect_garbage(cluster: FakeCluster) -> None:
     """What the garbage collector does with objects whose owner is gone."""
-    alive = {item["metadata"].get("uid") for item in cluster.objects.values()}
-    for key, item in list(cluster.objects.items()):
-        owners = [owner["uid"] for owner in item["metadata"].get("ownerReferences", ())]
-        if owners and not alive & set(owners):
+    while True:
+        alive = {item["metadata"].get("uid") for item in cluster.objects.values()}
+        owners = {
+            key: {owner["uid"] for owner in item["metadata"].get("ownerReferences", ())}
+            for key, item in cluster.objects.items()
+        }
+        gone = [key for key, uids in owners.items() if uids and not alive & uids]
+        if not gone:
+            return
+        for key in gone:
             del cluster.objects[key]

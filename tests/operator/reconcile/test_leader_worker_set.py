@@ -14,6 +14,7 @@ from typing import Any
 from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, POD, SERVICE, Manifest
 from atom_operator.integration_values import Site
 from atom_operator.kinds import LEADER_WORKER_SET
+from tests.support.in_memory_cluster.rollouts import finish_rollout
 from tests.support.operator.builders_operator import (
     KEY,
     NOW,
@@ -221,7 +222,7 @@ async def test_nothing_is_known_of_a_model_for_which_there_is_to_be_no_pod() -> 
 async def one_pod_serving(**changes: Any) -> FakeCluster:
     cluster = cluster_with(parallelism=ONE_POD, **changes)
     await look(cluster)
-    cluster.run_deployment_controller("chat")
+    finish_rollout(cluster)
     await look(cluster)
     return cluster
 
@@ -252,7 +253,7 @@ async def test_groups_stay_until_one_pod_is_ready() -> None:
     await look(cluster)
     assert cluster.names(DEPLOYMENT) == cluster.names(LEADER_WORKER_SET) == ["chat"]
     assert selector(cluster)[ROLE] == "leader"
-    cluster.run_deployment_controller("chat")
+    finish_rollout(cluster)
     await look(cluster)
     assert cluster.names(LEADER_WORKER_SET) == []
     assert ROLE not in selector(cluster)
@@ -265,7 +266,7 @@ async def test_what_serves_goes_first_where_its_devices_are_needed() -> None:
         cluster = cluster_with(model=model, parallelism={"tensor": 8}, accelerator=accelerator)
         cluster.nodes = [gpu_node("a"), *(gpu_node(f"b{n}") for n in range(nodes - 1))]
         await look(cluster)
-        cluster.run_deployment_controller("chat")
+        finish_rollout(cluster)
         template = cluster.find(DEPLOYMENT, "chat")["spec"]["template"]
         metadata = {**template["metadata"], "name": "chat-1", "namespace": "default"}
         ready = [{"type": kind, "status": "True"} for kind in ("PodScheduled", "Ready")]
@@ -283,7 +284,8 @@ async def test_what_serves_goes_when_its_successor_finds_no_node_beside_it() -> 
     cluster = await one_pod_serving()
     cluster.change_spec(ATOM_DEPLOYMENT, "chat", parallelism=GROUP)
     await look(cluster)
-    cluster.put_pod(unschedulable_pod("0/1 nodes are available: 1 Insufficient memory.", "chat-0"))
+    words = "0/1 nodes are available: 1 Insufficient memory."
+    cluster.put_pod(unschedulable_pod(cluster, words, "chat-0", kind=LEADER_WORKER_SET))
     await look(cluster)
     assert cluster.names(DEPLOYMENT) == []
 
@@ -300,7 +302,7 @@ async def test_a_switch_that_fails_goes_back_to_the_kind_that_served() -> None:
     assert after == before
     assert ROLE not in selector(cluster)
     drop_pods(cluster)
-    cluster.run_deployment_controller("chat")
+    finish_rollout(cluster)
     await look(cluster, 170)
     assert condition(cluster, "Degraded")["reason"] == "RolledBack"
     assert cluster.names(DEPLOYMENT) == ["chat"]

@@ -17,6 +17,7 @@ from atom_operator.domain import (
     ObjectKey,
     StartupTimes,
 )
+from tests.support.in_memory_cluster.rollouts import finish_rollout
 from tests.support.operator.builders_operator import (
     KEY,
     TINY_CONFIG,
@@ -70,11 +71,8 @@ async def started(factor: float, **more: Any) -> tuple[FakeCluster, FakeEngines]
 
 async def serve(cluster: FakeCluster, engines: FakeEngines) -> None:
     await reconciler(cluster, engines=engines).reconcile(KEY)
-    cluster.run_deployment_controller("chat")
-    manifest = pod(podIP=IP)
-    template = cluster.find(DEPLOYMENT, "chat")["spec"]["template"]
-    manifest["metadata"]["annotations"] = dict(template["metadata"]["annotations"])
-    cluster.put_pod(manifest)
+    finish_rollout(cluster)
+    cluster.put_pod(pod(cluster, podIP=IP))
     for _ in range(2):
         await reconciler(cluster, engines=engines).reconcile(KEY)
 

@@ -20,13 +20,13 @@ from atom_operator.domain import (
     Kind,
 )
 from atom_operator.integration_values import Site
+from tests.support.in_memory_cluster.rollouts import finish_rollout
 from tests.support.operator.builders_operator import (
     KEY,
     NOW,
     TINY_CONFIG,
     cluster_with,
     condition,
-    pod,
     reconciler,
 )
 from tests.support.operator.fake_cluster import FakeCluster
@@ -34,7 +34,7 @@ from tests.support.operator.fake_cluster import FakeCluster
 
 async def settle(cluster: FakeCluster) -> None:
     await reconciler(cluster).reconcile(KEY)
-    cluster.run_deployment_controller("chat")
+    finish_rollout(cluster)
     await reconciler(cluster).reconcile(KEY)
 
 
@@ -67,8 +67,7 @@ async def test_ready_when_the_rollout_is_complete() -> None:
     cluster = cluster_with()
     await reconciler(cluster).reconcile(KEY)
     assert condition(cluster, "Ready")["status"] == "False"
-    cluster.run_deployment_controller("chat")
-    cluster.put_pod(pod())
+    finish_rollout(cluster)
     await reconciler(cluster).reconcile(KEY)
     states = {
         item["type"]: item["status"]
@@ -131,7 +130,7 @@ async def test_transition_time_moves_on_a_flip_only() -> None:
     cluster = cluster_with()
     await reconciler(cluster).reconcile(KEY)
     created = condition(cluster, "Accepted")["lastTransitionTime"]
-    cluster.run_deployment_controller("chat")
+    finish_rollout(cluster)
     await reconciler(cluster, NOW + timedelta(seconds=60)).reconcile(KEY)
     assert condition(cluster, "Accepted")["lastTransitionTime"] == created
     assert condition(cluster, "Ready")["lastTransitionTime"] == "2026-01-02T03:05:05Z"

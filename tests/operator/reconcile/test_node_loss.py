@@ -6,6 +6,7 @@ import copy
 from typing import Any
 
 from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, POD
+from tests.support.in_memory_cluster.rollouts import finish_rollout
 from tests.support.operator.builders_operator import (
     KEY,
     cluster_with,
@@ -30,7 +31,7 @@ async def serving_on_two_full_nodes() -> FakeCluster:
     await reconciler(cluster).reconcile(KEY)
     for name, node in (("chat-1", "a"), ("chat-2", "b")):
         cluster.put_pod(pod_of(cluster.find(DEPLOYMENT, "chat"), name, node))
-    cluster.run_deployment_controller("chat")
+    finish_rollout(cluster)
     await reconciler(cluster).reconcile(KEY)
     await reconciler(cluster).reconcile(KEY)
     assert condition(cluster, "Ready")["status"] == "True"
@@ -51,13 +52,13 @@ def lose_node_b(cluster: FakeCluster) -> None:
     """What the node controller writes forty seconds after the last heartbeat."""
     cluster.nodes = [gpu_node("a", 1), gpu_node("b", 1, ready="Unknown", taints=[UNREACHABLE])]
     ready(cluster.find(POD, "chat-2"), "False")
-    cluster.run_deployment_controller("chat", ready=1)
+    finish_rollout(cluster, ready=1)
 
 
 def evict(cluster: FakeCluster) -> None:
     """Five minutes later: the pod is to go, which nobody confirms, and another is wanted."""
     cluster.find(POD, "chat-2")["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:05Z"
-    cluster.put_pod(unschedulable_pod(NO_ROOM, "chat-3"))
+    cluster.put_pod(unschedulable_pod(cluster, NO_ROOM, "chat-3"))
 
 
 def workload(cluster: FakeCluster) -> dict[str, Any]:
@@ -95,7 +96,7 @@ async def test_the_silent_node_is_named_and_since_when_until_others_serve() -> N
             assert "node b has not reported since 2026-01-02T03:00:45Z" in told["message"]
             assert "chat-2" in told["message"]
     cluster.put_pod(ready(pod_of(cluster.find(DEPLOYMENT, "chat"), "chat-3", "a")))
-    cluster.run_deployment_controller("chat")
+    finish_rollout(cluster)
     await look(cluster)
     assert condition(cluster, "Degraded")["status"] == "False"
     assert condition(cluster, "Ready")["status"] == "True"
@@ -117,7 +118,7 @@ async def test_a_pod_that_its_kubelet_finds_not_ready_has_no_silent_node() -> No
     cluster = await serving_on_two_full_nodes()
     pod = ready(cluster.find(POD, "chat-2"), "False")
     pod["status"]["containerStatuses"][0]["ready"] = False
-    cluster.run_deployment_controller("chat", ready=1)
+    finish_rollout(cluster, ready=1)
     await look(cluster)
     assert condition(cluster, "Ready")["reason"] == "ReplicasNotReady"
 
@@ -188,7 +189,7 @@ async def test_when_the_node_is_back_all_is_as_before() -> None:
     for name in ("chat-2", "chat-3"):
         del cluster.objects[POD, "default", name]
     cluster.put_pod(pod_of(cluster.find(DEPLOYMENT, "chat"), "chat-3", "b"))
-    cluster.run_deployment_controller("chat")
+    finish_rollout(cluster)
     await look(cluster)
     assert condition(cluster, "Ready")["status"] == "True"
     assert condition(cluster, "Scheduled")["status"] == "True"

@@ -10,8 +10,9 @@ import pytest
 
 from atom_operator.children.workload import pod_template
 from atom_operator.cluster.errors import RefusedError
-from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, JOB, POD
+from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, JOB
 from atom_operator.integration_values import Site
+from tests.support.in_memory_cluster.rollouts import finish_rollout
 from tests.support.operator.builders_operator import (
     KEY,
     atom_deployment,
@@ -67,8 +68,8 @@ async def tries(name: str, changes: dict[str, Any]) -> None:
     cluster.nodes = [gpu_node("a"), gpu_node("b", taints=[{"key": "t", "effect": "NoSchedule"}])]
     operator = reconciler(cluster, site=SITE)
     await operator.reconcile(KEY)
-    cluster.run_deployment_controller("chat")
-    cluster.objects[(POD, "default", "chat-9")] = unschedulable_pod("0/2 nodes are available")
+    finish_rollout(cluster)
+    cluster.put_pod(unschedulable_pod(cluster, "0/2 nodes are available"))
     stored = cluster.find(ATOM_DEPLOYMENT, "chat")
     stored["spec"] = atom_deployment(**changes)["spec"]
     stored["metadata"]["generation"] += 1
@@ -99,7 +100,8 @@ async def test_a_comparison_that_cannot_be_made_matches_no_node(values: list[str
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
     cluster = cluster_with(**AMD, template={"spec": {"affinity": affinity}})
     cluster.nodes = [gpu_node("a", labels={"rack": "7"})]
-    cluster.objects[(POD, "default", "chat-9")] = unschedulable_pod("0/1 nodes are available")
+    await reconciler(cluster).reconcile(KEY)
+    cluster.put_pod(unschedulable_pod(cluster, "0/1 nodes are available"))
     await reconciler(cluster).reconcile(KEY)
     assert condition(cluster, "Accepted")["status"] == "True"
     assert (
@@ -112,7 +114,7 @@ async def test_what_the_api_server_refuses_is_not_accepted_in_its_words() -> Non
     cluster = cluster_with()
     operator = reconciler(cluster)
     await operator.reconcile(KEY)
-    cluster.run_deployment_controller("chat")
+    finish_rollout(cluster)
     before = cluster.find(DEPLOYMENT, "chat")["metadata"]["generation"]
     words = "spec.template.spec.dnsPolicy: Unsupported value"
     cluster.refused_dry_run = RefusedError(

@@ -19,6 +19,7 @@ from atom_operator.domain import (
     Manifest,
     ObjectKey,
 )
+from tests.support.in_memory_cluster.rollouts import finish_rollout
 from tests.support.operator.builders_operator import (
     KEY,
     NOW,
@@ -256,10 +257,11 @@ async def test_a_failed_download_is_tried_at_once_with_another_secret() -> None:
 
 async def test_what_runs_goes_on_while_another_revision_is_fetched() -> None:
     cluster = cluster_with(**CACHED)
+    cluster.create(VOLUME_CLAIM, claim("ReadWriteMany"))
     await reconcile(cluster)
     succeed(cluster, only_job(cluster, "weights"), {})
     await reconcile(cluster)
-    cluster.run_deployment_controller("chat")
+    finish_rollout(cluster)
     before = container(cluster)
     cluster.change_spec(ATOM_DEPLOYMENT, "chat", model={**KNOWN, "revision": "v2"})
     await reconcile(cluster)
@@ -274,10 +276,11 @@ async def test_what_runs_goes_on_while_another_revision_is_fetched() -> None:
 
 async def test_a_lost_job_does_not_stop_what_runs_and_is_made_again() -> None:
     cluster = cluster_with(**CACHED)
+    cluster.create(VOLUME_CLAIM, claim("ReadWriteMany"))
     await reconcile(cluster)
     succeed(cluster, only_job(cluster, "weights"), {})
     await reconcile(cluster)
-    cluster.run_deployment_controller("chat")
+    finish_rollout(cluster)
     del cluster.objects[JOB, "default", only_job(cluster, "weights")["metadata"]["name"]]
     await reconcile(cluster)
     assert condition(cluster, "Ready")["status"] == "True"
@@ -397,7 +400,7 @@ async def test_a_claim_for_one_node_leaves_no_room_for_a_spare_pod() -> None:
     cluster.nodes = [gpu_node("a"), gpu_node("b")]
     cluster.create(VOLUME_CLAIM, claim("ReadWriteOnce"))
     await reconcile(cluster)
-    cluster.run_deployment_controller("chat")
+    finish_rollout(cluster)
     cluster.change_spec(ATOM_DEPLOYMENT, "chat", engine={"maxModelLen": 1024})
     await reconcile(cluster)
     rollout = cluster.find(ATOM_DEPLOYMENT, "chat")["status"]["rollout"]

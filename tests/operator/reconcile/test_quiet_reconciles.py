@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from atom_operator.domain import DEPLOYMENT, SERVICE, Kind
+from tests.support.in_memory_cluster.rollouts import finish_rollout
 from tests.support.operator.builders_operator import KEY, NOW, cluster_with, pod, reconciler
 from tests.support.operator.fake_cluster import FakeCluster
 
@@ -26,7 +27,7 @@ async def test_progress_of_a_child_is_no_reason_to_write_it() -> None:
     cluster = cluster_with()
     same = reconciler(cluster)
     await same.reconcile(KEY)
-    cluster.run_deployment_controller("chat")
+    finish_rollout(cluster)
     cluster.writes.clear()
     await same.reconcile(KEY)
     assert "apply Deployment/chat" not in cluster.writes
@@ -87,9 +88,10 @@ async def test_an_operator_that_starts_puts_right_what_was_changed_meanwhile(
     assert cluster.writes == [f"apply {kind.kind}/chat"]
 
 
-def _ready_for(seconds: float) -> FakeCluster:
+async def _ready_for(seconds: float) -> FakeCluster:
     cluster = cluster_with()
-    serving = pod(podIP="10.0.0.7")
+    await reconciler(cluster).reconcile(KEY)
+    serving = pod(cluster, podIP="10.0.0.7")
     for item in serving["status"]["conditions"]:
         if item["type"] == "Ready":
             item["lastTransitionTime"] = (NOW - timedelta(seconds=seconds)).isoformat()
@@ -103,5 +105,5 @@ def _ready_for(seconds: float) -> FakeCluster:
 async def test_an_engine_that_serves_and_says_nothing_is_asked_ever_more_rarely(
     silent_seconds: float, again: float
 ) -> None:
-    outcome = await reconciler(_ready_for(silent_seconds)).reconcile(KEY)
+    outcome = await reconciler(await _ready_for(silent_seconds)).reconcile(KEY)
     assert outcome.requeue_after_seconds == again

@@ -10,6 +10,7 @@ import pytest
 
 from atom_operator.domain import ATOM_DEPLOYMENT, CONFIG_MAP, DEPLOYMENT, POD, SERVICE
 from atom_operator.kinds import QUOTA_WORKLOAD
+from tests.support.in_memory_cluster.rollouts import finish_rollout
 from tests.support.operator.builders_operator import (
     KEY,
     NOW,
@@ -56,7 +57,7 @@ async def test_a_context_that_does_not_fit_names_the_longest_that_does() -> None
 async def test_a_change_that_does_not_fit_leaves_what_runs_untouched() -> None:
     cluster = cluster_with()
     await reconciler(cluster).reconcile(KEY)
-    cluster.run_deployment_controller("chat")
+    finish_rollout(cluster)
     before = cluster.find(DEPLOYMENT, "chat")["spec"]
     cluster.change_spec(ATOM_DEPLOYMENT, "chat", accelerator={"type": "cpu", "memory": "512Mi"})
     await reconciler(cluster).reconcile(KEY)
@@ -215,7 +216,7 @@ async def test_a_refused_child_is_reported_with_the_servers_words() -> None:
 async def test_the_last_words_of_a_crashing_container_reach_the_conditions() -> None:
     cluster = cluster_with()
     await reconciler(cluster).reconcile(KEY)
-    cluster.run_deployment_controller("chat", ready=0)
+    finish_rollout(cluster, ready=0)
     log = "│ a table │\n" * 100 + "error: /models/tiny is missing\n"
     ended = {"reason": "Error", "exitCode": 1, "message": log}
     crashed = {
@@ -224,7 +225,7 @@ async def test_the_last_words_of_a_crashing_container_reach_the_conditions() -> 
         "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}},
         "lastState": {"terminated": ended},
     }
-    cluster.put_pod(pod(ready=False, containerStatuses=[crashed]))
+    cluster.put_pod(pod(cluster, ready=False, containerStatuses=[crashed]))
     await reconciler(cluster).reconcile(KEY)
     degraded = condition(cluster, "Degraded")
     assert (degraded["status"], degraded["reason"]) == ("True", "PodFailing")
@@ -232,9 +233,9 @@ async def test_the_last_words_of_a_crashing_container_reach_the_conditions() -> 
     assert degraded["message"].endswith("error: /models/tiny is missing")
     assert len(degraded["message"]) < 400
     assert condition(cluster, "Ready")["reason"] == "PodFailing"
-    cluster.run_deployment_controller("chat")
     recovered = {**crashed, "ready": True, "state": {"running": {}}}
-    cluster.put_pod(pod(containerStatuses=[recovered]))
+    cluster.put_pod(pod(cluster, containerStatuses=[recovered]))
+    finish_rollout(cluster)
     await reconciler(cluster).reconcile(KEY)
     assert condition(cluster, "Degraded")["status"] == "False"
     assert condition(cluster, "Ready")["status"] == "True"
@@ -243,7 +244,7 @@ async def test_the_last_words_of_a_crashing_container_reach_the_conditions() -> 
 async def test_pods_that_the_namespace_refuses_are_reported() -> None:
     cluster = cluster_with()
     await reconciler(cluster).reconcile(KEY)
-    cluster.run_deployment_controller("chat", ready=0)
+    finish_rollout(cluster, ready=0)
     status = cluster.find(DEPLOYMENT, "chat")["status"]
     message = "pods are forbidden: exceeded quota"
     failure = {"type": "ReplicaFailure", "reason": "FailedCreate", "message": message}
@@ -257,7 +258,7 @@ async def test_pods_that_the_namespace_refuses_are_reported() -> None:
 async def test_a_rollout_beyond_its_deadline_is_reported() -> None:
     cluster = cluster_with()
     await reconciler(cluster).reconcile(KEY)
-    cluster.run_deployment_controller("chat", ready=0)
+    finish_rollout(cluster, ready=0)
     late = {"type": "Progressing", "reason": "ProgressDeadlineExceeded", "message": "too late"}
     cluster.find(DEPLOYMENT, "chat")["status"]["conditions"] = [{**late, "status": "False"}]
     await reconciler(cluster).reconcile(KEY)
@@ -272,7 +273,7 @@ async def test_an_image_that_cannot_be_pulled_is_a_failing_pod() -> None:
     await reconciler(cluster).reconcile(KEY)
     waiting = {"reason": "ImagePullBackOff", "message": "not found"}
     state = {"name": "engine", "ready": False, "state": {"waiting": waiting}}
-    cluster.put_pod(pod(ready=False, containerStatuses=[state]))
+    cluster.put_pod(pod(cluster, ready=False, containerStatuses=[state]))
     await reconciler(cluster).reconcile(KEY)
     assert "ImagePullBackOff: not found" in condition(cluster, "Degraded")["message"]
 
@@ -281,7 +282,7 @@ async def test_a_pod_without_a_node_says_what_the_scheduler_said() -> None:
     cluster = cluster_with()
     await reconciler(cluster).reconcile(KEY)
     message = "0/3 nodes are available: 3 Insufficient amd.com/gpu."
-    pending = pod(ready=False)
+    pending = pod(cluster, ready=False)
     pending["status"]["conditions"] = [
         {
             "type": "PodScheduled",
@@ -300,7 +301,7 @@ async def test_a_pod_without_a_node_says_what_the_scheduler_said() -> None:
 async def test_a_pod_that_a_quota_holds_back_says_whose_gate_it_is() -> None:
     cluster = cluster_with()
     await reconciler(cluster).reconcile(KEY)
-    cluster.put_pod(gated_pod(queue="models"))
+    cluster.put_pod(gated_pod(cluster, queue="models"))
     await reconciler(cluster).reconcile(KEY)
     scheduled = condition(cluster, "Scheduled")
     assert (scheduled["status"], scheduled["reason"]) == ("False", "Unschedulable")
@@ -313,7 +314,7 @@ async def test_a_pod_that_a_quota_holds_back_says_whose_gate_it_is() -> None:
 async def test_a_pod_that_a_quota_holds_back_says_what_the_quota_lacks(decision: str) -> None:
     cluster, lacking = cluster_with(), "resource ephemeral-storage unavailable in ClusterQueue"
     await reconciler(cluster).reconcile(KEY)
-    held = gated_pod(queue="models")
+    held = gated_pod(cluster, queue="models")
     held["metadata"]["uid"] = "1234"
     cluster.put_pod(held)
     workload = {
@@ -330,7 +331,7 @@ async def test_a_pod_that_a_quota_holds_back_says_what_the_quota_lacks(decision:
 async def test_a_stopping_pod_counts_for_nothing() -> None:
     cluster = cluster_with()
     await reconciler(cluster).reconcile(KEY)
-    stopping = pod(ready=False)
+    stopping = pod(cluster, ready=False)
     stopping["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:05Z"
     cluster.put_pod(stopping)
     await reconciler(cluster).reconcile(KEY)

@@ -21,6 +21,7 @@ from atom_operator.kinds import (
 )
 from atom_operator.reconcile.reconciler import Reconciler
 from tests.support.cluster.gateways import a_gateway, says, take_up_route
+from tests.support.in_memory_cluster.rollouts import finish_rollout
 from tests.support.operator.builders_operator import (
     KEY,
     atom_deployment,
@@ -67,7 +68,7 @@ async def serving(**changes: Any) -> tuple[FakeCluster, Reconciler]:
     operator = reconciler(cluster)
     await operator.reconcile(KEY)
     take_up_route(cluster)
-    cluster.run_deployment_controller("chat")
+    finish_rollout(cluster)
     for _ in range(2):  # an autoscaler comes with the pass after its target's
         await operator.reconcile(KEY)
     return cluster, operator
@@ -128,7 +129,7 @@ async def test_a_gateway_that_does_not_exist_is_what_callers_meet() -> None:
     cluster = cluster_with(gateway=route)
     operator = reconciler(cluster)
     await operator.reconcile(KEY)
-    cluster.run_deployment_controller("chat")
+    finish_rollout(cluster)
     await operator.reconcile(KEY)
     for kind in ("IntegrationsReady", "Ready"):
         told = condition(cluster, kind)
@@ -164,7 +165,7 @@ class Two:
             for name in ("chat", "code"):
                 await self.operator.reconcile(ObjectKey("default", name))
                 take_up_route(self.cluster, name)
-                self.cluster.run_deployment_controller(name)
+                finish_rollout(self.cluster, name)
 
     def told(self, name: str, kind: str) -> dict[str, Any]:
         conditions = self.cluster.find(ATOM_DEPLOYMENT, name)["status"]["conditions"]

@@ -138,7 +138,7 @@ def test_gpus_without_any_device_names_the_device_plugin() -> None:
 async def test_status_is_a_tree_of_what_the_operator_said() -> None:
     cluster = cluster_with(replicas=2)
     await reconciler(cluster).reconcile(KEY)
-    failing = pod("chat-1", ready=False, phase="Pending")
+    failing = pod(cluster, "chat-1", ready=False)
     failing["kind"] = "Pod"
     failing["status"]["containerStatuses"] = [
         {"restartCount": 3, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
@@ -167,7 +167,7 @@ async def test_status_is_a_tree_of_what_the_operator_said() -> None:
         "tokens of KV cache in",
         "Deployment/chat  0 of 2 ready",
         "Service/chat",
-        "Pod/chat-1  Pending, not ready, without a node, 3 restarts, CrashLoopBackOff",
+        "Pod/chat-1  Running, not ready, on somewhere, 3 restarts, CrashLoopBackOff",
         "2026-01-02T03:04:05Z Warning PodFailing (x4): it ended",
     ):
         assert words in text, words

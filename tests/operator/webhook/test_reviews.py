@@ -18,6 +18,7 @@ from atom_operator.webhook.admission_review import (
     shortened,
 )
 from atom_operator.webhook.reviewer import Reviewer
+from tests.support.in_memory_cluster.rollouts import finish_rollout
 from tests.support.operator.builders_admission import creation, review_body
 from tests.support.operator.builders_operator import (
     KEY,
@@ -55,7 +56,7 @@ async def served(**changes: Any) -> FakeCluster:
     cluster = cluster_with(**changes)
     cluster.nodes = [gpu_node("a", 8)]
     await reconciler(cluster).reconcile(KEY)
-    cluster.run_deployment_controller("chat")
+    finish_rollout(cluster)
     cluster.writes.clear()
     return cluster
 
@@ -123,7 +124,7 @@ async def test_an_update_says_what_changes_for_whom() -> None:
     assert changes[0].startswith("changes KV cache: 1,090,832 -> ")
     assert any(line.startswith("changes sequences at 8,192 tokens: 133 -> ") for line in changes)
     assert "changes sequences at 40,960 tokens: no longer served" in changes
-    assert changes[-2].startswith("rollout: every pod is replaced, Surge: node a has 8")
+    assert changes[-2].startswith("rollout: every pod is replaced, Surge: node a has 7")
     assert changes[-1] == (
         "rollout cost: 1 more amd.com/gpu while it lasts; all replicas go on serving"
     )

@@ -30,6 +30,12 @@ def sync_deployments(state: ClusterState) -> None:
         _Deployment(state, item).sync()
 
 
+def newest_pods(state: ClusterState, item: Manifest) -> list[Manifest]:
+    """The pods of a Deployment that are of its template as it is, oldest first."""
+    sets = [one for one in state.owned(REPLICA_SET, item) if _hash(one) == _digest(item)]
+    return [pod for one in sets for pod in state.owned(POD, one)]
+
+
 class _Deployment:
     """One look at one Deployment."""
 

@@ -31,6 +31,10 @@ _REJECTED = (
 )
 
 
+def always(_pod: Manifest) -> bool:
+    return True
+
+
 def completed(_pod: Manifest) -> tuple[int, str]:
     """How a Job's pod ends unless a test says otherwise: well, without a word."""
     return 0, ""
@@ -48,6 +52,7 @@ class Kubelets:
     most_restarts: int | None = None  # where the count has to come to an end
     strict_secrets: bool = False  # a Secret that is not among the objects is missed
     run: Callable[[Manifest], tuple[int, str]] = completed  # exit code and message of Jobs' pods
+    answers: Callable[[Manifest], bool] = always  # whether an engine that has loaded is ready
     _addresses: int = 0
     _rejections: int = 0
 
@@ -58,7 +63,7 @@ class Kubelets:
                 continue
             if pod["metadata"].get("deletionTimestamp"):
                 self._end(pod)
-            elif not is_terminal(pod):
+            elif not is_terminal(pod) and not self.state.is_told(pod):
                 self._go_on(pod)
 
     def evict(self, pod: Manifest, message: str) -> None:
@@ -157,8 +162,8 @@ class Kubelets:
             return
         since = self.state.first_note(pod, "joined at", self.state.time)
         left = since + self.load_seconds - self.state.time
-        ready = left <= 0
-        if not ready:
+        ready = left <= 0 and self.answers(pod)
+        if left > 0:
             self.state.look_after(left)
         running = {"running": {"startedAt": status["startTime"]}}
         status["containerStatuses"] = _containers(pod, ready=ready, state=running)

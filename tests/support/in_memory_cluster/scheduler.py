@@ -35,7 +35,7 @@ _PLENTY = {
 def schedule(state: ClusterState) -> None:
     """Place every pod that has no node, oldest first."""
     for pod in state.all(POD):
-        if pod["spec"].get("nodeName") or is_terminal(pod):
+        if pod["spec"].get("nodeName") or is_terminal(pod) or state.is_told(pod):
             continue
         if pod["metadata"].get("deletionTimestamp"):
             continue

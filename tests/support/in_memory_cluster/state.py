@@ -39,7 +39,7 @@ class ClusterState:
     load: dict[str, float] = field(default_factory=dict)  # of a workload, in replicas
     notes: dict[tuple[str, str], Any] = field(default_factory=dict)  # of controllers, by uid
     _due: list[float] = field(default_factory=list)
-    _names: int = 0
+    names: int = 0  # that have been given out
 
     # --- the clock ---------------------------------------------------------------------------
 
@@ -90,14 +90,14 @@ class ClusterState:
             "generation": 1,
         }
         if owner is not None:
-            metadata["ownerReferences"] = [_reference(owner)]
+            metadata["ownerReferences"] = [reference_to(owner)]
         self.api.objects[kind, metadata["namespace"], metadata["name"]] = made
         return made
 
     def unused_name(self, prefix: str) -> str:
         """A name that no object had before."""
-        self._names += 1
-        return f"{prefix}-{self._names:04}"
+        self.names += 1
+        return f"{prefix}-{self.names:04}"
 
     def remove(self, kind: Kind, item: Manifest) -> None:
         metadata = item["metadata"]
@@ -159,6 +159,10 @@ class ClusterState:
 
     # --- pods --------------------------------------------------------------------------------
 
+    def is_told(self, pod: Manifest) -> bool:
+        """Whether a test tells what becomes of it."""
+        return pod["metadata"]["uid"] in self.api.told
+
     def delete_pod(self, pod: Manifest) -> None:
         """Ask for a pod's end: it is gone once its kubelet says so, at once without a node."""
         if pod["metadata"].get("deletionTimestamp"):
@@ -216,7 +220,8 @@ def hash_of(value: Any) -> int:
     return zlib.crc32(msgspec.json.encode(value, order="sorted"))
 
 
-def _reference(owner: Manifest) -> Manifest:
+def reference_to(owner: Manifest) -> Manifest:
+    """What an object says of its controller."""
     return {
         "apiVersion": owner["apiVersion"],
         "kind": owner["kind"],

@@ -12,6 +12,8 @@ from atom_operator.cluster.port import ClusterPort
 from atom_operator.domain import (
     ATOM_DEPLOYMENT,
     CONTROLLER_REVISION,
+    DEPLOYMENT,
+    Kind,
     Manifest,
     ObjectKey,
     Owner,
@@ -117,7 +119,9 @@ def gpu_pod(name: str, node: str, gpus: int = 1, *, of: str = "other") -> Manife
 
 def pod_of(workload: Manifest, name: str, node: str | None = None) -> Manifest:
     """A pod as the workload's controller makes it from its own template; it serves on `node`."""
-    template = copied(workload["spec"]["template"])
+    spec = workload["spec"]
+    group = spec.get("leaderWorkerTemplate") or {}
+    template = copied(spec.get("template") or group["leaderTemplate"])
     metadata = {"name": name, "namespace": workload["metadata"]["namespace"]}
     placed = {"nodeName": node} if node is not None else {}
     state = "False" if node is None else "True"
@@ -136,9 +140,12 @@ def pod_of(workload: Manifest, name: str, node: str | None = None) -> Manifest:
     }
 
 
-def unschedulable_pod(message: str, name: str = "chat-9") -> Manifest:
-    """A pod of `chat` for which the scheduler finds no node."""
-    pending = pod(name, ready=False)
+def unschedulable_pod(
+    cluster: FakeCluster, message: str, name: str = "chat-9", *, kind: Kind = DEPLOYMENT
+) -> Manifest:
+    """A pod of `chat` for which the scheduler finds no node; of a group its leader."""
+    pending = pod(cluster, name, ready=False, kind=kind, phase="Pending")
+    del pending["spec"]["nodeName"]
     pending["status"]["conditions"] = [
         {
             "type": "PodScheduled",
@@ -150,29 +157,31 @@ def unschedulable_pod(message: str, name: str = "chat-9") -> Manifest:
     return pending
 
 
-def gated_pod(name: str = "chat-1", queue: str = "models") -> Manifest:
+def gated_pod(cluster: FakeCluster, name: str = "chat-1", *, queue: str = "models") -> Manifest:
     """A pod of `chat` that a queue does not admit, as Kueue v0.14 leaves it."""
-    held = pod(name, ready=False)
+    held = pod(cluster, name, ready=False, phase="Pending")
+    del held["spec"]["nodeName"]
     held["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = queue
-    gates = [{"name": "kueue.x-k8s.io/admission"}]
-    held["spec"] = {**held.get("spec", {}), "schedulingGates": gates}
+    held["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
     blocked = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
     held["status"]["conditions"] = [{**blocked, "message": "Scheduling is blocked"}]
     return held
 
 
-def pod(name: str = "chat-1", *, ready: bool = True, **status: Any) -> Manifest:
-    """A pod of `chat` on a node."""
+def pod(
+    cluster: FakeCluster,
+    name: str = "chat-1",
+    *,
+    ready: bool = True,
+    kind: Kind = DEPLOYMENT,
+    **status: Any,
+) -> Manifest:
+    """A pod of `chat` on a node, made from its workload's template as that is now."""
+    made = pod_of(cluster.find(kind, "chat"), name, "somewhere")
     state = "True" if ready else "False"
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": "default", "labels": child_labels("chat")},
-        "status": {
-            "conditions": [
-                {"type": "PodScheduled", "status": "True"},
-                {"type": "Ready", "status": state},
-            ],
-            **status,
-        },
-    }
+    conditions = [
+        {"type": "PodScheduled", "status": "True"},
+        {"type": "Ready", "status": state},
+    ]
+    made["status"] = {**made["status"], "conditions": conditions, **status}
+    return made

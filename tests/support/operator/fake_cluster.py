@@ -19,7 +19,6 @@ from atom_operator import constants
 from atom_operator.cluster.errors import ClusterError, RefusedError, TransientError
 from atom_operator.domain import (
     ATOM_DEPLOYMENT,
-    DEPLOYMENT,
     EVENT,
     POD,
     WORKLOAD_KINDS,
@@ -55,6 +54,7 @@ class FakeCluster:
     # Kinds in whose objects somebody put an entry that makes every apply invalid.
     spoilt_kinds: set[Kind] = field(default_factory=set)
     unserved_kinds: set[Kind] = field(default_factory=set)  # whose CRD nobody has installed
+    told: set[str] = field(default_factory=set)  # uids of pods as tests tell them
     nodes: list[Manifest] | None = field(default_factory=list)  # None: we may not read them
     reads: list[str] = field(default_factory=list)  # the log of every request that only reads
     node_reads: int = 0
@@ -224,33 +224,41 @@ class FakeCluster:
     def remove_with_children(self, name: str, namespace: str = "default") -> None:
         """`kubectl delete atomd`: garbage collection follows owner references."""
         parent = self.objects.pop((ATOM_DEPLOYMENT, namespace, name))
-        uid = parent["metadata"]["uid"]
-        for key in [key for key, item in self.objects.items() if uid in _owner_uids(item)]:
-            del self.objects[key]
+        gone = {parent["metadata"]["uid"]}
+        while gone:
+            keys = [key for key, item in self.objects.items() if gone & _owner_uids(item)]
+            gone = {self.objects.pop(key)["metadata"]["uid"] for key in keys}
 
     def fail_on(self, attempt: int, error: ClusterError) -> None:
         """Make the n-th write from now on fail, counted from 1."""
         self.failures[self._attempts + attempt] = error
 
-    def run_deployment_controller(
-        self, name: str, *, ready: int | None = None, namespace: str = "default"
-    ) -> None:
-        """Give the Deployment the status of a finished rollout (or one with `ready` pods ready)."""
-        stored = self.find(DEPLOYMENT, name, namespace)
-        wanted = stored["spec"]["replicas"]
-        ready = wanted if ready is None else ready
-        stored["status"] = {
-            "observedGeneration": stored["metadata"]["generation"],
-            "replicas": wanted,
-            "updatedReplicas": wanted,
-            "readyReplicas": ready,
-            "availableReplicas": ready,
-        }
-        self.touch(stored)
-
     def put_pod(self, manifest: Manifest) -> None:
+        """A pod as a test tells it, in the place of one that its workload's controller made of the
+        same template; no kubelet and no scheduler makes anything else of it."""
         metadata = manifest["metadata"]
+        if "uid" not in metadata:
+            metadata["uid"] = f"uid-{self.version()}"
+            self.told.add(metadata["uid"])
+            if (manifest.get("status") or {}).get("phase") not in ("Failed", "Succeeded"):
+                self._take_place(metadata)
         self.objects[POD, metadata["namespace"], metadata["name"]] = manifest
+
+    def _take_place(self, metadata: Manifest) -> None:
+        made = [
+            key
+            for key, item in self.objects.items()
+            if key[:2] == (POD, metadata["namespace"])
+            and item["metadata"].get("ownerReferences")
+            and _of_revision(item["metadata"]) == _of_revision(metadata)
+            and (key[2] == metadata["name"] or item["metadata"]["uid"] not in self.told)
+        ]
+        # Its own former self, or the youngest.
+        made.sort(key=lambda key: key[2] == metadata["name"])
+        if made:
+            gone = self.objects.pop(made[-1])["metadata"]
+            metadata["ownerReferences"] = gone["ownerReferences"]
+            metadata["labels"] = {**gone["labels"], **metadata["labels"]}
 
     def touch(self, stored: Manifest) -> None:
         """Every write gives an object another version."""
@@ -305,6 +313,13 @@ class FakeCluster:
         if error is not None:
             raise error
         self.writes.append(what)
+
+
+def _of_revision(metadata: Manifest) -> tuple[str | None, str | None]:
+    """Whose pod it is, and of which revision."""
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    revision = annotations.get(constants.ANNOTATION_REVISION)
+    return labels.get(constants.LABEL_DEPLOYMENT), revision
 
 
 def copied(value: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 
 from atom.entrypoints.inspect_model import pack
 from atom_operator.domain import JOB, POD, Manifest
+from tests.support.operator.builders_operator import pod_of
 from tests.support.operator.fake_cluster import FakeCluster
 
 
@@ -17,20 +18,11 @@ def only_job(cluster: FakeCluster, prefix: str) -> Manifest:
 
 
 def job_pod(cluster: FakeCluster, job: Manifest, **status: Any) -> None:
-    """The Job's pod, with this status."""
+    """The Job's pod on a node, with this status."""
     name = job["metadata"]["name"]
-    cluster.put_pod(
-        {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {
-                "name": f"{name}-1",
-                "namespace": "default",
-                "labels": {**job["spec"]["template"]["metadata"]["labels"], "job-name": name},
-            },
-            "status": status,
-        }
-    )
+    made = pod_of(job, f"{name}-1", "somewhere")
+    made["metadata"]["labels"]["job-name"] = name
+    cluster.put_pod({**made, "status": status})
 
 
 def succeed(cluster: FakeCluster, job: Manifest, result: dict[str, Any]) -> None:

@@ -39,8 +39,8 @@ def _make_older(manifest: Manifest, template: Manifest, *, digests: bool) -> Non
     template["spec"]["containers"][0]["args"].append("--of-an-older-time")
 
 
-def older_pod(*, ready: bool = True, **status: Any) -> Manifest:
+def older_pod(cluster: FakeCluster, *, ready: bool = True, **status: Any) -> Manifest:
     """A pod of that revision."""
-    manifest = pod("chat-0", ready=ready, **status)
-    manifest["metadata"]["annotations"] = {ANNOTATION_REVISION: OLDER}
+    manifest = pod(cluster, "chat-0", ready=ready, **status)
+    manifest["metadata"]["annotations"][ANNOTATION_REVISION] = OLDER
     return manifest

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, SERVICE, Manifest
+from tests.support.in_memory_cluster.rollouts import finish_rollout
 from tests.support.operator.builders_operator import (
     KEY,
     NOW,
@@ -43,8 +44,7 @@ async def _reconciled(**changes: Any) -> FakeCluster:
 
 async def _serving(**changes: Any) -> FakeCluster:
     cluster = await _reconciled(**changes)
-    cluster.run_deployment_controller("chat")
-    cluster.put_pod(pod())
+    finish_rollout(cluster)
     await reconciler(cluster).reconcile(KEY)
     return cluster
 
@@ -68,7 +68,7 @@ async def _rolling_out() -> FakeCluster:
 
 async def _waiting_for_a_node() -> FakeCluster:
     cluster = await _reconciled()
-    cluster.put_pod(unschedulable_pod("0/3 nodes are available: 3 Insufficient memory."))
+    cluster.put_pod(unschedulable_pod(cluster, "0/3 nodes are available: 3 Insufficient memory."))
     await reconciler(cluster).reconcile(KEY)
     return cluster
 
@@ -88,9 +88,7 @@ async def _download_failed() -> FakeCluster:
 
 def _crash(cluster: FakeCluster, *, name: str) -> None:
     container = {"name": "engine", "ready": False, "restartCount": 2, **_CRASHING}
-    manifest = pod(name, ready=False, containerStatuses=[container])
-    revision = cluster.find(DEPLOYMENT, "chat")["metadata"]["annotations"][_REVISION]
-    manifest["metadata"]["annotations"] = {_REVISION: revision}
+    manifest = pod(cluster, name, ready=False, containerStatuses=[container])
     cluster.put_pod(manifest)
 
 
@@ -103,22 +101,22 @@ async def _first_pod_fails() -> FakeCluster:
 
 async def _replica_lost() -> FakeCluster:
     cluster = await _serving(replicas=2)
-    cluster.run_deployment_controller("chat", ready=1)
-    cluster.put_pod(pod("chat-2", ready=False))
+    finish_rollout(cluster, ready=1)
+    cluster.put_pod(pod(cluster, "chat-2", ready=False))
     await reconciler(cluster).reconcile(KEY)
     return cluster
 
 
 async def _replica_crashes() -> FakeCluster:
     cluster = await _serving(replicas=2)
-    cluster.run_deployment_controller("chat", ready=1)
+    finish_rollout(cluster, ready=1)
     _crash(cluster, name="chat-2")
     await reconciler(cluster).reconcile(KEY)
     return cluster
 
 
 def _pass_the_deadline(cluster: FakeCluster) -> None:
-    cluster.run_deployment_controller("chat", ready=0)
+    finish_rollout(cluster, ready=0)
     message = 'ReplicaSet "chat-1" has timed out progressing.'
     cluster.find(DEPLOYMENT, "chat")["status"]["conditions"] = [
         {
@@ -147,7 +145,7 @@ async def _rolled_back() -> FakeCluster:
     _pass_the_deadline(cluster)
     cluster.find(DEPLOYMENT, "chat")["status"]["updatedReplicas"] = 0
     await reconciler(cluster).reconcile(KEY)
-    cluster.run_deployment_controller("chat")
+    finish_rollout(cluster)
     await reconciler(cluster).reconcile(KEY)
     return cluster
 
@@ -179,7 +177,7 @@ async def _scaled_to_zero() -> FakeCluster:
     cluster = await _serving()
     cluster.change_spec(ATOM_DEPLOYMENT, "chat", replicas=0)
     await reconciler(cluster).reconcile(KEY)
-    cluster.run_deployment_controller("chat")
+    finish_rollout(cluster)
     await reconciler(cluster).reconcile(KEY)
     return cluster
 

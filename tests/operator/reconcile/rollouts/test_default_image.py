@@ -11,7 +11,8 @@ from atom_operator.reconcile.decider import Decider
 from atom_operator.reconcile.image_rollout import StagedImageRollout
 from atom_operator.reconcile.reconciler import Reconciler
 from atom_operator.settings import OperatorSettings
-from tests.support.operator.builders_operator import NOW, atom_deployment, pod
+from tests.support.in_memory_cluster.rollouts import finish_rollout
+from tests.support.operator.builders_operator import NOW, atom_deployment
 from tests.support.operator.fake_cluster import FakeCluster
 from tests.support.operator.fake_engines import FakeEngines
 
@@ -47,17 +48,11 @@ class Fleet:
 
     async def serve(self, key: ObjectKey) -> None:
         """The rollout of one of them comes to its end."""
-        self.cluster.run_deployment_controller(key.name)
-        manifest = pod(f"{key.name}-0")
-        deployment = self.cluster.find(DEPLOYMENT, key.name)
-        manifest["metadata"]["labels"]["serving.atom.dev/deployment"] = key.name
-        template = deployment["spec"]["template"]["metadata"]["annotations"]
-        manifest["metadata"]["annotations"] = dict(template)
-        self.cluster.put_pod(manifest)
+        finish_rollout(self.cluster, key.name)
         await self.look([key])
 
     async def fail(self, key: ObjectKey) -> None:
-        self.cluster.run_deployment_controller(key.name, ready=1)
+        finish_rollout(self.cluster, key.name, ready=1)
         status = self.cluster.find(DEPLOYMENT, key.name)["status"]
         late = {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}
         status["conditions"] = [{**late, "message": "timed out"}]

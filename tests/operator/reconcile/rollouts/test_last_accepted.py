@@ -18,12 +18,12 @@ from atom_operator.domain import (
 )
 from atom_operator.integration_values import Site
 from atom_operator.kinds import AUTOSCALER, LEADER_WORKER_SET, NETWORK_POLICY
+from tests.support.in_memory_cluster.rollouts import finish_rollout
 from tests.support.operator.builders_operator import (
     KEY,
     cluster_with,
     condition,
     gpu_node,
-    pod,
     reconciler,
 )
 from tests.support.operator.cluster_life import BAD, ClusterLife
@@ -45,8 +45,7 @@ async def held_back(change: Mapping[str, Any], **spec: Any) -> FakeCluster:
     """`chat` serves, and its next spec cannot be carried out."""
     cluster = cluster_with(**spec)
     await reconciler(cluster).reconcile(KEY)
-    cluster.run_deployment_controller("chat")
-    cluster.put_pod(pod())
+    finish_rollout(cluster)
     await reconciler(cluster).reconcile(KEY)
     cluster.change_spec(ATOM_DEPLOYMENT, "chat", **change)
     await reconciler(cluster).reconcile(KEY)
@@ -115,9 +114,9 @@ async def test_an_autoscaler_keeps_the_number_and_its_bound() -> None:
     cluster.nodes = [gpu_node("a", 4)]
     for _ in range(3):
         await reconciler(cluster).reconcile(KEY)
-        cluster.run_deployment_controller("chat")
+        finish_rollout(cluster)
     cluster.change_spec(DEPLOYMENT, "chat", replicas=3)
-    cluster.run_deployment_controller("chat")
+    finish_rollout(cluster)
     cluster.change_spec(ATOM_DEPLOYMENT, "chat", **REFUSED)
     await reconciler(cluster).reconcile(KEY)
     assert cluster.find(DEPLOYMENT, "chat")["spec"]["replicas"] == 3
@@ -135,7 +134,7 @@ async def test_what_a_site_no_longer_allows_is_still_looked_after() -> None:
     """The chart lost its default image: nothing new may start, and what runs has its image."""
     cluster = cluster_with()
     await reconciler(cluster).reconcile(KEY)
-    cluster.run_deployment_controller("chat")
+    finish_rollout(cluster)
     del cluster.objects[SERVICE, "default", "chat"]
     await reconciler(cluster, images={}).reconcile(KEY)
     assert condition(cluster, "Accepted")["reason"] == "NoEngineImage"

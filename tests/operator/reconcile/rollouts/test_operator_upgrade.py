@@ -19,6 +19,7 @@ from atom_operator.domain import (
     POD,
     Manifest,
 )
+from tests.support.in_memory_cluster.rollouts import finish_rollout
 from tests.support.operator.builders_operator import (
     IMAGES,
     KEY,
@@ -45,14 +46,14 @@ async def upgraded(*, digests: bool = True, records: bool = True, **changes: Any
     cluster = cluster_with(**changes)
     await settle(cluster)
     as_an_older_one_left_it(cluster, digests=digests, records=records)
-    cluster.put_pod(older_pod())
+    cluster.put_pod(older_pod(cluster))
     return cluster
 
 
 async def settle(cluster: FakeCluster) -> None:
     for _ in range(3):
         await reconcile(cluster)
-        cluster.run_deployment_controller("chat")
+        finish_rollout(cluster)
     await reconcile(cluster)
 
 
@@ -154,7 +155,7 @@ async def test_another_text_of_the_models_config_map_is_something_asked_for() ->
     cluster.create(CONFIG_MAP, {**facts, "data": {"config.json": json.dumps(TINY_CONFIG)}})
     await settle(cluster)
     as_an_older_one_left_it(cluster, digests=True)
-    cluster.put_pod(older_pod())
+    cluster.put_pod(older_pod(cluster))
     await reconcile(cluster)
     assert OLD_FLAG in args(cluster)
     other = {**TINY_CONFIG, "max_position_embeddings": 777}
@@ -215,7 +216,7 @@ async def test_pods_that_never_served_are_rendered_anew() -> None:
     cluster = cluster_with()
     await reconcile(cluster)
     as_an_older_one_left_it(cluster, digests=True)
-    cluster.put_pod(older_pod(ready=False))
+    cluster.put_pod(older_pod(cluster, ready=False))
     await reconcile(cluster)
     assert OLD_FLAG not in args(cluster)
 
@@ -224,8 +225,8 @@ async def test_some_that_serve_are_enough_though_a_replica_is_missing() -> None:
     cluster = cluster_with(replicas=2)
     await reconcile(cluster)
     as_an_older_one_left_it(cluster, digests=True)
-    cluster.put_pod(older_pod())
-    cluster.run_deployment_controller("chat", ready=1)
+    cluster.put_pod(older_pod(cluster))
+    finish_rollout(cluster, ready=1)
     before = template(cluster)
     await reconcile(cluster)
     assert template(cluster) == before
@@ -235,8 +236,10 @@ async def test_a_pod_of_a_revision_that_is_gone_keeps_nothing() -> None:
     """Ready pods of the revision before the last change say nothing about the last one."""
     cluster = await upgraded(digests=True, records=False)
     del cluster.objects[POD, "default", "chat-0"]
-    cluster.put_pod(pod("chat-7"))
-    cluster.run_deployment_controller("chat", ready=0)
+    former = pod(cluster, "chat-7")
+    former["metadata"]["annotations"]["serving.atom.dev/revision"] = "b4"
+    cluster.put_pod(former)
+    finish_rollout(cluster, ready=0)
     await reconcile(cluster)
     assert OLD_FLAG not in args(cluster)
 

@@ -14,6 +14,7 @@ from atom_operator.domain import (
     EngineHealth,
     Manifest,
 )
+from tests.support.in_memory_cluster.rollouts import finish_rollout
 from tests.support.operator.builders_operator import (
     KEY,
     cluster_with,
@@ -43,7 +44,7 @@ async def serving(**changes: Any) -> FakeCluster:
     """One revision of `chat` that was ready once."""
     cluster = cluster_with(**changes)
     await reconcile(cluster)
-    cluster.run_deployment_controller("chat")
+    finish_rollout(cluster)
     await reconcile(cluster)
     return cluster
 
@@ -87,8 +88,7 @@ def pass_the_deadline(cluster: FakeCluster) -> None:
 def failing_pod(cluster: FakeCluster, status: dict[str, Any], **more: Any) -> Manifest:
     """A pod of the revision that the Deployment asks for now."""
     container = {"name": "engine", "ready": False, **status}
-    manifest = pod("chat-2", ready=False, containerStatuses=[container], **more)
-    manifest["metadata"]["annotations"] = {REVISION: revision(cluster)}
+    manifest = pod(cluster, "chat-2", ready=False, containerStatuses=[container], **more)
     cluster.put_pod(manifest)
     return manifest
 
@@ -98,7 +98,7 @@ async def test_what_was_ready_is_remembered_and_its_predecessor_forgotten() -> N
     assert ready_records(cluster) == [f"chat-{revision(cluster)}"]
     second = await ask_for(cluster, maxModelLen=1024)
     assert ready_records(cluster) != [f"chat-{second}"]
-    cluster.run_deployment_controller("chat")
+    finish_rollout(cluster)
     await reconcile(cluster)
     assert ready_records(cluster) == [f"chat-{second}"]
 
@@ -134,7 +134,7 @@ async def test_the_reason_outlives_the_failing_pod_and_nothing_flaps() -> None:
     pass_the_deadline(cluster)
     await reconcile(cluster)
     del cluster.objects[POD, "default", "chat-2"]
-    cluster.run_deployment_controller("chat")
+    finish_rollout(cluster)
     await reconcile(cluster)
     writes = len(cluster.writes)
     for _ in range(3):
@@ -167,7 +167,7 @@ async def test_another_spec_is_tried_and_so_is_the_failed_one_after_it() -> None
     assert third != bad
     assert image(cluster) == "registry.test/atom:3"
     assert condition(cluster, "Degraded")["status"] == "False"
-    cluster.run_deployment_controller("chat")
+    finish_rollout(cluster)
     await reconcile(cluster)
     assert await ask_for(cluster, image="registry.test/atom:broken") == bad
 
@@ -179,9 +179,9 @@ async def test_going_back_to_the_ready_spec_ends_the_rollback() -> None:
     pass_the_deadline(cluster)
     await reconcile(cluster)
     cluster.change_spec(ATOM_DEPLOYMENT, "chat", engine={})
-    cluster.run_deployment_controller("chat")
+    finish_rollout(cluster)
     await reconcile(cluster)
-    cluster.run_deployment_controller("chat")
+    finish_rollout(cluster)
     await reconcile(cluster)
     assert revision(cluster) == good
     assert condition(cluster, "Degraded")["status"] == "False"
@@ -277,7 +277,7 @@ async def test_a_spec_that_changed_while_nobody_looked_does_not_lose_what_was_re
     cluster = cluster_with()
     await reconcile(cluster)
     good, good_image = revision(cluster), image(cluster)
-    cluster.run_deployment_controller("chat")
+    finish_rollout(cluster)
     await ask_for(cluster, image="registry.test/atom:broken")
     assert ready_records(cluster) == [f"chat-{good}"]
     pass_the_deadline(cluster)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, POD, Manifest
+from tests.support.in_memory_cluster.rollouts import finish_rollout
 from tests.support.operator.builders_operator import (
     KEY,
     cluster_with,
@@ -32,7 +34,7 @@ async def running(nodes: list[Any] | None, used: int, **changes: Any) -> FakeClu
         cluster.put_pod(gpu_pod("other-1", "a", used))
     await reconciler(cluster).reconcile(KEY)
     put_replica(cluster, "chat-1", "a")
-    cluster.run_deployment_controller("chat")
+    finish_rollout(cluster)
     await reconciler(cluster).reconcile(KEY)
     return cluster
 
@@ -116,7 +118,7 @@ def surging(cluster: FakeCluster, message: str) -> None:
     deployment = cluster.find(DEPLOYMENT, "chat")
     generation = deployment["metadata"]["generation"]
     deployment["status"].update(observedGeneration=generation, replicas=2, updatedReplicas=1)
-    cluster.put_pod(unschedulable_pod(message))
+    cluster.put_pod(unschedulable_pod(cluster, message))
 
 
 async def test_a_spare_pod_without_a_device_is_not_waited_for() -> None:
@@ -132,8 +134,8 @@ async def test_a_spare_pod_without_a_device_is_not_waited_for() -> None:
     assert status(cluster)["strategy"] == "InPlace"
 
 
-async def one_of_two_replaced(new: Manifest) -> FakeCluster:
-    """Two replicas in place on a full node: one has gone, and `new` does not start."""
+async def one_of_two_replaced(new: Callable[[FakeCluster], Manifest]) -> FakeCluster:
+    """Two replicas in place on a full node: one has gone, and the `new` one does not start."""
     cluster = await running([gpu_node("a", 2)], used=0, replicas=2)
     put_replica(cluster, "chat-2", "a")
     await change(cluster)
@@ -148,14 +150,15 @@ async def one_of_two_replaced(new: Manifest) -> FakeCluster:
         readyReplicas=1,
         availableReplicas=1,
     )
-    cluster.put_pod(new)
+    cluster.put_pod(new(cluster))
     return cluster
 
 
 async def test_a_place_that_was_taken_meanwhile_is_not_waited_for() -> None:
     """Two replicas in place: the one that went has lost its device to somebody else."""
-    cluster = await one_of_two_replaced(unschedulable_pod(NO_ROOM))
+    cluster = await one_of_two_replaced(lambda made: unschedulable_pod(made, NO_ROOM))
     draining = copied(cluster.find(POD, "chat-1"))  # made from the same template
+    del draining["metadata"]["uid"]
     draining["metadata"]["name"] = "chat-2"
     draining["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:05Z"
     cluster.put_pod(draining)
@@ -167,8 +170,9 @@ async def test_a_place_that_was_taken_meanwhile_is_not_waited_for() -> None:
     assert strategy(cluster)["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 2}
     assert "2 pods may be away at a time" in status(cluster)["reason"]
     # The next rollout begins with a single pod again.
-    cluster.run_deployment_controller("chat")
-    del cluster.objects[POD, "default", "chat-9"]
+    for gone in ("other-1", "chat-9"):
+        del cluster.objects[POD, "default", gone]
+    finish_rollout(cluster)
     chosen = await change(cluster, maxModelLen=512)
     assert chosen["strategy"] == "InPlace"
     assert strategy(cluster)["rollingUpdate"]["maxUnavailable"] == 1
@@ -188,7 +192,7 @@ async def test_an_old_picture_of_the_nodes_stops_no_pod_that_serves() -> None:
         availableReplicas=1,
     )
     cluster.find(POD, "chat-2")["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:05Z"
-    cluster.put_pod(unschedulable_pod(NO_ROOM))
+    cluster.put_pod(unschedulable_pod(cluster, NO_ROOM))
     worker = reconciler(cluster)
     await worker.reconcile(KEY)
     del cluster.objects[POD, "default", "chat-2"]  # and its device is free
@@ -212,7 +216,7 @@ async def test_new_pods_make_no_room_for_others_of_their_revision() -> None:
         readyReplicas=1,
         availableReplicas=1,
     )
-    cluster.put_pod(unschedulable_pod(NO_ROOM))
+    cluster.put_pod(unschedulable_pod(cluster, NO_ROOM))
     await reconciler(cluster).reconcile(KEY)
     kept = strategy(cluster)
     assert kept.get("rollingUpdate", {}).get("maxUnavailable", 0) <= 1, (before, kept)
@@ -225,7 +229,7 @@ def revision_of(cluster: FakeCluster) -> str:
 
 
 async def test_old_pods_make_no_room_for_what_a_quota_holds_back() -> None:
-    cluster = await one_of_two_replaced(gated_pod("chat-9"))
+    cluster = await one_of_two_replaced(lambda made: gated_pod(made, "chat-9"))
     before = strategy(cluster)
     for _ in range(2):
         await reconciler(cluster).reconcile(KEY)
@@ -269,7 +273,7 @@ async def test_where_nodes_cannot_be_read_the_scheduler_is_believed() -> None:
 async def test_a_cpu_surge_without_memory_goes_on_in_place() -> None:
     cluster = cluster_with()
     await reconciler(cluster).reconcile(KEY)
-    cluster.run_deployment_controller("chat")
+    finish_rollout(cluster)
     await change(cluster)
     surging(cluster, "0/1 nodes are available: 1 Insufficient memory.")
     await reconciler(cluster).reconcile(KEY)
@@ -279,9 +283,9 @@ async def test_a_cpu_surge_without_memory_goes_on_in_place() -> None:
 async def test_a_scale_up_without_devices_changes_no_strategy() -> None:
     cluster = await running([gpu_node("a")], used=6)
     chosen = await change(cluster)
-    cluster.run_deployment_controller("chat")
+    finish_rollout(cluster)
     cluster.put_pod(gpu_pod("other-2", "a", 1))
-    cluster.put_pod(unschedulable_pod(NO_ROOM))
+    cluster.put_pod(unschedulable_pod(cluster, NO_ROOM))
     await reconciler(cluster).reconcile(KEY)
     assert status(cluster)["strategy"] == chosen["strategy"] == "Surge"
 
@@ -304,7 +308,7 @@ async def test_a_strategy_that_is_asked_for_is_taken(asked: str) -> None:
 async def test_a_cpu_rollout_surges_and_asks_no_node() -> None:
     cluster = cluster_with()
     await reconciler(cluster).reconcile(KEY)
-    cluster.run_deployment_controller("chat")
+    finish_rollout(cluster)
     await change(cluster)
     assert status(cluster)["strategy"] == "Surge"
     assert (cluster.node_reads, cluster.pod_reads) == (0, 0)
@@ -315,7 +319,7 @@ async def test_a_pod_without_a_device_says_what_is_free_and_what_blocks() -> Non
     cluster.nodes = [gpu_node("a"), gpu_node("b", cordoned=True)]
     cluster.put_pod(gpu_pod("other-1", "a", 8))
     await reconciler(cluster).reconcile(KEY)
-    cluster.put_pod(unschedulable_pod(NO_ROOM))
+    cluster.put_pod(unschedulable_pod(cluster, NO_ROOM))
     await reconciler(cluster).reconcile(KEY)
     scheduled = condition(cluster, "Scheduled")
     assert (scheduled["status"], scheduled["reason"]) == ("False", "InsufficientAccelerators")

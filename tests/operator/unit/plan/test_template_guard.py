@@ -10,6 +10,7 @@ from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT
 from atom_operator.integration_values import Site, TemplateFeature
 from atom_operator.settings import OperatorSettings, SettingsError
 from atom_operator.webhook.reviewer import faults_of
+from tests.support.in_memory_cluster.rollouts import finish_rollout
 from tests.support.operator.builders_operator import (
     KEY,
     atom_deployment,
@@ -176,7 +177,7 @@ async def test_a_template_cannot_take_the_engine_out(overlay: dict[str, Any]) ->
 async def test_what_serves_goes_on_when_a_site_begins_to_forbid_it() -> None:
     cluster = cluster_with(template={"spec": {"hostIPC": True}})
     await reconciler(cluster, site=Site(template_forbidden=frozenset())).reconcile(KEY)
-    cluster.run_deployment_controller("chat")
+    finish_rollout(cluster)
     before = cluster.find(DEPLOYMENT, "chat")["metadata"]["resourceVersion"]
     strict = Site(template_forbidden=frozenset(TemplateFeature))
     await reconciler(cluster, site=strict).reconcile(KEY)
