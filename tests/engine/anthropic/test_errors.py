@@ -54,6 +54,15 @@ async def test_every_layer_answers_in_its_shape(rig: AppRig) -> None:
     assert "param" in (await post("/v1/chat/completions", json={})).json()["error"]
 
 
+async def test_a_thread_is_refused_as_its_clients_go_on_from(rig: AppRig) -> None:
+    asked = await rig.client.post(PATH, json={**BODY, "thread": {"type": "create"}})
+    assert asked.status_code == 400
+    error = asked.json()["error"]
+    assert error["type"] == "invalid_request_error"
+    assert error["message"].startswith("thread is not supported by this server: send the whole")
+    assert error["details"] == {"error_code": "thread_unsupported_request"}
+
+
 async def test_a_dead_engine_is_no_overload(held: AppRig) -> None:
     """Of which clients would think that it passes."""
     held.core.die()

@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from atom.entrypoints.http.errors import ErrorResponse, describe
 from atom.entrypoints.http.json_body import to_json
 from atom.entrypoints.http.response_headers import header_of
+from atom.entrypoints.request_fields.field_check import UNSUPPORTED
 
 PATH = "/v1/messages"
 VERSION_HEADER = "anthropic-version"
@@ -34,14 +35,25 @@ _TYPES: Mapping[int, str] = MappingProxyType(
     }
 )
 _DEAD = "engine_dead"
+# What its clients read to go on by themselves: theirs then send the whole conversation.
+_NO_THREADS = "thread_unsupported_request"
 _ERROR = msgspec.json.Decoder(ErrorResponse)
 
 
-class ErrorDetail(msgspec.Struct, frozen=True):
+class KnownError(msgspec.Struct, frozen=True):
+    """Names an error that clients go on from by themselves."""
+
+    error_code: Annotated[str, Meta(description="A word that a client can look at.")]
+
+
+class ErrorDetail(msgspec.Struct, frozen=True, omit_defaults=True):
     """Names an error. message: with the remedy."""
 
     type: Annotated[str, Meta(description="The kind of error.")]
     message: Annotated[str, Meta(description="What is wrong, where, and the remedy.")]
+    details: Annotated[
+        KnownError | None, Meta(description="Of an error that clients can go on from.")
+    ] = None
 
 
 class AnthropicError(msgspec.Struct, frozen=True):
@@ -70,7 +82,9 @@ def _reshaped(status: int, body: ErrorResponse, request_id: str | None) -> Anthr
     kind = _TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
     if body.error.code == _DEAD:  # asking again does not help
         kind = "api_error"
-    return AnthropicError(ErrorDetail(kind, body.error.message), request_id)
+    threads = (body.error.param, body.error.code) == ("thread", UNSUPPORTED)
+    details = KnownError(_NO_THREADS) if threads else None
+    return AnthropicError(ErrorDetail(kind, body.error.message, details), request_id)
 
 
 class AnthropicErrors:

@@ -18,6 +18,7 @@ from atom.entrypoints.request_fields.field_row import Endpoint, FieldRow, Verdic
 from atom.entrypoints.request_fields.field_table import TABLE
 from atom.errors import RequestError
 
+UNSUPPORTED = "unsupported_parameter"  # an error's code
 MOST_UNKNOWN = 16  # that are looked at, and told
 _LONGEST_NOTHING_BYTES = 64  # of a value that asks for nothing, however it is spelled
 _LONGEST_NAME = 64
@@ -104,7 +105,7 @@ def _refuse_if_asked(value: msgspec.Raw, row: FieldRow, path: str) -> None:
     raise RequestError(
         f"{path} is not supported by this server: {row.note}; leave it out{instead}",
         param=_top(path),
-        code="unsupported_parameter",
+        code=UNSUPPORTED,
     )
 
 
