@@ -83,6 +83,25 @@ def test_each_answer_reaches_its_own_client_through_any_process(
         assert "Traceback" not in server.log
 
 
+def test_processes_that_share_no_store_say_so(checkpoint: Path, tmp_path: Path) -> None:
+    """By whichever of them is asked: the next request may come to another one."""
+    path, asked = "/v1/responses", {"input": "hello", "max_output_tokens": 4}
+    with ready_servers(checkpoint, tmp_path) as server:
+        for _ in range(STREAMS):
+            assert server.post(path, **asked).json()["store"] is False
+            for field, value in (("store", True), ("previous_response_id", "resp_1")):
+                refused = server.post(path, **asked, **{field: value})
+                error = refused.json()["error"]
+                assert (refused.status_code, error["param"]) == (400, field)
+                assert error["code"] == "unsupported_parameter"
+                assert (
+                    "the processes of --api-server-count above 1 share no store" in error["message"]
+                )
+                assert error["message"].endswith("send the whole conversation as input")
+        answering = {name for name in ("api-1", "api-2") if f"{name} uvicorn.access" in server.log}
+        assert answering == {"api-1", "api-2"}
+
+
 def test_sigterm_drains_every_process_even_if_it_comes_to_all_of_them(
     checkpoint: Path, tmp_path: Path
 ) -> None:
