@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from atom.entrypoints.cli import build_parser
 from atom.sizing import ModelFacts
 from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, ObjectKey
 from atom_operator.integration_values import FORBIDDEN_BY_DEFAULT, Site, TemplateFeature
@@ -48,6 +49,7 @@ def test_there_are_examples() -> None:
         "qwen3-8b-mi300x.yaml",
         "qwen3-8b-whole-node.yaml",
         "smollm2.yaml",
+        "traces.yaml",
     ]
 
 
@@ -107,6 +109,21 @@ async def test_an_example_that_this_versions_engine_refuses_says_so(path: Path) 
     (accepted,) = [item for item in conditions if item["type"] == "Accepted"]
     refused = accepted["status"] == "False"
     assert ("version does not" in comment(path)) == refused, accepted["message"]
+
+
+async def test_traces_are_a_flag_and_variables_of_the_server() -> None:
+    manifest = load(EXAMPLES / "traces.yaml")
+    manifest["metadata"]["namespace"] = "default"
+    cluster = FakeCluster()
+    cluster.create(ATOM_DEPLOYMENT, manifest)
+    await reconciler(cluster).reconcile(ObjectKey("default", "qwen3-8b-traced"))
+    pod = cluster.find(DEPLOYMENT, "qwen3-8b-traced")["spec"]["template"]["spec"]
+    (engine,) = [each for each in pod["containers"] if "--model" in each["args"]]
+    words = engine["args"][engine["args"].index("--model") :]
+    options = build_parser().parse_args(["serve", *words])
+    assert options.otlp_traces_endpoint == "http://collector.observability:4318/v1/traces"
+    asked = manifest["spec"]["engine"]["env"]
+    assert [each for each in engine["env"] if each["name"].startswith("OTEL_")] == asked
 
 
 async def test_this_versions_engine_runs_over_several_nodes() -> None:
