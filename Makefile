@@ -103,7 +103,7 @@ test-cluster: $(STAMP) ## Chart, API server and end-to-end tests on a real Kuber
 	@$(PY) -m tools.cluster_tests
 
 .PHONY: agents
-agents: $(STAMP) ## Install the coding agents that test-long runs, from npm and PyPI into ~/.cache
+agents: $(STAMP) ## Install the agents, clients and routers that test-long runs, from npm and PyPI into ~/.cache
 	$(PY) -m tools.agents
 
 .PHONY: browser

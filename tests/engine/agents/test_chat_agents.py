@@ -16,7 +16,8 @@ from tests.engine.agents.session import (
     workplace,
 )
 from tests.support.server.scripted_model import in_turn, scripted
-from tools.agents import OPENCODE, python_bin
+from tools.agents import OPENCODE
+from tools.pinned_environments import AGENTS, python_bin
 
 pytestmark = pytest.mark.slow
 
@@ -77,7 +78,7 @@ async def test_mini_swe_agent_reads_edits_and_runs(tmp_path: Path) -> None:
             "MSWEA_GLOBAL_CONFIG_DIR": str(place.home),
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         }
-        ended = await place.run(python_bin() / "mini", words, env)
+        ended = await place.run(python_bin(AGENTS) / "mini", words, env)
         turns = len(rig.core.prompts)
     assert ended.code == 0, ended.output
     assert turns == 4
@@ -99,7 +100,7 @@ async def test_aider_edits_and_runs(tmp_path: Path) -> None:
         words += ["--no-show-release-notes", "--no-pretty", "--map-tokens", "0"]
         words += ["--auto-test", "--test-cmd", COUNT, "--message", TASK, "greeting.txt"]
         env = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}
-        ended = await place.run(python_bin() / "aider", words, env)
+        ended = await place.run(python_bin(AGENTS) / "aider", words, env)
         first = rig.core.prompts[0]
     assert ended.code == 0, ended.output
     assert TASK in first
