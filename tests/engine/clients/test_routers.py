@@ -1,0 +1,121 @@
+"""Routers that nobody here wrote, at pinned versions, in front of two servers: chats, completions
+and their events come through, both servers have their share, and one that ends is left out."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from openai import OpenAI
+
+from tests.engine.agents.session import check_installed
+from tests.support.models.tiny_model import make_tiny_checkpoint
+from tests.support.server.server_process import (
+    SERVED_NAME,
+    ServerProcess,
+    reserved_port,
+    server_process,
+)
+from tests.support.waiting import HANG_SECONDS, wait_until
+from tools.pinned_environments import ROUTERS, python_bin
+
+pytestmark = pytest.mark.slow
+
+PROMPTS = 4
+COMMANDS = {"smg": ("smg", "launch", "--backend", "vllm"), "vllm-router": ("vllm-router",)}
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[tuple[ServerProcess, ServerProcess]]:
+    model = make_tiny_checkpoint(tmp_path / "model")
+    with (
+        server_process(model, tmp_path / "first.log", "--max-model-len", "512") as first,
+        server_process(model, tmp_path / "second.log", "--max-model-len", "512") as second,
+    ):
+        yield first.wait_ready(), second.wait_ready()
+
+
+@contextlib.contextmanager
+def routed(name: str, servers: tuple[ServerProcess, ...], folder: Path) -> Iterator[str]:
+    """The URL of a router before these servers, of which it knows that they are well."""
+    program, *words = COMMANDS[name]
+    path = python_bin(ROUTERS) / program
+    check_installed(path)
+    words += ["--worker-urls", *(server.url for server in servers), "--policy", "round_robin"]
+    words += ["--health-check-interval-secs", "1", "--health-failure-threshold", "1"]
+    environment = {"PATH": os.environ["PATH"], "HOME": str(folder)}
+    with reserved_port() as port, reserved_port() as metrics, (folder / "log").open("w") as log:
+        words += ["--host", "127.0.0.1", "--port", str(port), "--prometheus-port", str(metrics)]
+        process = subprocess.Popen(
+            [path, *words], cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT
+        )
+        try:
+            url = f"http://127.0.0.1:{port}"
+            wait_for_workers(url, len(servers), len(servers))
+            yield url
+        finally:
+            process.kill()
+            process.wait()
+
+
+def wait_for_workers(url: str, well: int, known: int) -> None:
+    wanted = {"status": "ready", "healthy_workers": well, "total_workers": known}
+
+    def told() -> bool:
+        with contextlib.suppress(httpx.TransportError, ValueError):
+            return httpx.get(f"{url}/readiness", timeout=HANG_SECONDS).json() == wanted
+        return False
+
+    wait_until(told, f"{well} of {known} servers are well")
+
+
+def ask(client: OpenAI) -> None:
+    """A chat and a completion, whole and streamed, which give the same text."""
+    asked = {"model": SERVED_NAME, "max_tokens": 8, "temperature": 0}
+    chat = {"messages": [{"role": "user", "content": "hello"}], **asked}
+    whole = client.chat.completions.create(**chat)
+    deltas = [
+        choice.delta.content or ""
+        for chunk in client.chat.completions.create(stream=True, **chat)
+        for choice in chunk.choices
+    ]
+    assert "".join(deltas) == whole.choices[0].message.content
+    text = {"prompt": "hello", **asked}
+    completion = client.completions.create(**text)
+    pieces = [
+        choice.text
+        for chunk in client.completions.create(stream=True, **text)
+        for choice in chunk.choices
+    ]
+    assert "".join(pieces) == completion.choices[0].text
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_router_shares_requests_out_and_leaves_a_server_that_ended(
+    name: str, servers: tuple[ServerProcess, ServerProcess], tmp_path: Path
+) -> None:
+    first, second = servers
+    folder = tmp_path / "router"
+    folder.mkdir()
+    with (
+        routed(name, servers, folder) as url,
+        OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        assert [model.id for model in client.models.list()] == [SERVED_NAME]
+        for _ in range(PROMPTS):
+            ask(client)
+        counts = [server.metric("requests_finished_total") for server in servers]
+        assert sum(counts) == 4 * PROMPTS
+        assert min(counts) > 0
+        first.signal(signal.SIGTERM)
+        assert first.wait_exit() == 0
+        wait_for_workers(url, 1, 2)
+        for _ in range(PROMPTS):
+            ask(client)
+        assert second.metric("requests_finished_total") == counts[1] + 4 * PROMPTS
