@@ -121,12 +121,16 @@ def check(plan: Capacity, found: Measured) -> None:
     assert report.kv_tokens == pytest.approx(plan.kv_tokens, rel=WITHIN)
 
 
+def rows_of(facts: ModelFacts) -> dict[str, int]:
+    """States of as many sequences as may run are no block's, and leave some for these."""
+    return {"max_num_seqs": 2048} if facts.keeps_states else {}
+
+
 @pytest.mark.parametrize("name", CHECKPOINTS)
 def test_of_every_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     folder = make_tiny_checkpoint(tmp_path, **CHECKPOINTS[name])
     facts = facts_of(folder)
-    # States of as many sequences as may run are no block's.
-    rows = {"max_num_seqs": 2048} if facts.keeps_states else {}
+    rows = rows_of(facts)
     found, plan = Measured(folder, monkeypatch, **rows), planned(folder, **rows)
     check(plan, found)
     assert found.tables == rotary_bytes(facts, OPTIONS["max_model_len"])
@@ -196,7 +200,8 @@ def test_a_draft_models_table_is_beside_the_models(
 @pytest.mark.parametrize("kind", KINDS)
 def test_of_every_text_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     make_multimodal_checkpoint(tmp_path, kind)
-    check(planned(tmp_path), Measured(tmp_path, monkeypatch))
+    rows = rows_of(facts_of(tmp_path))
+    check(planned(tmp_path, **rows), Measured(tmp_path, monkeypatch, **rows))
 
 
 @pytest.mark.parametrize("name", LLAMA4_LAYOUTS)

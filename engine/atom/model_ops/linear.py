@@ -67,21 +67,22 @@ def _parameter(tensor: torch.Tensor | None) -> nn.Parameter | None:
 class Linear(WeightHolder):
     """A linear layer y = x Wᵀ (+ b), W [out, in]: the projections' rows one below the other.
     Divided by inputs, y is this rank's share of a sum. orders: by a projection's name, the order of
-    a head's rows (rotary_embedding.py)."""
+    a head's rows (rotary_embedding.py); regions: of the projections, where this rank's rows of one
+    do not follow each other, and it is there several times."""
 
     def __init__(
         self,
         projections: Sequence[Projection],
         build: Build,
         orders: dict[str, torch.Tensor | None] | None = None,
+        regions: Sequence[Region] | None = None,
     ) -> None:
         super().__init__()
         self._ops = build.ops
         self._orders = orders or {}
         self._ranks = build.ranks
-        self._parts: list[tuple[Projection, Region]] = [
-            (matrix, build.ranks.region(matrix)) for matrix in projections
-        ]
+        held = regions or [build.ranks.region(matrix) for matrix in projections]
+        self._parts: list[tuple[Projection, Region]] = list(zip(projections, held, strict=True))
         rows = sum(region.shape[0] for _, region in self._parts)
         columns = self._parts[0][1].shape[1]
         # Rows of a projection without one keep zeros.

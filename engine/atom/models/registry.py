@@ -26,6 +26,8 @@ support_model_arch_dict: dict[str, str] = {
     "Qwen2MoeForCausalLM": "atom.models.qwen_moe",
     "Qwen3MoeForCausalLM": "atom.models.qwen_moe",
     "Qwen3NextForCausalLM": "atom.models.qwen_next",
+    "Qwen3_5ForCausalLM": "atom.models.qwen_next",
+    "Qwen3_5MoeForCausalLM": "atom.models.qwen_next",
     "MiniMaxM2ForCausalLM": "atom.models.minimax",
     "Glm4MoeLiteForCausalLM": "atom.models.deepseek",
     "GlmMoeDsaForCausalLM": "atom.models.deepseek",

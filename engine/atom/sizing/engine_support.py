@@ -36,6 +36,8 @@ SUPPORTED_ARCHITECTURES: dict[str, str] = {
     "Qwen2MoeForCausalLM": "Qwen2-MoE",
     "Qwen3MoeForCausalLM": "Qwen3-MoE",
     "Qwen3NextForCausalLM": "Qwen3-Next",
+    "Qwen3_5ForCausalLM": "Qwen3.5",
+    "Qwen3_5MoeForCausalLM": "Qwen3.5 (experts)",
     "Gemma2ForCausalLM": "Gemma 2",
     "Gemma3ForCausalLM": "Gemma 3",
     "Llama4ForCausalLM": "Llama 4",

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from atom.sizing.config_fields import Config, count, element_bytes, flag, positive
+from atom.sizing.errors import ModelFactsError
 from atom.sizing.families import family_of
 from atom.sizing.layers import PLAIN_BLOCK, ExpertsBlock, LayerCount, LayerFacts, count_layers
 from atom.sizing.quantization import Quantization
@@ -72,6 +73,12 @@ class ModelFacts:
         if quantization is not None:
             block = block.written_by(quantization.method)
         layers = [family.layer(config, index) for index in range(num_layers)]
+        if all(layer.attention.state is not None for layer in layers):
+            raise ModelFactsError(
+                "config.json: none of the model's layers attends, and all keep states, which is "
+                "not supported; supported: models with a layer of full attention at least",
+                field="layer_types",
+            )
         layers += count(config, "num_nextn_predict_layers") * [layers[-1]]
         plain = cls(
             architecture=architecture,

@@ -17,7 +17,9 @@ class DeltaNet:
     """A gated delta net (arXiv 2412.06464): heads of keys (queries have as many) and of values,
     each key head serving as many value heads, and elements of a head of either.
 
-    `conv_width`: tokens that the convolution before it sees, the newest included.
+    `conv_width`: tokens that the convolution before it sees, the newest included. `by_key_head`: a
+    checkpoint has its projections in two matrices, each key head's parts together (Qwen3-Next);
+    else queries, keys and values are one, part by part, and what else there is a matrix each.
     """
 
     key_heads: int
@@ -25,6 +27,7 @@ class DeltaNet:
     key_dim: int
     value_dim: int
     conv_width: int
+    by_key_head: bool = True
 
     @property
     def heads_per_key(self) -> int:

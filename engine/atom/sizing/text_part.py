@@ -69,6 +69,20 @@ _QWEN3_VL_MOE = {
     "tie_word_embeddings": True,
     "rope_theta": 500_000.0,
 }
+_QWEN3_5 = {
+    "vocab_size": 248_320,
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 32_768,
+}
+_QWEN3_5_MOE = {
+    **_QWEN3_5,
+    "hidden_size": 2048,
+    "num_hidden_layers": 40,
+    "num_key_value_heads": 2,
+}
 _LLAMA4 = {
     "vocab_size": 202_048,
     "hidden_size": 5120,
@@ -113,6 +127,12 @@ WRAPPERS: dict[str, Wrapper] = {
         {"norm_topk_prob": True},
         ExpertsBlock(stacking=Stacking.SIDE_BY_SIDE),
     ),
+    "Qwen3_5ForConditionalGeneration": Wrapper(
+        "Qwen3.5", {"qwen3_5_text": "Qwen3_5ForCausalLM"}, _QWEN3_5
+    ),
+    "Qwen3_5MoeForConditionalGeneration": Wrapper(
+        "Qwen3.5 (experts)", {"qwen3_5_moe_text": "Qwen3_5MoeForCausalLM"}, _QWEN3_5_MOE
+    ),
     "Llama4ForConditionalGeneration": Wrapper(
         "Llama 4", {"llama4_text": "Llama4ForCausalLM"}, _LLAMA4
     ),
@@ -138,6 +158,10 @@ ARCHITECTURES: dict[str, str] = {
     "qwen3": "Qwen3ForCausalLM",
     "qwen3_moe": "Qwen3MoeForCausalLM",
     "qwen3_next": "Qwen3NextForCausalLM",
+    "qwen3_5_text": "Qwen3_5ForCausalLM",
+    "qwen3_5_moe_text": "Qwen3_5MoeForCausalLM",
+    "qwen3_5": "Qwen3_5ForConditionalGeneration",
+    "qwen3_5_moe": "Qwen3_5MoeForConditionalGeneration",
     "qwen3_vl": "Qwen3VLForConditionalGeneration",
     "qwen3_vl_moe": "Qwen3VLMoeForConditionalGeneration",
     "glm4_moe": "Glm4MoeForCausalLM",

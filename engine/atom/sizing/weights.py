@@ -293,13 +293,18 @@ def _output(attention: AttentionFacts, hidden: int, head_size: int) -> Projectio
 
 
 def _delta_net(net: DeltaNet, hidden: int) -> Iterator[Projection]:
-    """Yield a gated delta net's matrices: of each key head its query, its key, and of the value
-    heads that it serves value and gate; of each of those how much it learns and forgets."""
-    values = net.heads_per_key * net.value_dim
-    for name, unit in (
-        ("in_proj_qkvz", 2 * (net.key_dim + values)),
-        ("in_proj_ba", 2 * net.heads_per_key),
-    ):
+    """Yield a gated delta net's matrices: queries, keys, values and gates of these, how much each
+    value head learns and forgets, and the output. unit: a key head's, and the value heads' that it
+    serves."""
+    each, values = net.heads_per_key, net.heads_per_key * net.value_dim
+    joined = (("in_proj_qkvz", 2 * (net.key_dim + values)), ("in_proj_ba", 2 * each))
+    apart = (
+        ("in_proj_qkv", 2 * net.key_dim + values),
+        ("in_proj_z", values),
+        ("in_proj_b", each),
+        ("in_proj_a", each),
+    )
+    for name, unit in joined if net.by_key_head else apart:
         yield Projection(
             name=f"linear_attn.{name}",
             rows=net.key_heads * unit,

@@ -16,6 +16,10 @@ from transformers import (
     Llama4ForConditionalGeneration,
     Mistral3Config,
     Mistral3ForConditionalGeneration,
+    Qwen3_5Config,
+    Qwen3_5ForConditionalGeneration,
+    Qwen3_5MoeConfig,
+    Qwen3_5MoeForConditionalGeneration,
     Qwen3VLConfig,
     Qwen3VLForConditionalGeneration,
     Qwen3VLMoeConfig,
@@ -58,6 +62,13 @@ _QWEN_VISION: dict[str, Any] = {
     "deepstack_visual_indexes": [0],
     "num_position_embeddings": 16,
 }
+_DELTA_NET = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 24,
+    "num_hidden_layers": 4,
+}
 _LLAMA4_VISION: dict[str, Any] = {
     **_TOWER,
     "intermediate_size": 128,
@@ -96,6 +107,24 @@ KINDS: dict[str, tuple[Any, Any, dict[str, Any], dict[str, Any]]] = {
         },
         _QWEN_VISION,
     ),
+    "qwen3.5": (
+        Qwen3_5Config,
+        Qwen3_5ForConditionalGeneration,
+        _DELTA_NET,
+        _QWEN_VISION,
+    ),
+    "qwen3.5-moe": (
+        Qwen3_5MoeConfig,
+        Qwen3_5MoeForConditionalGeneration,
+        {
+            **_DELTA_NET,
+            "num_experts": 5,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24,
+            "shared_expert_intermediate_size": 24,
+        },
+        _QWEN_VISION,
+    ),
     "llama4": (
         Llama4Config,
         Llama4ForConditionalGeneration,
@@ -125,7 +154,8 @@ def make_multimodal_checkpoint(folder: Path, kind: str, **changes: Any) -> Any:
         )
         model = model_class(config).eval()
         for name, weight in model.named_parameters():
-            norm = 0.0 if kind == "gemma3" else 1.0
+            norm = 0.0 if kind.startswith(("gemma3", "qwen3.5")) else 1.0
+            norm = 1.0 if "linear_attn.norm" in name else norm
             mean, std = (norm, 0.1) if weight.dim() == 1 else (0.0, 0.12)
             torch.nn.init.normal_(weight, 0.0 if "bias" in name else mean, std)
     model.save_pretrained(folder)

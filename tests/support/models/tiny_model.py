@@ -55,6 +55,10 @@ from transformers import (
     Qwen2ForCausalLM,
     Qwen2MoeConfig,
     Qwen2MoeForCausalLM,
+    Qwen3_5ForCausalLM,
+    Qwen3_5MoeForCausalLM,
+    Qwen3_5MoeTextConfig,
+    Qwen3_5TextConfig,
     Qwen3Config,
     Qwen3ForCausalLM,
     Qwen3MoeConfig,
@@ -80,6 +84,8 @@ Architecture = Literal[
     "qwen2_moe",
     "qwen3_moe",
     "qwen3_next",
+    "qwen3_5",
+    "qwen3_5_moe",
     "glm4_moe",
     "gpt_oss",
     "llama4",
@@ -107,6 +113,8 @@ _CLASSES: dict[str, tuple[Any, Any]] = {
     "qwen2_moe": (Qwen2MoeConfig, Qwen2MoeForCausalLM),
     "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM),
     "qwen3_next": (Qwen3NextConfig, Qwen3NextForCausalLM),
+    "qwen3_5": (Qwen3_5TextConfig, Qwen3_5ForCausalLM),
+    "qwen3_5_moe": (Qwen3_5MoeTextConfig, Qwen3_5MoeForCausalLM),
     "glm4_moe": (Glm4MoeConfig, Glm4MoeForCausalLM),
     "gpt_oss": (GptOssConfig, GptOssForCausalLM),
     "llama4": (Llama4TextConfig, Llama4ForCausalLM),
@@ -136,6 +144,10 @@ _LATENT: dict[str, Any] = {
     "v_head_dim": 16,
     "first_k_dense_replace": 1_000,
 }
+_DELTA_NET: dict[str, Any] = {
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16,
+    "linear_value_head_dim": 24,
+}  # fmt: skip
 # Where a test says nothing of experts. Transformers' own defaults are 128 in a published size:
 # 140 MB to make, to write and to read.
 _FEW_EXPERTS: dict[str, dict[str, Any]] = {
@@ -146,8 +158,12 @@ _FEW_EXPERTS: dict[str, dict[str, Any]] = {
     "qwen3_moe": {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40},
     "qwen3_next": {
         "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40,
-        "shared_expert_intermediate_size": 40, "linear_num_key_heads": 2,
-        "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 24,
+        "shared_expert_intermediate_size": 40, **_DELTA_NET,
+    },
+    "qwen3_5": _DELTA_NET,
+    "qwen3_5_moe": {
+        "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40,
+        "shared_expert_intermediate_size": 40, **_DELTA_NET,
     },
     "glm4_moe": {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40},
     "gpt_oss": {"num_local_experts": 8, "num_experts_per_tok": 3},
@@ -261,7 +277,7 @@ def _build(architecture: Architecture, settings: dict[str, Any], seed: int) -> P
             settings["head_dim"] = settings["qk_rope_head_dim"]
         model: PreTrainedModel = model_class(config_class(**settings))
         # What Gemma's norms hold is what they are more than 1.
-        norm = 0.0 if architecture.startswith(("gemma", "qwen3_next")) else 1.0
+        norm = 0.0 if architecture.startswith(("gemma", "qwen3_next", "qwen3_5")) else 1.0
         # The library's initialisation (deviation 0.02, unit norms) makes logits so flat that every
         # prompt continues with one token; larger weights make an error in any layer visible.
         for name, weight in model.named_parameters():

@@ -1,8 +1,8 @@
 """A gated delta net as a block of the decoder: its projections, and their place in a checkpoint.
 
 A hidden state is projected to queries, keys, values and gates of the result, and to how much each
-head learns and forgets. A checkpoint has these by key head; here queries of all heads stand before
-keys of all heads and so on, as the convolution's channels do.
+head learns and forgets. A checkpoint may have these by key head; here queries of all heads stand
+before keys of all heads and so on, as the convolution's channels do.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from atom.model_ops.attention import DeltaNetState
 from atom.model_ops.layernorm import Normed, RMSNorm
 from atom.model_ops.linear import Build, Linear
 from atom.model_ops.linear_attention import DeltaShape, DeltaWeight
+from atom.model_ops.parallel import Region
 from atom.model_ops.placement import Placement
 from atom.models.spec import LayerSpec
+from atom.sizing.weights import Projection
 
 
 class GatedDeltaNet(nn.Module):
@@ -28,16 +30,21 @@ class GatedDeltaNet(nn.Module):
         assert isinstance(shape, DeltaShape)
         assert net is not None
         self._shape, self._net, self._ranks = shape, net, build.ranks
-        inputs, gates, out = (
-            spec.matrices[f"linear_attn.{name}"]
-            for name in ("in_proj_qkvz", "in_proj_ba", "out_proj")
-        )
-        values = shape.heads_per_key * shape.value_dim
-        order = _part_by_part([shape.key_dim, shape.key_dim, values, values], shape.key_heads)
-        self.in_proj_qkvz = Linear((inputs,), build, orders={inputs.name: order})
-        order = _part_by_part([shape.heads_per_key] * 2, shape.key_heads)
-        self.in_proj_ba = Linear((gates,), build, orders={gates.name: order})
-        self.o_proj = Linear((out,), build)
+        own = {name.removeprefix("linear_attn."): matrix for name, matrix in spec.matrices.items()}
+        if net.by_key_head:
+            values = shape.heads_per_key * shape.value_dim
+            self.in_proj_qkvz = _ordered(
+                own["in_proj_qkvz"], (shape.key_dim, shape.key_dim, values, values), shape, build
+            )
+            self.in_proj_ba = _ordered(own["in_proj_ba"], (shape.heads_per_key,) * 2, shape, build)
+        else:
+            qkv, z = own["in_proj_qkv"], own["in_proj_z"]
+            columns = (0, qkv.columns)
+            regions = [Region(rows, columns) for rows in self._channels()]
+            regions.append(build.ranks.region(z))
+            self.in_proj_qkvz = Linear((qkv, qkv, qkv, z), build, regions=regions)
+            self.in_proj_ba = Linear((own["in_proj_b"], own["in_proj_a"]), build)
+        self.o_proj = Linear((own["out_proj"],), build)
         conv = torch.empty(shape.conv_channels, shape.conv_width)
         self.conv = nn.Parameter(conv, requires_grad=False)
         of_heads = torch.empty(2, shape.value_heads, dtype=torch.float32)
@@ -51,18 +58,26 @@ class GatedDeltaNet(nn.Module):
         for row, own in enumerate(("A_log", "dt_bias")):
             target = self.of_heads.data[row]
             yield Placement(f"{name}.{own}", (net.value_heads,), (heads,), target)
-        first = of_rank = 0
-        keys = net.key_heads * net.key_dim
-        for size in (keys, keys, net.value_heads * net.value_dim):
-            own_first, own_end = self._ranks.of(size)
-            end = of_rank + own_end - own_first
+        first = 0
+        for channels in self._channels():
+            end = first + channels[1] - channels[0]
             yield Placement(
                 f"{name}.conv1d.weight",
                 (net.conv_channels, 1, net.conv_width),
-                ((first + own_first, first + own_end), (0, 1), (0, net.conv_width)),
-                self.conv.data[of_rank:end],
+                (channels, (0, 1), (0, net.conv_width)),
+                self.conv.data[first:end],
             )
-            first, of_rank = first + size, end
+            first = end
+
+    def _channels(self) -> list[tuple[int, int]]:
+        """First and end of this rank's queries, keys and values among the channels of all heads."""
+        net, first, found = self._net, 0, []
+        keys = net.key_heads * net.key_dim
+        for size in (keys, keys, net.value_heads * net.value_dim):
+            own_first, own_end = self._ranks.of(size)
+            found.append((first + own_first, first + own_end))
+            first += size
+        return found
 
     def forward(self, h: Normed | torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Return what every value head found, [T, Hv·Dv]; `o_proj` is left to the layer."""
@@ -73,6 +88,11 @@ class GatedDeltaNet(nn.Module):
         found = self.attn(qkv, (b, a), self.conv.data, DeltaWeight(a_log, dt_bias))
         gated: torch.Tensor = self.norm.of(found) * F.silu(z).view_as(found)
         return gated.flatten(1)
+
+
+def _ordered(matrix: Projection, parts: Sequence[int], shape: DeltaShape, build: Build) -> Linear:
+    """Put a matrix part by part that a checkpoint has by key head."""
+    return Linear((matrix,), build, orders={matrix.name: _part_by_part(parts, shape.key_heads)})
 
 
 def _part_by_part(parts: Sequence[int], heads: int) -> torch.Tensor:

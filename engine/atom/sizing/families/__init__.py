@@ -41,7 +41,7 @@ from atom.sizing.families.experts import (
     qwen2_moe,
     qwen3_moe,
 )
-from atom.sizing.families.hybrid import qwen3_next
+from atom.sizing.families.hybrid import qwen3_5, qwen3_5_moe, qwen3_next
 from atom.sizing.families.reading import Family
 from atom.sizing.layers import ExpertsBlock, Stacking
 
@@ -68,6 +68,10 @@ FAMILIES: dict[str, Family] = {
     "Qwen3MoeForCausalLM": Family(qwen3_moe),
     "Qwen2ForCausalLM": Family(qwen2),
     "Qwen2MoeForCausalLM": Family(qwen2_moe, experts_block=ExpertsBlock(shared="shared_expert")),
+    "Qwen3_5ForCausalLM": Family(qwen3_5),
+    "Qwen3_5MoeForCausalLM": Family(
+        qwen3_5_moe, experts_block=ExpertsBlock(shared="shared_expert")
+    ),
     "Qwen3NextForCausalLM": Family(qwen3_next, experts_block=ExpertsBlock(shared="shared_expert")),
     "MistralForCausalLM": Family(mistral),
     "MixtralForCausalLM": Family(mixtral, experts_block=_MIXTRAL_BLOCK),

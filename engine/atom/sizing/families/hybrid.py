@@ -1,4 +1,4 @@
-"""Layers of families of which some attend and the others keep a state: Qwen3-Next."""
+"""Layers of families of which some attend and the others keep a state: Qwen3-Next and Qwen3.5."""
 
 from __future__ import annotations
 
@@ -16,12 +16,30 @@ _HEAD_DIM, _INTERVAL = 256, 4
 def qwen3_next(config: Config, index: int) -> LayerFacts:
     """Read a layer of Qwen3-Next: three of four are gated delta nets, and the fourth attends with
     gated heads; most have experts."""
-    return LayerFacts(attention=_attention(config, index), mlp=_mlp(config, index))
+    if is_dense(config, index):
+        mlp = dense_mlp(config)
+    else:
+        mlp = _experts(config, count=512, per_token=10)
+    return LayerFacts(attention=_attention(config, index, _delta_net(config)), mlp=mlp)
 
 
-def _attention(config: Config, index: int) -> AttentionFacts:
+def qwen3_5(config: Config, index: int) -> LayerFacts:
+    """Read a layer of Qwen3.5's dense models, whose delta nets have a matrix for each part."""
+    net = replace(_delta_net(config), by_key_head=False)
+    mlp = MlpFacts(intermediate_size=positive(config, "intermediate_size", default=12_288))
+    return LayerFacts(attention=_attention(config, index, net), mlp=mlp)
+
+
+def qwen3_5_moe(config: Config, index: int) -> LayerFacts:
+    """Read a layer of Qwen3.5's mixtures, all of whose layers have experts."""
+    net = replace(_delta_net(config), by_key_head=False)
+    mlp = _experts(config, count=256, per_token=8)
+    return LayerFacts(attention=_attention(config, index, net), mlp=mlp)
+
+
+def _attention(config: Config, index: int, net: DeltaNet) -> AttentionFacts:
     if _is_linear(config, index):
-        return linear_attention(_delta_net(config))
+        return linear_attention(net)
     bias = flag(config, "attention_bias")
     attention = grouped(config, qkv_bias=bias, output_bias=bias, head_dim=_HEAD_DIM)
     return replace(attention, qk_norm=True, output_gate=True)
@@ -66,13 +84,11 @@ def _delta_net(config: Config) -> DeltaNet:
     return net
 
 
-def _mlp(config: Config, index: int) -> MlpFacts:
-    if is_dense(config, index):
-        return dense_mlp(config)
+def _experts(config: Config, *, count: int, per_token: int) -> MlpFacts:
     return MlpFacts(
         experts=Experts(
-            count=expert_count(config, default=512),
-            per_token=positive(config, "num_experts_per_tok", default=10),
+            count=expert_count(config, default=count),
+            per_token=positive(config, "num_experts_per_tok", default=per_token),
             intermediate_size=positive(config, "moe_intermediate_size", default=512),
             shared_intermediate_size=positive(
                 config, "shared_expert_intermediate_size", default=512

@@ -129,6 +129,17 @@ CHECKPOINTS = {
             "layer_types": ["full_attention", *["linear_attention"] * 3],
         },
     },
+    "qwen3.5": {
+        "architecture": "qwen3_5", "layers": 5, "head_dim": 24, "tie_word_embeddings": True,
+    },
+    "qwen3.5-moe": {
+        "architecture": "qwen3_5_moe", "layers": 4, "heads": 6, "kv_heads": 3, "head_dim": 24,
+        "hidden": 96,
+        "extra": {
+            "num_experts": 5, "num_experts_per_tok": 2, "linear_num_key_heads": 3,
+            "linear_num_value_heads": 9, "linear_key_head_dim": 12, "linear_value_head_dim": 10,
+        },
+    },
     "glm4-moe": {
         "architecture": "glm4_moe", "layers": 3, "attention_bias": True,
         "extra": {

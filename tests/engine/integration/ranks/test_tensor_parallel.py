@@ -65,6 +65,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
             "linear_conv_kernel_dim": 3,
         },
     },
+    "states, a matrix for each part": {
+        "architecture": "qwen3_5", "layers": 4, "extra": {"linear_num_value_heads": 6},
+    },
+    "states, a matrix for each part, experts": {
+        "architecture": "qwen3_5_moe", "layers": 4,
+        "extra": {**EXPERTS, "shared_expert_intermediate_size": 40},
+    },
     "sinks, windows, biases of experts": {
         "architecture": "gpt_oss", "attention_bias": True,
         "extra": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 24},

@@ -80,6 +80,24 @@ CASES: dict[str, tuple[str, Mapping[str, Any]]] = {
             "linear_value_head_dim": 10,
         },
     ),
+    "qwen3.5": (
+        "Qwen3_5Text",
+        {
+            **COMMON,
+            "tie_word_embeddings": True,
+            "layer_types": ["full_attention", *["linear_attention"] * 3],
+        },
+    ),
+    "qwen3.5-moe": (
+        "Qwen3_5MoeText",
+        {
+            **COMMON,
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24,
+            "shared_expert_intermediate_size": 40,
+        },
+    ),
     "qwen2-moe": (
         "Qwen2Moe",
         {
