@@ -90,13 +90,7 @@ def build_config(options: EngineOptions) -> Config:
     _check_ranks(model.facts, options)
     return Config(
         model=model,
-        cache=CacheConfig(
-            block_size=options.block_size,
-            num_kv_blocks=options.num_kv_blocks,
-            gpu_memory_utilization=options.gpu_memory_utilization,
-            kv_cache_dtype=options.kv_cache_dtype,
-            enable_prefix_caching=options.enable_prefix_caching,
-        ),
+        cache=_cache_config(options),
         scheduler=SchedulerConfig(
             policy=options.scheduling_policy,
             max_num_seqs=options.max_num_seqs,
@@ -216,6 +210,19 @@ def _proposing_model(options: EngineOptions, model: ModelConfig) -> ModelConfig 
         hf_config=checkpoint.config,
         facts=facts,
         vocab_size=facts.vocab_size,
+    )
+
+
+def _cache_config(options: EngineOptions) -> CacheConfig:
+    if options.kv_events is not None and not options.enable_prefix_caching:
+        raise ConfigError("kv_events tells of cached blocks, and prefix caching is off; drop one")
+    return CacheConfig(
+        block_size=options.block_size,
+        num_kv_blocks=options.num_kv_blocks,
+        gpu_memory_utilization=options.gpu_memory_utilization,
+        kv_cache_dtype=options.kv_cache_dtype,
+        enable_prefix_caching=options.enable_prefix_caching,
+        kv_events=options.kv_events,
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from atom.eplb_config import EPLBConfig
+from atom.kv_events_config import KVEventsConfig
 from atom.pooling_config import Convert, PoolingConfig, Runner
 from atom.sizing.model_facts import ModelFacts
 from atom.speculative_config import SpeculativeConfig
@@ -61,6 +62,7 @@ class EngineOptions:
     gpu_memory_utilization: float = 0.9
     kv_cache_dtype: str = "auto"
     enable_prefix_caching: bool = True
+    kv_events: KVEventsConfig | None = None
     tensor_parallel_size: int = 1
     data_parallel_size: int = 1
     data_parallel_routing: RoutingPolicy = "least_tokens"
@@ -117,13 +119,14 @@ class ModelConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheConfig:
     """Settings of the paged KV cache. block_size: tokens per KV block. num_kv_blocks: None to size
-    from memory."""
+    from memory. kv_events: where routers are told of cached blocks, None for nowhere."""
 
     block_size: int
     num_kv_blocks: int | None
     gpu_memory_utilization: float
     kv_cache_dtype: str
     enable_prefix_caching: bool
+    kv_events: KVEventsConfig | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,9 +54,10 @@ def _engine() -> list[Metric]:
     """Collect the metrics of a server with two ranks that share experts, speculation and
     clients."""
     config = SimpleNamespace(model=SimpleNamespace(served_name="m"))
+    status = SimpleNamespace(report=SimpleNamespace(block_size=16, num_blocks=1))
     state = SimpleNamespace(
         status=SimpleNamespace(state=EngineState.READY),
-        engine=SimpleNamespace(config=config, stats_told_at=0.0),
+        engine=SimpleNamespace(config=config, stats_told_at=0.0, status=status),
     )
     ranks = {rank: RankStats(rank=rank, number=1, stats=_stats()) for rank in range(2)}
     numbers = ServerNumbers(RequestMetrics(), ranks, {"key-0": ClientCounts()})

@@ -18,9 +18,11 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from atom.model_engine.blocks.block_log import BlockLog
 from atom.model_engine.blocks.block_pool import BlockPool
 from atom.model_engine.blocks.prefix_search import PrefixSearch
 from atom.model_engine.blocks.state_checkpoints import StateCheckpoints
+from atom.model_engine.blocks.stored_blocks import StoredBlocks
 from atom.sizing.cache_groups import CacheGroup
 from atom.sizing.mask_rule import CAUSAL, MaskRule
 
@@ -74,6 +76,12 @@ class BlockManager:
         self._search: PrefixSearch | None = None
         if self.groups != (CacheGroup(),):
             self._search = PrefixSearch(self.pool, self.groups, self._marks, block_size)
+        self._stored: StoredBlocks | None = None
+
+    def tell(self, log: BlockLog) -> None:
+        """Write to `log` what becomes findable from now on, and what is not any more."""
+        self.pool.log = log
+        self._stored = StoredBlocks(log)
 
     @property
     def num_free_blocks(self) -> int:
@@ -95,6 +103,9 @@ class BlockManager:
         packed = tokens[: (len(tokens) - 1) // size * size].tobytes()
         digest, find = xxhash.xxh64_intdigest, self.pool.find
         chain = digest(salt.encode(), self._root_hash) if salt else self._root_hash
+        if salt and self._stored is not None:
+            for mark in self._marks:
+                self._stored.remember_salt(chain ^ mark, salt)
         if self._search is not None:
             return self._match_groups(self._search, packed, chain)
         block_ids: list[int] = []
@@ -169,10 +180,11 @@ class BlockManager:
         packed, digest = tokens.tobytes(), xxhash.xxh64_intdigest
         if len(tokens) == self.block_size:  # a decode's, by far the most frequent
             hash_ = digest(packed, chain)
-            self.pool.publish(block_tables[0][first_block], hash_, chain, packed)
-            if self._search is not None:
-                for table, mark in zip(block_tables[1:], self._marks[1:], strict=True):
-                    self.pool.publish(table[first_block], hash_ ^ mark, chain ^ mark, packed)
+            for group, (table, mark) in enumerate(zip(block_tables, self._marks, strict=True)):
+                block_id = table[first_block]
+                new = self.pool.publish(block_id, hash_ ^ mark, chain ^ mark, packed)
+                if new and self._stored is not None:
+                    self._stored.add(group, first_block, [chain ^ mark, hash_ ^ mark], packed)
             return hash_
         hashes = [chain]
         for (block_tokens,) in self._blocks_of(packed):
@@ -180,11 +192,12 @@ class BlockManager:
             hashes.append(chain)
         count = len(hashes) - 1
         rows = tokens.reshape(count, self.block_size)
-        self.pool.publish_all(block_tables[0][first_block : first_block + count], hashes, rows)
-        if self._search is not None:
-            for table, mark in zip(block_tables[1:], self._marks[1:], strict=True):
-                marked = [hash_ ^ mark for hash_ in hashes]
-                self.pool.publish_all(table[first_block : first_block + count], marked, rows)
+        for group, (table, mark) in enumerate(zip(block_tables, self._marks, strict=True)):
+            marked = [hash_ ^ mark for hash_ in hashes] if mark else hashes
+            block_ids = table[first_block : first_block + count]
+            added = self.pool.publish_all(block_ids, marked, rows)
+            if self._stored is not None:
+                self._stored.add_some(group, first_block, marked, packed, added)
         return chain
 
     def chain(self, tokens: NDArray[np.int32], chain: int) -> int:

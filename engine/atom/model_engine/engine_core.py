@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from atom.config import Config
 from atom.model_engine.executor.base import Executor, GroupEndedError
 from atom.model_engine.executor.choice import build_executor
+from atom.model_engine.kv_events.publisher import KVEventPublisher
 from atom.model_engine.request import Request
 from atom.model_engine.runner.profiler import TorchProfiler
 from atom.model_engine.schedule.step_result import StepResult
@@ -68,6 +69,7 @@ class EngineCore:
         sockets.wake_on(self._guided.wake_fd)
         self._scheduler: Scheduler
         self._pipeline: StepPipeline
+        self._kv_events: KVEventPublisher | None = None
         self._rank = config.parallel.data_parallel_rank
         self._running = True
         self._pulse = Pulse()
@@ -101,6 +103,9 @@ class EngineCore:
             guided=self._guided,
             join=self._executor.join,
         )
+        events = self._config.cache.kv_events
+        if events is not None:
+            self._kv_events = KVEventPublisher(events, self._rank, self._scheduler.blocks)
         self._sockets.announce(report)
         return report
 
@@ -117,6 +122,8 @@ class EngineCore:
         finally:
             self._ended.set()
             self._guided.close()
+            if self._kv_events is not None:
+                self._kv_events.close()
 
     # ---- one iteration ------------------------------------------------------------------------
 
@@ -133,6 +140,8 @@ class EngineCore:
         result = self._pipeline.step(time.monotonic())
         if result is not None:
             self._publish(result)
+        if self._kv_events is not None:
+            self._kv_events.publish()
         self._profiler.stop_if_forgotten()
         self._pulse.tick()
 

@@ -34,6 +34,7 @@ from atom.entrypoints.flags.upstream_switches import (
 )
 from atom.eplb_config import eplb_config
 from atom.errors import ConfigError
+from atom.kv_events_config import kv_events_config
 from atom.sizing.engine_support import SUPPORTED_DRAFT_METHODS
 from atom.sizing.online_quantization import ONLINE_NAMES
 from atom.speculative_config import speculative_config
@@ -228,6 +229,14 @@ def _add_scheduling_flags(group: Any) -> None:
         default=_default("enable_prefix_caching"),
         help="reuse the KV cache of equal prompt beginnings",
     )
+    add(
+        "--kv-events-config",
+        default=None,
+        metavar="JSON",
+        help="tell routers over ZMQ which blocks are cached, such as "
+        '{"enable_kv_cache_events": true, "endpoint": "tcp://*:5557", "replay_endpoint": '
+        '"tcp://*:5558"}; also topic, buffer_steps, hwm and max_queue_size',
+    )
 
 
 def _add_speculation_flags(group: Any) -> None:
@@ -362,12 +371,13 @@ def options_from_args(args: argparse.Namespace) -> EngineOptions:
         logger.warning("the flag %s has no effect: %s", flag.flag, flag.note)
     names = [field.name for field in dataclasses.fields(EngineOptions)]
     derived = ("op_backends", "speculative", "balance", "served_model_name", "client_weights")
-    values = {name: getattr(args, name) for name in names if name not in derived}
+    values = {name: getattr(args, name) for name in names if name not in (*derived, "kv_events")}
     return EngineOptions(
         **values,
         served_model_name=args.served_model_name[0] if args.served_model_name else None,
         op_backends=_op_backends(args.op_backend),
         client_weights=read_client_weights(args.fairness_weights),
+        kv_events=kv_events_config(args.kv_events_config),
         balance=eplb_config(args.enable_eplb, args.eplb_config),
         speculative=speculative_config(
             args.speculative_config, args.method, args.num_speculative_tokens, args.draft_model

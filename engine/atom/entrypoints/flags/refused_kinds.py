@@ -43,7 +43,8 @@ REFUSED_KINDS: tuple[FlagRow, ...] = (
         "--video-pruning-method --video-pruning-rate",
     ),
     refused(
-        "no model of this version has layers with states",
+        "states of layers are kept in float32, with checkpoints for the prefix cache at intervals "
+        "that follow from the memory: there is nothing to choose",
         "--enable-int8-mamba-checkpoint --enable-linear-replayssm --enable-linear-replayssm-spec "
         "--enable-mamba-cache-stochastic-rounding --enable-mamba-shared-prefix-checkpoint "
         "--enable-scattered-sconv --gdn-prefill-backend --int8-mamba-ckpt-size "
@@ -85,7 +86,7 @@ REFUSED_KINDS: tuple[FlagRow, ...] = (
         "--hicache-storage-prefetch-retry-poll-interval --hicache-write-policy "
         "--hierarchical-sparse-attention-extra-config --hisparse-config --kt-cpuinfer "
         "--kt-max-deferred-experts-per-token --kt-method --kt-num-gpu-experts "
-        "--kt-threadpool-count --kt-weight-path --kv-events-config --kv-offloading-backend "
+        "--kt-threadpool-count --kt-weight-path --kv-offloading-backend "
         "--kv-offloading-size --lmcache-config-file --offload-backend --offload-group-size "
         "--offload-mode --offload-num-in-group --offload-params --offload-prefetch-step "
         "--paged-experts-num-resident --ple-offload-backend --ple-offload-dir "

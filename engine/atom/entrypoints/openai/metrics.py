@@ -29,7 +29,7 @@ from atom.entrypoints.openai.state import ServerState
 from atom.metrics import Histogram, RequestMetrics
 from atom.model_engine.front.engine_lifecycle import EngineState
 from atom.model_engine.request import FinishReason
-from atom.model_engine.wire.engine_protocol import StatsBody
+from atom.model_engine.wire.engine_protocol import EngineReport, StatsBody
 from atom.model_engine.wire.rank_answers import add_stats
 
 _REFRESH_HELP = "When the rank that is furthest behind told its numbers, in Unix time."
@@ -75,6 +75,8 @@ class EngineCollector(Collector):
         engine = self._state.engine
         if engine is not None and self._numbers is not None:
             name = engine.config.model.served_name
+            if engine.status.report is not None:
+                yield _cache_config(engine.status.report, name)
             if engine.stats_told_at is not None:
                 key, help_text = "metrics_last_refresh_timestamp_seconds", _REFRESH_HELP
                 yield _gauge(key, help_text, name, engine.stats_told_at)
@@ -93,6 +95,18 @@ def _engine_metrics(name: str, numbers: ServerNumbers) -> Iterator[Metric]:
         yield from _rank_metrics(by_rank, name)
     yield from _request_metrics(numbers.requests, name)
     yield from _client_metrics(numbers.clients, name)
+
+
+def _cache_config(report: EngineReport, name: str) -> Metric:
+    """Return the size of a rank's cache, by the name and labels that llm-d's endpoint picker
+    reads."""
+    info = GaugeMetricFamily(
+        "atom:cache_config_info",
+        "The KV cache of a rank, in labels; always 1.",
+        labels=["model_name", "block_size", "num_gpu_blocks"],
+    )
+    info.add_metric([name, str(report.block_size), str(report.num_blocks)], 1)
+    return info
 
 
 def _rank_metrics(by_rank: Mapping[int, StatsBody], name: str) -> Iterator[Metric]:

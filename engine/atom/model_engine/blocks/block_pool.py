@@ -22,6 +22,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from atom.model_engine.blocks.block_log import BlockLog, Cleared, Removed
+
 # The list of blocks given back is tidied when it is so many times as long as the pool.
 _MOST_ENTRIES_PER_BLOCK = 4
 
@@ -43,6 +45,7 @@ class BlockPool:
         self._num_cached = 0
         # Told of blocks whose content is forgotten to make room, where anything hangs on it.
         self.evicted: Callable[[list[int]], None] | None = None
+        self.log: BlockLog | None = None  # is told of what is not findable any more
 
     @property
     def num_free(self) -> int:
@@ -79,6 +82,7 @@ class BlockPool:
         take, listed = self._given_back.popleft, self._num_listed
         ref_counts, hashes, by_hash = self._ref_counts, self._hashes, self._by_hash
         evicted: list[int] = []
+        gone: list[int] = []
         while len(evicted) < count:
             block_id = take()
             listed[block_id] -= 1
@@ -88,10 +92,13 @@ class BlockPool:
             assert content_hash is not None
             del by_hash[content_hash]
             hashes[block_id] = None
+            gone.append(content_hash)
             evicted.append(block_id)
         self._num_cached -= count
         if self.evicted is not None:
             self.evicted(evicted)
+        if self.log is not None:
+            self.log.append(Removed(gone))
         return evicted
 
     def count_proven(self, block_ids: Sequence[int], parents: Sequence[int], packed: bytes) -> int:
@@ -114,22 +121,27 @@ class BlockPool:
         for block_id in block_ids:
             ref_counts[block_id] += 1
 
-    def publish(self, block_id: int, hash_: int, parent: int, packed: bytes) -> None:
+    def publish(self, block_id: int, hash_: int, parent: int, packed: bytes) -> bool:
         """Make a referenced block findable, once while it is referenced. A block whose content is
         already findable elsewhere stays anonymous: block tables are append-only, so duplicates are
-        not merged. parent: the hash before it; packed: its tokens as int32."""
+        not merged. parent: the hash before it; packed: its tokens as int32. Returns whether the
+        content was not findable before."""
         assert self._hashes[block_id] is None, f"block {block_id} published twice"
-        if self._by_hash.setdefault(hash_, block_id) == block_id:
-            self._hashes[block_id] = hash_
-            self._contents.put(block_id, parent, packed)
+        if self._by_hash.setdefault(hash_, block_id) != block_id:
+            return False
+        self._hashes[block_id] = hash_
+        self._contents.put(block_id, parent, packed)
+        return True
 
     def publish_all(
         self, block_ids: list[int], hashes: list[int], tokens: NDArray[np.int32]
-    ) -> None:
+    ) -> Sequence[int]:
         """Publish blocks that follow each other. hashes: the one before the first block, then the
-        one after each; tokens [blocks, block_size]."""
+        one after each; tokens [blocks, block_size]. Returns which of them were not findable
+        before."""
         own, after = self._hashes, hashes[1:]
         placed = list(map(self._by_hash.setdefault, after, block_ids))
+        new: Sequence[int] = range(len(block_ids))
         if placed != block_ids:
             new = [row for row, block_id in enumerate(block_ids) if placed[row] == block_id]
             block_ids, tokens = [block_ids[row] for row in new], tokens[new]
@@ -138,6 +150,7 @@ class BlockPool:
             assert own[block_id] is None, f"block {block_id} published twice"
             own[block_id] = hash_
         self._contents.put_all(block_ids, hashes[: len(block_ids)], tokens)
+        return new
 
     def free(self, block_ids: Sequence[int]) -> None:
         """Drop one reference of each; the last one leaves a cached block findable.
@@ -183,6 +196,8 @@ class BlockPool:
         self._given_back.clear()
         self._num_listed = [0] * self.num_blocks
         self._num_cached = 0
+        if self.log is not None:
+            self.log.append(Cleared())
 
     def check_integrity(self) -> None:
         """Raise AssertionError if any invariant of the module's docstring is broken. Tests do at

@@ -41,6 +41,8 @@ async def test_metrics_tell_load_counts_and_latencies(rig: AppRig) -> None:
         f"atom:kv_cache_blocks_indexed{LABEL} 40.0",
         f"atom:kv_cache_blocks_total{LABEL} 100.0",
         f"atom:kv_cache_usage_ratio{LABEL} 0.25",
+        'atom:cache_config_info{block_size="16",'
+        f'model_name="{SERVED_NAME}",num_gpu_blocks="100"}} 1.0',
         f"atom:prefix_cache_hit_ratio{LABEL} 0.4",
         f"atom:prompt_tokens_total{LABEL} 40.0",
         f"atom:generation_tokens_total{LABEL} 50.0",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import settings
@@ -11,7 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from atom.model_engine.block_manager import BlockManager
+from atom.model_engine.blocks.block_log import BlockLog
+from atom.model_engine.kv_events.events import EventMaker
 from atom.sizing.mask_rule import CAUSAL, sliding_window
+from tests.support.engine_core.kv_event_index import KVEventIndex
 from tests.support.random_search import examples
 
 SIZE = 4
@@ -57,6 +61,9 @@ class ManagerMachine(RuleBasedStateMachine):
             NUM_BLOCKS * len(windows), SIZE, enable_prefix_caching=True, root="model",
             masks=tuple(map(sliding_window, windows)),
         )  # fmt: skip
+        self.log, self.router = BlockLog(), KVEventIndex()
+        self.manager.tell(self.log)
+        self.maker = EventMaker(SIZE, [group.mask for group in self.manager.groups])
         self.memory: dict[int, tuple[object, ...]] = {}
         self.published: set[tuple[object, ...]] = set()
         self.holders = []
@@ -197,6 +204,18 @@ class ManagerMachine(RuleBasedStateMachine):
                     known = self._content(group, holder.salt, holder.tokens, index + 1)
                     assert self.memory[table[index]] == known, "somebody else wrote into it"
         assert self.manager.pool.num_referenced == len(held)
+
+    @invariant()
+    def a_router_knows_what_is_findable(self) -> None:
+        if not hasattr(self, "manager"):
+            return
+        wire = msgspec.msgpack.encode(self.maker.events(self.log.take()))
+        for event in msgspec.msgpack.decode(wire):
+            self.router.take(event)
+        pool = self.manager.pool
+        assert set(self.router.contents) == set(pool._by_hash)
+        for hash_, block in pool._by_hash.items():
+            assert self.router.contents[hash_] in (self.memory[block], None)
 
 
 ManagerMachine.TestCase.settings = settings(

@@ -1,0 +1,53 @@
+"""StoredBlocks: writes to a BlockLog which blocks of a sequence became findable.
+
+Knows where a sequence begins, and by what salt it is set apart there; the hashes of everything
+behind follow from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from atom.model_engine.blocks.block_log import BlockLog, Stored
+
+# Salts of sequences whose first block is not computed yet; far more than can be open.
+_MOST_SALTS = 65_536
+
+
+class StoredBlocks:
+    def __init__(self, log: BlockLog) -> None:
+        self._log = log
+        self._salts: dict[int, str] = {}
+
+    def remember_salt(self, root: int, salt: str) -> None:
+        """Keep which salt made the hash before the first block of a sequence."""
+        self._salts[root] = salt
+        if len(self._salts) > _MOST_SALTS:
+            del self._salts[next(iter(self._salts))]
+
+    def add(self, group: int, first_block: int, hashes: Sequence[int], packed: bytes) -> None:
+        """Log blocks that follow each other, all of them new. hashes: the one before the first
+        block, then the one after each; packed: their tokens as int32."""
+        before, *own = hashes
+        if first_block:
+            self._log.append(Stored(group, before, own, packed))
+        else:
+            self._log.append(Stored(group, None, own, packed, self._salts.get(before, "")))
+
+    def add_some(
+        self, group: int, first_block: int, hashes: Sequence[int], packed: bytes, new: Sequence[int]
+    ) -> None:
+        """Log those that are new: each stretch of them by itself. new: indices, in order."""
+        if not new:
+            return
+        size = len(packed) // (len(hashes) - 1)
+        for begin, end in _stretches(new):
+            part = packed[begin * size : end * size]
+            self.add(group, first_block + begin, hashes[begin : end + 1], part)
+
+
+def _stretches(rows: Sequence[int]) -> list[tuple[int, int]]:
+    """Ranges of rows that follow each other: [0, 1, 4] is (0, 2), (4, 5)."""
+    cuts = [0, *(at + 1 for at, (a, b) in enumerate(pairwise(rows)) if b != a + 1), len(rows)]
+    return [(rows[begin], rows[end - 1] + 1) for begin, end in pairwise(cuts)]

@@ -1,0 +1,159 @@
+"""KV events as routers read them: msgpack maps in an array, as vLLM 0.26 writes them.
+
+A batch is `[time, events, data_parallel_rank]`; llm-d's, Dynamo's and kthena's readers take it
+unchanged. Hashes are opaque to a reader, which makes its own from the tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from atom.model_engine.blocks.block_log import Entry, Removed, Stored
+from atom.sizing.mask_rule import MaskKind, MaskRule
+
+MEDIUM = "GPU"  # where the engine computes, whatever that is
+_KINDS = {
+    MaskKind.CAUSAL: "full_attention",
+    MaskKind.SLIDING_WINDOW: "sliding_window",
+    MaskKind.CHUNKED: "chunked_local_attention",
+}
+
+
+class KVCacheEvent(msgspec.Struct, omit_defaults=True, tag_field="type"):
+    """Tells what became of blocks."""
+
+
+class BlockStored(KVCacheEvent, tag="BlockStored"):
+    """Blocks of `block_size` tokens each that a later prompt may begin with. extra_keys: of each
+    block what else it depends on; group_idx and what follows it: only where layers of a model see
+    different windows and so keep blocks apart."""
+
+    block_hashes: list[int]
+    parent_block_hash: int | None
+    token_ids: list[int]
+    block_size: int
+    lora_id: int | None
+    medium: str
+    lora_name: str | None
+    extra_keys: list[list[str] | None] | None = None
+    group_idx: int | None = None
+    kv_cache_spec_kind: str | None = None
+    kv_cache_spec_sliding_window: int | None = None
+
+
+class BlockRemoved(KVCacheEvent, tag="BlockRemoved"):
+    """Blocks that were evicted."""
+
+    block_hashes: list[int]
+    medium: str
+    group_idx: int | None = None
+
+
+class AllBlocksCleared(KVCacheEvent, tag="AllBlocksCleared"):
+    """The whole cache was forgotten."""
+
+
+class EventBatch(msgspec.Struct, array_like=True):
+    """Holds the events of a step. ts: seconds since 1970."""
+
+    ts: float
+    events: list[BlockStored | BlockRemoved | AllBlocksCleared]
+    data_parallel_rank: int
+
+
+Event = BlockStored | BlockRemoved | AllBlocksCleared
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Tells blocks of a group of layers apart from another's."""
+
+    index: int
+    kind: str
+    window: int | None
+
+
+class EventMaker:
+    """Makes events of a log's entries. Remembers of each block which group it is of, where there
+    are several: an eviction knows the hash alone."""
+
+    def __init__(self, block_size: int, masks: Sequence[MaskRule]) -> None:
+        """masks: what each group of layers sees."""
+        self._block_size = block_size
+        self._groups = [_group(index, mask) for index, mask in enumerate(masks)]
+        self._apart = len(self._groups) > 1
+        self._group_of: dict[int, int] = {}
+
+    def events(self, entries: Sequence[Entry]) -> list[Event]:
+        """Blocks that follow each other become one event, as do those evicted one after another."""
+        made: list[Event] = []
+        for entry in _joined(entries):
+            if isinstance(entry, Stored):
+                made.append(self._stored(entry))
+            elif isinstance(entry, Removed):
+                made += self._removed(entry)
+            else:
+                self._group_of.clear()
+                made.append(AllBlocksCleared())
+        return made
+
+    def _stored(self, entry: Stored) -> BlockStored:
+        event = BlockStored(
+            block_hashes=entry.hashes,
+            parent_block_hash=entry.parent,
+            token_ids=np.frombuffer(entry.packed, np.int32).tolist(),
+            block_size=self._block_size,
+            lora_id=None,
+            medium=MEDIUM,
+            lora_name=None,
+        )
+        if entry.salt:
+            event.extra_keys = [[entry.salt], *([None] * (len(entry.hashes) - 1))]
+        if self._apart:
+            self._group_of.update(dict.fromkeys(entry.hashes, entry.group))
+            group = self._groups[entry.group]
+            event.group_idx = group.index
+            event.kv_cache_spec_kind = group.kind
+            event.kv_cache_spec_sliding_window = group.window
+        return event
+
+    def _removed(self, entry: Removed) -> Iterator[BlockRemoved]:
+        if not self._apart:
+            yield BlockRemoved(entry.hashes, MEDIUM)
+            return
+        by_group: dict[int, list[int]] = {}
+        for each in entry.hashes:
+            by_group.setdefault(self._group_of.pop(each), []).append(each)
+        for group, hashes in by_group.items():
+            yield BlockRemoved(hashes, MEDIUM, group_idx=group)
+
+
+def _joined(entries: Sequence[Entry]) -> Iterator[Entry]:
+    """Join neighbours that one event can tell."""
+    pending: Entry | None = None
+    for entry in entries:
+        joined = None if pending is None else _join(pending, entry)
+        if joined is None and pending is not None:
+            yield pending
+        pending = entry if joined is None else joined
+    if pending is not None:
+        yield pending
+
+
+def _join(first: Entry, second: Entry) -> Entry | None:
+    if isinstance(first, Removed) and isinstance(second, Removed):
+        return Removed(first.hashes + second.hashes)
+    if isinstance(first, Stored) and isinstance(second, Stored):
+        follows = second.parent == first.hashes[-1] and second.group == first.group
+        if follows:
+            hashes, packed = first.hashes + second.hashes, first.packed + second.packed
+            return Stored(first.group, first.parent, hashes, packed, first.salt)
+    return None
+
+
+def _group(index: int, mask: MaskRule) -> _Group:
+    return _Group(index, _KINDS[mask.kind], mask.window)
