@@ -30,6 +30,7 @@ from tools.on_cluster import (
     demo_manifest,
     devcluster,
     install_operator,
+    offer_folders,
     prepare_cluster,
 )
 from tools.smollm2 import FetchError
@@ -53,6 +54,7 @@ def up(model: DemoModel) -> None:
     kube, images = prepare_cluster()
     say("helm upgrade --install atom-operator charts/atom-operator --namespace atom-system")
     install_operator(kube, images)
+    offer_folders(kube, images, model)
     say(f"kubectl apply -f {model.example.relative_to(ROOT)}")
     print(kube.apply(demo_manifest(images, model)).strip(), flush=True)
     show_until_ready(kube, model.name)
@@ -69,9 +71,9 @@ def refuse_foreign_nodes(model: DemoModel) -> None:
     """Raise `KubeError` on a cluster whose nodes have no folder of this machine."""
     if not target.resolve(os.environ).is_embedded:
         raise KubeError(
-            f"MODEL={model.name} is for the embedded cluster, whose pods can mount the model's "
-            f"file from this machine; on CLUSTER=current put the file on a claim and apply "
-            f"{model.example.relative_to(ROOT)} with spec.model.source pvc://CLAIM/FILE"
+            f"MODEL={model.name} is for the embedded cluster, whose claim {model.name} is a folder "
+            f"of this machine; on CLUSTER=current make a claim of that name with the model's file "
+            f"and apply {model.example.relative_to(ROOT)} with your image"
         )
 
 

@@ -1,13 +1,14 @@
 """The platform on a cluster: which images, how the chart is installed, how the demo is applied.
 
 What `make demo` and the end-to-end tests have in common. On the embedded cluster the images are
-built here and the engine's libraries come from this checkout's environment by a read-only mount; on
+built here and the engine's libraries come from this checkout's environment by a read-only claim; on
 a cluster of your own (CLUSTER=current) the images are those that OPERATOR_IMAGE and ENGINE_IMAGE
 name, with everything inside.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -25,13 +26,12 @@ from devcluster.images.build_image import content_key
 from devcluster.target import Target
 from tools import smollm2
 from tools.kube import Kube, KubeError
+from tools.node_folder import NodeFolder, offer
 
 ROOT = Path(__file__).resolve().parent.parent
 CHART = ROOT / "charts" / "atom-operator"
 OPERATOR_NAMESPACE = "atom-system"
-SITE_PACKAGES_PLACEHOLDER = "${ATOM_SITE_PACKAGES}"
-MODELS_PLACEHOLDER = "${ATOM_MODELS}"
-_SITE_PACKAGES_VOLUME = "host-venv"
+_SITE_PACKAGES_MOUNT = "/host-venv/site-packages"  # images/engine/Dockerfile.cpu looks there
 # Images built here keep their tags: what is in them must show in the pods, or a rebuilt image would
 # change nothing that runs.
 _CONTENT_ANNOTATION = "devcluster.atom.dev/image-content"
@@ -42,8 +42,8 @@ IMAGE_PYTHON = (3, 11)
 @dataclass(frozen=True, slots=True)
 class DemoModel:
     """Describes what the demo serves. name: of the AtomDeployment and its example; question: asked
-    at the end; fetch: of a model that is not in the image, the file, which pods have from this
-    machine."""
+    at the end; fetch: of a model that is not in the image, the file. Its folder is the claim of the
+    model's name, by which pods have it from this machine."""
 
     name: str
     question: str
@@ -120,8 +120,6 @@ def install_operator(kube: Kube, images: Images) -> None:
         "image.repository": repository,
         "image.tag": tag,
         "defaultEngineImages.cpu": images.engine,
-        # The thin engine image has its packages from a folder of the node.
-        "template.allowed": "{hostPath}",
     }
     content = _content_of(images.operator)
     if content is not None:
@@ -129,28 +127,41 @@ def install_operator(kube: Kube, images: Images) -> None:
     kube.install_chart(values, namespace=OPERATOR_NAMESPACE, chart=CHART)
 
 
-def demo_manifest(images: Images, model: DemoModel = ATOM_TINY) -> str:
-    """The example, with what only this machine knows filled in; the model's file is fetched."""
-    text = model.example.read_text(encoding="utf-8")
-    text = text.replace(SITE_PACKAGES_PLACEHOLDER, sysconfig.get_paths()["purelib"])
+def offer_folders(kube: Kube, images: Images, model: DemoModel = ATOM_TINY) -> None:
+    """Let the pods of a namespace have what they need of this machine: nothing where the image has
+    its packages and the model."""
+    if images.thin:
+        offer(kube, site_packages())
     if model.fetch is not None:
-        text = text.replace(MODELS_PLACEHOLDER, str(model.fetch().parent))
-    manifest = yaml.safe_load(text)
+        offer(kube, NodeFolder(model.name, model.fetch().parent))
+
+
+def site_packages() -> NodeFolder:
+    """Return the packages of this environment. Another checkout's are another claim, so that two of
+    them can use one cluster."""
+    path = sysconfig.get_paths()["purelib"]
+    return NodeFolder(f"site-packages-{hashlib.sha256(path.encode()).hexdigest()[:8]}", Path(path))
+
+
+def demo_manifest(images: Images, model: DemoModel = ATOM_TINY) -> str:
+    """The example with this machine's image, and with the claim of its packages for a thin one."""
+    manifest = yaml.safe_load(model.example.read_text(encoding="utf-8"))
     manifest["spec"].setdefault("engine", {})["image"] = images.engine
-    if not images.thin:
-        _leave_out_site_packages(manifest["spec"])
+    template: dict[str, Any] = {}
+    if images.thin:
+        template["spec"] = _mount_of(site_packages().claim)
     content = _content_of(images.engine)
     if content is not None:
-        template = manifest["spec"].setdefault("template", {})
         template["metadata"] = {"annotations": {_CONTENT_ANNOTATION: content}}
+    if template:
+        manifest["spec"]["template"] = template
     return yaml.safe_dump(manifest, sort_keys=False)
 
 
-def _leave_out_site_packages(spec: dict[str, Any]) -> None:
-    """Take out the mount that an image with its packages inside does not need."""
-    pod = spec["template"]["spec"]
-    (engine,) = pod["containers"]
-    for place, key in ((pod, "volumes"), (engine, "volumeMounts")):
-        place[key] = [item for item in place[key] if item["name"] != _SITE_PACKAGES_VOLUME]
-    if not pod["volumes"]:
-        del spec["template"]
+def _mount_of(claim: str) -> dict[str, Any]:
+    mount = {"name": "site-packages", "mountPath": _SITE_PACKAGES_MOUNT, "readOnly": True}
+    source = {"claimName": claim, "readOnly": True}
+    return {
+        "containers": [{"name": "engine", "volumeMounts": [mount]}],
+        "volumes": [{"name": "site-packages", "persistentVolumeClaim": source}],
+    }

@@ -10,7 +10,7 @@ import pytest
 
 from devcluster import target
 from tools.kube import Kube
-from tools.on_cluster import Images, choose_images, install_operator
+from tools.on_cluster import Images, choose_images, install_operator, offer_folders
 
 NAMESPACE = "atom-e2e"
 
@@ -29,5 +29,7 @@ def kube(images: Images) -> Iterator[Kube]:
     install_operator(cluster, images)
     cluster.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait")
     cluster.kubectl("create", "namespace", NAMESPACE)
-    yield dataclasses.replace(cluster, namespace=NAMESPACE)
+    ours = dataclasses.replace(cluster, namespace=NAMESPACE)
+    offer_folders(ours, images)
+    yield ours
     cluster.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait=false")

@@ -12,22 +12,21 @@ import yaml
 from atom.entrypoints.cli import build_parser
 from atom.sizing import ModelFacts
 from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, ObjectKey
-from atom_operator.integration_values import FORBIDDEN_BY_DEFAULT, Site, TemplateFeature
+from atom_operator.integration_values import Site
 from atom_operator.kinds import LEADER_WORKER_SET
 from atom_operator.plan.model_facts import facts_from_catalogue
+from atom_operator.plan.pvc_access import mounted_claims
 from tests.support.cluster.live_cluster import ROOT, LiveCluster
 from tests.support.operator.builders_operator import reconciler
 from tests.support.operator.fake_cluster import FakeCluster
+from tools.on_cluster import DEMO_MODELS, DemoModel, Images, demo_manifest, site_packages
 
 EXAMPLES = ROOT / "examples"
 MANIFESTS = sorted(EXAMPLES.glob("*.yaml"))
 
 
 def load(path: Path) -> dict[str, Any]:
-    text = path.read_text(encoding="utf-8").replace("${ATOM_SITE_PACKAGES}", "/opt/site-packages")
-    text = text.replace("${ATOM_MODELS}", "/srv/models")
-    assert "${" not in text
-    return yaml.safe_load(text)  # type: ignore[no-any-return]
+    return yaml.safe_load(path.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
 
 
 def comment(path: Path) -> str:
@@ -57,9 +56,8 @@ def test_there_are_examples() -> None:
 async def test_an_example_is_accepted_planned_and_rendered_for_images_that_can_do_it(
     path: Path,
 ) -> None:
-    """Some examples ask for more than this repository's image can do, or than templates may by
-    default: here a site announces and allows it.
-    No engine is started."""
+    """Some examples ask for more than this repository's image can do: here a site announces it.
+    What templates may ask for is bounded as everywhere. No engine is started."""
     manifest = load(path)
     manifest["metadata"]["namespace"] = "default"
     manifest["spec"].setdefault("replicas", 1)  # the schema's default
@@ -70,7 +68,6 @@ async def test_an_example_is_accepted_planned_and_rendered_for_images_that_can_d
         engine_tensor_parallel=16,
         engine_multi_node=True,
         engine_architectures=("DeepseekV3ForCausalLM",),
-        template_forbidden=FORBIDDEN_BY_DEFAULT - {TemplateFeature.HOST_PATH},
     )
     await reconciler(cluster, site=able).reconcile(ObjectKey("default", name))
     status = cluster.find(ATOM_DEPLOYMENT, name)["status"]
@@ -101,10 +98,7 @@ async def test_an_example_that_this_versions_engine_refuses_says_so(path: Path) 
     cluster = FakeCluster()
     cluster.create(ATOM_DEPLOYMENT, manifest)
     name = manifest["metadata"]["name"]
-    allowed = "template.allowed={hostPath}" in comment(path)
-    features = {TemplateFeature.HOST_PATH} if allowed else set()
-    site = Site(template_forbidden=FORBIDDEN_BY_DEFAULT - features)
-    await reconciler(cluster, site=site).reconcile(ObjectKey("default", name))
+    await reconciler(cluster).reconcile(ObjectKey("default", name))
     conditions = cluster.find(ATOM_DEPLOYMENT, name)["status"]["conditions"]
     (accepted,) = [item for item in conditions if item["type"] == "Accepted"]
     refused = accepted["status"] == "False"
@@ -124,6 +118,28 @@ async def test_traces_are_a_flag_and_variables_of_the_server() -> None:
     assert options.otlp_traces_endpoint == "http://collector.observability:4318/v1/traces"
     asked = manifest["spec"]["engine"]["env"]
     assert [each for each in engine["env"] if each["name"].startswith("OTEL_")] == asked
+
+
+@pytest.mark.parametrize("thin", [True, False], ids=["thin", "runtime"])
+@pytest.mark.parametrize("model", DEMO_MODELS.values(), ids=lambda model: model.name)
+async def test_what_the_demo_applies_is_allowed_under_every_sites_rules(
+    model: DemoModel, thin: bool
+) -> None:
+    images = Images("localhost/atom-operator:dev", "localhost/atom-engine:made", thin)
+    manifest = yaml.safe_load(demo_manifest(images, model))
+    manifest["metadata"]["namespace"] = "default"
+    manifest["spec"].setdefault("replicas", 1)
+    cluster = FakeCluster()
+    cluster.create(ATOM_DEPLOYMENT, manifest)
+    await reconciler(cluster).reconcile(ObjectKey("default", model.name))
+    rendered = cluster.find(DEPLOYMENT, model.name)
+    pod = rendered["spec"]["template"]["spec"]
+    claims = mounted_claims(pod)
+    assert (site_packages().claim in claims) == thin
+    assert (model.name in claims) == (model.fetch is not None)
+    assert not [volume for volume in pod["volumes"] if "hostPath" in volume], pod
+    (engine,) = pod["containers"]
+    assert engine["image"] == images.engine
 
 
 async def test_this_versions_engine_runs_over_several_nodes() -> None:

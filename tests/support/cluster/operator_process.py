@@ -29,8 +29,6 @@ def operator(
         "PYTHONPATH": os.pathsep.join([str(ROOT / "operator"), str(ROOT / "engine")]),
         "ATOM_OPERATOR_HEALTH_PORT": "0",
         "ATOM_OPERATOR_METRICS_PORT": "0",
-        # The thin engine image has its packages from a folder of the node.
-        "ATOM_OPERATOR_TEMPLATE_ALLOWED": "hostPath",
         **(environment or {}),
     }
     command = [sys.executable, "-m", "atom_operator", "--namespace", cluster.namespace]

@@ -21,8 +21,8 @@ from tests.support.cluster.client_pod import asking
 from tests.support.cluster.live_cluster import LiveCluster
 from tests.support.cluster.operator_process import operator
 from tests.support.cluster.quick_pods import condition, status, wait_ready
-from tools.kube import wait_until
-from tools.on_cluster import Images, choose_images, demo_manifest
+from tools.kube import Kube, wait_until
+from tools.on_cluster import Images, choose_images, demo_manifest, offer_folders
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("only_operator")]
 
@@ -58,6 +58,7 @@ def group(
 ) -> Iterator[LiveCluster]:
     """`chat` in a group of two pods, and `alone` in one pod; both Ready."""
     neighbours.ensure("lws")
+    offer_folders(Kube(target.resolve(os.environ), shared_namespace.namespace), images)
     log = tmp_path_factory.mktemp("operator") / "operator.log"
     with operator(shared_namespace, log):
         neighbours.apply(shared_namespace, model("alone", images))

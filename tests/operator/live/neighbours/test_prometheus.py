@@ -23,7 +23,7 @@ from tests.support.cluster.operator_process import operator
 from tests.support.cluster.prometheus import Prometheus
 from tests.support.cluster.quick_pods import engine_image
 from tools.kube import Kube
-from tools.on_cluster import choose_images, demo_manifest
+from tools.on_cluster import choose_images, demo_manifest, offer_folders
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("only_operator")]
 
@@ -61,7 +61,9 @@ def watched(
     """The demo's model, Ready, and a Prometheus that follows what is rendered for it."""
     cluster, server = shared_namespace, prometheus.running()
     engine_image(cluster)  # or a skip with the reason
-    manifest = yaml.safe_load(demo_manifest(choose_images(target.resolve(os.environ), os.environ)))
+    images = choose_images(target.resolve(os.environ), os.environ)
+    offer_folders(Kube(target.resolve(os.environ), cluster.namespace), images)
+    manifest = yaml.safe_load(demo_manifest(images))
     manifest["spec"]["monitoring"] = MONITORING
     manifest["spec"].setdefault("engine", {})["speculative"] = DRAFTS
     port = free_port()
