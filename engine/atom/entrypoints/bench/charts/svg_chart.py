@@ -34,7 +34,7 @@ _STYLE = """
 def svg_chart(chart: Chart) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
-        f'aria-labelledby="title desc">',
+        f'aria-labelledby="title" aria-describedby="desc">',
         f'<title id="title">{escape(chart.title)}</title>',
         f'<desc id="desc">{escape(_description(chart))}</desc>',
         f"<style>{_STYLE}</style>",
