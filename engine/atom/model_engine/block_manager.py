@@ -180,11 +180,11 @@ class BlockManager:
         packed, digest = tokens.tobytes(), xxhash.xxh64_intdigest
         if len(tokens) == self.block_size:  # a decode's, by far the most frequent
             hash_ = digest(packed, chain)
-            for group, (table, mark) in enumerate(zip(block_tables, self._marks, strict=True)):
-                block_id = table[first_block]
-                new = self.pool.publish(block_id, hash_ ^ mark, chain ^ mark, packed)
-                if new and self._stored is not None:
-                    self._stored.add(group, first_block, [chain ^ mark, hash_ ^ mark], packed)
+            new = self.pool.publish(block_tables[0][first_block], hash_, chain, packed)
+            if new and self._stored is not None:
+                self._stored.add(0, first_block, [chain, hash_], packed)
+            if self._search is not None:
+                self._publish_others(block_tables, first_block, chain, hash_, packed)
             return hash_
         hashes = [chain]
         for (block_tokens,) in self._blocks_of(packed):
@@ -199,6 +199,17 @@ class BlockManager:
             if self._stored is not None:
                 self._stored.add_some(group, first_block, marked, packed, added)
         return chain
+
+    def _publish_others(
+        self, block_tables: BlockTables, at: int, chain: int, hash_: int, packed: bytes
+    ) -> None:
+        """Publish one block of every group but the first. at: its index; chain: the hash before
+        it; hash_: the one after it; packed: its tokens."""
+        others = zip(block_tables[1:], self._marks[1:], strict=True)
+        for group, (table, mark) in enumerate(others, start=1):
+            new = self.pool.publish(table[at], hash_ ^ mark, chain ^ mark, packed)
+            if new and self._stored is not None:
+                self._stored.add(group, at, [chain ^ mark, hash_ ^ mark], packed)
 
     def chain(self, tokens: NDArray[np.int32], chain: int) -> int:
         """Return the hash after so many full blocks' tokens. chain: the hash before them."""
