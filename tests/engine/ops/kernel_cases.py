@@ -40,6 +40,10 @@ from atom.model_ops.backends.triton_ops.gemm import (
     split_k_linear,
     w8a8_gemm,
 )
+from atom.model_ops.backends.triton_ops.linear_attention import (
+    gated_delta_rule,
+    short_convolution,
+)
 from atom.model_ops.backends.triton_ops.moe import norm_router, routing
 from atom.model_ops.backends.triton_ops.sampling import (
     decode_state,
@@ -120,6 +124,10 @@ ENTRIES = {"types": {"cache_ptr": "fp8", "entry_scale_ptr": "*fp32", "key_scale_
 INDEX = {"HQ": 64, "DIM": 128}
 SCORES = {**INDEX, "TOP_K": 2048, "BLOCK_SIZE": 16, "BLOCK_N": 64}
 SLOTS = {"types": {"selected_ptr": "*i64", "scores_ptr": "*fp32"}}
+STATES = {
+    "types": dict.fromkeys(("states_ptr", "tails_ptr", "a_log_ptr", "dt_bias_ptr"), "*fp32"),
+    "even": ("x_stride", "gate_stride"),
+}
 SELECTED = {key: value for key, value in LATENT.items() if key != "BLOCK_SIZE"} | {
     "TOP_K": 2048, "SLOTS": 2048, "BLOCK_N": 16,
 }  # fmt: skip
@@ -254,6 +262,18 @@ CASES: list[Any] = [
         ("index selection of chunks", indexer_topk._index_select_kernel,
          {"TOP_K": 2048, "BLOCK_SIZE": 16, "CHUNK": 4096, "DECODES": False},
          {"num_warps": 8, **SLOTS}),
+        ("short convolution of decodes", short_convolution._convolve_kernel,
+         {"CHANNELS": 8192, "WIDTH": 4, "TOKENS": 1, "BLOCK": 256}, {"num_warps": 4, **STATES}),
+        ("short convolution of chunks", short_convolution._convolve_kernel,
+         {"CHANNELS": 8192, "WIDTH": 4, "TOKENS": 8, "BLOCK": 256}, {"num_warps": 4, **STATES}),
+        ("tails of a short convolution", short_convolution._tails_kernel,
+         {"CHANNELS": 8192, "WIDTH": 4, "LANES": 4, "BLOCK": 256}, {"num_warps": 4, **STATES}),
+        ("gated delta rule", gated_delta_rule._delta_rule_kernel,
+         {"HK": 16, "HV": 32, "DK": 128, "DV": 128, "K_LANES": 128, "BLOCK_V": 32,
+          "LINEAR_FROM": 20.0}, {"num_warps": 4, **STATES}),
+        ("gated delta rule of odd heads", gated_delta_rule._delta_rule_kernel,
+         {"HK": 3, "HV": 9, "DK": 96, "DV": 80, "K_LANES": 128, "BLOCK_V": 32,
+          "LINEAR_FROM": 20.0}, {"num_warps": 4, **STATES}),
         ("sparse MLA", sparse_mla_decode._sparse_mla_kernel,
          {**SELECTED, "HQ": 16, "HEADS": 16, "IS_SPLIT": True}, {"num_warps": 4, **SLOTS}),
         ("sparse MLA, many heads", sparse_mla_decode._sparse_mla_kernel,

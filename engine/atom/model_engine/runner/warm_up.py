@@ -247,7 +247,7 @@ def _batch(
     return ScheduledBatch(
         new_rows=tuple(rows),
         block_appends=np.zeros((0, 3), dtype=np.int32),
-        slots=np.arange(len(rows), dtype=np.int32),
+        slots=np.arange(len(rows), dtype=np.intp),
         req_ids=np.arange(len(rows), dtype=np.int64),
         num_computed_tokens=computed,
         num_scheduled_tokens=scheduled,

@@ -65,6 +65,10 @@ def backend() -> Backend:
     )
     from atom.model_ops.backends.triton_ops.compile import compiler_process, warmup
     from atom.model_ops.backends.triton_ops.gemm import linear
+    from atom.model_ops.backends.triton_ops.linear_attention import (
+        gated_delta_rule,
+        short_convolution,
+    )
     from atom.model_ops.backends.triton_ops.moe import grouped_gemm, norm_experts, routing
     from atom.model_ops.backends.triton_ops.sampling import (
         decode_state,
@@ -100,6 +104,8 @@ def backend() -> Backend:
         "mla_attention": mla.mla_attention,
         "select_tokens": sparse_mla.select_tokens,
         "sparse_mla_attention": sparse_mla.sparse_mla_attention,
+        "short_convolution": short_convolution.short_convolution,
+        "gated_delta_rule": gated_delta_rule.gated_delta_rule,
         "sample": sampling.sample,
         "sample_vocab_shard": sampling.sample_vocab_shard,
         "filter_logits": top_k_top_p_min_p.filter_logits,

@@ -65,6 +65,9 @@ def delta_case(
     goes_on = torch.tensor([history > 0 for history, _ in rows])
     own = slots[goes_on]
     states[own], tails[own] = torch.randn_like(states[own]), torch.randn_like(tails[own])
+    for slot, (history, _) in zip(slots.tolist(), rows, strict=True):
+        if 0 < history < shape.conv_width - 1:  # before a row's first token there was nothing
+            tails[slot, :, :-history] = 0.0
     step = AttentionMetaData(
         query_starts=torch.cat((torch.zeros(1), counts.cumsum(0))).to(device, torch.int32),
         context_lens=torch.tensor([sum(row) for row in rows], dtype=torch.int32, device=device),

@@ -1,0 +1,1 @@
+"""Kernels of layers that keep a state of a sequence instead of its tokens."""

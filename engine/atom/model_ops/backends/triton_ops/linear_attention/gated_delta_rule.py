@@ -1,0 +1,97 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""The gated delta rule, one token after the other, each value head's state in registers.
+
+Shapes: qkv [T, 2·Hk·DK + Hv·DV] contiguous, gates [T, Hv], states [slots, Hv, DK, DV] float32.
+Tile: a program has a row, a value head and BLOCK_V columns of its state, which do not depend on
+each other: [DK, BLOCK_V] float32. Bound: of decodes the memory that states are read from and
+written to, once each; of prompts the latency of a token, of which a chunk of them would be several
+products of matrices instead (torch_cpu/delta_net.py): the same result, and not written here yet.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from atom.model_ops.backends.triton_ops.launch import next_power_of_2
+from atom.model_ops.backends.triton_ops.linear_attention.short_convolution import row_of
+from atom.model_ops.linear_attention import DeltaShape, DeltaTokens, DeltaWeight
+from atom.utils.forward_context import AttentionMetaData
+
+_COLUMNS = 32  # of a state that a program has
+_LINEAR_FROM = 20.0  # softplus(x) is x in float32
+
+
+@triton.jit
+def _unit(vector, EPS: tl.constexpr):
+    return vector * tl.rsqrt(tl.sum(vector * vector, axis=0) + EPS)
+
+
+@triton.jit(do_not_specialize=["gate_stride", "padding_slot"])
+def _delta_rule_kernel(
+    qkv_ptr, b_ptr, a_ptr, a_log_ptr, dt_bias_ptr, states_ptr, out_ptr,
+    starts_ptr, contexts_ptr, slots_ptr, gate_stride, padding_slot,
+    HK: tl.constexpr, HV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr,
+    K_LANES: tl.constexpr, BLOCK_V: tl.constexpr, LINEAR_FROM: tl.constexpr,
+):  # fmt: skip
+    """K_LANES: of a key; LINEAR_FROM: where softplus is its argument."""
+    first, count, slot, before = row_of(starts_ptr, contexts_ptr, slots_ptr, padding_slot)
+    head = tl.program_id(1)
+    lane = tl.arange(0, K_LANES)
+    column = tl.program_id(2) * BLOCK_V + tl.arange(0, BLOCK_V)
+    in_key, in_value = lane < DK, column < DV
+    held = in_key[:, None] & in_value[None, :]
+    place = states_ptr + ((slot * HV + head) * DK + lane[:, None]) * DV + column[None, :]
+    # Of a row that begins the slot holds what its last sequence left.
+    known_rows = tl.where(before > 0, DK, 0)
+    state = tl.load(place, mask=held & (lane[:, None] < known_rows), other=0.0)
+    forgets = tl.exp(tl.load(a_log_ptr + head))
+    bias = tl.load(dt_bias_ptr + head)
+    CHANNELS: tl.constexpr = 2 * HK * DK + HV * DV
+    # Neighbouring value heads share a key head.
+    key_head = head // (HV // HK)
+    for token in range(count):
+        at = qkv_ptr + (first + token) * CHANNELS
+        q = tl.load(at + key_head * DK + lane, mask=in_key, other=0.0).to(tl.float32)
+        k = tl.load(at + (HK + key_head) * DK + lane, mask=in_key, other=0.0).to(tl.float32)
+        v = tl.load(at + 2 * HK * DK + head * DV + column, mask=in_value, other=0.0)
+        gate = (first + token) * gate_stride + head
+        b = tl.load(b_ptr + gate).to(tl.float32)
+        a = tl.load(a_ptr + gate).to(tl.float32) + bias
+        # The exponential of a large one would be infinite.
+        grown = tl.where(a > LINEAR_FROM, a, tl.log(1.0 + tl.exp(tl.minimum(a, LINEAR_FROM))))
+        state = state * tl.exp(-forgets * grown)
+        k = _unit(k, 1e-6)
+        known = tl.sum(k[:, None] * state, axis=0)
+        learnt = (v.to(tl.float32) - known) / (1.0 + tl.exp(-b))
+        state += k[:, None] * learnt[None, :]
+        q = _unit(q, 1e-6) * (DK**-0.5)
+        answer = tl.sum(q[:, None] * state, axis=0).to(out_ptr.dtype.element_ty)
+        tl.store(out_ptr + ((first + token) * HV + head) * DV + column, answer, mask=in_value)
+    # A captured step's rows without tokens leave their slots as they are.
+    tl.store(place, state, mask=held & (lane[:, None] < tl.where(count > 0, DK, 0)))
+
+
+def gated_delta_rule(
+    tokens: DeltaTokens,
+    shape: DeltaShape,
+    weight: DeltaWeight,
+    states: torch.Tensor,
+    step: AttentionMetaData,
+) -> torch.Tensor:
+    assert step.slots is not None
+    assert tokens.b.stride(0) == tokens.a.stride(0), "both are parts of one product"
+    count, heads = len(tokens.qkv), shape.value_heads
+    out = torch.empty(
+        (count, heads, shape.value_dim), dtype=tokens.qkv.dtype, device=tokens.qkv.device
+    )
+    columns = min(_COLUMNS, next_power_of_2(shape.value_dim))
+    _delta_rule_kernel[(len(step.slots), heads, triton.cdiv(shape.value_dim, columns))](
+        tokens.qkv, tokens.b, tokens.a, weight.a_log, weight.dt_bias, states, out,
+        step.query_starts, step.context_lens, step.slots, tokens.b.stride(0), len(states) - 1,
+        HK=shape.key_heads, HV=heads, DK=shape.key_dim, DV=shape.value_dim,
+        K_LANES=next_power_of_2(shape.key_dim), BLOCK_V=columns, LINEAR_FROM=_LINEAR_FROM,
+        num_warps=4,
+    )  # fmt: skip
+    return out
