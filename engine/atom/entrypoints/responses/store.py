@@ -89,7 +89,8 @@ class ResponseStore:
         if found is None or found.owner != owner:
             raise RequestError(
                 f"no response {shortened(response_id)!r} is stored here: it was not asked to be, "
-                f"was deleted, or made room for later ones (--responses-store-mib)",
+                f"was deleted, made room for later ones (--responses-store-mib), or is another "
+                f"replica's",
                 param=param,
                 status=404,
                 code="previous_response_not_found" if param else "response_not_found",
