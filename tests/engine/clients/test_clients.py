@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.engine.agents.session import call, check_installed
+from tests.engine.clients.programs.exchange import PERSON, TEXTS, WEATHER
 from tests.support.models.pooling_checkpoint import make_embedder
 from tests.support.server.scripted_model import scripted
 from tests.support.server.server_process import ServerProcess, server_process
@@ -26,7 +27,6 @@ pytestmark = pytest.mark.slow
 PROGRAMS = Path(__file__).parent / "programs"
 HELLO, SUNNY = "Hello there.", "It is sunny in Paris."
 ADA: dict[str, Any] = {"name": "Ada", "age": 36}
-TEXTS = ["What is ATOM?", "An inference engine."]  # the programs' own
 EXCHANGED = {"chat": HELLO, "calls": ["Paris"], "answer": SUNNY, "person": ADA}
 # Of each program the parts of its output that are whole exchanges, and whether it embeds.
 CLIENTS_PARTS: dict[str, tuple[set[str], bool]] = {
@@ -51,10 +51,10 @@ def script(prompt: str) -> str:
     asked = prompt.rpartition("<|im_start|>user\n")[2]
     if "<tool_response>" in asked:
         return SUNNY
-    if "the weather in Paris" in asked:
+    if WEATHER in asked:
         thought = "<think>\nI had better look.\n</think>\n\n"
         return thought + call("get_weather", city="Paris")
-    if "the first program" not in asked:
+    if PERSON not in asked:
         return HELLO
     offered = re.search(r'"name": "(\w+)"', prompt)  # a client may ask for types by a tool
     return json.dumps(ADA) if offered is None else call(offered[1], **ADA)

@@ -1,5 +1,5 @@
-"""Routers that nobody here wrote, at pinned versions, in front of two servers: chats, completions
-and their events come through, both servers have their share, and one that ends is left out."""
+"""Routers that nobody here wrote, at pinned versions, before two servers: answers of three APIs
+come through whole and as events, both servers have their share, and one that ends is left out."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -27,7 +28,7 @@ from tools.pinned_environments import ROUTERS, python_bin
 
 pytestmark = pytest.mark.slow
 
-PROMPTS = 4
+PROMPTS, REQUESTS = 4, 6  # of `ask`
 COMMANDS = {"smg": ("smg", "launch", "--backend", "vllm"), "vllm-router": ("vllm-router",)}
 
 
@@ -76,9 +77,9 @@ def wait_for_workers(url: str, well: int, known: int) -> None:
 
 
 def ask(client: OpenAI) -> None:
-    """A chat and a completion, whole and streamed, which give the same text."""
-    asked = {"model": SERVED_NAME, "max_tokens": 8, "temperature": 0}
-    chat = {"messages": [{"role": "user", "content": "hello"}], **asked}
+    """A chat, a completion and a response, whole and streamed, which give the same text."""
+    asked: dict[str, Any] = {"model": SERVED_NAME, "max_tokens": 8, "temperature": 0}
+    chat: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}], **asked}
     whole = client.chat.completions.create(**chat)
     deltas = [
         choice.delta.content or ""
@@ -86,7 +87,7 @@ def ask(client: OpenAI) -> None:
         for choice in chunk.choices
     ]
     assert "".join(deltas) == whole.choices[0].message.content
-    text = {"prompt": "hello", **asked}
+    text: dict[str, Any] = {"prompt": "hello", **asked}
     completion = client.completions.create(**text)
     pieces = [
         choice.text
@@ -94,6 +95,19 @@ def ask(client: OpenAI) -> None:
         for choice in chunk.choices
     ]
     assert "".join(pieces) == completion.choices[0].text
+    item: dict[str, Any] = {
+        "model": SERVED_NAME,
+        "input": "hello",
+        "max_output_tokens": 8,
+        "temperature": 0,
+    }
+    response = client.responses.create(**item)
+    parts = [
+        event.delta
+        for event in client.responses.create(stream=True, **item)
+        if event.type == "response.output_text.delta"
+    ]
+    assert "".join(parts) == response.output_text == whole.choices[0].message.content
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -111,11 +125,11 @@ def test_a_router_shares_requests_out_and_leaves_a_server_that_ended(
         for _ in range(PROMPTS):
             ask(client)
         counts = [server.metric("requests_finished_total") for server in servers]
-        assert sum(counts) == 4 * PROMPTS
+        assert sum(counts) == REQUESTS * PROMPTS
         assert min(counts) > 0
         first.signal(signal.SIGTERM)
         assert first.wait_exit() == 0
         wait_for_workers(url, 1, 2)
         for _ in range(PROMPTS):
             ask(client)
-        assert second.metric("requests_finished_total") == counts[1] + 4 * PROMPTS
+        assert second.metric("requests_finished_total") == counts[1] + REQUESTS * PROMPTS

@@ -16,7 +16,7 @@ PERSON = "Who wrote the first program?"
 TEXTS = ["What is ATOM?", "An inference engine."]
 MODEL = "tiny"
 KEY = "none"
-URL, EMBEDDER_URL = sys.argv[1:] if len(sys.argv) == 3 else ("", "")
+URL, EMBEDDER_URL = sys.argv[1:3] if len(sys.argv) >= 3 else ("", "")  # else the test reads this
 
 calls: list[str] = []  # of the tool, by the cities asked for
 
