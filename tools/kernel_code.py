@@ -1,6 +1,7 @@
 """Compare the machine code of every kernel between two trees of the sources, with no card present.
 
-    python -m tools.kernel_code OLD_TREE [NEW_TREE] [--cards H200 MI300X MI355X] [--keep FOLDER]
+    python -m tools.kernel_code OLD_TREE [NEW_TREE] [--cards H200 MI300X MI355X] [--module PART]
+                                [--keep FOLDER]
 
 Each tree compiles the table of its own compile tests (tests/engine/ops/kernel_cases.py) for sm_90,
 gfx942 and gfx950 in a process of its own; cases are matched by their place in the table, so names
@@ -49,33 +50,37 @@ def verdict(old: str, new: str) -> str:
     return "same instructions in another order" if opcodes[0] == opcodes[1] else "differs"
 
 
-def dump(folder: Path, cards: list[str]) -> None:
+def dump(folder: Path, cards: list[str], module: str) -> None:
     """Compile every case of the tree that is imported, a file each."""
     compiles: Any = importlib.import_module(_COMPILES)
-    for number, case, card in _cases(cards):
+    for number, case, card in _cases(cards, module):
         binary = compiles.compiled(*case.values, card)
         text = binary.asm.get("ptx") or binary.asm["amdgcn"]
         body = instructions(text, binary.metadata.name)
         (folder / f"{number}.{card}").write_text(f"{case.id}\n{body}")
 
 
-def _cases(cards: list[str]) -> Iterator[tuple[str, Any, str]]:
+def _cases(cards: list[str], module: str) -> Iterator[tuple[str, Any, str]]:
     table: Any = importlib.import_module(_CASES)
     for number, case in enumerate(table.CASES):
         for card in cards:
-            yield f"{number:04}", case, card
+            if module in case.values[0].fn.__module__:
+                yield f"{number:04}", case, card
     for number, case in enumerate(table.DEALT_CASES):  # orders that only AMD's dies have
         for card in cards:
-            if card != "H200":
+            if card != "H200" and module in case.values[0].fn.__module__:
                 yield f"dies{number:04}", case, card
 
 
-def _dump_apart(tree: Path, folder: Path, cards: list[str]) -> None:
+def _dump_apart(tree: Path, folder: Path, args: argparse.Namespace) -> None:
     """Dump a tree by a process whose imports are the tree's."""
     folder.mkdir(parents=True)
     path = os.pathsep.join(str(part) for part in (tree / "engine", tree))
     subprocess.run(
-        [sys.executable, __file__, "--dump", str(folder), "--cards", *cards],
+        [
+            *(sys.executable, __file__, "--dump", str(folder), "--module", args.module),
+            *("--cards", *args.cards),
+        ],
         cwd=tree,
         env=os.environ | {"PYTHONPATH": path, "TRITON_CACHE_DIR": str(folder) + ".cache"},
         check=True,
@@ -87,10 +92,11 @@ def main() -> int:
     parser.add_argument("trees", nargs="*", type=Path, help="the old tree, and the new (this one)")
     parser.add_argument("--cards", nargs="+", default=["H200", "MI300X", "MI355X"])
     parser.add_argument("--keep", type=Path, help="where the compared texts stay")
+    parser.add_argument("--module", default="", help="compare kernels of these modules alone")
     parser.add_argument("--dump", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.dump is not None:
-        dump(args.dump, args.cards)
+        dump(args.dump, args.cards, args.module)
         return 0
     if not 1 <= len(args.trees) <= 2:
         parser.error("name one tree to compare this one with, or two")
@@ -98,7 +104,7 @@ def main() -> int:
         folder = args.keep or Path(temporary)
         trees = [*args.trees, ROOT][:2]
         for tree, name in zip(trees, ("old", "new"), strict=True):
-            _dump_apart(tree.resolve(), folder.resolve() / name, args.cards)
+            _dump_apart(tree.resolve(), folder.resolve() / name, args)
         return _report(folder / "old", folder / "new")
 
 
