@@ -25,7 +25,7 @@ from atom.entrypoints.anthropic.errors import AnthropicErrors, speaks_anthropic
 from atom.entrypoints.anthropic.models import model_info, model_page
 from atom.entrypoints.anthropic.serving_messages import DOCUMENTED as DOCUMENTED_MESSAGES
 from atom.entrypoints.anthropic.serving_messages import MESSAGES, message_routes
-from atom.entrypoints.api_document.docs_page import STATIC_URL, add_docs_page
+from atom.entrypoints.api_document.docs_page import STATIC_URL, add_docs_pages
 from atom.entrypoints.console.console_routes import console_routes
 from atom.entrypoints.http.access import ApiKeyCheck
 from atom.entrypoints.http.api_key import FollowedKeys
@@ -74,9 +74,10 @@ def build_app(
     this server; "*" for all. root_path: a prefix under which a proxy shows it. responses: where
     they are kept. console: whether there is a page for browsers at /. tracer: makes a span of each
     request that generates."""
-    # Its pages /docs and /redoc ask no other server for their scripts.
+    # The scripts of the pages /docs and /redoc, which are then asked of no other server.
     app = FastAPIOffline(
         docs_url=None,
+        redoc_url=None,
         static_url=STATIC_URL,
         title="ATOM",
         version=atom.__version__,
@@ -84,7 +85,7 @@ def build_app(
         root_path=root_path,
         generate_unique_id_function=lambda route: route.name,
     )
-    add_docs_page(app)
+    add_docs_pages(app)
     handlers = generation_handlers(app, state, (*DIALECTS, MESSAGES, GENERATE))
     stored = ResponseStore() if responses is None else responses
     handlers |= responses_handlers(app, state, stored)

@@ -36,6 +36,9 @@ async def test_everything_that_a_page_names_comes_from_this_server(
     async with serve_app(config) as rig:
         page = await rig.client.get(path)
         assert page.status_code == 200
+        # What a viewer asks for by itself, browsers ask of this server or not at all.
+        assert page.headers["content-security-policy"].startswith("default-src 'self' ")
+        assert "http" not in page.headers["content-security-policy"]
         assets = assets_of(page.text)
         kinds = {asset.rpartition(".")[2] for asset in assets}
         assert {"js", "json"} <= kinds, assets  # the viewer and the document
@@ -67,4 +70,5 @@ async def test_the_page_opens_on_a_request_that_can_be_sent(config: Config) -> N
         # An address of swagger-ui: the operation's tag and its id.
         assert f"#/{operation['tags'][0]}/{operation['operationId']}" in page
         assert '"tryItOutEnabled": true' in page
+        assert '"validatorUrl": null' in page, "the document is nobody else's business"
         assert operation["requestBody"]["content"]["application/json"]["example"]["messages"]
