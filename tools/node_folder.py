@@ -16,6 +16,7 @@ from tools.kube import Kube, KubeError, wait_until
 
 _SIZE = {"storage": "1Gi"}  # of a folder nobody measures it, but a volume must name one
 _MODES = ["ReadOnlyMany"]
+_PREFIX = "node-folder-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,20 +30,24 @@ class NodeFolder:
 def offer(kube: Kube, folder: NodeFolder) -> None:
     """Make the volume and the claim in `kube`'s namespace, unless they are there, and wait until
     they are bound. Raises `KubeError` where the claim is of another folder."""
-    name = f"node-{kube.namespace}-{folder.claim}"
-    there = _volumes(kube).get(name)
-    if there is not None and there["status"].get("phase") in ("Released", "Failed"):
-        kube.kubectl("delete", "pv", name)  # its claim went with its namespace
-    elif there is not None and there["spec"]["hostPath"]["path"] != str(folder.path):
-        raise KubeError(
-            f"volume {name} is {there['spec']['hostPath']['path']}, and {folder.path} is wanted; "
-            f"`make demo-down` removes it"
-        )
+    name = _volume_name(kube, folder)
+    for there, volume in _volumes(kube).items():
+        path = volume["spec"].get("hostPath", {}).get("path")
+        if there.startswith(_PREFIX) and volume["status"].get("phase") in ("Released", "Failed"):
+            kube.kubectl("delete", "pv", there)  # its claim went with its namespace
+        elif there == name and path != str(folder.path):
+            raise KubeError(
+                f"volume {name} is {path}, and {folder.path} is wanted; `make demo-down` removes it"
+            )
     kube.apply(json.dumps({"apiVersion": "v1", "kind": "List", "items": _objects(kube, folder)}))
     wait_until(
         f"claim {folder.claim} bound",
         lambda: kube.get("pvc", folder.claim).get("status", {}).get("phase") == "Bound",
     )
+
+
+def _volume_name(kube: Kube, folder: NodeFolder) -> str:
+    return f"{_PREFIX}{kube.namespace}-{folder.claim}"
 
 
 def _volumes(kube: Kube) -> dict[str, Any]:
@@ -51,7 +56,7 @@ def _volumes(kube: Kube) -> dict[str, Any]:
 
 
 def _objects(kube: Kube, folder: NodeFolder) -> list[dict[str, Any]]:
-    name = f"node-{kube.namespace}-{folder.claim}"
+    name = _volume_name(kube, folder)
     volume = {
         "capacity": _SIZE,
         "accessModes": _MODES,
