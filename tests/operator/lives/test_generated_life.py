@@ -174,6 +174,40 @@ REPORTED: dict[str, tuple[Scene, Steps]] = {
             ("ask_for_a_length", 512, 400),
         ),
     ),
+    "a node of one that is tainted": (
+        scene(devices=8),
+        (("taint_a_node", 0, 400), ("ask_for_a_length", 512, 1300)),
+    ),
+    "a node that loses the label of its product": (
+        scene(devices=4),
+        (("unlabel_a_node", 0, 400), ("ask_for_a_length", 512, 1300)),
+    ),
+    "a node that loses its label under an autoscaler": (
+        scene(devices=8, nodes=3, replicas=2, scales=True),
+        (("unlabel_a_node", 0, 400), ("let_the_load_move", 9.0, 900)),
+    ),
+    "groups beside a node that is tainted": (
+        GROUPS,
+        (("taint_a_node", 0, 400), ("ask_for_a_length", 512, 1300)),
+    ),
+    "the only node cordoned": (CPU, (("cordon_a_node", 0, 400), ("ask_for_a_length", 512, 1300))),
+    "ReplicaSets deleted in the middle of a rollout": (
+        scene(devices=4),
+        (("ask_for_a_length", 512, 5), ("delete_the_replica_sets", 700)),
+    ),
+    "quotas of cpu and of the count of pods": (
+        CPU,
+        (
+            ("limit_by_a_quota", "requests.cpu", 0, 400),
+            ("ask_for_a_length", 512, 900),
+            ("limit_by_a_quota", "count/pods", 0, 400),
+            ("ask_for_a_length", 1024, 900),
+        ),
+    ),
+    "pods below what a range asks for": (
+        CPU,
+        (("limit_by_a_range", {"min": {"memory": "64Gi"}}, 400), ("ask_for_a_length", 512, 1300)),
+    ),
     "a workload that is paused": (
         scene(devices=0, replicas=2),
         (

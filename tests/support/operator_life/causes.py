@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 _INSUFFICIENT = re.compile(r"Insufficient ([\w./-]+\w)")
 _SAID_OTHERWISE = {
-    "node(s) were unschedulable": "cordoned",
-    "untolerated taint": "not ready",
-    "Too many pods": "pods",
+    "node(s) were unschedulable": ("cordoned",),
+    "untolerated taint": ("not ready", "taint maintenance"),
+    "didn't match Pod's node affinity": ("its device id is not labelled",),
+    "Too many pods": ("pods",),
 }
 
 
@@ -84,7 +85,10 @@ def _is_said_otherwise(words: str, said: str) -> bool:
     lacking = _INSUFFICIENT.findall(words)
     if lacking:
         return any(resource in said for resource in lacking)
-    return any(theirs in words and ours in said for theirs, ours in _SAID_OTHERWISE.items())
+    return any(
+        theirs in words and any(word in said for word in ours)
+        for theirs, ours in _SAID_OTHERWISE.items()
+    )
 
 
 def _of_refusals(life: Life, item: Manifest, said: str, seconds: float) -> Iterator[str]:

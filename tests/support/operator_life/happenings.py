@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from atom_operator.domain import DEPLOYMENT, JOB, POD, SERVICE, SERVICE_ACCOUNT
-from tests.support.in_memory_cluster.kinds import LIMIT_RANGE, RESOURCE_QUOTA
+from tests.support.in_memory_cluster.kinds import LIMIT_RANGE, REPLICA_SET, RESOURCE_QUOTA
 from tests.support.in_memory_cluster.kubelet import BAD, TYPO
 from tests.support.in_memory_cluster.node_controller import evict
 from tests.support.in_memory_cluster.state import is_terminal
@@ -268,3 +268,30 @@ def upgrade_the_operator(life: Life) -> None:
 def change_the_default_image(life: Life, image: str) -> None:
     life.operator.images.update(amd=image, cpu=image)
     life.operator.restart()
+
+
+# --- what stories tell and nobody draws, so that a seed stays the life that it was ----------------
+
+
+@_happens(0)
+def taint_a_node(life: Life, number: int) -> None:
+    """For maintenance: what runs there stays."""
+    taint = {"key": "maintenance", "value": "yes", "effect": "NoSchedule"}
+    life.cluster.node(life.node(number))["spec"]["taints"] = [taint]
+
+
+@_happens(0)
+def cordon_a_node(life: Life, number: int) -> None:
+    life.cluster.node(life.node(number))["spec"]["unschedulable"] = True
+
+
+@_happens(0)
+def unlabel_a_node(life: Life, number: int) -> None:
+    """AMD's node labeller is gone, and with it what the product is known by."""
+    del life.cluster.node(life.node(number))["metadata"]["labels"]["amd.com/gpu.device-id"]
+
+
+@_happens(0)
+def delete_the_replica_sets(life: Life) -> None:
+    life.disturb_pods()
+    life.remove_all(REPLICA_SET)

@@ -254,9 +254,11 @@ class Life:
         self.cluster.kubelets.rejecting.clear()
         if self.gateway is not None:
             self.gateway.refused = None
-        for node in self.nodes:
+        for number, node in enumerate(self.nodes):
             self.cluster.return_node(node["metadata"]["name"])
             node["status"]["allocatable"] = dict(node["status"]["capacity"])
+            node["spec"]["taints"] = []
+            node["metadata"]["labels"] |= _node(number, self.scene)["metadata"]["labels"]
         for pod in self.state.all(POD):
             if pod["metadata"]["name"].startswith("neighbour"):
                 self.state.remove(POD, pod)
