@@ -17,7 +17,7 @@ from atom_operator.children.job import inspection_job, weights_job
 from atom_operator.children.overlay import OverlayError
 from atom_operator.children.workload import pod_template
 from atom_operator.constants import Reason
-from atom_operator.domain import FieldProblem, Plan
+from atom_operator.domain import JOB, FieldProblem, Plan
 from atom_operator.integration_values import Site, TemplateFeature
 
 _HOST = {
@@ -40,7 +40,7 @@ def template_problems(plan: Plan, site: Site) -> tuple[FieldProblem, ...]:
     if plan.own_account is not None and account in site.template_forbidden:
         return (_forbidden("spec.serviceAccountName", account),)
     found = _of_engines(plan, site)
-    if found or plan.jobs.template is None:
+    if found or (plan.jobs.template is None and not plan.objects.of(JOB.kind).annotations):
         return found
     return _of_jobs(plan, site)
 
@@ -60,7 +60,8 @@ def _of_engines(plan: Plan, site: Site) -> tuple[FieldProblem, ...]:
 
 
 def _of_jobs(plan: Plan, site: Site) -> tuple[FieldProblem, ...]:
-    """Judge spec.jobs.template, which is laid over what comes of spec.template."""
+    """Judge spec.jobs.template and the annotations of spec.objects.job, which are laid over what
+    comes of spec.template."""
     place = "spec.jobs.template"
     try:
         jobs = [job for job in (weights_job(plan), inspection_job(plan)) if job is not None]

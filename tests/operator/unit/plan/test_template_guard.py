@@ -107,6 +107,19 @@ async def test_app_armor_is_not_taken_off_by_its_older_annotation() -> None:
         )
 
 
+async def test_annotations_of_jobs_take_no_right_either() -> None:
+    name = "container.apparmor.security.beta.kubernetes.io/prepare"
+    for profile, status in (("unconfined", "False"), ("runtime/default", "True")):
+        cluster = cluster_with(
+            model={"source": "hf://Qwen/Qwen3-0.6B"},
+            accelerator={"type": "cpu", "memory": "16Gi"},
+            cache={"weights": {"claim": "models"}},
+            objects={"job": {"annotations": {name: profile}}},
+        )
+        await reconciler(cluster).reconcile(KEY)
+        assert condition(cluster, "Accepted")["status"] == status
+
+
 async def test_a_seccomp_profile_of_each_container_is_as_good_as_the_pods() -> None:
     profile = {"seccompProfile": {"type": "RuntimeDefault"}}
     template = {"securityContext": {"seccompProfile": None}, **_context(**profile)}
