@@ -15,11 +15,12 @@ from atom_operator.plan.model_facts import catalogue_sources, facts_from_catalog
 from tests.support.catalogue.case import Case
 from tests.support.catalogue.dense import DENSE
 from tests.support.catalogue.experts import EXPERTS
+from tests.support.catalogue.hybrid import HYBRID
 from tests.support.catalogue.latent import LATENT
 from tests.support.catalogue.quantised import QUANTISED
 from tests.support.catalogue.windowed import WINDOWED
 
-CASES: dict[str, Case] = {**DENSE, **QUANTISED, **EXPERTS, **LATENT, **WINDOWED}
+CASES: dict[str, Case] = {**DENSE, **QUANTISED, **EXPERTS, **HYBRID, **LATENT, **WINDOWED}
 
 
 def facts_of(source: str) -> ModelFacts:
