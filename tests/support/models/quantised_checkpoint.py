@@ -19,7 +19,10 @@ from safetensors.torch import load_file, save_file
 
 from tests.support.models.tiny_model import Architecture, make_tiny_checkpoint
 
-_MATRIX = re.compile(r"model\.layers\.\d+\.(self_attn|mlp)\..*_proj(_with_mqa)?\.weight")
+_MATRIX = re.compile(
+    r"model\.layers\.\d+\.((self_attn|mlp)\..*_proj(_with_mqa)?"
+    r"|linear_attn\.(in_proj_(qkvz|qkv|z)|out_proj))\.weight"
+)
 _STACK = re.compile(r"model\.layers\.\d+\.mlp\.experts\.(gate_up|down)_proj")
 _FP4 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
 _AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from atom.config import Config, EngineOptions, build_config
@@ -128,3 +129,21 @@ def test_closing_leaves_neither_processes_nor_files(checkpoint: Path) -> None:
     client.manager.shutdown()
     assert not any(process.is_running() for process in processes)
     assert not folder.exists()
+
+
+def test_two_ranks_with_states_say_what_one_does(tmp_path: Path) -> None:
+    """Each has states and checkpoints of its own; the second round finds prefixes on either."""
+    model = make_tiny_checkpoint(tmp_path, "qwen3_next", layers=4)
+    draw = np.random.default_rng(4)
+    prompts = [draw.integers(3, 290, size).tolist() for size in (40, 70, 100, 33)]
+    answers = []
+    for ranks in (1, 2):
+        config = config_of(
+            model, data_parallel_size=ranks, data_parallel_routing="round_robin", max_num_seqs=4
+        )
+        with core_client(config) as client:
+            assert client.report.num_checkpoints > 0
+            for _ in range(2):
+                found = client.wait_finished(*client.add(*prompts, max_tokens=8))
+                answers.append(found)
+    assert answers[1:] == answers[:-1]

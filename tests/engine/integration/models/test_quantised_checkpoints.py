@@ -92,6 +92,28 @@ def test_what_is_not_to_be_converted_stays_plain(tmp_path: Path, leave: str) -> 
     assert driver.generate(asked, max_tokens=NEW_TOKENS, ignore_eos=True) == oracle(plain)
 
 
+@pytest.mark.parametrize("layout", ["fp8-blocks", "compressed-fp8-rows"])
+@pytest.mark.parametrize("family", ["qwen3_next", "qwen3_5"])
+def test_states_of_matrices_in_a_format(tmp_path: Path, family: Architecture, layout: str) -> None:
+    """What says how much a head learns and forgets stays plain, as in published checkpoints. Heads
+    whose rows change places end within blocks here, and at the ends of blocks in published ones."""
+    plain_ones = ["lm_head", "in_proj_ba", "in_proj_b", "in_proj_a"]
+    names = [
+        f"model.layers.{layer}.linear_attn.{name}" for layer in range(4) for name in plain_ones
+    ]
+    key = "modules_to_not_convert" if layout == "fp8-blocks" else "ignore"
+    quantised, plain = make_quantised_checkpoint(
+        tmp_path, LAYOUTS[layout], family, sizes={"layers": 4}, **{key: ["lm_head", *names]}
+    )
+    expected = oracle(plain)
+    for backend in BACKENDS:
+        driver = CoreDriver(
+            str(quantised), max_num_batched_tokens=48, max_num_seqs=8, backend=backend
+        )
+        asked = prompts(driver.vocab_size)
+        assert driver.generate(asked, max_tokens=NEW_TOKENS, ignore_eos=True) == expected
+
+
 QWEN_EXPERTS = {
     "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
     "norm_topk_prob": True,
