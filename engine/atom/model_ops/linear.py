@@ -8,7 +8,7 @@ operations' affair; a block hands over what it has, a tensor or a `Normed`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -82,7 +82,7 @@ class Linear(WeightHolder):
         self._orders = orders or {}
         self._ranks = build.ranks
         held = regions or [build.ranks.region(matrix) for matrix in projections]
-        self._parts: list[tuple[Projection, Region]] = list(zip(projections, held, strict=True))
+        self._parts = [_stored(*part) for part in zip(projections, held, strict=True)]
         rows = sum(region.shape[0] for _, region in self._parts)
         columns = self._parts[0][1].shape[1]
         # Rows of a projection without one keep zeros.
@@ -97,7 +97,7 @@ class Linear(WeightHolder):
     def placements(self, name: str) -> Iterator[Placement]:
         """Yield where each projection's part comes from; `name`: this module's, at the projections'
         own depth below their layer."""
-        names, first = [checkpoint_name(name, matrix.name) for matrix, _ in self._parts], 0
+        names, first = [checkpoint_name(name, matrix.stored_name) for matrix, _ in self._parts], 0
         if self._stored is not None:
             yield from self._stored.placements(names)
         for own, (matrix, region) in zip(names, self._parts, strict=True):
@@ -130,6 +130,14 @@ class Linear(WeightHolder):
     def add(self, stream: Stream, x: torch.Tensor) -> Stream:
         """The stream plus this product, which the next norm may be what adds it."""
         return self._ops.add(stream, x, self.w)
+
+
+def _stored(matrix: Projection, region: Region) -> tuple[Projection, Region]:
+    """Return the matrix that a checkpoint has, and where the region is in it."""
+    if matrix.fused is None:
+        return matrix, region
+    first, end = (row + matrix.fused.first for row in region.rows)
+    return replace(matrix, rows=matrix.fused.rows), Region((first, end), region.columns)
 
 
 class GatedLinear(Linear):

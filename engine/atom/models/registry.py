@@ -38,6 +38,7 @@ support_model_arch_dict: dict[str, str] = {
     "Exaone4ForCausalLM": "atom.models.exaone",
     "Olmo3ForCausalLM": "atom.models.olmo",
     "GraniteForCausalLM": "atom.models.granite",
+    "Phi3ForCausalLM": "atom.models.phi3",
     "Gemma2ForCausalLM": "atom.models.gemma",
     "Gemma3ForCausalLM": "atom.models.gemma",
     "Llama4ForCausalLM": "atom.models.llama4",

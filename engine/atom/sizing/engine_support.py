@@ -32,6 +32,7 @@ SUPPORTED_ARCHITECTURES: dict[str, str] = {
     "Exaone4ForCausalLM": "EXAONE 4",
     "Olmo3ForCausalLM": "OLMo 3",
     "GraniteForCausalLM": "Granite 3",
+    "Phi3ForCausalLM": "Phi-3 and Phi-4",
     "MixtralForCausalLM": "Mixtral",
     "Qwen2MoeForCausalLM": "Qwen2-MoE",
     "Qwen3MoeForCausalLM": "Qwen3-MoE",

@@ -73,6 +73,7 @@ class AttentionFacts:
     `reads_embedding`: q, k and v see the token's embedding beside the hidden state (EAGLE-3).
     `output_gate`: the queries' matrix also makes a gate of each head's result, behind its query.
     `state`: linear attention, which keeps no tokens; heads and `head_dim` are its queries'.
+    `fused`: checkpoints have one matrix of queries, keys and values.
     """
 
     num_heads: int
@@ -89,6 +90,7 @@ class AttentionFacts:
     output_gate: bool = False
     rope: Rope = _ONE_ROPE
     state: DeltaNet | None = None
+    fused: bool = False
 
     @property
     def rope_dim(self) -> int:
@@ -173,10 +175,14 @@ PLAIN_BLOCK = ExpertsBlock()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MlpFacts:
-    """A gated MLP of `intermediate_size`, or routed `experts` in its place."""
+    """A gated MLP of `intermediate_size`, or routed `experts` in its place.
+
+    `fused`: checkpoints have one matrix of gates and ups.
+    """
 
     intermediate_size: int = 0
     bias: bool = False
+    fused: bool = False
     experts: Experts | None = None
 
 

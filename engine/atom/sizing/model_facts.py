@@ -205,4 +205,5 @@ def _ropes(config: Config) -> list[Config]:
 
 
 def _kind(scaling: Config) -> str:
-    return str(scaling.get("rope_type") or scaling.get("type") or "default")
+    kind = str(scaling.get("rope_type") or scaling.get("type") or "default")
+    return "longrope" if kind == "su" else kind  # as Phi-3's first checkpoints call it

@@ -8,7 +8,7 @@ share of a matrix. Pure; the shapes come from layers.py, the formats from quanti
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -55,14 +55,26 @@ class Sharding:
         return self.tensor_parallel * self.sharing if self.expert_parallel else 1
 
 
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """Say where a projection's rows are in a matrix of several, which a checkpoint has in their
+    place. name: of its module below the layer; first: of the rows; rows: of all projections."""
+
+    name: str
+    first: int
+    rows: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Projection:
     """Describes `copies` matrices of `rows` outputs and `columns` inputs; `unit` rows stay
     together.
 
-    `name` is the module's below its layer, as in a checkpoint; of copies the first one's.
+    `name` is the module's below its layer, as in a checkpoint unless `fused`; of copies the first
+    one's.
     `quantization` None: in the model's own element type; `absorbed`: multiplied with in halves, and
-    so kept in that type however it is stored."""
+    so kept in that type however it is stored; `fused`: in a checkpoint a part of another
+    matrix."""
 
     name: str
     rows: int
@@ -74,10 +86,16 @@ class Projection:
     quantizable: bool = True
     quantization: Quantization | None = None
     absorbed: bool = False
+    fused: Fused | None = None
+
+    @property
+    def stored_name(self) -> str:
+        """The module's name below its layer in a checkpoint; of copies the first one's."""
+        return self.name if self.fused is None else self.fused.name
 
     def copy_name(self, copy: int) -> str:
-        """The module's name of copy number `copy`."""
-        return self.name.replace(".0.", f".{copy}.")
+        """The module's name in a checkpoint of copy number `copy`."""
+        return self.stored_name.replace(".0.", f".{copy}.")
 
     @property
     def stack_name(self) -> str:
@@ -265,12 +283,8 @@ def _attention(attention: AttentionFacts, hidden: int) -> Iterator[Projection]:
         return
     size, bias = attention.head_dim, attention.qkv_bias
     inputs = 2 * hidden if attention.reads_embedding else hidden
-    for name, heads, unit in (
-        ("q_proj", attention.num_heads, 2 * size if attention.output_gate else size),
-        ("k_proj", attention.num_kv_heads, size),
-        ("v_proj", attention.num_kv_heads, size),
-    ):
-        yield Projection(
+    matrices = [
+        Projection(
             name=f"self_attn.{name}",
             rows=heads * unit,
             columns=inputs,
@@ -278,6 +292,13 @@ def _attention(attention: AttentionFacts, hidden: int) -> Iterator[Projection]:
             unit=unit,
             bias=bias,
         )
+        for name, heads, unit in (
+            ("q_proj", attention.num_heads, 2 * size if attention.output_gate else size),
+            ("k_proj", attention.num_kv_heads, size),
+            ("v_proj", attention.num_kv_heads, size),
+        )
+    ]
+    yield from _fused("self_attn.qkv_proj", matrices) if attention.fused else matrices
     yield _output(attention, hidden, size)
 
 
@@ -359,9 +380,11 @@ def _latent_attention(attention: AttentionFacts, hidden: int) -> Iterator[Projec
 def _mlp(mlp: MlpFacts, hidden: int, block: ExpertsBlock) -> Iterator[Projection]:
     experts = mlp.experts
     if experts is None:
-        yield from _gated(
+        *inner, outer = _gated(
             block.dense, PLAIN_BLOCK.matrices, mlp.intermediate_size, hidden, mlp.bias
         )
+        yield from _fused(f"{block.dense}.gate_up_proj", inner) if mlp.fused else inner
+        yield outer
         return
     yield Projection(
         name=f"{block.name}.{block.router}",
@@ -398,6 +421,14 @@ def _gated(
     yield Projection(
         name=f"{name}.{outer}", rows=hidden, columns=width, split=Split.INPUTS, bias=bias
     )
+
+
+def _fused(name: str, matrices: Sequence[Projection]) -> Iterator[Projection]:
+    """Yield the matrices as rows of one, `name` in a checkpoint, in their order."""
+    first, rows = 0, sum(matrix.rows for matrix in matrices)
+    for matrix in matrices:
+        yield replace(matrix, fused=Fused(name, first, rows))
+        first += matrix.rows
 
 
 def _ceil(value: int, divisor: int) -> int:

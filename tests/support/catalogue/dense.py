@@ -259,6 +259,30 @@ DENSE: dict[str, Case] = {
             kv_token={1: 2 * 28 * 8 * 128 * 2},
         ),
     ),
+    "hf://microsoft/Phi-4-mini-instruct": Case(
+        # tied; 3,836,021,760 parameters
+        weights={
+            1: 2
+            * (
+                200064 * 3072
+                + 32 * (2 * 3072 * 3072 + 2 * 3072 * 1024 + 3 * 3072 * 8192 + 2 * 3072)
+                + 3072
+            )
+        },
+        kv_token={1: 2 * 32 * 8 * 128 * 2, 8: 2 * 32 * 1 * 128 * 2},
+    ),
+    "hf://microsoft/phi-4": Case(
+        # 14,659,507,200 parameters, of a checkpoint of 29,319,014,400 bytes
+        weights={
+            1: 2
+            * (
+                2 * 100352 * 5120
+                + 40 * (2 * 5120 * 5120 + 2 * 5120 * 1280 + 3 * 5120 * 17920 + 2 * 5120)
+                + 5120
+            )
+        },
+        kv_token={1: 2 * 40 * 10 * 128 * 2, 2: 2 * 40 * 5 * 128 * 2},
+    ),
     "path:///models/atom-tiny": Case(
         weights={
             1: 2

@@ -54,6 +54,15 @@ _LLAMA4_CACHE = {
     "window": {1: 2 * 36 * 8 * 128 * 2, 8: 2 * 36 * 1 * 128 * 2},
 }
 WINDOWED: dict[str, Case] = {
+    "hf://microsoft/Phi-3-mini-4k-instruct": Case(
+        # 32 heads of 96, each with its own keys and values; every layer slides
+        weights={
+            1: 2 * (2 * 32064 * 3072 + 32 * (4 * 3072 * 3072 + 3 * 3072 * 8192 + 2 * 3072) + 3072)
+        },
+        kv_token={1: 0},
+        window={1: 2 * 32 * 32 * 96 * 2, 8: 2 * 32 * 4 * 96 * 2},
+        window_tokens=2047,
+    ),
     **dict.fromkeys(
         ["hf://meta-llama/Llama-4-Scout-17B-16E", "hf://meta-llama/Llama-4-Scout-17B-16E-Instruct"],
         Case(

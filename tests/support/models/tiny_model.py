@@ -50,6 +50,8 @@ from transformers import (
     MixtralForCausalLM,
     Olmo3Config,
     Olmo3ForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
     PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
@@ -102,6 +104,7 @@ Architecture = Literal[
     "exaone4",
     "olmo3",
     "granite",
+    "phi3",
 ]
 
 _CLASSES: dict[str, tuple[Any, Any]] = {
@@ -133,6 +136,7 @@ _CLASSES: dict[str, tuple[Any, Any]] = {
     "exaone4": (Exaone4Config, Exaone4ForCausalLM),
     "olmo3": (Olmo3Config, Olmo3ForCausalLM),
     "granite": (GraniteConfig, GraniteForCausalLM),
+    "phi3": (Phi3Config, Phi3ForCausalLM),
 }
 _WITH_LATENTS = ("deepseek2", "deepseek3", "deepseek32", "glm4_moe_lite", "glm_moe_dsa")
 # Latent attention, and no experts: those are for who asks for them.

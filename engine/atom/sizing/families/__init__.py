@@ -26,6 +26,7 @@ from atom.sizing.families.dense import (
     llama,
     mistral,
     olmo3,
+    phi3,
     qwen2,
     qwen3,
     seed_oss,
@@ -91,6 +92,7 @@ FAMILIES: dict[str, Family] = {
     "Exaone4ForCausalLM": Family(exaone4),
     "Olmo3ForCausalLM": Family(olmo3),
     "GraniteForCausalLM": Family(llama),
+    "Phi3ForCausalLM": Family(phi3),
     "Gemma2ForCausalLM": Family(gemma2, tied=True, activation_key="hidden_activation"),
     "Gemma3ForCausalLM": Family(gemma3, tied=True, activation_key="hidden_activation"),
 }

@@ -146,3 +146,12 @@ def olmo3(config: Config, index: int) -> LayerFacts:
     else:
         attention = replace(attention, rope=Rope("all tokens"))
     return LayerFacts(attention=attention, mlp=dense_mlp(config))
+
+
+def phi3(config: Config, index: int) -> LayerFacts:
+    """Read a layer of Phi-3 or Phi-4, whose checkpoints fuse matrices of the same inputs."""
+    window = optional(config, "sliding_window")
+    if window is not None and window >= positive(config, "max_position_embeddings"):
+        window = None  # which is wider than any context
+    attention = replace(grouped(config), mask=sliding_window(window), fused=True)
+    return LayerFacts(attention=attention, mlp=replace(dense_mlp(config), fused=True))

@@ -41,6 +41,7 @@ LONGROPE = {
     "short_factor": [1.0 + 0.1 * pair for pair in range(8)],
     "long_factor": [2.0 + 0.3 * pair for pair in range(8)],
 }
+FACTORS = ("short_factor", "long_factor")
 # Every third layer attends in full; the others have a window, and a rope of their own.
 GEMMA3 = {
     "sliding_window": 20,
@@ -195,6 +196,17 @@ CHECKPOINTS = {
         },
     },
     "granite": {"architecture": "granite", "attention_bias": True, "tie_word_embeddings": True},
+    "phi3": {"architecture": "phi3", "extra": {"sliding_window": 24}},
+    "phi4-mini": {
+        "architecture": "phi3", "layers": 3, "heads": 6, "kv_heads": 3, "head_dim": 20,
+        "hidden": 120, "intermediate": 72, "tie_word_embeddings": True,
+        "rope_scaling": {
+            "rope_type": "longrope", "partial_rotary_factor": 0.6,
+            "short_factor": [1.0 + 0.1 * pair for pair in range(6)],
+            "long_factor": [2.0 + 0.3 * pair for pair in range(6)],
+        },
+        "extra": {"original_max_position_embeddings": 512},
+    },
     "minimax-m2": {
         "architecture": "minimax_m2", "layers": 3,
         "rope_scaling": {"rope_type": "default", "partial_rotary_factor": 0.5},
@@ -374,6 +386,34 @@ def test_cached_prefix_gives_the_same_tokens(checkpoint, expected):
     again = driver.generate(asked, max_tokens=NEW_TOKENS, ignore_eos=True)
     assert again == expected
     assert driver.scheduler.stats().cached_tokens_total > 0
+
+
+def test_longrope_beyond_what_was_trained_gives_transformers_tokens(tmp_path: Path) -> None:
+    """Of contexts that all are longer: transformers changes factors as a sequence grows."""
+    checkpoint = make_tiny_checkpoint(
+        tmp_path,
+        architecture="phi3",
+        rope_scaling={"rope_type": "longrope", **{key: LONGROPE[key] for key in FACTORS}},
+        extra={"original_max_position_embeddings": 64},
+    )
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    asked = [prompt for prompt in prompts(model.config.vocab_size) if len(prompt) > 64]
+    driver = CoreDriver(str(checkpoint), max_num_batched_tokens=48, max_num_seqs=2)
+    expected = [oracle(model, prompt) for prompt in asked]
+    assert driver.generate(asked, max_tokens=NEW_TOKENS, ignore_eos=True) == expected
+
+
+def test_ropes_that_the_first_phi3_checkpoints_call_su_are_longrope(tmp_path: Path) -> None:
+    checkpoint = make_tiny_checkpoint(tmp_path, **CHECKPOINTS["phi4-mini"])
+    asked = prompts(CoreDriver(str(checkpoint)).vocab_size)[-2:]
+    expected = CoreDriver(str(checkpoint)).generate(asked, max_tokens=NEW_TOKENS, ignore_eos=True)
+    config = json.loads((checkpoint / "config.json").read_text())
+    rope = config.pop("rope_parameters")
+    config["rope_theta"] = rope.pop("rope_theta")
+    config["rope_scaling"] = {**rope, "type": "su", "rope_type": None}
+    (checkpoint / "config.json").write_text(json.dumps(config))
+    driver = CoreDriver(str(checkpoint))
+    assert driver.generate(asked, max_tokens=NEW_TOKENS, ignore_eos=True) == expected
 
 
 def test_yarn_beyond_the_models_own_positions_gives_transformers_tokens(tmp_path: Path) -> None:

@@ -54,6 +54,15 @@ def checkpoint(
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_fused_matrices_are_taken_apart(tmp_path: Path, layout: str, backend: str) -> None:
+    folder, plain = make_quantised_checkpoint(tmp_path, LAYOUTS[layout], "phi3")
+    driver = CoreDriver(str(folder), max_num_batched_tokens=48, max_num_seqs=8, backend=backend)
+    asked = prompts(driver.vocab_size)
+    assert driver.generate(asked, max_tokens=NEW_TOKENS, ignore_eos=True) == oracle(plain)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_greedy_tokens_equal_transformers_with_chunks_and_a_cached_prefix(
     checkpoint: tuple[Path, list[list[int]]], backend: str
 ) -> None:

@@ -124,6 +124,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
     "norms of all heads, experts": {"architecture": "minimax_m2"},
     "scales": {"architecture": "granite"},
+    "fused matrices, a part of each head rotated": {
+        "architecture": "phi3",
+        "rope_scaling": {"rope_type": "default", "partial_rotary_factor": 0.5},
+    },
     "latent attention of other sizes": {
         "architecture": "glm4_moe_lite",
         "extra": {

@@ -154,6 +154,8 @@ CASES: dict[str, tuple[str, Mapping[str, Any]]] = {
     "exaone4": ("Exaone4", COMMON),
     "olmo3": ("Olmo3", {**COMMON, "attention_bias": True}),
     "granite": ("Granite", {**COMMON, "attention_bias": True, "mlp_bias": True}),
+    "phi3": ("Phi3", {**COMMON, "pad_token_id": 0}),
+    "phi3-sliding": ("Phi3", {**COMMON, "pad_token_id": 0, "sliding_window": 32}),
     "minimax-m2": ("MiniMaxM2", {**COMMON, "num_local_experts": 6, "num_experts_per_tok": 2}),
     "glm4-moe-lite": ("Glm4MoeLite", {**LATENT, "q_lora_rank": 30}),
     "glm5": ("GlmMoeDsa", {**LATENT, "q_lora_rank": 30, "index_n_heads": 3, "index_head_dim": 16}),
