@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from atom.sizing.kv_layout import KvElement, kv_terms
+from atom.sizing.kv_layout import KvElement, kv_terms, state_terms
 from atom.sizing.layers import AttentionFacts, Experts, LayerFacts
 from atom.sizing.model_facts import ModelFacts
 from atom.sizing.weights import Projection, stored_projections, token_elements
@@ -127,6 +127,18 @@ def _attention_elements(facts: ModelFacts, *, decodes: bool) -> int:
         * alike.layer.attention.num_heads
         * _head_elements(alike.layer.attention, decodes=decodes)
         for alike in facts.layer_counts
+        if alike.layer.attention.state is None
+    )
+
+
+def _state_elements(facts: ModelFacts) -> int:
+    """Count the elements of all layers' states that a token is multiplied with: what is known of
+    its key, what is learnt of it, and the answer to its query."""
+    nets = ((alike.count, alike.layer.attention.state) for alike in facts.layer_counts)
+    return sum(
+        3 * count * net.value_heads * net.key_dim * net.value_dim
+        for count, net in nets
+        if net is not None
     )
 
 
@@ -152,7 +164,9 @@ def decode_work(
     head = facts.hidden_size * facts.vocab_size
     token_bytes = sum(term.layers * term.token_bytes for term in kv_terms(facts, kv))
     moved = _layer_bytes(facts, rows, touched) + facts.weight_dtype_bytes * head
-    products: float = token_elements(facts) + head
+    # A state is read and written, whatever the context.
+    moved += rows * 2 * sum(term.layers * term.state_bytes for term in state_terms(facts))
+    products: float = token_elements(facts) + _state_elements(facts) + head
     products += _attention_elements(facts, decodes=True) * context
     return Work(moved + rows * context * token_bytes, 2 * rows * products)
 
@@ -162,6 +176,6 @@ def prompt_work(facts: ModelFacts, prompts: int, length: int) -> Work:
     head = facts.hidden_size * facts.vocab_size
     tokens = prompts * length
     moved = _layer_bytes(facts, tokens, None) + facts.weight_dtype_bytes * head
-    per_token = 2 * token_elements(facts)
+    per_token = 2 * (token_elements(facts) + _state_elements(facts))
     per_token += _attention_elements(facts, decodes=False) * length  # half of the tokens are seen
     return Work(moved, tokens * per_token + 2 * prompts * head)

@@ -105,6 +105,14 @@ def _matrix(name: str, matrix: Projection) -> Sizes:
 
 def _vectors(attention: AttentionFacts) -> Sizes:
     sizes: Sizes = {}
+    if attention.state is not None:
+        net = attention.state
+        return {
+            "linear_attn.conv1d.weight": (net.conv_channels, 1, net.conv_width),
+            "linear_attn.norm.weight": (net.value_dim,),
+            "linear_attn.A_log": (net.value_heads,),
+            "linear_attn.dt_bias": (net.value_heads,),
+        }
     if attention.qk_norm:
         for norm in ("q_norm", "k_norm"):
             sizes[f"self_attn.{norm}.weight"] = (attention.head_dim,)

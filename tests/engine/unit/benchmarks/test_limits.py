@@ -39,6 +39,17 @@ def test_a_prompt_sees_half_of_itself_and_draws_one_token() -> None:
     assert work.flops == pytest.approx(expected)
 
 
+def test_a_state_is_read_and_written_at_any_context() -> None:
+    facts = ModelFacts.from_hf_config(SHAPES["qwen3-next-80b-a3b"])
+    state = 36 * 4 * (32 * 128 * 128 + 8192 * 3)
+    token = 12 * 2 * 2 * 256 * 2  # of the layers that attend, in bfloat16
+    one, other = (decode_work(facts, 1, context) for context in (1_000, 2_000))
+    assert other.moved_bytes - one.moved_bytes == 1_000 * token
+    assert other.flops - one.flops == 2 * 1_000 * 12 * 16 * 2 * 256
+    few, more = (decode_work(facts, rows, 0, touched=1.0) for rows in (1, 4))
+    assert more.moved_bytes - few.moved_bytes == 3 * 2 * state
+
+
 def test_the_experts_that_were_counted_are_those_that_are_read() -> None:
     expert = 3 * H * 64
     none, one = (decode_work(MIXTURE, 8, 100, touched=count) for count in (0.0, 1.0))
