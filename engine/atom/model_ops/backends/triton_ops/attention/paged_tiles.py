@@ -54,6 +54,16 @@ def real_elements(D: tl.constexpr, LANES: tl.constexpr):
 
 
 @triton.jit
+def real_lanes(rows, D: tl.constexpr, LANES: tl.constexpr):
+    """Tell which lanes [M, LANES] of the rows hold an element: of `rows` [M] that are real."""
+    lanes = rows[:, None]
+    # A head without padding needs no mask of its elements, and loads of it are whole vectors.
+    if D != LANES:
+        lanes = lanes & real_elements(D, LANES)[None, :]
+    return lanes
+
+
+@triton.jit
 def first_seen(context, WINDOW: tl.constexpr, IN_CHUNKS: tl.constexpr):
     """Find where what the last of `context` tokens attends to begins."""
     # Llama 4: a token sees its own chunk; else a window slides with it.
@@ -184,6 +194,14 @@ def cap_scores(scores, scale, SOFTCAP: tl.constexpr):
             SOFTCAP / (scale * 0.6931471805599453)
         )
     return scores
+
+
+@triton.jit
+def begin_softmax(ROWS: tl.constexpr, LANES: tl.constexpr):
+    """Maximum, sum and weighed values of the softmax of ROWS rows that have seen nothing yet."""
+    # Sums stay in float32 over however many tiles follow.
+    highest = tl.full([ROWS], float("-inf"), tl.float32)
+    return highest, tl.zeros([ROWS], tl.float32), tl.zeros([ROWS, LANES], tl.float32)
 
 
 @triton.jit

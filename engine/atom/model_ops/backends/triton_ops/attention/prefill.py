@@ -22,12 +22,14 @@ import triton.language as tl
 from atom.model_ops.backends.triton_ops.attention.paged_tiles import (
     LayerStep,
     add_sinks,
+    begin_softmax,
     cap_scores,
     first_seen,
     head_elements,
     load_blocks,
     load_sinks,
     real_elements,
+    real_lanes,
     score_constants,
     score_tile,
     softmax_step,
@@ -130,9 +132,7 @@ def _prefill_kernel(
     element = head_elements(D, LANES)
     query = tile * tokens_per_tile + lane // GROUP_PADDED
     member = lane % GROUP_PADDED
-    real = ((query < queries) & (member < GROUP))[:, None]
-    if D != LANES:
-        real = real & real_elements(D, LANES)[None, :]
+    real = real_lanes((query < queries) & (member < GROUP), D, LANES)
     query_head = (start + query).to(tl.int64) * (HKV * GROUP) + head * GROUP + member
     q = tl.load(q_ptr + query_head[:, None] * D + element[None, :], mask=real, other=0.0)
     position = context - left + query
@@ -142,9 +142,7 @@ def _prefill_kernel(
     unmasked_end = (first_position + 1) // BLOCK_N * BLOCK_N
 
     table_ptr = tables_ptr + row.to(tl.int64) * table_stride
-    running_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    running_sum = tl.zeros([BLOCK_M], tl.float32)
-    acc = tl.zeros([BLOCK_M, LANES], tl.float32)
+    running_max, running_sum, acc = begin_softmax(BLOCK_M, LANES)
     low, unmasked = 0, 0
     if WINDOW:
         # What the first query sees begins at `low`; from `unmasked` on every query sees all.

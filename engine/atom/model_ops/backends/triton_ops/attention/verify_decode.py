@@ -27,12 +27,14 @@ import triton.language as tl
 from atom.model_ops.backends.triton_ops.attention.paged_tiles import (
     LayerStep,
     add_sinks,
+    begin_softmax,
     cap_scores,
     first_seen,
     head_elements,
     load_blocks,
     load_sinks,
     real_elements,
+    real_lanes,
     score_constants,
     score_tile,
     softmax_step,
@@ -158,16 +160,12 @@ def _verify_kernel(
         tl.store(counts_ptr + first + lane, parts_of_row, mask=lane < count)
 
     element = head_elements(D, LANES)
-    stored_lanes = (place < count)[:, None]
-    if D != LANES:
-        stored_lanes = stored_lanes & real_elements(D, LANES)[None, :]
+    stored_lanes = real_lanes(place < count, D, LANES)
     query_head = (first + place).to(tl.int64) * (HKV * GROUP) + head * GROUP + member
     query_at = query_head[:, None] * D + element[None, :]
     q = tl.load(q_ptr + query_at, mask=stored_lanes, other=0.0)
     table_ptr = tables_ptr + longest.to(tl.int64) * table_stride
-    running_max = tl.full([TILE], float("-inf"), tl.float32)
-    running_sum = tl.zeros([TILE], tl.float32)
-    acc = tl.zeros([TILE, LANES], tl.float32)
+    running_max, running_sum, acc = begin_softmax(TILE, LANES)
     running_max, running_sum, acc = _attend_run(
         q, cache, table_ptr, head, seen, start, low, end, scale, running_max, running_sum, acc,
         HKV, D, BLOCK_SIZE, BLOCK_N, WINDOW, IN_CHUNKS, SOFTCAP,
