@@ -98,7 +98,7 @@ async def observe(
         unserved=frozenset(unserved),
         leaving=tuple(charged_until(pod) for pod in leaving),
         silent=tuple(pod for pod in silent if pod is not None),
-        ended=tuple(ended_pod(pod) for pod in pods if has_ended(pod) or fell_with_its_group(pod)),
+        ended=tuple(ended_pod(pod) for pod in pods if _tells_an_end(pod)),
     )
     observed = replace(observed, ended=await _with_words(port, key, observed))
     return await with_refusal(port, key, observed)
@@ -127,6 +127,14 @@ async def _with_volumes(
         state = await with_volume_words(port, pods[number], found[number], now)
         found[number] = await with_predecessors_end(port, pods[number], state)
     return tuple(found)
+
+
+def _tells_an_end(pod: Manifest) -> bool:
+    """Return whether it ended by a fault: one that was asked to go and ended well did its part."""
+    if fell_with_its_group(pod):
+        return True
+    is_leaving = pod["metadata"].get("deletionTimestamp") is not None
+    return has_ended(pod) and not (is_leaving and not ended_pod(pod).message)
 
 
 async def _with_words(

@@ -17,6 +17,8 @@ from atom_operator.status.conditions import Verdict
 
 _HELD = (ConditionType.SCHEDULED, ConditionType.MODEL_LOADED, ConditionType.DEGRADED)
 _FAILURES = (Reason.POD_FAILING, Reason.POD_ENDED)
+# LeaderWorkerSet's words while the StatefulSet of a group that fell still ends; it tries again.
+_WORKERS_WAIT = "Failed to create worker statefulset for leader pod"
 _SAYS_NOTHING = (Reason.NO_PODS, Reason.PODS_PENDING, Reason.ENGINE_SILENT, Reason.AS_EXPECTED)
 
 
@@ -66,7 +68,8 @@ def _beside_failure(
     """Keep a group's failure in place of what a quota refuses to one that is made anew, and of its
     being late. What others than a quota refuse is refused as often as it is tried."""
     refused = running.refused_message
-    by_quota = running.refused_by_quota and verdict.message == refused
+    retried = running.refused_by_quota or (refused or "").startswith(_WORKERS_WAIT)
+    by_quota = retried and verdict.message == refused
     late = verdict.reason is Reason.DEADLINE_EXCEEDED
     if verdict.type is ConditionType.DEGRADED and (by_quota or late):
         failed = before[verdict.type]

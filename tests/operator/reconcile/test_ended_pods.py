@@ -222,6 +222,16 @@ async def test_an_ended_pod_that_is_being_deleted_holds_nothing_up() -> None:
     assert condition(cluster, "Ready")["status"] == "True"
 
 
+async def test_a_pod_that_was_asked_to_go_and_ended_well_is_no_fault() -> None:
+    leaving = ended("completed")
+    for name in ("reason", "message"):
+        del leaving["status"][name]
+    leaving["metadata"]["deletionTimestamp"] = stamp(NOW)
+    cluster = await served(leaving, successor(ready=False, at=NOW), ready=0)
+    await reconciler(cluster).reconcile(KEY)
+    assert condition(cluster, "Degraded")["status"] == "False"
+
+
 async def test_a_rollback_says_how_the_revisions_pods_ended() -> None:
     cluster = await served(successor(ready=True, at=NOW), ready=1)
     await reconciler(cluster).reconcile(KEY)

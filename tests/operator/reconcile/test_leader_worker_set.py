@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, POD, SERVICE, Manifest
+from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, EVENT, POD, SERVICE, Manifest
 from atom_operator.integration_values import Site
 from atom_operator.kinds import LEADER_WORKER_SET
 from tests.support.in_memory_cluster.rollouts import finish_rollout
@@ -278,6 +278,29 @@ async def test_what_serves_goes_first_where_its_devices_are_needed() -> None:
         await look(cluster)
         assert cluster.names(LEADER_WORKER_SET) == ["chat"]
         assert (nodes, cluster.names(DEPLOYMENT)) == (nodes, kept)
+
+
+async def test_words_of_a_group_that_is_made_anew_do_not_take_the_place_of_its_failure() -> None:
+    cluster = await with_groups()
+    put_group(cluster, ready=False, ended=True)
+    await look(cluster)
+    failed = condition(cluster, "Degraded")
+    assert failed["status"] == "True"
+    for name in ("chat-0", "chat-0-1"):
+        del cluster.objects[POD, "default", name]
+    event = {
+        "metadata": {"name": "e", "namespace": "default"},
+        "involvedObject": {"kind": "LeaderWorkerSet", "name": "chat"},
+        "type": "Warning",
+        "reason": "FailedCreate",
+        "message": "Failed to create worker statefulset for leader pod chat-0",
+        "lastTimestamp": (NOW + timedelta(seconds=5)).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
+    cluster.create(EVENT, event)
+    await look(cluster, 10)
+    degraded = condition(cluster, "Degraded")
+    assert (degraded["reason"], degraded["message"]) == (failed["reason"], failed["message"])
+    assert "Failed to create worker" in condition(cluster, "Progressing")["message"]
 
 
 async def test_what_serves_goes_when_its_successor_finds_no_node_beside_it() -> None:
