@@ -93,6 +93,7 @@ class ConditionType(StrEnum):
     DEGRADED = "Degraded"
     CAPACITY_LIMITED = "CapacityLimited"
     INTEGRATIONS_READY = "IntegrationsReady"
+    SUSPENDED = "Suspended"
     READY = "Ready"
 
 
@@ -175,3 +176,7 @@ class Reason(StrEnum):
     ROUTE_NOT_READY = "RouteNotReady"
     ROUTES_COLLIDE = "RoutesCollide"
     NOT_TAKEN_UP = "NotTakenUp"
+    # Suspended
+    SUSPENDED = "Suspended"
+    SUSPENDING = "Suspending"
+    NOT_SUSPENDED = "NotSuspended"

@@ -58,7 +58,7 @@ def facts(plan: Plan) -> Iterator[tuple[str, str]]:
     for warning in plan.warnings:
         yield "warning", warning
     yield "model", plan.model.argument
-    yield "replicas", str(plan.replicas)
+    yield "replicas", "0, by spec.suspend" if plan.suspended else str(plan.replicas)
     if plan.integrations.autoscaling is not None:
         yield "autoscaling", _autoscaling(plan.integrations.autoscaling)
     yield "device", _device(plan)

@@ -36,4 +36,7 @@ local gave_up = progressing.status == "False" and progressing.reason ~= "Complet
 if gave_up or degraded.status == "True" then
   return health("Degraded", ready.message)
 end
+if ready.reason == "Suspended" then
+  return health("Suspended", ready.message)
+end
 return health("Progressing", ready.message)

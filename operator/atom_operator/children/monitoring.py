@@ -78,8 +78,9 @@ def _outages(plan: Plan, of: Selector, what: str) -> list[_Alert]:
     if scaling is None or scaling.min_replicas > 0:  # at zero replicas silence is as it should be
         ready = f"{ready} or absent({of('atom:ready')})"
     steps = f"sum(rate({of('atom:engine_steps_total')}[5m])) == 0"
+    none = _Alert("AtomNoReplicaReady", "critical", "10m", ready, f"no replica of {what} serves")
     return [
-        _Alert("AtomNoReplicaReady", "critical", "10m", ready, f"no replica of {what} serves"),
+        *(() if plan.suspended else (none,)),
         _Alert(
             "AtomReplicaNotReady",
             "warning",

@@ -60,9 +60,11 @@ def render(plan: Plan, target: Target | None = None) -> dict[ChildKey, Manifest]
         *_guards(plan),
         (CONTROLLER_REVISION, accepted_spec(plan) if plan.asked else None),
         (CONTROLLER_REVISION, ready_revision(plan, ready) if ready else None),
+        # Of what is suspended the autoscaler is paused before it sees too few replicas.
+        *(_autoscaler(plan) if plan.suspended else ()),
         workload(plan, target.pods, target.rollback),
         *_integrations(plan),
-        *_autoscaler(plan),
+        *(() if plan.suspended else _autoscaler(plan)),
     )
     return {
         ChildKey(kind, str(manifest["metadata"]["name"])): with_words(plan, manifest)
@@ -99,8 +101,9 @@ def _integrations(plan: Plan) -> Iterator[tuple[Kind, Manifest]]:
 
 
 def _autoscaler(plan: Plan) -> Iterator[tuple[Kind, Manifest]]:
-    """Yield the autoscaler after its target, and only once that leaves its number of replicas
-    alone."""
+    """Yield the autoscaler, which comes once its target leaves the number of replicas alone, and
+    stays while its target is suspended or begins anew."""
     wanted = plan.integrations.autoscaling
-    if wanted is not None and not plan.owns_replicas:
+    comes = not plan.owns_replicas or plan.autoscaler_stands
+    if wanted is not None and comes:
         yield SCALED_OBJECT if wanted.method == "KEDA" else AUTOSCALER, autoscaler(plan, wanted)

@@ -40,7 +40,9 @@ class Plan:
     learning_key: str = ""  # names the kind of engine that evidence is about
     learned: tuple[Evidence, ...] = ()  # kept for the next plans
     integrations: Integrations = field(default_factory=Integrations)
+    suspended: bool = False  # no replicas, whatever their number was or an autoscaler asks for
     owns_replicas: bool = True  # False: an autoscaler moves the number, and we leave it alone
+    autoscaler_stands: bool = False  # it is there already, whoever owns the number
     inspected: InspectedConfig | None = None  # kept, so that it is looked at once
     spec_digest: str = ""  # of what is asked of the pods
     asked: Mapping[str, Any] = field(default_factory=dict)  # the spec as it was written

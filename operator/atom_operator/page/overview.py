@@ -11,7 +11,7 @@ from typing import Any
 from atom_operator.domain import Capacity, Manifest
 from atom_operator.memory_bar import memory_parts
 from atom_operator.plugin.gpus_view import gpu_document
-from atom_operator.plugin.status_view import NEGATIVE
+from atom_operator.plugin.status_view import NEGATIVE, NEUTRAL
 from atom_operator.sizes import size_text
 
 _ANSWERS = {"True": "yes", "False": "no"}
@@ -53,7 +53,7 @@ def _sentence(condition: Mapping[str, Any]) -> dict[str, Any]:
     words = _WORDS.sub(" ", kind).capitalize()
     message = str(condition.get("message") or condition["reason"])
     good = None
-    if state in _ANSWERS and kind != "Progressing":
+    if state in _ANSWERS and kind not in NEUTRAL:
         good = (state == "True") != (kind in NEGATIVE)
     if message.split(" ")[0].isalpha():  # else a number, or a field's name
         message = f"{message[:1].upper()}{message[1:]}"

@@ -113,6 +113,8 @@ def resolve_integrations(
 
 def first_replicas(spec: AtomDeploymentSpec) -> int:
     """The number to start with; an autoscaler then moves it between its bounds."""
+    if spec.suspend:
+        return 0
     scaling = spec.autoscaling
     if scaling is None:
         return spec.replicas

@@ -11,6 +11,7 @@ from dataclasses import replace
 from atom_operator.api.v1alpha1.integration_fields import AutoscalingSpec
 from atom_operator.domain import Capacity, EngineOptions, NodeSupply, Observed, Plan, Supply
 from atom_operator.integration_values import ReplicaLimit, ScalingTargets
+from atom_operator.kinds import AUTOSCALER, SCALED_OBJECT
 from atom_operator.plan.room import bounded_by, needed_text, places
 
 _TYPICAL_CONTEXT_TOKENS = 4096
@@ -78,7 +79,8 @@ def leave_to_autoscaler(plan: Plan, supply: Supply | None, observed: Observed) -
         kept = min(placed, running.desired) if running is not None else 0
         scaling = replace(scaling, limit=replica_limit(supply, kept))
     stands = running is not None and running.desired == 0 and not running.autoscaled
-    begins = stands and scaling.min_replicas > 0  # KEDA wakes what may have no replicas
+    # KEDA wakes what may have no replicas; nobody wakes what is suspended.
+    begins = stands and scaling.min_replicas > 0 and not plan.suspended
     first = max(plan.replicas, scaling.min_replicas) if begins else plan.replicas
     replicas = min(first, scaling.ceiling)
     return replace(
@@ -86,7 +88,10 @@ def leave_to_autoscaler(plan: Plan, supply: Supply | None, observed: Observed) -
         integrations=replace(plan.integrations, autoscaling=scaling),
         replicas=replicas,
         # An autoscaler leaves a workload of no replicas alone: it gets one that has its fewest.
-        owns_replicas=running is None or (begins and replicas > 0),
+        owns_replicas=running is None or plan.suspended or (begins and replicas > 0),
+        autoscaler_stands=any(
+            child.kind in (AUTOSCALER, SCALED_OBJECT) for child in observed.children
+        ),
     )
 
 

@@ -15,7 +15,7 @@ from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 # How many pods there are, who finds them, and how they are replaced: no pod notices. A field that
 # is not here counts, which costs at most a rollout that could have been spared.
 _NOT_OF_PODS = (
-    *("replicas", "autoscaling", "gateway", "monitoring", "networkPolicy"),
+    *("replicas", "suspend", "autoscaling", "gateway", "monitoring", "networkPolicy"),
     *("jobs", "objects"),
 )
 _NOT_OF_PODS_IN_ROLLOUT = ("strategy", "progressDeadlineSeconds", "autoRollback")

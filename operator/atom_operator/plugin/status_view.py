@@ -14,7 +14,9 @@ from atom_operator.plugin.ages import age
 Object = Mapping[str, Any]
 _MARKS = {"True": "+", "False": "-", "Unknown": "?"}
 # Conditions whose good state is False.
-NEGATIVE = ("Degraded", "CapacityLimited", "Progressing")
+NEGATIVE = ("Degraded", "CapacityLimited")
+# Neither state of these is better than the other.
+NEUTRAL = ("Progressing", "Suspended")
 _EVENTS = 8
 
 
@@ -57,7 +59,8 @@ def _summary(parent: Object, drafts: str) -> Iterator[str]:
     status, spec = parent.get("status") or {}, parent.get("spec") or {}
     ready = _condition(status, "Ready")
     yield f"ready     {ready.get('status', 'Unknown')}, {ready.get('reason', 'NotSeen')}"
-    yield f"replicas  {status.get('readyReplicas', 0)} ready of {status.get('replicas', 0)}"
+    back = f", suspended: {spec.get('replicas', 1)} to come back" if spec.get("suspend") else ""
+    yield f"replicas  {status.get('readyReplicas', 0)} ready of {status.get('replicas', 0)}{back}"
     yield f"model     {(spec.get('model') or {}).get('source', '')}"
     if status.get("url"):
         yield f"url       {status['url']}"
@@ -96,8 +99,10 @@ def _conditions(conditions: Sequence[Object]) -> Iterator[str]:
     width = max((len(item["type"]) for item in conditions), default=0)
     for item in conditions:
         mark = _MARKS.get(item["status"], "?")
-        if item["type"] in NEGATIVE and mark != "?":
-            mark = {"+": "-", "-": "+"}[mark] if item["type"] != "Progressing" else " "
+        if item["type"] in NEUTRAL and mark != "?":
+            mark = " "
+        elif item["type"] in NEGATIVE and mark != "?":
+            mark = {"+": "-", "-": "+"}[mark]
         name = item["type"].ljust(width)
         yield f"{mark} {name} {item['status']:<7} {item['reason']}: {item['message']}"
 

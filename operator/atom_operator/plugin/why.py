@@ -115,6 +115,11 @@ def is_ready(parent: Object) -> bool:
     return condition.get("status") == "True" and seen == parent["metadata"].get("generation")
 
 
+def is_suspended(parent: Object) -> bool:
+    """Return whether it is not ready because its spec says so, and for no other reason."""
+    return _condition(parent, "Ready").get("reason") == "Suspended"
+
+
 def _condition(parent: Object, kind: str) -> Object:
     conditions = (parent.get("status") or {}).get("conditions") or ()
     return next((item for item in conditions if item["type"] == kind), {})

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from atom_operator.plugin.ages import age
-from atom_operator.plugin.why import Cause, Rank, Seen, is_ready
+from atom_operator.plugin.why import Cause, Rank, Seen, is_ready, is_suspended
 
 _HEADINGS = {
     Rank.SPEC: "the spec",
@@ -25,6 +25,8 @@ def why_lines(seen: Seen, causes: Sequence[Cause]) -> Iterator[str]:
     name = f"AtomDeployment {metadata.get('namespace')}/{metadata['name']}"
     if is_ready(seen.parent):
         yield f"{name} is ready" + ("; what else is told:" if causes else "")
+    elif is_suspended(seen.parent):
+        yield f"{name} is suspended by its spec" + ("; what else is told:" if causes else "")
     elif causes:
         yield f"{name} is not ready. Begin with 1; what comes after may follow from it:"
     else:

@@ -158,7 +158,8 @@ class Decider:
         newest = parse_spec(parent.get("spec") or {})
         readable = None if isinstance(newest, tuple) else newest
         plan = plan and plan_of_pods(plan, pods, readable, observed)
-        if plan is not None and await check_claims(self.port, self.fleet, plan) is not None:
+        runs = plan is not None and not plan.suspended
+        if plan and runs and await check_claims(self.port, self.fleet, plan) is not None:
             plan = plan_of_pods(plan, pods, None, observed)  # no more pods than can share a claim
         if plan is None:
             return Decision()
@@ -318,8 +319,9 @@ class Decider:
             rollout = choose_rollout(replace(question, supply=supply))
         if question.in_groups:
             rollout = replace(rollout, asked_at=_asked_at(own, question.revision) or observed.at)
-        surges = rollout.strategy is RolloutStrategy.SURGE
-        plan = replace(plan, rollout=rollout, changes_kind=surges and is_changing(question))
+        surges = rollout.strategy is RolloutStrategy.SURGE and not plan.suspended
+        changes_kind = surges and is_changing(question)
+        plan = replace(plan, rollout=rollout, changes_kind=changes_kind)
         bound = supply if plan.accelerator.resource_name is not None else None
         return leave_to_autoscaler(plan, bound, observed), supply
 

@@ -48,6 +48,7 @@ def plan_of_pods(
     return replace(
         plan,
         replicas=_replicas(plan, newest, observed),
+        suspended=plan.suspended if newest is None else bool(newest.suspend),
         startup_budget_seconds=budget or plan.startup_budget_seconds,
         spec_digest=(running.spec_digest if running else pods.spec_digest) or plan.spec_digest,
         learned=observed.learned,
@@ -55,6 +56,8 @@ def plan_of_pods(
 
 
 def _replicas(plan: Plan, newest: AtomDeploymentSpec | None, observed: Observed) -> int:
+    if newest is not None and newest.suspend:
+        return 0
     if newest is not None and newest.autoscaling is None:
         return newest.replicas
     return observed.deployment.desired if observed.deployment else plan.replicas

@@ -145,6 +145,7 @@ def _plan(
         plan,
         integrations=asked,
         replicas=first_replicas(spec),
+        suspended=bool(spec.suspend),
         inspected=inspected,
         spec_digest=spec_digest(spec, options.image, around.config_text),
         asked=spec.model_dump(mode="json", by_alias=True, exclude_unset=True),

@@ -169,6 +169,7 @@ class Reconciler:
             shortage=_shortage(decision),
             waiting=decision.waiting,
             routes=decision.routes,
+            suspended=(parent.get("spec") or {}).get("suspend") is True,
         )
         previous: Mapping[str, Any] = parent.get("status") or {}
         status = roll_up(situation, previous, self.clock())

@@ -12,7 +12,7 @@ from typing import Any
 from atom_operator.constants import ConditionType, Reason
 from atom_operator.domain import ApplyReport, ChildKey, Manifest, Plan, RouteFindings
 from atom_operator.integration_values import Integrations
-from atom_operator.kinds import PROVIDERS, SCALED_OBJECT, SIDE_KINDS
+from atom_operator.kinds import AUTOSCALER, PROVIDERS, SCALED_OBJECT, SIDE_KINDS
 from atom_operator.status.conditions import Verdict
 from atom_operator.status.verdicts_of_others import ForeignVerdict, verdicts_of_others
 
@@ -54,6 +54,9 @@ def integrations_ready(
     if plan is None:
         return Verdict(kind, "Unknown", Reason.NOT_PLANNED, "the spec is not accepted")
     said = tuple(verdicts_of_others(children))
+    if plan.suspended:  # an autoscaler that scales nothing is as it should be
+        said = tuple(item for item in said if item.child.kind not in (AUTOSCALER, SCALED_OBJECT))
+        children = {key: item for key, item in children.items() if key.kind != SCALED_OBJECT}
     found = [
         *_missing(plan.integrations),
         *_refused(report),

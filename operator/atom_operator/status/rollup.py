@@ -37,6 +37,7 @@ from atom_operator.status.preparing import model_not_there, waits
 from atom_operator.status.silent_nodes import silent_verdict
 from atom_operator.status.speculation import speculation_status
 from atom_operator.status.steady import steady
+from atom_operator.status.suspended import suspended_verdict
 
 _NO_DEPLOYMENT = DeploymentState(0, 0, 0, 0, 0, True, None, None, None)
 _NOT_PLANNED = CapacityVerdict("Unknown", Reason.NOT_PLANNED, "the spec is not accepted")
@@ -68,6 +69,7 @@ class StatusInputs:
     shortage: str | None = None  # why no node takes one more pod, when accelerators are the cause
     routes: RouteFindings = field(default_factory=RouteFindings)
     waiting: Waiting | None = None  # what has to be there before pods are asked for
+    suspended: bool = False  # by the spec, also where that is not accepted
 
     @property
     def deployment(self) -> DeploymentState:
@@ -149,6 +151,7 @@ def _verdicts(situation: StatusInputs) -> Iterator[Verdict]:
         integrations_ready(
             situation.plan, situation.report, situation.observed.children, situation.routes
         ),
+        suspended_verdict(situation.observed, asked=situation.suspended),
     ]
     yield from others
 
@@ -260,6 +263,8 @@ def _available(situation: StatusInputs) -> Verdict:
     more = f"; {silent.message}" if silent is not None else ""
     if ready:
         return Verdict(kind, "True", Reason.SERVING, f"{ready} replicas serve{more}")
+    if situation.suspended:
+        return Verdict(kind, "False", Reason.SUSPENDED, "spec.suspend is true")
     if situation.observed.deployment is not None and deployment.desired == 0:
         return Verdict(kind, "False", Reason.SCALED_TO_ZERO, "there are to be 0 replicas")
     return Verdict(kind, "False", Reason.NOTHING_READY, f"no replica serves{more}")
@@ -302,6 +307,8 @@ def _ready(situation: StatusInputs, others: Mapping[ConditionType, Verdict]) -> 
     for blocking in (accepted, fits):
         if blocking.status == "False":
             return Verdict(kind, "False", blocking.reason, blocking.message)
+    if situation.suspended and not situation.report.refused:
+        return Verdict(kind, "False", Reason.SUSPENDED, others[ConditionType.SUSPENDED].message)
     progressing = others[ConditionType.PROGRESSING]
     missing = deployment.ready < deployment.desired
     if progressing.reason is not Reason.COMPLETE or missing:

@@ -35,6 +35,7 @@ HEALTH = {
     "too large": "Degraded",
     "too large a change": "Degraded",
     "scaled to zero": "Suspended",
+    "suspended": "Suspended",
 }
 
 

@@ -16,6 +16,7 @@ from atom_operator.kinds import AUTOSCALER, SCALED_OBJECT
 from tests.support.in_memory_cluster.state import ClusterState
 
 _PERIOD_SECONDS = 15.0
+_PAUSED_REPLICAS = "autoscaling.keda.sh/paused-replicas"
 
 
 def sync_autoscalers(state: ClusterState) -> None:
@@ -70,6 +71,10 @@ def _held(state: ClusterState, item: Manifest, replicas: int, wanted: int, most:
 
 def _sync_scaled_object(state: ClusterState, item: Manifest) -> None:
     spec, metadata = item["spec"], item["metadata"]
+    paused_at = (metadata.get("annotations") or {}).get(_PAUSED_REPLICAS)
+    if paused_at is not None:
+        _pause(state, item, int(paused_at))
+        return
     name = f"keda-hpa-{metadata['name']}"
     least, most = spec.get("minReplicaCount", 0), spec.get("maxReplicaCount", 100)
     bounds = {"minReplicas": max(1, least), "maxReplicas": most}
@@ -96,6 +101,19 @@ def _sync_scaled_object(state: ClusterState, item: Manifest) -> None:
         _to_zero_and_back(state, item, target, least)
     ready = _condition("Ready", "True", "ScaledObjectReady", "is defined correctly")
     state.set_status(item, {"conditions": [ready]})
+
+
+def _pause(state: ClusterState, item: Manifest, replicas: int) -> None:
+    """KEDA takes its autoscaler away and holds the target at the number that it is told."""
+    for own in state.owned(AUTOSCALER, item):
+        state.remove(AUTOSCALER, own)
+    target = _target(state, item)
+    if target is not None and target["spec"].get("replicas", 1) != replicas:
+        scale(state, target, replicas)
+    paused = _condition("Paused", "True", "ScaledObjectPaused", "ScaledObject is paused")
+    # What it says of itself when it was paused before it was ever ready.
+    ready = _condition("Ready", "Unknown", "ScaledObjectPaused", "ScaledObject is paused")
+    state.set_status(item, {"conditions": [paused, ready]})
 
 
 def _to_zero_and_back(state: ClusterState, item: Manifest, target: Manifest, least: int) -> None:

@@ -182,6 +182,15 @@ async def _scaled_to_zero() -> FakeCluster:
     return cluster
 
 
+async def _suspended() -> FakeCluster:
+    cluster = await _serving()
+    cluster.change_spec(ATOM_DEPLOYMENT, "chat", suspend=True)
+    await reconciler(cluster).reconcile(KEY)
+    finish_rollout(cluster)
+    await reconciler(cluster).reconcile(KEY)
+    return cluster
+
+
 SITUATIONS: dict[str, Callable[[], Awaitable[FakeCluster]]] = {
     "new": _new,
     "changed since the last look": _changed_since,
@@ -200,6 +209,7 @@ SITUATIONS: dict[str, Callable[[], Awaitable[FakeCluster]]] = {
     "too large": _too_large,
     "too large a change": _too_large_a_change,
     "scaled to zero": _scaled_to_zero,
+    "suspended": _suspended,
 }
 
 

@@ -84,6 +84,11 @@ def ask_for_an_autoscaler(life: Life, most: int | None) -> None:
     life.ask(autoscaling=life.autoscaling(most) if most else None)
 
 
+@_happens(1, (True, True, None))
+def suspend(life: Life, suspended: bool | None) -> None:
+    life.ask(suspend=suspended)
+
+
 @_happens(1)
 def ask_for_what_is_refused(life: Life) -> None:
     life.engine(extraArgs=["--model=x"])

@@ -409,6 +409,9 @@ class AtomDeploymentSpec(ApiModel):
     """How one replica is spread over devices."""
     replicas: Annotated[int, Field(ge=0, le=1000)] = 1
     """Number of engine pods; with autoscaling only the first number, which the load then moves."""
+    suspend: bool | None = None
+    """No pods run while this is true: they end as in a scale-down, and Service, claims, status and
+    spec.replicas stay. false brings the replicas back. Default: false."""
     autoscaling: AutoscalingSpec | None = None
     """The number of replicas follows the load."""
     accelerator: AcceleratorSpec = Field(default_factory=AcceleratorSpec)

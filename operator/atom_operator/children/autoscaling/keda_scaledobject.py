@@ -13,6 +13,8 @@ from atom_operator.kinds import SCALED_OBJECT
 
 _POLLING_SECONDS = 15
 _FAILED_POLLS = 4
+# KEDA takes its own HorizontalPodAutoscaler away and keeps this number until the annotation goes.
+_PAUSED = {"autoscaling.keda.sh/paused-replicas": "0"}
 
 
 def scaled_object(plan: Plan, wanted: Autoscaling) -> Manifest:
@@ -20,7 +22,7 @@ def scaled_object(plan: Plan, wanted: Autoscaling) -> Manifest:
     return {
         "apiVersion": SCALED_OBJECT.api_version,
         "kind": SCALED_OBJECT.kind,
-        "metadata": naming.metadata(plan, plan.key.name),
+        "metadata": naming.metadata(plan, plan.key.name, _PAUSED if plan.suspended else None),
         "spec": {
             "scaleTargetRef": scale_target(plan),
             "minReplicaCount": wanted.min_replicas,
