@@ -94,6 +94,8 @@ class ConditionType(StrEnum):
     CAPACITY_LIMITED = "CapacityLimited"
     INTEGRATIONS_READY = "IntegrationsReady"
     SUSPENDED = "Suspended"
+    RECONCILING = "Reconciling"
+    STALLED = "Stalled"
     READY = "Ready"
 
 
@@ -180,3 +182,6 @@ class Reason(StrEnum):
     SUSPENDED = "Suspended"
     SUSPENDING = "Suspending"
     NOT_SUSPENDED = "NotSuspended"
+    # Reconciling and Stalled, which repeat Ready's reason where they are True
+    NOT_RECONCILING = "NotReconciling"
+    NOT_STALLED = "NotStalled"

@@ -8,7 +8,7 @@ titles dropped, `X | null` becomes optional X, exclusive bounds become flags.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from pydantic import BaseModel
 
@@ -63,6 +63,10 @@ def build_crd() -> dict[str, Any]:
     }
 
 
+# Of an object that no operator has looked at yet: kstatus takes one without a status for current.
+UNSEEN: Final[Mapping[str, Any]] = {"observedGeneration": -1, "conditions": []}
+
+
 def _root_schema() -> dict[str, Any]:
     return {
         "type": "object",
@@ -74,7 +78,7 @@ def _root_schema() -> dict[str, Any]:
             "kind": {"type": "string"},
             "metadata": {"type": "object"},
             "spec": structural_schema(AtomDeploymentSpec),
-            "status": structural_schema(AtomDeploymentStatus),
+            "status": {**structural_schema(AtomDeploymentStatus), "default": dict(UNSEEN)},
         },
     }
 

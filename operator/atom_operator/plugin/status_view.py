@@ -14,9 +14,9 @@ from atom_operator.plugin.ages import age
 Object = Mapping[str, Any]
 _MARKS = {"True": "+", "False": "-", "Unknown": "?"}
 # Conditions whose good state is False.
-NEGATIVE = ("Degraded", "CapacityLimited")
+NEGATIVE = ("Degraded", "CapacityLimited", "Stalled")
 # Neither state of these is better than the other.
-NEUTRAL = ("Progressing", "Suspended")
+NEUTRAL = ("Progressing", "Suspended", "Reconciling")
 _EVENTS = 8
 
 

@@ -139,8 +139,8 @@ class Reconciler:
         if decision.plan is None:
             return ()
         metadata = parent["metadata"]
-        seen = (parent.get("status") or {}).get("observedGeneration")
-        changed = seen is not None and seen != metadata.get("generation")
+        seen = (parent.get("status") or {}).get("observedGeneration") or -1
+        changed = seen > 0 and seen != metadata.get("generation")
         owner = Owner(key, metadata["uid"])
         return await ensure_jobs(self.port, owner, decision.jobs, self.clock(), prune=changed)
 

@@ -27,6 +27,11 @@ _BAD = {
     (ConditionType.CAPACITY_LIMITED, "True"),
     (ConditionType.INTEGRATIONS_READY, "False"),
 }
+_REPEATS = (
+    ConditionType.RECONCILING,
+    ConditionType.STALLED,
+    (ConditionType.READY, "False"),
+)
 # At first sight everything flips; these say something that the object's creation does not.
 _WORTH_AT_FIRST = _BAD - {(ConditionType.AVAILABLE, "False")}
 
@@ -47,7 +52,8 @@ def happenings(
 ) -> tuple[Happening, ...]:
     """Flips from `before` to `after`, in the conditions' order.
 
-    Unknown is no news, and neither is Ready=False, whose cause is another condition's flip.
+    Unknown is no news, and neither is what another condition's flip is the cause of: Ready=False,
+    Reconciling and Stalled.
     """
     known = {item["type"]: item for item in before}
     found: list[Happening] = []
@@ -56,7 +62,7 @@ def happenings(
         previous = known.get(kind)
         if previous is not None and previous["status"] == status:
             continue
-        if status == "Unknown" or (kind, status) == (ConditionType.READY, "False"):
+        if status == "Unknown" or kind in _REPEATS or (kind, status) in _REPEATS:
             continue
         if previous is None and (kind, status) not in _WORTH_AT_FIRST:
             continue

@@ -32,6 +32,7 @@ from atom_operator.status.integrations_ready import (
     capacity_limited,
     integrations_ready,
 )
+from atom_operator.status.kstatus import kstatus_verdicts
 from atom_operator.status.loading import model_loaded
 from atom_operator.status.preparing import model_not_there, waits
 from atom_operator.status.silent_nodes import silent_verdict
@@ -162,7 +163,11 @@ def _told(
     """Yield what is said, at last of Ready."""
     told = steady(verdicts, situation.observed, previous)
     yield from told
-    yield _ready(situation, {verdict.type: verdict for verdict in told})
+    known = {verdict.type: verdict for verdict in told}
+    ready = _ready(situation, known)
+    progressing, suspended = known[ConditionType.PROGRESSING], known[ConditionType.SUSPENDED]
+    yield from kstatus_verdicts(ready, progressing, suspended)
+    yield ready
 
 
 def _model_loaded(situation: StatusInputs) -> Verdict:

@@ -65,7 +65,7 @@ def test_every_situation_has_an_expected_health() -> None:
 def test_conditions_reasons_and_fields_exist() -> None:
     text = " ".join(expressions().values())
     kinds = set(re.findall(r"\.type == '(\w+)'", text))
-    assert kinds == {"Ready", "Progressing", "Suspended"}
+    assert kinds == {"Ready", "Stalled", "Suspended"}
     assert kinds <= {kind.value for kind in ConditionType}
     assert set(re.findall(r"\.reason [!=]= '(\w+)'", text)) <= {reason.value for reason in Reason}
     schema = build_crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]

@@ -85,6 +85,8 @@ async def test_ready_when_the_rollout_is_complete() -> None:
         "CapacityLimited": "False",
         "IntegrationsReady": "True",
         "Suspended": "False",
+        "Reconciling": "False",
+        "Stalled": "False",
         "Ready": "True",
     }
 

@@ -139,4 +139,4 @@ class AtomDeploymentStatus(ApiModel):
         ),
     ]
     """Accepted, CapacityFits, Scheduled, ModelLoaded, CapacityMatched, Progressing, Available,
-    Degraded, CapacityLimited, IntegrationsReady, Suspended, Ready."""
+    Degraded, CapacityLimited, IntegrationsReady, Suspended, Reconciling, Stalled, Ready."""
