@@ -97,6 +97,18 @@ class DynamicScaling:
 
 
 @dataclass(frozen=True, slots=True)
+class AlphaScaling:
+    """The base grows by `alpha` (NTK), whatever the length (Hunyuan)."""
+
+    alpha: float
+    attention_factor: float = 1.0
+
+    def scale(self, frequencies: torch.Tensor, rope: RopeConfig) -> torch.Tensor:
+        dim = rope.rotary_dim
+        return _frequencies(rope.theta * self.alpha ** (dim / (dim - 2)), dim, dim)
+
+
+@dataclass(frozen=True, slots=True)
 class Llama3Scaling:
     """Slow frequencies are divided by `factor`, fast ones kept, those between interpolated."""
 
@@ -205,6 +217,8 @@ def _proportional(parameters: Mapping[str, Any], limits: RopeLimits) -> Scaling:
 
 
 def _dynamic(parameters: Mapping[str, Any], limits: RopeLimits) -> Scaling:
+    if parameters.get("alpha"):
+        return AlphaScaling(float(parameters["alpha"]))
     return DynamicScaling(float(parameters["factor"]), limits.max_position, limits.longest)
 
 
@@ -329,3 +343,14 @@ class RotaryEmbedding(nn.Module):
     ) -> Rotary:
         rows = positions if self._turns else torch.zeros_like(positions)
         return Rotary(self.cos_sin, rows, q_norm, k_norm)
+
+    def turned(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Rotate x [T, heads, D] by itself, for what comes between that and attention."""
+        cosines, sines = self.cos_sin[positions].unsqueeze(1).chunk(2, dim=-1)
+        first, second = x.float().chunk(2, dim=-1)
+        parts = (first * cosines - second * sines, second * cosines + first * sines)
+        return torch.cat(parts, dim=-1).to(x.dtype)
+
+    def still(self, positions: torch.Tensor) -> Rotary:
+        """Rotate nothing: by the table's first row, which has angles of 0."""
+        return Rotary(self.cos_sin, torch.zeros_like(positions))

@@ -1,4 +1,5 @@
-"""Llama 2 and 3 (Touvron et al. 2023; Llama 3 herd, 2024): the plain decoder."""
+"""Llama 2 and 3 (Touvron et al. 2023; Llama 3 herd, 2024) and Seed-OSS (ByteDance Seed, 2025): the
+plain decoder, in Seed-OSS with biases on q, k and v. All of it is in the facts."""
 
 from __future__ import annotations
 

@@ -33,6 +33,8 @@ SUPPORTED_ARCHITECTURES: dict[str, str] = {
     "Olmo3ForCausalLM": "OLMo 3",
     "GraniteForCausalLM": "Granite 3",
     "Phi3ForCausalLM": "Phi-3 and Phi-4",
+    "HunYuanDenseV1ForCausalLM": "Hunyuan",
+    "HunYuanMoEV1ForCausalLM": "Hunyuan (experts)",
     "MixtralForCausalLM": "Mixtral",
     "Qwen2MoeForCausalLM": "Qwen2-MoE",
     "Qwen3MoeForCausalLM": "Qwen3-MoE",

@@ -68,8 +68,9 @@ _ONE_ROPE = Rope()
 class AttentionFacts:
     """One attention layer. `head_dim` is that of a query; `mask`: what a query attends to.
 
-    `qk_norm`: an RMSNorm over each head of queries and keys; `qk_norm_whole`: over all heads
-    together. `sinks`: one learned logit per head.
+    `qk_norm`: an RMSNorm over each head of queries and keys, once they are rotated with
+    `qk_norm_rotated`; `qk_norm_whole`: over all heads together.
+    `sinks`: one learned logit per head.
     `reads_embedding`: q, k and v see the token's embedding beside the hidden state (EAGLE-3).
     `output_gate`: the queries' matrix also makes a gate of each head's result, behind its query.
     `state`: linear attention, which keeps no tokens; heads and `head_dim` are its queries'.
@@ -82,6 +83,7 @@ class AttentionFacts:
     mask: MaskRule = CAUSAL
     latent: Latent | None = None
     qk_norm: bool = False
+    qk_norm_rotated: bool = False
     qk_norm_whole: bool = False
     qkv_bias: bool = False
     output_bias: bool = False

@@ -226,7 +226,7 @@ def _part_of(matrix: Projection) -> str:
         return "norms and routers"
     if matrix.copies > 1:
         return "routed experts"
-    if "shared_expert" in matrix.name:
+    if ".shared_" in matrix.name:
         return "shared experts"
     if matrix.name.startswith(ATTENTION_MODULES):
         return "compressing projections" if matrix.split is Split.NOTHING else "attention"

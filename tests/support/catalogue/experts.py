@@ -95,6 +95,26 @@ GLM_45 = Case(
     draft_token={1: 2 * 93 * 8 * 128 * 2, 8: 2 * 93 * 1 * 128 * 2},
 )
 EXPERTS: dict[str, Case] = {
+    "hf://tencent/Hunyuan-A13B-Instruct": Case(
+        # tied; 64 experts and one for all tokens of 3072, a router, norms of heads of 128
+        weights={
+            1: 2
+            * (
+                128167 * 4096
+                + 32
+                * (
+                    2 * 4096 * 4096
+                    + 2 * 4096 * 1024
+                    + (64 + 1) * 3 * 4096 * 3072
+                    + 64 * 4096
+                    + 2 * 4096
+                    + 2 * 128
+                )
+                + 4096
+            )
+        },
+        kv_token={1: 2 * 32 * 8 * 128 * 2, 8: 2 * 32 * 1 * 128 * 2},
+    ),
     "hf://Qwen/Qwen3-30B-A3B": QWEN3_30B,
     "hf://Qwen/Qwen3-30B-A3B-Instruct-2507": QWEN3_30B,
     "hf://Qwen/Qwen3-30B-A3B-Thinking-2507": QWEN3_30B,

@@ -38,6 +38,10 @@ from transformers import (
     GptOssForCausalLM,
     GraniteConfig,
     GraniteForCausalLM,
+    HunYuanDenseV1Config,
+    HunYuanDenseV1ForCausalLM,
+    HunYuanMoEV1Config,
+    HunYuanMoEV1ForCausalLM,
     Llama4ForCausalLM,
     Llama4TextConfig,
     LlamaConfig,
@@ -105,6 +109,8 @@ Architecture = Literal[
     "olmo3",
     "granite",
     "phi3",
+    "hunyuan",
+    "hunyuan_moe",
 ]
 
 _CLASSES: dict[str, tuple[Any, Any]] = {
@@ -137,6 +143,8 @@ _CLASSES: dict[str, tuple[Any, Any]] = {
     "olmo3": (Olmo3Config, Olmo3ForCausalLM),
     "granite": (GraniteConfig, GraniteForCausalLM),
     "phi3": (Phi3Config, Phi3ForCausalLM),
+    "hunyuan": (HunYuanDenseV1Config, HunYuanDenseV1ForCausalLM),
+    "hunyuan_moe": (HunYuanMoEV1Config, HunYuanMoEV1ForCausalLM),
 }
 _WITH_LATENTS = ("deepseek2", "deepseek3", "deepseek32", "glm4_moe_lite", "glm_moe_dsa")
 # Latent attention, and no experts: those are for who asks for them.
@@ -172,6 +180,7 @@ _FEW_EXPERTS: dict[str, dict[str, Any]] = {
     "glm4_moe": {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40},
     "gpt_oss": {"num_local_experts": 8, "num_experts_per_tok": 3},
     "minimax_m2": {"num_local_experts": 8, "num_experts_per_tok": 3},
+    "hunyuan_moe": {"num_experts": 8, "moe_topk": 3},
     "ernie4_5_moe": {"moe_num_experts": 8, "moe_k": 3, "moe_intermediate_size": 40},
 }  # fmt: skip
 

@@ -20,8 +20,9 @@ from atom.model_ops.values import AttentionShape, LayerCache
 
 
 class Attention(CachedAttention):
-    """Grouped-query attention of one layer. norms: of queries and of keys, per head, if there are.
-    shape: with the layer's own sinks, if it has any."""
+    """Grouped-query attention of one layer. norms: of queries and of keys, per head, if there are;
+    norms_rotated: of heads that are rotated already. shape: with the layer's own sinks, if it has
+    any."""
 
     _cache: LayerCache
 
@@ -32,12 +33,14 @@ class Attention(CachedAttention):
         *,
         norms: tuple[RMSNorm, RMSNorm] | None,
         ops: Ops,
+        norms_rotated: bool = False,
     ) -> None:
         super().__init__(ops)
         self.shape = shape
         # Kept out of the module tree: parameters and tables belong to who names them.
         self._rotary = (rotary,)
         self._norms = norms or (None, None)
+        self._norms_rotated = norms_rotated
 
     def cache_layout(self, block_size: int, dtype: torch.dtype) -> CacheLayout:
         """K and V of each token, by KV head; in fp8 with the scales of each."""
@@ -59,5 +62,22 @@ class Attention(CachedAttention):
         queries = qkv[:, : self.shape.num_heads * self.shape.head_dim]
         self._rotary[0].scale_queries(queries, positions)
         q_norm, k_norm = (norm and norm.norm for norm in self._norms)
-        rotary = self._rotary[0](positions, q_norm, k_norm)
+        if self._norms_rotated:
+            self._rotate_and_norm(qkv, positions)
+            rotary = self._rotary[0].still(positions)
+        else:
+            rotary = self._rotary[0](positions, q_norm, k_norm)
         return self._ops.attention(qkv, self.shape, rotary, self._cache, self._step)
+
+    def _rotate_and_norm(self, qkv: torch.Tensor, positions: torch.Tensor) -> None:
+        """Rotate queries and keys, then norm them, in place: kernels do it the other way round."""
+        heads = qkv.unflatten(1, (-1, self.shape.head_dim))
+        middle = self.shape.num_heads
+        for part, norm in zip(
+            (heads[:, :middle], heads[:, middle : middle + self.shape.num_kv_heads]),
+            self._norms,
+            strict=True,
+        ):
+            assert norm is not None
+            turned = self._rotary[0].turned(part, positions)
+            part.copy_(norm.of(turned.flatten(0, 1)).view(part.shape))

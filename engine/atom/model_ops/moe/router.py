@@ -14,6 +14,8 @@ from atom.model_ops.routing import Routed, Routing
 from atom.model_ops.values import LinearWeight, RouterWeight
 from atom.sizing.weights import Projection
 
+_DEPTH = 2  # of this module's own name below a layer, however deep a checkpoint's is
+
 
 class Router(nn.Module):
     """W [E, H], perhaps with a bias. correction: where a checkpoint has the
@@ -44,7 +46,7 @@ class Router(nn.Module):
 
     def placements(self, name: str) -> Iterator[Placement]:
         """Yield where the parameters come from in a checkpoint."""
-        own = checkpoint_name(name, self._matrix.name)
+        own = checkpoint_name(name, self._matrix.name, _DEPTH)
         for kind, parameter in (
             ("weight", self.weight),
             ("bias", self.bias),
@@ -52,8 +54,7 @@ class Router(nn.Module):
             if parameter is not None:
                 yield Placement.whole(f"{own}.{kind}", parameter.data)
         if self._correction and self.e_score_correction_bias is not None:
-            depth = self._matrix.name.count(".") + 1
-            named = checkpoint_name(name, self._correction.name, depth)
+            named = checkpoint_name(name, self._correction.name, _DEPTH)
             yield self._correction.placement(named, self.e_score_correction_bias.data)
 
     def finish(self) -> None:

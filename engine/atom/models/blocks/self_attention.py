@@ -42,7 +42,10 @@ class SelfAttention(nn.Module):
                 build_norm(size, spec.norm, build, order),
                 build_norm(size, spec.norm, build, order),
             )
-            self.q_norm, self.k_norm = norms
+            if spec.facts.attention.qk_norm_rotated:  # as checkpoints with such call them
+                self.query_layernorm, self.key_layernorm = norms
+            else:
+                self.q_norm, self.k_norm = norms
         elif spec.facts.attention.qk_norm_whole:
             whole = [WholeHeadsNorm(matrix, spec.norm.eps, build, order) for matrix in (q, k)]
             self.q_norm, self.k_norm = whole
@@ -58,7 +61,8 @@ class SelfAttention(nn.Module):
             sinks = torch.empty(shape.num_heads, dtype=torch.float32)
             self.sinks = nn.Parameter(sinks, requires_grad=False)
             shape = replace(shape, sinks=sinks)
-        self.attn = Attention(shape, rotary, norms=norms, ops=build.ops)
+        rotated = spec.facts.attention.qk_norm_rotated
+        self.attn = Attention(shape, rotary, norms=norms, ops=build.ops, norms_rotated=rotated)
 
     def placements(self, name: str) -> Iterator[Placement]:
         """Yield where the sinks come from in a checkpoint, if there are any."""

@@ -23,6 +23,7 @@ from atom.sizing.families.dense import (
     exaone4,
     gemma2,
     gemma3,
+    hunyuan,
     llama,
     mistral,
     olmo3,
@@ -36,6 +37,7 @@ from atom.sizing.families.experts import (
     ernie4_5_moe,
     glm4_moe,
     gpt_oss,
+    hunyuan_moe,
     llama4,
     minimax_m2,
     mixtral,
@@ -93,6 +95,10 @@ FAMILIES: dict[str, Family] = {
     "Olmo3ForCausalLM": Family(olmo3),
     "GraniteForCausalLM": Family(llama),
     "Phi3ForCausalLM": Family(phi3),
+    "HunYuanDenseV1ForCausalLM": Family(hunyuan),
+    "HunYuanMoEV1ForCausalLM": Family(
+        hunyuan_moe, experts_block=ExpertsBlock(router="gate.wg", shared="shared_mlp")
+    ),
     "Gemma2ForCausalLM": Family(gemma2, tied=True, activation_key="hidden_activation"),
     "Gemma3ForCausalLM": Family(gemma3, tied=True, activation_key="hidden_activation"),
 }

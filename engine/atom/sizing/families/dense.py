@@ -155,3 +155,11 @@ def phi3(config: Config, index: int) -> LayerFacts:
         window = None  # which is wider than any context
     attention = replace(grouped(config), mask=sliding_window(window), fused=True)
     return LayerFacts(attention=attention, mlp=replace(dense_mlp(config), fused=True))
+
+
+def hunyuan(config: Config, index: int) -> LayerFacts:
+    """Read a layer of Hunyuan, whose heads are normed once they are rotated."""
+    bias = flag(config, "attention_bias")
+    attention = grouped(config, qkv_bias=bias, output_bias=bias)
+    attention = replace(attention, qk_norm=True, qk_norm_rotated=True)
+    return LayerFacts(attention=attention, mlp=dense_mlp(config))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from atom.sizing.config_fields import Config, count, flag, optional, positive
 from atom.sizing.errors import ModelFactsError
 from atom.sizing.families.deepseek import deepseek_mlp
-from atom.sizing.families.dense import DEFAULT_WINDOW, ernie4_5, qwen3_attention
+from atom.sizing.families.dense import DEFAULT_WINDOW, ernie4_5, hunyuan, qwen3_attention
 from atom.sizing.families.reading import (
     dense_mlp,
     expert_count,
@@ -168,3 +168,21 @@ def minimax_m2(config: Config, index: int) -> LayerFacts:
         router_correction=True,
     )
     return LayerFacts(attention=attention, mlp=MlpFacts(experts=experts))
+
+
+def hunyuan_moe(config: Config, index: int) -> LayerFacts:
+    """Read a layer of Hunyuan's mixtures, of which each may say how many experts a token takes."""
+    width, taken = positive(config, "intermediate_size"), config.get("moe_topk", 1)
+    chosen = numbers(config, "moe_topk") if isinstance(taken, list | tuple) else None
+    if chosen is not None and index >= len(chosen):
+        raise ModelFactsError(
+            f"config.json: moe_topk is of {len(chosen)} layers, and there is a layer {index}",
+            field="moe_topk",
+        )
+    experts = Experts(
+        count=expert_count(config, default=1),
+        per_token=positive(config, "moe_topk", default=1) if chosen is None else chosen[index],
+        intermediate_size=width,
+        shared_intermediate_size=width,
+    )
+    return replace(hunyuan(config, index), mlp=MlpFacts(experts=experts))

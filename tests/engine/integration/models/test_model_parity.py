@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from atom.errors import ModelError
 from atom.sizing import KvElement, ModelFacts, kv_layout
 from tests.support.engine_core.core_driver import CoreDriver
 from tests.support.models.tiny_model import LLAMA3_ROPE_SCALING, make_tiny_checkpoint
@@ -207,6 +208,15 @@ CHECKPOINTS = {
         },
         "extra": {"original_max_position_embeddings": 512},
     },
+    "hunyuan": {
+        "architecture": "hunyuan", "tie_word_embeddings": True,
+        "rope_scaling": {"rope_type": "dynamic", "alpha": 50.0, "factor": 1.0},
+    },
+    "hunyuan-odd": {
+        "architecture": "hunyuan", "layers": 3, "heads": 6, "kv_heads": 3, "head_dim": 24,
+        "hidden": 72, "intermediate": 40, "attention_bias": True,
+    },
+    "hunyuan-moe": {"architecture": "hunyuan_moe", "extra": {"moe_topk": [3, 1]}},
     "minimax-m2": {
         "architecture": "minimax_m2", "layers": 3,
         "rope_scaling": {"rope_type": "default", "partial_rotary_factor": 0.5},
@@ -414,6 +424,12 @@ def test_ropes_that_the_first_phi3_checkpoints_call_su_are_longrope(tmp_path: Pa
     (checkpoint / "config.json").write_text(json.dumps(config))
     driver = CoreDriver(str(checkpoint))
     assert driver.generate(asked, max_tokens=NEW_TOKENS, ignore_eos=True) == expected
+
+
+def test_a_rope_that_scales_what_is_normed_behind_it_is_refused(tmp_path: Path) -> None:
+    checkpoint = make_tiny_checkpoint(tmp_path, "hunyuan", rope_scaling=YARN)
+    with pytest.raises(ModelError, match=r"'yarn' scales queries .* HunYuanDenseV1ForCausalLM"):
+        CoreDriver(str(checkpoint))
 
 
 def test_yarn_beyond_the_models_own_positions_gives_transformers_tokens(tmp_path: Path) -> None:

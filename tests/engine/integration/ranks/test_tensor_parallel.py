@@ -124,6 +124,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
     "norms of all heads, experts": {"architecture": "minimax_m2"},
     "scales": {"architecture": "granite"},
+    "norms of rotated heads": {"architecture": "hunyuan"},
+    "norms of rotated heads, experts": {"architecture": "hunyuan_moe"},
     "fused matrices, a part of each head rotated": {
         "architecture": "phi3",
         "rope_scaling": {"rope_type": "default", "partial_rotary_factor": 0.5},

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from atom.sizing import CacheKind, ModelFacts
+from atom.sizing import CacheKind, ModelFacts, ModelFactsError
 from atom.sizing.families import FAMILIES
 from tests.support.models.parameter_count import parameter_count
 
@@ -156,6 +156,8 @@ CASES: dict[str, tuple[str, Mapping[str, Any]]] = {
     "granite": ("Granite", {**COMMON, "attention_bias": True, "mlp_bias": True}),
     "phi3": ("Phi3", {**COMMON, "pad_token_id": 0}),
     "phi3-sliding": ("Phi3", {**COMMON, "pad_token_id": 0, "sliding_window": 32}),
+    "hunyuan": ("HunYuanDenseV1", {**COMMON, "attention_bias": True}),
+    "hunyuan-moe": ("HunYuanMoEV1", {**COMMON, "num_experts": 6, "moe_topk": 2}),
     "minimax-m2": ("MiniMaxM2", {**COMMON, "num_local_experts": 6, "num_experts_per_tok": 2}),
     "glm4-moe-lite": ("Glm4MoeLite", {**LATENT, "q_lora_rank": 30}),
     "glm5": ("GlmMoeDsa", {**LATENT, "q_lora_rank": 30, "index_n_heads": 3, "index_head_dim": 16}),
@@ -248,6 +250,14 @@ def test_the_layers_that_slide_are_those_that_transformers_makes_slide(case: str
     assert {layer.attention.mask.window for layer in layers if layer.attention.mask.window} <= {
         window
     }
+
+
+def test_experts_of_each_layer_are_said_for_all_layers() -> None:
+    keys = {**COMMON, "num_experts": 6}
+    layers = facts_of("HunYuanMoEV1", {**keys, "moe_topk": [2, 1, 3, 2]}).layers
+    assert [layer.mlp.experts and layer.mlp.experts.per_token for layer in layers] == [2, 1, 3, 2]
+    with pytest.raises(ModelFactsError, match=r"moe_topk is of 1 layers, and there is a layer 1"):
+        facts_of("HunYuanMoEV1", {**keys, "moe_topk": [2]})
 
 
 def test_every_family_is_compared() -> None:

@@ -1,0 +1,30 @@
+"""Hunyuan (Tencent, 2025): Llama's decoder with norms of queries and keys behind the rotation, and
+a rope whose base is stretched once; in the larger model experts beside one for all tokens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from atom.config import ModelConfig
+from atom.errors import ModelError
+from atom.model_ops.routing import Routing
+from atom.models.spec import ModelSpec, decoder_spec
+
+_EPSILON = 1e-5  # where config.json does not say
+
+
+def spec(config: ModelConfig) -> ModelSpec:
+    """Return what config.json says of a Hunyuan. Raises `ModelError` as `decoder_spec` does, and
+    for a rope that scales what it rotates, which the norms behind it would undo."""
+    raw = {"rms_norm_eps": _EPSILON, **config.hf_config}
+    plain = decoder_spec(
+        replace(config, hf_config=raw),
+        lambda experts: Routing(top_k=experts.per_token, renormalize=True),
+    )
+    if any(layer.rope.attention_factor != 1.0 for layer in plain.layers):
+        raise ModelError(
+            f"config.json: rope type {config.facts.rope_type!r} scales queries and keys, which is "
+            f"not supported for {config.architecture}; use the config.json that came with the "
+            "weights"
+        )
+    return plain
