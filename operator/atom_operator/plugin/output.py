@@ -42,7 +42,8 @@ def show(lines: Iterable[str]) -> None:
 def show_document(document: Any, output: str) -> None:
     """Print an answer for programs."""
     if output == "yaml":
-        print(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), end="")
+        plain = json.loads(json.dumps(document))  # YAML's safe writer knows no enumerations
+        print(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True), end="")
     else:
         print(json.dumps(document, indent=2, ensure_ascii=False))
 
