@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from tests.support.cluster.live_cluster import LiveCluster
 from tests.support.operator.builders_operator import TINY_CONFIG, atom_deployment
+from tests.support.operator.kstatus import kstatus
 
 pytestmark = pytest.mark.cluster
 
@@ -252,3 +254,13 @@ def test_kubectl_shows_the_columns_and_can_scale(namespaced: LiveCluster) -> Non
     scaled = namespaced.get("atomd", "chat")
     assert scaled is not None
     assert scaled["spec"]["replicas"] == 3
+
+
+def test_a_new_object_has_the_generation_that_no_operator_has_seen(namespaced: LiveCluster) -> None:
+    manifest = atom_deployment(suspend=True)
+    manifest["metadata"]["namespace"] = namespaced.namespace
+    command = ("create", "--dry-run=server", "--output=json", "--filename=-")
+    stored = json.loads(namespaced.kubectl(*command, manifest=manifest).stdout)
+    assert (stored["status"]["observedGeneration"], stored["status"]["conditions"]) == (-1, [])
+    assert kstatus(stored) == "InProgress"
+    assert stored["spec"]["suspend"] is True

@@ -1,0 +1,71 @@
+"""spec.suspend beside the real controllers of Deployments and HorizontalPodAutoscalers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.cluster.live_cluster import LiveCluster
+from tests.support.cluster.operator_process import operator
+from tests.support.cluster.quick_pods import condition, engine_image, quick_container
+from tests.support.operator.builders_operator import atom_deployment
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("only_operator")]
+
+_PODS = "--selector=serving.atom.dev/deployment=chat"
+
+
+def suspend(cluster: LiveCluster, suspended: bool) -> None:
+    patch = f'{{"spec": {{"suspend": {str(suspended).lower()}}}}}'
+    cluster.kubectl("patch", "atomd", "chat", "--type=merge", f"--patch={patch}")
+
+
+def wait_for(cluster: LiveCluster, kind: str, status: str, reason: str) -> None:
+    def look() -> bool:
+        found = condition(cluster, kind)
+        return (found.get("status"), found.get("reason")) == (status, reason)
+
+    cluster.wait(f"{kind}={status}, {reason}", look)
+
+
+def phases(cluster: LiveCluster) -> set[str]:
+    columns = "--output=jsonpath={.items[*].status.phase}"
+    return set(cluster.kubectl("get", "pods", _PODS, columns).stdout.split())
+
+
+def is_disabled(cluster: LiveCluster) -> bool:
+    """Whether the autoscaler's controller has seen that its target has no replicas."""
+    found: dict[str, Any] = cluster.get("hpa", "chat") or {}
+    conditions = found.get("status", {}).get("conditions") or ()
+    return any(item.get("reason") == "ScalingDisabled" for item in conditions)
+
+
+def test_pods_go_and_come_back_beside_an_autoscaler(
+    namespaced: LiveCluster, tmp_path: Path
+) -> None:
+    image = engine_image(namespaced)
+    manifest = atom_deployment(
+        engine={"image": image},
+        accelerator={"type": "cpu", "memory": "1Gi"},
+        rollout={"drainSeconds": 0},
+        template={"spec": {"containers": [quick_container()]}},
+        autoscaling={"method": "HPA", "minReplicas": 2, "maxReplicas": 3},
+    )
+    manifest["metadata"]["namespace"] = namespaced.namespace
+    with operator(namespaced, tmp_path / "operator.log"):
+        namespaced.kubectl("apply", "--filename=-", manifest=manifest)
+        wait_for(namespaced, "Ready", "True", "Serving")
+        namespaced.wait("autoscaler", lambda: namespaced.get("hpa", "chat"))
+        suspend(namespaced, True)
+        wait_for(namespaced, "Suspended", "True", "Suspended")
+        # The object of a pod that has ended is there for some moments more.
+        assert phases(namespaced) <= {"Succeeded", "Failed"}
+        assert namespaced.get("service", "chat") is not None
+        namespaced.wait("a look of the autoscaler", lambda: is_disabled(namespaced))
+        assert condition(namespaced, "Ready")["reason"] == "Suspended"
+        assert (namespaced.get("deployment", "chat") or {})["spec"]["replicas"] == 0
+        suspend(namespaced, False)
+        wait_for(namespaced, "Ready", "True", "Serving")
+        assert (namespaced.get("deployment", "chat") or {})["spec"]["replicas"] == 2
