@@ -157,7 +157,10 @@ class Promises:
         self._hold(available == answers, f"Available={available}, and {len(serving)} pods answer")
         workload = self.life.workload
         wanted = workload["spec"].get("replicas", 1) if workload else 0
-        good = self._is_as_asked(parent, workload) and len(serving) == wanted
+        suspended = bool(parent["spec"].get("suspend"))
+        good = self._is_as_asked(parent, workload) and len(serving) == wanted and not suspended
+        if suspended and parent["status"]["observedGeneration"] == parent["metadata"]["generation"]:
+            self._hold(ready["status"] != "True", "it is suspended, and Ready is true")
         if ready["status"] == "True":
             self._hold(
                 len(serving) == wanted and workload is not None,
