@@ -19,7 +19,7 @@ from atom.sizing.engine_support import (
 )
 from atom.sizing.families import FAMILIES
 from atom.sizing.kv_layout import KV_ELEMENTS
-from atom.sizing.text_part import WRAPPERS
+from atom.sizing.text_part import ARCHITECTURES, WRAPPERS
 from tests.support.models.tiny_model import make_tiny_checkpoint
 
 ROOT = Path(__file__).parents[2]
@@ -51,6 +51,10 @@ def test_documents_say_what_the_table_says(page: str) -> None:
 def test_every_family_that_can_be_sized_runs() -> None:
     assert set(SUPPORTED_ARCHITECTURES) == set(FAMILIES)
     assert {name for each in WRAPPERS.values() for name in each.text.values()} <= set(FAMILIES)
+
+
+def test_every_architecture_that_runs_has_its_model_type() -> None:
+    assert set(ARCHITECTURES.values()) == set(SUPPORTED_ARCHITECTURES) | set(WRAPPERS)
 
 
 @pytest.mark.parametrize("kind", [*SUPPORTED_ROPE_TYPES, "mrope"])
