@@ -357,7 +357,7 @@ def _model_facts(checkpoint: Checkpoint) -> ModelFacts:
     try:
         facts = ModelFacts.from_hf_config(checkpoint.config)
     except UnknownFamilyError as error:
-        refusal = unsupported_architecture(error.architecture)
+        refusal = unsupported_architecture(error.architecture, error.nearest)
         raise ModelError(f"{place}: {refusal.message}") from error
     except ModelFactsError as error:
         raise ModelError(f"{place}: {error}") from error

@@ -89,13 +89,15 @@ def unsupported(facts: ModelFacts, beyond: Collection[str] = ()) -> tuple[Unsupp
     return tuple(_forms(facts))
 
 
-def unsupported_architecture(name: str) -> Unsupported:
-    """The refusal of an architecture, whether it can be sized or not."""
+def unsupported_architecture(name: str, nearest: str = "") -> Unsupported:
+    """The refusal of an architecture, whether it can be sized or not. nearest: in words the one
+    that runs and is most like it."""
+    like = f"; the nearest that runs is {nearest}" if nearest else ""
     supported, wrapped = ", ".join(SUPPORTED_ARCHITECTURES), ", ".join(WRAPPERS)
     return Unsupported(
         "architectures",
-        f"architecture {name} is not supported; this version of the engine runs {supported}, and "
-        f"of {wrapped} the text part",
+        f"architecture {name} is not supported{like}; this version of the engine runs {supported}, "
+        f"and of {wrapped} the text part",
     )
 
 

@@ -25,14 +25,18 @@ class ModelFactsError(SizingError):
 
 
 class UnknownFamilyError(ModelFactsError):
-    """There is no arithmetic for this architecture, so nothing can be said of its size."""
+    """There is no arithmetic for this architecture, so nothing can be said of its size.
 
-    def __init__(self, architecture: str, known: str) -> None:
+    `nearest`: in words the one that is known and most like it, "" where none is."""
+
+    def __init__(self, architecture: str, known: str, nearest: str = "") -> None:
+        like = f"; the nearest that can is {nearest}" if nearest else ""
         super().__init__(
-            f"config.json: architecture {architecture!r} cannot be sized; known: {known}",
+            f"config.json: architecture {architecture!r} cannot be sized{like}; known: {known}",
             field="architectures",
         )
         self.architecture = architecture
+        self.nearest = nearest
 
 
 class DoesNotFitReason(enum.StrEnum):

@@ -63,7 +63,8 @@ def validate_unknown_family(
 ) -> FactsLookup | FieldProblem:
     """A model without arithmetic: the engine sizes itself where one runs it."""
     if not {"*", error.architecture} & {*site.engine_architectures}:
-        return _not_run(field, unsupported_architecture(error.architecture).message)
+        refusal = unsupported_architecture(error.architecture, error.nearest)
+        return _not_run(field, refusal.message)
     return FactsLookup(
         None,
         Reason.MODEL_NOT_SIZED,

@@ -45,6 +45,7 @@ from atom.sizing.families.experts import (
     qwen3_moe,
 )
 from atom.sizing.families.hybrid import qwen3_5, qwen3_5_moe, qwen3_next
+from atom.sizing.families.nearest_family import nearest
 from atom.sizing.families.reading import Family
 from atom.sizing.layers import ExpertsBlock, Stacking
 
@@ -123,5 +124,5 @@ def family_of(config: Config) -> tuple[str, Family]:
         )
     name = str(value[0])
     if name not in families:
-        raise UnknownFamilyError(name, known)
+        raise UnknownFamilyError(name, known, str(nearest(name, config, FAMILIES) or ""))
     return name, families[name]

@@ -94,6 +94,15 @@ def test_unsupported_architecture_names_the_supported_ones(folder: Path) -> None
         config_of(folder)
 
 
+def test_unsupported_architecture_names_the_nearest_that_runs(folder: Path) -> None:
+    edit_config(folder, architectures=["Qwen4ForCausalLM"])
+    words = (
+        r"Qwen4ForCausalLM is not supported; the nearest that runs is Qwen3ForCausalLM \(by name"
+    )
+    with pytest.raises(ModelError, match=words):
+        config_of(folder)
+
+
 def test_truncated_weights_name_the_file(folder: Path) -> None:
     file = folder / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-1000])

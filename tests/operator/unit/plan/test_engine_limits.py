@@ -273,6 +273,12 @@ def test_a_models_own_layer_drafts_on_any_engine() -> None:
     assert other.kv_bytes_per_token * 61 == one.kv_bytes_per_token * 62
 
 
+def test_the_refusal_of_an_unknown_architecture_names_the_nearest_that_runs() -> None:
+    config = {**TINY_CONFIG, "architectures": ["Glm5MoeForCausalLM"]}
+    (problem,) = problems(model={"source": "path:///m", "config": config})
+    assert "the nearest that runs is Glm4MoeForCausalLM (by name)" in problem.message
+
+
 @pytest.mark.parametrize("names", [("NewForCausalLM",), ("*",)])
 def test_a_family_without_arithmetic_is_unknown_where_the_site_runs_it(
     names: tuple[str, ...],
