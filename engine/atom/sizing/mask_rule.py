@@ -20,6 +20,14 @@ class MaskKind(enum.StrEnum):
     CHUNKED = "chunked"  # what is in the query's own chunk, of chunks that lie end to end (Llama 4)
 
 
+# By which KV events name what the layers of a block see.
+_KV_CACHE_SPEC_KINDS = {
+    MaskKind.CAUSAL: "full_attention",
+    MaskKind.SLIDING_WINDOW: "sliding_window",
+    MaskKind.CHUNKED: "chunked_local_attention",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class MaskRule:
     """The rule of one attention layer. `size`: tokens of a window or of a chunk, 0 of neither."""
@@ -35,6 +43,11 @@ class MaskRule:
         """Return how many of the newest tokens any query may attend to, None for all: what a cache
         has to keep. A chunk is kept as a window of its size, which always reaches as far."""
         return self.size or None
+
+    @property
+    def kv_cache_spec_kind(self) -> str:
+        """Return vLLM's name of a cache of such layers."""
+        return _KV_CACHE_SPEC_KINDS[self.kind]
 
     def first_seen(self, at: Any) -> Any:
         """Return the first position that a query at position `at` attends to, or one below 0.

@@ -10,7 +10,9 @@ from atom_operator.domain import (
     ATOM_DEPLOYMENT,
     CONTROLLER_REVISION,
     DEPLOYMENT,
+    POD,
 )
+from tests.support.in_memory_cluster.kinds import REPLICA_SET
 from tests.support.in_memory_cluster.rollouts import finish_rollout
 from tests.support.operator.builders_operator import KEY, cluster_with, reconciler
 
@@ -27,7 +29,8 @@ async def test_a_plain_value_is_in_the_pod_template_only(
         finish_rollout(cluster, ready=None if ready else 0)
     await reconciler(cluster).reconcile(KEY)
     holders = {kind for (kind, _, _), item in cluster.objects.items() if CANARY in json.dumps(item)}
-    assert holders == {ATOM_DEPLOYMENT, CONTROLLER_REVISION, DEPLOYMENT}
+    made_of_it = {REPLICA_SET, POD}  # by Kubernetes' own controllers
+    assert holders == {ATOM_DEPLOYMENT, CONTROLLER_REVISION, DEPLOYMENT} | made_of_it
     assert CANARY not in json.dumps(cluster.find(ATOM_DEPLOYMENT, "chat")["status"])
     deployment = cluster.find(DEPLOYMENT, "chat")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]

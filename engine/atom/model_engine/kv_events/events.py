@@ -13,14 +13,9 @@ import msgspec
 import numpy as np
 
 from atom.model_engine.blocks.block_log import Entry, Removed, Stored
-from atom.sizing.mask_rule import MaskKind, MaskRule
+from atom.sizing.mask_rule import MaskRule
 
 MEDIUM = "GPU"  # where the engine computes, whatever that is
-_KINDS = {
-    MaskKind.CAUSAL: "full_attention",
-    MaskKind.SLIDING_WINDOW: "sliding_window",
-    MaskKind.CHUNKED: "chunked_local_attention",
-}
 
 
 class KVCacheEvent(msgspec.Struct, omit_defaults=True, tag_field="type"):
@@ -156,4 +151,4 @@ def _join(first: Entry, second: Entry) -> Entry | None:
 
 
 def _group(index: int, mask: MaskRule) -> _Group:
-    return _Group(index, _KINDS[mask.kind], mask.window)
+    return _Group(index, mask.kv_cache_spec_kind, mask.window)

@@ -29,6 +29,7 @@ from atom.model_engine.runner.warm_up import describe_start
 from atom.model_ops.backends import triton_ops
 from atom.model_ops.backends.triton_ops.compile.compiler_process import Specialisation
 from atom.models import layer_kinds
+from atom.speculative_config import SpeculativeConfig
 from atom.utils.device import Device
 from benchmarks.workloads.shapes import SHAPES, write_shape
 from tests.support.engine_core.core_driver import CoreDriver
@@ -155,9 +156,6 @@ def test_a_warmup_compile_that_fails_is_told_of_and_ends_no_start(
 
 
 def test_a_start_with_drafts_compiles_as_it_goes(tmp_path: Path, met: Counter[str]) -> None:
-    runner = first_start("tiny", tmp_path)
-    asked = runner._config.speculative
-    assert asked is None
-    runner._config = replace(runner._config, speculative=object())
+    runner = first_start("tiny", tmp_path, speculative=SpeculativeConfig(num_tokens=2))
     assert compile_ahead(runner) == []
     assert not met

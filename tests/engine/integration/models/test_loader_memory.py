@@ -84,7 +84,7 @@ def built(folder: Path) -> torch.nn.Module:
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
     try:
-        return build_model(runner._spec, Build(runner._ops))
+        return build_model(runner._speculation.spec, Build(runner._ops))
     finally:
         torch.set_default_dtype(before)
 

@@ -12,6 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import Gemma3TextConfig, Llama4TextConfig, MistralConfig
+from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5TextConfig
+from transformers.models.qwen3_5_moe.configuration_qwen3_5_moe import Qwen3_5MoeTextConfig
 from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLTextConfig
 from transformers.models.qwen3_vl_moe.configuration_qwen3_vl_moe import Qwen3VLMoeTextConfig
 
@@ -118,6 +120,8 @@ def test_what_the_text_part_does_not_say_is_what_transformers_makes_of_it() -> N
         "Mistral3ForConditionalGeneration": MistralConfig,
         "Qwen3VLForConditionalGeneration": Qwen3VLTextConfig,
         "Qwen3VLMoeForConditionalGeneration": Qwen3VLMoeTextConfig,
+        "Qwen3_5ForConditionalGeneration": Qwen3_5TextConfig,
+        "Qwen3_5MoeForConditionalGeneration": Qwen3_5MoeTextConfig,
         "Llama4ForConditionalGeneration": Llama4TextConfig,
     }
     assert set(classes) == set(WRAPPERS)
