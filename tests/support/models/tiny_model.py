@@ -284,6 +284,10 @@ def _build(architecture: Architecture, settings: dict[str, Any], seed: int) -> P
             settings = {"use_sliding_window": False, **settings}
         elif architecture in _SCALED:
             settings = {**_SCALED[architecture], **settings}
+        elif architecture.startswith(("qwen3_next", "qwen3_5")):
+            # Of fewer than four layers, none would attend.
+            every = min(4, settings["num_hidden_layers"])
+            settings = {"full_attention_interval": every, **settings}
         elif architecture in _WITH_LATENTS:
             heads = settings["num_attention_heads"]
             settings = {**_LATENT, **settings, "num_key_value_heads": heads}

@@ -13,6 +13,8 @@ HEADS = 8
 _EXPERTS = {
     "num_local_experts": 8, "num_experts": 8, "n_routed_experts": 8, "moe_intermediate_size": 40,
 }  # fmt: skip
+# Of layers that keep states, which count their heads by themselves.
+_STATE_HEADS = {"linear_num_key_heads": HEADS, "linear_num_value_heads": 2 * HEADS}
 
 
 def wide_checkpoint(folder: Path, family: str, **shape: int) -> str:
@@ -21,5 +23,7 @@ def wide_checkpoint(folder: Path, family: str, **shape: int) -> str:
     settings: dict[str, Any] = {"heads": HEADS, "kv_heads": 4, **FAMILIES[family], **shape}
     given = settings.pop("extra", {})
     extra = {key: _EXPERTS.get(key, value) for key, value in given.items()}
+    if family.startswith("states"):
+        extra |= _STATE_HEADS
     settings["extra"] = {"vocab_size": 384, **extra}
     return str(make_tiny_checkpoint(folder, **settings))

@@ -67,7 +67,7 @@ def test_every_option_has_a_flag(tmp_path: Path) -> None:
         "--expert-exchange", "mori", "--nnodes", "2", "--node-rank", "1",
         "--master-addr", "10.0.0.1", "--master-port", "29501", "--fairness", "off",
         "--fairness-weights", str(weights), "--runner", "pooling",
-        "--convert", "embed",
+        "--convert", "embed", "--kv-events-config", '{"enable_kv_cache_events": true}',
     )  # fmt: skip
     unchanged = [
         field.name
