@@ -283,11 +283,10 @@ class FakeCluster:
             if not self._owned_by_others(key, manager, path):
                 _remove(stored, path)
         _drop_nameless_items(stored)
-        spec_before = copied(stored.get("spec"))
         _merge(stored, wanted)
         _set_defaults(key[0], stored)
         self.owned_fields[key, manager] = paths
-        if stored.get("spec") != spec_before or existing is None:
+        if existing is None or stored.get("spec") != existing.get("spec"):
             stored["metadata"]["generation"] += 1
         if stored != existing:
             self.touch(stored)
