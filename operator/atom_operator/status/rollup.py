@@ -329,10 +329,10 @@ def _ready(situation: StatusInputs, others: Mapping[ConditionType, Verdict]) -> 
         return Verdict(kind, "False", cause.reason, cause.message)
     if (taken := scaled_to_zero(deployment, situation.plan)) is not None:
         return Verdict(kind, "False", Reason.SCALED_TO_ZERO, taken)
-    if deployment.desired == 0:
-        return Verdict(kind, "True", Reason.SCALED_TO_ZERO, "there are 0 replicas, as asked")
     met = callers_meet(situation.plan, situation.observed.children, situation.routes)
     if met is not None:
         message = f"{deployment.ready} replicas serve, but not who comes by a Gateway: {met}"
         return Verdict(kind, "False", Reason.ROUTE_NOT_READY, message)
+    if deployment.desired == 0:
+        return Verdict(kind, "True", Reason.SCALED_TO_ZERO, "there are 0 replicas, as asked")
     return Verdict(kind, "True", Reason.SERVING, f"{deployment.ready} replicas serve")

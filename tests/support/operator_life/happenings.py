@@ -119,7 +119,7 @@ def scale_the_workload(life: Life, replicas: int) -> None:
 
 @_happens(1, (SERVICE, SERVICE_ACCOUNT, DEPLOYMENT))
 def delete_a_child(life: Life, kind: Any) -> None:
-    life.disturb_pods(kind == DEPLOYMENT)
+    life.disturb_pods(kind in (DEPLOYMENT, SERVICE))  # nobody reaches pods without a Service
     life.cluster.api.objects.pop((kind, "default", life.name), None)
 
 
