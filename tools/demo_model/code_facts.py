@@ -47,7 +47,7 @@ def facts_of_code() -> dict[str, Fact]:
         "model_sources": _all(dict.fromkeys(re.findall(r"\b([a-z]+://)", SOURCE_PATTERN))),
         "accelerators": _all(get_args(AcceleratorSpec.model_fields["type"].annotation)),
         "rollout_strategies": _all(_choices(RolloutSpec, "strategy")),
-        "conditions": _all(str(kind) for kind in ConditionType),
+        "conditions": _some(str(kind) for kind in ConditionType),
         "columns": _all(_columns()),
     }
 
