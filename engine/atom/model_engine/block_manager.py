@@ -72,7 +72,7 @@ class BlockManager:
         )
         self.checkpoints = checkpoints
         if checkpoints is not None:
-            self.pool.evicted = checkpoints.evicted
+            self.pool.evicted = self._forget
         self._search: PrefixSearch | None = None
         if self.groups != (CacheGroup(),):
             self._search = PrefixSearch(self.pool, self.groups, self._marks, block_size)
@@ -80,7 +80,7 @@ class BlockManager:
 
     def tell(self, log: BlockLog) -> None:
         """Write to `log` what becomes findable from now on, and what is not any more."""
-        self.pool.log = log
+        self.pool.evicted = self._forget
         self._stored = StoredBlocks(log)
 
     @property
@@ -228,6 +228,15 @@ class BlockManager:
         self.pool.reset_cache()
         if self.checkpoints is not None:
             self.checkpoints.clear()
+        if self._stored is not None:
+            self._stored.clear()
+
+    def _forget(self, block_ids: list[int], hashes: list[int]) -> None:
+        """Let go of what hangs on evicted blocks."""
+        if self.checkpoints is not None:
+            self.checkpoints.evicted(block_ids)
+        if self._stored is not None:
+            self._stored.remove(hashes)
 
 
 def _by_depth(block_tables: BlockTables, first_blocks: Sequence[int]) -> list[int]:

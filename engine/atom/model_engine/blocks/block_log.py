@@ -1,6 +1,6 @@
 """BlockLog: what became findable in the prefix cache and what was evicted, in this order.
 
-Written by BlockManager and BlockPool as it happens, so that an entry costs an append; read out once
+Written by BlockManager as it happens, so that an entry costs an append; read out once
 a step by the publisher's thread, which makes events of it. Knows hashes and packed tokens, nothing
 of messages.
 """

@@ -22,8 +22,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from atom.model_engine.blocks.block_log import BlockLog, Cleared, Removed
-
 # The list of blocks given back is tidied when it is so many times as long as the pool.
 _MOST_ENTRIES_PER_BLOCK = 4
 
@@ -43,9 +41,9 @@ class BlockPool:
         self._given_back: deque[int] = deque()
         self._num_listed = [0] * num_blocks  # entries of a block in `_given_back`
         self._num_cached = 0
-        # Told of blocks whose content is forgotten to make room, where anything hangs on it.
-        self.evicted: Callable[[list[int]], None] | None = None
-        self.log: BlockLog | None = None  # is told of what is not findable any more
+        # Told of blocks whose content is forgotten to make room, and of their hashes, where
+        # anything hangs on it.
+        self.evicted: Callable[[list[int], list[int]], None] | None = None
 
     @property
     def num_free(self) -> int:
@@ -82,7 +80,7 @@ class BlockPool:
         take, listed = self._given_back.popleft, self._num_listed
         ref_counts, hashes, by_hash = self._ref_counts, self._hashes, self._by_hash
         evicted: list[int] = []
-        gone: list[int] = []
+        gone: list[int] = []  # their hashes
         while len(evicted) < count:
             block_id = take()
             listed[block_id] -= 1
@@ -96,9 +94,7 @@ class BlockPool:
             evicted.append(block_id)
         self._num_cached -= count
         if self.evicted is not None:
-            self.evicted(evicted)
-        if self.log is not None:
-            self.log.append(Removed(gone))
+            self.evicted(evicted, gone)
         return evicted
 
     def count_proven(self, block_ids: Sequence[int], parents: Sequence[int], packed: bytes) -> int:
@@ -196,8 +192,6 @@ class BlockPool:
         self._given_back.clear()
         self._num_listed = [0] * self.num_blocks
         self._num_cached = 0
-        if self.log is not None:
-            self.log.append(Cleared())
 
     def check_integrity(self) -> None:
         """Raise AssertionError if any invariant of the module's docstring is broken. Tests do at

@@ -1,4 +1,4 @@
-"""StoredBlocks: writes to a BlockLog which blocks of a sequence became findable.
+"""StoredBlocks: writes to a BlockLog which blocks became findable, and which are not any more.
 
 Knows where a sequence begins, and by what salt it is set apart there; the hashes of everything
 behind follow from it.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from atom.model_engine.blocks.block_log import BlockLog, Stored
+from atom.model_engine.blocks.block_log import BlockLog, Cleared, Removed, Stored
 
 # Salts of sequences whose first block is not computed yet; far more than can be open.
 _MOST_SALTS = 65_536
@@ -25,6 +25,14 @@ class StoredBlocks:
         self._salts[root] = salt
         if len(self._salts) > _MOST_SALTS:
             del self._salts[next(iter(self._salts))]
+
+    def remove(self, hashes: list[int]) -> None:
+        """Log blocks that are not findable any more."""
+        self._log.append(Removed(hashes))
+
+    def clear(self) -> None:
+        """Log that no block is findable any more."""
+        self._log.append(Cleared())
 
     def add(self, group: int, first_block: int, hashes: Sequence[int], packed: bytes) -> None:
         """Log blocks that follow each other, all of them new. hashes: the one before the first
