@@ -6,7 +6,7 @@ The JSON document of `--kv-events-config` has vLLM's keys. Torch-free; read by t
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import msgspec
 
@@ -92,12 +92,7 @@ def kv_events_config(text: str | None) -> KVEventsConfig | None:
             "its own"
         )
     return KVEventsConfig(
-        endpoint=said.endpoint,
-        replay_endpoint=said.replay_endpoint,
-        topic=said.topic,
-        buffer_steps=said.buffer_steps,
-        hwm=said.hwm,
-        max_queue_size=said.max_queue_size,
+        **{each.name: getattr(said, each.name) for each in fields(KVEventsConfig)}
     )
 
 

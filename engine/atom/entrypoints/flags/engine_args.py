@@ -370,8 +370,15 @@ def options_from_args(args: argparse.Namespace) -> EngineOptions:
     for flag in args.unneeded_flags:
         logger.warning("the flag %s has no effect: %s", flag.flag, flag.note)
     names = [field.name for field in dataclasses.fields(EngineOptions)]
-    derived = ("op_backends", "speculative", "balance", "served_model_name", "client_weights")
-    values = {name: getattr(args, name) for name in names if name not in (*derived, "kv_events")}
+    derived = (
+        "op_backends",
+        "speculative",
+        "balance",
+        "served_model_name",
+        "client_weights",
+        "kv_events",
+    )
+    values = {name: getattr(args, name) for name in names if name not in derived}
     return EngineOptions(
         **values,
         served_model_name=args.served_model_name[0] if args.served_model_name else None,
