@@ -17,7 +17,6 @@ import torch
 from atom.config import ModelConfig
 from atom.errors import ModelError
 from atom.model_ops.backends.interface import OpCase
-from atom.model_ops.linear_attention import DeltaShape
 from atom.model_ops.moe.correction_bias import Correction
 from atom.model_ops.quantised.stored_matrix import format_of
 from atom.model_ops.rotary_embedding import RopeConfig, RopeLimits, rope_config
@@ -31,6 +30,7 @@ from atom.model_ops.values import (
     WeightFormat,
 )
 from atom.sizing.layers import Experts, ExpertsBlock, LayerFacts, Stacking
+from atom.sizing.states import DeltaShape
 from atom.sizing.weights import ATTENTION_MODULES, Projection, stored_projections
 
 # Heads of a layer's attention, of whichever kind it is.
@@ -281,9 +281,7 @@ def _check_routing(rule: Routing, experts: Experts) -> None:
 def _shape(layer: LayerFacts) -> Shape:
     attention, net = layer.attention, layer.attention.state
     if net is not None:
-        return DeltaShape(
-            net.key_heads, net.value_heads, net.key_dim, net.value_dim, net.conv_width
-        )
+        return net
     if attention.latent is not None:
         return LatentShape(
             num_heads=attention.num_heads,

@@ -13,21 +13,16 @@ _ELEMENT_BYTES = 4  # float32: what thousands of tokens add up would lose its di
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeltaNet:
-    """A gated delta net (arXiv 2412.06464): heads of keys (queries have as many) and of values,
-    each key head serving as many value heads, and elements of a head of either.
-
-    `conv_width`: tokens that the convolution before it sees, the newest included. `by_key_head`: a
-    checkpoint has its projections in two matrices, each key head's parts together (Qwen3-Next);
-    else queries, keys and values are one, part by part, and what else there is a matrix each.
-    """
+class DeltaShape:
+    """Heads of a gated delta net (arXiv 2412.06464), all of them or one rank's: of keys (queries
+    have as many) and of values, each key head serving as many value heads, and elements of a head
+    of either. conv_width: tokens that the convolution before it sees, the newest included."""
 
     key_heads: int
     value_heads: int
     key_dim: int
     value_dim: int
     conv_width: int
-    by_key_head: bool = True
 
     @property
     def heads_per_key(self) -> int:
@@ -36,8 +31,19 @@ class DeltaNet:
 
     @property
     def conv_channels(self) -> int:
-        """Count what the convolution sees of a token: queries, keys and values."""
+        """Count what the convolution sees of a token: queries, keys and values of all heads."""
         return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaNet(DeltaShape):
+    """A gated delta net as a checkpoint has it.
+
+    `by_key_head`: its projections are in two matrices, each key head's parts together (Qwen3-Next);
+    else queries, keys and values are one, part by part, and what else there is a matrix each.
+    """
+
+    by_key_head: bool = True
 
     def state_bytes(self, ranks: int = 1) -> int:
         """Bytes of one sequence's state on one of `ranks` ranks: a matrix of each value head, and

@@ -12,7 +12,8 @@ import torch
 
 from atom.model_ops.attention.cached import StateLayer
 from atom.model_ops.backends.interface import Ops
-from atom.model_ops.linear_attention import DeltaShape, DeltaTokens, DeltaWeight
+from atom.model_ops.linear_attention import DeltaTokens, DeltaWeight
+from atom.sizing.states import DeltaShape
 
 
 class DeltaNetState(StateLayer):

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from atom.model_ops.linear_attention import DeltaShape, DeltaTokens, DeltaWeight
+from atom.model_ops.linear_attention import DeltaTokens, DeltaWeight
+from atom.sizing.states import DeltaShape
 from atom.utils.forward_context import AttentionMetaData
 
 _EPS = 1e-6  # of the length of a query or key

@@ -22,7 +22,7 @@ from atom.collectives.group import Group
 from atom.model_ops.backends.draft_ops import DraftOps
 from atom.model_ops.backends.op_names import DRAFT_OPS, SPARSE_OPS, STATE_OPS
 from atom.model_ops.backends.pinned_ring import PinnedRing
-from atom.model_ops.linear_attention import DeltaShape, DeltaTokens, DeltaWeight
+from atom.model_ops.linear_attention import DeltaTokens, DeltaWeight
 from atom.model_ops.routing import Routed, Routing
 from atom.model_ops.slots import DecodeInputs, SlotTensors
 from atom.model_ops.values import (
@@ -45,6 +45,7 @@ from atom.model_ops.values import (
     Stream,
     WeightFormat,
 )
+from atom.sizing.states import DeltaShape
 from atom.utils.forward_context import AttentionMetaData
 
 

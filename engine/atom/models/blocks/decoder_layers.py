@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from atom.model_ops.linear import Build
-from atom.model_ops.linear_attention import DeltaShape
 from atom.model_ops.rotary_embedding import RotaryEmbedding
 from atom.model_ops.values import LatentShape, Stream
 from atom.models.blocks.delta_net import GatedDeltaNet
@@ -19,6 +18,7 @@ from atom.models.blocks.mla import MLASelfAttention
 from atom.models.blocks.mlp import build_mlp
 from atom.models.blocks.self_attention import SelfAttention
 from atom.models.spec import LayerSpec, NormPlacement
+from atom.sizing.states import DeltaShape
 from atom.utils.forward_context import get_forward_context
 
 

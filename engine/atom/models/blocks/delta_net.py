@@ -16,10 +16,11 @@ from torch import nn
 from atom.model_ops.attention import DeltaNetState
 from atom.model_ops.layernorm import Normed, RMSNorm
 from atom.model_ops.linear import Build, Linear
-from atom.model_ops.linear_attention import DeltaShape, DeltaWeight
+from atom.model_ops.linear_attention import DeltaWeight
 from atom.model_ops.parallel import Region
 from atom.model_ops.placement import Placement
 from atom.models.spec import LayerSpec
+from atom.sizing.states import DeltaShape
 from atom.sizing.weights import Projection
 
 

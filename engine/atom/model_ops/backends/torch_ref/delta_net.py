@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 
 from atom.model_ops.backends.delta_inputs import DeltaInputs, delta_inputs, states_before
-from atom.model_ops.linear_attention import DeltaShape, DeltaTokens, DeltaWeight
+from atom.model_ops.linear_attention import DeltaTokens, DeltaWeight
+from atom.sizing.states import DeltaShape
 from atom.utils.forward_context import AttentionMetaData
 
 

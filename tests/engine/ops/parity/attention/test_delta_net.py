@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from atom.model_ops.backends.interface import Backend
-from atom.model_ops.linear_attention import DeltaShape, DeltaTokens, DeltaWeight
+from atom.model_ops.linear_attention import DeltaTokens, DeltaWeight
+from atom.sizing.states import DeltaShape
 from atom.utils.forward_context import AttentionMetaData
 from tests.engine.ops.inputs import assert_rows_agree
 

@@ -16,7 +16,8 @@ import triton.language as tl
 
 from atom.model_ops.backends.triton_ops.launch import next_power_of_2
 from atom.model_ops.backends.triton_ops.linear_attention.short_convolution import row_of
-from atom.model_ops.linear_attention import DeltaShape, DeltaTokens, DeltaWeight
+from atom.model_ops.linear_attention import DeltaTokens, DeltaWeight
+from atom.sizing.states import DeltaShape
 from atom.utils.forward_context import AttentionMetaData
 
 _COLUMNS = 32  # of a state that a program has
