@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 from atom.answer_parsing.notation import (
     CallNotation,
@@ -141,8 +142,8 @@ MISTRAL = CallFormat(
     id_chars=mistral.ID_CHARS,
 )
 # The same parser's, for models of before the mark [ARGS].
-MISTRAL_LIST = CallFormat(
-    name="mistral",
+MISTRAL_LIST = replace(
+    MISTRAL,
     notation=CallNotation(
         _quoted('{"name": ', ', "arguments": '),
         json_value,
@@ -150,10 +151,6 @@ MISTRAL_LIST = CallFormat(
         separator=", ",
         section=(f"{mistral.CALLS} [", "]"),
     ),
-    parser=mistral.MistralParser,
-    mark=mistral.CALLS,
-    marks=mistral.MARKS,
-    id_chars=mistral.ID_CHARS,
 )
 LLAMA4_PYTHONIC = CallFormat(
     name="llama4_pythonic",
