@@ -1,4 +1,4 @@
-"""Which requests the flags ask for: their prompts, and who waits for whom.
+"""Choice of the requests that the flags ask for: their prompts, and who waits for whom.
 
 Chooses among the datasets; what each makes is in its own module.
 """

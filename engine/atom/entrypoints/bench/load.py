@@ -1,4 +1,4 @@
-"""How hard a benchmark presses, and the seed of one run of it; a sweep is several of these."""
+"""Load: how hard a benchmark presses, with the seed of one run; a sweep is several of these."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a benchmark asks of a server besides its load: model, vocabulary, tokens of a text, and to
-forget prefixes.
+"""MeasuredServer: answers what a benchmark asks of a server besides its load: model, vocabulary,
+tokens of a text, and to forget prefixes.
 
 Only its model list is needed of every server; the rest is asked where a dataset wants it.
 """

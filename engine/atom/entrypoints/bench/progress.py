@@ -1,5 +1,5 @@
-"""How far a benchmark is, while it runs: one line that is redrawn in a terminal, and lines of
-their own in a log.
+"""Progress: shows how far a benchmark is while it runs: one line that is redrawn in a
+terminal, and lines of their own in a log.
 
 Written to standard error, so that the report alone is on standard output. Knows no request; the
 caller says what was sent and answered.

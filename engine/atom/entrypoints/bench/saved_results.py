@@ -1,4 +1,4 @@
-"""Where `--save-result` writes a report, and a sweep's points with their chart."""
+"""Files of `--save-result`: a report, or a sweep's points with their chart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a sweep found: a row for each load, a chart of goodput against it, and the best of them.
+"""Sweep: prints what it found: a row for each load, a chart of goodput against it, and the best
+of them.
 
 Pure but for `print_sweep`.
 """

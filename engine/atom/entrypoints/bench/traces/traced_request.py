@@ -1,4 +1,4 @@
-"""One request of a trace, whatever its file's format."""
+"""TracedRequest: describes one request of a trace, whatever its file's format."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def read_weka_trace(path: Path, second: float, count: int | None) -> list[Traced
 
 
 class _Conversation:
-    """One file. first: place of its first request in the whole trace."""
+    """Reads one file. first: place of its first request in the whole trace."""
 
     def __init__(self, path: Path, second: float, first: int) -> None:
         self._path = path
