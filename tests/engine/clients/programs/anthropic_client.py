@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 from anthropic import Anthropic, beta_tool
-from exchange import HELLO, KEY, MODEL, PERSON, URL, WEATHER, exchanged, get_weather, report
-from pydantic import BaseModel
-
-
-class Person(BaseModel):
-    name: str
-    age: int
-
+from exchange import HELLO, KEY, MODEL, PERSON, URL, WEATHER, Person, exchanged, get_weather, report
 
 client = Anthropic(base_url=URL, api_key=KEY, max_retries=0)
 

@@ -10,6 +10,8 @@ import json
 import sys
 from typing import Any
 
+from pydantic import BaseModel
+
 HELLO = "Say hello."
 WEATHER = "What is the weather in Paris?"
 PERSON = "Who wrote the first program?"
@@ -26,12 +28,19 @@ CITY: dict[str, Any] = {
     "required": ["city"],
     "additionalProperties": False,
 }
+FUNCTION = {"name": "get_weather", "description": "Tells the weather.", "parameters": CITY}
 PERSON_SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
     "required": ["name", "age"],
     "additionalProperties": False,
 }
+
+
+# The typed answer that every client asks for. It has no docstring: clients send that, too.
+class Person(BaseModel):
+    name: str
+    age: int
 
 
 def get_weather(city: str) -> str:

@@ -6,16 +6,9 @@ from typing import Any
 
 import instructor
 from anthropic import Anthropic
-from exchange import KEY, MODEL, PERSON, URL, report
+from exchange import KEY, MODEL, PERSON, URL, Person, report
 from instructor import Mode
 from openai import OpenAI
-from pydantic import BaseModel
-
-
-class Person(BaseModel):
-    name: str
-    age: int
-
 
 openai = OpenAI(base_url=f"{URL}/v1", api_key=KEY, max_retries=0)
 anthropic = Anthropic(base_url=URL, api_key=KEY, max_retries=0)

@@ -13,6 +13,7 @@ from exchange import (
     TEXTS,
     URL,
     WEATHER,
+    Person,
     exchanged,
     get_weather,
     report,
@@ -21,12 +22,6 @@ from langchain.agents import create_agent
 from langchain_anthropic import ChatAnthropic
 from langchain_core.language_models import BaseChatModel
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
-from pydantic import BaseModel
-
-
-class Person(BaseModel):
-    name: str
-    age: int
 
 
 def worked(model: BaseChatModel, method: str) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from typing import Any
 
 import litellm
 from exchange import (
-    CITY,
     EMBEDDER_URL,
+    FUNCTION,
     HELLO,
     KEY,
     MODEL,
@@ -16,19 +16,12 @@ from exchange import (
     TEXTS,
     URL,
     WEATHER,
+    Person,
     exchanged,
     get_weather,
     report,
 )
-from pydantic import BaseModel
 
-
-class Person(BaseModel):
-    name: str
-    age: int
-
-
-FUNCTION = {"name": "get_weather", "description": "Tells the weather.", "parameters": CITY}
 TOOLS: list[Any] = [{"type": "function", "function": FUNCTION}]
 
 

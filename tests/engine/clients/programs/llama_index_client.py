@@ -14,6 +14,7 @@ from exchange import (
     TEXTS,
     URL,
     WEATHER,
+    Person,
     exchanged,
     get_weather,
     report,
@@ -23,12 +24,6 @@ from llama_index.core.llms import ChatMessage
 from llama_index.core.tools import FunctionTool
 from llama_index.embeddings.openai_like import OpenAILikeEmbedding
 from llama_index.llms.openai_like import OpenAILike
-from pydantic import BaseModel
-
-
-class Person(BaseModel):
-    name: str
-    age: int
 
 
 async def worked(**kind: Any) -> dict[str, Any]:

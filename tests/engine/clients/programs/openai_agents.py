@@ -14,14 +14,8 @@ from agents import (
     function_tool,
     set_tracing_disabled,
 )
-from exchange import HELLO, KEY, MODEL, PERSON, URL, WEATHER, exchanged, get_weather, report
+from exchange import HELLO, KEY, MODEL, PERSON, URL, WEATHER, Person, exchanged, get_weather, report
 from openai import AsyncOpenAI
-from pydantic import BaseModel
-
-
-class Person(BaseModel):
-    name: str
-    age: int
 
 
 async def worked(model: Model) -> dict[str, Any]:

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from exchange import (
-    CITY,
     EMBEDDER_URL,
+    FUNCTION,
     HELLO,
     KEY,
     MODEL,
@@ -15,21 +15,14 @@ from exchange import (
     TEXTS,
     URL,
     WEATHER,
+    Person,
     exchanged,
     get_weather,
     report,
 )
 from openai import OpenAI
-from pydantic import BaseModel
-
-
-class Person(BaseModel):
-    name: str
-    age: int
-
 
 client = OpenAI(base_url=f"{URL}/v1", api_key=KEY, max_retries=0)
-FUNCTION = {"name": "get_weather", "description": "Tells the weather.", "parameters": CITY}
 
 
 def user(text: str) -> dict[str, str]:

@@ -15,12 +15,12 @@ from exchange import (
     TEXTS,
     URL,
     WEATHER,
+    Person,
     exchanged,
     get_weather,
     report,
 )
 from openai import AsyncOpenAI
-from pydantic import BaseModel
 from pydantic_ai import Agent, Embedder, NativeOutput
 from pydantic_ai.embeddings.openai import OpenAIEmbeddingModel
 from pydantic_ai.models import Model
@@ -28,11 +28,6 @@ from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.openai import OpenAIProvider
-
-
-class Person(BaseModel):
-    name: str
-    age: int
 
 
 async def worked(model: Model, by_schema: bool = True) -> dict[str, Any]:
