@@ -45,8 +45,8 @@ from atom.model_ops.backends import resolve_ops
 from atom.model_ops.linear import Build
 from atom.model_ops.moe.experts import ExpertParallelExperts
 from atom.model_ops.parallel import Ranks
-from atom.models.decoder import CausalLM, attention_layers, finish_weights, held_bytes
-from atom.models.layer_kinds import one_of_each_kind
+from atom.models.decoder.causal_lm import CausalLM, attention_layers, finish_weights, held_bytes
+from atom.models.decoder.layer_kinds import one_of_each_kind
 from atom.models.registry import build_model, support_model_arch_dict
 from atom.sizing.kv_budget import KvBudget, checkpoint_tokens, concurrency_table, fewer_blocks
 from atom.sizing.kv_layout import kv_layout

@@ -1,1 +1,2 @@
-"""Model architectures, one family per file; `registry` finds them by Hugging Face name."""
+"""Model architectures, one family per file, those with states in `hybrid`; `registry` finds them by
+Hugging Face name. All are a `decoder`."""

@@ -15,7 +15,7 @@ from atom.errors import ModelError
 from atom.model_ops.rotary_embedding import RopeConfig, yarn_mscale
 from atom.model_ops.routing import Routing, Scoring
 from atom.model_ops.values import IndexShape, LatentShape
-from atom.models.spec import LayerSpec, ModelSpec, decoder_spec, rope_parameters
+from atom.models.decoder.spec import LayerSpec, ModelSpec, decoder_spec, rope_parameters
 from atom.sizing.layers import Experts
 
 

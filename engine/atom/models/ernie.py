@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from atom.config import ModelConfig
 from atom.model_ops.routing import Routing
-from atom.models.spec import ModelSpec, decoder_spec
+from atom.models.decoder.spec import ModelSpec, decoder_spec
 
 _EPSILON, _THETA = 1e-5, 500_000.0  # where config.json does not say
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from atom.config import ModelConfig
-from atom.models.spec import ModelSpec, NormPlacement, decoder_spec, without_positions
+from atom.models.decoder.spec import ModelSpec, NormPlacement, decoder_spec, without_positions
 
 _EPSILON = 1e-5  # where config.json does not say
 

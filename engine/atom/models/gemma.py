@@ -11,7 +11,7 @@ from typing import Any
 from atom.config import ModelConfig
 from atom.model_ops.rotary_embedding import RopeConfig, rope_config
 from atom.model_ops.values import AttentionShape
-from atom.models.spec import (
+from atom.models.decoder.spec import (
     LayerSpec,
     ModelSpec,
     NormPlacement,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from atom.config import ModelConfig
 from atom.model_ops.routing import Routing, Scoring
-from atom.models.spec import ModelSpec, decoder_spec
+from atom.models.decoder.spec import ModelSpec, decoder_spec
 
 _ROTARY_SHARE = 0.5  # of a head, where config.json does not say
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from atom.config import ModelConfig
 from atom.model_ops.values import AttentionShape
-from atom.models.spec import LayerSpec, ModelSpec, decoder_spec
+from atom.models.decoder.spec import LayerSpec, ModelSpec, decoder_spec
 
 
 def spec(config: ModelConfig) -> ModelSpec:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from atom.config import ModelConfig
 from atom.errors import ModelError
 from atom.model_ops.routing import Routing
-from atom.models.spec import ModelSpec, decoder_spec
+from atom.models.decoder.spec import ModelSpec, decoder_spec
 
 _EPSILON = 1e-5  # where config.json does not say
 

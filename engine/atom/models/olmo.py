@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from atom.config import ModelConfig
 from atom.model_ops.rotary_embedding import RopeConfig, rope_config
-from atom.models.spec import LayerSpec, ModelSpec, NormPlacement, decoder_spec, rope_limits
+from atom.models.decoder.spec import LayerSpec, ModelSpec, NormPlacement, decoder_spec, rope_limits
 from atom.sizing.mask_rule import CAUSAL
 
 _EPSILON, _THETA = 1e-5, 500_000.0  # where config.json does not say

@@ -11,8 +11,8 @@ from typing import cast
 from atom.config import ModelConfig
 from atom.errors import ModelError
 from atom.model_ops.linear import Build
-from atom.models.decoder import CausalLM
-from atom.models.spec import ModelSpec
+from atom.models.decoder.causal_lm import CausalLM
+from atom.models.decoder.spec import ModelSpec
 
 # The name that serving engines' guides give this table; importable from model_runner too.
 support_model_arch_dict: dict[str, str] = {
@@ -25,9 +25,9 @@ support_model_arch_dict: dict[str, str] = {
     "MixtralForCausalLM": "atom.models.mixtral",
     "Qwen2MoeForCausalLM": "atom.models.qwen_moe",
     "Qwen3MoeForCausalLM": "atom.models.qwen_moe",
-    "Qwen3NextForCausalLM": "atom.models.qwen_next",
-    "Qwen3_5ForCausalLM": "atom.models.qwen_next",
-    "Qwen3_5MoeForCausalLM": "atom.models.qwen_next",
+    "Qwen3NextForCausalLM": "atom.models.hybrid.qwen_next",
+    "Qwen3_5ForCausalLM": "atom.models.hybrid.qwen_next",
+    "Qwen3_5MoeForCausalLM": "atom.models.hybrid.qwen_next",
     "MiniMaxM2ForCausalLM": "atom.models.minimax",
     "Glm4MoeLiteForCausalLM": "atom.models.deepseek",
     "GlmMoeDsaForCausalLM": "atom.models.deepseek",

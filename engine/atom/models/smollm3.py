@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from atom.config import ModelConfig
-from atom.models.spec import ModelSpec, decoder_spec, without_positions
+from atom.models.decoder.spec import ModelSpec, decoder_spec, without_positions
 
 _THETA = 2_000_000.0  # where config.json does not say
 

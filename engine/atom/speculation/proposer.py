@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 
 from atom.model_ops.drafts import Drafts, no_drafts
-from atom.models.blocks.hidden_states import HiddenStates
+from atom.models.decoder.hidden_states import HiddenStates
 from atom.utils.forward_context import AttentionMetaData
 
 

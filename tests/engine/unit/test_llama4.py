@@ -10,8 +10,8 @@ import pytest
 
 from atom.config import EngineOptions, build_config
 from atom.errors import ModelError
+from atom.models.decoder.spec import ModelSpec
 from atom.models.registry import model_spec
-from atom.models.spec import ModelSpec
 from atom.sizing import ModelFacts, ModelFactsError, tensor_parallel_problems
 from atom.sizing.engine_support import unsupported
 from atom.sizing.layers import Stacking

@@ -48,8 +48,8 @@ from atom.model_ops.backends.interface import Ops, SamplingTensors
 from atom.model_ops.sampling.draws_ahead import DrawsAhead
 from atom.model_ops.sampling.logprobs import joined, token_logprobs
 from atom.model_ops.sampling.sampler import Sampler, ShapedRows
-from atom.models.blocks.hidden_states import HiddenStates
-from atom.models.decoder import CausalLM
+from atom.models.decoder.causal_lm import CausalLM
+from atom.models.decoder.hidden_states import HiddenStates
 from atom.sampling_params import MAX_LOGPROBS
 from atom.utils.device import Device, upload
 from atom.utils.forward_context import ForwardContext, set_forward_context

@@ -10,13 +10,13 @@ from atom.checkpoint import Checkpoint
 from atom.config import Config, ModelConfig
 from atom.errors import ModelError
 from atom.model_ops.linear import Build
-from atom.models.decoder import CausalLM
+from atom.models.decoder.causal_lm import CausalLM
+from atom.models.decoder.placed_modules import PlacedModules
+from atom.models.decoder.spec import ModelSpec, decoder_spec
 from atom.models.draft_models.draft_model import DraftModel
 from atom.models.draft_models.eagle3 import Eagle3Draft
 from atom.models.draft_models.mtp import MtpDraft
-from atom.models.placed_modules import PlacedModules
 from atom.models.registry import model_spec
-from atom.models.spec import ModelSpec, decoder_spec
 from atom.sizing.drafting import default_aux_layers
 
 _AUX_LAYERS = 3

@@ -17,7 +17,7 @@ from torch import nn
 from atom.model_ops.backends.interface import SamplingTensors
 from atom.model_ops.embed_head import VocabParallelEmbedding
 from atom.model_ops.layernorm import Normed
-from atom.models.blocks.hidden_states import HiddenStates
+from atom.models.decoder.hidden_states import HiddenStates
 from atom.sizing.weights import Projection, Split
 
 

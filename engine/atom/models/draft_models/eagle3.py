@@ -17,12 +17,12 @@ from atom.model_ops.linear import Build, Linear
 from atom.model_ops.placement import Placement
 from atom.model_ops.rotary_embedding import RotaryEmbedding
 from atom.model_ops.values import Stream
-from atom.models.blocks.hidden_states import HiddenStates
-from atom.models.blocks.layer_norm import build_norm
-from atom.models.blocks.mlp import build_mlp
-from atom.models.blocks.self_attention import SelfAttention
+from atom.models.decoder.hidden_states import HiddenStates
+from atom.models.decoder.layer_norm import build_norm
+from atom.models.decoder.mlp import build_mlp
+from atom.models.decoder.self_attention import SelfAttention
+from atom.models.decoder.spec import LayerSpec, ModelSpec
 from atom.models.draft_models.draft_model import DraftModel, joining, settled
-from atom.models.spec import LayerSpec, ModelSpec
 from atom.utils.forward_context import get_forward_context
 
 

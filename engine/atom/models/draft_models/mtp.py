@@ -14,12 +14,12 @@ from atom.model_ops.backends.interface import SamplingTensors
 from atom.model_ops.layernorm import RMSNorm
 from atom.model_ops.linear import Build, Linear
 from atom.model_ops.values import Stream
-from atom.models.blocks.decoder_layers import DecoderLayer
-from atom.models.blocks.hidden_states import HiddenStates
-from atom.models.blocks.layer_norm import build_norm
-from atom.models.decoder import CausalLM
+from atom.models.decoder.causal_lm import CausalLM
+from atom.models.decoder.decoder_layers import DecoderLayer
+from atom.models.decoder.hidden_states import HiddenStates
+from atom.models.decoder.layer_norm import build_norm
+from atom.models.decoder.spec import ModelSpec
 from atom.models.draft_models.draft_model import DraftModel, joining, settled
-from atom.models.spec import ModelSpec
 
 
 class MtpDraft(DraftModel):

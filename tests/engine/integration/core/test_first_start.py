@@ -28,7 +28,7 @@ from atom.model_engine.runner.cuda_graphs.decode_graphs import DecodeGraphs
 from atom.model_engine.runner.warm_up import describe_start
 from atom.model_ops.backends import triton_ops
 from atom.model_ops.backends.triton_ops.compile.compiler_process import Specialisation
-from atom.models import layer_kinds
+from atom.models.decoder import layer_kinds
 from atom.speculative_config import SpeculativeConfig
 from atom.utils.device import Device
 from benchmarks.workloads.shapes import SHAPES, write_shape

@@ -17,7 +17,7 @@ from atom.model_ops.backends import resolve_ops
 from atom.model_ops.linear import Build, Linear
 from atom.model_ops.moe.stacked_linear import StackedLinear
 from atom.model_ops.quantised.dequantise import plain as dequantised
-from atom.models.decoder import CausalLM
+from atom.models.decoder.causal_lm import CausalLM
 from atom.models.registry import build_model, model_spec
 from benchmarks.workloads.shapes import SHAPES, write_shape
 from tests.engine.integration.models.test_quantised_checkpoints import GPT_OSS, prompts

@@ -15,7 +15,7 @@ from atom.model_ops.attention.step_plan import plan_captured_step
 from atom.model_ops.backends.interface import Ops
 from atom.model_ops.drafts import DraftLayout
 from atom.model_ops.slots import SlotTensors
-from atom.models.blocks.hidden_states import HiddenStates
+from atom.models.decoder.hidden_states import HiddenStates
 from atom.speculation.proposer import ComputedTokens, Proposer
 from atom.utils.forward_context import DecodeRuns
 

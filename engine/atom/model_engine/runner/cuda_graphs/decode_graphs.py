@@ -28,7 +28,7 @@ from atom.model_engine.runner.cuda_graphs.verify_graphs import VerifyGraphs
 from atom.model_engine.runner.host_tokens import PendingTokens
 from atom.model_ops.attention.step_plan import plan_captured_step
 from atom.model_ops.backends.interface import SamplingTensors
-from atom.models.blocks.hidden_states import HiddenStates
+from atom.models.decoder.hidden_states import HiddenStates
 from atom.utils.forward_context import ForwardContext, set_forward_context
 from atom.utils.row_groups import are_even
 

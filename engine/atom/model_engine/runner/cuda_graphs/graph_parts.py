@@ -15,7 +15,7 @@ from atom.model_engine.runner.cuda_graphs.graph_pool import GraphPool
 from atom.model_engine.runner.cuda_graphs.host_ring import HostRing
 from atom.model_ops.backends.interface import LogitFilters, Ops, SamplingTensors
 from atom.model_ops.slots import SlotTensors
-from atom.models.decoder import CausalLM
+from atom.models.decoder.causal_lm import CausalLM
 
 # Tokens of a step with drafts that a graph takes, at most: products take longer than reading the
 # weights from far fewer on.

@@ -23,7 +23,7 @@ from atom.model_engine.runner.cuda_graphs.step_stage import StagedInputs, StepSt
 from atom.model_engine.runner.step_arrays import StepArrays
 from atom.model_ops.attention.step_plan import StepTensors, plan_captured_prompts
 from atom.model_ops.backends.interface import SamplingTensors
-from atom.models.blocks.hidden_states import HiddenStates
+from atom.models.decoder.hidden_states import HiddenStates
 from atom.utils.forward_context import ForwardContext, set_forward_context
 
 

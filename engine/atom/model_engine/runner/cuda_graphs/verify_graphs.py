@@ -25,7 +25,7 @@ from atom.model_engine.runner.verify_rows import VerifyRows
 from atom.model_ops.attention.step_plan import plan_captured_step
 from atom.model_ops.backends.interface import SamplingTensors
 from atom.model_ops.drafts import DraftLayout, Drafts, DrawnRuns, no_drafts
-from atom.models.blocks.hidden_states import HiddenStates
+from atom.models.decoder.hidden_states import HiddenStates
 from atom.speculation.proposer import Drafting, Proposer
 from atom.utils.forward_context import DecodeRuns, ForwardContext, set_forward_context
 

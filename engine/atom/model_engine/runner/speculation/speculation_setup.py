@@ -19,7 +19,9 @@ from atom.model_engine.wire.engine_protocol import TimedStep
 from atom.model_loader.weight_loader import load_model
 from atom.model_ops.backends.interface import Ops
 from atom.model_ops.linear import Build
-from atom.models.decoder import CausalLM
+from atom.models.decoder.causal_lm import CausalLM
+from atom.models.decoder.placed_modules import placed_model
+from atom.models.decoder.spec import ModelSpec
 from atom.models.draft_models.build_draft import (
     build_draft,
     drafted_spec,
@@ -27,8 +29,6 @@ from atom.models.draft_models.build_draft import (
     placed_with_mtp,
 )
 from atom.models.draft_models.draft_model import DraftModel
-from atom.models.placed_modules import placed_model
-from atom.models.spec import ModelSpec
 from atom.sizing.kv_layout import Speculation
 from atom.utils.device import Device
 

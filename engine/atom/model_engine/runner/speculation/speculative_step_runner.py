@@ -36,8 +36,8 @@ from atom.model_engine.runner.verify_rows import VerifyRows, verify_rows
 from atom.model_ops.backends.interface import Ops
 from atom.model_ops.drafts import DraftLayout, Drafts, DrawnRuns, keep_newest, no_drafts
 from atom.model_ops.sampling.draws_ahead import DrawsAhead
-from atom.models.blocks.hidden_states import HiddenStates
-from atom.models.decoder import CausalLM
+from atom.models.decoder.causal_lm import CausalLM
+from atom.models.decoder.hidden_states import HiddenStates
 from atom.models.draft_models.draft_model import DraftModel
 from atom.speculation.draft_model_proposer import DraftModelProposer
 from atom.speculation.ngram import NgramProposer

@@ -6,7 +6,7 @@ import torch
 
 from atom.model_ops.layernorm import RMSNorm
 from atom.model_ops.linear import Build
-from atom.models.spec import NormSpec
+from atom.models.decoder.spec import NormSpec
 
 
 def build_norm(

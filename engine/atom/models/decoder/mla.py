@@ -14,7 +14,7 @@ from atom.model_ops.layernorm import LayerNorm, Normed, RMSNorm
 from atom.model_ops.linear import Build, Linear
 from atom.model_ops.rotary_embedding import RotaryEmbedding, head_order
 from atom.model_ops.values import IndexShape, IndexTokens, LatentShape, LatentTokens
-from atom.models.spec import LayerSpec
+from atom.models.decoder.spec import LayerSpec
 
 # The norms of compressed queries and latents do not read config.json's epsilon.
 _EPS = 1e-6

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from atom.models.decoder import CausalLM
+from atom.models.decoder.causal_lm import CausalLM
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,12 @@ from torch import nn
 from atom.model_ops.linear import Build
 from atom.model_ops.rotary_embedding import RotaryEmbedding
 from atom.model_ops.values import LatentShape, Stream
-from atom.models.blocks.delta_net import GatedDeltaNet
-from atom.models.blocks.layer_norm import build_norm
-from atom.models.blocks.mla import MLASelfAttention
-from atom.models.blocks.mlp import build_mlp
-from atom.models.blocks.self_attention import SelfAttention
-from atom.models.spec import LayerSpec, NormPlacement
+from atom.models.decoder.delta_net import GatedDeltaNet
+from atom.models.decoder.layer_norm import build_norm
+from atom.models.decoder.mla import MLASelfAttention
+from atom.models.decoder.mlp import build_mlp
+from atom.models.decoder.self_attention import SelfAttention
+from atom.models.decoder.spec import LayerSpec, NormPlacement
 from atom.sizing.states import DeltaShape
 from atom.utils.forward_context import get_forward_context
 

@@ -19,8 +19,8 @@ from atom.model_ops.placement import Placement
 from atom.model_ops.rotary_embedding import RotaryEmbedding, head_order
 from atom.model_ops.values import AttentionShape
 from atom.model_ops.whole_heads_norm import WholeHeadsNorm, norm_queries_and_keys
-from atom.models.blocks.layer_norm import build_norm
-from atom.models.spec import LayerSpec
+from atom.models.decoder.layer_norm import build_norm
+from atom.models.decoder.spec import LayerSpec
 
 
 class SelfAttention(nn.Module):

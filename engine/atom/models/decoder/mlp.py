@@ -15,7 +15,7 @@ from atom.model_ops.linear import Build, GatedLinear, Linear
 from atom.model_ops.moe.experts import ExpertParallelExperts, Experts
 from atom.model_ops.moe.router import Router
 from atom.model_ops.values import Gating, MoEWeight, SharedWeight, Stream
-from atom.models.spec import LayerSpec
+from atom.models.decoder.spec import LayerSpec
 from atom.sizing.weights import Projection
 
 

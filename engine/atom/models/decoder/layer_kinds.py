@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from torch import nn
 
-from atom.models.decoder import CausalLM
+from atom.models.decoder.causal_lm import CausalLM
 
 
 @contextmanager

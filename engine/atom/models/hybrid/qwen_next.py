@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from atom.config import ModelConfig
 from atom.model_ops.routing import Routing
-from atom.models.spec import ModelSpec, NormSpec, decoder_spec
+from atom.models.decoder.spec import ModelSpec, NormSpec, decoder_spec
 
 _ROTARY_SHARE = 0.25  # of a head, where config.json does not say
 

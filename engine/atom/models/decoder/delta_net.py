@@ -19,7 +19,7 @@ from atom.model_ops.linear import Build, Linear
 from atom.model_ops.linear_attention import DeltaWeight
 from atom.model_ops.parallel import Region
 from atom.model_ops.placement import Placement
-from atom.models.spec import LayerSpec
+from atom.models.decoder.spec import LayerSpec
 from atom.sizing.states import DeltaShape
 from atom.sizing.weights import Projection
 

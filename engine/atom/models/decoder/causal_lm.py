@@ -1,7 +1,7 @@
 """The decoder that all models are: pre-norm attention and a gated MLP, or experts.
 
 x → x + Attention(RMSNorm(x)) → x + MLP(RMSNorm(x)), all norms RMS, rotary positions, grouped-query
-heads or those of a latent. Built from a ModelSpec, layer by layer (blocks/decoder_layers.py); a
+heads or those of a latent. Built from a ModelSpec, layer by layer (decoder_layers.py); a
 family (llama.py, gemma.py) says what differs. It knows neither backends nor processes; layers do.
 """
 
@@ -20,11 +20,11 @@ from atom.model_ops.moe.router import Router
 from atom.model_ops.moe.stacked_linear import StackedLinear
 from atom.model_ops.rotary_embedding import RopeConfig, RotaryEmbedding
 from atom.model_ops.values import Stream
-from atom.models.blocks.decoder_layers import DecoderLayer, layer_class
-from atom.models.blocks.hidden_states import HiddenStates
-from atom.models.blocks.layer_norm import build_norm
-from atom.models.blocks.mlp import MoE
-from atom.models.spec import ModelSpec
+from atom.models.decoder.decoder_layers import DecoderLayer, layer_class
+from atom.models.decoder.hidden_states import HiddenStates
+from atom.models.decoder.layer_norm import build_norm
+from atom.models.decoder.mlp import MoE
+from atom.models.decoder.spec import ModelSpec
 
 
 class Decoder(nn.Module):

@@ -1,0 +1,1 @@
+"""Families in whose models some layers keep a state of a sequence instead of its tokens."""
