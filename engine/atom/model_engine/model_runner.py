@@ -265,7 +265,7 @@ class ModelRunner:
         ]
 
     def _step_runner(self) -> StepRunner:
-        groups = len(self._layout.groups)
+        groups = self._layout.groups
         return self._speculation.step_runner(self._model, self._ops, self._device, groups)
 
     def _cache_shape(self, num_blocks: int) -> CacheShape:
@@ -274,8 +274,7 @@ class ModelRunner:
     def _allocate_cache(self, num_blocks: int, num_checkpoints: int = 0) -> None:
         place = kv_cache.Place(self._kv_dtype, self._device.torch_device)
         layers, size = self._attention_layers(), self._config.cache.block_size
-        groups = [group.layers for group in self._layout.groups]
-        kv_cache.allocate(layers, groups, num_blocks, size, place)
+        kv_cache.allocate(layers, self._layout.groups, num_blocks, size, place)
         slots = self._config.scheduler.max_num_seqs + 1  # with the one of padding
         kv_cache.allocate_states(layers, slots, num_checkpoints, place.device)
 

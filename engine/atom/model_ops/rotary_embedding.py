@@ -205,7 +205,10 @@ def rope_config(
     # Of the proportional kind the frequencies are those of a whole head, of which the first turn.
     if kind == "proportional":
         return RopeConfig(head_dim, 2 * int(share * head_dim // 2), theta, scaling, False, head_dim)
-    return RopeConfig(head_dim, rotary_dim, theta, scaling, interleaved)
+    # Of an odd number the last one's pair turns, too.
+    odd = rotary_dim % 2
+    base = rotary_dim if odd else 0
+    return RopeConfig(head_dim, rotary_dim + odd, theta, scaling, interleaved, base)
 
 
 def _linear(parameters: Mapping[str, Any], limits: RopeLimits) -> Scaling:

@@ -17,9 +17,9 @@ from atom.models.decoder.spec import (
     NormPlacement,
     NormSpec,
     decoder_spec,
+    rope_by_kind,
     rope_limits,
 )
-from atom.sizing.mask_rule import CAUSAL
 
 _QUERY_SCALAR = 256
 _THETA = {"full_attention": 1_000_000.0, "sliding_attention": 10_000.0}  # Gemma 3's defaults
@@ -28,7 +28,7 @@ _THETA = {"full_attention": 1_000_000.0, "sliding_attention": 10_000.0}  # Gemma
 def spec(config: ModelConfig) -> ModelSpec:
     """Return what config.json says of a Gemma model. Raises `ModelError` as `decoder_spec` does."""
     raw = config.hf_config
-    plain = decoder_spec(replace(config, hf_config=_without_layer_ropes(raw)))
+    plain = decoder_spec(config)
     norm = NormSpec(eps=plain.norm.eps, unit_offset=True)
     return replace(
         plain,
@@ -57,24 +57,16 @@ def _shape(raw: Mapping[str, Any], layer: LayerSpec) -> AttentionShape:
     )
 
 
-def _without_layer_ropes(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy config.json for the reader of plain decoders, who knows one rope for all layers."""
-    return {
-        key: value for key, value in raw.items() if key not in ("rope_parameters", "rope_scaling")
-    }
-
-
 def _rope(config: ModelConfig, layer: LayerSpec) -> RopeConfig:
     raw, facts = config.hf_config, layer.facts.attention
     if config.architecture == "Gemma2ForCausalLM":
         parameters = dict(raw.get("rope_parameters") or raw.get("rope_scaling") or {})
         parameters.setdefault("rope_theta", raw.get("rope_theta") or _THETA["sliding_attention"])
         return rope_config(parameters, facts.head_dim, rope_limits(config))
-    kind = "full_attention" if facts.mask == CAUSAL else "sliding_attention"
-    by_kind = raw.get("rope_parameters") or {}
-    parameters = dict(by_kind.get(kind) or {})
-    if kind == "full_attention":
-        parameters = dict(raw.get("rope_scaling") or {}) | parameters
-        parameters.setdefault("rope_theta", raw.get("rope_theta") or _THETA[kind])
-    parameters.setdefault("rope_theta", raw.get("rope_local_base_freq") or _THETA[kind])
-    return rope_config(parameters, facts.head_dim, rope_limits(config))
+    theta = raw.get("rope_theta") or _THETA["full_attention"]
+    window_theta = raw.get("rope_local_base_freq") or _THETA["sliding_attention"]
+    ropes = {
+        "full_attention": {"rope_theta": theta, **(raw.get("rope_scaling") or {})},
+        "sliding_attention": {"rope_theta": window_theta},
+    }
+    return rope_by_kind(config, layer, ropes)

@@ -3,11 +3,14 @@ small experts beside one that every token goes through; chosen as DeepSeek-V3 do
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from atom.config import ModelConfig
 from atom.model_ops.routing import Routing, Scoring
 from atom.models.decoder.spec import ModelSpec, decoder_spec
+from atom.sizing.layers import Experts
 
 _ROTARY_SHARE = 0.5  # of a head, where config.json does not say
 
@@ -17,14 +20,18 @@ def spec(config: ModelConfig) -> ModelSpec:
     does."""
     raw = {"partial_rotary_factor": _ROTARY_SHARE, **config.hf_config}
     return decoder_spec(
-        replace(config, hf_config=raw),
-        lambda experts: Routing(
-            top_k=experts.per_token,
-            scoring=Scoring.SIGMOID,
-            renormalize=bool(raw.get("norm_topk_prob", True)),
-            scale=float(raw.get("routed_scaling_factor", 1.0)),
-            groups=int(raw.get("n_group") or 1),
-            groups_kept=int(raw.get("topk_group") or 1),
-            group_top=2,
-        ),
+        replace(config, hf_config=raw), lambda experts: sigmoid_routing(raw, experts)
+    )
+
+
+def sigmoid_routing(raw: Mapping[str, Any], experts: Experts) -> Routing:
+    """Return the rule of corrected sigmoids, of one group where config.json says none."""
+    return Routing(
+        top_k=experts.per_token,
+        scoring=Scoring.SIGMOID,
+        renormalize=bool(raw.get("norm_topk_prob", True)),
+        scale=float(raw.get("routed_scaling_factor") or 1.0),
+        groups=int(raw.get("n_group") or 1),
+        groups_kept=int(raw.get("topk_group") or 1),
+        group_top=2,
     )

@@ -29,6 +29,7 @@ support_model_arch_dict: dict[str, str] = {
     "Qwen3_5ForCausalLM": "atom.models.hybrid.qwen_next",
     "Qwen3_5MoeForCausalLM": "atom.models.hybrid.qwen_next",
     "MiniMaxM2ForCausalLM": "atom.models.minimax",
+    "MiMoV2FlashForCausalLM": "atom.models.mimo",
     "Glm4MoeLiteForCausalLM": "atom.models.deepseek",
     "GlmMoeDsaForCausalLM": "atom.models.deepseek",
     "SeedOssForCausalLM": "atom.models.llama",

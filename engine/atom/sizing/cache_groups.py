@@ -3,15 +3,16 @@
 A block belongs to one group at a time and holds `block_size` tokens of all its layers: the layer at
 position i of any group uses the pool's i-th tensor. So every block takes the same bytes, and a
 block that one group gave back serves any other. Where groups cannot have equally many layers some
-positions stay unused, and where layers differ in bytes a position takes those of the largest.
+positions stay unused. Where layers differ in bytes each group is of one size, and as many of its
+layers share a position as make all positions equally large, one behind the other in every block.
 The idea is that of vLLM's hybrid KV cache manager. Pure.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import NamedTuple
 
 from atom.sizing.mask_rule import CAUSAL, MaskRule
@@ -24,12 +25,13 @@ MAX_GROUPS = 8
 class CacheGroup:
     """Layers whose tokens lie in the same blocks.
 
-    `layers`: indices of the model's layers, after them the draft's; the one at position i uses the
-    pool's i-th tensor. `mask`: what a query sees.
+    `layers`: indices of the model's layers, after them the draft's; the i-th uses the pool's tensor
+    number i // `layers_per_tensor`. `mask`: what a query sees.
     """
 
     layers: tuple[int, ...] = ()
     mask: MaskRule = CAUSAL
+    layers_per_tensor: int = 1
 
     @property
     def window(self) -> int | None:
@@ -84,26 +86,52 @@ def group_layers(kinds: Kinds, longest_tokens: int) -> Grouping:
     The layers of a kind are dealt evenly to as many groups as the size asks for. The size is the
     one at which a sequence of `longest_tokens` takes the fewest bytes, padding included; of equal
     ones the largest, since every group costs a block table. There are at most MAX_GROUPS groups, or
-    one of each kind where there are more kinds. Layers of a single kind are one group, not padded.
+    one of each kind where there are more kinds. Layers that see the same are one group, not padded.
     """
-    most = max(MAX_GROUPS, len(kinds))
-    numbers = [len(layers) for layers in kinds.values()]
-    sizes = range(max(numbers), 0, -1) if len(kinds) > 1 else numbers
+    if len(kinds) == 1:
+        return Grouping(*_alone(*next(iter(kinds.items()))))
+    alike = _by_bytes(kinds)
+    position = math.lcm(*(each.token_bytes for each in alike))
+    numbers = [-(-len(each.layers) // (position // each.token_bytes)) for each in alike]
+    most = max(MAX_GROUPS, len(alike))
     # By how many groups each kind has: the largest size, and so the fewest groups, comes first.
+    sizes = range(max(numbers), 0, -1)
     counts = dict.fromkeys(tuple(-(-number // size) for number in numbers) for size in sizes)
-    divisions = [_divide(kinds, each) for each in counts if sum(each) <= most]
+    divisions = [_divide(alike, each, position) for each in counts if sum(each) <= most]
     return min(divisions, key=lambda grouping: grouping.sequence_bytes(longest_tokens))
 
 
-def _divide(kinds: Kinds, counts: Sequence[int]) -> Grouping:
-    """Deal each kind to its count of groups, the largest layers first, so that the layers of a
-    position are as alike as they can be."""
-    groups: list[CacheGroup] = []
-    sizes: list[list[int]] = []
-    for (mask, layers), count in zip(kinds.items(), counts, strict=True):
-        ordered = sorted(layers, key=lambda each: -each.token_bytes)
-        for first in range(count):
-            dealt = ordered[first::count]
-            groups.append(CacheGroup(tuple([each.layer for each in dealt]), mask))
-            sizes.append([each.token_bytes for each in dealt])
-    return Grouping(tuple(groups), tuple(map(max, zip_longest(*sizes, fillvalue=0))))
+def _alone(
+    mask: MaskRule, layers: Sequence[CachedLayer]
+) -> tuple[tuple[CacheGroup], tuple[int, ...]]:
+    """Make one group, whose positions take what their layers do, the largest first."""
+    ordered = sorted(layers, key=lambda each: -each.token_bytes)
+    group = CacheGroup(tuple([each.layer for each in ordered]), mask)
+    return (group,), tuple([each.token_bytes for each in ordered])
+
+
+class _Alike(NamedTuple):
+    """Layers that see the same and keep as much of a token."""
+
+    mask: MaskRule
+    token_bytes: int
+    layers: list[int]
+
+
+def _by_bytes(kinds: Kinds) -> list[_Alike]:
+    found: dict[tuple[MaskRule, int], _Alike] = {}
+    for mask, layers in kinds.items():
+        for layer, size in layers:
+            found.setdefault((mask, size), _Alike(mask, size, [])).layers.append(layer)
+    return list(found.values())
+
+
+def _divide(alike: Sequence[_Alike], counts: Sequence[int], position_bytes: int) -> Grouping:
+    """Deal each kind to its count of groups."""
+    groups = tuple(
+        CacheGroup(tuple(each.layers[first::count]), each.mask, position_bytes // each.token_bytes)
+        for each, count in zip(alike, counts, strict=True)
+        for first in range(count)
+    )
+    positions = max(-(-len(group.layers) // group.layers_per_tensor) for group in groups)
+    return Grouping(groups, (position_bytes,) * positions)

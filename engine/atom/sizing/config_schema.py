@@ -3,7 +3,8 @@
 A checkpoint's author is not always the one who serves it: a value that is of another type, not
 finite or outside any published model's range is a ModelFactsError that names the key, before
 anything reads it, and so is a size at which reading alone would not end. null is as if the key were
-absent, but for windows, which it turns off, and groups of experts, whose readers refuse it.
+absent, but for windows and the scale of values, which it turns off, and groups of experts, whose
+readers refuse it.
 Pure; called by text_part.py on every config.json that the engine or the operator reads.
 """
 
@@ -23,7 +24,13 @@ _MOST_WIDTH = 1 << 22  # elements of a hidden state, rows of a matrix
 _MOST_EXPERTS = 1 << 16
 _MOST_TOKENS = 1 << 31  # ids and positions are int32
 _MOST_THETA = 1e15
-_KEEPS_NULL = ("sliding_window", "attention_chunk_size", "n_group", "topk_group")
+_KEEPS_NULL = (
+    "sliding_window",
+    "attention_chunk_size",
+    "n_group",
+    "topk_group",
+    "attention_value_scale",
+)
 
 
 class Kind(Protocol):
@@ -193,6 +200,7 @@ FIELDS: dict[str, Kind] = {
     "qk_nope_head_dim": _HEADS,
     "qk_rope_head_dim": _HEADS,
     "v_head_dim": _HEADS,
+    "swa_num_key_value_heads": _HEADS,
     "linear_num_key_heads": _HEADS,
     "linear_num_value_heads": _HEADS,
     "linear_key_head_dim": _HEADS,
@@ -205,6 +213,8 @@ FIELDS: dict[str, Kind] = {
     "original_max_position_embeddings": _TOKENS,
     "sliding_window": Whole(0, _MOST_TOKENS),  # 0: of models that have none
     "sliding_window_pattern": Either(Whole(0, _MOST_LAYERS), Text()),
+    "sliding_window_size": _TOKENS,
+    "hybrid_layer_pattern": ListOf(Whole(0, 1)),
     "attention_chunk_size": _TOKENS,
     # which layers are what
     "max_window_layers": _LAYERS,
@@ -240,7 +250,9 @@ FIELDS: dict[str, Kind] = {
     "norm_topk_prob": Flag(),
     # what is computed by
     "rms_norm_eps": Number(0.0, 1.0),
+    "layernorm_epsilon": Number(0.0, 1.0),
     "rope_theta": _THETA,
+    "swa_rope_theta": _THETA,
     "rope_local_base_freq": _THETA,
     "partial_rotary_factor": Number(0.0, 1.0),
     "rotary_dim": Whole(1, _MOST_WIDTH),
@@ -251,6 +263,7 @@ FIELDS: dict[str, Kind] = {
     "query_pre_attn_scalar": _LARGE,
     "final_logit_softcapping": _LARGE,
     "attn_logit_softcapping": _LARGE,
+    "attention_value_scale": _LARGE,
     "swiglu_alpha": _LARGE,
     "swiglu_limit": _LARGE,
     "floor_scale": _LARGE,

@@ -12,6 +12,7 @@ from atom.sizing.families import DRAFT_FAMILIES
 from atom.sizing.mask_rule import CAUSAL
 from atom.sizing.model_facts import ModelFacts
 
+_OWN_MTP = ("MiMoV2FlashForCausalLM",)
 _AUX_LAYERS = 3
 _LEAST_LAYERS = 7  # of which three different ones give auxiliary hidden states
 
@@ -41,7 +42,12 @@ def state_problems(facts: ModelFacts) -> Iterator[str]:
 
 def mtp_problems(facts: ModelFacts) -> Iterator[str]:
     """Yield why a model's own layers do not draft for it; nothing when they do."""
-    if not facts.mtp_layers:
+    if facts.architecture in _OWN_MTP:
+        yield (
+            f"method mtp is not supported for {facts.architecture}: its layers that predict are of "
+            "a kind of their own, which transformers does not define; use method ngram"
+        )
+    elif not facts.mtp_layers:
         yield (
             "method mtp drafts with the checkpoint's own layer, and this model's config.json names "
             "none (num_nextn_predict_layers); leave it out, or use method ngram"

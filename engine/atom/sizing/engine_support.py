@@ -23,6 +23,7 @@ SUPPORTED_ARCHITECTURES: dict[str, str] = {
     "Glm4MoeForCausalLM": "GLM-4.5",
     "GptOssForCausalLM": "gpt-oss",
     "MiniMaxM2ForCausalLM": "MiniMax-M2",
+    "MiMoV2FlashForCausalLM": "MiMo-V2-Flash",
     "Glm4MoeLiteForCausalLM": "GLM-4.7-Flash",
     "GlmMoeDsaForCausalLM": "GLM-5",
     "SeedOssForCausalLM": "Seed-OSS",

@@ -74,6 +74,8 @@ class AttentionFacts:
     `reads_embedding`: q, k and v see the token's embedding beside the hidden state (EAGLE-3).
     `output_gate`: the queries' matrix also makes a gate of each head's result, behind its query.
     `state`: linear attention, which keeps no tokens; heads and `head_dim` are its queries'.
+    `narrow_values`: elements of a head's value where they are fewer than `head_dim`; the cache
+    keeps as many as of a key. 0: they are not.
     `fused`: checkpoints have one matrix of queries, keys and values.
     """
 
@@ -93,6 +95,12 @@ class AttentionFacts:
     rope: Rope = _ONE_ROPE
     state: DeltaNet | None = None
     fused: bool = False
+    narrow_values: int = 0
+
+    @property
+    def value_dim(self) -> int:
+        """Elements of a head's value."""
+        return self.narrow_values or self.head_dim
 
     @property
     def rope_dim(self) -> int:

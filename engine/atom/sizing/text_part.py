@@ -168,6 +168,7 @@ ARCHITECTURES: dict[str, str] = {
     "glm4_moe_lite": "Glm4MoeLiteForCausalLM",
     "glm_moe_dsa": "GlmMoeDsaForCausalLM",
     "minimax_m2": "MiniMaxM2ForCausalLM",
+    "mimo_v2_flash": "MiMoV2FlashForCausalLM",
     "seed_oss": "SeedOssForCausalLM",
     "smollm3": "SmolLM3ForCausalLM",
     "ernie4_5": "Ernie4_5ForCausalLM",

@@ -295,11 +295,11 @@ def _attention(attention: AttentionFacts, hidden: int) -> Iterator[Projection]:
         for name, heads, unit in (
             ("q_proj", attention.num_heads, 2 * size if attention.output_gate else size),
             ("k_proj", attention.num_kv_heads, size),
-            ("v_proj", attention.num_kv_heads, size),
+            ("v_proj", attention.num_kv_heads, attention.value_dim),
         )
     ]
     yield from _fused("self_attn.qkv_proj", matrices) if attention.fused else matrices
-    yield _output(attention, hidden, size)
+    yield _output(attention, hidden, attention.value_dim)
 
 
 def _output(attention: AttentionFacts, hidden: int, head_size: int) -> Projection:

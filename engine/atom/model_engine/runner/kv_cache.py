@@ -16,6 +16,7 @@ import torch
 from atom.config import Config
 from atom.errors import ConfigError
 from atom.model_ops.attention import CachedAttention, CachedLayer, StateLayer
+from atom.sizing.cache_groups import CacheGroup
 from atom.sizing.errors import DoesNotFitError
 from atom.sizing.kv_budget import (
     KvBudget,
@@ -104,29 +105,46 @@ class Place:
 
 def allocate(
     layers: Sequence[CachedLayer],
-    groups: Sequence[Sequence[int]],
+    groups: Sequence[CacheGroup],
     num_blocks: int,
     block_size: int,
     place: Place,
 ) -> None:
     """Give every attention layer its cache: the layers at the same position of each group (of
-    indices into `layers`) share tensors, [blocks, ..] each, since a block is in use by one group
-    alone."""
-    for position in range(max(map(len, groups))):
+    indices into `layers`) share tensors, since a block is in use by one group alone. Where a group
+    has several at a position, block b of the pool is blocks of theirs from b · layers_per_tensor
+    on, the first layer's, the second's, and so on: `OwnBlocks` numbers them so."""
+    positions = max(-(-len(group.layers) // group.layers_per_tensor) for group in groups)
+    for position in range(positions):
         sharing = [
-            (_attention(layers[group[position]]), number)
+            (_attention(layers[index]), number, place_in_block)
             for number, group in enumerate(groups)
-            if position < len(group)
+            for place_in_block, index in enumerate(_at(group, position))
         ]
-        layouts = {layer.cache_layout(block_size, place.dtype) for layer, _ in sharing}
-        assert len(layouts) == 1, "layers that share blocks keep the same of a token"
-        (layout,) = layouts
-        tensors = [
-            _reserved((num_blocks, *tensor.shape), tensor.dtype, place.device)
-            for tensor in layout.tensors
+        layouts = [layer.cache_layout(block_size, place.dtype) for layer, _, _ in sharing]
+        sizes = {
+            tuple(math.prod(tensor.shape) * groups[number].layers_per_tensor for tensor in each)
+            for (_, number, _), each in zip(
+                sharing, (each.tensors for each in layouts), strict=True
+            )
+        }
+        assert len(sizes) == 1, "layers that share a position keep the same of a block"
+        (elements,) = sizes
+        shared = [
+            _reserved((num_blocks * count,), tensor.dtype, place.device)
+            for count, tensor in zip(elements, layouts[0].tensors, strict=True)
         ]
-        for layer, number in sharing:
-            layer.bind(tensors, number)
+        for (layer, number, place_in_block), layout in zip(sharing, layouts, strict=True):
+            own = [
+                tensor[place_in_block * math.prod(each.shape) :].view(-1, *each.shape)
+                for tensor, each in zip(shared, layout.tensors, strict=True)
+            ]
+            layer.bind(own, number)
+
+
+def _at(group: CacheGroup, position: int) -> tuple[int, ...]:
+    first = position * group.layers_per_tensor
+    return group.layers[first : first + group.layers_per_tensor]
 
 
 def _attention(layer: CachedLayer) -> CachedAttention:

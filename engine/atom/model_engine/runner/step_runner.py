@@ -41,6 +41,7 @@ from atom.model_engine.runner.host_tokens import (
     PendingVectors,
 )
 from atom.model_engine.runner.slots.input_batch import InputBatch, StepInputs
+from atom.model_engine.runner.slots.own_blocks import OwnBlocks
 from atom.model_engine.runner.slots.sampling_state import SamplingNeeds, SamplingState
 from atom.model_engine.runner.slots.slot_columns import SlotState, TableSize
 from atom.model_ops.attention import StateLayer
@@ -51,6 +52,7 @@ from atom.model_ops.sampling.sampler import Sampler, ShapedRows
 from atom.models.decoder.causal_lm import CausalLM
 from atom.models.decoder.hidden_states import HiddenStates
 from atom.sampling_params import MAX_LOGPROBS
+from atom.sizing.cache_groups import CacheGroup
 from atom.utils.device import Device, upload
 from atom.utils.forward_context import ForwardContext, set_forward_context
 
@@ -94,12 +96,17 @@ class SubmittedStep:
 
 class StepRunner:
     """Runs steps on one device. graphs: set once captured; without them every step runs eagerly.
-    num_groups: of layers, each with a block table per slot."""
+    groups: of layers, each with a block table per slot."""
 
     _wants_all_states = False  # of every token of a step, not only of those that are looked at
 
     def __init__(
-        self, model: CausalLM, ops: Ops, config: Config, device: Device, num_groups: int
+        self,
+        model: CausalLM,
+        ops: Ops,
+        config: Config,
+        device: Device,
+        groups: Sequence[CacheGroup],
     ) -> None:
         num_slots = config.scheduler.max_num_seqs
         self._config = config
@@ -109,9 +116,9 @@ class StepRunner:
         self._sampler = Sampler(ops)
         vocab_size, length = config.model.vocab_size, config.model.max_model_len
         block_size = config.cache.block_size
-        tables = TableSize(
-            num_groups, -(-length // block_size), kept_tokens=length if config.speculative else 0
-        )
+        blocks = -(-length // block_size)
+        tables = TableSize(len(groups), blocks, kept_tokens=length if config.speculative else 0)
+        self._own_blocks = OwnBlocks.of(groups, blocks)
         self.slots = SlotState(num_slots, vocab_size, tables, device.torch_device)
         self._sampling = SamplingState(
             self.slots, vocab_size, config.model.eos_token_ids, device.torch_device
@@ -135,6 +142,7 @@ class StepRunner:
         Of a batch that `samples_later` only the layers are run: `sample` follows, before the next
         batch is submitted."""
         saves, samples_later = batch.state_saves, batch.samples_later
+        batch = self._own_blocks.renumbered(batch)
         self._inputs.apply(batch)
         if batch.state_loads:
             self._copy_states(StateLayer.load, batch.state_loads)

@@ -115,7 +115,11 @@ class CausalLM(nn.Module):
             if isinstance(module, StackedLinear)
             for begin in module.elsewhere(name)
         )
-        drafting = ("mtp.", *(f"model.layers.{index}." for index in range(first, last)))
+        drafting = (
+            "mtp.",
+            "model.mtp.",
+            *(f"model.layers.{index}." for index in range(first, last)),
+        )
         return (*drafting, *others)
 
 

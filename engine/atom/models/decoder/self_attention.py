@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from atom.model_ops.attention import Attention
@@ -61,6 +62,8 @@ class SelfAttention(nn.Module):
             sinks = torch.empty(shape.num_heads, dtype=torch.float32)
             self.sinks = nn.Parameter(sinks, requires_grad=False)
             shape = replace(shape, sinks=sinks)
+        self._value_dim = spec.facts.attention.value_dim
+        self._value_scale = spec.value_scale
         rotated = spec.facts.attention.qk_norm_rotated
         self.attn = Attention(shape, rotary, norms=norms, ops=build.ops, norms_rotated=rotated)
 
@@ -68,7 +71,10 @@ class SelfAttention(nn.Module):
         """Yield where the sinks come from in a checkpoint, if there are any."""
         if self.sinks is not None:
             region = (self._heads,)
-            yield Placement(f"{name}.sinks", (self._all_heads,), region, self.sinks.data)
+            yield Placement(
+                f"{name}.sinks", (self._all_heads,), region, self.sinks.data,
+                aliases=(f"{name}.attention_sink_bias",),
+            )  # fmt: skip
 
     def forward(self, h: Normed | torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Return what every head found, [T, Hq·D]; `o_proj` is left to the layer."""
@@ -77,8 +83,23 @@ class SelfAttention(nn.Module):
             qkv, gate = self._without_gates(qkv)
         if self._whole_norms is not None:
             norm_queries_and_keys(qkv, self._whole_norms, self._build)
+        if self._value_dim < self.attn.shape.head_dim:
+            qkv = self._with_wide_values(qkv)
         attended: torch.Tensor = self.attn(qkv, positions)
+        if self._value_dim < self.attn.shape.head_dim:
+            heads = attended.unflatten(1, (-1, self.attn.shape.head_dim))
+            attended = heads[..., : self._value_dim].flatten(1)
+        if self._value_scale != 1.0:
+            attended = attended * self._value_scale
         return attended if gate is None else attended * gate.sigmoid()
+
+    def _with_wide_values(self, projected: torch.Tensor) -> torch.Tensor:
+        """Fill each value up to the width of a key, which the cache keeps of both."""
+        shape = self.attn.shape
+        others = (shape.num_heads + shape.num_kv_heads) * shape.head_dim
+        values = projected[:, others:].unflatten(1, (shape.num_kv_heads, -1))
+        wide = F.pad(values, (0, shape.head_dim - self._value_dim))
+        return torch.cat((projected[:, :others], wide.flatten(1)), dim=1)
 
     def _without_gates(self, projected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Take gates [T, Hq·D] out of what the projections gave, in which each head has its own

@@ -30,6 +30,7 @@ from atom.model_ops.values import (
     WeightFormat,
 )
 from atom.sizing.layers import Experts, ExpertsBlock, LayerFacts, Stacking
+from atom.sizing.mask_rule import CAUSAL
 from atom.sizing.states import DeltaShape
 from atom.sizing.weights import ATTENTION_MODULES, Projection, stored_projections
 
@@ -70,7 +71,7 @@ class LayerSpec:
     rope: of whole heads, in latent attention of their rotated parts; index: of what says which
     tokens are attended to; norms: where attention and MLP have one; head_norm: of each head of
     queries and keys, where it has no weight; residual_scale: multiplies what attention and MLP
-    add."""
+    add; value_scale: multiplies values."""
 
     facts: LayerFacts
     matrices: Mapping[str, Projection]
@@ -84,6 +85,7 @@ class LayerSpec:
     norms: NormPlacement = NormPlacement.BEFORE
     head_norm: NormSpec | None = None
     residual_scale: float = 1.0
+    value_scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,12 +228,24 @@ def without_positions(spec: ModelSpec) -> ModelSpec:
 
 def rope_parameters(raw: Mapping[str, Any]) -> dict[str, Any]:
     """The rope's parameters in either spelling of config.json: rope_parameters (transformers 5), or
-    rope_theta and rope_scaling."""
-    found = dict(raw.get("rope_parameters") or raw.get("rope_scaling") or {})
+    rope_theta and rope_scaling. Those by kind of layer are `rope_by_kind`'s."""
+    said = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    found = {key: value for key, value in said.items() if not isinstance(value, Mapping)}
     found.setdefault("rope_theta", raw.get("rope_theta") or 10000.0)
     if "partial_rotary_factor" in raw:
         found.setdefault("partial_rotary_factor", raw["partial_rotary_factor"])
     return found
+
+
+def rope_by_kind(
+    config: ModelConfig, layer: LayerSpec, plain: Mapping[str, Mapping[str, Any]]
+) -> RopeConfig:
+    """The rope of a layer where those that slide have another than the rest. plain: parameters of
+    each kind, as far as rope_parameters does not say them."""
+    attention = layer.facts.attention
+    kind = "full_attention" if attention.mask == CAUSAL else "sliding_attention"
+    said = (config.hf_config.get("rope_parameters") or {}).get(kind) or {}
+    return rope_config({**plain[kind], **said}, attention.head_dim, rope_limits(config))
 
 
 def rope_limits(config: ModelConfig) -> RopeLimits:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from atom.sizing.config_fields import Config, count, flag, optional, positive
+from atom.sizing.config_fields import Config, count, flag, optional, positive, texts
 from atom.sizing.errors import ModelFactsError
 from atom.sizing.families.deepseek import deepseek_mlp
 from atom.sizing.families.dense import DEFAULT_WINDOW, ernie4_5, hunyuan, qwen3_attention
@@ -19,7 +19,7 @@ from atom.sizing.families.reading import (
     ropes,
     slides,
 )
-from atom.sizing.layers import Experts, LayerFacts, MlpFacts, Rope
+from atom.sizing.layers import AttentionFacts, Experts, LayerFacts, MlpFacts, Rope
 from atom.sizing.mask_rule import CAUSAL, chunked, sliding_window
 
 _GPT_OSS_WINDOW = 128
@@ -168,6 +168,55 @@ def minimax_m2(config: Config, index: int) -> LayerFacts:
         router_correction=True,
     )
     return LayerFacts(attention=attention, mlp=MlpFacts(experts=experts))
+
+
+def mimo_v2(config: Config, index: int) -> LayerFacts:
+    """Read a layer of MiMo-V2-Flash, in either spelling: its own, or transformers'."""
+    windowed = bool((index + 1) % 6) and index > 0
+    pattern = numbers(config, "hybrid_layer_pattern")
+    windowed = bool(pattern[index]) if index < len(pattern) else windowed
+    attention = _mimo_attention(config, windowed=slides(config, index, default=windowed))
+    kinds, freq = texts(config, "mlp_layer_types"), numbers(config, "moe_layer_freq")
+    if index < len(kinds):
+        is_dense = kinds[index] == "dense"
+    else:
+        is_dense = not freq[index] if index < len(freq) else index == 0
+    if is_dense:
+        return LayerFacts(attention=attention, mlp=dense_mlp(config))
+    experts = Experts(
+        count=positive(config, "n_routed_experts", default=256),
+        per_token=positive(config, "num_experts_per_tok", default=8),
+        intermediate_size=positive(config, "moe_intermediate_size", default=2048),
+        router_correction=True,
+    )
+    return LayerFacts(attention=attention, mlp=MlpFacts(experts=experts))
+
+
+def _mimo_attention(config: Config, *, windowed: bool) -> AttentionFacts:
+    """Read the attention of a layer; one with a window has twice the KV heads, and sinks."""
+    plain = grouped(config, qkv_bias=flag(config, "attention_bias"), head_dim=192)
+    values = positive(config, "v_head_dim", default=128)
+    if values > plain.head_dim:
+        raise ModelFactsError(
+            f"config.json: v_head_dim {values} is more than head_dim {plain.head_dim}, which is "
+            "not supported; supported: values that are as wide as keys, or narrower",
+            field="v_head_dim",
+        )
+    attention = replace(
+        plain, narrow_values=values if values < plain.head_dim else 0, rope=Rope("all tokens")
+    )
+    if not windowed:
+        return attention
+    before = optional(config, "sliding_window_size")  # tokens beside the query's own
+    window = positive(config, "sliding_window", default=129) if before is None else before + 1
+    heads = positive(config, "swa_num_key_value_heads", default=2 * plain.num_kv_heads)
+    return replace(
+        attention,
+        num_kv_heads=heads,
+        mask=sliding_window(window),
+        sinks=True,
+        rope=Rope("a window"),
+    )
 
 
 def hunyuan_moe(config: Config, index: int) -> LayerFacts:

@@ -225,6 +225,25 @@ CHECKPOINTS = {
         "architecture": "minimax_m2", "heads": 6, "kv_heads": 3, "head_dim": 24, "hidden": 72,
         "intermediate": 40, "extra": {"num_local_experts": 5, "num_experts_per_tok": 1},
     },
+    "mimo-v2": {"architecture": "mimo_v2", "layers": 7, "extra": {"sliding_window_size": 20}},
+    "mimo-v2-odd": {
+        "architecture": "mimo_v2", "layers": 5, "heads": 6, "kv_heads": 3, "head_dim": 24,
+        "hidden": 72, "intermediate": 40, "attention_bias": True,
+        "extra": {
+            "n_routed_experts": 5, "num_experts_per_tok": 1, "v_head_dim": 10,
+            "attention_value_scale": None, "sliding_window": 24,
+            "layer_types": ["sliding_attention", *["full_attention"] * 3, "sliding_attention"],
+            "mlp_layer_types": ["sparse", "dense", *["sparse"] * 3],
+            "rope_parameters": {
+                "full_attention": {
+                    "rope_type": "default", "rope_theta": 50_000.0, "partial_rotary_factor": 0.5,
+                },
+                "sliding_attention": {
+                    "rope_type": "default", "rope_theta": 5_000.0, "partial_rotary_factor": 0.25,
+                },
+            },
+        },
+    },
     "glm4-moe-lite": {
         "architecture": "glm4_moe_lite", "layers": 3,
         "extra": {

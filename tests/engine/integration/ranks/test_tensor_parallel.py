@@ -123,6 +123,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "architecture": "olmo3", "layers": 4, "extra": {"sliding_window": 24},
     },
     "norms of all heads, experts": {"architecture": "minimax_m2"},
+    "narrow values, and caches of unlike sizes": {
+        "architecture": "mimo_v2", "layers": 6, "extra": {"sliding_window": 24},
+    },
     "scales": {"architecture": "granite"},
     "norms of rotated heads": {"architecture": "hunyuan"},
     "norms of rotated heads, experts": {"architecture": "hunyuan_moe"},

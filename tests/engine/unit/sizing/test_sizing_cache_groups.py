@@ -53,10 +53,22 @@ def test_layers_of_unlike_bytes_in_one_group_each_take_their_own() -> None:
     assert grouped([None] * 3, [10, 30, 20]).token_bytes == (30, 20, 10)
 
 
-def test_a_position_takes_the_bytes_of_its_largest_layer() -> None:
-    found = grouped([None, 128, None, 128], [10, 40, 20, 5])
-    assert found.groups == (CacheGroup((2, 0)), CacheGroup((1, 3), sliding_window(128)))
-    assert found.token_bytes == (40, 10)
+def test_smaller_layers_share_a_position_with_each_other() -> None:
+    found = grouped([None, 128, None, 128, None], [10, 20, 10, 20, 10])
+    assert found.groups == (
+        CacheGroup((0, 2, 4), layers_per_tensor=2),
+        CacheGroup((1, 3), sliding_window(128)),
+    )
+    assert found.token_bytes == (20, 20)
+
+
+def test_sizes_that_do_not_divide_each_other_meet_at_a_common_multiple() -> None:
+    found = grouped([None, 128, None, 128], [10, 15, 10, 15])
+    assert found.groups == (
+        CacheGroup((0, 2), layers_per_tensor=3),
+        CacheGroup((1, 3), sliding_window(128), layers_per_tensor=2),
+    )
+    assert found.token_bytes == (30,)
 
 
 def test_more_kinds_than_groups_are_allowed_have_a_group_each() -> None:
@@ -76,14 +88,14 @@ def test_every_layer_has_a_place_that_is_large_enough(layers: list[tuple[int | N
     found = grouped(windows, sizes)
     assert len(found.groups) <= MAX_GROUPS
     placed = [
-        (layer, group.window, position)
+        (layer, group, index // group.layers_per_tensor)
         for group in found.groups
-        for position, layer in enumerate(group.layers)
+        for index, layer in enumerate(group.layers)
     ]
     assert sorted(layer for layer, _, _ in placed) == list(range(len(layers)))
-    for layer, window, position in placed:
-        assert window == windows[layer]
-        assert found.token_bytes[position] >= sizes[layer]
+    for layer, group, position in placed:
+        assert group.window == windows[layer]
+        assert found.token_bytes[position] == sizes[layer] * group.layers_per_tensor
     if len(set(windows)) == 1:
         assert sum(found.token_bytes) == sum(sizes)
 

@@ -159,6 +159,10 @@ CASES: dict[str, tuple[str, Mapping[str, Any]]] = {
     "hunyuan": ("HunYuanDenseV1", {**COMMON, "attention_bias": True}),
     "hunyuan-moe": ("HunYuanMoEV1", {**COMMON, "num_experts": 6, "moe_topk": 2}),
     "minimax-m2": ("MiniMaxM2", {**COMMON, "num_local_experts": 6, "num_experts_per_tok": 2}),
+    "mimo-v2": (
+        "MiMoV2Flash",
+        {**COMMON, "n_routed_experts": 6, "num_experts_per_tok": 2, "v_head_dim": 8},
+    ),
     "glm4-moe-lite": ("Glm4MoeLite", {**LATENT, "q_lora_rank": 30}),
     "glm5": ("GlmMoeDsa", {**LATENT, "q_lora_rank": 30, "index_n_heads": 3, "index_head_dim": 16}),
     "ernie4.5-moe": (

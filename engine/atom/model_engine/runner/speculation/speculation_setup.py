@@ -6,7 +6,7 @@ asks one object whatever was configured. Owned by ModelRunner.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from atom.checkpoint import open_checkpoint
 from atom.config import Config
@@ -29,6 +29,7 @@ from atom.models.draft_models.build_draft import (
     placed_with_mtp,
 )
 from atom.models.draft_models.draft_model import DraftModel
+from atom.sizing.cache_groups import CacheGroup
 from atom.sizing.kv_layout import Speculation
 from atom.utils.device import Device
 
@@ -86,10 +87,12 @@ class SpeculationSetup:
         modules = placed_model(model) if mtp is None else placed_with_mtp(model, mtp)
         load_model(modules, checkpoint, progress)
 
-    def step_runner(self, model: CausalLM, ops: Ops, device: Device, num_groups: int) -> StepRunner:
+    def step_runner(
+        self, model: CausalLM, ops: Ops, device: Device, groups: Sequence[CacheGroup]
+    ) -> StepRunner:
         """Make what runs the model's steps."""
         config = self._config
-        parts = model, ops, config, device, num_groups
+        parts = model, ops, config, device, groups
         if config.model.pooling is not None:
             return PoolingStepRunner(config.model, *parts)
         if not self.is_on:

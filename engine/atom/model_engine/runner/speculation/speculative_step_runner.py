@@ -9,6 +9,7 @@ stand, so that a step of decodes is replayed (VerifyGraphs); one with prompts ru
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -39,6 +40,7 @@ from atom.model_ops.sampling.draws_ahead import DrawsAhead
 from atom.models.decoder.causal_lm import CausalLM
 from atom.models.decoder.hidden_states import HiddenStates
 from atom.models.draft_models.draft_model import DraftModel
+from atom.sizing.cache_groups import CacheGroup
 from atom.speculation.draft_model_proposer import DraftModelProposer
 from atom.speculation.ngram import NgramProposer
 from atom.speculation.proposer import Proposer, make_drafts
@@ -48,9 +50,14 @@ from atom.utils.forward_context import DecodeRuns
 
 class SpeculativeStepRunner(StepRunner):
     def __init__(
-        self, model: CausalLM, ops: Ops, config: Config, device: Device, num_groups: int
+        self,
+        model: CausalLM,
+        ops: Ops,
+        config: Config,
+        device: Device,
+        groups: Sequence[CacheGroup],
     ) -> None:
-        super().__init__(model, ops, config, device, num_groups)
+        super().__init__(model, ops, config, device, groups)
         asked = config.speculative
         assert asked is not None, "steps without drafts are StepRunner's"
         self._most_drafts = asked.num_tokens

@@ -1,0 +1,39 @@
+"""MiMo-V2-Flash (Xiaomi, arXiv 2601.02780): values that are narrower than keys, and weighed less;
+windows with sinks and a rope of their own in most layers; experts that corrected sigmoids
+choose."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from atom.config import ModelConfig
+from atom.models.decoder.spec import ModelSpec, decoder_spec, rope_by_kind
+from atom.models.glm_moe import sigmoid_routing
+
+_EPSILON, _VALUE_SCALE, _ROTARY_SHARE = 1e-5, 0.707, 0.334  # where config.json does not say
+_THETA, _WINDOW_THETA = 5_000_000.0, 10_000.0
+
+
+def spec(config: ModelConfig) -> ModelSpec:
+    """Return what config.json says of a MiMo. Raises `ModelError` as `decoder_spec` does."""
+    raw = config.hf_config
+    raw = {"rms_norm_eps": raw.get("layernorm_epsilon") or _EPSILON, **raw}
+    share = raw.get("partial_rotary_factor") or _ROTARY_SHARE
+    thetas = {
+        "full_attention": raw.get("rope_theta") or _THETA,
+        "sliding_attention": raw.get("swa_rope_theta") or _WINDOW_THETA,
+    }
+    plain = {
+        kind: {"rope_theta": theta, "partial_rotary_factor": share}
+        for kind, theta in thetas.items()
+    }
+    scale = raw.get("attention_value_scale", _VALUE_SCALE)
+    return decoder_spec(
+        replace(config, hf_config=raw), lambda experts: sigmoid_routing(raw, experts)
+    ).with_layers(
+        lambda layer: replace(
+            layer,
+            rope=rope_by_kind(config, layer, plain),
+            value_scale=1.0 if scale is None else float(scale),
+        )
+    )
