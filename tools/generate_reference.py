@@ -30,6 +30,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "errors.md": http_errors.page,
     "metrics.md": metrics.page,
     "atomdeployment.md": atomdeployment.page,
+    "atomprofile.md": atomdeployment.profile_page,
     "conditions.md": conditions.page,
     "chart.md": chart.page,
 }

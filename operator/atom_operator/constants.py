@@ -14,6 +14,9 @@ KIND: Final = "AtomDeployment"
 PLURAL: Final = "atomdeployments"
 SINGULAR: Final = "atomdeployment"
 SHORT_NAME: Final = "atomd"
+PROFILE_KIND: Final = "AtomProfile"
+PROFILE_PLURAL: Final = "atomprofiles"
+DEFAULT_PROFILE: Final = "default"  # of AtomDeployments for which nobody names another
 API_VERSION: Final = f"{GROUP}/{VERSION}"
 
 FIELD_MANAGER: Final = "atom-operator"
@@ -26,9 +29,11 @@ JOB_CONTAINER: Final = "prepare"
 LEARNED_KEY: Final = "evidence.json"
 INSPECTED_KEY: Final = "config.json"  # of the ConfigMap that keeps an inspection
 ACCEPTED_SPEC_KEY: Final = "spec"  # of the ControllerRevision that keeps the last one in force
+ACCEPTED_PROFILE_KEY: Final = "profile"  # of the same: what was laid below that spec
 ENGINE_PORT_NAME: Final = "http"
 MODELS_DIRECTORY: Final = "/models"  # claims are mounted below it
 
+LABEL_PROFILE: Final = f"{GROUP}/profile"  # of a namespace: the AtomProfile of what is in it
 LABEL_DEPLOYMENT: Final = f"{GROUP}/deployment"
 # In a replica of several pods: the one that serves HTTP, and those that only compute.
 LABEL_ROLE: Final = f"{GROUP}/role"
@@ -114,6 +119,8 @@ class Reason(StrEnum):
     API_NOT_SERVED = "ApiNotServed"
     TEMPLATE_FORBIDDEN = "TemplateForbidden"
     CLAIM_NOT_SHAREABLE = "ClaimNotShareable"
+    PROFILE_NOT_FOUND = "ProfileNotFound"
+    INVALID_PROFILE = "InvalidProfile"
     # CapacityFits
     FITS = "Fits"
     WEIGHTS_DO_NOT_FIT = "WeightsDoNotFit"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -65,6 +65,12 @@ class Site:
         ENGINE_USER_ID  # that pods run as; None: the cluster gives each namespace some
     )
     pull_secrets: tuple[str, ...] = ()  # of the registry, in every namespace
+    # What is laid below every spec for which no AtomProfile is named, as one's spec.
+    defaults: Mapping[str, Any] | None = None
+
+    def with_abilities(self, changes: Mapping[str, Any]) -> Site:
+        """Return the site of an engine image that can do something else; by fields' names."""
+        return replace(self, **changes)
 
 
 @dataclass(frozen=True, slots=True)

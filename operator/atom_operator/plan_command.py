@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -20,8 +20,8 @@ import yaml
 from atom_operator import constants
 from atom_operator.children.config_map import plan_config_map
 from atom_operator.children.workload import pod_template
-from atom_operator.constants import Reason
-from atom_operator.domain import Manifest, ObjectKey, Owner, Plan, Supply
+from atom_operator.constants import LABEL_PROFILE, Reason
+from atom_operator.domain import NAMESPACE, FieldProblem, Manifest, ObjectKey, Owner, Plan, Supply
 from atom_operator.domain.placed_pods import placed_pods
 from atom_operator.integration_values import Site
 from atom_operator.plan.inventory import pods_asked, survey
@@ -31,6 +31,7 @@ from atom_operator.plan_report import PlanReport, lines
 from atom_operator.plan_site import ValuesError, site_of_values
 from atom_operator.plugin.output import FORMATS, show, show_document, width, wrapped
 from atom_operator.reconcile.planning import Surroundings, consider
+from atom_operator.reconcile.profile import Laid, lay, name_profile
 from atom_operator.validation.parsing import parse_spec
 
 # Only the operator knows its defaults; no number of a plan depends on the image.
@@ -66,6 +67,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="values of the operator's chart: what your engine images can do, your Prometheus",
     )
+    parser.add_argument(
+        "--profile",
+        metavar="FILE",
+        help="AtomProfiles, and namespaces that name one: kubectl get atomprofiles,namespaces "
+        "-o yaml > FILE; those in the manifests' own file count too",
+    )
     parser.add_argument("-o", "--output", choices=FORMATS, default="text", help="default: text")
 
 
@@ -76,8 +83,9 @@ def run(options: argparse.Namespace) -> int:
         manifests = _documents(options.filename)
         fleet = _documents(options.nodes) if options.nodes else None
         site = _site(options.values) if options.values else Site()
+        beside = [*manifests, *(_documents(options.profile) if options.profile else ())]
         found = _of_kind(manifests, constants.KIND)
-        reports = [_report(item, manifests, fleet, site) for item in found]
+        reports = [_report(item, beside, fleet, site) for item in found]
         if not reports:
             raise InputError(f"{options.filename} has no {constants.KIND}; give its manifest")
     except InputError as error:
@@ -127,18 +135,39 @@ def _report(
 ) -> PlanReport:
     metadata = manifest["metadata"]
     key = ObjectKey(str(metadata.get("namespace") or "default"), str(metadata["name"]))
-    spec = parse_spec(manifest.get("spec") or {})
-    if isinstance(spec, tuple):
-        return PlanReport(key, spec)
+    laid = _laid(manifest.get("spec") or {}, key.namespace, manifests, site)
+    if isinstance(laid, tuple):
+        return PlanReport(key, laid)
+    spec = laid.spec
     reference = spec.model.config_ref
     text = _config_text(manifests, reference.name, reference.key) if reference else None
     nodes = tuple(_of_kind(fleet or (), "Node"))
-    considered = consider(Owner(key, ""), spec, Surroundings(_IMAGES, text, nodes, site=site))
+    around = Surroundings(_IMAGES, text, nodes, site=site, profile=laid.profile)
+    considered = consider(Owner(key, ""), spec, around)
     plan = considered.plan
     if plan is None:
         return PlanReport(key, considered.problems)
     supply = None if fleet is None else _supply(plan, pod_template(plan), fleet)
     return PlanReport(key, considered.problems, plan, supply)
+
+
+def _laid(
+    raw: Mapping[str, Any], namespace: str, manifests: Sequence[Manifest], site: Site
+) -> Laid | tuple[FieldProblem, ...]:
+    """Lay the spec over its profile, as far as the files have it."""
+    spec = parse_spec(raw)
+    if isinstance(spec, tuple):
+        return spec
+    labels = {
+        item["metadata"]["name"]: (item["metadata"].get("labels") or {}).get(LABEL_PROFILE)
+        for item in _of_kind(manifests, NAMESPACE.kind)
+    }
+    named = name_profile(spec, namespace, labels.get(namespace))
+    found = {
+        item["metadata"]["name"]: item.get("spec") or {}
+        for item in _of_kind(manifests, constants.PROFILE_KIND)
+    }
+    return lay(raw, spec, named, {constants.DEFAULT_PROFILE: site.defaults, **found}.get(named[0]))
 
 
 def _supply(plan: Plan, template: Manifest, fleet: Sequence[Manifest]) -> Supply | None:

@@ -57,6 +57,8 @@ def facts(plan: Plan) -> Iterator[tuple[str, str]]:
     """Label and text of everything that the plan says."""
     for warning in plan.warnings:
         yield "warning", warning
+    if plan.profile is not None:
+        yield "profile", f"{plan.profile.name}, below the spec: {plan.profile.summary}"
     yield "model", plan.model.argument
     yield "replicas", "0, by spec.suspend" if plan.suspended else str(plan.replicas)
     if plan.integrations.autoscaling is not None:

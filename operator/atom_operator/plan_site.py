@@ -34,6 +34,7 @@ def site_of_values(values: Mapping[str, Any]) -> Site:
             engine_multi_node=bool(engine.get("multiNode", True)),
             engine_architectures=tuple(map(str, engine.get("architectures") or ())),
             engine_features=frozenset(map(EngineFeature, engine.get("features") or ())),
+            defaults=_section(values, "defaults") or None,
             template_forbidden=frozenset(map(TemplateFeature, forbidden))
             - frozenset(map(TemplateFeature, template.get("allowed") or ())),
         )

@@ -5,9 +5,10 @@ Every variable begins with ATOM_OPERATOR_; the chart sets them. Frozen; handed o
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from atom.sizing import MAX_TENSOR_PARALLEL
 from atom_operator.integration_values import (
@@ -143,6 +144,7 @@ def _site(environ: Mapping[str, str]) -> Site:
         template_forbidden=_forbidden(environ),
         user_id=_user_id(environ),
         pull_secrets=_names(environ, "ENGINE_PULL_SECRETS"),
+        defaults=_defaults(environ),
     )
 
 
@@ -151,6 +153,21 @@ def _user_id(environ: Mapping[str, str]) -> int | None:
     if environ.get(f"{PREFIX}ENGINE_USER_ID") == "":
         return None
     return int(_number(environ, "ENGINE_USER_ID", ENGINE_USER_ID, 1, 2_147_483_647))
+
+
+def _defaults(environ: Mapping[str, str]) -> Mapping[str, Any] | None:
+    """Read the chart's profile. One that is wrong is told by whom it is laid below, and ends no
+    operator."""
+    text = environ.get(f"{PREFIX}DEFAULTS")
+    if not text:
+        return None
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise SettingsError(f"{PREFIX}DEFAULTS is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise SettingsError(f"{PREFIX}DEFAULTS must be an object, an AtomProfile's spec")
+    return found
 
 
 def _names(environ: Mapping[str, str], name: str) -> tuple[str, ...]:

@@ -2,7 +2,8 @@
 
 A block of a shell is read line by line; what begins with `atom` goes through the real parser. A
 block of YAML with nothing but a `spec`, or with our apiVersion, may be a part of a manifest: every
-field in it has to be one of the AtomDeployment's, with a value of its type.
+field in it has to be one of its kind's (the AtomDeployment's where none is said), with a value of
+its type.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ import pytest
 import yaml
 
 from atom.entrypoints.cli import build_parser
-from atom_operator.api.crd import build_crd
+from atom_operator.api.crd import build_crd, build_profile_crd
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs/guides").glob("*.md")]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ATOM = re.compile(r"(?:\.venv/bin/)?atom (?=serve|generate|bench)")
+CRDS = {"AtomDeployment": build_crd, "AtomProfile": build_profile_crd}
 ARGO_CD = {"ignoreDifferences"}  # fields of an Application's spec, which a guide shows by itself
 TYPES = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool}
 
@@ -43,7 +45,7 @@ def commands() -> list[tuple[str, str]]:
     return [(page, line) for page, line in lines if ATOM.match(line)]
 
 
-def specs() -> list[tuple[str, Any]]:
+def specs() -> list[tuple[str, str, Any]]:
     found = []
     for page, text in blocks("yaml"):
         for document in yaml.safe_load_all(text):
@@ -52,7 +54,8 @@ def specs() -> list[tuple[str, Any]]:
                 or str(document.get("apiVersion", "")).startswith("serving.atom.dev/")
             )
             if ours and not ARGO_CD & set(document["spec"]):
-                found.append((page, document["spec"]))
+                kind = document.get("kind", "AtomDeployment")
+                found.append((page, kind, document["spec"]))
     return found
 
 
@@ -79,9 +82,9 @@ def test_a_command_line_is_taken(page: str, line: str) -> None:
     build_parser().parse_args(shlex.split(ATOM.sub("", line, count=1), comments=True))
 
 
-@pytest.mark.parametrize(("page", "spec"), specs())
-def test_a_manifest_has_fields_of_ours(page: str, spec: Any) -> None:
-    versions = build_crd()["spec"]["versions"]
+@pytest.mark.parametrize(("page", "kind", "spec"), specs())
+def test_a_manifest_has_fields_of_ours(page: str, kind: str, spec: Any) -> None:
+    versions = CRDS[kind]()["spec"]["versions"]
     schema = versions[0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     assert list(problems("spec", spec, schema)) == []
 

@@ -72,7 +72,7 @@ def _choices(model: Any, field: str) -> tuple[str, ...]:
 
 def _columns() -> list[str]:
     """The columns of `kubectl get`, as the generated CustomResourceDefinition has them."""
-    (crd,) = (ROOT / "crds").glob("*.yaml")
+    crd = ROOT / "crds" / "serving.atom.dev_atomdeployments.yaml"
     columns = crd.read_text(encoding="utf-8").partition("additionalPrinterColumns:")[2]
     shown = columns.partition("subresources:")[0].split("- name: ")[1:]
     return [row.split()[0] for row in shown if "priority:" not in row]

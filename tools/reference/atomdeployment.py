@@ -1,11 +1,12 @@
-"""The page of the AtomDeployment: every field of the CRD's schema, with its bounds."""
+"""The pages of the AtomDeployment and the AtomProfile: every field of the CRDs' schemas, with its
+bounds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from atom_operator.api.crd import build_crd
+from atom_operator.api.crd import build_crd, build_profile_crd
 from tools.reference.markdown import code, codes, head, table
 
 _HEAD = """
@@ -14,14 +15,26 @@ CustomResourceDefinition. `kubectl explain atomdeployment.spec` prints the same 
 A field without a default is left to the operator, and its text says to what. `[]` is each item of a
 list, `.*` each value of a map.
 """
+_PROFILE_HEAD = """
+Every field of an `AtomProfile` (`serving.atom.dev/v1alpha1`), from the schema of its
+CustomResourceDefinition; [how it is laid below a spec](../guides/site-profiles.md). `[]` is each
+item of a list, `.*` each value of a map.
+"""
 Schema = Mapping[str, Any]
 
 
 def page() -> str:
-    version = build_crd()["spec"]["versions"][0]
-    top = version["schema"]["openAPIV3Schema"]["properties"]
-    parts = [head("AtomDeployment", _HEAD)]
-    for name in ("spec", "status"):
+    return head("AtomDeployment", _HEAD) + _tables(build_crd())
+
+
+def profile_page() -> str:
+    return head("AtomProfile", _PROFILE_HEAD) + _tables(build_profile_crd())
+
+
+def _tables(crd: Mapping[str, Any]) -> str:
+    top = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+    parts: list[str] = []
+    for name in (name for name in ("spec", "status") if name in top):
         for part, schema in top[name]["properties"].items():
             path = f"{name}.{part}"
             rows = list(_rows(path, schema))

@@ -161,6 +161,13 @@ of the same objects would undo each other's writes for ever. Of single namespace
 - apiGroups: [""]
   resources: [nodes]
   verbs: [list]
+# What is laid below specs, and which of it a namespace's label names.
+- apiGroups: [serving.atom.dev]
+  resources: [atomprofiles]
+  verbs: [get, list, watch]
+- apiGroups: [""]
+  resources: [namespaces]
+  verbs: [get, list, watch]
 # The nodes to which the volumes of claims can be attached, as of those in one zone.
 - apiGroups: [""]
   resources: [persistentvolumes]

@@ -1,4 +1,4 @@
-"""The CustomResourceDefinition, generated from the models: structural schema, CEL, columns.
+"""The CustomResourceDefinitions, generated from the models: structural schema, CEL, columns.
 
 Pure: models in, dict out. tools/generate_crds.py writes the result; a test compares.
 JSON Schema 2020-12 becomes the OpenAPI v3 subset of a structural schema: references are inlined,
@@ -13,15 +13,16 @@ from typing import Any, Final, cast
 from pydantic import BaseModel
 
 from atom_operator import constants
-from atom_operator.api.v1alpha1 import AtomDeploymentSpec, AtomDeploymentStatus
+from atom_operator.api.v1alpha1 import AtomDeploymentSpec, AtomDeploymentStatus, AtomProfileSpec
 from atom_operator.api.v1alpha1.common import cel_rule
 
+_CREATED = ".metadata.creationTimestamp"
 _DROPPED = ("title", "$defs", "additionalProperties")
 _NAME_PATTERN = rf"^[a-z]([-a-z0-9]{{0,{constants.MAX_NAME_LENGTH - 2}}}[a-z0-9])?$"
 _NAME_RULE = cel_rule(
     f"self.metadata.name.matches('{_NAME_PATTERN}')",
     f"metadata.name must be at most {constants.MAX_NAME_LENGTH} characters of a-z, 0-9 and '-',"
-    " start with a entry and end with a entry or digit",
+    " start with a letter and end with a letter or digit",
 )
 
 
@@ -63,6 +64,46 @@ def build_crd() -> dict[str, Any]:
     }
 
 
+def build_profile_crd() -> dict[str, Any]:
+    """The whole manifest of atomprofiles.serving.atom.dev, which belong to no namespace."""
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{constants.PROFILE_PLURAL}.{constants.GROUP}"},
+        "spec": {
+            "group": constants.GROUP,
+            "scope": "Cluster",
+            "names": {
+                "kind": constants.PROFILE_KIND,
+                "listKind": f"{constants.PROFILE_KIND}List",
+                "plural": constants.PROFILE_PLURAL,
+                "singular": constants.PROFILE_KIND.lower(),
+            },
+            "versions": [
+                {
+                    "name": constants.VERSION,
+                    "served": True,
+                    "storage": True,
+                    "additionalPrinterColumns": [_column("Age", "date", _CREATED)],
+                    "schema": {
+                        "openAPIV3Schema": {
+                            "type": "object",
+                            "description": "What is laid below the specs of AtomDeployments.",
+                            "required": ["spec"],
+                            "properties": {
+                                "apiVersion": {"type": "string"},
+                                "kind": {"type": "string"},
+                                "metadata": {"type": "object"},
+                                "spec": structural_schema(AtomProfileSpec),
+                            },
+                        }
+                    },
+                }
+            ],
+        },
+    }
+
+
 # Of an object that no operator has looked at yet: kstatus takes one without a status for current.
 UNSEEN: Final[Mapping[str, Any]] = {"observedGeneration": -1, "conditions": []}
 
@@ -84,24 +125,25 @@ def _root_schema() -> dict[str, Any]:
 
 
 def _printer_columns() -> list[dict[str, Any]]:
-    def column(name: str, kind: str, path: str, priority: int = 0) -> dict[str, Any]:
-        entry: dict[str, Any] = {"name": name, "type": kind, "jsonPath": path}
-        return {**entry, "priority": priority} if priority else entry
-
     ready = '.status.conditions[?(@.type=="Ready")]'
     return [
-        column("Ready", "string", f"{ready}.status"),
-        column("Replicas", "integer", ".status.replicas"),
-        column("Model", "string", ".spec.model.source"),
-        column("KV-Tokens", "integer", ".status.capacity.kvTokens"),
-        column("Max-Seqs", "integer", ".status.capacity.maxSequences"),
-        column("Age", "date", ".metadata.creationTimestamp"),
-        column("Reason", "string", f"{ready}.reason", 1),
-        column("Accelerator", "string", ".spec.accelerator.type", 1),
-        column("Revision", "string", ".status.revision", 1),
-        column("URL", "string", ".status.url", 1),
-        column("Drafts-Kept-%", "integer", ".status.speculation.acceptedPercent", 1),
+        _column("Ready", "string", f"{ready}.status"),
+        _column("Replicas", "integer", ".status.replicas"),
+        _column("Model", "string", ".spec.model.source"),
+        _column("KV-Tokens", "integer", ".status.capacity.kvTokens"),
+        _column("Max-Seqs", "integer", ".status.capacity.maxSequences"),
+        _column("Age", "date", _CREATED),
+        _column("Reason", "string", f"{ready}.reason", 1),
+        _column("Accelerator", "string", ".spec.accelerator.type", 1),
+        _column("Revision", "string", ".status.revision", 1),
+        _column("URL", "string", ".status.url", 1),
+        _column("Drafts-Kept-%", "integer", ".status.speculation.acceptedPercent", 1),
     ]
+
+
+def _column(name: str, kind: str, path: str, priority: int = 0) -> dict[str, Any]:
+    entry: dict[str, Any] = {"name": name, "type": kind, "jsonPath": path}
+    return {**entry, "priority": priority} if priority else entry
 
 
 def structural_schema(model: type[BaseModel]) -> dict[str, Any]:

@@ -37,7 +37,9 @@ def template_problems(plan: Plan, site: Site) -> tuple[FieldProblem, ...]:
     """Return why the plan's pods cannot be what spec.template and spec.jobs.template make of
     them."""
     account = TemplateFeature.SERVICE_ACCOUNT
-    if plan.own_account is not None and account in site.template_forbidden:
+    given = plan.profile.service_account if plan.profile is not None else None
+    own = plan.own_account
+    if own is not None and own != given and account in site.template_forbidden:
         return (_forbidden("spec.serviceAccountName", account),)
     found = _of_engines(plan, site)
     if found or (plan.jobs.template is None and not plan.objects.of(JOB.kind).annotations):
@@ -46,7 +48,7 @@ def template_problems(plan: Plan, site: Site) -> tuple[FieldProblem, ...]:
 
 
 def _of_engines(plan: Plan, site: Site) -> tuple[FieldProblem, ...]:
-    if plan.template is None and not plan.template_removed:
+    if not plan.is_overlaid:
         return ()
     try:
         template = pod_template(plan)

@@ -93,11 +93,22 @@ def pod_template(plan: Plan) -> Manifest:
 
     Raises OverlayError when spec.template cannot be merged.
     """
-    template = merge_pod_template(_pod_template(plan), plan.template or {})
+    template = merge_pod_template(_with_profile(plan, _pod_template(plan)), plan.template or {})
     if plan.template_removed:  # copying a template costs a tenth of a reconcile
         template = remove_fields(template, plan.template_removed)
     _check_still_ours(template, plan.key.name)
     return with_disk(plan, template)
+
+
+def _with_profile(plan: Plan, template: Manifest) -> Manifest:
+    """Lay the pod template of the AtomProfile over the rendered one."""
+    profile = plan.profile
+    if profile is None or profile.template is None:
+        return template
+    try:
+        return merge_pod_template(template, profile.template)
+    except OverlayError as error:
+        raise OverlayError(f"of AtomProfile {profile.name}: {error}") from error
 
 
 def _check_still_ours(template: Manifest, name: str) -> None:

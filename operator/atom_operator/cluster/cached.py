@@ -13,9 +13,17 @@ from typing import Any
 
 from atom_operator.cluster.informer import Informers
 from atom_operator.cluster.known_deployments import KnownDeployments
-from atom_operator.cluster.object_cache import INDEXED_LABELS
+from atom_operator.cluster.object_cache import INDEXED_LABELS, ObjectCache
 from atom_operator.cluster.port import ClusterPort
-from atom_operator.domain import ATOM_DEPLOYMENT, Kind, Manifest, ObjectKey
+from atom_operator.constants import LABEL_PROFILE
+from atom_operator.domain import (
+    ATOM_DEPLOYMENT,
+    ATOM_PROFILE,
+    NAMESPACE,
+    Kind,
+    Manifest,
+    ObjectKey,
+)
 
 
 class CachedCluster:
@@ -29,6 +37,8 @@ class CachedCluster:
         self._deployments = deployments
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
+        if kind == ATOM_PROFILE and (cache := self._whole(kind)) is not None:
+            return cache.get("", name)
         found = await self._port.get(kind, namespace, name)
         if kind == ATOM_DEPLOYMENT:
             if found is None:
@@ -36,6 +46,13 @@ class CachedCluster:
             else:
                 self._deployments.read(found)
         return found
+
+    async def get_profile_name(self, namespace: str) -> str | None:
+        cache = self._whole(NAMESPACE)
+        if cache is None:
+            return await self._port.get_profile_name(namespace)
+        found = cache.get("", namespace)  # one without the label is not followed
+        return None if found is None else str(found["metadata"]["labels"][LABEL_PROFILE])
 
     async def list_labelled(
         self, kind: Kind, namespace: str, labels: Mapping[str, str]
@@ -96,6 +113,13 @@ class CachedCluster:
         if answer is not None:
             self._deployments.reported(answer)
         return answer
+
+    def _whole(self, kind: Kind) -> ObjectCache | None:
+        """The cache of a kind that belongs to no namespace; None where only the API server can
+        say."""
+        informer = self._informers.find(kind, "")
+        known = informer is not None and (informer.is_current or informer.is_unserved)
+        return informer.cache if informer is not None and known else None
 
     def _select(
         self, kind: Kind, namespace: str, labels: Mapping[str, str]

@@ -16,7 +16,16 @@ from atom_operator import constants
 from atom_operator.cluster.api_connection import APPLY, ApiConnection, object_path
 from atom_operator.cluster.errors import NotFoundError, RefusedError, doing
 from atom_operator.cluster.placed_pods import PlacedPod
-from atom_operator.domain import ATOM_DEPLOYMENT, EVENT, NODE, POD, Kind, Manifest, ObjectKey
+from atom_operator.domain import (
+    ATOM_DEPLOYMENT,
+    EVENT,
+    NAMESPACE,
+    NODE,
+    POD,
+    Kind,
+    Manifest,
+    ObjectKey,
+)
 
 PAGE_SIZE = 250
 _FORBIDDEN = 403
@@ -98,6 +107,11 @@ class ApiCluster:
                 return await self._connection.request("GET", object_path(kind, namespace, name))
             except NotFoundError:
                 return None
+
+    async def get_profile_name(self, namespace: str) -> str | None:
+        found = await self.get(NAMESPACE, "", namespace)
+        labels: Mapping[str, str] = (found or {"metadata": {}})["metadata"].get("labels") or {}
+        return labels.get(constants.LABEL_PROFILE)
 
     async def list_labelled(
         self, kind: Kind, namespace: str, labels: Mapping[str, str]

@@ -19,24 +19,26 @@ from typing import Literal, Protocol
 
 from atom_operator.cluster.errors import ClusterError, ExpiredError, UnservedError
 from atom_operator.cluster.object_cache import ObjectCache, StoredObject
-from atom_operator.domain import Manifest
+from atom_operator.domain import ATOM_PROFILE, Manifest
 from atom_operator.kinds import PROVIDERS, Kind
 
 _logger = logging.getLogger(__name__)
 _FIRST_PAUSE_SECONDS = 0.5
 _LAST_PAUSE_SECONDS = 30.0
+_MAY_LACK = frozenset({*PROVIDERS, ATOM_PROFILE})  # kinds without which a cluster does
 _LEAST_WATCH_SECONDS = 1.0  # an API server that ends every watch at once is left alone
 # Of the period: informers that begin together do not go on listing together.
 _SPREAD = 0.25
 
 
-# Told the namespace and name of an AtomDeployment that should be looked at.
+# Told the namespace and name of an AtomDeployment that should be looked at; of one that belongs to
+# no namespace, which several depend on, the namespace is empty.
 Announce = Callable[[str, str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Objects of one kind that name an AtomDeployment in `label`.
+    """Objects of one kind that name an AtomDeployment in `label`, or themselves where it is empty.
 
     In all namespaces where `namespace` is None. Changes in a scope that does not wake are kept, and
     not announced.
@@ -49,6 +51,8 @@ class Scope:
 
     def deployment_of(self, item: StoredObject) -> str | None:
         """Name of the AtomDeployment that an object of this scope says it belongs to."""
+        if not self.label:
+            return item.name
         return dict(item.labels).get(self.label)
 
 
@@ -138,7 +142,7 @@ class Informer:
                     if isinstance(error, ExpiredError | UnservedError):
                         self._list_due = float("-inf")
                     _logger.info("watch of %s: %s", self.scope.kind.kind, error)
-                    if isinstance(error, UnservedError) and self.scope.kind in PROVIDERS:
+                    if isinstance(error, UnservedError) and self.scope.kind in _MAY_LACK:
                         await self._rest()
                         continue
                 self._is_current = False

@@ -19,7 +19,12 @@ from atom_operator.domain import Manifest
 
 # What objects can be asked for by.
 INDEXED_LABELS = frozenset(
-    {constants.LABEL_DEPLOYMENT, constants.LABEL_LEARNED, constants.LABEL_JOB_FOR}
+    {
+        constants.LABEL_DEPLOYMENT,
+        constants.LABEL_LEARNED,
+        constants.LABEL_JOB_FOR,
+        constants.LABEL_PROFILE,
+    }
 )
 # The items of a list do not say their kind.
 _NOT_KEPT = ("apiVersion", "kind")
@@ -48,7 +53,7 @@ class StoredObject:
             others = fields_of_others(metadata.get(_WRITERS))
             kept["metadata"] |= {_WRITERS: others} if others else {}
         return cls(
-            metadata["namespace"],
+            metadata.get("namespace", ""),
             metadata["name"],
             str(metadata.get("resourceVersion", "")),
             tuple((label, labels[label]) for label in INDEXED_LABELS if label in labels),
@@ -76,6 +81,11 @@ class ObjectCache:
     def every(self) -> list[Manifest]:
         """A copy of each object."""
         return [item.manifest() for item in self._objects.values()]
+
+    def get(self, namespace: str, name: str) -> Manifest | None:
+        """A copy of the object of that name, None where there is none."""
+        found = self._objects.get((namespace, name))
+        return None if found is None else found.manifest()
 
     def put(self, item: StoredObject) -> bool:
         """Return whether this is news: an object, or a version of it, that we did not have."""

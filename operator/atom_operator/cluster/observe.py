@@ -40,6 +40,7 @@ from atom_operator.domain import (
     RolloutStrategy,
     StartupTimes,
 )
+from atom_operator.domain.profile import Profile
 from atom_operator.kinds import QUOTA_WORKLOAD, Kind
 from atom_operator.pods.events import newest_warning
 from atom_operator.pods.kueue_verdict import waits_for_quota, with_quota_words, workload_labels
@@ -182,9 +183,15 @@ def describe(children: Mapping[ChildKey, Manifest], pods: tuple[PodState, ...]) 
         last_ready=_pods_of(record, "data") if record else None,
         inspected=_inspected(children),
         accepted_spec=accepted["data"][constants.ACCEPTED_SPEC_KEY] if accepted else None,
+        accepted_profile=_profile(accepted) if accepted else None,
         learned=tuple(item for child in children.values() for item in evidence_in(child)),
         workloads={key: deployment_state(child, pods) for key, child in found.items()},
     )
+
+
+def _profile(accepted: Manifest) -> Profile | None:
+    found = accepted["data"].get(constants.ACCEPTED_PROFILE_KEY)
+    return Profile(found["name"], template=found["template"]) if found else None
 
 
 def _inspected(children: Mapping[ChildKey, Manifest]) -> InspectedConfig | None:

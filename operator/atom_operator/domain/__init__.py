@@ -12,6 +12,7 @@ from atom_operator.domain.engines import (
 )
 from atom_operator.domain.objects import (
     ATOM_DEPLOYMENT,
+    ATOM_PROFILE,
     CHILD_KINDS,
     CONFIG_MAP,
     CONTROLLER_REVISION,
@@ -19,6 +20,7 @@ from atom_operator.domain.objects import (
     DISRUPTION_BUDGET,
     EVENT,
     JOB,
+    NAMESPACE,
     NODE,
     POD,
     SERVICE,
@@ -81,6 +83,7 @@ from atom_operator.kinds import Kind
 
 __all__ = [
     "ATOM_DEPLOYMENT",
+    "ATOM_PROFILE",
     "CHILD_KINDS",
     "CONFIG_MAP",
     "CONTROLLER_REVISION",
@@ -88,6 +91,7 @@ __all__ = [
     "DISRUPTION_BUDGET",
     "EVENT",
     "JOB",
+    "NAMESPACE",
     "NODE",
     "POD",
     "SERVICE",

@@ -34,6 +34,10 @@ CONFIG_MAP = Kind("", "v1", "ConfigMap", "configmaps")
 DISRUPTION_BUDGET = Kind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
 CONTROLLER_REVISION = Kind("apps", "v1", "ControllerRevision", "controllerrevisions")
 ATOM_DEPLOYMENT = Kind(constants.GROUP, constants.VERSION, constants.KIND, constants.PLURAL)
+ATOM_PROFILE = Kind(
+    constants.GROUP, constants.VERSION, constants.PROFILE_KIND, constants.PROFILE_PLURAL
+)
+NAMESPACE = Kind("", "v1", "Namespace", "namespaces")
 POD = Kind("", "v1", "Pod", "pods")
 NODE = Kind("", "v1", "Node", "nodes")
 EVENT = Kind("", "v1", "Event", "events")

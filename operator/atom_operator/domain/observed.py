@@ -9,6 +9,7 @@ from typing import Any
 
 from atom_operator import constants
 from atom_operator.domain.objects import ChildKey, Manifest
+from atom_operator.domain.profile import Profile
 from atom_operator.domain.replica_capacity import Evidence, InspectedConfig
 from atom_operator.domain.resources import Resources
 from atom_operator.domain.rollout_state import PodRevision, Rollback, Rollout
@@ -127,6 +128,7 @@ class Observed:
     unserved: frozenset[Kind] = frozenset()  # optional kinds that were looked for in vain
     inspected: InspectedConfig | None = None
     accepted_spec: Mapping[str, Any] | None = None  # the last that was carried out
+    accepted_profile: Profile | None = None  # that was laid below it
     workloads: Mapping[ChildKey, DeploymentState] = field(default_factory=dict)  # of both kinds
     ended: tuple[EndedPod, ...] = ()
     silent: tuple[SilentPod, ...] = ()  # of `pods`, and of those that are to end

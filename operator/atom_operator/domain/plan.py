@@ -9,6 +9,7 @@ from typing import Any
 from atom.sizing import ModelFacts
 from atom_operator.domain.objects import ObjectKey
 from atom_operator.domain.options import Accelerator, EngineOptions, JobOptions, ModelLocation
+from atom_operator.domain.profile import Profile
 from atom_operator.domain.replica_capacity import CapacityVerdict, Evidence, InspectedConfig
 from atom_operator.domain.rollout_state import Rollout
 from atom_operator.integration_values import ENGINE_USER_ID, Integrations, ObjectMetadata
@@ -31,6 +32,7 @@ class Plan:
     progress_deadline_seconds: int  # of a rollout without any progress
     template: Mapping[str, Any] | None
     template_removed: tuple[str, ...] = ()  # paths that are taken out of the pod template
+    profile: Profile | None = None  # that was laid below the spec
     own_account: str | None = None  # the ServiceAccount that the spec names; None: we make one
     pull_secrets: tuple[str, ...] = ()  # of the ServiceAccount that we make
     user_id: int | None = ENGINE_USER_ID  # of the pods' processes; None: the cluster gives them one
@@ -59,6 +61,12 @@ class Plan:
     def service_account(self) -> str:
         """Name the service account of the pods, and of the Jobs that prepare their model."""
         return self.own_account or self.key.name
+
+    @property
+    def is_overlaid(self) -> bool:
+        """Return whether pods are not as we render them by ourselves."""
+        below = self.profile is not None and self.profile.template is not None
+        return below or self.template is not None or bool(self.template_removed)
 
     @property
     def may_start(self) -> bool:

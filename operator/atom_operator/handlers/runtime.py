@@ -21,11 +21,19 @@ from atom_operator.cluster.engine_backoff import EnginesWithBackoff
 from atom_operator.cluster.engine_http import HttpEngines
 from atom_operator.cluster.fenced import FencedCluster
 from atom_operator.cluster.fleet import FleetReader
-from atom_operator.cluster.informer import Informers, scopes_of
+from atom_operator.cluster.informer import Informers, Scope, scopes_of
 from atom_operator.cluster.known_deployments import KnownDeployments
 from atom_operator.cluster.optional import OptionalKinds
 from atom_operator.cluster.watch_client import ApiWatch
-from atom_operator.domain import ATOM_DEPLOYMENT, CHILD_KINDS, JOB, POD, ObjectKey
+from atom_operator.domain import (
+    ATOM_DEPLOYMENT,
+    ATOM_PROFILE,
+    CHILD_KINDS,
+    JOB,
+    NAMESPACE,
+    POD,
+    ObjectKey,
+)
 from atom_operator.handlers.deployments import DeploymentEvent, DeploymentHandlers
 from atom_operator.handlers.leadership_session import LeadershipSession
 from atom_operator.kinds import (
@@ -59,8 +67,17 @@ FOLLOWED = {
         constants.LABEL_DEPLOYMENT,
     ),
 }
+# What any AtomDeployment may depend on: AtomProfiles, and which one its namespace names.
+_OF_ALL = (Scope(ATOM_PROFILE, None, ""), Scope(NAMESPACE, None, constants.LABEL_PROFILE))
 # Without the caches a term works too, at the price of many requests.
 _CACHES_SECONDS = 30.0
+
+
+def followed(namespaces: tuple[str, ...] = ()) -> tuple[Scope, ...]:
+    """List what informers follow; of the whole cluster's objects only where it watches all of
+    it."""
+    of_each = scopes_of(FOLLOWED, namespaces, quiet=AUTOSCALER_KINDS)
+    return of_each if namespaces else (*of_each, *_OF_ALL)
 
 
 class Runtime:
@@ -77,7 +94,7 @@ class Runtime:
         self._watch = ApiWatch.connect(self.metrics.request)
         self._informers = Informers(
             self._watch,
-            scopes_of(FOLLOWED, settings.namespaces, quiet=AUTOSCALER_KINDS),
+            followed(settings.namespaces),
             self.enqueue,
             settings.resync_seconds,
         )
@@ -152,8 +169,13 @@ class Runtime:
             await self._lease.close()
 
     def enqueue(self, namespace: str, name: str) -> None:
-        """Something that belongs to this AtomDeployment changed."""
-        if self._session is not None:
+        """Something that belongs to this AtomDeployment changed, or to all where the namespace is
+        empty."""
+        if self._session is None:
+            return
+        if not namespace:
+            self._session.add_all()
+        else:
             self._session.add(ObjectKey(namespace, name))
 
     def _hear(self, event: DeploymentEvent) -> None:

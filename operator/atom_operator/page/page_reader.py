@@ -14,9 +14,9 @@ from atom_operator.cluster.errors import RefusedError
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.domain import ATOM_DEPLOYMENT, Capacity, Manifest, ObjectKey, Owner
 from atom_operator.page.overview import overview
+from atom_operator.reconcile.find_profile import with_profile
 from atom_operator.reconcile.planning import Surroundings, consider
 from atom_operator.settings import OperatorSettings
-from atom_operator.validation.parsing import parse_spec
 
 _FRESH_SECONDS = 5.0
 
@@ -47,7 +47,9 @@ class PageReader:
             await self._port.get(ATOM_DEPLOYMENT, key.namespace, key.name)
             for key in sorted(await self._port.list_deployments())
         ]
-        rows = [(each, self._capacity(each, nodes or ())) for each in found if each is not None]
+        rows = [
+            (each, await self._capacity(each, nodes or ())) for each in found if each is not None
+        ]
         return overview(rows, nodes, pods)
 
     async def _fleet(self) -> tuple[list[Manifest] | None, list[Manifest]]:
@@ -56,12 +58,15 @@ class PageReader:
         except RefusedError:  # it watches single namespaces
             return None, []
 
-    def _capacity(self, manifest: Manifest, nodes: Sequence[Manifest]) -> Capacity | None:
-        spec = parse_spec(manifest.get("spec") or {})
-        if isinstance(spec, tuple):
-            return None
+    async def _capacity(self, manifest: Manifest, nodes: Sequence[Manifest]) -> Capacity | None:
         metadata, settings = manifest["metadata"], self._settings
+        raw = manifest.get("spec") or {}
+        laid = await with_profile(self._port, metadata["namespace"], raw, settings)
+        if isinstance(laid, tuple):
+            return None
         owner = Owner(ObjectKey(metadata["namespace"], metadata["name"]), "")
-        around = Surroundings(settings.engine_images, nodes=nodes, site=settings.site)
-        plan = consider(owner, spec, around).plan
+        around = Surroundings(
+            settings.engine_images, nodes=nodes, site=settings.site, profile=laid.profile
+        )
+        plan = consider(owner, laid.spec, around).plan
         return None if plan is None else plan.capacity.capacity

@@ -87,7 +87,9 @@ def claim_problem(
     if pods < 2 or not is_for_one_node(modes):
         return None
     one_pod = is_for_one_pod(modes)
-    if not one_pod and (nodes == 1 or _is_on_one_host(plan.template)):
+    below = plan.profile.template if plan.profile is not None else None
+    on_one_host = _is_on_one_host(below) or _is_on_one_host(plan.template)
+    if not one_pod and (nodes == 1 or on_one_host):
         return None
     where = "one pod" if one_pod else "one node"
     shared = _SHARED_REMEDY[use.writes]

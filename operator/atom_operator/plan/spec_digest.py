@@ -9,26 +9,33 @@ from __future__ import annotations
 
 import hashlib
 import json
+from typing import Any
 
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
+from atom_operator.domain.profile import Profile
 
 # How many pods there are, who finds them, and how they are replaced: no pod notices. A field that
 # is not here counts, which costs at most a rollout that could have been spared.
 _NOT_OF_PODS = (
     *("replicas", "suspend", "autoscaling", "gateway", "monitoring", "networkPolicy"),
-    *("jobs", "objects"),
+    *("jobs", "objects", "profile"),
 )
 _NOT_OF_PODS_IN_ROLLOUT = ("strategy", "progressDeadlineSeconds", "autoRollback")
 
 
-def spec_digest(spec: AtomDeploymentSpec, image: str, config_text: str | None) -> str:
+def spec_digest(
+    spec: AtomDeploymentSpec, image: str, config_text: str | None, profile: Profile | None = None
+) -> str:
     """Digest what pods are made of; `image` is the engine's after defaulting, `config_text` what
-    configRef points at."""
+    configRef points at. What a profile says is in the spec, but for its pod template."""
     asked = spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
     for name in _NOT_OF_PODS:
         asked.pop(name, None)
     for name in _NOT_OF_PODS_IN_ROLLOUT:
         asked.get("rollout", {}).pop(name, None)
     asked = {name: value for name, value in asked.items() if value not in (None, {})}
-    text = json.dumps([asked, image, config_text], sort_keys=True, separators=(",", ":"))
+    parts: list[Any] = [asked, image, config_text]
+    if profile is not None and profile.template is not None:
+        parts.append(profile.template)
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]

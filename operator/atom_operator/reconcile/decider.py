@@ -55,6 +55,7 @@ from atom_operator.plan.rollout import (
     stops_serving_pods,
 )
 from atom_operator.plan.scaling import leave_to_autoscaler
+from atom_operator.reconcile.find_profile import with_profile
 from atom_operator.reconcile.keep_rendering import (
     as_it_runs,
     engine_image,
@@ -123,10 +124,13 @@ class Decider:
         turn: Turn = lambda _image: "one after the other takes it",
     ) -> Decision:
         """Return what should be; `observed` says which of the optional kinds are not served."""
-        spec, owner = parse_spec(parent.get("spec") or {}), Owner(key, parent["metadata"]["uid"])
-        if isinstance(spec, tuple):
-            return Decision(problems=spec)
+        owner, settings = Owner(key, parent["metadata"]["uid"]), self.settings
+        laid = await with_profile(self.port, key.namespace, parent.get("spec") or {}, settings)
+        if isinstance(laid, tuple):
+            return Decision(problems=laid)
+        spec = laid.spec
         around = await self._surroundings(key, spec, observed, engines)
+        around = replace(around, profile=laid.profile)
         around = _with_image_in_turn(spec, around, observed, turn)
         plan = plan_spec(owner, spec, around)
         if isinstance(plan, tuple):
@@ -154,6 +158,7 @@ class Decider:
         if pods is None or image is None or isinstance(accepted, tuple):
             return Decision()
         around = await self._surroundings(key, accepted, observed, EngineView())
+        around = replace(around, profile=observed.accepted_profile)
         plan = plan_in_force(Owner(key, parent["metadata"]["uid"]), accepted, image, around)
         newest = parse_spec(parent.get("spec") or {})
         readable = None if isinstance(newest, tuple) else newest
@@ -180,8 +185,8 @@ class Decider:
         """Nothing is asked about pods as we render them, nor about what was carried out
         before."""
         running, carried_out = observed.deployment, observed.accepted_spec or {}
-        found, overlaid = None, plan.template is not None or plan.template_removed
-        if overlaid and (running is None or running.spec_digest != plan.spec_digest):
+        found = None
+        if plan.is_overlaid and (running is None or running.spec_digest != plan.spec_digest):
             pods = pod_revision(plan)
             found = await judge_template(self.port, plan.key, pods, self.templates)
         jobs = plan.jobs.template
@@ -386,7 +391,7 @@ def _with_image_in_turn(
     none of them serves there is nothing to spare."""
     kind, running = spec.accelerator.type, observed.deployment
     newest = around.images.get(kind)
-    before = image_asked_before(spec, observed, around.config_text)
+    before = image_asked_before(spec, observed, around.config_text, around.profile)
     if before is None or newest is None or running is None:
         return around
     if before == newest:

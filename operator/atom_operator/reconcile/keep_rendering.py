@@ -10,6 +10,7 @@ from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.children.workload import pod_revision
 from atom_operator.constants import ENGINE_CONTAINER
 from atom_operator.domain import CapacityVerdict, Observed, Plan, PodRevision
+from atom_operator.domain.profile import Profile
 from atom_operator.domain.resources import EPHEMERAL_STORAGE, amount
 from atom_operator.plan.spec_digest import spec_digest
 
@@ -100,7 +101,10 @@ def _kept(
 
 
 def image_asked_before(
-    spec: AtomDeploymentSpec, observed: Observed, config_text: str | None
+    spec: AtomDeploymentSpec,
+    observed: Observed,
+    config_text: str | None,
+    profile: Profile | None = None,
 ) -> str | None:
     """The default image that the workload was rendered for, where the same is asked of its pods
     but for the default; None where the spec says which, or asks for something else too."""
@@ -110,7 +114,9 @@ def image_asked_before(
     image = running.default_image
     if image is None:  # from an operator that did not write it down
         image = engine_image(observed.running) if observed.running else None
-    same = image is not None and spec_digest(spec, image, config_text) == running.spec_digest
+    same = (
+        image is not None and spec_digest(spec, image, config_text, profile) == running.spec_digest
+    )
     return image if same else None
 
 

@@ -25,6 +25,7 @@ from atom_operator.domain import (
     Owner,
     Plan,
 )
+from atom_operator.domain.profile import Profile
 from atom_operator.integration_values import Site
 from atom_operator.kinds import OPTIONAL_KINDS, Kind
 from atom_operator.plan.accelerators import choose_accelerator
@@ -66,6 +67,7 @@ class Surroundings:
     )
     inspected: InspectedConfig | None = None  # what a look at the model has found before
     learned: tuple[Evidence, ...] = ()  # what engines have measured, ours first
+    profile: Profile | None = None  # that has been laid below the spec
     image_before: str | None = None  # the default that `images` takes the place of
     image_waits: str | None = None  # why `images` is not the operator's newest default
 
@@ -99,12 +101,14 @@ def plan_spec(
 
 def consider(owner: Owner, spec: AtomDeploymentSpec, around: Surroundings) -> Considered:
     """Return what the spec needs, apart from whether this version's engine runs it."""
+    image = spec.engine.image or around.images.get(spec.accelerator.type)
+    if image is not None and around.profile is not None:
+        around = replace(around, site=around.profile.site_of(image, around.site))
     problems = [
         *validate(spec),
         *validate_surroundings(spec, around.served, around.site),
         *validate_engine_features(spec, around.site),
     ]
-    image = spec.engine.image or around.images.get(spec.accelerator.type)
     if image is None:
         problems.append(_no_image(spec))
     lookup = _model_facts(spec, around)
@@ -147,7 +151,8 @@ def _plan(
         replicas=first_replicas(spec),
         suspended=bool(spec.suspend),
         inspected=inspected,
-        spec_digest=spec_digest(spec, options.image, around.config_text),
+        profile=around.profile,
+        spec_digest=spec_digest(spec, options.image, around.config_text, around.profile),
         asked=spec.model_dump(mode="json", by_alias=True, exclude_unset=True),
         default_image=options.image if spec.engine.image is None else None,
         image_before=around.image_before,

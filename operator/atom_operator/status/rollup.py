@@ -183,11 +183,19 @@ def _accepted(situation: StatusInputs) -> Verdict:
         message = "; ".join(str(problem) for problem in situation.problems)
         return Verdict(kind, "False", situation.problems[0].reason, message)
     warnings = "".join(f"; {text}" for text in (situation.plan.warnings if situation.plan else ()))
+    valid = f"the spec is valid{_over_profile(situation.plan)}"
     if situation.overlay:
         paths = ", ".join(situation.overlay)
-        message = f"the spec is valid; spec.template overlays {paths}{warnings}"
+        message = f"{valid}; spec.template overlays {paths}{warnings}"
         return Verdict(kind, "True", Reason.OVERLAY_IN_EFFECT, message)
-    return Verdict(kind, "True", Reason.VALID, f"the spec is valid{warnings}")
+    return Verdict(kind, "True", Reason.VALID, f"{valid}{warnings}")
+
+
+def _over_profile(plan: Plan | None) -> str:
+    """Name what was laid below the spec, and the fields that it gave."""
+    if plan is None or plan.profile is None:
+        return ""
+    return f" over AtomProfile {plan.profile.name} ({plan.profile.summary})"
 
 
 def _scheduled(situation: StatusInputs) -> Verdict:

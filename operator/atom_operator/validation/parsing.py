@@ -11,8 +11,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from atom_operator.api.v1alpha1 import AtomDeploymentSpec
+from atom_operator.api.v1alpha1 import AtomDeploymentSpec, AtomProfileSpec
+from atom_operator.constants import Reason
 from atom_operator.domain import FieldProblem
+from atom_operator.validation.rules import (
+    object_metadata_problems,
+    template_label_problems,
+    template_shape_problems,
+)
 
 
 def parse_spec(raw: Mapping[str, Any]) -> AtomDeploymentSpec | tuple[FieldProblem, ...]:
@@ -27,3 +33,30 @@ def parse_spec(raw: Mapping[str, Any]) -> AtomDeploymentSpec | tuple[FieldProble
             )
             for item in error.errors()
         )
+
+
+def parse_profile(name: str, raw: Mapping[str, Any]) -> AtomProfileSpec | tuple[FieldProblem, ...]:
+    """The typed spec of an AtomProfile, or everything that is wrong with it by itself."""
+    try:
+        profile = AtomProfileSpec.model_validate(raw)
+    except ValidationError as error:
+        return tuple(
+            _of_profile(name, f"spec.{'.'.join(map(str, item['loc']))}: {item['msg']}")
+            for item in error.errors()
+        )
+    template = profile.template or {}
+    found = (
+        *template_shape_problems(template),
+        *template_label_problems(template),
+        *object_metadata_problems(profile.objects),
+    )
+    return tuple(_of_profile(name, str(problem)) for problem in found) or profile
+
+
+def _of_profile(name: str, words: str) -> FieldProblem:
+    return FieldProblem(
+        "spec.profile",
+        f"AtomProfile {name} cannot be used: {words}; correct it (kubectl explain"
+        " atomprofile.spec) or name another one",
+        Reason.INVALID_PROFILE,
+    )

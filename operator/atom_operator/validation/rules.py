@@ -20,6 +20,7 @@ from atom.sizing import (
 )
 from atom_operator import constants
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
+from atom_operator.api.v1alpha1.object_metadata import ObjectsSpec
 from atom_operator.constants import Reason
 from atom_operator.domain import EngineOptions, FieldProblem
 from atom_operator.validation.template_shape import shape_problems
@@ -204,7 +205,11 @@ def _draft_model_goes_with_eagle3(spec: AtomDeploymentSpec) -> Iterator[FieldPro
 
 
 def _template_is_a_pod_template(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
-    template = spec.template or {}
+    yield from template_shape_problems(spec.template or {})
+
+
+def template_shape_problems(template: Mapping[str, Any]) -> Iterator[FieldProblem]:
+    """Yield what is no pod template's in an overlay."""
     for key in template:
         if key not in ("metadata", "spec"):
             yield FieldProblem(
@@ -214,7 +219,12 @@ def _template_is_a_pod_template(spec: AtomDeploymentSpec) -> Iterator[FieldProbl
 
 
 def _template_leaves_our_labels(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
-    metadata: Any = (spec.template or {}).get("metadata", {})
+    yield from template_label_problems(spec.template or {})
+
+
+def template_label_problems(template: Mapping[str, Any]) -> Iterator[FieldProblem]:
+    """Yield the labels of an overlay that the operator sets itself."""
+    metadata: Any = template.get("metadata", {})
     labels: Any = metadata.get("labels", {}) if isinstance(metadata, Mapping) else {}
     for label in _OWNED_LABELS:
         if isinstance(labels, Mapping) and label in labels:
@@ -225,7 +235,11 @@ def _template_leaves_our_labels(spec: AtomDeploymentSpec) -> Iterator[FieldProbl
 
 
 def _words_are_labels(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
-    asked = spec.objects
+    yield from object_metadata_problems(spec.objects)
+
+
+def object_metadata_problems(asked: ObjectsSpec | None) -> Iterator[FieldProblem]:
+    """Yield labels and annotations that are none, or that the operator sets itself."""
     if asked is None:
         return
     parts = {

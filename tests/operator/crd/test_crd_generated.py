@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,13 +11,17 @@ import yaml
 
 from atom_operator.api.crd import build_crd
 from atom_operator.api.v1alpha1.common import memory_quantity, quantity_bytes
-from tools.generate_crds import CHART_FILE, CRD_FILE, render
+from tools.generate_crds import CRDS, files, render
 
 
-@pytest.mark.parametrize("path", [CRD_FILE, CHART_FILE], ids=["crds", "chart"])
-def test_the_files_are_up_to_date(path: Any) -> None:
-    assert path.read_text(encoding="utf-8") == render(), "run python -m tools.generate_crds"
-    assert yaml.safe_load(render()) == build_crd()
+@pytest.mark.parametrize("path", files(), ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_the_files_are_up_to_date(path: Path) -> None:
+    assert path.read_text(encoding="utf-8") == files()[path], "run python -m tools.generate_crds"
+
+
+@pytest.mark.parametrize("build", CRDS.values(), ids=CRDS)
+def test_a_file_holds_what_is_built(build: Callable[[], dict[str, Any]]) -> None:
+    assert yaml.safe_load(render(build())) == build()
 
 
 def version() -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from atom_operator.domain import JOB, POD
-from tests.support.operator_life.happenings import GOOD
+from tests.support.operator_life.happenings import GOOD, SPOILT
 from tests.support.operator_life.life import play
 from tests.support.operator_life.story import Happening, Scene, Story, draw_story, shortest
 
@@ -124,6 +124,16 @@ REPORTED: dict[str, tuple[Scene, Steps]] = {
     "a disk on a node that is lost": (
         scene(devices=0, nodes=2, claim="node"),
         (("lose_a_node", 0, 1300), ("lose_a_node", 1, 400)),
+    ),
+    "a profile that is spoilt while a pod is made anew": (
+        scene(devices=4, nodes=2),
+        (
+            ("change_the_profile", "1", 400),
+            ("change_the_profile", SPOILT, 20),
+            ("delete_a_pod", 0, 400),
+            ("change_the_profile", "2", 400),
+            ("change_the_profile", None, 400),
+        ),
     ),
     "a route that is refused and then taken up": (
         scene(devices=0, route=True),

@@ -11,11 +11,14 @@ import yaml
 
 from atom.entrypoints.cli import build_parser
 from atom.sizing import ModelFacts
+from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, ObjectKey
 from atom_operator.integration_values import Site
 from atom_operator.kinds import LEADER_WORKER_SET
 from atom_operator.plan.model_facts import facts_from_catalogue
 from atom_operator.plan.pvc_access import mounted_claims
+from atom_operator.reconcile.profile import Laid, lay
+from atom_operator.validation.parsing import parse_spec
 from tests.support.cluster.live_cluster import ROOT, LiveCluster
 from tests.support.operator.builders_operator import reconciler
 from tests.support.operator.fake_cluster import FakeCluster
@@ -50,6 +53,21 @@ def test_there_are_examples() -> None:
         "smollm2.yaml",
         "traces.yaml",
     ]
+
+
+def test_the_profile_of_the_examples_gives_what_their_devices_need() -> None:
+    profile = load(EXAMPLES / "profiles" / "mi300x-site.yaml")
+    assert (profile["kind"], profile["metadata"]["name"]) == ("AtomProfile", "default")
+    for path in MANIFESTS:
+        spec = load(path)["spec"]
+        typed = parse_spec(spec)
+        assert isinstance(typed, AtomDeploymentSpec), path
+        laid = lay(spec, typed, ("default", None), profile["spec"])
+        assert isinstance(laid, Laid), path
+        on_gpus = typed.accelerator.type == "amd"
+        assert laid.spec.accelerator.device_groups == ([109] if on_gpus else None), path
+        assert laid.profile is not None
+        assert "template.spec.tolerations" in laid.profile.fields
 
 
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)

@@ -18,7 +18,7 @@ from atom_operator.children import engine_container
 from atom_operator.cluster.errors import ClusterError
 from atom_operator.cluster.fleet import FleetReader
 from atom_operator.cluster.port import ClusterPort
-from atom_operator.domain import ATOM_DEPLOYMENT, Capacity, ObjectKey
+from atom_operator.domain import ATOM_DEPLOYMENT, ATOM_PROFILE, NAMESPACE, Capacity, ObjectKey
 from atom_operator.handlers.runtime import FOLLOWED
 from atom_operator.integration_values import Site
 from atom_operator.reconcile.decider import Decider
@@ -127,6 +127,8 @@ class OperatorClient:
         """The versions of what watches tell about: everything that names the AtomDeployment."""
         found: list[Any] = []
         for (kind, namespace, name), item in self.cluster.api.objects.items():
+            if kind in (ATOM_PROFILE, NAMESPACE):
+                found.append((kind, name, item["metadata"].get("resourceVersion")))
             if kind not in FOLLOWED or namespace != key.namespace:
                 continue
             labels: Mapping[str, str] = item["metadata"].get("labels") or {}

@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from atom_operator.cluster.cached import CachedCluster
-from atom_operator.cluster.informer import Informers, Scope, scopes_of
+from atom_operator.cluster.informer import Informers, Scope
 from atom_operator.cluster.known_deployments import KnownDeployments
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.domain import ATOM_DEPLOYMENT
 from atom_operator.handlers.deployments import DeploymentEvent
-from atom_operator.handlers.runtime import FOLLOWED
+from atom_operator.handlers.runtime import followed as followed_scopes
 from tests.support.operator.fake_cluster import FakeCluster
 from tests.support.operator.fake_watch import FakeWatch
 from tests.support.waiting import HANG_SECONDS
@@ -45,7 +45,7 @@ async def followed(
     watch, announced = FakeWatch(cluster), list[str]()
     informers = Informers(
         watch,
-        scopes_of(FOLLOWED),
+        followed_scopes(),
         lambda _, name: announced.append(name),
         period_seconds=300.0,
     )

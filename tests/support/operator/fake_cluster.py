@@ -20,6 +20,7 @@ from atom_operator.cluster.errors import ClusterError, RefusedError, TransientEr
 from atom_operator.domain import (
     ATOM_DEPLOYMENT,
     EVENT,
+    NAMESPACE,
     POD,
     WORKLOAD_KINDS,
     Kind,
@@ -75,6 +76,11 @@ class FakeCluster:
         if kind in self.unserved_kinds:
             raise TransientError(f"get {kind.kind}: 404 page not found")
         return copied(self.objects.get((kind, namespace, name)))
+
+    async def get_profile_name(self, namespace: str) -> str | None:
+        found = self.objects.get((NAMESPACE, "", namespace)) or {"metadata": {}}
+        labels: dict[str, str] = found["metadata"].get("labels") or {}
+        return labels.get(constants.LABEL_PROFILE)
 
     async def list_labelled(
         self, kind: Kind, namespace: str, labels: Mapping[str, str]

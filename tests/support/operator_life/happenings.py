@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 GOOD = ("registry.test/atom:1", "registry.test/atom:2")
 IMAGES = (*GOOD, f"registry.test/atom:{BAD}", f"registry.test/atom:{TYPO}")
+SPOILT = "no list"  # in place of variables, in a profile
 SIDECAR = {"name": "proxy", "image": "mesh:1", "resources": {"requests": {"memory": "64Mi"}}}
 _ANY = tuple(range(8))
 _QUOTAS = (
@@ -87,6 +88,11 @@ def ask_for_an_autoscaler(life: Life, most: int | None) -> None:
 @_happens(1, (True, True, None))
 def suspend(life: Life, suspended: bool | None) -> None:
     life.ask(suspend=suspended)
+
+
+@_happens(1, ("1", "2", SPOILT, None))
+def change_the_profile(life: Life, site: str | None) -> None:
+    life.set_profile(site)
 
 
 @_happens(1)

@@ -10,6 +10,7 @@ from typing import Any
 
 from atom_operator.domain import (
     ATOM_DEPLOYMENT,
+    ATOM_PROFILE,
     DEPLOYMENT,
     POD,
     VOLUME_CLAIM,
@@ -24,7 +25,7 @@ from tests.support.in_memory_cluster.quantities import text, thousandths
 from tests.support.operator.builders_operator import atom_deployment, gpu_node, gpu_pod
 from tests.support.operator.fake_cluster import FakeCluster, copied
 from tests.support.operator_life.groups import group_of
-from tests.support.operator_life.happenings import GOOD, HAPPENINGS
+from tests.support.operator_life.happenings import GOOD, HAPPENINGS, SPOILT
 from tests.support.operator_life.promises import Promises
 from tests.support.operator_life.story import Scene, Story
 from tests.support.operator_life.surroundings import (
@@ -73,6 +74,7 @@ class Life:
         self.neighbours = self.changes = 0
         self.before: list[Manifest] = []  # specs, oldest first
         self.spec = _spec(scene)
+        self.site: str | None = None  # by the profile
         self.disturbed: set[str] = set()  # uids of pods that somebody else ends
         if scene.weights:
             claim = {"metadata": {"name": "models"}, "spec": {"accessModes": ["ReadWriteMany"]}}
@@ -142,6 +144,16 @@ class Life:
         merged = {**self.spec, **changes}
         self.spec = {name: value for name, value in merged.items() if value is not None}
         self._apply()
+
+    def set_profile(self, site: str | None) -> None:
+        """Whoever runs the platform makes the default profile another, spoils or deletes it."""
+        self.site = site
+        self.cluster.api.objects.pop((ATOM_PROFILE, "", "default"), None)
+        env = site if site == SPOILT else [{"name": "SITE", "value": site}]
+        metadata = {"name": "default", "namespace": ""}
+        if site is not None:
+            spec = {"engine": {"env": env}}
+            self.state.create(ATOM_PROFILE, {"metadata": metadata, "spec": spec})
 
     def engine(self, **changes: Any) -> None:
         merged = {**(self.spec.get("engine") or {}), **changes}
@@ -254,6 +266,8 @@ class Life:
         self.cluster.kubelets.rejecting.clear()
         if self.gateway is not None:
             self.gateway.refused = None
+        if self.site == SPOILT:
+            self.set_profile("1")
         for number, node in enumerate(self.nodes):
             self.cluster.return_node(node["metadata"]["name"])
             node["status"]["allocatable"] = dict(node["status"]["capacity"])

@@ -28,6 +28,13 @@ _GROUP_SIZE = 2
 _MOST_TURNS = 12  # of one condition, by one happening
 
 
+def _variable(pod: Manifest, name: str) -> str | None:
+    """The value that the engine's container of a pod has for a variable."""
+    (engine,) = [item for item in pod["spec"]["containers"] if item["name"] == "engine"]
+    found = [item.get("value") for item in engine.get("env") or () if item["name"] == name]
+    return found[0] if found else None
+
+
 class Promises:
     """Of one life."""
 
@@ -167,6 +174,8 @@ class Promises:
                 f"Ready is true, and {len(serving)} of {wanted} answer",
             )
             self._nothing_says_otherwise(conditions)
+            sites = {_variable(pod, "SITE") for pod in self.life.pods}
+            self._hold(sites <= {self.life.site}, f"Ready is true, and sites are {sites}")
             self._hold(not self._route_is_refused(), "Ready is true, and its route is refused")
         elif good and self._route_is_refused():
             words = self.life.gateway.words if self.life.gateway else ""

@@ -148,6 +148,13 @@ class EnvVar(ApiModel):
     """Source of the value, as in a pod: secretKeyRef, configMapKeyRef, fieldRef…"""
 
 
+_BY_NAME = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
+Variables = Annotated[list[EnvVar], Field(max_length=64, json_schema_extra=_BY_NAME)]
+PullSecrets = Annotated[list[LocalRef], Field(max_length=16, json_schema_extra=_BY_NAME)]
+DeviceGroups = Annotated[list[Annotated[int, Field(ge=1, le=2_147_483_647)]], Field(max_length=8)]
+ExtendedResource = Annotated[str, Field(max_length=128, pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$")]
+
+
 class SpeculativeSpec(ApiModel):
     """Several tokens per step, drafted and then verified."""
 
@@ -187,19 +194,7 @@ class EngineSpec(ApiModel):
 
     image: Annotated[str, Field(min_length=1, max_length=512)] | None = None
     """Engine image; default: the operator's setting for the accelerator type."""
-    image_pull_secrets: (
-        Annotated[
-            list[LocalRef],
-            Field(
-                max_length=16,
-                json_schema_extra={
-                    "x-kubernetes-list-type": "map",
-                    "x-kubernetes-list-map-keys": ["name"],
-                },
-            ),
-        ]
-        | None
-    ) = None
+    image_pull_secrets: PullSecrets | None = None
     """Secrets of the image's registry in the same namespace. Default: those of the namespace's
     ServiceAccount named default, and the operator's setting."""
     api_key_secret_ref: ApiKeySecretRef | None = None
@@ -256,16 +251,7 @@ class EngineSpec(ApiModel):
     ] = None
     """Further engine arguments, appended last; arguments that a field of this API sets are
     refused."""
-    env: Annotated[
-        list[EnvVar] | None,
-        Field(
-            max_length=64,
-            json_schema_extra={
-                "x-kubernetes-list-type": "map",
-                "x-kubernetes-list-map-keys": ["name"],
-            },
-        ),
-    ] = None
+    env: Variables | None = None
     """Environment variables of the engine container."""
 
 
@@ -343,16 +329,12 @@ class AcceleratorSpec(ApiModel):
     product: ProductName | None = None
     """GPU product such as MI300X: pods go to nodes with that device, and the plan uses its
     memory. For any other device set memory and select its nodes by spec.template."""
-    resource_name: (
-        Annotated[str, Field(max_length=128, pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$")] | None
-    ) = None
+    resource_name: ExtendedResource | None = None
     """Extended resource of one device; default: amd.com/gpu."""
     memory: MemoryQuantity | None = None
     """amd: memory of one device, where product does not tell it; cpu: memory of the container,
     its limit and the base of the plan, default 4Gi."""
-    device_groups: Annotated[
-        list[Annotated[int, Field(ge=1, le=2_147_483_647)]] | None, Field(max_length=8)
-    ] = None
+    device_groups: DeviceGroups | None = None
     """Numeric ids of the groups that own /dev/kfd and /dev/dri/renderD* on the nodes (render,
     video): pods run as a user without rights and need them where the files are not open to all.
     amd only."""
@@ -401,6 +383,10 @@ class AtomDeploymentSpec(ApiModel):
         )
     )
 
+    profile: ResourceName | None = None
+    """The AtomProfile that is laid below this spec, which wins. Default: the one that the
+    namespace's label serving.atom.dev/profile names, else the one named default where there is
+    one."""
     model: ModelSpec
     """Which model is served."""
     engine: EngineSpec = Field(default_factory=EngineSpec)

@@ -11,7 +11,8 @@ import pytest
 from atom_operator.cluster.errors import TransientError
 from atom_operator.cluster.fenced import FencedCluster
 from atom_operator.cluster.port import ClusterPort
-from atom_operator.domain import DEPLOYMENT, SERVICE, ObjectKey
+from atom_operator.constants import LABEL_PROFILE
+from atom_operator.domain import DEPLOYMENT, NAMESPACE, SERVICE, ObjectKey
 from tests.support.operator.builders_operator import KEY, cluster_with, reconciler
 
 _SERVICE = {
@@ -29,6 +30,7 @@ WRITES: dict[str, Callable[[FencedCluster], Any]] = {
 }
 READS: dict[str, Callable[[FencedCluster], Any]] = {
     "get": lambda fenced: fenced.get(SERVICE, "default", "chat"),
+    "get_profile_name": lambda fenced: fenced.get_profile_name("default"),
     "list_labelled": lambda fenced: fenced.list_labelled(SERVICE, "default", {}),
     "list_if_served": lambda fenced: fenced.list_if_served(SERVICE, "default", {}),
     "list_events": lambda fenced: fenced.list_events("default", "Job", "weights"),
@@ -62,4 +64,6 @@ async def test_a_write_passes_only_with_the_lease(name: str) -> None:
 async def test_a_read_passes_without_the_lease(name: str) -> None:
     cluster = cluster_with()
     await reconciler(cluster).reconcile(ObjectKey("default", "chat"))
+    labelled = {"name": "default", "namespace": "", "labels": {LABEL_PROFILE: "team"}}
+    cluster.create(NAMESPACE, {"metadata": labelled})
     assert await READS[name](FencedCluster(cluster, lambda: False)) is not None

@@ -1,0 +1,129 @@
+"""The spec of an AtomProfile: what a platform team sets once for many AtomDeployments.
+
+Its fields are those of an AtomDeployment that a site decides, under the same names;
+reconcile/profile.py lays them below a spec, which wins. Beside them is what no spec can say: the
+shapes of models, and what engine images can do.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from atom_operator.api.v1alpha1.atomdeployment import (
+    DeviceGroups,
+    ExtendedResource,
+    PullSecrets,
+    ResourceName,
+    RolloutSpec,
+    Variables,
+)
+from atom_operator.api.v1alpha1.common import PRESERVE, ApiModel
+from atom_operator.api.v1alpha1.object_metadata import ObjectsSpec
+
+_Address = Annotated[str, Field(min_length=1, max_length=1024)]
+
+
+class ProfileAcceleratorSpec(ApiModel):
+    """How devices are reached on these nodes; for AtomDeployments of type amd only."""
+
+    resource_name: ExtendedResource | None = None
+    """Extended resource of one device."""
+    device_groups: DeviceGroups | None = None
+    """Numeric ids of the groups that own the device files on the nodes."""
+    preflight: bool | None = None
+    """An init container first checks the devices."""
+
+
+class ProfileEngineSpec(ApiModel):
+    """What engine containers need at this site."""
+
+    image_pull_secrets: PullSecrets | None = None
+    """Secrets of the image's registry, in the namespace of each AtomDeployment; those of the spec
+    are added."""
+    env: Variables | None = None
+    """Environment variables; one of the same name in the spec wins."""
+
+
+class ProxySpec(ApiModel):
+    """The proxy of a site, as variables of engines and of the Jobs that prepare models."""
+
+    http: _Address | None = None
+    """HTTP_PROXY and http_proxy."""
+    https: _Address | None = None
+    """HTTPS_PROXY and https_proxy."""
+    no_proxy: _Address | None = None
+    """NO_PROXY and no_proxy: name the cluster's own networks and suffixes."""
+
+
+class CatalogueEntry(ApiModel):
+    """A model whose shape is known here, so that no spec has to give it."""
+
+    source: Annotated[str, Field(min_length=1, max_length=512)]
+    """spec.model.source of the AtomDeployments, such as hf://Org/Name."""
+    config: Annotated[dict[str, Any], Field(json_schema_extra=PRESERVE)]
+    """The model's config.json, or the part of it that describes the shape."""
+
+
+class ImageAbilities(ApiModel):
+    """What an engine image can do, in place of what the operator's chart says of all."""
+
+    image: Annotated[str, Field(min_length=1, max_length=512)]
+    """The image; * stands for any text, as in registry.example.org/atom:*."""
+    max_tensor_parallel: Annotated[int, Field(ge=1, le=128)] | None = None
+    """Devices of a node over which it divides a copy of a model."""
+    multi_node: bool | None = None
+    """It divides a model over several nodes."""
+    architectures: (
+        Annotated[list[Annotated[str, Field(min_length=1, max_length=128)]], Field(max_length=256)]
+        | None
+    ) = None
+    """Architectures (of config.json) beyond this version's that it runs; * stands for all."""
+    features: (
+        Annotated[list[Literal["expertParallel", "speculation"]], Field(max_length=2)] | None
+    ) = None
+    """What it does beyond this version's engine."""
+
+
+class AtomProfileSpec(ApiModel):
+    """What is laid below the specs of AtomDeployments."""
+
+    accelerator: ProfileAcceleratorSpec = Field(default_factory=ProfileAcceleratorSpec)
+    """How devices are reached."""
+    engine: ProfileEngineSpec = Field(default_factory=ProfileEngineSpec)
+    """What engine containers need."""
+    proxy: ProxySpec = Field(default_factory=ProxySpec)
+    """The site's proxy."""
+    rollout: RolloutSpec = Field(default_factory=RolloutSpec)
+    """How pods are replaced."""
+    service_account_name: ResourceName | None = None
+    """ServiceAccount that the pods run as, in the namespace of each AtomDeployment. Whoever may
+    write AtomProfiles decides on this one, whatever the operator's chart forbids specs."""
+    objects: ObjectsSpec | None = None
+    """Labels and annotations of the objects that are made beside the pods."""
+    template: Annotated[dict[str, Any] | None, Field(json_schema_extra=PRESERVE)] = None
+    """PodTemplateSpec laid over the rendered one by strategic merge, and spec.template over both:
+    tolerations, nodeSelector, volumes, labels of pods. The Jobs that prepare models follow it."""
+    models: Annotated[
+        list[CatalogueEntry] | None,
+        Field(
+            max_length=256,
+            json_schema_extra={
+                "x-kubernetes-list-type": "map",
+                "x-kubernetes-list-map-keys": ["source"],
+            },
+        ),
+    ] = None
+    """Models whose shape is known here, beside the operator's catalogue."""
+    images: Annotated[
+        list[ImageAbilities] | None,
+        Field(
+            max_length=64,
+            json_schema_extra={
+                "x-kubernetes-list-type": "map",
+                "x-kubernetes-list-map-keys": ["image"],
+            },
+        ),
+    ] = None
+    """What engine images can do; of several that match an image the first counts."""

@@ -1,0 +1,46 @@
+"""Reads the AtomProfile of a spec: the one that the spec names, else a label of its namespace, else
+default. Called by the Decider and the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from atom_operator.cluster.errors import RefusedError
+from atom_operator.cluster.port import ClusterPort
+from atom_operator.constants import DEFAULT_PROFILE
+from atom_operator.domain import ATOM_PROFILE, FieldProblem
+from atom_operator.reconcile.profile import Laid, lay, name_profile, profile_problem
+from atom_operator.settings import OperatorSettings
+from atom_operator.validation.parsing import parse_spec
+
+
+async def with_profile(
+    port: ClusterPort, namespace: str, raw: Mapping[str, Any], settings: OperatorSettings
+) -> Laid | tuple[FieldProblem, ...]:
+    """Return the spec `raw` of a namespace as it is laid over its profile; otherwise what is wrong
+    with either."""
+    spec = parse_spec(raw)
+    if isinstance(spec, tuple):
+        return spec
+    asks = spec.profile is None and not settings.namespaces
+    try:
+        label = await port.get_profile_name(namespace) if asks else None
+        named = name_profile(spec, namespace, label)
+        found = await _read(port, named[0], settings)
+    except RefusedError as error:
+        return (profile_problem(f"AtomProfiles cannot be read: {error}"),)
+    return lay(raw, spec, named, found)
+
+
+async def _read(
+    port: ClusterPort, name: str, settings: OperatorSettings
+) -> Mapping[str, Any] | None:
+    """Read the spec of an AtomProfile. An operator of single namespaces may not, and has its
+    chart's defaults."""
+    manifest = None if settings.namespaces else await port.get(ATOM_PROFILE, "", name)
+    if manifest is not None:
+        spec: Mapping[str, Any] = manifest.get("spec") or {}
+        return spec
+    return settings.site.defaults if name == DEFAULT_PROFILE else None
