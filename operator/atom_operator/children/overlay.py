@@ -10,7 +10,6 @@ sig-api-machinery/strategic-merge-patch.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -38,7 +37,14 @@ class OverlayError(ValueError):
 def merge_pod_template(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
     """Lay `overlay` over `base`; raises OverlayError."""
     # Copied once and as a whole: what is merged below shares its parts with it.
-    return _merge_maps(copy.deepcopy(dict(base)), overlay, ROOT, "")
+    return _merge_maps(copied(dict(base)), overlay, ROOT, "")
+
+
+def copied(value: Any) -> Any:
+    """Copy what JSON can say, down to its leaves: many times faster than copy.deepcopy."""
+    if isinstance(value, dict):
+        return {name: copied(item) for name, item in value.items()}
+    return [copied(item) for item in value] if isinstance(value, list) else value
 
 
 def overlay_paths(overlay: Mapping[str, Any]) -> tuple[str, ...]:

@@ -7,13 +7,12 @@ schema, so a name that no pod has is refused; a field that is not rendered is no
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from atom_operator.api.pod_schema import ROOT, PodField, field_of, fields_of
-from atom_operator.children.overlay import OverlayError
+from atom_operator.children.overlay import OverlayError, copied
 
 _FIELD = "spec.templateRemove"
 _STEP = re.compile(r"\.?([A-Za-z][A-Za-z0-9]*)|\[([^\]]+)\]")
@@ -21,7 +20,7 @@ _STEP = re.compile(r"\.?([A-Za-z][A-Za-z0-9]*)|\[([^\]]+)\]")
 
 def remove_fields(template: Mapping[str, Any], paths: Iterable[str]) -> dict[str, Any]:
     """The template without the fields that the paths name; raises OverlayError."""
-    result = copy.deepcopy(dict(template))
+    result: dict[str, Any] = copied(dict(template))
     for number, path in enumerate(paths):
         try:
             _remove(result, _steps(path), PodField(ROOT))

@@ -9,9 +9,10 @@ alone where every value of the manifest is still there. Called by apply_children
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from typing import Any
+
+import msgspec
 
 from atom_operator import constants
 from atom_operator.domain import ChildKey, Manifest, ObjectKey
@@ -105,5 +106,5 @@ def content_digest(existing: Manifest) -> bytes:
 
 
 def _digest(value: Mapping[str, Any]) -> bytes:
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
-    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+    text = msgspec.json.encode(value, order="deterministic")
+    return hashlib.blake2b(text, digest_size=16).digest()

@@ -107,7 +107,8 @@ async def _look_at(port: ClusterPort, job: Manifest) -> JobState:
     if not _is_done(job) and _ended(job) is None and all(has_ended(pod) for pod in pods):
         events = await port.list_events(namespace, JOB.kind, name)
         made = [time for pod in pods if (time := created_at(pod)) is not None]
-        refused = newest_refusal(events, after=max(made, default=None))
+        found_last = newest_refusal(events, after=max(made, default=None))
+        refused = found_last.words if found_last is not None else None
     state, latest = job_state(job, pods, refused), _latest(pods)
     return await _with_volumes(port, state, latest) if latest is not None else state
 

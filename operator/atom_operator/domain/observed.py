@@ -133,6 +133,7 @@ class Observed:
     ended: tuple[EndedPod, ...] = ()
     silent: tuple[SilentPod, ...] = ()  # of `pods`, and of those that are to end
     refusal: str | None = None  # why pods are not made, by newer words than the workload's
+    refused_at: datetime | None = None  # the newest time; None where no Event tells one
 
     def workload_of(self, kind: Kind) -> DeploymentState | None:
         return next((state for key, state in self.workloads.items() if key.kind == kind), None)

@@ -63,6 +63,7 @@ class RolloutQuestion:
     in_groups: bool = False  # a replica has several pods
     retiring: DeploymentState | None = None  # what of the other kind of workload still runs
     refusal: QuotaRefusal | None = None  # of pods of the wanted revision, by a ResourceQuota
+    refusal_is_old: bool = False  # pods of ours have gone since, and no new one was tried
 
 
 def needs_supply(question: RolloutQuestion) -> bool:
@@ -270,7 +271,7 @@ def _unblock_quota(
     if not refusal.has_room_after(old, min(old, missing)):
         return current
     if current.strategy is _IN_PLACE:
-        return _wider(running, current)
+        return current if question.refusal_is_old else _wider(running, current)
     full = f"quota {refusal.name} has no room for {refusal.lacking}"
     if refusal.has_room_after(1):
         return Rollout(_IN_PLACE, f"{full}; a new pod takes the place of an old one")

@@ -24,19 +24,27 @@ _NOT_TAKEN = ("UnexpectedAdmissionError", "NodeAffinity", "NodePorts", "Topology
 _OUT_OF = "OutOf"
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Words of an Event, with its reason where that says more, and when it was last seen."""
+
+    words: str
+    at: datetime
+
+
 def newest_refusal(
     events: Iterable[Mapping[str, Any]], after: datetime | None = None
-) -> str | None:
-    """The words of the last refusal; None where a pod was made `after` it."""
+) -> Told | None:
+    """The last refusal; None where a pod was made `after` it."""
     found = [(event_time(item), item) for item in events if item.get("reason") == _REFUSED]
     told = [(time, item) for time, item in found if time is not None]
     if not told:
         return None
-    time, newest = max(told, key=lambda each: each[0])
-    if after is not None and time < after:
+    at, newest = max(told, key=lambda each: each[0])
+    if after is not None and at < after:
         return None
     words = str(newest.get("message") or "").removeprefix(_COMBINED)
-    return words.removeprefix("Error creating: ").strip()
+    return Told(words.removeprefix("Error creating: ").strip(), at)
 
 
 def newest_warning(events: Iterable[Mapping[str, Any]]) -> str | None:
@@ -56,14 +64,6 @@ def newest_rejection(events: Iterable[Mapping[str, Any]], but_of: str) -> Told |
 
 def _about(event: Mapping[str, Any]) -> Mapping[str, Any]:
     return event.get("involvedObject") or event.get("regarding") or {}
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """Reason and words of an Event, and when it was last seen."""
-
-    words: str
-    at: datetime
 
 
 def last_of(events: Iterable[Mapping[str, Any]], reasons: Container[str]) -> Told | None:

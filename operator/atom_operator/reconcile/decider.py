@@ -55,6 +55,7 @@ from atom_operator.plan.rollout import (
     stops_serving_pods,
 )
 from atom_operator.plan.scaling import leave_to_autoscaler
+from atom_operator.reconcile.departures import Departures
 from atom_operator.reconcile.find_profile import with_profile
 from atom_operator.reconcile.keep_rendering import (
     as_it_runs,
@@ -114,6 +115,7 @@ class Decider:
     engines: EnginePort
     settings: OperatorSettings
     templates: AcceptedTemplates = field(default_factory=AcceptedTemplates)
+    departures: Departures = field(default_factory=Departures)
 
     async def decide(
         self,
@@ -308,6 +310,7 @@ class Decider:
             claim_not_shared=await claim_not_shared(self.port, self.fleet, namespace, pod_spec),
             in_groups=plan.engine.nodes > 1,
             refusal=_quota_refusal(observed, own, target.pods),
+            refusal_is_old=self.departures.are_newer(plan.key, observed),
         )
         scaled = plan.integrations.autoscaling is not None
         supply: Supply | None = None

@@ -81,6 +81,7 @@ class Reconciler:
             self.optional.forget(key)
             self.turns.forget(key)
             self.decider.templates.forget(key)
+            self.decider.departures.forget(key)
             self._wake_others(key, RouteFindings())
             return Outcome()  # garbage collection removes the children through their owner
         look = await self.optional.begin(key, optional_kinds(parent))
@@ -130,7 +131,7 @@ class Reconciler:
         report, children = await apply_children(self.port, key, state, self.applied)
         now = replace(describe(children, observed.pods), refusal=observed.refusal)
         now = replace(told(now), leaving=observed.leaving, silent=observed.silent)
-        return report, replace(now, ended=observed.ended)
+        return report, replace(now, ended=observed.ended, refused_at=observed.refused_at)
 
     async def _ensure_jobs(
         self, key: ObjectKey, parent: Manifest, decision: Decision

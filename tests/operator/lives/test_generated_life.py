@@ -67,6 +67,18 @@ REPORTED: dict[str, tuple[Scene, Steps]] = {
         CPU,
         (("limit_by_a_quota", "pods", 0, 400), ("ask_for_a_length", 512, 1300)),
     ),
+    "a quota of pods that is used up, by three": (
+        scene(devices=0, nodes=3, replicas=3),
+        (("limit_by_a_quota", "pods", 0, 400), ("ask_for_a_length", 512, 1300)),
+    ),
+    "a quota of devices that is used up, by three": (
+        scene(devices=4, nodes=3, replicas=3),
+        (
+            ("limit_by_a_quota", "requests.amd.com/gpu", 0, 400),
+            ("ask_for_a_length", 512, 20),
+            ("restart_the_operator", 1300),
+        ),
+    ),
     "a quota of memory that is used up": (
         scene(),
         (("limit_by_a_quota", "requests.memory", 0, 400), ("ask_for_a_length", 512, 1300)),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from atom_operator.domain import (
+    ATOM_DEPLOYMENT,
     DEPLOYMENT,
     DISRUPTION_BUDGET,
     EVENT,
@@ -18,11 +19,14 @@ from atom_operator.domain import (
 from atom_operator.kinds import LEADER_WORKER_SET
 from tests.support.in_memory_cluster.cluster import InMemoryCluster
 from tests.support.in_memory_cluster.kinds import LIMIT_RANGE, RESOURCE_QUOTA
+from tests.support.in_memory_cluster.operator_client import OperatorClient
 from tests.support.in_memory_cluster.quantities import requests_of, text, thousandths
 from tests.support.in_memory_cluster.state import condition_of, is_ready
-from tests.support.operator.builders_operator import gpu_node
+from tests.support.operator.builders_operator import atom_deployment, gpu_node
 
 LABELS = {"app": "web"}
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+APART = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": LABELS}}
 
 
 def container(image: str = "web:1", **requests: str) -> Manifest:
@@ -204,6 +208,47 @@ def test_a_node_takes_so_many_pods() -> None:
     assert words(waiting, "PodScheduled") == (
         "0/2 nodes are available: 1 Too many pods, 1 node(s) were unschedulable."
     )
+
+
+@pytest.mark.parametrize(
+    ("fields", "objection"),
+    [
+        (
+            {"containers": [{**container(), "ports": [{"containerPort": 1, "hostPort": 80}]}]},
+            "node(s) didn't have free ports for the requested pod ports",
+        ),
+        (
+            {"affinity": {"podAntiAffinity": {REQUIRED: [APART]}}},
+            "node(s) didn't satisfy existing pods anti-affinity rules",
+        ),
+    ],
+    ids=["host port", "anti-affinity"],
+)
+def test_pods_that_cannot_share_a_node_have_one_each(
+    fields: dict[str, Any], objection: str
+) -> None:
+    cluster = cluster_of()
+    deployment(cluster, replicas=3, **fields)
+    cluster.advance(120)
+    placed = [pod["spec"].get("nodeName") for pod in cluster.pods]
+    assert sorted(map(str, placed)) == ["None", "a", "b"]
+    (waits,) = [pod for pod in cluster.pods if not pod["spec"].get("nodeName")]
+    assert words(waits, "PodScheduled") == f"0/2 nodes are available: 2 {objection}."
+
+
+def test_a_changed_spec_wakes_the_operator_and_its_own_status_does_not() -> None:
+    cluster = cluster_of()
+    operator = OperatorClient(cluster)
+    cluster.api.create(ATOM_DEPLOYMENT, atom_deployment())
+    cluster.advance(600)
+    passes = operator.passes["chat"]
+    cluster.settle()
+    assert operator.passes["chat"] == passes
+    cluster.api.change_spec(ATOM_DEPLOYMENT, "chat", engine={"maxModelLen": 512})
+    cluster.settle()
+    operator.close()
+    parent = cluster.api.find(ATOM_DEPLOYMENT, "chat")
+    assert parent["status"]["observedGeneration"] == parent["metadata"]["generation"]
 
 
 def test_a_claim_of_one_node_is_not_attached_to_a_second() -> None:

@@ -25,6 +25,7 @@ from atom_operator.reconcile.decider import Decider
 from atom_operator.reconcile.reconciler import Reconciler
 from atom_operator.settings import OperatorSettings
 from tests.support.in_memory_cluster.cluster import InMemoryCluster
+from tests.support.operator.fake_cluster import copied
 from tests.support.operator.fake_engines import FakeEngines
 from tests.support.operator.faulty_cluster import FaultyCluster, Killed
 
@@ -124,8 +125,9 @@ class OperatorClient:
         state.look_after(seconds)
 
     def _followed(self, key: ObjectKey) -> list[Any]:
-        """The versions of what watches tell about: everything that names the AtomDeployment."""
-        found: list[Any] = []
+        """The versions of what watches tell about: everything that names the AtomDeployment, and
+        of itself all but its status, of which only the operator writes."""
+        found: list[Any] = [self._asked(key)]
         for (kind, namespace, name), item in self.cluster.api.objects.items():
             if kind in (ATOM_PROFILE, NAMESPACE):
                 found.append((kind, name, item["metadata"].get("resourceVersion")))
@@ -136,6 +138,10 @@ class OperatorClient:
             if named == key.name:
                 found.append((kind, name, item["metadata"].get("resourceVersion")))
         return found
+
+    def _asked(self, key: ObjectKey) -> Any:
+        metadata = self.cluster.api.objects[ATOM_DEPLOYMENT, key.namespace, key.name]["metadata"]
+        return copied({k: v for k, v in metadata.items() if k != "resourceVersion"})
 
 
 def renders_as(version: int) -> AbstractContextManager[Any]:

@@ -1,8 +1,9 @@
 """The scheduler: which node a pod goes to, or in its own words why none takes it.
 
 Knows every resource that a node offers (devices, memory, cpu, ephemeral storage, hugepages, pods),
-taints, cordons, node selectors and affinity, and where claims can be mounted. Of the nodes that
-could take a pod it takes the one with the fewest of its kind, then the emptiest.
+taints, cordons, node selectors and affinity, host ports, where claims can be mounted, and which
+pods are kept apart. Of the nodes that could take a pod it takes the one with the fewest of its
+kind, then the emptiest.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 from atom_operator.domain import POD, Manifest
 from tests.support.in_memory_cluster.claims import claim_names, conflict, unbound
 from tests.support.in_memory_cluster.node_fit import node_objections
+from tests.support.in_memory_cluster.other_pods import apart, takes_port
 from tests.support.in_memory_cluster.quantities import Amounts, requests_of, thousandths
 from tests.support.in_memory_cluster.state import (
     ClusterState,
@@ -89,15 +91,26 @@ def _objections(state: ClusterState, node: Manifest, pod: Manifest) -> Iterator[
     if found:
         yield found[0]
         return
+    if takes_port(state, node, pod):
+        yield "node(s) didn't have free ports for the requested pod ports"
+        return
+    lacking = list(_lacking(state, node, pod))
+    if lacking:
+        yield from lacking
+        return
+    words = conflict(state, node, pod) if claim_names(pod) else None
+    words = words or apart(state, node, pod)
+    if words is not None:
+        yield words
+
+
+def _lacking(state: ClusterState, node: Manifest, pod: Manifest) -> Iterator[str]:
     free, asked = free_on(state, node), requests_of(pod["spec"])
     if free["pods"] < 1000:
         yield "Too many pods"
     for name in sorted(asked):
         if asked[name] and asked[name] > free[name]:
             yield f"Insufficient {name}"
-    words = conflict(state, node, pod) if claim_names(pod) else None
-    if words is not None:
-        yield words
 
 
 def _liking(state: ClusterState, node: Manifest, pod: Manifest) -> tuple[Any, ...]:

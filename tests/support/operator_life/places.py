@@ -38,7 +38,8 @@ def strategy_is_due(life: Life, workload: Manifest) -> str | None:
     if not old or not workload["spec"].get("replicas", 1):
         return None
     refused = condition_of(workload, "ReplicaFailure") or {}
-    if "exceeded quota" in refused.get("message", ""):
+    widened = not recreates and strategy["rollingUpdate"]["maxUnavailable"] > 1
+    if "exceeded quota" in refused.get("message", "") and not widened:
         return None  # there may be room by now: the words stand until the next pod is tried
     if fits(life.state, workload, ()):
         return f"a spare pod had a place, and old pods go first, by {strategy}"

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from atom_operator import constants
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.domain import DEPLOYMENT, DeploymentState, Manifest, ObjectKey, Observed
 from atom_operator.kinds import LEADER_WORKER_SET
-from atom_operator.pods.events import newest_refusal
+from atom_operator.pods.events import Told, newest_refusal
 
 _MOST_ASKED = 3  # of many groups whose pods are refused
 _REPLICA_SET = re.compile(r'[Rr]eplica ?[Ss]et "([^"]+)"')
@@ -29,13 +29,16 @@ _DRAWN_NAME = re.compile(r'pods "([^"]+)-[^-"]+" is forbidden')
 async def with_refusal(port: ClusterPort, key: ObjectKey, observed: Observed) -> Observed:
     """Return what is observed, with the words of the Events."""
     groups = _newest(observed, in_groups=True)
-    words: str | None = None
+    words, newest = None, None
     if groups is not None and len(observed.pods) < pods_wanted(groups):
-        words = await _of_groups(port, key, observed)
-    deployment = _newest(observed, in_groups=False)
-    if deployment is not None:
-        words = await _of_deployment(port, key, deployment) or words
-    return told(replace(observed, refusal=words))
+        newest = await _of_groups(port, key, observed)
+        words = newest.words if newest is not None else None
+    failure = _failure_of(_newest(observed, in_groups=False))
+    if failure is not None:
+        newest = await _of_deployment(port, key, failure) or newest
+        words = _newer_words(failure, newest) or words
+    at = newest.at if newest is not None else None
+    return told(replace(observed, refusal=words, refused_at=at))
 
 
 def told(observed: Observed) -> Observed:
@@ -67,7 +70,7 @@ def _newest(observed: Observed, *, in_groups: bool) -> Manifest | None:
     return next((item for at, item in observed.children.items() if at.kind == kind), None)
 
 
-async def _of_groups(port: ClusterPort, key: ObjectKey, observed: Observed) -> str | None:
+async def _of_groups(port: ClusterPort, key: ObjectKey, observed: Observed) -> Told | None:
     leaders = sorted(pod.name for pod in observed.pods if pod.role == constants.ROLE_LEADER)
     events = await port.list_events(key.namespace, LEADER_WORKER_SET.kind, key.name)
     for name in (key.name, *leaders[:_MOST_ASKED]):
@@ -76,23 +79,37 @@ async def _of_groups(port: ClusterPort, key: ObjectKey, observed: Observed) -> s
     return newest_refusal(events, after=max(made, default=None))
 
 
-async def _of_deployment(port: ClusterPort, key: ObjectKey, deployment: Manifest) -> str | None:
-    conditions: dict[Any, Mapping[str, Any]] = {
-        item.get("type"): item for item in (deployment.get("status") or {}).get("conditions") or ()
-    }
-    failure = conditions.get("ReplicaFailure") or {}
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """Hold what a Deployment whose pods are refused says of that, and of its progress."""
+
+    reason: str
+    message: str
+    progress: str
+
+
+def _failure_of(deployment: Manifest | None) -> _Failure | None:
+    told = ((deployment or {}).get("status") or {}).get("conditions") or ()
+    conditions: dict[Any, Mapping[str, Any]] = {item.get("type"): item for item in told}
+    failure, progress = conditions.get("ReplicaFailure") or {}, conditions.get("Progressing") or {}
     if failure.get("status") != "True":
         return None
-    first = str(failure.get("message"))
-    names = _DRAWN_NAME.findall(first)
-    names += _REPLICA_SET.findall(str((conditions.get("Progressing") or {}).get("message")))
+    words = (str(failure.get("reason")), str(failure.get("message")), str(progress.get("message")))
+    return _Failure(*words)
+
+
+async def _of_deployment(port: ClusterPort, key: ObjectKey, failure: _Failure) -> Told | None:
+    names = _DRAWN_NAME.findall(failure.message) + _REPLICA_SET.findall(failure.progress)
     events: list[Manifest] = []
     for name in dict.fromkeys(names):
         events += await port.list_events(key.namespace, "ReplicaSet", name)
-    newest = newest_refusal(events)
-    if newest is None or _steady(newest) == _steady(first):
+    return newest_refusal(events)
+
+
+def _newer_words(failure: _Failure, newest: Told | None) -> str | None:
+    if newest is None or _steady(newest.words) == _steady(failure.message):
         return None
-    return f"{failure.get('reason')}: {_steady(newest)}"
+    return f"{failure.reason}: {_steady(newest.words)}"
 
 
 def _steady(words: str) -> str:
