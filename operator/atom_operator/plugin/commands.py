@@ -6,6 +6,7 @@ import argparse
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any
 
@@ -118,9 +119,13 @@ def logs(kubectl: Kubectl, options: Options) -> int:
     for flag in ("follow", "previous", "timestamps"):
         if getattr(options, flag):
             arguments.append(f"--{flag}")
-    if options.output == "text":
-        return kubectl.run(*arguments)
-    return talking.log_documents(kubectl.command(*arguments), options.output)
+    with closing(kubectl.lines(*arguments)) as lines:
+        for line in lines:
+            if options.output == "text":
+                print(line, end="", flush=True)
+            else:
+                talking.show_log_line(line, options.output)
+    return 0
 
 
 def chat(kubectl: Kubectl, options: Options) -> int:

@@ -10,7 +10,8 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -68,9 +69,28 @@ class Kubectl:
         path = "jsonpath={.contexts[0].context.namespace}"
         return self.text("config", "view", "--minify", f"--output={path}").strip() or "default"
 
-    def run(self, *arguments: str) -> int:
-        """A command on the user's own terminal; its exit status."""
-        return subprocess.run(self.command(*arguments), check=False).returncode
+    def lines(self, *arguments: str) -> Generator[str, None, None]:
+        """Yield what a command prints, line by line; closed early, this ends the command."""
+        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
+            command = self.command(*arguments)
+            process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=errors, encoding="utf-8", errors="replace"
+            )
+            assert process.stdout is not None
+            try:
+                yield from process.stdout
+            except (
+                BaseException
+            ):  # who reads has enough, and a quiet pod's next line may never come
+                process.terminate()
+                raise
+            finally:
+                process.stdout.close()
+                code = process.wait()
+            if code:
+                errors.seek(0)
+                words = errors.read().strip() or f"kubectl {' '.join(arguments)} failed"
+                raise KubectlError(in_our_words(words, self.namespace))
 
     def command(self, *arguments: str) -> list[str]:
         """The whole command line."""

@@ -9,7 +9,6 @@ import argparse
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 
@@ -42,15 +41,11 @@ def talk(url: str, options: argparse.Namespace) -> None:
         _document({**found, **({"reasoning": reasoning} if reasoning else {})}, options.output)
 
 
-def log_documents(command: list[str], output: str) -> int:
-    """Lines of kubectl's logs as documents, one a line; kubectl's exit status."""
-    with subprocess.Popen(command, stdout=subprocess.PIPE, encoding="utf-8") as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            match = _PREFIXED.match(line.rstrip("\n"))
-            pod, container, text = match.groups() if match else (None, None, line.rstrip("\n"))
-            _document({"pod": pod, "container": container, "message": text}, output)
-    return process.returncode
+def show_log_line(line: str, output: str) -> None:
+    """Print a line of kubectl's logs as a document."""
+    match = _PREFIXED.match(line.rstrip("\n"))
+    pod, container, text = match.groups() if match else (None, None, line.rstrip("\n"))
+    _document({"pod": pod, "container": container, "message": text}, output)
 
 
 def _document(document: dict[str, object], output: str) -> None:

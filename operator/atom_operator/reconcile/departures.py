@@ -17,7 +17,7 @@ _TRIED = timedelta(minutes=5)
 
 
 class Departures:
-    """Per AtomDeployment: how many pods a quota counted, and since when it is no more."""
+    """Remembers how many pods of an AtomDeployment a quota counted, and since when no more."""
 
     def __init__(self) -> None:
         self._seen: dict[ObjectKey, tuple[int, datetime]] = {}
