@@ -6,17 +6,14 @@ The node's GPUs are resources and labels only; the pods run a few lines instead 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from devcluster import target
-from tests.support.cluster.live_cluster import ROOT, LiveCluster
+from tests.support.cluster.live_cluster import LiveCluster
+from tests.support.cluster.node_gpus import NODE, RESOURCE, give_gpus, node_gpus
 from tests.support.cluster.operator_process import operator
 from tests.support.cluster.quick_pods import (
     condition,
@@ -29,29 +26,17 @@ from tests.support.operator.builders_operator import atom_deployment
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("only_operator")]
 
-_NODE = "dev-node"
-_RESOURCE = "amd.com/gpu"
-
-
-def give_gpus(count: int) -> None:
-    command = [sys.executable, "-m", "devcluster", "fake-amd", "--node", _NODE]
-    subprocess.run([*command, "--gpus", str(count)], cwd=ROOT, check=True, timeout=60)
-
 
 @pytest.fixture
 def two_gpus(live_cluster: LiveCluster) -> Iterator[None]:
     """The real node has two GPUs, and afterwards as many as before."""
-    if not target.resolve(os.environ).is_embedded:
-        pytest.skip("only the embedded cluster's node can be given GPUs")
-    before = (live_cluster.get("node", _NODE) or {})["status"]["allocatable"].get(_RESOURCE, "0")
-    give_gpus(2)
-    yield
-    give_gpus(int(before))
+    with node_gpus(live_cluster, 2):
+        yield
 
 
 def apply(cluster: LiveCluster, note: str, *, gpus: int = 1, deadline: int = 60) -> None:
-    small = {"cpu": "20m", "memory": "64Mi", _RESOURCE: str(gpus)}
-    container = quick_container(resources={"requests": small, "limits": {_RESOURCE: str(gpus)}})
+    small = {"cpu": "20m", "memory": "64Mi", RESOURCE: str(gpus)}
+    container = quick_container(resources={"requests": small, "limits": {RESOURCE: str(gpus)}})
     manifest = atom_deployment(
         engine={"image": engine_image(cluster)},
         template={
@@ -74,13 +59,13 @@ def free_gpus(cluster: LiveCluster) -> int:
     """What no pod of the namespace has asked for."""
     pods = json.loads(cluster.kubectl("get", "pods", "-o", "json").stdout)["items"]
     taken = sum(
-        int(container["resources"]["limits"].get(_RESOURCE, 0))
+        int(container["resources"]["limits"].get(RESOURCE, 0))
         for pod in pods
         if pod["spec"].get("nodeName")
         for container in pod["spec"]["containers"]
     )
-    node = cluster.get("node", _NODE) or {}
-    return int(node["status"]["allocatable"][_RESOURCE]) - taken
+    node = cluster.get("node", NODE) or {}
+    return int(node["status"]["allocatable"][RESOURCE]) - taken
 
 
 @pytest.mark.usefixtures("two_gpus")
@@ -108,7 +93,7 @@ def test_a_full_cluster_rolls_out_in_place_and_a_free_gpu_is_used(
         apply(cluster, "third")
         wait_ready(cluster, 90)
         assert rollout(cluster)["strategy"] == "Surge"
-        assert f"node {_NODE} has 1 amd.com/gpu free" in rollout(cluster)["reason"]
+        assert f"node {NODE} has 1 amd.com/gpu free" in rollout(cluster)["reason"]
 
 
 @pytest.mark.usefixtures("two_gpus")

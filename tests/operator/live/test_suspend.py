@@ -9,25 +9,18 @@ import pytest
 
 from tests.support.cluster.live_cluster import LiveCluster
 from tests.support.cluster.operator_process import operator
-from tests.support.cluster.quick_pods import condition, engine_image, quick_container
+from tests.support.cluster.quick_pods import (
+    condition,
+    engine_image,
+    quick_container,
+    suspend,
+    wait_ready,
+)
 from tests.support.operator.builders_operator import atom_deployment
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("only_operator")]
 
 _PODS = "--selector=serving.atom.dev/deployment=chat"
-
-
-def suspend(cluster: LiveCluster, suspended: bool) -> None:
-    patch = f'{{"spec": {{"suspend": {str(suspended).lower()}}}}}'
-    cluster.kubectl("patch", "atomd", "chat", "--type=merge", f"--patch={patch}")
-
-
-def wait_for(cluster: LiveCluster, kind: str, status: str, reason: str) -> None:
-    def look() -> bool:
-        found = condition(cluster, kind)
-        return (found.get("status"), found.get("reason")) == (status, reason)
-
-    cluster.wait(f"{kind}={status}, {reason}", look)
 
 
 def phases(cluster: LiveCluster) -> set[str]:
@@ -56,10 +49,9 @@ def test_pods_go_and_come_back_beside_an_autoscaler(
     manifest["metadata"]["namespace"] = namespaced.namespace
     with operator(namespaced, tmp_path / "operator.log"):
         namespaced.kubectl("apply", "--filename=-", manifest=manifest)
-        wait_for(namespaced, "Ready", "True", "Serving")
+        wait_ready(namespaced)
         namespaced.wait("autoscaler", lambda: namespaced.get("hpa", "chat"))
         suspend(namespaced, True)
-        wait_for(namespaced, "Suspended", "True", "Suspended")
         # The object of a pod that has ended is there for some moments more.
         assert phases(namespaced) <= {"Succeeded", "Failed"}
         assert namespaced.get("service", "chat") is not None
@@ -67,5 +59,4 @@ def test_pods_go_and_come_back_beside_an_autoscaler(
         assert condition(namespaced, "Ready")["reason"] == "Suspended"
         assert (namespaced.get("deployment", "chat") or {})["spec"]["replicas"] == 0
         suspend(namespaced, False)
-        wait_for(namespaced, "Ready", "True", "Serving")
         assert (namespaced.get("deployment", "chat") or {})["spec"]["replicas"] == 2

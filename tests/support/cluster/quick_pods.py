@@ -65,3 +65,11 @@ def wait_ready(cluster: LiveCluster, seconds: float = 60.0) -> dict[str, Any]:
         "Ready", lambda: condition(cluster, "Ready").get("status") == "True", seconds=seconds
     )
     return status(cluster)
+
+
+def suspend(cluster: LiveCluster, suspended: bool) -> None:
+    """Set spec.suspend of `chat`, and wait until its pods have gone, or are back and ready."""
+    patch = f'{{"spec": {{"suspend": {str(suspended).lower()}}}}}'
+    cluster.kubectl("patch", "atomd", "chat", "--type=merge", f"--patch={patch}")
+    kind = "Suspended" if suspended else "Ready"
+    cluster.wait(kind, lambda: condition(cluster, kind).get("status") == "True", seconds=120)

@@ -17,7 +17,7 @@ from tests.support.cluster import neighbours, upstream_crds
 from tests.support.cluster.live_cluster import LiveCluster
 from tests.support.cluster.metered_pods import metered_container, publish
 from tests.support.cluster.operator_process import operator
-from tests.support.cluster.quick_pods import condition, engine_image, wait_ready
+from tests.support.cluster.quick_pods import condition, engine_image, suspend, wait_ready
 
 pytestmark = [pytest.mark.cluster, pytest.mark.neighbour, pytest.mark.usefixtures("only_operator")]
 
@@ -99,3 +99,14 @@ def test_a_pod_that_stops_serving_is_left_out(pool: LiveCluster) -> None:
     pool.wait("one ready pod", lambda: set(pods(pool)) == {stays}, seconds=120)
     expected = set(pods(pool).values())
     pool.wait("the other pod alone", lambda: chosen() == expected, seconds=60)
+
+
+@pytest.mark.slow
+def test_pods_that_come_back_are_chosen_again(pool: LiveCluster) -> None:
+    suspend(pool, True)
+    pool.wait("the end of the last pod", lambda: not pods(pool))
+    assert pool.get("inferencepool", picker.POOL) is not None
+    suspend(pool, False)
+    addresses = set(pods(pool).values())
+    assert len(addresses) == 2
+    pool.wait("a choice among them", lambda: chosen() <= addresses, seconds=60)

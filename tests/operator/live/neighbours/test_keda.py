@@ -18,7 +18,7 @@ from tests.support.cluster.live_cluster import LiveCluster
 from tests.support.cluster.metered_pods import gateway, metered_container, publish
 from tests.support.cluster.operator_process import operator
 from tests.support.cluster.prometheus import Prometheus
-from tests.support.cluster.quick_pods import condition, engine_image, status
+from tests.support.cluster.quick_pods import condition, engine_image, status, suspend
 
 pytestmark = [pytest.mark.cluster, pytest.mark.neighbour, pytest.mark.usefixtures("only_operator")]
 
@@ -122,6 +122,27 @@ def test_a_trigger_that_fails_is_told_and_takes_no_replica(scaled: Scaled) -> No
     assert len(scaled.pods()) == 2
     change(scaled.cluster)
     scaled.wait_said("True")
+
+
+@pytest.mark.slow
+def test_load_starts_nothing_of_what_is_suspended(scaled: Scaled) -> None:
+    """The gateway still has its queue, and KEDA its wish."""
+    suspend(scaled.cluster, True)
+
+    def scaler() -> dict[str, Any]:
+        return dict(scaled.cluster.get("scaledobject", "chat") or {})
+
+    def told(kind: str) -> str | None:
+        found = {item["type"]: item["status"] for item in scaler()["status"]["conditions"]}
+        return found.get(kind)
+
+    scaled.cluster.wait("Paused", lambda: told("Paused") == "True", seconds=120)
+    assert scaler()["metadata"]["annotations"]["autoscaling.keda.sh/paused-replicas"] == "0"
+    scaled.cluster.wait("the end of the last pod", lambda: not scaled.pods())
+    assert (scaled.cluster.get("deployment", "chat") or {})["spec"]["replicas"] == 0
+    suspend(scaled.cluster, False)
+    scaled.wait_for(1)
+    assert told("Paused") != "True"
 
 
 @pytest.mark.slow

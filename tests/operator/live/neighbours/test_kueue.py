@@ -13,7 +13,7 @@ from devcluster.neighbours.kueue import QUEUE_LABEL
 from tests.support.cluster import neighbours
 from tests.support.cluster.live_cluster import LiveCluster
 from tests.support.cluster.operator_process import operator
-from tests.support.cluster.quick_pods import condition, engine_image, status, wait_ready
+from tests.support.cluster.quick_pods import condition, engine_image, status, suspend, wait_ready
 
 pytestmark = [pytest.mark.cluster, pytest.mark.neighbour, pytest.mark.usefixtures("only_operator")]
 
@@ -74,3 +74,39 @@ def test_a_quota_holds_a_replica_back_and_the_status_says_so(limited: LiveCluste
     limited.kubectl("patch", "clusterqueue", limited.namespace, "--type=merge", f"--patch={patch}")
     limited.wait("both replicas", lambda: status(limited).get("readyReplicas") == 2)
     assert wait_ready(limited)["replicas"] == 2
+
+
+@pytest.mark.slow
+def test_a_suspended_model_leaves_its_quota_to_others_and_waits_its_turn(
+    limited: LiveCluster,
+) -> None:
+    def queued(name: str) -> dict[str, Any]:
+        model = neighbours.quick_model(engine_image(limited))
+        model["metadata"]["name"] = name
+        model["spec"]["template"]["metadata"] = {"labels": {QUEUE_LABEL: "models"}}
+        return dict(model)
+
+    def is_ready(name: str) -> bool:
+        found = (limited.get("atomd", name) or {}).get("status") or {}
+        return bool(found.get("readyReplicas") == 1)
+
+    neighbours.apply(limited, queued("chat"))
+    wait_ready(limited)
+    neighbours.apply(limited, queued("code"))
+    limited.wait("code's gate", lambda: pods_of(limited, "code") == ["Pending"])
+    suspend(limited, True)
+    limited.wait("code in chat's place", lambda: is_ready("code"), seconds=120)
+    patch = '{"spec": {"suspend": false}}'
+    limited.kubectl("patch", "atomd", "chat", "--type=merge", f"--patch={patch}")
+    limited.wait(
+        "Kueue's word about the quota",
+        lambda: "kueue.x-k8s.io/admission" in condition(limited, "Scheduled").get("message", ""),
+    )
+    limited.kubectl("delete", "atomd", "code")
+    wait_ready(limited, seconds=120)
+
+
+def pods_of(cluster: LiveCluster, name: str) -> list[str]:
+    selector = f"--selector=serving.atom.dev/deployment={name}"
+    path = "--output=jsonpath={.items[*].status.phase}"
+    return cluster.kubectl("get", "pods", selector, path).stdout.split()

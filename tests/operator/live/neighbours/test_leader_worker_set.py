@@ -18,7 +18,7 @@ from tests.support.cluster.client_pod import asking
 from tests.support.cluster.fault_proxy import fault_proxy
 from tests.support.cluster.live_cluster import LiveCluster
 from tests.support.cluster.operator_process import operator
-from tests.support.cluster.quick_pods import condition, engine_image, status, wait_ready
+from tests.support.cluster.quick_pods import condition, engine_image, status, suspend, wait_ready
 
 pytestmark = [pytest.mark.cluster, pytest.mark.neighbour, pytest.mark.usefixtures("only_operator")]
 
@@ -168,6 +168,17 @@ def test_groups_are_added_and_taken_away_by_number(grouped: LiveCluster) -> None
                 and len(pods(grouped)) == 2 * replicas
             ),
         )
+
+
+@pytest.mark.slow
+def test_suspended_groups_go_and_come_back_in_their_number(grouped: LiveCluster) -> None:
+    grouped.kubectl("scale", "atomd/chat", "--replicas=2")
+    grouped.wait("two groups", lambda: status(grouped).get("readyReplicas") == 2)
+    suspend(grouped, True)
+    assert (grouped.get("leaderworkerset", "chat") or {})["spec"]["replicas"] == 0
+    grouped.wait("the end of the last pod", lambda: not pods(grouped))
+    suspend(grouped, False)
+    assert set(pods(grouped)) == {"chat-0", "chat-0-1", "chat-1", "chat-1-1"}
 
 
 @pytest.mark.slow
