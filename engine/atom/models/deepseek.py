@@ -2,7 +2,7 @@
 or their layers, such as R1, Kimi-K2, GLM-4.7-Flash and GLM-5: latent attention whose rope turns
 neighbouring elements, and scores that grow with a lengthened context; behind the first layers
 experts, of which a few groups are looked at; in V3.2 and GLM-5 an indexer that chooses what is
-attended to."""
+attended to, in GLM-5.2 for the layers behind it too."""
 
 from __future__ import annotations
 

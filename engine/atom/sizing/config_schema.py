@@ -181,6 +181,7 @@ FIELDS: dict[str, Kind] = {
     "indexer_types": _NAMES,
     "index_topk_pattern": Either(Text(), _NAMES),
     "index_topk_freq": _LAYERS,
+    "index_skip_topk_offset": _LAYERS,
     # sizes
     "hidden_size": _WIDTH,
     "target_hidden_size": _WIDTH,

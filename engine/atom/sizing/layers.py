@@ -31,6 +31,7 @@ class Latent:
 
     `query_rank` None: queries are not compressed. `index_heads`, `index_dim` and `index_top_k`, how
     many tokens it selects: the indexer of sparse attention (DeepSeek-V3.2), 0 where there is none.
+    `shares_index`: the tokens are those that the last indexer before it has selected (GLM-5.2).
     """
 
     query_rank: int | None
@@ -41,6 +42,7 @@ class Latent:
     index_heads: int = 0
     index_dim: int = 0
     index_top_k: int = 0
+    shares_index: bool = False
 
     @property
     def cached_dim(self) -> int:

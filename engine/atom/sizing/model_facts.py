@@ -79,7 +79,9 @@ class ModelFacts:
                 "not supported; supported: models with a layer of full attention at least",
                 field="layer_types",
             )
-        layers += count(config, "num_nextn_predict_layers") * [layers[-1]]
+        # Behind the model, too, no layer chooses for one that predicts.
+        predicting = next(layer for layer in reversed(layers) if not _shares_index(layer))
+        layers += count(config, "num_nextn_predict_layers") * [predicting]
         plain = cls(
             architecture=architecture,
             hidden_size=hidden_size,
@@ -171,6 +173,10 @@ class ModelFacts:
     ) -> tuple[WeightPart, ...]:
         """Count the bytes of weights on one rank by part of the model."""
         return weight_parts(self, dtype_bytes, sharding, with_mtp=with_mtp)
+
+
+def _shares_index(layer: LayerFacts) -> bool:
+    return layer.attention.latent is not None and layer.attention.latent.shares_index
 
 
 def _layer_count(config: Config) -> int:

@@ -29,6 +29,8 @@ from atom.model_ops.values import (
     LatentTokens,
 )
 
+_SELECTED = "attention.selected_tokens"
+
 
 @dataclass(frozen=True, slots=True)
 class MLAParts:
@@ -42,17 +44,25 @@ class MLAParts:
 
 class MLAAttention(CachedAttention):
     """Multi-head latent attention of one layer. index: of an indexer that says which tokens are
-    attended to, where there is one; its keys are kept beside the entries."""
+    attended to, where there is one; its keys are kept beside the entries. shares_index: the tokens
+    are those of the last layer before that has one."""
 
     _cache: LatentCache
     _index_cache: IndexCache
 
     def __init__(
-        self, shape: LatentShape, parts: MLAParts, index: IndexShape | None, *, ops: Ops
+        self,
+        shape: LatentShape,
+        parts: MLAParts,
+        index: IndexShape | None,
+        *,
+        ops: Ops,
+        shares_index: bool = False,
     ) -> None:
         super().__init__(ops)
         self.shape = shape
         self.index = index
+        self._shares_index = shares_index
         # A value, and so out of the module tree: parameters belong to who names them.
         self._parts = parts
 
@@ -92,9 +102,10 @@ class MLAAttention(CachedAttention):
         tokens = self._ops.mla_rope_store(
             tokens, self.shape, rotary, self._cache, step.slot_mapping
         )
-        selected = None
+        selected = step.per_step[_SELECTED] if self._shares_index else None
         if asking is not None and self.index is not None:
             selected = self._ops.select_tokens(asking, self.index, rotary, self._index_cache, step)
+            step.per_step[_SELECTED] = selected  # for layers that share it
         up = parts.up.w
         if selected is None:
             return self._ops.mla_attention(tokens, self.shape, up, self._cache, step)

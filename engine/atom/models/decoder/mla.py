@@ -48,7 +48,9 @@ class MLASelfAttention(nn.Module):
         self.kv_b_proj = Linear((up,), build)
         self.o_proj = Linear((own["o_proj"],), build)
         parts = MLAParts(rotary, self.kv_a_layernorm, self.kv_b_proj)
-        self.attn = MLAAttention(shape, parts, spec.index, ops=build.ops)
+        self.attn = MLAAttention(
+            shape, parts, spec.index, ops=build.ops, shares_index=latent.shares_index
+        )
         self.indexer = None if spec.index is None else Indexer(spec, spec.index, build)
 
     def forward(self, h: Normed, positions: torch.Tensor) -> torch.Tensor:

@@ -92,18 +92,18 @@ def glm4_moe_lite(config: Config, index: int) -> LayerFacts:
 
 
 def glm_moe_dsa(config: Config, index: int) -> LayerFacts:
-    """Read a layer of GLM-5: DeepSeek-V3.2's in other sizes. Layers that take over what another
-    has chosen are refused."""
-    _refuse_shared_indexers(config)
+    """Read a layer of GLM-5: DeepSeek-V3.2's in other sizes, of which some have no indexer."""
+    shared = _shares_index(config, index)
     latent = Latent(
         query_rank=optional(config, "q_lora_rank") if "q_lora_rank" in config else 2048,
         kv_rank=positive(config, "kv_lora_rank", default=512),
         nope_dim=positive(config, "qk_nope_head_dim", default=192),
         rope_dim=positive(config, "qk_rope_head_dim", default=64),
         value_dim=positive(config, "v_head_dim", default=256),
-        index_heads=positive(config, "index_n_heads", default=32),
-        index_dim=positive(config, "index_head_dim", default=128),
+        index_heads=0 if shared else positive(config, "index_n_heads", default=32),
+        index_dim=0 if shared else positive(config, "index_head_dim", default=128),
         index_top_k=positive(config, "index_topk", default=2048),
+        shares_index=shared,
     )
     attention = _attention_over(config, latent)
     return LayerFacts(attention=attention, mlp=_glm_mlp(config, index, dense=3))
@@ -117,14 +117,21 @@ def _glm_mlp(config: Config, index: int, *, dense: int) -> MlpFacts:
     return deepseek_mlp(config, index, dense=dense)
 
 
-def _refuse_shared_indexers(config: Config) -> None:
-    kinds = texts(config, "indexer_types")
-    pattern, every = config.get("index_topk_pattern"), config.get("index_topk_freq", 1)
-    shared = set(kinds) - {"full"} if kinds else pattern is not None or every not in (0, 1)
-    if shared:
+def _shares_index(config: Config, index: int) -> bool:
+    """Return whether a layer attends to what another's indexer has chosen: by a list, a pattern of
+    letters, or how many layers have one indexer and from which on."""
+    kinds, pattern = texts(config, "indexer_types"), config.get("index_topk_pattern")
+    if not kinds and pattern is not None:
+        kinds = tuple({"F": "full", "S": "shared"}.get(each, each) for each in pattern)
+    if not kinds:
+        every = max(1, count(config, "index_topk_freq", default=1))
+        first = count(config, "index_skip_topk_offset", default=2)
+        return max(index - first + 1, 0) % every > 0
+    kind = kinds[index] if index < len(kinds) else None
+    if kind not in ("full", "shared") or (kind == "shared" and index == 0):
         raise ModelFactsError(
-            "config.json: layers that take over the tokens which an indexer of another layer has "
-            "chosen (indexer_types, index_topk_pattern, index_topk_freq) are not supported; "
-            "supported: an indexer in every layer",
+            f"config.json: indexer_types[{index}] is {kind!r}; known: full, and behind a layer of "
+            "that kind shared",
             field="indexer_types",
         )
+    return kind == "shared"

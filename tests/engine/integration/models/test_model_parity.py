@@ -260,6 +260,13 @@ CHECKPOINTS = {
             "index_topk": 20, "index_n_heads": 16, "index_head_dim": 24,
         },
     },
+    "glm5-shared-indexers": {
+        "architecture": "glm_moe_dsa", "layers": 6,
+        "extra": {
+            "mlp_layer_types": ["dense"] * 6, "index_topk": 20, "index_n_heads": 16,
+            "index_head_dim": 24, "index_topk_freq": 3, "index_skip_topk_offset": 2,
+        },
+    },
     "ernie4.5-moe": {
         "architecture": "ernie4_5_moe", "layers": 4,
         "extra": {"moe_layer_interval": 1, "moe_layer_end_index": 2},

@@ -165,6 +165,16 @@ CASES: dict[str, tuple[str, Mapping[str, Any]]] = {
     ),
     "glm4-moe-lite": ("Glm4MoeLite", {**LATENT, "q_lora_rank": 30}),
     "glm5": ("GlmMoeDsa", {**LATENT, "q_lora_rank": 30, "index_n_heads": 3, "index_head_dim": 16}),
+    "glm5-shared-indexers": (
+        "GlmMoeDsa",
+        {
+            **LATENT,
+            "q_lora_rank": 30,
+            "index_n_heads": 3,
+            "index_head_dim": 16,
+            "index_topk_pattern": "FSSF",
+        },
+    ),
     "ernie4.5-moe": (
         "Ernie4_5_Moe",
         {
