@@ -51,6 +51,11 @@ def names(formats: AnswerFormats) -> tuple[str | None, str | None]:
         (template_of("deepseek_v32_like"), ("deepseek_v32", "qwen3")),
         (template_of("mistral_v3_like"), ("mistral", None)),
         (template_of("llama4_pythonic_like"), ("llama4_pythonic", None)),
+        ("{{ '<minimax:tool_call>' }}{{ '</think>' }}", ("minimax_m2", "qwen3")),
+        ("{{ '<seed:tool_call><function=' }}{{ '</seed:think>' }}", ("seed_oss", "seed_oss")),
+        ("{{ '<tool_calls>[' }}", ("hunyuan_a13b", None)),
+        ("{{ 'functools[' }}", ("phi4_mini_json", None)),
+        ("{{ '<function_calls>' }}", ("olmo3", None)),
     ],
 )
 def test_a_template_tells_its_family(

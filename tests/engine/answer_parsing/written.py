@@ -14,12 +14,17 @@ from atom.answer_parsing.tool_parsers.table import (
     GLM45,
     HARMONY,
     HERMES,
+    HUNYUAN,
     KIMI_K2,
     LLAMA3_JSON,
     LLAMA4_PYTHONIC,
+    MINIMAX_M2,
     MISTRAL,
     MISTRAL_LIST,
+    OLMO3,
+    PHI4_MINI,
     QWEN3_CODER,
+    SEED_OSS,
 )
 
 Call = tuple[str, dict[str, Any]]
@@ -132,6 +137,47 @@ def harmony(calls: Sequence[Call], dumps: Dumps = plain) -> str:
     )
 
 
+def seed_oss(calls: Sequence[Call], dumps: Dumps = plain) -> str:
+    def call(name: str, values: dict[str, Any]) -> str:
+        pairs = (f"<parameter={key}>{_bare(value)}</parameter>\n" for key, value in values.items())
+        return (
+            f"<seed:tool_call>\n<function={name}>\n{''.join(pairs)}</function>\n</seed:tool_call>"
+        )
+
+    return "\n".join(call(*each) for each in calls)
+
+
+def minimax_m2(calls: Sequence[Call], dumps: Dumps = plain) -> str:
+    def call(name: str, values: dict[str, Any]) -> str:
+        pairs = (
+            f'<parameter name="{key}">{_bare(value)}</parameter>\n' for key, value in values.items()
+        )
+        return f'<invoke name="{name}">\n{"".join(pairs)}</invoke>\n'
+
+    return f"<minimax:tool_call>\n{''.join(call(*each) for each in calls)}</minimax:tool_call>"
+
+
+def _listed(calls: Sequence[Call], dumps: Dumps) -> str:
+    each = (f'{{"name": "{name}", "arguments": {dumps(values)}}}' for name, values in calls)
+    return f"[{', '.join(each)}]"
+
+
+def hunyuan(calls: Sequence[Call], dumps: Dumps = plain) -> str:
+    return f"<tool_calls>{_listed(calls, dumps)}</tool_calls>"
+
+
+def phi4_mini(calls: Sequence[Call], dumps: Dumps = plain) -> str:
+    return f"functools{_listed(calls, dumps)}"
+
+
+def olmo3(calls: Sequence[Call], dumps: Dumps = repr) -> str:
+    def call(name: str, values: dict[str, Any]) -> str:
+        return f"{name}({', '.join(f'{key}={dumps(value)}' for key, value in values.items())})"
+
+    written = "\n".join(call(*each) for each in calls)
+    return f"<function_calls>{written}</function_calls>"
+
+
 WRITERS = {
     "hermes": (HERMES, hermes),
     "llama3_json": (LLAMA3_JSON, llama3_json),
@@ -144,11 +190,19 @@ WRITERS = {
     "deepseek_v3": (DEEPSEEK_V3, deepseek_v3),
     "deepseek_v31": (DEEPSEEK_V31, deepseek_v31),
     "deepseek_v32": (DEEPSEEK_V32, deepseek_v32),
+    "minimax_m2": (MINIMAX_M2, minimax_m2),
+    "seed_oss": (SEED_OSS, seed_oss),
+    "hunyuan_a13b": (HUNYUAN, hunyuan),
+    "phi4_mini_json": (PHI4_MINI, phi4_mini),
+    "olmo3": (OLMO3, olmo3),
     "openai": (HARMONY, harmony),
 }
 FAMILIES = [family for family, _ in WRITERS.values()]
 # Those that write arguments as JSON.
 WITH_JSON = [
     name for name in WRITERS
-    if name not in ("llama4_pythonic", "qwen3_coder", "glm45", "deepseek_v32")
+    if name not in (
+        "llama4_pythonic", "qwen3_coder", "glm45", "deepseek_v32", "minimax_m2", "seed_oss",
+        "olmo3",
+    )
 ]  # fmt: skip

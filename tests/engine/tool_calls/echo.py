@@ -32,6 +32,11 @@ MARKS = {
     "mistral": "{# [TOOL_CALLS] [ARGS] [/THINK] #}",
     "mistral_list": "{# [TOOL_CALLS] [/THINK] #}",
     "llama4_pythonic": "{# func_name1( </think> #}",
+    "minimax_m2": "{# <minimax:tool_call> </think> #}",
+    "seed_oss": "{# <seed:tool_call> <function= </seed:think> #}",
+    "hunyuan_a13b": "{# <tool_calls>[ </think> #}",
+    "phi4_mini_json": "{# functools[ </think> #}",
+    "olmo3": "{# <function_calls> </think> #}",
     "openai": "{# <|channel|> to=functions. #}",
 }
 # Special tokens of published vocabularies; other families' marks are text, or plain added tokens.

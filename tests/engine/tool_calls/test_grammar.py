@@ -33,7 +33,7 @@ SCHEMAS = {
     "time": {"type": "object", "properties": {}},
 }
 # Strings are written as they are there, so that any value may be one.
-BARE = ("qwen3_coder", "glm45")
+BARE = ("qwen3_coder", "glm45", "seed_oss", "minimax_m2")
 Writable = Callable[[dict[str, Any], str], bool]
 
 

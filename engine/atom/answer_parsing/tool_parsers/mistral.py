@@ -9,18 +9,17 @@ templates refuse others.
 
 from __future__ import annotations
 
-from atom.answer_parsing.call_object import CallKeys, CallObject
-from atom.answer_parsing.markup_parser import MarkedCallParser, Reading, TextEndedError
+from atom.answer_parsing.listed_calls import ListedCallParser
+from atom.answer_parsing.markup_parser import Reading
 
 CALLS = "[TOOL_CALLS]"
 CALL_ID = "[CALL_ID]"
 ARGUMENTS = "[ARGS]"
 MARKS = (CALLS, CALL_ID, ARGUMENTS)
 ID_CHARS = 9
-_KEYS = CallKeys(is_known=lambda name: True, others=None, needs_arguments=False)
 
 
-class MistralParser(MarkedCallParser):
+class MistralParser(ListedCallParser):
     """A `CallParser` of one answer."""
 
     marks = (CALLS,)
@@ -45,40 +44,3 @@ class MistralParser(MarkedCallParser):
         self._begin_call(name, call_id)
         yield from self._json_arguments(CALLS)
         return True
-
-    def _listed(self) -> Reading[bool]:
-        """Objects between brackets, the first of which was passed."""
-        yield from self._blanks()
-        if not (yield from self._object()):
-            return False
-        while True:
-            yield from self._blanks()
-            found = yield from self._one_of(",", "]")
-            if found != ",":
-                return True
-            if (yield from self._blanks()) != "{":
-                return True
-            if not (yield from self._object()):
-                return True
-
-    def _object(self) -> Reading[bool]:
-        """Tell whether one stands here that is a call."""
-        call = CallObject(_KEYS)
-        position = self._at
-        while True:
-            position = self._found.follow(call, self._text, position)
-            if call.name:
-                self._in_call, self._at, position = True, position, 0
-                self._decide()
-            if call.complete or call.failed:
-                break
-            try:
-                yield from self._more()
-            except TextEndedError:
-                if self._ended and call.name:
-                    self._found.give_up(call)
-                raise
-        called = bool(call.name)
-        if called:
-            self._end_call()
-        return called

@@ -14,6 +14,8 @@ there is.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from atom.answer_parsing.argument_types import argument_types
 from atom.answer_parsing.markup_parser import Reading
 from atom.answer_parsing.parameter_parser import MOST_KEY_CHARS, ParameterParser
@@ -27,15 +29,17 @@ CALL_END = "</tool_call>"
 
 
 class Qwen3CoderParser(ParameterParser):
-    """A `CallParser` of one answer."""
+    """A `CallParser` of one answer. call, call_end: around each call."""
 
+    call: ClassVar[str] = CALL
+    call_end: ClassVar[str] = CALL_END
     marks = (CALL, FUNCTION)
     value_end = PARAMETER_END
     followers = (PARAMETER, FUNCTION_END, CALL_END)
     lines = True
 
     def _call(self, mark: str) -> Reading[bool]:
-        if mark == CALL:
+        if mark == self.call:
             yield from self._blanks()
             if not (yield from self._one_of(FUNCTION)):
                 return False
@@ -46,7 +50,7 @@ class Qwen3CoderParser(ParameterParser):
         self._name_of_tool = found[0]
         yield from self._parameters()
         yield from self._blanks()
-        if not (yield from self._one_of(CALL_END)):
+        if not (yield from self._one_of(self.call_end)):
             self._at = 0
         return True
 

@@ -21,11 +21,16 @@ from atom.answer_parsing.tool_parsers import (
     glm45,
     harmony,
     hermes,
+    hunyuan,
     kimi_k2,
     llama3_json,
     llama4_pythonic,
+    minimax_m2,
     mistral,
+    olmo3,
+    phi4_mini,
     qwen3_coder,
+    seed_oss,
 )
 from atom.answer_parsing.tool_parsers.deepseek_v31 import DeepSeekV31Parser
 from atom.answer_parsing.tool_parsers.formats import (
@@ -175,6 +180,74 @@ QWEN3_CODER = CallFormat(
     mark=qwen3_coder.CALL,
     marks=(qwen3_coder.CALL, qwen3_coder.CALL_END),
 )
+_SEED_PARAMETER = ParameterNotation(
+    lambda key, bare: f"{qwen3_coder.PARAMETER}{key}>", f"{qwen3_coder.PARAMETER_END}\n"
+)
+SEED_OSS = CallFormat(
+    name="seed_oss",
+    notation=CallNotation(
+        lambda tool: f"{seed_oss.CALL}\n{qwen3_coder.FUNCTION}{tool}>\n",
+        lambda schema: parameters(schema, _SEED_PARAMETER),
+        f"{qwen3_coder.FUNCTION_END}\n{seed_oss.CALL_END}",
+        separator="\n",
+    ),
+    parser=seed_oss.SeedOssParser,
+    mark=seed_oss.CALL,
+    marks=(seed_oss.CALL, seed_oss.CALL_END),
+)
+_MINIMAX_PARAMETER = ParameterNotation(
+    lambda key, bare: f'{minimax_m2.PARAMETER}{key}">', f"{minimax_m2.PARAMETER_END}\n"
+)
+MINIMAX_M2 = CallFormat(
+    name="minimax_m2",
+    notation=CallNotation(
+        lambda tool: f'{minimax_m2.CALL}{tool}">\n',
+        lambda schema: parameters(schema, _MINIMAX_PARAMETER),
+        f"{minimax_m2.CALL_END}\n",
+        section=(f"{minimax_m2.SECTION}\n", minimax_m2.SECTION_END),
+    ),
+    parser=minimax_m2.MiniMaxM2Parser,
+    mark=minimax_m2.SECTION,
+    marks=(minimax_m2.SECTION, minimax_m2.SECTION_END),
+)
+HUNYUAN = CallFormat(
+    name="hunyuan_a13b",
+    notation=CallNotation(
+        _quoted('{"name": ', ', "arguments": '),
+        json_value,
+        "}",
+        separator=", ",
+        section=(f"{hunyuan.CALLS}[", f"]{hunyuan.CALLS_END}"),
+    ),
+    parser=hunyuan.HunyuanParser,
+    mark=hunyuan.CALLS,
+    marks=(hunyuan.CALLS, hunyuan.CALLS_END),
+)
+PHI4_MINI = CallFormat(
+    name="phi4_mini_json",
+    notation=CallNotation(
+        _quoted('{"name": ', ', "arguments": '),
+        json_value,
+        "}",
+        separator=", ",
+        section=(f"{phi4_mini.CALLS}[", "]"),
+    ),
+    parser=phi4_mini.Phi4MiniParser,
+    mark=phi4_mini.CALLS,
+)
+OLMO3 = CallFormat(
+    name="olmo3",
+    notation=CallNotation(
+        lambda tool: f"{tool}(",
+        llama4_pythonic.keywords,
+        ")",
+        separator="\n",
+        section=(olmo3.SECTION, olmo3.SECTION_END),
+    ),
+    parser=olmo3.Olmo3Parser,
+    mark=olmo3.SECTION,
+    marks=(olmo3.SECTION, olmo3.SECTION_END),
+)
 HARMONY = CallFormat(
     name="openai",
     notation=CallNotation(
@@ -192,9 +265,13 @@ _CALLS = {
     found.name: found
     for found in (
         HERMES, LLAMA3_JSON, LLAMA4_PYTHONIC, MISTRAL, QWEN3_CODER, GLM45, KIMI_K2, DEEPSEEK_V3,
-        DEEPSEEK_V31, DEEPSEEK_V32, HARMONY,
+        DEEPSEEK_V31, DEEPSEEK_V32, MINIMAX_M2, SEED_OSS, HUNYUAN, PHI4_MINI, OLMO3, HARMONY,
     )
-} | {"harmony": HARMONY, "glm47": GLM45, "qwen3_xml": QWEN3_CODER}  # fmt: skip
+} | {
+    "harmony": HARMONY, "glm47": GLM45, "qwen3_xml": QWEN3_CODER, "mimo": QWEN3_CODER,
+    "ernie45": HERMES,
+}  # fmt: skip
+_SEED_MARKS = ReasoningMarks("<seed:think>", "</seed:think>")
 _MISTRAL_MARKS = ReasoningMarks("[THINK]", "[/THINK]")
 _CHANNELS = ReasoningFormat("openai_gptoss", marks=None)
 _REASONING = {
@@ -202,9 +279,12 @@ _REASONING = {
     for found in (
         ReasoningFormat("qwen3"), ReasoningFormat("deepseek_r1", always=True),
         ReasoningFormat("deepseek_v3"), ReasoningFormat("glm45"), ReasoningFormat("kimi_k2"),
-        ReasoningFormat("mistral", marks=_MISTRAL_MARKS), _CHANNELS,
+        ReasoningFormat("mistral", marks=_MISTRAL_MARKS),
+        ReasoningFormat("minimax_m2", always=True), ReasoningFormat("ernie45"),
+        ReasoningFormat("olmo3", always=True), ReasoningFormat("seed_oss", marks=_SEED_MARKS),
+        _CHANNELS,
     )
-} | {"harmony": _CHANNELS}  # fmt: skip
+} | {"harmony": _CHANNELS, "mimo": ReasoningFormat("qwen3")}  # fmt: skip
 CALL_PARSERS = (AUTO, NONE, *_CALLS)
 REASONING_PARSERS = (AUTO, NONE, *_REASONING)
 # What a template that writes calls, or tells the model how to, has of a family alone; the first
@@ -213,10 +293,15 @@ _WRITTEN = (
     (deepseek_v32.DSML, DEEPSEEK_V32),
     (deepseek_v3.CALL, DEEPSEEK_V31),
     (kimi_k2.CALL, KIMI_K2),
+    (minimax_m2.SECTION, MINIMAX_M2),
+    (seed_oss.CALL, SEED_OSS),
     (qwen3_coder.FUNCTION, QWEN3_CODER),
     (glm45.KEY, GLM45),
     (f"to={harmony.FUNCTIONS}", HARMONY),
     (mistral.CALLS, MISTRAL_LIST),
+    (olmo3.SECTION, OLMO3),
+    (f"{hunyuan.CALLS}[", HUNYUAN),
+    (f"{phi4_mini.CALLS}[", PHI4_MINI),
     ("func_name1(", LLAMA4_PYTHONIC),
 )
 # Of these marks a vocabulary has tokens only where the model was taught to write them.
@@ -262,6 +347,8 @@ def _calls_of(source: str, tokens: AddedTokens) -> CallFormat | None:
 def _reasoning_of(source: str, tokens: AddedTokens) -> ReasoningFormat | None:
     if harmony.CHANNEL in source:
         return _CHANNELS
+    if _SEED_MARKS.closing in source:
+        return _REASONING["seed_oss"]
     if "</think>" in source:
         return _REASONING["qwen3"]
     marks = _MISTRAL_MARKS

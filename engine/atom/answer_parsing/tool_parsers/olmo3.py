@@ -1,0 +1,30 @@
+"""Calls as OLMo 3 writes them, in Python's notation, each on a line of its own:
+
+<function_calls>weather(city="Paris", days=3)
+time()</function_calls>
+"""
+
+from __future__ import annotations
+
+from atom.answer_parsing.markup_parser import Reading
+from atom.answer_parsing.tool_parsers.llama4_pythonic import Llama4PythonicParser
+
+SECTION = "<function_calls>"
+SECTION_END = "</function_calls>"
+
+
+class Olmo3Parser(Llama4PythonicParser):
+    """A `CallParser` of one answer."""
+
+    marks = (SECTION,)
+
+    def _call(self, mark: str) -> Reading[bool]:
+        called = False
+        while True:
+            yield from self._blanks()
+            if not (self._openings and (yield from self._one_call())):
+                break
+            called = True
+        if called and not (yield from self._one_of(SECTION_END)):
+            self._at = 0
+        return called

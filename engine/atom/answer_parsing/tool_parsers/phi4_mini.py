@@ -1,0 +1,16 @@
+"""Calls as Phi-4-mini writes them, in one list that nothing closes:
+
+functools[{"name": "weather", "arguments": {"city": "Paris"}}]
+"""
+
+from __future__ import annotations
+
+from atom.answer_parsing.listed_calls import ListedCallParser
+
+CALLS = "functools"
+
+
+class Phi4MiniParser(ListedCallParser):
+    """A `CallParser` of one answer."""
+
+    marks = (CALLS,)

@@ -1,0 +1,30 @@
+"""Calls as Seed-OSS writes them: Qwen3-Coder's under marks of their own, values on no lines of
+their own.
+
+    <seed:tool_call>
+    <function=weather>
+    <parameter=city>Paris</parameter>
+    </function>
+    </seed:tool_call>
+"""
+
+from __future__ import annotations
+
+from atom.answer_parsing.tool_parsers.qwen3_coder import (
+    FUNCTION,
+    FUNCTION_END,
+    PARAMETER,
+    Qwen3CoderParser,
+)
+
+CALL = "<seed:tool_call>"
+CALL_END = "</seed:tool_call>"
+
+
+class SeedOssParser(Qwen3CoderParser):
+    """A `CallParser` of one answer."""
+
+    call, call_end = CALL, CALL_END
+    marks = (CALL, FUNCTION)
+    followers = (PARAMETER, FUNCTION_END, CALL_END)
+    lines = False
