@@ -57,7 +57,54 @@ LLAMA_70B = Case(
     },
     fp8_token={1: 168_960, 8: 21_120},  # the reference's example
 )
+SEED_OSS = Case(
+    # 80 heads of 128, which is wider than the hidden size; biases of queries, keys and values
+    weights={
+        1: 2
+        * (
+            2 * 155136 * 5120
+            + 64
+            * (
+                2 * 5120 * 10240
+                + 2 * 5120 * 1024
+                + (80 + 2 * 8) * 128
+                + 3 * 5120 * 27648
+                + 2 * 5120
+            )
+            + 5120
+        )
+    },
+    kv_token={1: 2 * 64 * 8 * 128 * 2, 8: 2 * 64 * 1 * 128 * 2},
+)
+SMOLLM3 = Case(
+    # tied; 16 heads of 128 with 4 of keys
+    weights={
+        1: 2
+        * (
+            128256 * 2048
+            + 36 * (2 * 2048 * 2048 + 2 * 2048 * 512 + 3 * 2048 * 11008 + 2 * 2048)
+            + 2048
+        )
+    },
+    kv_token={1: 2 * 36 * 4 * 128 * 2, 8: 2 * 36 * 1 * 128 * 2},
+)
 DENSE: dict[str, Case] = {
+    "hf://ByteDance-Seed/Seed-OSS-36B-Instruct": SEED_OSS,
+    "hf://ByteDance-Seed/Seed-OSS-36B-Base": SEED_OSS,
+    "hf://HuggingFaceTB/SmolLM3-3B": SMOLLM3,
+    "hf://HuggingFaceTB/SmolLM3-3B-Base": SMOLLM3,
+    "hf://ibm-granite/granite-3.3-8b-instruct": Case(
+        # tied
+        weights={
+            1: 2
+            * (
+                49159 * 4096
+                + 40 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 12800 + 2 * 4096)
+                + 4096
+            )
+        },
+        kv_token={1: 2 * 40 * 8 * 128 * 2, 8: 2 * 40 * 1 * 128 * 2},
+    ),
     "hf://Qwen/Qwen3-8B": QWEN3_8B,
     **dict.fromkeys(
         [

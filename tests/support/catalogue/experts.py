@@ -94,7 +94,40 @@ GLM_45 = Case(
     kv_token={1: 2 * 92 * 8 * 128 * 2, 8: 2 * 92 * 1 * 128 * 2},
     draft_token={1: 2 * 93 * 8 * 128 * 2, 8: 2 * 93 * 1 * 128 * 2},
 )
+ERNIE_21B = Case(
+    # tied; one layer with an MLP of 12288, 27 with 64 experts of 1536, two more for every token, a
+    # router and its float32 correction
+    weights={
+        1: 2
+        * (
+            103424 * 2560
+            + 28 * (2 * 2560 * 2560 + 2 * 2560 * 512 + 2 * 2560)
+            + 3 * 2560 * 12288
+            + 27 * (64 * 2560 + (64 + 2) * 3 * 2560 * 1536)
+            + 2560
+        )
+        + 27 * 64 * 4
+    },
+    kv_token={1: 2 * 28 * 4 * 128 * 2, 8: 2 * 28 * 1 * 128 * 2},
+)
 EXPERTS: dict[str, Case] = {
+    "hf://baidu/ERNIE-4.5-21B-A3B-PT": ERNIE_21B,
+    "hf://baidu/ERNIE-4.5-21B-A3B-Thinking": ERNIE_21B,
+    "hf://MiniMaxAI/MiniMax-M2": Case(
+        # 48 heads of 128, norms over all of them, 256 experts of 1536; router and head in 16 bits
+        weights={
+            1: 2 * (2 * 200064 * 3072 + 62 * (2 * 3072 + (48 + 8) * 128 + 256 * 3072) + 3072)
+            + 62 * 256 * 4
+            + 62
+            * (
+                fp8(6144, 3072)
+                + 2 * fp8(1024, 3072)
+                + fp8(3072, 6144)
+                + 256 * (2 * fp8(1536, 3072) + fp8(3072, 1536))
+            )
+        },
+        kv_token={1: 2 * 62 * 8 * 128 * 2, 8: 2 * 62 * 1 * 128 * 2},
+    ),
     "hf://tencent/Hunyuan-A13B-Instruct": Case(
         # tied; 64 experts and one for all tokens of 3072, a router, norms of heads of 128
         weights={

@@ -53,7 +53,37 @@ _LLAMA4_CACHE = {
     "kv_token": {1: 2 * 12 * 8 * 128 * 2, 8: 2 * 12 * 1 * 128 * 2},
     "window": {1: 2 * 36 * 8 * 128 * 2, 8: 2 * 36 * 1 * 128 * 2},
 }
+OLMO3_7B = Case(
+    # 24 of 32 layers slide; norms over all 32 heads of queries, and of keys
+    weights={
+        1: 2
+        * (
+            2 * 100278 * 4096
+            + 32 * (4 * 4096 * 4096 + 3 * 4096 * 11008 + 2 * 4096 + 2 * 4096)
+            + 4096
+        )
+    },
+    kv_token={1: 2 * 8 * 32 * 128 * 2, 8: 2 * 8 * 4 * 128 * 2},
+    window={1: 2 * 24 * 32 * 128 * 2, 8: 2 * 24 * 4 * 128 * 2},
+    window_tokens=4096,
+)
 WINDOWED: dict[str, Case] = {
+    "hf://allenai/Olmo-3-7B-Instruct": OLMO3_7B,
+    "hf://allenai/Olmo-3-7B-Think": OLMO3_7B,
+    "hf://LGAI-EXAONE/EXAONE-4.0-32B": Case(
+        # 48 of 64 layers slide; norms of each head
+        weights={
+            1: 2
+            * (
+                2 * 102400 * 5120
+                + 64 * (2 * 5120 * 5120 + 2 * 5120 * 1024 + 3 * 5120 * 27392 + 2 * 5120 + 2 * 128)
+                + 5120
+            )
+        },
+        kv_token={1: 2 * 16 * 8 * 128 * 2, 8: 2 * 16 * 1 * 128 * 2},
+        window={1: 2 * 48 * 8 * 128 * 2, 8: 2 * 48 * 1 * 128 * 2},
+        window_tokens=4096,
+    ),
     "hf://microsoft/Phi-3-mini-4k-instruct": Case(
         # 32 heads of 96, each with its own keys and values; every layer slides
         weights={
