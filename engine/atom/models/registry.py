@@ -44,6 +44,7 @@ support_model_arch_dict: dict[str, str] = {
     "HunYuanMoEV1ForCausalLM": "atom.models.hunyuan",
     "Gemma2ForCausalLM": "atom.models.gemma",
     "Gemma3ForCausalLM": "atom.models.gemma",
+    "Gemma4ForCausalLM": "atom.models.gemma4",
     "Llama4ForCausalLM": "atom.models.llama4",
     "DeepseekV2ForCausalLM": "atom.models.deepseek",
     "DeepseekV3ForCausalLM": "atom.models.deepseek",

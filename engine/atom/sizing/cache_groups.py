@@ -57,10 +57,12 @@ class CacheGroup:
 
 
 class CachedLayer(NamedTuple):
-    """A layer by its index, and what it keeps of a token."""
+    """A layer by its index, and what it keeps of a token; own_bytes: beside that, which layers of
+    other kinds do not share."""
 
     layer: int
     token_bytes: int
+    own_bytes: int = 0
 
 
 # Layers by what they see.
@@ -107,7 +109,7 @@ def _alone(
     """Make one group, whose positions take what their layers do, the largest first."""
     ordered = sorted(layers, key=lambda each: -each.token_bytes)
     group = CacheGroup(tuple([each.layer for each in ordered]), mask)
-    return (group,), tuple([each.token_bytes for each in ordered])
+    return (group,), tuple([each.token_bytes + each.own_bytes for each in ordered])
 
 
 class _Alike(NamedTuple):
@@ -115,14 +117,15 @@ class _Alike(NamedTuple):
 
     mask: MaskRule
     token_bytes: int
+    own_bytes: int
     layers: list[int]
 
 
 def _by_bytes(kinds: Kinds) -> list[_Alike]:
-    found: dict[tuple[MaskRule, int], _Alike] = {}
+    found: dict[tuple[MaskRule, int, int], _Alike] = {}
     for mask, layers in kinds.items():
-        for layer, size in layers:
-            found.setdefault((mask, size), _Alike(mask, size, [])).layers.append(layer)
+        for layer, size, own in layers:
+            found.setdefault((mask, size, own), _Alike(mask, size, own, [])).layers.append(layer)
     return list(found.values())
 
 
@@ -134,4 +137,5 @@ def _divide(alike: Sequence[_Alike], counts: Sequence[int], position_bytes: int)
         for first in range(count)
     )
     positions = max(-(-len(group.layers) // group.layers_per_tensor) for group in groups)
-    return Grouping(groups, (position_bytes,) * positions)
+    own = {each.own_bytes * (position_bytes // each.token_bytes) for each in alike}
+    return Grouping(groups, (position_bytes + sum(own),) * positions)

@@ -44,10 +44,23 @@ SUPPORTED_ARCHITECTURES: dict[str, str] = {
     "Qwen3_5MoeForCausalLM": "Qwen3.5 (experts)",
     "Gemma2ForCausalLM": "Gemma 2",
     "Gemma3ForCausalLM": "Gemma 3",
+    "Gemma4ForCausalLM": "Gemma 4 (31B)",
     "Llama4ForCausalLM": "Llama 4",
     "DeepseekV2ForCausalLM": "DeepSeek V2",
     "DeepseekV3ForCausalLM": "DeepSeek V3, R1 and Kimi-K2",
     "DeepseekV32ForCausalLM": "DeepSeek V3.2",
+}
+# What the engine lacks for architectures that transformers has and people ask for.
+LACKING: dict[str, str] = {
+    "DeepseekV4ForCausalLM": (
+        "its layers attend to entries that sum up 4 or 128 tokens each beside a window, which "
+        "takes caches that grow by an entry in so many tokens; its residual stream is several "
+        "(hyper-connections); its first layers choose experts by a table of token ids"
+    ),
+    "MiniMaxM3SparseForConditionalGeneration": (
+        "an indexer chooses blocks of tokens that its grouped-query heads attend to, and the "
+        "engine's indexers choose tokens for latent attention alone"
+    ),
 }
 SUPPORTED_ROPE_TYPES = (
     "default",
@@ -93,7 +106,8 @@ def unsupported(facts: ModelFacts, beyond: Collection[str] = ()) -> tuple[Unsupp
 def unsupported_architecture(name: str, nearest: str = "") -> Unsupported:
     """The refusal of an architecture, whether it can be sized or not. nearest: in words the one
     that runs and is most like it."""
-    like = f"; the nearest that runs is {nearest}" if nearest else ""
+    like = f": {LACKING[name]}" if name in LACKING else ""
+    like += f"; the nearest that runs is {nearest}" if nearest else ""
     supported, wrapped = ", ".join(SUPPORTED_ARCHITECTURES), ", ".join(WRAPPERS)
     return Unsupported(
         "architectures",

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 
 from atom.sizing.cache_groups import CachedLayer, CacheGroup, group_layers
 from atom.sizing.layers import AttentionFacts, CacheKind, LayerCount, LayerFacts
@@ -164,14 +165,19 @@ def kv_layout(
     """The cache of one rank."""
     counts = (*facts.layer_counts, *speculation.proposing_counts(facts))
     sizes = {
-        id(alike.layer): _token_bytes(alike.layer.attention, element, tensor_parallel)
+        id(alike.layer): _shared_and_own(alike.layer.attention, element, tensor_parallel)
         for alike in counts
+        if alike.layer.attention.state is None
     }
+    # Scales are shared as their elements are where they are as many to an element everywhere.
+    apart = len({Fraction(own, shared) for shared, own in sizes.values()}) > 1
     kinds: dict[MaskRule, list[CachedLayer]] = {}
     for index, layer in enumerate((*facts.layers, *speculation.proposing_layers(facts))):
         if layer.attention.state is None:
             kind = kinds.setdefault(layer.attention.mask, [])
-            kind.append(CachedLayer(index, sizes[id(layer)]))
+            shared, own = sizes[id(layer)]
+            cached = (shared, own) if apart else (shared + own, 0)
+            kind.append(CachedLayer(index, *cached))
     grouping = group_layers(kinds, facts.max_position_embeddings)
     states = sum(term.layers * term.state_bytes for term in state_terms(facts, tensor_parallel))
     return KvLayout(grouping.groups, grouping.token_bytes, speculation.tokens, states)
@@ -228,6 +234,15 @@ def _terms(
             divided=attention.latent is None,
             proposes=proposes,
         )
+
+
+def _shared_and_own(attention: AttentionFacts, element: KvElement, ranks: int) -> tuple[int, int]:
+    """Divide the bytes of a token in one layer into elements and, of keys and values, scales."""
+    size = _token_bytes(attention, element, ranks)
+    scales = 0
+    if attention.latent is None:
+        scales = 2 * attention.kv_heads_per_rank(ranks) * element.scale_bytes
+    return size - scales, scales
 
 
 def _token_bytes(attention: AttentionFacts, element: KvElement, ranks: int) -> int:

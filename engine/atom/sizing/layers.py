@@ -78,6 +78,8 @@ class AttentionFacts:
     `state`: linear attention, which keeps no tokens; heads and `head_dim` are its queries'.
     `narrow_values`: elements of a head's value where they are fewer than `head_dim`; the cache
     keeps as many as of a key. 0: they are not.
+    `values_are_keys`: there is no matrix of values, they are what keys are before their norm.
+    `value_norm`: an RMSNorm without a weight over each head of values.
     `fused`: checkpoints have one matrix of queries, keys and values.
     """
 
@@ -98,6 +100,8 @@ class AttentionFacts:
     state: DeltaNet | None = None
     fused: bool = False
     narrow_values: int = 0
+    values_are_keys: bool = False
+    value_norm: bool = False
 
     @property
     def value_dim(self) -> int:
@@ -200,7 +204,8 @@ class MlpFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerFacts:
-    """One layer. `norms`: RMSNorms of the hidden size in it.
+    """One layer. `norms`: RMSNorms of the hidden size in it; `output_factor`: a number that
+    multiplies what it gives.
 
     `formats`: of projections (weights.py) by name that are not in the model's own element type.
     """
@@ -208,6 +213,7 @@ class LayerFacts:
     attention: AttentionFacts
     mlp: MlpFacts
     norms: int = 2
+    output_factor: bool = False
     formats: tuple[tuple[str, Quantization], ...] = ()
 
     def format_of(self, name: str) -> Quantization | None:

@@ -35,6 +35,17 @@ _GEMMA3 = {
     "head_dim": 256,
     "max_position_embeddings": 131_072,
 }
+_GEMMA4 = {
+    "vocab_size": 262_144,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "max_position_embeddings": 131_072,
+    "hidden_activation": "gelu_pytorch_tanh",
+}
 _MISTRAL = {
     "vocab_size": 32_000,
     "hidden_size": 4096,
@@ -114,6 +125,9 @@ WRAPPERS: dict[str, Wrapper] = {
     "Gemma3ForConditionalGeneration": Wrapper(
         "Gemma 3", {"gemma3_text": "Gemma3ForCausalLM"}, _GEMMA3
     ),
+    "Gemma4ForConditionalGeneration": Wrapper(
+        "Gemma 4 (31B)", {"gemma4_text": "Gemma4ForCausalLM"}, _GEMMA4
+    ),
     "Mistral3ForConditionalGeneration": Wrapper(
         "Mistral Small 3", {"mistral": "MistralForCausalLM"}, _MISTRAL
     ),
@@ -144,7 +158,15 @@ _TEXT_NAMES = {
     **dict.fromkeys(_DECODER_NAMES, "model."),
 }
 # And those of what a text model has no use for.
-_OTHER_PARTS = ("vision_tower.", "vision_model.", "visual.", "multi_modal_projector.")
+_OTHER_PARTS = (
+    "vision_tower.",
+    "vision_model.",
+    "visual.",
+    "multi_modal_projector.",
+    "embed_vision.",
+    "audio_tower.",
+    "embed_audio.",
+)
 
 
 # Where config.json names no architecture, what transformers makes of its model_type.
@@ -183,6 +205,8 @@ ARCHITECTURES: dict[str, str] = {
     "gemma2": "Gemma2ForCausalLM",
     "gemma3_text": "Gemma3ForCausalLM",
     "gemma3": "Gemma3ForConditionalGeneration",
+    "gemma4_text": "Gemma4ForCausalLM",
+    "gemma4": "Gemma4ForConditionalGeneration",
     "llama4_text": "Llama4ForCausalLM",
     "llama4": "Llama4ForConditionalGeneration",
     "deepseek_v2": "DeepseekV2ForCausalLM",

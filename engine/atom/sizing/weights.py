@@ -257,7 +257,7 @@ def _projection_bytes(
 
 def _vector_elements(layer: LayerFacts, hidden_size: int, ranks: int) -> int:
     attention, state = layer.attention, layer.attention.state
-    count = layer.norms * hidden_size
+    count = layer.norms * hidden_size + layer.output_factor
     if state is not None:
         return count + state.value_dim + state.conv_channels // ranks * state.conv_width
     if attention.qk_norm:
@@ -298,6 +298,8 @@ def _attention(attention: AttentionFacts, hidden: int) -> Iterator[Projection]:
             ("v_proj", attention.num_kv_heads, attention.value_dim),
         )
     ]
+    if attention.values_are_keys:
+        del matrices[-1]
     yield from _fused("self_attn.qkv_proj", matrices) if attention.fused else matrices
     yield _output(attention, hidden, attention.value_dim)
 

@@ -28,6 +28,8 @@ from transformers import (
     Gemma2ForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
+    Gemma4ForCausalLM,
+    Gemma4TextConfig,
     Glm4MoeConfig,
     Glm4MoeForCausalLM,
     Glm4MoeLiteConfig,
@@ -88,6 +90,7 @@ Architecture = Literal[
     "mistral",
     "gemma2",
     "gemma3",
+    "gemma4",
     "mixtral",
     "qwen2_moe",
     "qwen3_moe",
@@ -132,6 +135,7 @@ _CLASSES: dict[str, tuple[Any, Any]] = {
     "llama4": (Llama4TextConfig, Llama4ForCausalLM),
     "gemma2": (Gemma2Config, Gemma2ForCausalLM),
     "gemma3": (Gemma3TextConfig, Gemma3ForCausalLM),
+    "gemma4": (Gemma4TextConfig, Gemma4ForCausalLM),
     "deepseek2": (DeepseekV2Config, DeepseekV2ForCausalLM),
     "deepseek3": (DeepseekV3Config, DeepseekV3ForCausalLM),
     "deepseek32": (DeepseekV32Config, DeepseekV32ForCausalLM),
@@ -180,6 +184,11 @@ _FEW_EXPERTS: dict[str, dict[str, Any]] = {
     "qwen3_5_moe": {
         "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40,
         "shared_expert_intermediate_size": 40, **_DELTA_NET,
+    },
+    "gemma4": {
+        "rope_parameters": None, "hidden_size_per_layer_input": 0, "global_head_dim": 32,
+        "num_global_key_value_heads": 1, "attention_k_eq_v": True, "tie_word_embeddings": True,
+        "final_logit_softcapping": 8.0, "sliding_window": 20,
     },
     "glm4_moe": {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40},
     "gpt_oss": {"num_local_experts": 8, "num_experts_per_tok": 3},
@@ -302,7 +311,9 @@ def _build(architecture: Architecture, settings: dict[str, Any], seed: int) -> P
             settings["head_dim"] = settings["qk_rope_head_dim"]
         model: PreTrainedModel = model_class(config_class(**settings))
         # What Gemma's norms hold is what they are more than 1.
-        norm = 0.0 if architecture.startswith(("gemma", "qwen3_next", "qwen3_5")) else 1.0
+        norm = (
+            0.0 if architecture.startswith(("gemma2", "gemma3", "qwen3_next", "qwen3_5")) else 1.0
+        )
         # The library's initialisation (deviation 0.02, unit norms) makes logits so flat that every
         # prompt continues with one token; larger weights make an error in any layer visible.
         for name, weight in model.named_parameters():
@@ -314,6 +325,8 @@ def _build(architecture: Architecture, settings: dict[str, Any], seed: int) -> P
         for name, buffer in (*model.named_buffers(), *model.named_parameters()):
             if name.endswith("e_score_correction_bias"):
                 torch.nn.init.normal_(buffer, std=0.2)
+            if name.endswith("layer_scalar"):
+                torch.nn.init.normal_(buffer, mean=1.0, std=0.2)
     return model.eval()
 
 

@@ -35,7 +35,7 @@ class DeepSeekV32Parser(ParameterParser):
     parameter: ClassVar[str] = PARAMETER
     call_end: ClassVar[str] = CALL_END
     section_end: ClassVar[str] = SECTION_END
-    marks = (SECTION, CALL)
+    marks: tuple[str, ...] = (SECTION, CALL)
     value_end = PARAMETER_END
     followers = (PARAMETER, CALL_END)
 

@@ -41,7 +41,7 @@ _ESCAPES = "\n\\'\"abfnrtvxuUN01234567"
 class Llama4PythonicParser(MarkedCallParser):
     """A `CallParser` of one answer."""
 
-    marks = (START, "[")
+    marks: tuple[str, ...] = (START, "[")
 
     def __init__(self, tools: Tools) -> None:
         super().__init__(tools)

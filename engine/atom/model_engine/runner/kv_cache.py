@@ -111,8 +111,9 @@ def allocate(
     place: Place,
 ) -> None:
     """Give every attention layer its cache: the layers at the same position of each group (of
-    indices into `layers`) share tensors, since a block is in use by one group alone. Where a group
-    has several at a position, block b of the pool is blocks of theirs from b · layers_per_tensor
+    indices into `layers`) share tensors of one size, since a block is in use by one group alone; of
+    another size, which scales may have, is one more (`group_layers` counts it). Where a group has
+    several at a position, block b of the pool is blocks of theirs from b · layers_per_tensor
     on, the first layer's, the second's, and so on: `OwnBlocks` numbers them so."""
     positions = max(-(-len(group.layers) // group.layers_per_tensor) for group in groups)
     for position in range(positions):
@@ -121,24 +122,17 @@ def allocate(
             for number, group in enumerate(groups)
             for place_in_block, index in enumerate(_at(group, position))
         ]
-        layouts = [layer.cache_layout(block_size, place.dtype) for layer, _, _ in sharing]
-        sizes = {
-            tuple(math.prod(tensor.shape) * groups[number].layers_per_tensor for tensor in each)
-            for (_, number, _), each in zip(
-                sharing, (each.tensors for each in layouts), strict=True
-            )
-        }
-        assert len(sizes) == 1, "layers that share a position keep the same of a block"
-        (elements,) = sizes
-        shared = [
-            _reserved((num_blocks * count,), tensor.dtype, place.device)
-            for count, tensor in zip(elements, layouts[0].tensors, strict=True)
-        ]
-        for (layer, number, place_in_block), layout in zip(sharing, layouts, strict=True):
-            own = [
-                tensor[place_in_block * math.prod(each.shape) :].view(-1, *each.shape)
-                for tensor, each in zip(shared, layout.tensors, strict=True)
-            ]
+        memory: dict[tuple[int, int], torch.Tensor] = {}
+        for layer, number, place_in_block in sharing:
+            own = []
+            for index, tensor in enumerate(layer.cache_layout(block_size, place.dtype).tensors):
+                size = math.prod(tensor.shape)
+                elements = size * groups[number].layers_per_tensor
+                if (index, elements) not in memory:
+                    reserved = _reserved((num_blocks * elements,), tensor.dtype, place.device)
+                    memory[index, elements] = reserved
+                whole = memory[index, elements]
+                own.append(whole[place_in_block * size :].view(-1, *tensor.shape))
             layer.bind(own, number)
 
 

@@ -6,10 +6,13 @@ other order, chosen by `layer_class`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import nn
 
 from atom.model_ops.linear import Build
+from atom.model_ops.placement import Placement
 from atom.model_ops.rotary_embedding import RotaryEmbedding
 from atom.model_ops.values import LatentShape, Stream
 from atom.models.decoder.delta_net import GatedDeltaNet
@@ -98,6 +101,26 @@ class SandwichLayer(DecoderLayer):
         return h.stream.plus(self.post_feedforward_layernorm.of(projected))
 
 
+class FactorLayer(SandwichLayer):
+    """Multiply what the layer gives by a number of its own (Gemma 4)."""
+
+    def __init__(
+        self, spec: LayerSpec, rotary: RotaryEmbedding, build: Build, hidden_size: int
+    ) -> None:
+        super().__init__(spec, rotary, build, hidden_size)
+        self.layer_scalar = nn.Parameter(torch.empty(1), requires_grad=False)
+
+    def placements(self, name: str) -> Iterator[Placement]:
+        """Yield where the factor comes from in a checkpoint."""
+        yield Placement.whole(f"{name}.layer_scalar", self.layer_scalar.data)
+
+    def forward(
+        self, stream: Stream, positions: torch.Tensor, aux: torch.Tensor | None = None
+    ) -> Stream:
+        given = super().forward(stream, positions, aux).settled()
+        return Stream(given.residual * self.layer_scalar)
+
+
 class PostNormLayer(DecoderLayer):
     """Norm what attention and MLP give, and not what they are given (OLMo 3, EXAONE 4)."""
 
@@ -148,4 +171,7 @@ _LAYERS = {
 
 
 def layer_class(spec: LayerSpec) -> type[DecoderLayer]:
+    if spec.facts.output_factor:
+        assert spec.norms is NormPlacement.AROUND, "no layer without has such a factor"
+        return FactorLayer
     return ScaledLayer if spec.residual_scale != 1.0 else _LAYERS[spec.norms]

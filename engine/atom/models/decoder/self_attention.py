@@ -28,11 +28,13 @@ class SelfAttention(nn.Module):
     def __init__(self, spec: LayerSpec, rotary: RotaryEmbedding, build: Build) -> None:
         super().__init__()
         assert isinstance(spec.attention, AttentionShape)
-        q, k, v, o = (spec.matrices[f"self_attn.{name}_proj"] for name in "qkvo")
+        facts = spec.facts.attention
+        q, k, o = (spec.matrices[f"self_attn.{name}_proj"] for name in "qko")
+        own = () if facts.values_are_keys else (spec.matrices["self_attn.v_proj"],)
         order = head_order(spec.rope)
         self._gate_heads = spec.attention.num_heads if spec.facts.attention.output_gate else 0
         q_order = _behind_queries(order) if self._gate_heads else order
-        self.qkv_proj = Linear((q, k, v), build, orders={q.name: q_order, k.name: order})
+        self.qkv_proj = Linear((q, k, *own), build, orders={q.name: q_order, k.name: order})
         self.o_proj = Linear((o,), build)
         norms, size = None, spec.attention.head_dim
         self.q_norm: nn.Module
@@ -62,7 +64,12 @@ class SelfAttention(nn.Module):
             sinks = torch.empty(shape.num_heads, dtype=torch.float32)
             self.sinks = nn.Parameter(sinks, requires_grad=False)
             shape = replace(shape, sinks=sinks)
-        self._value_dim = spec.facts.attention.value_dim
+        self._key_order = order
+        self._values_are_keys = facts.values_are_keys
+        self.value_norm = None
+        if facts.value_norm:
+            self.value_norm = RMSNorm(size, spec.norm.eps, ops=build.ops, is_unit=True)
+        self._value_dim = facts.value_dim
         self._value_scale = spec.value_scale
         rotated = spec.facts.attention.qk_norm_rotated
         self.attn = Attention(shape, rotary, norms=norms, ops=build.ops, norms_rotated=rotated)
@@ -83,6 +90,13 @@ class SelfAttention(nn.Module):
             qkv, gate = self._without_gates(qkv)
         if self._whole_norms is not None:
             norm_queries_and_keys(qkv, self._whole_norms, self._build)
+        if self._values_are_keys:
+            qkv = torch.cat((qkv, self._keys_as_values(qkv)), dim=1)
+        if self.value_norm is not None:
+            values = self._values(qkv)
+            values.copy_(
+                self.value_norm.of(values.reshape(-1, values.shape[2]).contiguous()).view_as(values)
+            )
         if self._value_dim < self.attn.shape.head_dim:
             qkv = self._with_wide_values(qkv)
         attended: torch.Tensor = self.attn(qkv, positions)
@@ -92,6 +106,17 @@ class SelfAttention(nn.Module):
         if self._value_scale != 1.0:
             attended = attended * self._value_scale
         return attended if gate is None else attended * gate.sigmoid()
+
+    def _values(self, qkv: torch.Tensor) -> torch.Tensor:
+        """View the values of all heads [T, Hkv, D]."""
+        return qkv.unflatten(1, (-1, self.attn.shape.head_dim))[:, -self.attn.shape.num_kv_heads :]
+
+    def _keys_as_values(self, qk: torch.Tensor) -> torch.Tensor:
+        """Copy keys [T, Hkv·D], in the order of a checkpoint, as what follows has them."""
+        keys = self._values(qk)
+        if self._key_order is not None:
+            keys = keys[..., self._key_order.argsort().to(keys.device)]
+        return keys.flatten(1)
 
     def _with_wide_values(self, projected: torch.Tensor) -> torch.Tensor:
         """Fill each value up to the width of a key, which the cache keeps of both."""

@@ -23,6 +23,7 @@ from atom.sizing.families.dense import (
     exaone4,
     gemma2,
     gemma3,
+    gemma4,
     hunyuan,
     llama,
     mistral,
@@ -104,6 +105,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "Gemma2ForCausalLM": Family(gemma2, tied=True, activation_key="hidden_activation"),
     "Gemma3ForCausalLM": Family(gemma3, tied=True, activation_key="hidden_activation"),
+    "Gemma4ForCausalLM": Family(gemma4, tied=True, activation_key="hidden_activation"),
 }
 
 # Models that only draft for another: their embedding is the target's, their head a smaller one.

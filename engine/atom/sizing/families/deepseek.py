@@ -121,8 +121,10 @@ def _shares_index(config: Config, index: int) -> bool:
     """Return whether a layer attends to what another's indexer has chosen: by a list, a pattern of
     letters, or how many layers have one indexer and from which on."""
     kinds, pattern = texts(config, "indexer_types"), config.get("index_topk_pattern")
-    if not kinds and pattern is not None:
+    if not kinds and isinstance(pattern, str):
         kinds = tuple({"F": "full", "S": "shared"}.get(each, each) for each in pattern)
+    elif not kinds and pattern is not None:
+        kinds = texts(config, "index_topk_pattern")
     if not kinds:
         every = max(1, count(config, "index_topk_freq", default=1))
         first = count(config, "index_skip_topk_offset", default=2)

@@ -297,6 +297,23 @@ CHECKPOINTS = {
         "architecture": "gemma3", "layers": 7, "head_dim": 24, "tie_word_embeddings": True,
         "extra": GEMMA3,
     },
+    "gemma4": {"architecture": "gemma4", "layers": 7, "tie_word_embeddings": True},
+    "gemma4-odd": {
+        "architecture": "gemma4", "layers": 5, "heads": 6, "kv_heads": 3, "head_dim": 24,
+        "hidden": 72, "intermediate": 40, "tie_word_embeddings": True,
+        "extra": {
+            "global_head_dim": 40, "attention_k_eq_v": False, "final_logit_softcapping": None,
+            "layer_types": [
+                "full_attention" if index % 2 else "sliding_attention" for index in range(5)
+            ],
+            "rope_parameters": {
+                "full_attention": {
+                    "rope_type": "default", "rope_theta": 50_000.0,
+                },
+                "sliding_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 5_000.0},
+            },
+        },
+    },
     "deepseek2": {"architecture": "deepseek2", "rope_scaling": MLA_YARN},
     "deepseek2-whole-queries": {
         "architecture": "deepseek2", "heads": 3, "hidden": 96, "attention_bias": True,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import Gemma3TextConfig, Llama4TextConfig, MistralConfig
+from transformers import Gemma3TextConfig, Gemma4TextConfig, Llama4TextConfig, MistralConfig
 from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5TextConfig
 from transformers.models.qwen3_5_moe.configuration_qwen3_5_moe import Qwen3_5MoeTextConfig
 from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLTextConfig
@@ -108,8 +108,8 @@ def test_a_missing_tensor_of_the_text_is_named_by_the_text_models_name(tmp_path:
 def test_a_stray_tensor_that_no_encoder_of_images_has_is_refused(tmp_path: Path) -> None:
     make_multimodal_checkpoint(tmp_path, "gemma3")
     file = tmp_path / "model.safetensors"
-    save_file({**load_file(file), "audio_tower.weight": torch.zeros(2)}, file)
-    with pytest.raises(ModelError, match=r"1 tensors .* first audio_tower\.weight"):
+    save_file({**load_file(file), "adapter.weight": torch.zeros(2)}, file)
+    with pytest.raises(ModelError, match=r"1 tensors .* first adapter\.weight"):
         served(tmp_path, [5])
 
 
@@ -117,6 +117,7 @@ def test_what_the_text_part_does_not_say_is_what_transformers_makes_of_it() -> N
     """Transformers 4 wrote of a nested config only what differs from its class."""
     classes = {
         "Gemma3ForConditionalGeneration": Gemma3TextConfig,
+        "Gemma4ForConditionalGeneration": Gemma4TextConfig,
         "Mistral3ForConditionalGeneration": MistralConfig,
         "Qwen3VLForConditionalGeneration": Qwen3VLTextConfig,
         "Qwen3VLMoeForConditionalGeneration": Qwen3VLMoeTextConfig,

@@ -126,6 +126,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "narrow values, and caches of unlike sizes": {
         "architecture": "mimo_v2", "layers": 6, "extra": {"sliding_window": 24},
     },
+    "keys that are values, heads of two sizes": {"architecture": "gemma4", "layers": 6},
+    "indexers for several layers": {
+        "architecture": "glm_moe_dsa", "layers": 4,
+        "extra": {"index_topk": 20, "index_n_heads": 16, "index_head_dim": 24,
+                  "index_topk_freq": 3, "mlp_layer_types": ["dense"] * 4},
+    },
     "scales": {"architecture": "granite"},
     "norms of rotated heads": {"architecture": "hunyuan"},
     "norms of rotated heads, experts": {"architecture": "hunyuan_moe"},

@@ -65,7 +65,7 @@ def test_a_name_that_is_changed_a_little_is_like_what_it_was(name: str) -> None:
     [
         ("Qwen4ForCausalLM", "Qwen3ForCausalLM"),
         ("Qwen4MoeForCausalLM", "Qwen3MoeForCausalLM"),
-        ("Gemma4ForCausalLM", "Gemma3ForCausalLM"),
+        ("Gemma5ForCausalLM", "Gemma4ForCausalLM"),
         ("Olmo2ForCausalLM", "Olmo3ForCausalLM"),
     ],
 )

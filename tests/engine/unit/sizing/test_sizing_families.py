@@ -217,6 +217,18 @@ CASES: dict[str, tuple[str, Mapping[str, Any]]] = {
     ),
     "gemma2": ("Gemma2", COMMON),
     "gemma3": ("Gemma3Text", {**COMMON, "num_hidden_layers": 7, "sliding_window": 16}),
+    "gemma4": (
+        "Gemma4Text",
+        {
+            **COMMON,
+            "num_hidden_layers": 7,
+            "hidden_size_per_layer_input": 0,
+            "sliding_window": 16,
+            "global_head_dim": 48,
+            "num_global_key_value_heads": 1,
+            "attention_k_eq_v": True,
+        },
+    ),
     "gemma3-pattern": ("Gemma3Text", {**COMMON, "sliding_window_pattern": 2}),
 }
 
@@ -247,6 +259,8 @@ def test_parameters_are_those_of_the_real_module(case: str) -> None:
         for name, parameter in module.named_parameters()
         if not name.endswith("e_score_correction_bias")
     )
+    # A number of each layer of Gemma 4 is a buffer, too.
+    expected += sum(name.endswith("layer_scalar") for name, _ in module.named_buffers())
     assert parameter_count(facts_of(prefix, keys)) == expected
 
 

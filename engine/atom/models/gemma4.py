@@ -1,0 +1,48 @@
+"""Gemma 4 (Gemma team, 2026), text, the dense models: heads of another size where all tokens are
+seen, whose keys are their values too; heads of queries, keys and values normed, scores unscaled,
+and a factor for what each layer gives."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from atom.config import ModelConfig
+from atom.model_ops.values import AttentionShape
+from atom.models.decoder.spec import (
+    LayerSpec,
+    ModelSpec,
+    NormPlacement,
+    decoder_spec,
+    rope_by_kind,
+)
+
+_ROPES: dict[str, dict[str, Any]] = {
+    "full_attention": {
+        "rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1_000_000.0,
+    },
+    "sliding_attention": {"rope_theta": 10_000.0},
+}  # fmt: skip
+
+
+def spec(config: ModelConfig) -> ModelSpec:
+    """Return what config.json says of a Gemma 4. Raises `ModelError` as `decoder_spec` does."""
+    plain = decoder_spec(config)
+    ropes: dict[str, dict[str, Any]] = _ROPES
+    if config.hf_config.get("rope_parameters"):
+        ropes = {kind: {"rope_theta": rope["rope_theta"]} for kind, rope in _ROPES.items()}
+
+    def changed(layer: LayerSpec) -> LayerSpec:
+        assert isinstance(layer.attention, AttentionShape)
+        return replace(
+            layer,
+            norms=NormPlacement.AROUND,
+            attention=replace(layer.attention, scale=1.0),
+            rope=rope_by_kind(config, layer, ropes),
+        )
+
+    return replace(
+        plain.with_layers(changed),
+        embedding_scale=plain.hidden_size**0.5,
+        logits_softcap=config.hf_config.get("final_logit_softcapping"),
+    )
