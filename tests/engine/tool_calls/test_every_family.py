@@ -25,6 +25,8 @@ def answer_of(name: str, text: str = "I look.\n") -> str:
         thought = "<|channel|>analysis<|message|>The city?<|end|><|start|>assistant"
         return thought + (said if text else "") + write(CALLS)
     opening, closing = ("[THINK]", "[/THINK]") if "mistral" in name else ("<think>", "</think>")
+    if name == "seed_oss":
+        opening, closing = "<seed:think>", "</seed:think>"
     reasons = name != "llama3_json"
     return (f"{opening}The city?{closing}" if reasons else "") + text + write(CALLS)
 
