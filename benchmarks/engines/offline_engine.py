@@ -19,7 +19,7 @@ from atom.config import EngineOptions, build_config
 from atom.model_engine.executor.base import Executor
 from atom.model_engine.executor.choice import build_executor
 from atom.model_engine.model_runner import Progress
-from atom.model_engine.request import Request
+from atom.model_engine.request import LoRARequest, Request
 from atom.model_engine.schedule.step_result import StepResult
 from atom.model_engine.step_pipeline import StepPipeline, build_guided, build_scheduler
 from atom.sampling_params import SamplingParams
@@ -61,7 +61,9 @@ class OfflineEngine:
         """End what the executor has started."""
         self.executor.close()
 
-    def add(self, prompt: Sequence[int], params: SamplingParams) -> int:
+    def add(
+        self, prompt: Sequence[int], params: SamplingParams, lora: LoRARequest | None = None
+    ) -> int:
         request_id = next(self._ids)
         limit = self.config.model.max_model_len
         self.pipeline.add(
@@ -71,6 +73,7 @@ class OfflineEngine:
                 params=params,
                 max_total_tokens=min(limit, len(prompt) + (params.max_tokens or limit)),
                 arrive_time=time.monotonic(),
+                lora=lora,
             )
         )
         return request_id

@@ -41,6 +41,7 @@ from atom.config_values import (
 )
 from atom.end_tokens import end_token_ids
 from atom.errors import ConfigError, ModelError, RequestError
+from atom.lora_checkpoint import adapters_to_serve
 from atom.pooling_config import as_causal_model, pooling_config
 from atom.sampling_params import SamplingParams
 from atom.sizing.drafting import (
@@ -101,6 +102,7 @@ def build_config(options: EngineOptions) -> Config:
             fairness=options.fairness,
             client_weights=options.client_weights,
             num_speculative_tokens=options.speculative.num_tokens if options.speculative else 0,
+            max_loras=options.lora.max_loras if options.lora else 0,
         ),
         parallel=ParallelConfig(
             tensor_parallel_size=options.tensor_parallel_size,
@@ -126,6 +128,9 @@ def build_config(options: EngineOptions) -> Config:
         torch_profiler_dir=options.torch_profiler_dir,
         speculative=options.speculative,
         draft=_proposing_model(options, model),
+        lora=adapters_to_serve(
+            options.lora, shares_experts=options.enable_dp_attention, nodes=options.nnodes
+        ),
     )
 
 

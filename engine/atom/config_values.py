@@ -14,6 +14,7 @@ import msgspec
 
 from atom.eplb_config import EPLBConfig
 from atom.kv_events_config import KVEventsConfig
+from atom.lora_config import LoraConfig
 from atom.pooling_config import Convert, PoolingConfig, Runner
 from atom.sizing.model_facts import ModelFacts
 from atom.speculative_config import SpeculativeConfig
@@ -78,6 +79,7 @@ class EngineOptions:
     enforce_eager: bool = False
     torch_profiler_dir: str | None = None
     speculative: SpeculativeConfig | None = None
+    lora: LoraConfig | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +138,8 @@ class SchedulerConfig:
     to batch prompts; 0 never waits. max_waiting_requests: a server refuses more that have no token
     yet; 0 for no bound. num_speculative_tokens: drafts per sequence and step that blocks are kept
     for. fairness: by whose shares requests that wait are served; client_weights: of these shares,
-    by what `Request.client_id` has before or behind its slash; 1 for every other."""
+    by what `Request.client_id` has before or behind its slash; 1 for every other. max_loras:
+    adapters that are on the device at once."""
 
     policy: SchedulingPolicy
     max_num_seqs: int
@@ -147,6 +150,7 @@ class SchedulerConfig:
     num_speculative_tokens: int = 0
     fairness: Fairness = "clients"
     client_weights: Mapping[str, float] = field(default_factory=dict)
+    max_loras: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +222,7 @@ class Config:
     """Everything one engine needs to know before it touches a device. enforce_eager: no graphs.
     torch_profiler_dir: where traces of the running engine may be written; None for none.
     speculative: how tokens are drafted; None for a token a step. draft: the checkpoint that drafts
-    them, if it is one of its own."""
+    them, if it is one of its own. lora: the adapters that it is served with; None for none."""
 
     model: ModelConfig
     cache: CacheConfig
@@ -232,6 +236,7 @@ class Config:
     torch_profiler_dir: str | None = None
     speculative: SpeculativeConfig | None = None
     draft: ModelConfig | None = None
+    lora: LoraConfig | None = None
 
     def to_json(self) -> bytes:
         return msgspec.json.encode(self, enc_hook=str)

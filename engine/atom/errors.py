@@ -19,6 +19,10 @@ class ModelError(AtomError):
     """The model folder is missing, incomplete, damaged, or of an unsupported kind."""
 
 
+class AdapterError(AtomError):
+    """A LoRA adapter is missing, damaged, of another model, or of a kind that is not served."""
+
+
 class RequestError(AtomError):
     """A request cannot be served as asked; the server goes on.
 

@@ -15,6 +15,7 @@ from atom.entrypoints.openai.metrics_exchange import ServerNumbers
 from atom.entrypoints.openai.state import ServerState
 from atom.metrics import RequestMetrics
 from atom.model_engine.front.engine_lifecycle import EngineState
+from atom.model_engine.front.served_loras import ServedLoras
 from atom.model_engine.wire.engine_protocol import RankStats, StatsBody
 from atom_operator.metrics import OperatorMetrics
 from tools.reference.markdown import code, codes, head, table
@@ -26,7 +27,7 @@ Prometheus metrics, by the names under which a scrape has them. A histogram has 
 """
 _ENGINE = """
 `GET /metrics` of the HTTP port. Series of ranks exist with several data-parallel ranks,
-`spec_decode` with speculation, `expert` with `--enable-eplb`.
+`spec_decode` with speculation, `expert` with `--enable-eplb`, `lora` with `--enable-lora`.
 """
 _OPERATOR = "The operator's own port for metrics; only the replica that leads counts reconciles."
 
@@ -53,11 +54,14 @@ def _row(metric: Metric) -> tuple[str, str, str, str]:
 def _engine() -> list[Metric]:
     """Collect the metrics of a server with two ranks that share experts, speculation and
     clients."""
-    config = SimpleNamespace(model=SimpleNamespace(served_name="m"))
+    lora = SimpleNamespace(max_loras=1)
+    config = SimpleNamespace(model=SimpleNamespace(served_name="m"), lora=lora)
     status = SimpleNamespace(report=SimpleNamespace(block_size=16, num_blocks=1))
     state = SimpleNamespace(
         status=SimpleNamespace(state=EngineState.READY),
-        engine=SimpleNamespace(config=config, stats_told_at=0.0, status=status),
+        engine=SimpleNamespace(
+            config=config, stats_told_at=0.0, status=status, loras=ServedLoras(None)
+        ),
     )
     ranks = {rank: RankStats(rank=rank, number=1, stats=_stats()) for rank in range(2)}
     numbers = ServerNumbers(RequestMetrics(), ranks, {"key-0": ClientCounts()})
@@ -67,7 +71,8 @@ def _engine() -> list[Metric]:
 def _stats() -> StatsBody:
     zeros = dict.fromkeys(StatsBody.__struct_fields__, 0)
     totals = {"expert_tokens_mean": 1, "expert_tokens_most": 1, "accepted_at_totals": (0,)}
-    return msgspec.convert(zeros | totals, StatsBody)
+    adapters = {"running_loras": (), "waiting_loras": ()}
+    return msgspec.convert(zeros | totals | adapters, StatsBody)
 
 
 def _operator() -> list[Metric]:

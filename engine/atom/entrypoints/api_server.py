@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from fastapi import FastAPI, Path
 from fastapi_offline import FastAPIOffline
+from msgspec import UNSET
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -41,6 +42,7 @@ from atom.entrypoints.http.root_path import RootPath
 from atom.entrypoints.openai.control import control_routes
 from atom.entrypoints.openai.generation import DIALECTS, generation_handlers
 from atom.entrypoints.openai.health import health_routes
+from atom.entrypoints.openai.lora_adapters import LORA_DOCUMENTED, lora_routes
 from atom.entrypoints.openai.metrics import metrics_routes
 from atom.entrypoints.openai.openapi import DocumentFacts, answers_of, document_bodies
 from atom.entrypoints.openai.responses import ModelCard, ModelList
@@ -96,13 +98,20 @@ def build_app(
     app.include_router(token_routes(state))
     app.include_router(message_routes(state))
     app.include_router(control_routes(state))
+    app.include_router(lora_routes(state))
     app.include_router(pooling_routes(state))
     app.include_router(render_routes(state))
     app.include_router(console_routes(shown=console))
     _add_error_handlers(app)
     keys = api_keys or FollowedKeys(())
     facts = DocumentFacts(bool(keys), state.names_now)
-    beside = (DOCUMENTED, DOCUMENTED_MESSAGES, POOLING_DOCUMENTED, TOKENS_DOCUMENTED)
+    beside = (
+        DOCUMENTED,
+        DOCUMENTED_MESSAGES,
+        LORA_DOCUMENTED,
+        POOLING_DOCUMENTED,
+        TOKENS_DOCUMENTED,
+    )
     document_bodies(app, facts, *beside)
     endpoints = {path: Endpoint(handle) for path, handle in handlers.items()}
     inner: ASGIApp = Dispatch(app, endpoints)
@@ -128,8 +137,11 @@ def build_app(
 
 def _add_model_routes(app: FastAPI, state: ServerState) -> None:
     def card(name: str) -> ModelCard:
-        model = state.started_engine().config.model
+        engine = state.started_engine()
+        model, lora = engine.config.model, engine.loras.get(name)
         return ModelCard(
+            root=UNSET if lora is None else lora.root,
+            parent=UNSET if lora is None else state.served_names(engine)[0],
             id=name,
             created=state.created,
             max_model_len=model.max_model_len,
@@ -153,7 +165,8 @@ def _add_model_routes(app: FastAPI, state: ServerState) -> None:
         tags=["models"],
     )
     async def list_models(http: Request) -> Response:
-        names = state.served_names(state.started_engine())
+        engine = state.started_engine()
+        names = [*state.served_names(engine), *(lora.name for lora in engine.loras)]
         if speaks_anthropic(http.scope):
             asked = {key: http.query_params.get(key) for key in ("limit", "after_id", "before_id")}
             page = model_page([info(name) for name in names], **asked)

@@ -200,6 +200,11 @@ def run_serve(args: argparse.Namespace) -> int:
 def server_options(args: argparse.Namespace) -> ServerOptions:
     from atom.entrypoints.server.server_options import ServerOptions
 
+    if args.allow_runtime_lora_updating and args.api_server_count > 1:
+        raise ConfigError(
+            "--allow-runtime-lora-updating: of several HTTP processes one would know of an adapter "
+            "and the others would not; leave out --api-server-count, or give --lora-modules"
+        )
     return ServerOptions(
         api_keys=read_api_keys(args.api_key, args.api_key_file, os.environ),
         api_key_file=read_key_file(args.api_key_file),

@@ -22,6 +22,7 @@ from typing import Any
 from atom.client_figures import ClientCounts
 from atom.config import Config, EngineOptions, build_config
 from atom.errors import EngineDeadError, RequestError
+from atom.lora_config import LoraModule
 from atom.model_engine.engine_core_mgr import CoreManager
 from atom.model_engine.front.admission import Admission
 from atom.model_engine.front.async_text import AsyncText
@@ -32,6 +33,7 @@ from atom.model_engine.front.input_processor import Prompt
 from atom.model_engine.front.open_requests import OpenRequests
 from atom.model_engine.front.request_intake import RequestIntake
 from atom.model_engine.front.request_stream import ReaderLimits, RequestGroup, RequestStream
+from atom.model_engine.front.served_loras import ServedLoras
 from atom.model_engine.front.step_delivery import StepDelivery
 from atom.model_engine.front.utility_calls import UtilityCalls
 from atom.model_engine.request import RequestOutput
@@ -99,6 +101,8 @@ class AsyncLLMEngine:
             config.scheduler.max_waiting_requests,
             fair=config.scheduler.fairness == "clients",
         )
+        self.loras = ServedLoras(config.lora)
+        self._lora_changes = asyncio.Lock()  # one at a time
         self._calls = UtilityCalls()
         self._request_timeout_seconds = request_timeout_seconds
         self._wall_clock = wall_clock
@@ -147,6 +151,11 @@ class AsyncLLMEngine:
     @property
     def status(self) -> EngineStatus:
         return self._lifecycle.status
+
+    def answering(self, model: str | None) -> str:
+        """Name what computes the answer to a request for `model`."""
+        lora = self.loras.get(model)
+        return self.config.model.served_name if lora is None else lora.name
 
     @property
     def stats_by_rank(self) -> dict[int, RankStats]:
@@ -242,6 +251,7 @@ class AsyncLLMEngine:
         timeout_seconds: float | None = None,
         cache_salt: str = "",
         client_id: str = "",
+        model: str | None = None,
         pools: bool = False,
     ) -> RequestGroup:
         """Queue `params.n` answers to each prompt, all or none. The group numbers the answers to
@@ -249,10 +259,11 @@ class AsyncLLMEngine:
 
         timeout_seconds: the group raises `RequestError` (status 504) after it, and what runs is
         aborted; the server's own bound holds besides. cache_salt: only requests of the same one
-        share cached prompts. client_id: as in `Request`. pools: for vectors, of a model that gives
-        them."""
+        share cached prompts. client_id: as in `Request`. model: an adapter's name, or any other for
+        the model alone. pools: for vectors, of a model that gives them."""
         self.processor.inputs.check_pools(pools)
         self._admission.check(len(prompts) * params.n, client_id)
+        lora = self.loras.get(model)
         requests = await self._intake.requests_of(
             prompts,
             params,
@@ -260,6 +271,7 @@ class AsyncLLMEngine:
             priority=priority,
             cache_salt=cache_salt,
             client_id=client_id,
+            lora=None if lora is None else lora.request,
         )
         # Both may have changed while a long text was tokenised.
         self._admission.check(len(requests), client_id)
@@ -284,6 +296,7 @@ class AsyncLLMEngine:
         timeout_seconds: float | None = None,
         cache_salt: str = "",
         client_id: str = "",
+        model: str | None = None,
     ) -> list[RequestOutput]:
         """The last output of each prompt, which has its vector, in order; of a model that was
         started for pooling. Raises as `add_requests`; cancelling it aborts what runs."""
@@ -299,6 +312,7 @@ class AsyncLLMEngine:
             timeout_seconds=timeout_seconds,
             cache_salt=cache_salt,
             client_id=client_id,
+            model=model,
             pools=True,
         )
         try:
@@ -334,6 +348,27 @@ class AsyncLLMEngine:
             call_id, lambda: self._core.call_utility(call_id, method, args)
         )
         return answers
+
+    async def load_lora(self, module: LoraModule) -> None:
+        """Serve another adapter, beside all that runs. Raises `RequestError` where it cannot be,
+        and as `call_utility`."""
+        async with self._lora_changes:
+            self.loras.check_new(module)
+            lora = self.loras.numbered(module)
+            number = lora.request.lora_int_id
+            told = await self.call_utility("load_lora", number, module.path)
+            refusal = next((each for each in told if each is not None), None)
+            if refusal is not None:
+                await self.call_utility("unload_lora", number)  # of ranks that have it
+                raise RequestError(refusal, param="lora_path")
+            self.loras.add(lora)
+
+    async def unload_lora(self, name: str) -> None:
+        """Serve an adapter to no more requests; those that are open go on. Raises `RequestError`
+        for an unknown one, and as `call_utility`."""
+        async with self._lora_changes:
+            lora = self.loras.remove(name)
+            await self.call_utility("unload_lora", lora.request.lora_int_id)
 
     async def abort(self, request_id: str) -> None:
         """End the requests of this name that are open; their readers get an error."""

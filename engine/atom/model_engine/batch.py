@@ -22,13 +22,25 @@ from atom.sampling_params import SamplingParams
 Slots = NDArray[np.intp]
 
 
+NO_LORA = -1  # where the slot of an adapter is asked for
+
+
+@dataclass(frozen=True, slots=True)
+class LoraLoad:
+    """An adapter, by its number, that is to be in one of the device's slots from this step on."""
+
+    number: int
+    slot: int
+
+
 @dataclass(frozen=True, slots=True)
 class NewRow:
     """A sequence that takes a slot: new, or back after preemption.
 
     token_ids: all its known tokens, int32, the first num_prompt_tokens its prompt; block_ids: of
     each group of layers, by index in the sequence (what stands before a window is not to be read);
-    seed: of its random draws (given or drawn at arrival).
+    seed: of its random draws (given or drawn at arrival); lora_slot: of its adapter, NO_LORA
+    without one.
     """
 
     slot: int
@@ -38,6 +50,7 @@ class NewRow:
     block_ids: tuple[list[int], ...]
     params: SamplingParams
     seed: int
+    lora_slot: int = NO_LORA
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +89,8 @@ class ScheduledBatch:
     samples_later: the runner only runs the layers; the batch is sampled by a call of its own, since
     something that its rows may choose from is still being computed. prompt_scores: the prompts'
     tokens to report log-probabilities of. state_loads, state_saves: what is copied from checkpoints
-    before the layers run, and to them behind, where layers keep states.
+    before the layers run, and to them behind, where layers keep states. lora_loads: adapters that
+    take a slot before the layers run.
     """
 
     new_rows: tuple[NewRow, ...]
@@ -91,6 +105,7 @@ class ScheduledBatch:
     prompt_scores: tuple[PromptScore, ...] = ()
     state_loads: tuple[StateCopy, ...] = ()
     state_saves: tuple[StateCopy, ...] = ()
+    lora_loads: tuple[LoraLoad, ...] = ()
 
     @property
     def total_tokens_num(self) -> int:

@@ -18,11 +18,12 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from atom.model_engine.blocks.block_log import BlockLog
+from atom.model_engine.blocks.block_log import Apart, BlockLog
 from atom.model_engine.blocks.block_pool import BlockPool
 from atom.model_engine.blocks.prefix_search import PrefixSearch
 from atom.model_engine.blocks.state_checkpoints import StateCheckpoints
 from atom.model_engine.blocks.stored_blocks import StoredBlocks
+from atom.model_engine.request import LoRARequest
 from atom.sizing.cache_groups import CacheGroup
 from atom.sizing.mask_rule import CAUSAL, MaskRule
 
@@ -91,21 +92,26 @@ class BlockManager:
         """Blocks of so many tokens in one group."""
         return -(-num_tokens // self.block_size)
 
-    def match_prefix(self, tokens: NDArray[np.int32], salt: str = "") -> PrefixMatch:
+    def match_prefix(
+        self, tokens: NDArray[np.int32], salt: str = "", lora: LoRARequest | None = None
+    ) -> PrefixMatch:
         """Find the longest cached prefix of whole blocks, never all tokens: at least one must be
         computed, since it is the last one's logits that give the next token.
 
         salt: only sequences with the same one share blocks, so that no other tenant can find out
-        by the time it takes what one has asked."""
+        by the time it takes what one has asked. lora: those of one adapter share blocks."""
         if not self.enable_prefix_caching:
             return self._no_match
         size = self.block_size
         packed = tokens[: (len(tokens) - 1) // size * size].tobytes()
         digest, find = xxhash.xxh64_intdigest, self.pool.find
         chain = digest(salt.encode(), self._root_hash) if salt else self._root_hash
-        if salt and self._stored is not None:
+        if lora is not None:
+            chain = digest(lora.lora_int_id.to_bytes(8, "little"), chain)
+        if self._stored is not None and (salt or lora is not None):
+            apart = Apart(salt, None if lora is None else lora.lora_name)
             for mark in self._marks:
-                self._stored.remember_salt(chain ^ mark, salt)
+                self._stored.remember_apart(chain ^ mark, apart)
         if self._search is not None:
             return self._match_groups(self._search, packed, chain)
         block_ids: list[int] = []

@@ -25,6 +25,7 @@ from atom.config import Config
 from atom.model_engine.executor.base import Executor, GroupEndedError
 from atom.model_engine.executor.choice import build_executor
 from atom.model_engine.kv_events.publisher import KVEventPublisher
+from atom.model_engine.lora_loading import LoraLoading
 from atom.model_engine.request import Request
 from atom.model_engine.runner.profiler import TorchProfiler
 from atom.model_engine.schedule.step_result import StepResult
@@ -70,6 +71,10 @@ class EngineCore:
         self._scheduler: Scheduler
         self._pipeline: StepPipeline
         self._kv_events: KVEventPublisher | None = None
+        self._loras: LoraLoading | None = None
+        if config.lora is not None and config.lora.may_load:
+            self._loras = LoraLoading(self._executor)
+            sockets.wake_on(self._loras.wake_fd)
         self._rank = config.parallel.data_parallel_rank
         self._running = True
         self._pulse = Pulse()
@@ -86,6 +91,8 @@ class EngineCore:
             "start_profile": self._profiler.start,
             "stop_profile": self._stop_profile,
         }
+        if self._loras is not None:
+            self._utilities["unload_lora"] = self._loras.unload
 
     def build_executor(self, order: MeshOrder | None) -> Executor:
         """Return what runs the batches of this core."""
@@ -122,6 +129,8 @@ class EngineCore:
         finally:
             self._ended.set()
             self._guided.close()
+            if self._loras is not None:
+                self._loras.close()
             if self._kv_events is not None:
                 self._kv_events.close()
 
@@ -137,6 +146,8 @@ class EngineCore:
             self._handle(message)
         if not self._running:
             return
+        if self._loras is not None and self._loras.has_work:
+            self._loras.turn(self._scheduler, self._pipeline.open_requests())
         result = self._pipeline.step(time.monotonic())
         if result is not None:
             self._publish(result)
@@ -236,12 +247,20 @@ class EngineCore:
         if not 0 <= client < self._sockets.clients:
             logger.warning("refused call %d: of no client of this engine", call.call_id)
             return
+        if call.method == "load_lora" and self._loras is not None:
+            number, path = call.args
+            self._loras.load(number, path, partial(self._tell, client, call.call_id))
+            return
         response = self._call_utility(call)
         try:
             self._sockets.send(client, response)
         except (TypeError, ValueError, OverflowError) as error:  # a result that has no encoding
             text = f"{call.method} gave what cannot be sent: {error}"
             self._sockets.send(client, UtilityResponseBody(call.call_id, error=text))
+
+    def _tell(self, client: int, call_id: int, result: str | None) -> None:
+        """Answer a call whose result has come later."""
+        self._sockets.send(client, UtilityResponseBody(call_id, None, result))
 
     def _call_utility(self, call: UtilityBody) -> UtilityResponseBody:
         utility = self._utilities.get(call.method)

@@ -26,6 +26,7 @@ from atom.model_engine.runner.cuda_graphs.graph_pool import GraphPool
 from atom.model_engine.runner.element_types import kv_dtype, kv_element, model_dtype, name_of
 from atom.model_engine.runner.expert_load_balancer import ExpertLoadBalancer
 from atom.model_engine.runner.expert_parallel import expert_ranks, open_dispatch
+from atom.model_engine.runner.lora_adapters import LoraAdapters
 from atom.model_engine.runner.predicted_memory import PredictedMemory, sharding_of
 from atom.model_engine.runner.speculation.speculation_setup import SpeculationSetup
 from atom.model_engine.runner.step_runner import StepRunner
@@ -43,6 +44,7 @@ from atom.model_ops.all_reduce import with_all_reduce
 from atom.model_ops.attention import CachedLayer
 from atom.model_ops.backends import resolve_ops
 from atom.model_ops.linear import Build
+from atom.model_ops.lora import with_lora
 from atom.model_ops.moe.experts import ExpertParallelExperts
 from atom.model_ops.parallel import Ranks
 from atom.models.decoder.causal_lm import CausalLM, attention_layers, finish_weights, held_bytes
@@ -93,6 +95,7 @@ class ModelRunner:
                 case,
                 drafts=self._speculation.is_on,
                 partial_experts=config.parallel.expert_parallel,
+                lora=config.lora is not None,
             ),
             config.backend,
             config.op_backends,
@@ -100,7 +103,8 @@ class ModelRunner:
         if group.size > 1 and self._resolved.join is not None:
             row_bytes = config.model.facts.hidden_size * self._dtype.itemsize
             self._group = self._resolved.join(group, self._device.torch_device, row_bytes)
-        self._ops = with_all_reduce(self._resolved.ops, self._group)
+        ops = self._resolved.ops if config.lora is None else with_lora(self._resolved.ops)
+        self._ops = with_all_reduce(ops, self._group)
         self._predicted = PredictedMemory(
             config,
             sharding_of(config, group.size, self._experts.redundant if self._experts else 0),
@@ -108,6 +112,7 @@ class ModelRunner:
             self._resolved.expands,
         )
         self._model: CausalLM
+        self.adapters: LoraAdapters | None = None
         self.steps: StepRunner
 
     # ---- start-up -----------------------------------------------------------------------------
@@ -229,7 +234,9 @@ class ModelRunner:
         return self.steps.build_graphs(GraphPool(), prompts=not self._resolved.uncapturable_prompts)
 
     def _build(self) -> None:
-        """Make the model, its weights not yet filled."""
+        """Make the model, its weights not yet filled, and read its adapters, which may not fit
+        it."""
+        config = self._config
         previous = torch.get_default_dtype()
         torch.set_default_dtype(self._dtype)
         try:
@@ -242,6 +249,10 @@ class ModelRunner:
             torch.set_default_dtype(previous)
         for model in self._speculation.models(self._model):
             model.to(self._device.torch_device)  # tables that were computed on the host
+        if config.lora is not None:
+            self.adapters = LoraAdapters(self._model, config.lora, self._dtype)
+            for number, module in enumerate(config.lora.modules, 1):
+                self.adapters.keep(number, self.adapters.read(module.folder))
 
     def _load(self, progress: Progress) -> None:
         model_config = self._config.model
@@ -255,6 +266,8 @@ class ModelRunner:
         for model in self._speculation.models(self._model):
             finish_weights(model)
             model.eval()
+        if self.adapters is not None:
+            self.adapters.attach(self._device.torch_device)
 
     def _attention_layers(self) -> list[CachedLayer]:
         """List the attention layers in order, those that draft behind the model's."""
@@ -266,7 +279,9 @@ class ModelRunner:
 
     def _step_runner(self) -> StepRunner:
         groups = self._layout.groups
-        return self._speculation.step_runner(self._model, self._ops, self._device, groups)
+        steps = self._speculation.step_runner(self._model, self._ops, self._device, groups)
+        steps.adapters = self.adapters
+        return steps
 
     def _cache_shape(self, num_blocks: int) -> CacheShape:
         return CacheShape(num_blocks, self._config.cache.block_size, len(self._layout.groups))

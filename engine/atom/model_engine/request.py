@@ -26,6 +26,14 @@ class FinishReason(enum.StrEnum):
     ERROR = "error"
 
 
+class LoRARequest(msgspec.Struct, frozen=True, array_like=True):
+    """Names an adapter. lora_int_id: counted from 1, and never given to another one while the
+    engine lives, though a name may be."""
+
+    lora_name: str
+    lora_int_id: int
+
+
 class Request(msgspec.Struct, frozen=True):
     """One sequence to generate.
 
@@ -38,6 +46,7 @@ class Request(msgspec.Struct, frozen=True):
     client_id: whose it is, for what clients share out among them (engine time, compilations): at
     most 64 characters, "" where that is not known. What stands before a slash vouches
     for what follows: clients of one such group share what the group gets.
+    lora: the adapter that computes it; None for the model alone.
     """
 
     id: int
@@ -48,6 +57,7 @@ class Request(msgspec.Struct, frozen=True):
     priority: int = 0
     cache_salt: str = ""
     client_id: str = ""
+    lora: LoRARequest | None = None
 
 
 def group_of(client_id: str) -> str:

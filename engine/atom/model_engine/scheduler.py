@@ -29,12 +29,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atom.config import SchedulerConfig
-from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, Slots
+from atom.model_engine.batch import LoraLoad, ScheduledBatch, ScheduledBatchOutput, Slots
 from atom.model_engine.block_manager import BlockManager
 from atom.model_engine.request import FinishReason, Request
 from atom.model_engine.schedule.accepted_tokens import AcceptedTokens, SingleTokens
 from atom.model_engine.schedule.batch_builder import BatchBuilder, Chunk
 from atom.model_engine.schedule.fair_queue import FairQueue
+from atom.model_engine.schedule.lora_slots import LoraSlots
 from atom.model_engine.schedule.prompt_delay import PromptDelay
 from atom.model_engine.schedule.row_blocks import RowBlocks
 from atom.model_engine.schedule.row_table import RowTable
@@ -76,6 +77,7 @@ class Scheduler:
         self._saves: StateSaves | None = None
         if blocks.checkpoints is not None:
             self._saves = StateSaves(blocks.checkpoints, blocks, self.rows)
+        self.loras = LoraSlots(config.max_loras)
         self._stops = StopConditions(self.rows, eos_token_ids)
         self._tokens: SingleTokens | AcceptedTokens = SingleTokens(self.rows, self._stops)
         if config.num_speculative_tokens:
@@ -99,6 +101,7 @@ class Scheduler:
     def add(self, request: Request) -> None:
         sequence = Sequence(request)
         self._sequences[sequence.id] = sequence
+        self.loras.begin(sequence.lora)
         self.waiting.add(sequence)
 
     def abort(self, request_ids: Iterable[int]) -> list[FinishedRow]:
@@ -286,8 +289,12 @@ class Scheduler:
         return budget - count
 
     def _admit(self, sequence: Sequence, now: float) -> bool:
-        """Give the first waiting sequence blocks and a slot; False when blocks are short."""
+        """Give the first waiting sequence blocks and a slot; False when blocks are short, or no
+        slot is free for its adapter."""
         if sequence is self._blocked:
+            return False
+        if sequence.lora is not None and not self.loras.has_room(sequence.lora):
+            self._blocked = sequence
             return False
         match = self._row_blocks.match(sequence, others_run=self.num_running > 0)
         if match is None:
@@ -304,6 +311,11 @@ class Scheduler:
         self._prefilling.append(slot)
         self._stops.enter(sequence)
         self._tokens.enter(slot)
+        if sequence.lora is not None:
+            sequence.lora_slot, is_new = self.loras.enter(sequence.lora)
+            if is_new:
+                load = LoraLoad(sequence.lora.lora_int_id, sequence.lora_slot)
+                self._batches.load_lora(load)
         self._batches.enter(sequence)
         if cached and self.blocks.checkpoints is not None:
             last = match.block_ids[0][match.num_blocks - 1]
@@ -403,6 +415,7 @@ class Scheduler:
         self._leave(sequence)
         sequence.status = SequenceStatus.FINISHED
         del self._sequences[sequence.id]
+        self.loras.end(sequence.lora)
         scheduled = sequence.scheduled_time
         return FinishedRow(
             request_id=sequence.id,
@@ -424,6 +437,8 @@ class Scheduler:
 
     def _release(self, sequence: Sequence) -> None:
         slot = sequence.slot
+        if sequence.lora is not None:
+            self.loras.leave(sequence.lora)
         self._row_blocks.free(sequence)
         self._blocked = None
         self.rows.leave(sequence)
@@ -450,5 +465,7 @@ class Scheduler:
             cache_full_tokens_total=self._cache_full_tokens,
             generation_tokens_total=self._generation_tokens,
             steps_total=self._steps,
+            running_loras=self.loras.running,
+            waiting_loras=self.loras.waiting,
             **self._tokens.counts.totals(),
         )

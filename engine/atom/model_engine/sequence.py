@@ -32,8 +32,9 @@ NO_SLOT = -1
 
 
 class Sequence:
-    """A request's tokens and KV blocks as the scheduler sees them. id, params: from the request.
-    num_cached_tokens: prompt tokens the prefix cache spared.
+    """A request's tokens and KV blocks as the scheduler sees them. id, params, lora: from the
+    request. lora_slot: of the device, of its adapter, while it has a slot. num_cached_tokens:
+    prompt tokens the prefix cache spared.
 
     token_ids: prompt and generated tokens; while the sequence has a slot the row table's row is
     ahead of it. block_tables: of each group of layers, while it has a slot; first_blocks: the index
@@ -52,6 +53,8 @@ class Sequence:
         "client_id",
         "first_blocks",
         "id",
+        "lora",
+        "lora_slot",
         "max_total_tokens",
         "num_cached_tokens",
         "num_prompt_tokens",
@@ -75,6 +78,8 @@ class Sequence:
         self.priority = request.priority
         self.cache_salt = request.cache_salt
         self.client_id = request.client_id
+        self.lora = request.lora
+        self.lora_slot = NO_SLOT
         self.num_cached_tokens = 0
         self.block_tables: tuple[list[int], ...] = ()
         self.first_blocks: list[int] = []

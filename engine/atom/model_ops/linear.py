@@ -21,7 +21,7 @@ from atom.model_ops.parallel import ONE_RANK, ExpertRanks, Ranks, Region
 from atom.model_ops.placement import Placement, checkpoint_name
 from atom.model_ops.quantised.dequantise import expanded
 from atom.model_ops.quantised.stored_matrix import StoredMatrix
-from atom.model_ops.values import Gating, LinearWeight, Stream
+from atom.model_ops.values import Gating, LinearWeight, LoraWeight, Stream
 from atom.sizing.weights import Projection, Split
 
 
@@ -37,6 +37,17 @@ class Build:
     group: Group = ALONE
     experts: ExpertRanks | None = None
     exchange: PaddedDispatch | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoraPart:
+    """Says where an adapter's matrices of one projection belong. module: its name in a checkpoint;
+    shape: of its whole matrix; region: of that, on this rank; order: of a head's rows."""
+
+    module: str
+    shape: tuple[int, int]
+    region: Region
+    order: torch.Tensor | None
 
 
 class WeightHolder(nn.Module):
@@ -123,6 +134,35 @@ class Linear(WeightHolder):
         self._add_bias_once((matrix for matrix, _ in self._parts), self._ranks)
         self._hold(self._ops.prepare_linear(w))
         self._stored = None
+
+    @property
+    def takes_lora(self) -> bool:
+        """Return whether adapters may add to its product, which attention does not look into."""
+        return not any(matrix.absorbed for matrix, _ in self._parts)
+
+    def make_lora(self, slots: int, rank: int, place: torch.Tensor) -> None:
+        """Let the matrix have low-rank parts of as many adapters, all zeros. place: a tensor of the
+        dtype and device that they are to have."""
+        rows = tuple(region.shape[0] for _, region in self._parts)
+        columns = self._parts[0][1].shape[1]
+        self.lora_a = _parameter(place.new_zeros(slots, len(rows) * rank, columns))
+        self.lora_b = _parameter(place.new_zeros(slots, sum(rows), rank))
+        assert self.lora_a is not None
+        assert self.lora_b is not None
+        self.w = replace(self.w, lora=LoraWeight(self.lora_a.data, self.lora_b.data, rows))
+
+    def lora_parts(self, name: str) -> list[LoraPart]:
+        """List which of an adapter's matrices belong to each projection, in the order of their
+        rows. name: this module's."""
+        return [
+            LoraPart(
+                checkpoint_name(name, matrix.stored_name),
+                (matrix.rows, matrix.columns),
+                region,
+                self._orders.get(matrix.name),
+            )
+            for matrix, region in self._parts
+        ]
 
     def forward(self, x: torch.Tensor | Normed) -> torch.Tensor:  # [T, in] → [T, out]
         return x.linear(self.w) if isinstance(x, Normed) else self._ops.linear(x, self.w)

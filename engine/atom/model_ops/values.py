@@ -125,15 +125,33 @@ class Scales:
 
 
 @dataclass(frozen=True, slots=True)
+class LoraWeight:
+    """The low-rank parts of a matrix, of as many adapters as have a slot: a [slots, parts · R, in],
+    b [slots, out, R], in the model's dtype. rows: of each part (a projection) of the matrix, one
+    below the other, whose shrink is its own R rows of a. An adapter of a lower rank than R has
+    zeros, as has one that leaves the matrix alone; its scaling is in b."""
+
+    a: torch.Tensor
+    b: torch.Tensor
+    rows: tuple[int, ...]
+
+    @property
+    def rank(self) -> int:
+        return self.b.shape[-1]
+
+
+@dataclass(frozen=True, slots=True)
 class LinearWeight:
     """A matrix with what is needed to multiply by it: data [out, in] (two elements a byte in some
     formats), bias [out], scales unless it is plain. Of experts a stack of them: data [E, out, in],
-    bias [E, out]; gating: what makes one of their gate's rows and up's, None in other stacks."""
+    bias [E, out]; gating: what makes one of their gate's rows and up's, None in other stacks.
+    lora: what adapters add to its product, None where no adapter is served."""
 
     data: torch.Tensor
     bias: torch.Tensor | None = None
     scales: Scales | None = None
     gating: Gating | None = None
+    lora: LoraWeight | None = None
 
     @property
     def format(self) -> WeightFormat:

@@ -1,4 +1,4 @@
-"""Predicted memory beside weights and KV cache: activations and the runtime itself.
+"""Predicted memory beside weights and KV cache: activations, room for adapters, the runtime itself.
 
 Upper estimates for a plan made before anything runs (the operator's); the engine replaces them by
 what it measures. Knows only shapes; no device is asked.
@@ -6,12 +6,14 @@ what it measures. Knows only shapes; no device is asked.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Literal
 
-from atom.sizing.layers import AttentionFacts, MlpFacts
+from atom.sizing.layers import AttentionFacts, LayerFacts, MlpFacts
 from atom.sizing.limits import RunLimits
 from atom.sizing.model_facts import ModelFacts
-from atom.sizing.weights import Sharding
+from atom.sizing.weights import Projection, Sharding, WeightFacts, projections
 
 _MIB = 1024**2
 _GIB = 1024**3
@@ -135,3 +137,41 @@ def rows_of_a_sum(row_bytes: int, ranks: int) -> int:
     if ranks <= 2:
         return _MOST_ROWS_OF_A_SUM
     return max(1, min(_MOST_ROWS_OF_A_SUM, _MOST_SENT_BYTES // (row_bytes * (ranks - 1))))
+
+
+@dataclass(frozen=True, slots=True)
+class LoraRoom:
+    """Says how many adapters there is room for, and of which rank at most."""
+
+    slots: int
+    rank: int
+
+
+def lora_bytes(facts: WeightFacts, room: LoraRoom, element_bytes: int, sharding: Sharding) -> int:
+    """Sum what the slots of all adapters take on one rank, in the model's own dtype: for each slot
+    rank rows of the inputs and rank columns of the outputs of every matrix that adapters add to. An
+    adapter in the host's memory takes as much as one slot."""
+    vectors = sum(
+        alike.count * _lora_elements(matrix, sharding.tensor_parallel)
+        for alike in facts.layer_counts
+        for matrix in lora_projections(facts, alike.layer)
+    )
+    return room.slots * room.rank * vectors * element_bytes
+
+
+def lora_projections(facts: WeightFacts, layer: LayerFacts) -> Iterator[Projection]:
+    """Yield the matrices of a layer that adapters may add to: none of experts, no router, and not
+    what latent attention multiplies with in halves."""
+    block = facts.experts_block
+    router = f"{block.name}.{block.router}"
+    for matrix in projections(layer, facts.hidden_size, block):
+        if matrix.copies == 1 and not matrix.absorbed and matrix.name != router:
+            yield matrix
+
+
+def _lora_elements(matrix: Projection, ranks: int) -> int:
+    """Count the elements of an input and of an output; queries, keys and values that a delta net
+    has in one matrix are parts with an input each."""
+    rows, columns = matrix.on_rank(ranks)
+    parts = 3 if matrix.name.endswith(".in_proj_qkv") else 1
+    return rows + parts * columns

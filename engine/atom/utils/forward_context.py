@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -101,13 +101,24 @@ class AttentionMetaData:
 
 
 @dataclass(frozen=True, slots=True)
+class LoraTokens:
+    """Say with which adapter each token is computed: slots [T] int32, its adapter's slot, -1 for
+    the model alone. per_step: as in AttentionMetaData."""
+
+    slots: torch.Tensor
+    per_step: dict[str, Any] = field(default_factory=dict, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class ForwardContext:
     """The context of the step that is running. attention: of the step that is running, one for each
     group of layers; logits_indices [n] int64: the tokens whose hidden states are wanted, at least
-    one, so that the model returns these alone; None for all."""
+    one, so that the model returns these alone; None for all. lora: of the tokens that layers
+    compute now; None where no token has an adapter."""
 
     attention: tuple[AttentionMetaData, ...]
     logits_indices: torch.Tensor | None = None
+    lora: LoraTokens | None = None
 
 
 _current: ForwardContext | None = None
@@ -124,6 +135,13 @@ def set_forward_context(context: ForwardContext) -> Iterator[None]:
         yield
     finally:
         _current = None
+
+
+def narrow_lora(tokens: torch.Tensor) -> None:
+    """Let what follows in this forward pass compute these of its tokens [n] int64 alone."""
+    global _current
+    if _current is not None and _current.lora is not None:
+        _current = replace(_current, lora=LoraTokens(_current.lora.slots[tokens]))
 
 
 def get_forward_context() -> ForwardContext:

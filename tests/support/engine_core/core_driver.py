@@ -5,6 +5,7 @@ The engine loop without sockets, for tests of what is computed rather than of ho
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,10 +13,12 @@ import torch
 
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput
 from atom.model_engine.executor.base import StepExecutor
-from atom.model_engine.request import TokenLogprobs
+from atom.model_engine.request import LoRARequest, TokenLogprobs
 from atom.model_engine.step_pipeline import StepPipeline
 from atom.sampling_params import SamplingParams
 from benchmarks.engines.offline_engine import OfflineEngine
+
+_Asked = tuple[list[int], SamplingParams] | tuple[list[int], SamplingParams, LoRARequest | None]
 
 
 class SamplesLater:
@@ -57,9 +60,9 @@ class CoreDriver(OfflineEngine):
         sampling = SamplingParams(**{"temperature": 0.0, **params})
         return self.generate_each([(prompt, sampling) for prompt in prompts])
 
-    def generate_each(self, requests: list[tuple[list[int], SamplingParams]]) -> list[list[int]]:
-        """The same with parameters of their own. What the engine tells of log-probabilities is
-        then in `logprobs` and `prompt_logprobs`, in the same order."""
+    def generate_each(self, requests: Sequence[_Asked]) -> list[list[int]]:
+        """The same with parameters of their own, and perhaps an adapter. What the engine tells of
+        log-probabilities is then in `logprobs` and `prompt_logprobs`, in the same order."""
         tokens: dict[int, list[int]] = {self.add(*request): [] for request in requests}
         entries: dict[int, list[TokenLogprobs]] = {number: [] for number in tokens}
         prompt_entries: dict[int, list[TokenLogprobs]] = {number: [] for number in tokens}

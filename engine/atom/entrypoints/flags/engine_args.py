@@ -35,6 +35,7 @@ from atom.entrypoints.flags.upstream_switches import (
 from atom.eplb_config import eplb_config
 from atom.errors import ConfigError
 from atom.kv_events_config import kv_events_config
+from atom.lora_config import DEFAULT_RANK, LoraConfig, LoraFlags, lora_config
 from atom.sizing.engine_support import SUPPORTED_DRAFT_METHODS
 from atom.sizing.online_quantization import ONLINE_NAMES
 from atom.speculative_config import speculative_config
@@ -57,6 +58,7 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     _add_model_flags(parser.add_argument_group("model"))
     _add_scheduling_flags(parser.add_argument_group("scheduling and KV cache"))
     _add_speculation_flags(parser.add_argument_group("speculation"))
+    _add_lora_flags(parser.add_argument_group("LoRA adapters"))
     _add_device_flags(parser.add_argument_group("device"))
     _add_parallel_flags(parser.add_argument_group("parallelism"))
 
@@ -261,6 +263,43 @@ def _add_speculation_flags(group: Any) -> None:
     add("--num-speculative-tokens", type=int, default=None, help="most drafts of a row and step")
 
 
+def _add_lora_flags(group: Any) -> None:
+    add = group.add_argument
+    add(
+        "--enable-lora",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="serve LoRA adapters beside the model: a request chooses one by its model",
+    )
+    add(
+        "--lora-modules",
+        nargs="+",
+        default=None,
+        metavar="NAME=PATH",
+        help="adapters by name, each a folder that PEFT has written or a hub id; also as JSON, "
+        'such as {"name": "sql", "path": "/adapters/sql"}',
+    )
+    add(
+        "--max-loras", type=int, default=None, metavar="N",
+        help="most adapters on the device, and so in a step (default: 1)",
+    )  # fmt: skip
+    add(
+        "--max-lora-rank", type=int, default=None, metavar="N",
+        help=f"highest rank of an adapter's matrices (default: {DEFAULT_RANK})",
+    )  # fmt: skip
+    add(
+        "--max-cpu-loras", type=int, default=None, metavar="N",
+        help="most adapters in the host's memory (default: --max-loras, or as many as "
+        "--lora-modules names)",
+    )  # fmt: skip
+    add(
+        "--allow-runtime-lora-updating",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="let POST /v1/load_lora_adapter and /v1/unload_lora_adapter change the adapters",
+    )
+
+
 def _add_device_flags(group: Any) -> None:
     add = group.add_argument
     add("--device", choices=DEVICES, default=_default("device"), help="where the model runs")
@@ -377,6 +416,7 @@ def options_from_args(args: argparse.Namespace) -> EngineOptions:
         "served_model_name",
         "client_weights",
         "kv_events",
+        "lora",
     )
     values = {name: getattr(args, name) for name in names if name not in derived}
     return EngineOptions(
@@ -385,9 +425,23 @@ def options_from_args(args: argparse.Namespace) -> EngineOptions:
         op_backends=_op_backends(args.op_backend),
         client_weights=read_client_weights(args.fairness_weights),
         kv_events=kv_events_config(args.kv_events_config),
+        lora=_lora_config(args),
         balance=eplb_config(args.enable_eplb, args.eplb_config),
         speculative=speculative_config(
             args.speculative_config, args.method, args.num_speculative_tokens, args.draft_model
+        ),
+    )
+
+
+def _lora_config(args: argparse.Namespace) -> LoraConfig | None:
+    return lora_config(
+        args.enable_lora,
+        LoraFlags(
+            modules=args.lora_modules,
+            max_loras=args.max_loras,
+            max_rank=args.max_lora_rank,
+            max_cpu_loras=args.max_cpu_loras,
+            may_load=args.allow_runtime_lora_updating,
         ),
     )
 

@@ -11,15 +11,15 @@ from atom.entrypoints.flags.refused_flags import refused
 
 REFUSED_KINDS: tuple[FlagRow, ...] = (
     refused(
-        "no adapters are loaded; serve a checkpoint into which the adapter is merged",
-        "--default-mm-loras --enable-lora --enable-lora-overlap-loading "
+        "adapters are chosen by --lora-modules, --max-loras and --max-lora-rank; the rest follows "
+        "from the model",
+        "--default-mm-loras --enable-lora-overlap-loading "
         "--enable-mixed-moe-lora-format --enable-moe-shared-loras --enable-tower-connector-lora "
         "--experts-shared-outer-loras --fully-sharded-loras --lora-backend "
-        "--lora-drain-wait-threshold --lora-dtype --lora-eviction-policy --lora-modules "
+        "--lora-drain-wait-threshold --lora-dtype --lora-eviction-policy "
         "--lora-paths --lora-strict-loading --lora-target-modules --lora-use-virtual-experts "
-        "--max-cpu-loras --max-loaded-loras --max-lora-chunk-size --max-lora-cls-labels "
-        "--max-lora-rank --max-loras --max-loras-per-batch --specialize-active-lora "
-        "--uno-lora-path",
+        "--max-loaded-loras --max-lora-chunk-size --max-lora-cls-labels "
+        "--max-loras-per-batch --specialize-active-lora --uno-lora-path",
     ),
     refused(
         "text alone is read and written, also of models that read images",

@@ -128,7 +128,7 @@ async def _begin(
     turn = partial(state.turns.wait, client_id)
     request = await read_body(http, dialect.request, share, turn)
     engine = state.serving_engine(request.model)
-    name = engine.config.model.served_name
+    name = engine.answering(request.model)
     number = request.own_id or token_hex(16)
     head = AnswerHead(f"{dialect.id_prefix}{number}", int(time.time()), name)
     answers = await dialect.start(

@@ -27,6 +27,7 @@ from atom.client_figures import ClientCounts
 from atom.entrypoints.openai.metrics_exchange import ServerNumbers
 from atom.entrypoints.openai.state import ServerState
 from atom.metrics import Histogram, RequestMetrics
+from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.front.engine_lifecycle import EngineState
 from atom.model_engine.request import FinishReason
 from atom.model_engine.wire.engine_protocol import EngineReport, StatsBody
@@ -81,6 +82,9 @@ class EngineCollector(Collector):
                 key, help_text = "metrics_last_refresh_timestamp_seconds", _REFRESH_HELP
                 yield _gauge(key, help_text, name, engine.stats_told_at)
             yield from _engine_metrics(name, self._numbers)
+            told = [each.stats for each in self._numbers.stats_by_rank.values()]
+            if engine.config.lora is not None and told:
+                yield _lora_requests(engine, add_stats(told))
 
 
 def _engine_metrics(name: str, numbers: ServerNumbers) -> Iterator[Metric]:
@@ -95,6 +99,26 @@ def _engine_metrics(name: str, numbers: ServerNumbers) -> Iterator[Metric]:
         yield from _rank_metrics(by_rank, name)
     yield from _request_metrics(numbers.requests, name)
     yield from _client_metrics(numbers.clients, name)
+
+
+def _lora_requests(engine: AsyncLLMEngine, stats: StatsBody) -> Metric:
+    """Tell which adapters requests have, by the name and labels that llm-d's endpoint picker
+    reads."""
+    assert engine.config.lora is not None
+    info = GaugeMetricFamily(
+        "atom:lora_requests_info",
+        "Adapters of requests that run and that wait, in labels; when they were told, in Unix "
+        "time.",
+        labels=["max_lora", "running_lora_adapters", "waiting_lora_adapters"],
+    )
+    running, waiting = (
+        ",".join(filter(None, map(engine.loras.name_of, numbers)))
+        for numbers in (stats.running_loras, stats.waiting_loras)
+    )
+    info.add_metric(
+        [str(engine.config.lora.max_loras), running, waiting], engine.stats_told_at or 0.0
+    )
+    return info
 
 
 def _cache_config(report: EngineReport, name: str) -> Metric:

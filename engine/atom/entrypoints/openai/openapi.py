@@ -212,6 +212,7 @@ _TAGS = {
     "generation": "Answers of the model.",
     "responses": "Answers in OpenAI's newer form, and those that are kept.",
     "models": "What is served.",
+    "adapters": "LoRA adapters that come and go, where the server allows it.",
     "tokens": "The model's own tokenizer.",
     "pooling": "Vectors and scores, of a model that was started for them (--runner pooling).",
     "status": "How the server is; none of these needs a key.",

@@ -224,6 +224,12 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(description="The most tokens of a prompt and its answer together.")
     ]
     vocab_size: Annotated[int, Meta(description="How many tokens the model knows.")]
+    root: Annotated[
+        str | UnsetType, Meta(description="Of an adapter: the folder or hub id that it is from.")
+    ] = UNSET
+    parent: Annotated[
+        str | UnsetType, Meta(description="Of an adapter: the model that it adds to.")
+    ] = UNSET
 
 
 class ModelList(msgspec.Struct, frozen=True, kw_only=True):

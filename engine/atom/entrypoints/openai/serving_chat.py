@@ -89,6 +89,7 @@ async def start_chat(
             timeout_seconds=timeout_seconds,
             cache_salt=request.cache_salt or "",
             client_id=client_id,
+            model=request.model,
         )
     except RequestError as error:
         if error.param == "prompt":  # what the conversation became

@@ -65,6 +65,7 @@ async def start_completion(
         cache_salt=request.cache_salt or "",
         add_special_tokens=request.add_special_tokens is not False,
         client_id=client_id,
+        model=request.model,
     )
     shown = Shown(
         n=params.n,

@@ -19,6 +19,8 @@ from atom.errors import EngineDeadError, RequestError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.front.engine_lifecycle import EngineState, EngineStatus
 
+_MOST_NAMED = 8  # names of models in an error
+
 
 @dataclass(slots=True)
 class ServerState:
@@ -101,9 +103,11 @@ class ServerState:
 
     def check_name(self, model: str, engine: AsyncLLMEngine) -> None:
         """Raises `RequestError` (404) for a model that is not served."""
-        names = self.served_names(engine)
+        names = [*self.served_names(engine), *(lora.name for lora in engine.loras)]
         if model not in names:
-            has = " and ".join(map(repr, names))
+            has = " and ".join(map(repr, names[:_MOST_NAMED]))
+            if len(names) > _MOST_NAMED:
+                has += f" and {len(names) - _MOST_NAMED} more (GET /v1/models)"
             raise RequestError(
                 f"the model {shortened(model)!r} is not served here; this server has {has}",
                 param="model",

@@ -33,7 +33,7 @@ class Asked:
 
     @property
     def model(self) -> str:
-        return self.engine.config.model.served_name
+        return self.engine.answering(self.request.model)
 
     @property
     def kind(self) -> PoolingKind:
@@ -66,6 +66,7 @@ async def pool(
         timeout_seconds=asked.timeout_seconds,
         cache_salt=request.cache_salt or "",
         client_id=asked.client_id,
+        model=request.model,
     )
     for output in outputs:
         if output.pooled is None:

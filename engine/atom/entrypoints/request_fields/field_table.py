@@ -46,7 +46,7 @@ def _harmless(endpoints: Sequence[Endpoint], names: str, why: str) -> tuple[Fiel
 
 _TEXT_ONLY = "this server takes text only; send text"
 _AS_TRAINED = "vectors and scores are as the model was trained"
-_NO_LORA = "no adapters are loaded; serve a merged checkpoint"
+_NO_LORA = "name an adapter by model; GET /v1/models lists them"
 _ONE_CORE = "prompts and answers run in one engine here"
 _NO_TAPS = "only tokens, texts and log-probabilities are told"
 _OWN_CODE = "code of a request is never run"

@@ -69,7 +69,8 @@ def asked_chat(
     more = [tool for item in conversation for tool in _tools_of(item)]
     if more:
         tools = chat_tools([*(request.tools or ()), *more])
-    fields: dict[str, Any] = {"messages": chat_messages(conversation, request.instructions, tools)}
+    messages = chat_messages(conversation, request.instructions, tools)
+    fields: dict[str, Any] = {"model": request.model, "messages": messages}
     if tools.functions:
         fields["tools"] = list(tools.functions)
     choice = chat_choice(request.tool_choice, tools)

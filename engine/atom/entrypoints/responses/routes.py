@@ -146,7 +146,7 @@ async def _begin(
     stores = store.is_on and request.store is not False
     model = engine.config.model
     number = request.request_id or token_hex(16)
-    head = AnswerHead(f"resp_{number}", int(time.time()), model.served_name)
+    head = AnswerHead(f"resp_{number}", int(time.time()), engine.answering(request.model))
     with naming_own_fields():
         answers = await start_chat(
             engine,

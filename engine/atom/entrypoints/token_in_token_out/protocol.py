@@ -57,6 +57,7 @@ class GenerateRequest(RequestBody):
         that a completion would refuse."""
         asked = {
             **(self.sampling_params or {}),
+            "model": self.model,
             "prompt": self.token_ids,
             "return_token_ids": True,
             "priority": self.priority,

@@ -132,7 +132,7 @@ def _rendered(
         given["max_tokens"] = max_tokens
     return Rendered(
         request_id=request.own_id or token_hex(16),
-        model=engine.config.model.served_name,
+        model=engine.answering(request.model),
         token_ids=ids,
         text=text,
         sampling_params=given,

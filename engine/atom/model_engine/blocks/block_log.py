@@ -11,16 +11,26 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class Apart:
+    """Says what sets a sequence's blocks apart from those of others with the same tokens: a salt,
+    "" for none, and the name of its adapter."""
+
+    salt: str = ""
+    lora_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Stored:
     """Describes blocks that follow each other and are findable now. group: of layers; parent: the
     hash before the first, None at the beginning of a sequence; packed: their tokens as int32; salt:
-    what sets a sequence apart from others, at its beginning only."""
+    what sets a sequence apart from others, at its beginning only; lora_name: of its adapter."""
 
     group: int
     parent: int | None
     hashes: list[int]
     packed: bytes
     salt: str = ""
+    lora_name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

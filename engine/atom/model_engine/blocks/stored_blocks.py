@@ -1,7 +1,8 @@
 """StoredBlocks: writes to a BlockLog which blocks became findable, and which are not any more.
 
-Knows where a sequence begins, and by what salt it is set apart there; the hashes of everything
-behind follow from it.
+Knows where a sequence begins, and by what it is set apart there; the hashes of everything behind
+follow from it. Of blocks that an adapter computed it keeps the adapter's name, which each event
+says.
 """
 
 from __future__ import annotations
@@ -9,29 +10,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from atom.model_engine.blocks.block_log import BlockLog, Cleared, Removed, Stored
+from atom.model_engine.blocks.block_log import Apart, BlockLog, Cleared, Removed, Stored
 
-# Salts of sequences whose first block is not computed yet; far more than can be open.
-_MOST_SALTS = 65_536
+# Sequences whose first block is not computed yet; far more than can be open.
+_MOST_APART = 65_536
 
 
 class StoredBlocks:
     def __init__(self, log: BlockLog) -> None:
         self._log = log
-        self._salts: dict[int, str] = {}
+        self._apart: dict[int, Apart] = {}
+        self._lora_names: dict[int, str] = {}  # by the hash of a block
 
-    def remember_salt(self, root: int, salt: str) -> None:
-        """Keep which salt made the hash before the first block of a sequence."""
-        self._salts[root] = salt
-        if len(self._salts) > _MOST_SALTS:
-            del self._salts[next(iter(self._salts))]
+    def remember_apart(self, root: int, apart: Apart) -> None:
+        """Keep what made the hash before the first block of a sequence."""
+        self._apart[root] = apart
+        if len(self._apart) > _MOST_APART:
+            del self._apart[next(iter(self._apart))]
 
     def remove(self, hashes: list[int]) -> None:
         """Log blocks that are not findable any more."""
+        if self._lora_names:
+            for each in hashes:
+                self._lora_names.pop(each, None)
         self._log.append(Removed(hashes))
 
     def clear(self) -> None:
         """Log that no block is findable any more."""
+        self._lora_names.clear()
         self._log.append(Cleared())
 
     def add(self, group: int, first_block: int, hashes: Sequence[int], packed: bytes) -> None:
@@ -39,9 +45,13 @@ class StoredBlocks:
         block, then the one after each; packed: their tokens as int32."""
         before, *own = hashes
         if first_block:
-            self._log.append(Stored(group, before, own, packed))
+            apart = Apart(lora_name=self._lora_names.get(before))
         else:
-            self._log.append(Stored(group, None, own, packed, self._salts.get(before, "")))
+            apart = self._apart.get(before, Apart())
+        if apart.lora_name is not None:
+            self._lora_names.update(dict.fromkeys(own, apart.lora_name))
+        parent = before if first_block else None
+        self._log.append(Stored(group, parent, own, packed, apart.salt, apart.lora_name))
 
     def add_some(
         self, group: int, first_block: int, hashes: Sequence[int], packed: bytes, new: Sequence[int]

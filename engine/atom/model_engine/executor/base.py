@@ -8,7 +8,7 @@ tensor_parallel/ and expert_parallel/ for several; tests and benchmarks put thei
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
 from atom.model_engine.wire.engine_protocol import EngineReport
@@ -72,6 +72,18 @@ class Executor(StepExecutor, Protocol):
     def expert_load(self) -> ExpertLoad | None:
         """Return how evenly ranks that share experts were chosen; None where experts do not
         move."""
+        ...
+
+    def read_lora(self, path: str) -> Any:
+        """Read and check an adapter, on any thread. Raises `AdapterError`."""
+        ...
+
+    def add_lora(self, number: int, path: str, adapter: Any) -> None:
+        """Keep an adapter that was read from `path`, for batches that follow."""
+        ...
+
+    def remove_lora(self, number: int) -> None:
+        """Drop an adapter; no batch that follows has it. Unknown ones are gone."""
         ...
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ from atom.config import Config
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
 from atom.model_engine.executor.base import OneScheduler
 from atom.model_engine.model_runner import ModelRunner, Progress
+from atom.model_engine.runner.lora_adapters import HostAdapter, LoraAdapters
 from atom.model_engine.runner.step_runner import SubmittedStep
 from atom.model_engine.wire.engine_protocol import EngineReport
 
@@ -44,6 +45,20 @@ class SingleDeviceExecutor(OneScheduler):
 
     def collect(self, ticket: int) -> ScheduledBatchOutput:
         return self.runner.steps.collect(self._submitted.pop(ticket))
+
+    def read_lora(self, path: str) -> HostAdapter:
+        return self._adapters.read(path)
+
+    def add_lora(self, number: int, path: str, adapter: HostAdapter) -> None:
+        self._adapters.keep(number, adapter)
+
+    def remove_lora(self, number: int) -> None:
+        self._adapters.drop(number)
+
+    @property
+    def _adapters(self) -> LoraAdapters:
+        assert self.runner.adapters is not None, "adapters come where they are enabled"
+        return self.runner.adapters
 
     def close(self) -> None:
         pass

@@ -18,7 +18,7 @@ import msgspec
 from atom.config import ModelConfig
 from atom.errors import RequestError
 from atom.model_engine.front.vocabulary import Vocabulary
-from atom.model_engine.request import Request
+from atom.model_engine.request import LoRARequest, Request
 from atom.sampling_params import SamplingParams
 from atom.structured_outputs import StructuredOutputsParams
 from atom.tokenizer import Tokenizer
@@ -123,6 +123,7 @@ class InputProcessor:
         priority: int = 0,
         cache_salt: str = "",
         client_id: str = "",
+        lora: LoRARequest | None = None,
     ) -> list[Request]:
         """One per answer to a prompt. numbers: the requests' ids come from it.
 
@@ -148,6 +149,7 @@ class InputProcessor:
                 priority=priority,
                 cache_salt=cache_salt,
                 client_id=client_id,
+                lora=lora,
             )
             for params in params_of_each_answer(fitting)
         ]

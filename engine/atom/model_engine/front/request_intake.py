@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from atom.model_engine.front.async_text import AsyncText
 from atom.model_engine.front.input_processor import InputProcessor, Prompt
-from atom.model_engine.request import Request
+from atom.model_engine.request import LoRARequest, Request
 from atom.model_engine.wire.request_size import check_size
 from atom.sampling_params import SamplingParams
 
@@ -39,6 +39,7 @@ class RequestIntake:
         priority: int,
         cache_salt: str,
         client_id: str,
+        lora: LoRARequest | None,
     ) -> list[Request]:
         """Make `params.n` requests for each prompt, prompt by prompt; they arrive now. Raises
         `RequestError`."""
@@ -63,5 +64,6 @@ class RequestIntake:
                 priority=priority,
                 cache_salt=cache_salt,
                 client_id=client_id,
+                lora=lora,
             )
         ]

@@ -7,7 +7,7 @@ unchanged. Hashes are opaque to a reader, which makes its own from the tokens.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
@@ -104,10 +104,13 @@ class EventMaker:
             block_size=self._block_size,
             lora_id=None,
             medium=MEDIUM,
-            lora_name=None,
+            lora_name=entry.lora_name,
         )
-        if entry.salt:
-            event.extra_keys = [[entry.salt], *([None] * (len(entry.hashes) - 1))]
+        # As vLLM has them: an adapter's name is a key of each block, a salt of the first one's.
+        names = [] if entry.lora_name is None else [entry.lora_name]
+        if names or entry.salt:
+            others = [names or None] * (len(entry.hashes) - 1)
+            event.extra_keys = [[*names, *([entry.salt] if entry.salt else [])], *others]
         if self._apart:
             self._group_of.update(dict.fromkeys(entry.hashes, entry.group))
             group = self._groups[entry.group]
@@ -146,7 +149,7 @@ def _join(first: Entry, second: Entry) -> Entry | None:
         follows = second.parent == first.hashes[-1] and second.group == first.group
         if follows:
             hashes, packed = first.hashes + second.hashes, first.packed + second.packed
-            return Stored(first.group, first.parent, hashes, packed, first.salt)
+            return replace(first, hashes=hashes, packed=packed)
     return None
 
 

@@ -15,7 +15,7 @@ from atom.sizing.kv_budget import KvBudget
 from atom.sizing.kv_layout import KvLayout
 from atom.sizing.limits import DeviceMemory
 from atom.sizing.model_facts import ModelFacts
-from atom.sizing.overheads import activation_bytes
+from atom.sizing.overheads import LoraRoom, activation_bytes, lora_bytes
 from atom.sizing.rotary_table_bytes import position_bytes, rotary_bytes
 from atom.sizing.weights import Sharding
 
@@ -32,10 +32,19 @@ class PredictedMemory:
     expands: bool
 
     def weights_bytes(self) -> int:
-        """Sum the bytes of weights that this rank will hold, tables of ropes too."""
+        """Sum the bytes of weights that this rank will hold, tables of ropes and room for adapters
+        too."""
         models, longest = self._facts(), self.config.model.max_model_len
         tables = sum(rotary_bytes(facts, longest) for facts, _ in models)
-        return tables + sum(self._model_bytes(facts, with_mtp=own) for facts, own in models)
+        sizes = [self._model_bytes(facts, with_mtp=own) for facts, own in models]
+        return tables + sum(sizes) + self._lora_bytes()
+
+    def _lora_bytes(self) -> int:
+        lora = self.config.lora
+        if lora is None:
+            return 0
+        room = LoraRoom(lora.max_loras, lora.max_rank)
+        return lora_bytes(self.config.model.facts, room, self.element_bytes, self.sharding)
 
     def _model_bytes(self, facts: ModelFacts, *, with_mtp: bool) -> int:
         if self.expands:

@@ -40,6 +40,7 @@ from atom.model_engine.runner.host_tokens import (
     PendingTokens,
     PendingVectors,
 )
+from atom.model_engine.runner.lora_adapters import LoraAdapters
 from atom.model_engine.runner.slots.input_batch import InputBatch, StepInputs
 from atom.model_engine.runner.slots.own_blocks import OwnBlocks
 from atom.model_engine.runner.slots.sampling_state import SamplingNeeds, SamplingState
@@ -96,7 +97,7 @@ class SubmittedStep:
 
 class StepRunner:
     """Runs steps on one device. graphs: set once captured; without them every step runs eagerly.
-    groups: of layers, each with a block table per slot."""
+    adapters: set where any are served. groups: of layers, each with a block table per slot."""
 
     _wants_all_states = False  # of every token of a step, not only of those that are looked at
 
@@ -126,6 +127,7 @@ class StepRunner:
         self._host_tokens = HostTokens(num_slots * self._numbers_per_row(config), device)
         self._inputs = InputBatch(self.slots, length, block_size, device.torch_device)
         self.graphs: DecodeGraphs | None = None
+        self.adapters: LoraAdapters | None = None
         self._state_layers = [each for each in model.modules() if isinstance(each, StateLayer)]
         self._shares_tokens = config.parallel.shares_experts
         self._dp_padding: tuple[int | None] | None = None
@@ -146,9 +148,12 @@ class StepRunner:
         self._inputs.apply(batch)
         if batch.state_loads:
             self._copy_states(StateLayer.load, batch.state_loads)
+        for load in batch.lora_loads:
+            assert self.adapters is not None, "rows have adapters where these are served"
+            self.adapters.load(load.number, load.slot)
         least = self._least_bucket(batch)
         step = None
-        if self.graphs is not None and least is not None:
+        if self.graphs is not None and least is not None and not self._inputs.has_lora(batch):
             step = self._replay(self.graphs, batch, least)
         if step is None:
             batch, step = self._begin(batch)
@@ -300,7 +305,7 @@ class StepRunner:
         # Log-probabilities of a prompt look at all of its tokens, and so do some proposers.
         all_wanted = self._wants_all_states or bool(batch.prompt_scores)
         logits_indices = None if all_wanted else inputs.logits_indices
-        with set_forward_context(ForwardContext(inputs.attention, logits_indices)):
+        with set_forward_context(ForwardContext(inputs.attention, logits_indices, inputs.lora)):
             states: HiddenStates = self._model.model(inputs.input_ids, inputs.positions)
         hidden = states.last
         # Behind the layers: the device is busy while the host does this.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from atom.model_engine.batch import NewRow, PromptScore, ScheduledBatch, Slots, StateCopy
+from atom.model_engine.batch import LoraLoad, NewRow, PromptScore, ScheduledBatch, Slots, StateCopy
 from atom.model_engine.schedule.row_table import RowTable
 from atom.model_engine.sequence import Sequence
 
@@ -47,6 +47,7 @@ class BatchBuilder:
         self._new_rows: list[NewRow] = []
         self._block_appends: list[NDArray[np.int32]] = []
         self._state_loads: list[StateCopy] = []
+        self._lora_loads: list[LoraLoad] = []
         nobody = np.zeros(0, dtype=np.intp)
         self._decodes = _Decodes.of(nobody, nobody, rows)
 
@@ -64,6 +65,7 @@ class BatchBuilder:
                 block_ids=tuple(map(list, sequence.block_tables)),
                 params=sequence.params,
                 seed=sequence.seed,
+                lora_slot=sequence.lora_slot,
             )
         )
 
@@ -74,6 +76,10 @@ class BatchBuilder:
     def load_state(self, slot: int, checkpoint: int) -> None:
         """Let the row that entered go on from a checkpoint's states."""
         self._state_loads.append(StateCopy(slot, checkpoint))
+
+    def load_lora(self, load: LoraLoad) -> None:
+        """Let an adapter take a slot of the device, whose rows have all left."""
+        self._lora_loads.append(load)
 
     def leave(self, slot: int) -> None:
         """Void what was appended and not sent: the slot's next owner has other blocks."""
@@ -127,8 +133,9 @@ class BatchBuilder:
             prompt_scores=scores,
             state_loads=tuple(self._state_loads),
             state_saves=saves,
+            lora_loads=tuple(self._lora_loads),
         )
-        self._new_rows, self._state_loads = [], []
+        self._new_rows, self._state_loads, self._lora_loads = [], [], []
         return batch
 
     def _prompt_scores(self, first_row: int, chunks: list[Chunk]) -> tuple[PromptScore, ...]:

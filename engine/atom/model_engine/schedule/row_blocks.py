@@ -45,7 +45,9 @@ class RowBlocks:
         are short."""
         if self._blocks.num_free_blocks == 0:
             return None
-        match = self._blocks.match_prefix(sequence.cacheable_token_ids, sequence.cache_salt)
+        match = self._blocks.match_prefix(
+            sequence.cacheable_token_ids, sequence.cache_salt, sequence.lora
+        )
         spare = self._watermark_blocks if others_run else 0
         if self.windows is not None:
             spare += self.windows.promised_blocks

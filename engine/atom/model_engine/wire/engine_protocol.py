@@ -207,6 +207,8 @@ class StatsBody(msgspec.Struct, frozen=True):
     expert_tokens_most: int = 0
     expert_moves_total: int = 0
     guided_ended_for_work_total: int = 0  # sequences whose grammar took too much to follow
+    running_loras: tuple[int, ...] = ()  # numbers of the adapters that rows run with
+    waiting_loras: tuple[int, ...] = ()  # and of those of requests that wait
     accepted_at_totals: tuple[int, ...] = ()  # drafts whose first, second and so on token held
 
 

@@ -8,7 +8,7 @@ the board to AsyncLLMEngine, for /metrics and /server_info.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import zip_longest
+from itertools import chain, zip_longest
 
 import msgspec
 
@@ -98,13 +98,16 @@ def merge_reports(reports: Sequence[EngineReport]) -> EngineReport:
 
 
 def add_stats(parts: Sequence[StatsBody]) -> StatsBody:
-    """Add up what the ranks told, field by field."""
+    """Add up what the ranks told, field by field; adapters of any are all's."""
     columns = {
         name: [getattr(part, name) for part in parts] for name in StatsBody.__struct_fields__
     }
     accepted_at = columns.pop("accepted_at_totals")
+    running, waiting = columns.pop("running_loras"), columns.pop("waiting_loras")
     return StatsBody(
         **{name: sum(column) for name, column in columns.items()},
+        running_loras=tuple(dict.fromkeys(chain.from_iterable(running))),
+        waiting_loras=tuple(dict.fromkeys(chain.from_iterable(waiting))),
         accepted_at_totals=tuple(map(sum, zip_longest(*accepted_at, fillvalue=0))),
     )
 
@@ -131,7 +134,9 @@ class RankStatsBoard:
         self._told_at.pop(rank, None)
         if told is not None:
             gauges = [name for name in StatsBody.__struct_fields__ if "_total" not in name]
-            none = dict.fromkeys(["kv_blocks_total", *gauges], 0)
+            none = {
+                name: type(getattr(told.stats, name))() for name in ("kv_blocks_total", *gauges)
+            }
             self.by_rank[rank] = msgspec.structs.replace(
                 told, stats=msgspec.structs.replace(told.stats, **none)
             )

@@ -23,7 +23,13 @@ from atom.collectives.group import Group
 from atom.errors import ConfigError
 from atom.model_ops.backends.composed import ComposedOps
 from atom.model_ops.backends.interface import Backend, OpCase, Ops, WarmupCompile
-from atom.model_ops.backends.op_names import ATTENTION_OPS, FUSED_OPS, OPS, PAIRED_OPS
+from atom.model_ops.backends.op_names import (
+    ATTENTION_OPS,
+    FUSED_OPS,
+    LORA_OPS,
+    OPS,
+    PAIRED_OPS,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +52,8 @@ _PREFERENCES: dict[str, tuple[str, ...]] = {
 class ResolvedOps:
     """The operations that were chosen for a model on a device. ops: the operations to call; chosen:
     op → backend name, for people; uncapturable: those that keep a step from being captured into a
-    graph, uncapturable_prompts: one with prompts; expands: quantised matrices become plain ones
+    graph (those with adapters are in none),
+    uncapturable_prompts: one with prompts; expands: quantised matrices become plain ones
     when they are prepared; join: what ranks reach each other by where norms are, if not by torch;
     warmup_compile: how kernels are compiled ahead, where one backend alone has any."""
 
@@ -89,7 +96,7 @@ def resolve_ops(
         uncapturable=tuple(
             op
             for op, provider in chosen.items()
-            if case.asks_for(op) and op not in provider.capturable
+            if case.asks_for(op) and op not in (*provider.capturable, *LORA_OPS)
         ),
         uncapturable_prompts=tuple(
             op for op in ATTENTION_OPS if case.asks_for(op) and op not in chosen[op].prompts

@@ -20,7 +20,7 @@ import torch
 
 from atom.collectives.group import Group
 from atom.model_ops.backends.draft_ops import DraftOps
-from atom.model_ops.backends.op_names import DRAFT_OPS, SPARSE_OPS, STATE_OPS
+from atom.model_ops.backends.op_names import DRAFT_OPS, LORA_OPS, SPARSE_OPS, STATE_OPS
 from atom.model_ops.backends.pinned_ring import PinnedRing
 from atom.model_ops.linear_attention import DeltaTokens, DeltaWeight
 from atom.model_ops.routing import Routed, Routing
@@ -38,6 +38,7 @@ from atom.model_ops.values import (
     LatentTokens,
     LayerCache,
     LinearWeight,
+    LoraWeight,
     MoEWeight,
     NormWeight,
     Rotary,
@@ -46,7 +47,7 @@ from atom.model_ops.values import (
     WeightFormat,
 )
 from atom.sizing.states import DeltaShape
-from atom.utils.forward_context import AttentionMetaData
+from atom.utils.forward_context import AttentionMetaData, LoraTokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +237,13 @@ class Ops(DraftOps, Protocol):
         dt_bias); all in float32. The states are left behind the row's last token. Slots are as in
         `short_convolution`."""
 
+    def add_lora(
+        self, y: torch.Tensor, x: torch.Tensor, w: LoraWeight, tokens: LoraTokens
+    ) -> torch.Tensor:
+        """Add to y [T, out], a product of x [T, in], what each token's adapter makes of x: part by
+        part b · (a · x), whose sum is rounded once. y of tokens without one stays as it is. May
+        overwrite y."""
+
     def linear_parts(self, x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
         """Compute `linear`, whose result may be left as its parts: [T, out], or [parts, T, out]
         float32 whose sum it is."""
@@ -350,7 +358,7 @@ class OpCase:
     formats of matrices, and of those of experts, activations, rules of routers, inputs and inner
     size of experts; fp4_inputs: whether experts are for inputs of MXFP4; wide_norms: whether norms'
     weights are float32 in a model that is not; drafts: whether rows carry drafts; partial_experts:
-    whether ranks have whole experts each."""
+    whether ranks have whole experts each; lora: whether rows may have adapters."""
 
     dtype: torch.dtype
     kv_dtype: torch.dtype
@@ -368,14 +376,17 @@ class OpCase:
     wide_norms: bool = False
     drafts: bool = False
     partial_experts: bool = False
+    lora: bool = False
 
     def asks_for(self, op: str) -> bool:
-        """Return whether a step computes the operation at all, as far as attention and drafts
-        decide."""
+        """Return whether a step computes the operation at all, as far as attention, drafts
+        and adapters decide."""
         if op in DRAFT_OPS:
             return self.drafts
         if op in STATE_OPS:
             return bool(self.states)
+        if op in LORA_OPS:
+            return self.lora
         return op not in SPARSE_OPS or bool(self.index)
 
 

@@ -26,6 +26,7 @@ OPS = (
     "sparse_mla_attention",
     "short_convolution",
     "gated_delta_rule",
+    "add_lora",
     "sample",
     "sample_vocab_shard",
     "filter_logits",
@@ -63,4 +64,5 @@ PAIRED_OPS = (
 # Operations that only some models' steps compute.
 SPARSE_OPS = ("select_tokens", "sparse_mla_attention")
 STATE_OPS = ("short_convolution", "gated_delta_rule")
+LORA_OPS = ("add_lora",)
 ATTENTION_OPS = ("paged_attention", "mla_attention", *SPARSE_OPS, *STATE_OPS)

@@ -22,7 +22,7 @@ from atom.models.decoder.mlp import build_mlp
 from atom.models.decoder.self_attention import SelfAttention
 from atom.models.decoder.spec import LayerSpec, NormPlacement
 from atom.sizing.states import DeltaShape
-from atom.utils.forward_context import get_forward_context
+from atom.utils.forward_context import get_forward_context, narrow_lora
 
 
 class DecoderLayer(nn.Module):
@@ -79,7 +79,10 @@ class DecoderLayer(nn.Module):
     def logits_indices(self, stream: Stream, attended: torch.Tensor) -> tuple[Stream, torch.Tensor]:
         """Keep, in the last layer, the tokens whose hidden states are wanted."""
         tokens = get_forward_context().logits_indices if self.is_last else None
-        return (stream, attended) if tokens is None else (stream.of(tokens), attended[tokens])
+        if tokens is None:
+            return stream, attended
+        narrow_lora(tokens)
+        return stream.of(tokens), attended[tokens]
 
 
 class SandwichLayer(DecoderLayer):

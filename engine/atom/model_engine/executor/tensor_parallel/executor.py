@@ -22,8 +22,13 @@ from atom.model_engine.executor.base import OneScheduler
 from atom.model_engine.executor.single import SingleDeviceExecutor
 from atom.model_engine.executor.tensor_parallel.rank_processes import Meeting, RankProcesses
 from atom.model_engine.executor.tensor_parallel.step_channel import StepSender
-from atom.model_engine.executor.tensor_parallel.step_codec import encode_batch, encode_sample
+from atom.model_engine.executor.tensor_parallel.step_codec import (
+    encode_batch,
+    encode_lora,
+    encode_sample,
+)
 from atom.model_engine.model_runner import ModelRunner, Progress, rank_device
+from atom.model_engine.runner.lora_adapters import HostAdapter
 from atom.model_engine.wire.engine_protocol import EngineReport
 from atom.model_engine.wire.first_loss import FirstLoss, OnFailure
 from atom.model_engine.wire.other_nodes import OtherNodes, RanksWork
@@ -83,6 +88,19 @@ class TensorParallelExecutor(OneScheduler):
         with _together(self._ranks.loss):
             self._outstanding -= 1
             return self._own.collect(ticket)
+
+    def read_lora(self, path: str) -> HostAdapter:
+        return self._own.read_lora(path)
+
+    def add_lora(self, number: int, path: str, adapter: HostAdapter) -> None:
+        with _together(self._ranks.loss):
+            self._send(encode_lora(number, path))
+            self._own.add_lora(number, path, adapter)
+
+    def remove_lora(self, number: int) -> None:
+        with _together(self._ranks.loss):
+            self._send(encode_lora(number, ""))
+            self._own.remove_lora(number)
 
     def close(self) -> None:
         self._ranks.loss.let_end()

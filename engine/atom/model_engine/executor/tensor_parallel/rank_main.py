@@ -22,7 +22,11 @@ from atom.config import Config
 from atom.errors import AtomError
 from atom.model_engine.executor.tensor_parallel.rank_processes import RankOrder
 from atom.model_engine.executor.tensor_parallel.step_channel import StepMemory, StepReceiver
-from atom.model_engine.executor.tensor_parallel.step_codec import SampleStep, decode_step
+from atom.model_engine.executor.tensor_parallel.step_codec import (
+    ChangeLora,
+    SampleStep,
+    decode_step,
+)
 from atom.model_engine.wire.first_loss import LastWords
 from atom.utils.collector import collector_at_rest
 from atom.utils.exhausted import exhausted
@@ -88,6 +92,9 @@ def follow_steps(runner: ModelRunner, receiver: StepReceiver) -> None:
     submitted: deque[SubmittedStep] = deque()
     while message := receiver.receive():
         call = decode_step(message)
+        if isinstance(call, ChangeLora):
+            _change_lora(runner, call)
+            continue
         if isinstance(call, SampleStep):
             runner.steps.sample(submitted[-1], call.mask)
             continue
@@ -95,6 +102,15 @@ def follow_steps(runner: ModelRunner, receiver: StepReceiver) -> None:
         while len(submitted) > call.outstanding:
             runner.steps.collect(submitted.popleft())
         submitted.append(runner.steps.submit(call.batch))
+
+
+def _change_lora(runner: ModelRunner, change: ChangeLora) -> None:
+    """Do as the leader's runner does, whose reading found nothing wrong."""
+    assert runner.adapters is not None, "adapters come where they are enabled"
+    if change.path:
+        runner.adapters.keep(change.number, runner.adapters.read(change.path))
+    else:
+        runner.adapters.drop(change.number)
 
 
 def _end(said: int, words: LastWords) -> int:

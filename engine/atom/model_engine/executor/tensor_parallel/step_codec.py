@@ -14,13 +14,20 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from atom.model_engine.batch import NewRow, PromptScore, ScheduledBatch, StateCopy, TokenMask
+from atom.model_engine.batch import (
+    LoraLoad,
+    NewRow,
+    PromptScore,
+    ScheduledBatch,
+    StateCopy,
+    TokenMask,
+)
 from atom.sampling_params import SamplingParams
 
 Number = TypeVar("Number", bound=np.generic)
 
-_STEP, _SAMPLE, _MASKED = range(3)
-_HEAD = 10  # whole numbers of every message's head: its kind, and what its arrays are long
+_STEP, _SAMPLE, _MASKED, _LORA = range(4)
+_HEAD = 11  # whole numbers of every message's head: its kind, and what its arrays are long
 _ALIGNMENT = 8
 _PARAMS = msgspec.msgpack.Decoder(list[SamplingParams])
 
@@ -41,6 +48,15 @@ class SampleStep:
     mask: TokenMask | None
 
 
+@dataclass(frozen=True, slots=True)
+class ChangeLora:
+    """Keep an adapter by this number that is read from `path`, which the leader has read; drop it
+    where there is no path."""
+
+    number: int
+    path: str
+
+
 def encode_batch(batch: ScheduledBatch, outstanding: int) -> bytearray:
     """A batch to submit, and how many steps before it are not collected."""
     new, scores = batch.new_rows, batch.prompt_scores
@@ -56,6 +72,7 @@ def encode_batch(batch: ScheduledBatch, outstanding: int) -> bytearray:
             outstanding,
             len(batch.state_loads),
             len(batch.state_saves),
+            len(batch.lora_loads),
         ),
         batch.slots,
         batch.req_ids,
@@ -69,6 +86,9 @@ def encode_batch(batch: ScheduledBatch, outstanding: int) -> bytearray:
         parts.append(np.array(numbers, dtype=np.int64))
     if copies := (*batch.state_loads, *batch.state_saves):
         parts.append(np.array([(each.slot, each.checkpoint) for each in copies], dtype=np.int64))
+    if batch.lora_loads:
+        loads = [(each.number, each.slot) for each in batch.lora_loads]
+        parts.append(np.array(loads, dtype=np.int64))
     return _joined([*parts, *_row_arrays(new)] if new else parts)
 
 
@@ -79,13 +99,23 @@ def encode_sample(mask: TokenMask | None) -> bytearray:
     return _joined([_head(_MASKED, *mask.bits.shape), mask.rows, mask.bits])
 
 
-def decode_step(message: bytearray) -> RunStep | SampleStep:
+def encode_lora(number: int, path: str) -> bytearray:
+    """The call that keeps or drops an adapter."""
+    text = np.frombuffer(path.encode(), dtype=np.uint8)
+    return _joined([_head(_LORA, number, len(text)), text])
+
+
+def decode_step(message: bytearray) -> RunStep | SampleStep | ChangeLora:
     """Return what the leader's runner was called with."""
     reader = _Reader(message)
     kind, *sizes = reader.array(np.int64, _HEAD).tolist()
     if kind == _SAMPLE:
         return SampleStep(None)
-    rows, appends, new, scores, num_decodes, samples_later, outstanding, loads, saves = sizes
+    if kind == _LORA:
+        number, length, *_ = sizes
+        return ChangeLora(number, reader.array(np.uint8, length).tobytes().decode())
+    rows, appends, new, scores, num_decodes, samples_later, outstanding, *copied = sizes
+    loads, saves, loras = copied
     if kind == _MASKED:
         return SampleStep(
             TokenMask(reader.array(np.int32, rows), reader.array(np.int32, rows, appends))
@@ -101,6 +131,7 @@ def decode_step(message: bytearray) -> RunStep | SampleStep:
     slots, req_ids, computed, scheduled, samples, block_appends = arrays
     numbers = reader.array(np.int64, scores, 3).tolist()
     copies = tuple(StateCopy(*each) for each in reader.array(np.int64, loads + saves, 2).tolist())
+    lora_loads = tuple(LoraLoad(*each) for each in reader.array(np.int64, loras, 2).tolist())
     batch = ScheduledBatch(
         new_rows=_decode_rows(reader, new) if new else (),
         block_appends=block_appends,
@@ -114,6 +145,7 @@ def decode_step(message: bytearray) -> RunStep | SampleStep:
         prompt_scores=tuple(PromptScore(*score) for score in numbers),
         state_loads=copies[:loads],
         state_saves=copies[loads:],
+        lora_loads=lora_loads,
     )
     return RunStep(batch, outstanding)
 
@@ -127,8 +159,8 @@ def _row_arrays(rows: Sequence[NewRow]) -> list[NDArray[np.generic]]:
     groups = len(rows[0].block_ids)
     numbers = [
         (
-            row.slot, row.request_id, row.seed, row.num_prompt_tokens, len(row.token_ids),
-            *map(len, row.block_ids),
+            row.slot, row.request_id, row.seed, row.num_prompt_tokens, row.lora_slot,
+            len(row.token_ids), *map(len, row.block_ids),
         )
         for row in rows
     ]  # fmt: skip
@@ -144,9 +176,9 @@ def _row_arrays(rows: Sequence[NewRow]) -> list[NDArray[np.generic]]:
 
 def _decode_rows(reader: _Reader, count: int) -> tuple[NewRow, ...]:
     groups, params_bytes = reader.array(np.int64, 2).tolist()
-    numbers = reader.array(np.int64, count, 5 + groups).tolist()
-    tokens = [reader.array(np.int32, row[4]) for row in numbers]
-    blocks = [tuple(reader.array(np.int32, size).tolist() for size in row[5:]) for row in numbers]
+    numbers = reader.array(np.int64, count, 6 + groups).tolist()
+    tokens = [reader.array(np.int32, row[5]) for row in numbers]
+    blocks = [tuple(reader.array(np.int32, size).tolist() for size in row[6:]) for row in numbers]
     params = _PARAMS.decode(reader.array(np.uint8, params_bytes).tobytes())
     return tuple(
         NewRow(
@@ -157,10 +189,16 @@ def _decode_rows(reader: _Reader, count: int) -> tuple[NewRow, ...]:
             block_ids=block_ids,
             params=own,
             seed=seed,
+            lora_slot=lora_slot,
         )
-        for (slot, request_id, seed, num_prompt_tokens, *_), token_ids, block_ids, own in zip(
-            numbers, tokens, blocks, params, strict=True
-        )
+        for (
+            slot,
+            request_id,
+            seed,
+            num_prompt_tokens,
+            lora_slot,
+            *_,
+        ), token_ids, block_ids, own in zip(numbers, tokens, blocks, params, strict=True)
     )
 
 

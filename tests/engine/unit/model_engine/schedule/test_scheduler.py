@@ -122,9 +122,9 @@ class CountingBlocks(BlockManager):
 
     lookups = 0
 
-    def match_prefix(self, tokens, salt=""):
+    def match_prefix(self, tokens, salt="", lora=None):
         self.lookups += 1
-        return super().match_prefix(tokens, salt)
+        return super().match_prefix(tokens, salt, lora)
 
 
 def test_a_prompt_that_blocks_are_short_for_is_looked_up_again_only_after_some_were_freed() -> None:

@@ -1,0 +1,92 @@
+"""/v1/load_lora_adapter and /v1/unload_lora_adapter, by vLLM's names: adapters come and go while
+requests run. Shut unless the server was started with --allow-runtime-lora-updating."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeVar
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.requests import Request
+from starlette.responses import Response
+
+from atom.entrypoints.http.json_body import to_json
+from atom.entrypoints.openai.openapi import Beside, answers_of, body_of
+from atom.entrypoints.openai.responses import Empty
+from atom.entrypoints.openai.state import ServerState
+from atom.errors import RequestError
+from atom.lora_config import LoraModule
+
+_MOST_BYTES = 65_536
+
+
+class _Named(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    lora_name: Annotated[str, Field(description="The name by which requests name the adapter.")]
+
+
+class LoadLoraAdapterRequest(_Named):
+    """A body of POST /v1/load_lora_adapter."""
+
+    lora_path: Annotated[str, Field(description="A folder of the server's, or a hub id.")]
+
+
+class UnloadLoraAdapterRequest(_Named):
+    """A body of POST /v1/unload_lora_adapter."""
+
+
+LORA_DOCUMENTED = Beside((LoadLoraAdapterRequest, UnloadLoraAdapterRequest))
+
+_Body = TypeVar("_Body", bound=_Named)
+
+
+def lora_routes(state: ServerState) -> APIRouter:
+    router = APIRouter(tags=["adapters"])
+
+    @router.post(
+        "/v1/load_lora_adapter",
+        summary="Serve another LoRA adapter",
+        description="Answered once requests may name it; streams go on meanwhile.",
+        openapi_extra=body_of(
+            LoadLoraAdapterRequest, {"lora_name": "sql", "lora_path": "/adapters/sql"}
+        ),
+        responses=answers_of(Empty, example={}),
+    )
+    async def load_lora_adapter(http: Request) -> Response:
+        asked = await _read(http, LoadLoraAdapterRequest)
+        engine = state.serving_engine(None)
+        if asked.lora_name in state.served_names(engine):
+            raise RequestError(
+                f"lora_name: {asked.lora_name} is the model's own name", param="lora_name"
+            )
+        await engine.load_lora(LoraModule(name=asked.lora_name, path=asked.lora_path))
+        return Response(to_json(Empty()), media_type="application/json")
+
+    @router.post(
+        "/v1/unload_lora_adapter",
+        summary="Serve a LoRA adapter no more",
+        description="Requests that have begun go on with it.",
+        openapi_extra=body_of(UnloadLoraAdapterRequest, {"lora_name": "sql"}),
+        responses=answers_of(Empty, example={}),
+    )
+    async def unload_lora_adapter(http: Request) -> Response:
+        asked = await _read(http, UnloadLoraAdapterRequest)
+        await state.serving_engine(None).unload_lora(asked.lora_name)
+        return Response(to_json(Empty()), media_type="application/json")
+
+    return router
+
+
+async def _read(http: Request, kind: type[_Body]) -> _Body:
+    data = bytearray()
+    async for part in http.stream():
+        data += part
+        if len(data) > _MOST_BYTES:
+            raise RequestError(f"the body is larger than {_MOST_BYTES} bytes", status=413)
+    try:
+        return kind.model_validate_json(bytes(data))
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, problem["loc"])) or "the body"
+        raise RequestError(f"{place}: {problem['msg']}") from None

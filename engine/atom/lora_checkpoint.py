@@ -1,0 +1,206 @@
+"""A PEFT adapter's folder, looked at before anything of it is used.
+
+Finds it (downloading a hub id), reads adapter_config.json and refuses, by name, what would be
+computed differently than PEFT does. Torch-free. Which tensors belong to which matrix is the
+runner's affair (model_engine/runner/lora_adapters.py), which knows the model.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from atom.checkpoint import is_hub_id, read_json
+from atom.errors import AdapterError, ConfigError, ModelError
+from atom.lora_config import LoraConfig
+
+CONFIG_FILE = "adapter_config.json"
+WEIGHTS_FILE = "adapter_model.safetensors"
+_PATTERNS = [CONFIG_FILE, WEIGHTS_FILE]
+# Fields that must not say anything, and what an adapter with them is.
+_REFUSED = {
+    "use_dora": "DoRA, which scales the base's rows",
+    "modules_to_save": "whole modules of its own (modules_to_save)",
+    "trainable_token_indices": "embeddings of its own (trainable_token_indices)",
+    "target_parameters": "matrices of stacked experts (target_parameters)",
+    "layer_replication": "layers that the model has not (layer_replication)",
+    "lora_bias": "biases of its own (lora_bias)",
+    "use_qalora": "pooled inputs (use_qalora)",
+    "use_bdlora": "blocks of its matrices (use_bdlora)",
+    "alora_invocation_tokens": "a beginning within the prompt (alora_invocation_tokens)",
+    "arrow_config": "a router between adapters (arrow_config)",
+    "kasa_config": "singular values of the base (kasa_config)",
+    "monteclora_config": "matrices that are drawn (monteclora_config)",
+}
+# These begin from another base than the model as it is: the adapter is a difference to that one.
+_OTHER_BASE = ("pissa", "olora", "loftq", "corda", "lora_ga")
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterConfig:
+    """Holds what adapter_config.json says. rank, alpha: of every matrix but those that a pattern
+    names; base: the model that it was trained on, "" where that is not said."""
+
+    folder: Path
+    rank: int
+    alpha: float
+    is_rank_stabilised: bool
+    base: str
+    rank_pattern: Mapping[str, int] = field(default_factory=dict)
+    alpha_pattern: Mapping[str, float] = field(default_factory=dict)
+
+    def rank_of(self, module: str) -> int:
+        return int(_by_pattern(self.rank_pattern, module, self.rank))
+
+    def scaling(self, module: str) -> float:
+        """Compute the factor of a matrix's product (rsLoRA: arXiv 2312.03732)."""
+        alpha, rank = _by_pattern(self.alpha_pattern, module, self.alpha), self.rank_of(module)
+        return alpha / (rank**0.5 if self.is_rank_stabilised else rank)
+
+    @property
+    def most_rank(self) -> int:
+        return max(self.rank, *self.rank_pattern.values()) if self.rank_pattern else self.rank
+
+
+def adapters_to_serve(
+    lora: LoraConfig | None, *, shares_experts: bool, nodes: int
+) -> LoraConfig | None:
+    """Find and check the adapters that are served from the start. shares_experts: ranks of data
+    parallelism share experts; nodes: that share a model. Raises `ConfigError` or `AdapterError`."""
+    if lora is None:
+        return None
+    if shares_experts:
+        raise ConfigError(
+            "enable_lora: ranks that share experts agree on their steps before they know of "
+            "adapters; leave out --enable-dp-attention"
+        )
+    if lora.may_load and nodes > 1:
+        raise ConfigError(
+            "allow_runtime_lora_updating: an adapter's folder is read on every node, and one that "
+            "lacks it would end the others; give --lora-modules, or one node"
+        )
+    found = []
+    for module in lora.modules:
+        folder = find_adapter(module.path)
+        read_adapter_config(folder, lora.max_rank)
+        found.append(replace(module, folder=str(folder)))
+    return replace(lora, modules=tuple(found))
+
+
+def find_adapter(path: str) -> Path:
+    """The folder of an adapter: a path as it is, a hub id downloaded into the hub's cache. Raises
+    `AdapterError`."""
+    folder = Path(path).expanduser()
+    if folder.is_dir():
+        return folder
+    if not is_hub_id(path):
+        raise AdapterError(
+            f"{path}: no such folder; give the folder of a PEFT adapter, with {CONFIG_FILE}, or a "
+            "hub id"
+        )
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(path, allow_patterns=_PATTERNS))
+    except Exception as error:  # the hub client raises many unrelated types
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+        raise AdapterError(
+            f"{path}: no such folder, and the download from the hub failed ({reason}); check the "
+            "name, the network, and HF_TOKEN for gated repositories"
+        ) from error
+
+
+def read_adapter_config(folder: Path, most_rank: int) -> AdapterConfig:
+    """Read and check what an adapter says of itself. most_rank: that there is room for. Raises
+    `AdapterError`."""
+    file = folder / CONFIG_FILE
+    if not file.is_file():
+        raise AdapterError(f"{folder}: has no {CONFIG_FILE}, so it is not a PEFT adapter's folder")
+    try:
+        raw = read_json(file)
+    except ModelError as error:
+        raise AdapterError(str(error)) from error
+    kind = raw.get("peft_type")
+    if kind != "LORA":
+        raise AdapterError(f"{file}: peft_type is {kind!r}; only LORA is served")
+    for name, meaning in _REFUSED.items():
+        if raw.get(name):
+            raise AdapterError(
+                f"{file}: {name} is set: the adapter has {meaning}, which is not served; merge it "
+                "into its base model, or train it without"
+            )
+    if raw.get("bias") not in (None, "none"):
+        raise AdapterError(
+            f"{file}: bias is {raw['bias']!r}: the adapter has biases of its own, which are not "
+            "served; merge it into its base model, or train it with bias none"
+        )
+    start = raw.get("init_lora_weights")
+    if isinstance(start, str) and start.lower().startswith(_OTHER_BASE):
+        raise AdapterError(
+            f"{file}: init_lora_weights is {start!r}: the adapter is a difference to a base whose "
+            "weights it changed; convert it by PEFT's path_initial_model_for_weight_conversion"
+        )
+    config = AdapterConfig(
+        folder=folder,
+        rank=_whole(file, "r", raw.get("r")),
+        alpha=_number(file, "lora_alpha", raw.get("lora_alpha")),
+        is_rank_stabilised=bool(raw.get("use_rslora")),
+        base=str(raw.get("base_model_name_or_path") or ""),
+        rank_pattern={
+            key: _whole(file, f"rank_pattern {key}", value)
+            for key, value in _pattern(file, "rank_pattern", raw).items()
+        },
+        alpha_pattern={
+            key: _number(file, f"alpha_pattern {key}", value)
+            for key, value in _pattern(file, "alpha_pattern", raw).items()
+        },
+    )
+    if config.most_rank > most_rank:
+        raise AdapterError(
+            f"{file}: rank {config.most_rank}, and there is room for {most_rank}; start the server "
+            f"with --max-lora-rank {config.most_rank}"
+        )
+    if not (folder / WEIGHTS_FILE).is_file():
+        other = folder / "adapter_model.bin"
+        remedy = (
+            f"{other.name} may run code and is not read; save the adapter as safetensors"
+            if other.is_file()
+            else "copy or download the folder again"
+        )
+        raise AdapterError(f"{folder / WEIGHTS_FILE}: missing; {remedy}")
+    return config
+
+
+def _by_pattern(pattern: Mapping[str, float], module: str, usual: float) -> float:
+    """PEFT's rule: the first key that is the module's name, or what that ends with behind a dot."""
+    for key, value in pattern.items():
+        if re.fullmatch(rf"(.*\.)?({key})", module):
+            return value
+    return usual
+
+
+def _pattern(file: Path, name: str, raw: Mapping[str, Any]) -> dict[str, Any]:
+    found = raw.get(name) or {}
+    if not isinstance(found, dict):
+        raise AdapterError(f"{file}: {name} must be an object, got {found!r}")
+    for key in found:
+        try:
+            re.compile(key)
+        except re.error as error:
+            raise AdapterError(f"{file}: {name} {key!r}: {error}") from error
+    return found
+
+
+def _whole(file: Path, name: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise AdapterError(f"{file}: {name} must be a whole number, 1 or more, got {value!r}")
+    return value
+
+
+def _number(file: Path, name: str, value: object) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise AdapterError(f"{file}: {name} must be a number, got {value!r}")
+    return float(value)

@@ -1,0 +1,127 @@
+"""LoraConfig: whether a model is served with LoRA adapters, which ones, and how many there is room
+for.
+
+`--lora-modules` has vLLM's two forms, name=path and a JSON object. Torch-free; read by the command
+line, and what an adapter's own files say by `lora_checkpoint`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from atom.errors import ConfigError
+
+DEFAULT_RANK = 16
+_MOST_RANK = 512
+_NAME = re.compile(r"[^\s\x00-\x1f,]{1,256}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoraModule:
+    """An adapter by the name that requests use. path: its folder, or a hub id, as it was given;
+    folder: where it is, once it was looked for."""
+
+    name: str
+    path: str
+    folder: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoraConfig:
+    """Says what adapters there may be. modules: those that are there from the start, numbered from
+    1 in their order; max_loras: that rows of one step may have; max_rank: of their matrices;
+    max_cpu_loras: that are kept in the host's memory; may_load: others may come and go while the
+    model serves."""
+
+    modules: tuple[LoraModule, ...] = ()
+    max_loras: int = 1
+    max_rank: int = DEFAULT_RANK
+    max_cpu_loras: int = 1
+    may_load: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoraFlags:
+    """Holds what the command line says; None where it says nothing."""
+
+    modules: Sequence[str] | None
+    max_loras: int | None
+    max_rank: int | None
+    max_cpu_loras: int | None
+    may_load: bool
+
+
+class _Module(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    path: str
+    base_model_name: str | None = None
+
+
+def lora_config(enabled: bool, flags: LoraFlags) -> LoraConfig | None:
+    """Put the flags together; None where adapters are not enabled. Raises `ConfigError`."""
+    numbers = (flags.max_loras, flags.max_rank, flags.max_cpu_loras)
+    if not enabled:
+        if flags.modules or flags.may_load or any(number is not None for number in numbers):
+            raise ConfigError(
+                "--lora-modules, --max-loras, --max-lora-rank, --max-cpu-loras and "
+                "--allow-runtime-lora-updating need --enable-lora; add it, or leave them out"
+            )
+        return None
+    modules = tuple(map(_module, flags.modules or ()))
+    names = [module.name for module in modules]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"--lora-modules: {name} stands there twice; give each its own name")
+    max_loras = 1 if flags.max_loras is None else flags.max_loras
+    kept = max(max_loras, len(modules)) if flags.max_cpu_loras is None else flags.max_cpu_loras
+    _within("--max-loras", max_loras, 1, None)
+    max_rank = DEFAULT_RANK if flags.max_rank is None else flags.max_rank
+    _within("--max-lora-rank", max_rank, 1, _MOST_RANK)
+    _within("--max-cpu-loras", kept, max_loras, None)
+    if len(modules) > kept:
+        raise ConfigError(
+            f"--lora-modules names {len(modules)} adapters, and --max-cpu-loras {kept} is how many "
+            "are kept; raise it"
+        )
+    return LoraConfig(
+        modules=modules,
+        max_loras=max_loras,
+        max_rank=max_rank,
+        max_cpu_loras=kept,
+        may_load=flags.may_load,
+    )
+
+
+def check_lora_name(name: str) -> str | None:
+    """Return what is wrong with an adapter's name, if anything."""
+    if _NAME.fullmatch(name):
+        return None
+    return "an adapter's name has 1 to 256 characters, without spaces and commas"
+
+
+def _module(text: str) -> LoraModule:
+    if text.lstrip().startswith("{"):
+        try:
+            said = msgspec.json.decode(text, type=_Module)
+        except msgspec.DecodeError as error:
+            raise ConfigError(f"--lora-modules {text}: {error}") from None
+        name, path = said.name, said.path
+    else:
+        name, _, path = text.partition("=")
+    wrong = check_lora_name(name)
+    if wrong or not path:
+        raise ConfigError(
+            f"--lora-modules {text}: {wrong or 'no path'}; give name=path, such as "
+            'sql=/adapters/sql, or {"name": "sql", "path": "/adapters/sql"}'
+        )
+    return LoraModule(name=name, path=path)
+
+
+def _within(flag: str, value: int, least: int, most: int | None) -> None:
+    if value < least or (most is not None and value > most):
+        bounds = f"at least {least}" if most is None else f"from {least} to {most}"
+        raise ConfigError(f"{flag} must be {bounds}, got {value}")

@@ -1,0 +1,80 @@
+"""Operations of a model that serves adapters: a matrix with low-rank parts multiplies by both.
+
+The low-rank part is added to the product, so a base matrix may be of any format, and a fused
+operation is taken apart only in a step in which some token has an adapter: a step without runs what
+a server without adapters runs. A rank of several adds its part of it to its share of a sum.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+import torch
+
+from atom.model_ops.backends.composed import ComposedOps
+from atom.model_ops.backends.interface import Ops
+from atom.model_ops.values import Gating, LinearWeight, MoEWeight, NormWeight, Stream
+from atom.utils.forward_context import LoraTokens, get_forward_context
+
+_CHANGED = (
+    "linear",
+    "linear_parts",
+    "gated_linear",
+    "add",
+    "norm_linear",
+    "norm_gated_linear",
+    "norm_experts",
+)
+
+
+def with_lora(ops: Ops) -> Ops:
+    """Wrap a backend's operations for matrices that may have low-rank parts."""
+    lora = _LoraOps(ops)
+    changed = {name: getattr(lora, name) for name in _CHANGED}
+    wrapped = cast(Ops, SimpleNamespace(**{**vars(ops), **changed}))
+    lora.composed = ComposedOps(wrapped)
+    return wrapped
+
+
+class _LoraOps:
+    """See `Ops` for each operation. composed: of the wrapped ones."""
+
+    def __init__(self, ops: Ops) -> None:
+        self._ops = ops
+        self.composed: ComposedOps
+
+    def linear(self, x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
+        product, tokens = self._ops.linear(x, w), _tokens(w)
+        if w.lora is None or tokens is None:
+            return product
+        return self._ops.add_lora(product, x, w.lora, tokens)
+
+    def linear_parts(self, x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
+        return (self._ops if _tokens(w) is None else self.composed).linear_parts(x, w)
+
+    def gated_linear(self, x: torch.Tensor, w: LinearWeight, activation: Gating) -> torch.Tensor:
+        return (self._ops if _tokens(w) is None else self.composed).gated_linear(x, w, activation)
+
+    def add(self, stream: Stream, x: torch.Tensor, w: LinearWeight) -> Stream:
+        return (self._ops if _tokens(w) is None else self.composed).add(stream, x, w)
+
+    def norm_linear(
+        self, stream: Stream, norm: NormWeight, w: LinearWeight
+    ) -> tuple[torch.Tensor, Stream]:
+        return (self._ops if _tokens(w) is None else self.composed).norm_linear(stream, norm, w)
+
+    def norm_gated_linear(
+        self, stream: Stream, norm: NormWeight, w: LinearWeight, activation: Gating
+    ) -> tuple[torch.Tensor, Stream]:
+        chosen = self._ops if _tokens(w) is None else self.composed
+        return chosen.norm_gated_linear(stream, norm, w, activation)
+
+    def norm_experts(self, stream: Stream, norm: NormWeight, w: MoEWeight) -> Stream:
+        shared = None if w.shared is None else _tokens(w.shared.gate_up)
+        return (self._ops if shared is None else self.composed).norm_experts(stream, norm, w)
+
+
+def _tokens(w: LinearWeight) -> LoraTokens | None:
+    """The step's tokens, where some of them have an adapter and the matrix low-rank parts."""
+    return None if w.lora is None else get_forward_context().lora

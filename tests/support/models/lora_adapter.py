@@ -1,0 +1,53 @@
+"""Adapters as PEFT writes them, for tiny checkpoints: random low-rank matrices, large enough that
+every one of them changes what the model says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from peft.utils.transformers_weight_conversion import _MODEL_TO_CONVERSION_PATTERN
+from torch import nn
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+# What routers and heads are called, which are served without adapters.
+_LEFT_ALONE = ("lm_head", "kv_b_proj", "gate", "router")
+
+
+def linear_names(model: PreTrainedModel) -> list[str]:
+    """Names of every linear layer that adapters are served for. Of most families with experts PEFT
+    takes names of a shared expert's matrices for those of all experts: attention's alone."""
+    has_experts = model.config.model_type in _MODEL_TO_CONVERSION_PATTERN
+    return [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear)
+        and ".experts" not in name
+        and name.rpartition(".")[2] not in _LEFT_ALONE
+        and not (has_experts and ".mlp." in name)
+    ]
+
+
+def make_adapter(
+    folder: Path, checkpoint: Path, *, rank: int = 4, seed: int = 0, **settings: Any
+) -> Path:
+    """Write an adapter for every linear layer of the checkpoint, unless `settings`, fields of
+    PEFT's LoraConfig, say otherwise; returns `folder`."""
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    asked = {"target_modules": linear_names(model), "lora_alpha": 2 * rank, **settings}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        adapted = get_peft_model(model, LoraConfig(r=rank, **asked))
+        for name, weight in adapted.named_parameters():
+            if "lora_" in name:
+                torch.nn.init.normal_(weight, std=0.12)
+    adapted.save_pretrained(folder)
+    return folder
+
+
+def adapted_model(checkpoint: Path, adapter: Path | None) -> nn.Module:
+    """The oracle: transformers' model, with PEFT's adapter if there is one."""
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    return model.eval() if adapter is None else PeftModel.from_pretrained(model, adapter).eval()
