@@ -77,8 +77,10 @@ class Walls:
         assert known, f"no module {importer} or {imported}: the probe is out of date"
         assert not self.graph.direct_import_exists(importer=importer, imported=imported)
         self.graph.add_import(importer=importer, imported=imported)
-        yield
-        self.graph.remove_import(importer=importer, imported=imported)
+        try:
+            yield
+        finally:
+            self.graph.remove_import(importer=importer, imported=imported)
 
 
 def _without_id(options: dict[str, Any]) -> dict[str, Any]:

@@ -190,11 +190,13 @@ async def serve_engine(
     )
     server = QuietServer(settings)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
-    await engine.start()
     url = f"http://127.0.0.1:{port}"
-    # Nothing here is TLS, and to read the system's certificates takes 20 ms.
-    async with httpx.AsyncClient(base_url=url, timeout=HANG_SECONDS, verify=False) as client:
-        yield HttpRig(state, engine, client, port)
-    await engine.shutdown()
-    server.ended.set()
-    await asyncio.wait_for(serving, HANG_SECONDS)
+    try:
+        await engine.start()
+        # Nothing here is TLS, and to read the system's certificates takes 20 ms.
+        async with httpx.AsyncClient(base_url=url, timeout=HANG_SECONDS, verify=False) as client:
+            yield HttpRig(state, engine, client, port)
+    finally:  # a test that fails leaves no engine's process to compute on
+        await engine.shutdown()
+        server.ended.set()
+        await asyncio.wait_for(serving, HANG_SECONDS)
