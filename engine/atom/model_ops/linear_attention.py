@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 import torch
 
+from atom.model_ops.values import NormWeight
+from atom.sizing.states import DeltaShape
+
 
 @dataclass(frozen=True, slots=True)
 class DeltaTokens:
@@ -28,3 +31,23 @@ class DeltaWeight:
 
     a_log: torch.Tensor
     dt_bias: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaNetWeight:
+    """Hold what a gated delta net has between its projections: conv [C, width], of the convolution
+    by channel; rule; norm: of each value head's answers, [Dv]."""
+
+    conv: torch.Tensor
+    rule: DeltaWeight
+    norm: NormWeight
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaSlots:
+    """Hold what one layer keeps in every slot: states [slots, Hv, Dk, Dv] and tails [slots, C,
+    width - 1], float32."""
+
+    shape: DeltaShape
+    states: torch.Tensor
+    tails: torch.Tensor

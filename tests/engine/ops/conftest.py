@@ -87,6 +87,10 @@ def backend(request: pytest.FixtureRequest, reference: Backend) -> Backend:
         pytest.skip(f"{request.param}: {'; '.join(reasons)}")
     if found.name == "triton":
         return found
+    return _composed(found, reference)
+
+
+def _composed(found: Backend, reference: Backend) -> Backend:
     single = reference.operations | found.operations
     ops = SimpleNamespace(**single)
     fused = {op: getattr(ComposedOps(ops), op) for op in FUSED_OPS}
@@ -103,3 +107,9 @@ def takes_padding(backend: Backend) -> bool:
 @pytest.fixture
 def reference() -> Backend:
     return load_backend("torch_ref")
+
+
+@pytest.fixture
+def composed(reference: Backend) -> Backend:
+    """The reference, with what is made of its operations."""
+    return _composed(reference, reference)

@@ -41,6 +41,8 @@ from atom.model_ops.backends.triton_ops.gemm import (
     w8a8_gemm,
 )
 from atom.model_ops.backends.triton_ops.linear_attention import (
+    chunked_delta_rule,
+    gated_delta_net,
     gated_delta_rule,
     short_convolution,
 )
@@ -126,8 +128,11 @@ SCORES = {**INDEX, "TOP_K": 2048, "BLOCK_SIZE": 16, "BLOCK_N": 64}
 SLOTS = {"types": {"selected_ptr": "*i64", "scores_ptr": "*fp32"}}
 STATES = {
     "types": dict.fromkeys(("states_ptr", "tails_ptr", "a_log_ptr", "dt_bias_ptr"), "*fp32"),
-    "even": ("x_stride", "gate_stride"),
+    "even": ("x_stride", "gate_stride", "qkv_stride", "z_stride"),
 }
+CHUNKS = {**STATES, "types": {**STATES["types"], "decays_ptr": "*fp32"}}
+DELTA_RULE = {"HK": 16, "HV": 32, "DK": 128, "DV": 128}
+ODD_DELTA_RULE = {"HK": 3, "HV": 9, "DK": 96, "DV": 80}
 SELECTED = {key: value for key, value in LATENT.items() if key != "BLOCK_SIZE"} | {
     "TOP_K": 2048, "SLOTS": 2048, "BLOCK_N": 16,
 }  # fmt: skip
@@ -269,11 +274,28 @@ CASES: list[Any] = [
         ("tails of a short convolution", short_convolution._tails_kernel,
          {"CHANNELS": 8192, "WIDTH": 4, "LANES": 4, "BLOCK": 256}, {"num_warps": 4, **STATES}),
         ("gated delta rule", gated_delta_rule._delta_rule_kernel,
-         {"HK": 16, "HV": 32, "DK": 128, "DV": 128, "K_LANES": 128, "BLOCK_V": 32,
-          "LINEAR_FROM": 20.0}, {"num_warps": 4, **STATES}),
+         {**DELTA_RULE, "K_LANES": 128, "BLOCK_V": 32, "LINEAR_FROM": 20.0},
+         {"num_warps": 4, **STATES}),
         ("gated delta rule of odd heads", gated_delta_rule._delta_rule_kernel,
-         {"HK": 3, "HV": 9, "DK": 96, "DV": 80, "K_LANES": 128, "BLOCK_V": 32,
-          "LINEAR_FROM": 20.0}, {"num_warps": 4, **STATES}),
+         {**ODD_DELTA_RULE, "K_LANES": 128, "BLOCK_V": 32, "LINEAR_FROM": 20.0},
+         {"num_warps": 4, **STATES}),
+        ("systems of a delta rule's chunks", chunked_delta_rule._chunk_systems_kernel,
+         {**DELTA_RULE, "K_LANES": 128, "CHUNK": 64, "LINEAR_FROM": 20.0},
+         {"num_warps": 4, **CHUNKS}),
+        ("systems of a delta rule's chunks, odd heads", chunked_delta_rule._chunk_systems_kernel,
+         {**ODD_DELTA_RULE, "K_LANES": 128, "CHUNK": 64, "LINEAR_FROM": 20.0},
+         {"num_warps": 4, **CHUNKS}),
+        ("states of a delta rule's chunks", chunked_delta_rule._chunk_states_kernel,
+         {**DELTA_RULE, "K_LANES": 128, "CHUNK": 64, "BLOCK_V": 32}, {"num_warps": 4, **CHUNKS}),
+        ("states of a delta rule's chunks, odd heads", chunked_delta_rule._chunk_states_kernel,
+         {**ODD_DELTA_RULE, "K_LANES": 128, "CHUNK": 64, "BLOCK_V": 32},
+         {"num_warps": 4, **CHUNKS}),
+        ("delta net of decodes", gated_delta_net._delta_net_kernel,
+         {**DELTA_RULE, "WIDTH": 4, "LINEAR_FROM": 20.0}, {"num_warps": 8, **CHUNKS}),
+        ("delta net of decodes, odd heads", gated_delta_net._delta_net_kernel,
+         {**ODD_DELTA_RULE, "WIDTH": 4, "LINEAR_FROM": 20.0}, {"num_warps": 8, **CHUNKS}),
+        ("gated norm of a delta net", gated_delta_net._gated_norm_kernel,
+         {"HV": 32, "DV": 128, "ROWS": 16}, {"num_warps": 4, **CHUNKS}),
         ("sparse MLA", sparse_mla_decode._sparse_mla_kernel,
          {**SELECTED, "HQ": 16, "HEADS": 16, "IS_SPLIT": True}, {"num_warps": 4, **SLOTS}),
         ("sparse MLA, many heads", sparse_mla_decode._sparse_mla_kernel,

@@ -12,15 +12,14 @@ import torch
 
 from atom.model_ops.attention.cached import StateLayer
 from atom.model_ops.backends.interface import Ops
-from atom.model_ops.linear_attention import DeltaTokens, DeltaWeight
+from atom.model_ops.linear_attention import DeltaNetWeight, DeltaSlots, DeltaTokens
 from atom.sizing.states import DeltaShape
 
 
 class DeltaNetState(StateLayer):
     """Gated delta net (arXiv 2412.06464) between its projections."""
 
-    _states: torch.Tensor
-    _tails: torch.Tensor
+    _kept: DeltaSlots | None
 
     def __init__(self, shape: DeltaShape, ops: Ops) -> None:
         super().__init__(ops)
@@ -35,21 +34,14 @@ class DeltaNetState(StateLayer):
         )
 
     def hold(self, tensors: Sequence[torch.Tensor]) -> None:
-        self._states, self._tails = tensors
+        states, tails = tensors
+        self._kept = DeltaSlots(self.shape, states, tails)
 
     def release(self) -> None:
-        self._states, self._tails = torch.empty(0), torch.empty(0)
+        self._kept = None
         self._running, self._saved = (), ()
 
-    def forward(
-        self,
-        qkv: torch.Tensor,
-        gates: tuple[torch.Tensor, torch.Tensor],
-        conv: torch.Tensor,
-        weight: DeltaWeight,
-    ) -> torch.Tensor:
-        """Compute qkv [T, C] and gates b, a [T, Hv] → [T, Hv, Dv]; conv [C, width]."""
-        step = self._step
-        mixed = self._ops.short_convolution(qkv, conv, self._tails, step)
-        tokens = DeltaTokens(mixed, *gates)
-        return self._ops.gated_delta_rule(tokens, self.shape, weight, self._states, step)
+    def forward(self, tokens: DeltaTokens, z: torch.Tensor, weight: DeltaNetWeight) -> torch.Tensor:
+        """Compute what comes before the convolution, and z [T, Hv·Dv] → [T, Hv·Dv]."""
+        assert self._kept is not None, "allocated before a step"
+        return self._ops.gated_delta_net(tokens, z, weight, self._kept, self._step)

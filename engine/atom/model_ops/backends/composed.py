@@ -6,9 +6,13 @@ here as well. The contract of each is in interface.py.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
+import torch.nn.functional as F
 
 from atom.model_ops.backends.interface import Ops
+from atom.model_ops.linear_attention import DeltaNetWeight, DeltaSlots, DeltaTokens
 from atom.model_ops.routing import Routed
 from atom.model_ops.values import (
     AttentionShape,
@@ -79,6 +83,19 @@ class ComposedOps:
     ) -> torch.Tensor:
         q = self._ops.qk_norm_rope_store(qkv, shape, rotary, cache, step.slot_mapping)
         return self._ops.paged_attention(q, shape, cache, step)
+
+    def gated_delta_net(
+        self,
+        tokens: DeltaTokens,
+        z: torch.Tensor,
+        weight: DeltaNetWeight,
+        kept: DeltaSlots,
+        step: AttentionMetaData,
+    ) -> torch.Tensor:
+        mixed = self._ops.short_convolution(tokens.qkv, weight.conv, kept.tails, step)
+        tokens = replace(tokens, qkv=mixed)
+        found = self._ops.gated_delta_rule(tokens, kept.shape, weight.rule, kept.states, step)
+        return self._ops.rms_norm(found, weight.norm).flatten(1) * F.silu(z)
 
 
 def shared_part(ops: Ops, x: torch.Tensor, w: SharedWeight | None) -> torch.Tensor | None:

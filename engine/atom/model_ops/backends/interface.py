@@ -22,7 +22,7 @@ from atom.collectives.group import Group
 from atom.model_ops.backends.draft_ops import DraftOps
 from atom.model_ops.backends.op_names import DRAFT_OPS, LORA_OPS, SPARSE_OPS, STATE_OPS
 from atom.model_ops.backends.pinned_ring import PinnedRing
-from atom.model_ops.linear_attention import DeltaTokens, DeltaWeight
+from atom.model_ops.linear_attention import DeltaNetWeight, DeltaSlots, DeltaTokens, DeltaWeight
 from atom.model_ops.routing import Routed, Routing
 from atom.model_ops.slots import DecodeInputs, SlotTensors
 from atom.model_ops.values import (
@@ -289,6 +289,17 @@ class Ops(DraftOps, Protocol):
         step: AttentionMetaData,
     ) -> torch.Tensor:
         """Compute `qk_norm_rope_store`, then `paged_attention` → [T, Hq·D]. May overwrite qkv."""
+
+    def gated_delta_net(
+        self,
+        tokens: DeltaTokens,
+        z: torch.Tensor,
+        weight: DeltaNetWeight,
+        kept: DeltaSlots,
+        step: AttentionMetaData,
+    ) -> torch.Tensor:
+        """Compute `short_convolution` of the tokens' qkv, `gated_delta_rule`, the norm of each
+        head's answers, and their product with silu(z), z [T, Hv·Dv] → [T, Hv·Dv]."""
 
     def sample(self, logits: torch.Tensor, sampling: SamplingTensors) -> torch.Tensor:
         """Draw token ids [R] int64 from logits [R, V], any float dtype, compared and scaled in

@@ -49,6 +49,7 @@ FUSED_OPS: dict[str, tuple[str, ...]] = {
     "norm_linear": ("norm", "linear"),
     "norm_gated_linear": ("norm", "linear", "act_and_mul"),
     "attention": ("qk_norm_rope_store", "paged_attention"),
+    "gated_delta_net": ("short_convolution", "gated_delta_rule", "rms_norm"),
 }
 
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from atom.model_ops.attention import DeltaNetState
 from atom.model_ops.layernorm import Normed, RMSNorm
 from atom.model_ops.linear import Build, Linear
-from atom.model_ops.linear_attention import DeltaWeight
+from atom.model_ops.linear_attention import DeltaNetWeight, DeltaTokens, DeltaWeight
 from atom.model_ops.parallel import Region
 from atom.model_ops.placement import Placement
 from atom.models.decoder.spec import LayerSpec
@@ -85,10 +84,10 @@ class GatedDeltaNet(nn.Module):
         x = h.tensor() if isinstance(h, Normed) else h
         qkv, z = self.in_proj_qkvz(x).tensor_split([self._shape.conv_channels], dim=1)
         b, a = self.in_proj_ba(x).chunk(2, dim=1)
-        a_log, dt_bias = self.of_heads.data
-        found = self.attn(qkv, (b, a), self.conv.data, DeltaWeight(a_log, dt_bias))
-        gated: torch.Tensor = self.norm.of(found) * F.silu(z).view_as(found)
-        return gated.flatten(1)
+        rule = DeltaWeight(*self.of_heads.data)
+        weight = DeltaNetWeight(self.conv.data, rule, self.norm.norm)
+        gated: torch.Tensor = self.attn(DeltaTokens(qkv, b, a), z, weight)
+        return gated
 
 
 def _ordered(matrix: Projection, parts: Sequence[int], shape: DeltaShape, build: Build) -> Linear:

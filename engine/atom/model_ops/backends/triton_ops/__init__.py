@@ -66,6 +66,7 @@ def backend() -> Backend:
     from atom.model_ops.backends.triton_ops.compile import compiler_process, warmup
     from atom.model_ops.backends.triton_ops.gemm import linear
     from atom.model_ops.backends.triton_ops.linear_attention import (
+        gated_delta_net,
         gated_delta_rule,
         short_convolution,
     )
@@ -106,6 +107,7 @@ def backend() -> Backend:
         "sparse_mla_attention": sparse_mla.sparse_mla_attention,
         "short_convolution": short_convolution.short_convolution,
         "gated_delta_rule": gated_delta_rule.gated_delta_rule,
+        "gated_delta_net": gated_delta_net.gated_delta_net,
         "sample": sampling.sample,
         "sample_vocab_shard": sampling.sample_vocab_shard,
         "filter_logits": top_k_top_p_min_p.filter_logits,

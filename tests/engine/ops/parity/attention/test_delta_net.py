@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from atom.model_ops.backends.interface import Backend
-from atom.model_ops.linear_attention import DeltaTokens, DeltaWeight
+from atom.model_ops.linear_attention import DeltaNetWeight, DeltaSlots, DeltaTokens, DeltaWeight
+from atom.model_ops.values import NormWeight
 from atom.sizing.states import DeltaShape
 from atom.utils.forward_context import AttentionMetaData
-from tests.engine.ops.inputs import assert_rows_agree
+from tests.engine.ops.inputs import assert_rows_agree, load_backend
 
 gpu = pytest.mark.gpu
 SMALL = DeltaShape(key_heads=2, value_heads=4, key_dim=16, value_dim=16, conv_width=4)
@@ -48,6 +49,24 @@ class DeltaCase:
         rule = backend.operations["gated_delta_rule"]
         out = rule(self.tokens, self.shape, self.weight, states, self.step)
         return out, states[self.step.slots]
+
+    def netted(self, backend: Backend) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """What a whole net makes of the tokens, and its states and tails behind it."""
+        shape, dtype, device = self.shape, self.x.dtype, self.x.device
+        draw = torch.Generator().manual_seed(1)
+
+        def drawn(*size: int) -> torch.Tensor:
+            return torch.randn(size, generator=draw).to(device, dtype)
+
+        kept = DeltaSlots(shape, self.states.clone(), self.tails.clone())
+        wide = drawn(len(self.x), shape.value_heads * shape.value_dim + 8)
+        norm = NormWeight(drawn(shape.value_dim), 1e-6)
+        out = backend.operations["gated_delta_net"](
+            replace(self.tokens, qkv=self.x), wide[:, 8:],
+            DeltaNetWeight(self.conv, self.weight, norm), kept, self.step,
+        )  # fmt: skip
+        slots = self.step.slots
+        return out, kept.states[slots], kept.tails[slots]
 
 
 def delta_case(
@@ -117,6 +136,7 @@ def test_convolutions_see_what_their_rows_had(
     assert torch.equal(tails, kept)
 
 
+@pytest.mark.usefixtures("bfloat16")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_answers_and_states_are_those_of_one_token_after_the_other(
@@ -129,6 +149,37 @@ def test_answers_and_states_are_those_of_one_token_after_the_other(
     assert out.dtype is dtype
     assert_rows_agree(out, expected, dtype, slack=3.0)
     assert_rows_agree(states, kept, torch.float32, slack=10.0)
+
+
+@pytest.mark.usefixtures("bfloat16")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("rows", [ROWS[:4], ROWS[2:6]], ids=["decodes", "mixed"])
+def test_a_net_is_its_parts(
+    backend: Backend, composed: Backend, device: torch.device, shape: DeltaShape,
+    dtype: torch.dtype, rows: list[tuple[int, int]],
+) -> None:  # fmt: skip
+    decodes = 4 if rows == ROWS[:4] else 1
+    case = delta_case(rows, device, shape=shape, dtype=dtype, num_decodes=decodes)
+    out, states, tails = case.netted(backend)
+    expected, kept_states, kept_tails = case.netted(composed)
+    assert out.dtype is dtype
+    assert_rows_agree(out, expected, dtype, slack=3.0)
+    if dtype is torch.float32:  # in between the parts round to bfloat16
+        assert_rows_agree(states, kept_states, dtype, slack=10.0)
+    assert torch.equal(tails, kept_tails)
+
+
+def test_a_triangle_is_solved_as_in_order(backend: Backend, device: torch.device) -> None:
+    """Equal keys that are learnt in full and never forgotten: powers of their system are sums of
+    binomial coefficients, which would take each other away."""
+    case = delta_case([(0, 64)], device, num_decodes=0)
+    case.tokens.qkv.copy_(case.tokens.qkv[:1].expand_as(case.tokens.qkv))
+    case.tokens.b.fill_(9.0)
+    case.tokens.a.fill_(-30.0)
+    out, _ = case.answered(backend)
+    reference, _ = case.answered(load_backend("torch_ref"))
+    assert_rows_agree(out, reference, torch.float32, slack=3.0)
 
 
 def test_chunks_of_a_prompt_are_its_whole(backend: Backend, device: torch.device) -> None:

@@ -1,11 +1,10 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""The gated delta rule, one token after the other, each value head's state in registers.
+"""The gated delta rule of decodes, each value head's state in registers; prompts go in chunks.
 
 Shapes: qkv [T, 2·Hk·DK + Hv·DV] contiguous, gates [T, Hv], states [slots, Hv, DK, DV] float32.
 Tile: a program has a row, a value head and BLOCK_V columns of its state, which do not depend on
-each other: [DK, BLOCK_V] float32. Bound: of decodes the memory that states are read from and
-written to, once each; of prompts the latency of a token, of which a chunk of them would be several
-products of matrices instead (torch_cpu/delta_net.py): the same result, and not written here yet.
+each other: [DK, BLOCK_V] float32. Bound: the memory that states are read from and written to, once
+each. A prompt's tokens would be an inner loop of latency, so they go by chunked_delta_rule.py.
 """
 
 from __future__ import annotations
@@ -15,13 +14,17 @@ import triton
 import triton.language as tl
 
 from atom.model_ops.backends.triton_ops.launch import next_power_of_2
+from atom.model_ops.backends.triton_ops.linear_attention.chunked_delta_rule import (
+    LINEAR_FROM,
+    chunked_delta_rule,
+    log_decay,
+)
 from atom.model_ops.backends.triton_ops.linear_attention.short_convolution import row_of
 from atom.model_ops.linear_attention import DeltaTokens, DeltaWeight
 from atom.sizing.states import DeltaShape
 from atom.utils.forward_context import AttentionMetaData
 
 _COLUMNS = 32  # of a state that a program has
-_LINEAR_FROM = 20.0  # softplus(x) is x in float32
 
 
 @triton.jit
@@ -36,8 +39,10 @@ def _delta_rule_kernel(
     HK: tl.constexpr, HV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr,
     K_LANES: tl.constexpr, BLOCK_V: tl.constexpr, LINEAR_FROM: tl.constexpr,
 ):  # fmt: skip
-    """K_LANES: of a key; LINEAR_FROM: where softplus is its argument."""
-    first, count, slot, before = row_of(starts_ptr, contexts_ptr, slots_ptr, padding_slot)
+    """K_LANES: of a key."""
+    first, count, slot, before = row_of(
+        starts_ptr, contexts_ptr, slots_ptr, padding_slot, tl.program_id(0)
+    )
     head = tl.program_id(1)
     lane = tl.arange(0, K_LANES)
     column = tl.program_id(2) * BLOCK_V + tl.arange(0, BLOCK_V)
@@ -47,7 +52,7 @@ def _delta_rule_kernel(
     # Of a row that begins the slot holds what its last sequence left.
     known_rows = tl.where(before > 0, DK, 0)
     state = tl.load(place, mask=held & (lane[:, None] < known_rows), other=0.0)
-    forgets = tl.exp(tl.load(a_log_ptr + head))
+    a_log = tl.load(a_log_ptr + head)
     bias = tl.load(dt_bias_ptr + head)
     CHANNELS: tl.constexpr = 2 * HK * DK + HV * DV
     # Neighbouring value heads share a key head.
@@ -60,9 +65,7 @@ def _delta_rule_kernel(
         gate = (first + token) * gate_stride + head
         b = tl.load(b_ptr + gate).to(tl.float32)
         a = tl.load(a_ptr + gate).to(tl.float32) + bias
-        # The exponential of a large one would be infinite.
-        grown = tl.where(a > LINEAR_FROM, a, tl.log(1.0 + tl.exp(tl.minimum(a, LINEAR_FROM))))
-        state = state * tl.exp(-forgets * grown)
+        state = state * tl.exp(log_decay(a, a_log, LINEAR_FROM))
         k = _unit(k, 1e-6)
         known = tl.sum(k[:, None] * state, axis=0)
         learnt = (v.to(tl.float32) - known) / (1.0 + tl.exp(-b))
@@ -87,12 +90,15 @@ def gated_delta_rule(
     out = torch.empty(
         (count, heads, shape.value_dim), dtype=tokens.qkv.dtype, device=tokens.qkv.device
     )
-    columns = min(_COLUMNS, next_power_of_2(shape.value_dim))
-    _delta_rule_kernel[(len(step.slots), heads, triton.cdiv(shape.value_dim, columns))](
-        tokens.qkv, tokens.b, tokens.a, weight.a_log, weight.dt_bias, states, out,
-        step.query_starts, step.context_lens, step.slots, tokens.b.stride(0), len(states) - 1,
-        HK=shape.key_heads, HV=heads, DK=shape.key_dim, DV=shape.value_dim,
-        K_LANES=next_power_of_2(shape.key_dim), BLOCK_V=columns, LINEAR_FROM=_LINEAR_FROM,
-        num_warps=4,
-    )  # fmt: skip
+    if step.num_decodes:
+        columns = min(_COLUMNS, next_power_of_2(shape.value_dim))
+        _delta_rule_kernel[(step.num_decodes, heads, triton.cdiv(shape.value_dim, columns))](
+            tokens.qkv, tokens.b, tokens.a, weight.a_log, weight.dt_bias, states, out,
+            step.query_starts, step.context_lens, step.slots, tokens.b.stride(0), len(states) - 1,
+            HK=shape.key_heads, HV=heads, DK=shape.key_dim, DV=shape.value_dim,
+            K_LANES=next_power_of_2(shape.key_dim), BLOCK_V=columns, LINEAR_FROM=LINEAR_FROM,
+            num_warps=4,
+        )  # fmt: skip
+    if step.num_decodes < len(step.slots):
+        chunked_delta_rule(tokens, shape, weight, states, step, out)
     return out

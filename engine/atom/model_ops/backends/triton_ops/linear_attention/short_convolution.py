@@ -21,9 +21,8 @@ _TOKENS = 8  # of a program, where a row has several
 
 
 @triton.jit
-def row_of(starts_ptr, contexts_ptr, slots_ptr, padding_slot):
-    """First token, tokens and slot of the program's row, and how many tokens are before."""
-    row = tl.program_id(0)
+def row_of(starts_ptr, contexts_ptr, slots_ptr, padding_slot, row):
+    """First token, tokens and slot of a row, and how many tokens are before."""
     first = tl.load(starts_ptr + row)
     count = tl.load(starts_ptr + row + 1) - first
     slot = tl.load(slots_ptr + row)
@@ -39,7 +38,9 @@ def _convolve_kernel(
     x_stride, padding_slot,
     CHANNELS: tl.constexpr, WIDTH: tl.constexpr, TOKENS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    first, count, slot, before = row_of(starts_ptr, contexts_ptr, slots_ptr, padding_slot)
+    first, count, slot, before = row_of(
+        starts_ptr, contexts_ptr, slots_ptr, padding_slot, tl.program_id(0)
+    )
     token = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)[:, None]
     channel = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)[None, :]
     within = (token < count) & (channel < CHANNELS)
@@ -64,7 +65,9 @@ def _tails_kernel(
     CHANNELS: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """LANES: of a channel's tail."""
-    first, count, slot, before = row_of(starts_ptr, contexts_ptr, slots_ptr, padding_slot)
+    first, count, slot, before = row_of(
+        starts_ptr, contexts_ptr, slots_ptr, padding_slot, tl.program_id(0)
+    )
     channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[:, None]
     lane = tl.arange(0, LANES)[None, :]
     # A captured step's rows without tokens leave their slots as they are.
