@@ -207,6 +207,7 @@ def conditions(args: argparse.Namespace, measured: Measured) -> dict[str, Any]:
     engine = measured.engine
     return {
         "shape": args.shape if args.config is None else str(args.config),
+        "layers": args.layers,
         "architecture": engine.report.architecture,
         "device": engine.report.device,
         "tensor_parallel_size": args.tensor_parallel_size,

@@ -2,14 +2,16 @@
 
     python -m benchmarks.gpu_profile --shape qwen3-0.6b --rows 1 64
 
-For each batch size a table of parts and one of kernels (calls and µs per step), what the device
-idles between them, and the step's wall time; then the parts of a step of four prompts of 4,096
-tokens. The last line is one JSON object.
+For each batch size and context a table of parts and one of kernels (calls and µs per step), what
+the device idles between them, and the step's wall time; then the parts of a step of four prompts of
+4,096 tokens. `--contexts 1024 32768 260000` shows which parts grow with the context. The last line
+is one JSON object.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 import tempfile
@@ -28,7 +30,7 @@ from benchmarks.engines.offline_engine import OfflineEngine
 from benchmarks.measures.step_shares import Kernel, shares
 from benchmarks.workloads.shapes import add_model_arguments, model_folder
 
-CONTEXT = 1024
+CONTEXT, MOST_TOKENS = 1024, 256
 STEPS = 20
 SHOWN = 16
 PROMPTS, PROMPT_TOKENS = 4, 4096
@@ -40,12 +42,12 @@ def steps(engine: OfflineEngine, count: int) -> None:
         done += engine.step() is not None
 
 
-def profile_decode(engine: OfflineEngine, rows: int) -> dict[str, Any]:
-    """Kernels of a step of `rows` decodes around a context of 1,024 tokens."""
+def profile_decode(engine: OfflineEngine, rows: int, context: int) -> dict[str, Any]:
+    """Kernels of a step of `rows` decodes around a context."""
     draw = np.random.default_rng(1)
-    params = SamplingParams(temperature=0.6, max_tokens=CONTEXT, ignore_eos=True)
+    params = SamplingParams(temperature=0.6, max_tokens=MOST_TOKENS, ignore_eos=True)
     for _ in range(rows):
-        engine.add(engine.random_prompt(CONTEXT - STEPS, draw), params)
+        engine.add(engine.random_prompt(context - STEPS, draw), params)
     steps(engine, 1)
     while (stats := engine.scheduler.stats()).requests_waiting or stats.requests_partial_prefill:
         engine.step()
@@ -113,6 +115,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Parts and kernels of a step.")
     add_model_arguments(parser)
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 64])
+    parser.add_argument("--contexts", type=int, nargs="+", default=[CONTEXT])
     parser.add_argument("--quantization", choices=tuple(ONLINE), default=None)
     args = parser.parse_args()
     results: dict[str, Any] = {"shape": str(args.config or args.shape)}
@@ -120,15 +123,16 @@ def main() -> int:
         engine = OfflineEngine(
             str(model_folder(args, Path(folder))),
             load_dummy=True,
-            max_model_len=4352,
+            max_model_len=max(4352, max(args.contexts) + MOST_TOKENS),
             max_num_seqs=256,
             enable_prefix_caching=False,
             quantization=args.quantization,
         )
-        for rows in args.rows:
-            found = results[str(rows)] = profile_decode(engine, rows)
+        for rows, context in itertools.product(args.rows, args.contexts):
+            found = results[f"{rows} at {context}"] = profile_decode(engine, rows, context)
             print(
-                f"B={rows}: {found['wall_us']:.0f} µs per step, {found['busy_us']:.0f} in kernels"
+                f"B={rows} at {context}: {found['wall_us']:.0f} µs per step, "
+                f"{found['busy_us']:.0f} in kernels"
             )
             print_parts(found["parts_us"])
             for kernel in found["kernels"]:

@@ -1,8 +1,8 @@
 """Which part of the model a profiled kernel belongs to: by its name, and for products by its place.
 
-A layer's kernels come in one order, attention in the middle: what is multiplied first after it is
-the output projection, then gates and ups, then down, then the next layer's qkv, or the head if
-sampling follows. Pure; used by gpu_profile.py.
+A layer's kernels come in one order, attention or a state in the middle: what is multiplied first
+after it is the output projection, then gates and ups, then down, then the next layer's qkv, or the
+head if sampling follows. Pure; used by gpu_profile.py.
 """
 
 from __future__ import annotations
@@ -20,6 +20,15 @@ _NAMED = {
         "_prefill_kernel",
         "sdpa",
         "flash",
+    ),
+    "states": (
+        "_delta_net_kernel",
+        "_delta_rule_kernel",
+        "_chunk_systems_kernel",
+        "_chunk_states_kernel",
+        "_convolve_kernel",
+        "_tails_kernel",
+        "_gated_norm_kernel",
     ),
     "norm": ("_rms_norm_kernel",),
     "rope and store": ("_rope_store_kernel",),
@@ -68,7 +77,7 @@ def _parts(ordered: list[Kernel]) -> list[str]:
     newest = OTHER
     for kernel in ordered:
         part = _named(kernel.name)
-        if part == "attention":
+        if part in ("attention", "states"):
             place = 0
         elif part == "sampling" and newest == "qkv":
             last = max(index for index, known in enumerate(parts) if known == "qkv")

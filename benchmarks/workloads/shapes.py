@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -327,14 +326,16 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--shape", choices=sorted(SHAPES), default="qwen3-0.6b")
     which.add_argument("--config", type=Path, help="a config.json, instead of a shape")
+    parser.add_argument("--layers", type=int, help="so many of the model's; all without")
 
 
 def model_folder(args: argparse.Namespace, folder: Path) -> Path:
     """Return what the flags of `add_model_arguments` say, as a folder that the engine opens with
     --load-dummy. Raises ConfigError for a config.json that is not there."""
-    if args.config is None:
-        return write_shape(args.shape, folder)
-    if not args.config.is_file():
+    if args.config is not None and not args.config.is_file():
         raise ConfigError(f"--config {args.config}: there is no such file; name a config.json")
-    shutil.copyfile(args.config, folder / "config.json")
+    shape = SHAPES[args.shape] if args.config is None else json.loads(args.config.read_text())
+    if args.layers is not None:
+        shape = {**shape, "num_hidden_layers": args.layers}
+    (folder / "config.json").write_text(json.dumps(shape, indent=2))
     return folder

@@ -222,13 +222,13 @@ def chunked_delta_rule(
     weight: DeltaWeight,
     states: torch.Tensor,
     step: AttentionMetaData,
-    out: torch.Tensor,
-) -> None:
-    """Compute `gated_delta_rule` of a step's rows behind its decodes, into out."""
+) -> torch.Tensor:
+    """Compute `gated_delta_rule` of a step's rows behind its decodes, whose answers are missing."""
     assert step.slots is not None
     count, heads, qkv = len(tokens.qkv), shape.value_heads, tokens.qkv
     rows = len(step.slots) - step.num_decodes
     parts = 1 if qkv.dtype == torch.float32 else 2
+    out = qkv.new_empty((count, heads, shape.value_dim))
     systems = qkv.new_empty((parts, count, heads, CHUNK))
     attended = qkv.new_empty((count, heads, CHUNK))
     decays = qkv.new_empty((4, heads, count), dtype=torch.float32)
@@ -250,3 +250,4 @@ def chunked_delta_rule(
         len(states) - 1, step.num_decodes, count,
         **sizes, BLOCK_V=columns, num_warps=4,
     )  # fmt: skip
+    return out

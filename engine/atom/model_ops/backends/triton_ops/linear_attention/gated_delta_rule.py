@@ -86,10 +86,11 @@ def gated_delta_rule(
 ) -> torch.Tensor:
     assert step.slots is not None
     assert tokens.b.stride(0) == tokens.a.stride(0), "both are parts of one product"
-    count, heads = len(tokens.qkv), shape.value_heads
-    out = torch.empty(
-        (count, heads, shape.value_dim), dtype=tokens.qkv.dtype, device=tokens.qkv.device
-    )
+    heads = shape.value_heads
+    if step.num_decodes < len(step.slots):
+        out = chunked_delta_rule(tokens, shape, weight, states, step)
+    else:
+        out = tokens.qkv.new_empty((len(tokens.qkv), heads, shape.value_dim))
     if step.num_decodes:
         columns = min(_COLUMNS, next_power_of_2(shape.value_dim))
         _delta_rule_kernel[(step.num_decodes, heads, triton.cdiv(shape.value_dim, columns))](
@@ -99,6 +100,4 @@ def gated_delta_rule(
             K_LANES=next_power_of_2(shape.key_dim), BLOCK_V=columns, LINEAR_FROM=LINEAR_FROM,
             num_warps=4,
         )  # fmt: skip
-    if step.num_decodes < len(step.slots):
-        chunked_delta_rule(tokens, shape, weight, states, step, out)
     return out
