@@ -186,7 +186,8 @@ def exact_rule(tokens: DeltaTokens, case: Net) -> Result:
 
 
 def drawn_cases(count: int, draw: numbers.Random) -> Iterator[tuple[DeltaShape, Any, int]]:
-    """Draw shapes, rows and how many of these are decodes."""
+    """Draw shapes, each of which kernels are compiled for, and of each three times rows and how
+    many of them are decodes."""
     for _ in range(count):
         heads = draw.choice((1, 2, 3, 4))
         shape = DeltaShape(
@@ -196,11 +197,11 @@ def drawn_cases(count: int, draw: numbers.Random) -> Iterator[tuple[DeltaShape, 
             value_dim=draw.choice((16, 48, 64, 80, 128)),
             conv_width=draw.choice((2, 3, 4)),
         )
-        decodes = draw.randrange(5)
-        rows = [(draw.choice((0, 1, 2, 900)), 1) for _ in range(decodes)]
-        prompts = draw.randrange(0 if decodes else 1, 6)
-        rows += [(draw.choice((0, 1, 5, 900)), draw.randrange(1, 300)) for _ in range(prompts)]
-        yield shape, rows, decodes
+        for prompts in (0, draw.randrange(1, 4), draw.randrange(1, 4)):
+            decodes = draw.randrange(0 if prompts else 1, 5)
+            rows = [(draw.choice((0, 1, 2, 900)), 1) for _ in range(decodes)]
+            rows += [(draw.choice((0, 1, 5, 900)), draw.randrange(1, 200)) for _ in range(prompts)]
+            yield shape, rows, decodes
 
 
 def errors(ops_of: Callable[[torch.dtype], Ops], seed: int, count: int) -> list[dict[str, Any]]:
@@ -220,7 +221,7 @@ def errors(ops_of: Callable[[torch.dtype], Ops], seed: int, count: int) -> list[
                 worst[name] = max(worst[name], error)
         found.append({"dtype": str(dtype), **worst})
         told = ", ".join(f"{name} {error:.1e}" for name, error in worst.items())
-        print(f"{count} drawn steps of {dtype}: {told}", flush=True)
+        print(f"{count} drawn shapes in {dtype}: {told}", flush=True)
     return found
 
 
@@ -333,7 +334,7 @@ def main() -> int:
     parser.add_argument("--value-heads", type=int, default=32)
     parser.add_argument("--only", nargs="+", choices=("errors", "times"), default=None)
     parser.add_argument("--seed", type=int, default=None)
-    parser.add_argument("--cases", type=int, default=24, help="drawn steps of each dtype")
+    parser.add_argument("--shapes", type=int, default=4, help="that are drawn, of each dtype")
     args = parser.parse_args()
     if not torch.cuda.is_available():
         print("error: kernels are timed on a GPU, and torch sees none here", file=sys.stderr)
@@ -346,9 +347,6 @@ def main() -> int:
         return resolve_ops("cuda", OpCase(dtype=dtype, kv_dtype=dtype), "triton").ops
 
     with torch.inference_mode():
-        if "errors" in wanted:
-            print(f"seed {seed}")
-            results["errors"] = errors(ops_of, seed, args.cases)
         if "times" in wanted:
             shape = DeltaShape(
                 key_heads=args.key_heads,
@@ -362,6 +360,9 @@ def main() -> int:
                 print(row.text(), flush=True)
                 rows.append({**asdict(row), "limit_share": round(row.limit_share, 4)})
             results["kernels"] = rows
+        if "errors" in wanted:
+            print(f"seed {seed}", flush=True)
+            results["errors"] = errors(ops_of, seed, args.shapes)
     print(json.dumps(results))
     return 0
 

@@ -30,7 +30,8 @@ from atom.sizing.states import DeltaShape
 from atom.utils.forward_context import AttentionMetaData
 
 CHUNK = 64  # tokens: what is quadratic in them is about as much as what is linear
-_COLUMNS = 32  # of a state that a program has
+# Columns of a state that a program has. One stage: several programs share a multiprocessor.
+_COLUMNS, _WARPS, _STAGES = 64, 8, 1
 LINEAR_FROM = 20.0  # softplus(x) is x in float32
 
 
@@ -248,6 +249,6 @@ def chunked_delta_rule(
         qkv, systems, attended, decays, states, out,
         step.query_starts, step.context_lens, step.slots,
         len(states) - 1, step.num_decodes, count,
-        **sizes, BLOCK_V=columns, num_warps=4,
+        **sizes, BLOCK_V=columns, num_warps=_WARPS, num_stages=_STAGES,
     )  # fmt: skip
     return out

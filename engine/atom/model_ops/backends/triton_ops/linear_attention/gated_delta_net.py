@@ -32,30 +32,33 @@ _NORM_ROWS = 16  # heads of tokens that a program norms
 
 
 @triton.jit
-def _convolved(x_ptr, tail_ptr, conv_ptr, channel, held, before, WIDTH: tl.constexpr):
-    """The convolution of these channels' newest token, whose tail then ends with it."""
+def _window(x_ptr, tail_ptr, channel, held, before, WIDTH: tl.constexpr):
+    """Load what the convolution sees of these channels, [channels, lanes]: the tail, then the
+    newest token."""
+    lane = tl.arange(0, next_power_of_2(WIDTH))[None, :]
+    # Of a row that begins the slot holds what its last sequence left.
+    there = held[:, None] & (lane < WIDTH - 1) & (lane >= WIDTH - 1 - before)
+    tail = tl.load(tail_ptr + channel[:, None] * (WIDTH - 1) + lane, mask=there, other=0.0)
     newest = tl.load(x_ptr + channel, mask=held, other=0.0).to(tl.float32)
-    weight = tl.load(conv_ptr + channel * WIDTH + WIDTH - 1, mask=held, other=0.0)
-    mixed = newest * weight.to(tl.float32)
-    tail = tail_ptr + channel * (WIDTH - 1)
-    for back in tl.static_range(WIDTH - 1):
-        # Of a row that begins the slot holds what its last sequence left.
-        there = held & (channel < tl.where(before >= WIDTH - 1 - back, channel + 1, 0))
-        kept = tl.load(tail + back, mask=there, other=0.0)
-        weight = tl.load(conv_ptr + channel * WIDTH + back, mask=held, other=0.0)
-        mixed += kept * weight.to(tl.float32)
-    # What one thread moves another may still have to read.
-    tl.debug_barrier()
-    LANES: tl.constexpr = next_power_of_2(WIDTH - 1)
-    lane = tl.arange(0, LANES)[None, :]
-    moved = held[:, None] & (lane < WIDTH - 2)
-    known = moved & (lane + 1 >= WIDTH - 1 - before)
-    following = tl.load(tail[:, None] + lane + 1, mask=known, other=0.0)
-    tl.debug_barrier()
-    tl.store(tail[:, None] + lane, following, mask=moved)
-    tl.store(tail + WIDTH - 2, newest, mask=held)
+    return tl.where(lane == WIDTH - 1, newest[:, None], tail)
+
+
+@triton.jit
+def _convolved(window, conv_ptr, channel, held, WIDTH: tl.constexpr):
+    lane = tl.arange(0, next_power_of_2(WIDTH))[None, :]
+    place = conv_ptr + channel[:, None] * WIDTH + lane
+    weight = tl.load(place, mask=held[:, None] & (lane < WIDTH), other=0.0)
+    mixed = tl.sum(window * weight.to(tl.float32), axis=1)
     # x / (1 + e^-x) is -0 far below 0, never NaN.
     return mixed / (1.0 + tl.exp(-mixed))
+
+
+@triton.jit
+def _move_on(window, tail_ptr, channel, held, WIDTH: tl.constexpr):
+    """Store the tail that ends with the newest token, once all threads have loaded theirs."""
+    lane = tl.arange(0, next_power_of_2(WIDTH))[None, :]
+    place = tail_ptr + channel[:, None] * (WIDTH - 1) + lane - 1
+    tl.store(place, window, mask=held[:, None] & (lane > 0) & (lane < WIDTH))
 
 
 @triton.jit
@@ -84,9 +87,15 @@ def _delta_net_kernel(
     in_key, in_value = lane < DK, column < DV
     x = qkv_ptr + row * qkv_stride
     tail = tails_ptr + slot * (CHANNELS * (WIDTH - 1))
-    channel = key_head * DK + lane
-    q = _unit(_convolved(x, tail, conv_ptr, channel, in_key, before, WIDTH)) * (DK**-0.5)
-    k = _unit(_convolved(x, tail, conv_ptr, HK * DK + channel, in_key, before, WIDTH))
+    queries = key_head * DK + lane
+    keys = HK * DK + queries
+    of_q = _window(x, tail, queries, in_key, before, WIDTH)
+    of_k = _window(x, tail, keys, in_key, before, WIDTH)
+    q = _unit(_convolved(of_q, conv_ptr, queries, in_key, WIDTH)) * (DK**-0.5)
+    k = _unit(_convolved(of_k, conv_ptr, keys, in_key, WIDTH))
+    tl.debug_barrier()
+    _move_on(of_q, tail, queries, in_key, WIDTH)
+    _move_on(of_k, tail, keys, in_key, WIDTH)
     # Of a row that begins the slot holds what its last sequence left.
     known = (lane[:, None] < tl.where(before > 0, DK, 0)) & in_value[None, :]
     norm = tl.load(norm_ptr + column, mask=in_value, other=0.0).to(tl.float32)
@@ -95,8 +104,11 @@ def _delta_net_kernel(
         head = key_head * PER_KEY + served
         place = (slot * HV + head) * (DK * DV) + lane[:, None] * DV + column[None, :]
         state = tl.load(states_ptr + place, mask=known, other=0.0)
-        channel = 2 * HK * DK + head * DV + column
-        v = _convolved(x, tail, conv_ptr, channel, in_value, before, WIDTH)
+        values = 2 * HK * DK + head * DV + column
+        of_v = _window(x, tail, values, in_value, before, WIDTH)
+        v = _convolved(of_v, conv_ptr, values, in_value, WIDTH)
+        tl.debug_barrier()
+        _move_on(of_v, tail, values, in_value, WIDTH)
         b = tl.load(b_ptr + row * gate_stride + head).to(tl.float32)
         a = tl.load(a_ptr + row * gate_stride + head).to(tl.float32)
         a_log = tl.load(a_log_ptr + head)
