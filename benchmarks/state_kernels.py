@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from itertools import accumulate, chain
 from typing import Any
@@ -44,6 +45,7 @@ PROMPTS = {
     "29 of 100…1024": [100 + 33 * row for row in range(29)],
 }
 _EPS = 1e-6
+_PEER = "fla.ops.gated_delta_rule"
 # ‖error‖ / ‖result‖ of a token or row, at most. What a net convolves may be rounded to its dtype.
 LIMITS = {
     torch.float32: {"rule": 3e-5, "rule's states": 1e-4, "net": 3e-5, "net's states": 1e-4},
@@ -110,7 +112,7 @@ def net(
         return torch.randn(size, device="cuda").to(kind)
 
     product = drawn(count, shape.conv_channels + values)
-    qkv, z = product.split([shape.conv_channels, values], dim=1)
+    qkv, z = product.tensor_split([shape.conv_channels], dim=1)
     b, a = drawn(count, 2 * shape.value_heads).chunk(2, dim=1)
     rate = torch.rand(shape.value_heads, device="cuda").mul_(8.0).sub_(8.0)
     rule = DeltaWeight(rate, drawn(shape.value_heads, kind=torch.float32))
@@ -161,13 +163,13 @@ def exact_rule(tokens: DeltaTokens, case: Net) -> Result:
     """Go through each row's tokens, behind the convolution, one after the other in float64."""
     shape, rule = case.kept.shape, case.weight.rule
     keys = shape.key_heads * shape.key_dim
-    q, k, v = tokens.qkv.double().split([keys, keys, shape.conv_channels - 2 * keys], dim=1)
+    q, k, v = tokens.qkv.double().tensor_split([keys, 2 * keys], dim=1)
     q, k = (
-        part.unflatten(1, (shape.key_heads, -1)).repeat_interleave(shape.heads_per_key, dim=1)
+        part.reshape(len(part), shape.key_heads, -1).repeat_interleave(shape.heads_per_key, dim=1)
         for part in (q, k)
     )
     q, k = (part * (part.square().sum(-1, keepdim=True) + _EPS).rsqrt() for part in (q, k))
-    v = v.unflatten(1, (shape.value_heads, -1))
+    v = v.reshape(len(v), shape.value_heads, -1)
     beta = tokens.b.double().sigmoid()
     grown = F.softplus(tokens.a.double() + rule.dt_bias.double())
     decay = (-rule.a_log.double().exp() * grown).exp()
@@ -292,8 +294,7 @@ def _parts(ops: Ops, case: Net) -> torch.Tensor:
 def _peer_arguments(case: Net) -> dict[str, Any]:
     shape = case.kept.shape
     keys = shape.key_heads * shape.key_dim
-    sizes = [keys, keys, shape.conv_channels - 2 * keys]
-    q, k, v = (part.contiguous() for part in case.tokens.qkv.split(sizes, dim=1))
+    q, k, v = (part.contiguous() for part in case.tokens.qkv.tensor_split([keys, 2 * keys], dim=1))
     return {
         "q": q.view(1, len(q), shape.key_heads, -1),
         "k": k.view(1, len(q), shape.key_heads, -1),
@@ -312,20 +313,17 @@ def _peer_arguments(case: Net) -> dict[str, Any]:
 
 def peer_decode(case: Net) -> Callable[[], Any]:
     """Flash-linear-attention's recurrent rule, of rows of a token each."""
-    from fla.ops.gated_delta_rule import fused_recurrent_gated_delta_rule
-
     arguments = _peer_arguments(case)
     for name in ("q", "k", "v", "g", "beta"):
         arguments[name] = arguments[name].transpose(0, 1)
-    return partial(fused_recurrent_gated_delta_rule, **arguments)
+    return partial(import_module(_PEER).fused_recurrent_gated_delta_rule, **arguments)
 
 
 def peer_prompt(case: Net) -> Callable[[], Any]:
     """Flash-linear-attention's rule in chunks."""
-    from fla.ops.gated_delta_rule import chunk_gated_delta_rule
-
     starts = case.step.query_starts.long()
-    return partial(chunk_gated_delta_rule, **_peer_arguments(case), cu_seqlens=starts)
+    rule = import_module(_PEER).chunk_gated_delta_rule
+    return partial(rule, **_peer_arguments(case), cu_seqlens=starts)
 
 
 def main() -> int:

@@ -131,7 +131,6 @@ STATES = {
     "even": ("x_stride", "gate_stride", "qkv_stride", "z_stride"),
 }
 CHUNKS = {**STATES, "types": {**STATES["types"], "decays_ptr": "*fp32"}}
-CHUNK_TILE = {"num_warps": 8, "num_stages": 1, **CHUNKS}
 DELTA_RULE = {"HK": 16, "HV": 32, "DK": 128, "DV": 128}
 ODD_DELTA_RULE = {"HK": 3, "HV": 9, "DK": 96, "DV": 80}
 SELECTED = {key: value for key, value in LATENT.items() if key != "BLOCK_SIZE"} | {
@@ -287,9 +286,10 @@ CASES: list[Any] = [
          {**ODD_DELTA_RULE, "K_LANES": 128, "CHUNK": 64, "LINEAR_FROM": 20.0},
          {"num_warps": 4, **CHUNKS}),
         ("states of a delta rule's chunks", chunked_delta_rule._chunk_states_kernel,
-         {**DELTA_RULE, "K_LANES": 128, "CHUNK": 64, "BLOCK_V": 64}, CHUNK_TILE),
+         {**DELTA_RULE, "K_LANES": 128, "CHUNK": 64, "BLOCK_V": 32}, {"num_warps": 4, **CHUNKS}),
         ("states of a delta rule's chunks, odd heads", chunked_delta_rule._chunk_states_kernel,
-         {**ODD_DELTA_RULE, "K_LANES": 128, "CHUNK": 64, "BLOCK_V": 64}, CHUNK_TILE),
+         {**ODD_DELTA_RULE, "K_LANES": 128, "CHUNK": 64, "BLOCK_V": 32},
+         {"num_warps": 4, **CHUNKS}),
         ("delta net of decodes", gated_delta_net._delta_net_kernel,
          {**DELTA_RULE, "WIDTH": 4, "LINEAR_FROM": 20.0}, {"num_warps": 8, **CHUNKS}),
         ("delta net of decodes, odd heads", gated_delta_net._delta_net_kernel,

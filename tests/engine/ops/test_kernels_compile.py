@@ -28,11 +28,14 @@ from atom.model_ops.backends.triton_ops.attention import (
     prefill,
     sparse_mla_decode,
 )
+from atom.model_ops.backends.triton_ops.linear_attention import chunked_delta_rule
 from atom.model_ops.backends.triton_ops.moe.grouped_kernel import sorted_gemm_kernel
 from tests.engine.ops.expert_cases import BY_TMA
 from tests.engine.ops.kernel_cases import (
     CASES,
+    CHUNKS,
     DEALT_CASES,
+    DELTA_RULE,
     ENTRIES,
     FP8_LATENT,
     SELECTED,
@@ -204,3 +207,10 @@ def test_tiles_that_amd_would_spill_fit_an_h200(
         kernel, constants, {"num_warps": warps, "num_stages": stages, **options}, "H200"
     )
     assert binary.metadata.shared <= TARGETS["H200"][1]
+
+
+def test_the_tile_of_chunks_that_amd_would_spill_lets_two_share_an_h200() -> None:
+    constants = {**DELTA_RULE, "K_LANES": 128, "CHUNK": 64, "BLOCK_V": 64}
+    options = {"num_warps": 8, "num_stages": 1, **CHUNKS}
+    binary = compiled(chunked_delta_rule._chunk_states_kernel, constants, options, "H200")
+    assert 2 * binary.metadata.shared <= TARGETS["H200"][1]

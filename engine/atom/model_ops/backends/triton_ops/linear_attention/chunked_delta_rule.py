@@ -30,8 +30,9 @@ from atom.sizing.states import DeltaShape
 from atom.utils.forward_context import AttentionMetaData
 
 CHUNK = 64  # tokens: what is quadratic in them is about as much as what is linear
-# Columns of a state that a program has. One stage: several programs share a multiprocessor.
-_COLUMNS, _WARPS, _STAGES = 64, 8, 1
+# Columns of a state that a program has, warps, stages. Of one stage several programs share a
+# multiprocessor of NVIDIA's; so wide a tile would spill on AMD's.
+_COLUMNS, _WARPS, _STAGES = (32, 4, 2) if torch.version.hip else (64, 8, 1)
 LINEAR_FROM = 20.0  # softplus(x) is x in float32
 
 
