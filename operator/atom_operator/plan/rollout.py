@@ -262,7 +262,7 @@ def _unblock_quota(
     """The quota has no room for more pods: let old ones make room, if that would do."""
     current = running.rollout
     assert current is not None
-    if question.leaving_charged:
+    if question.leaving_charged and (running.available or current.strategy is _IN_PLACE):
         return current  # there is room, or will be, once the quota counts it no more
     if question.starting:
         return current  # it takes the place of an old pod that serves when it is ready
