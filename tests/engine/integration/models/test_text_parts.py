@@ -129,6 +129,7 @@ def test_what_the_text_part_does_not_say_is_what_transformers_makes_of_it() -> N
     for name, config_class in classes.items():
         for key, value in WRAPPERS[name].defaults.items():
             config = config_class()
+            config.allow_global_per_layer_attribute_access = True  # Gemma 4 has heads by layer
             found = config.rope_parameters["rope_theta"] if key == "rope_theta" else None
             assert value == (found or getattr(config, key)), (name, key)
 
