@@ -31,6 +31,12 @@ INSPECTED_KEY: Final = "config.json"  # of the ConfigMap that keeps an inspectio
 ACCEPTED_SPEC_KEY: Final = "spec"  # of the ControllerRevision that keeps the last one in force
 ACCEPTED_PROFILE_KEY: Final = "profile"  # of the same: what was laid below that spec
 ENGINE_PORT_NAME: Final = "http"
+# Of what the engine says about its prefix cache, and of its saying so again.
+KV_EVENTS_PORT: Final = 5557
+KV_EVENTS_REPLAY_PORT: Final = 5558
+PICKER_NAME: Final = "atom-endpoint-picker"
+PICKER_COMPONENT: Final = "endpoint-picker"
+PICKER_PORT: Final = 9002
 MODELS_DIRECTORY: Final = "/models"  # claims are mounted below it
 
 LABEL_PROFILE: Final = f"{GROUP}/profile"  # of a namespace: the AtomProfile of what is in it
@@ -183,6 +189,7 @@ class Reason(StrEnum):
     ALL_RENDERED = "AllRendered"
     AUTOSCALER_NOT_READY = "AutoscalerNotReady"
     ROUTE_NOT_READY = "RouteNotReady"
+    PICKER_NOT_READY = "PickerNotReady"
     ROUTES_COLLIDE = "RoutesCollide"
     NOT_TAKEN_UP = "NotTakenUp"
     # Suspended

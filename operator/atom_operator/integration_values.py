@@ -47,6 +47,28 @@ ENGINE_USER_ID = 65532
 FORBIDDEN_BY_DEFAULT = frozenset(TemplateFeature)
 
 
+class PickerKind(StrEnum):
+    """The projects whose endpoint pickers can be run; named as in the chart."""
+
+    LLM_D = "llm-d"
+    INFERENCE_EXTENSION = "inference-extension"
+
+
+# The releases whose configuration is rendered.
+PICKER_IMAGES = {
+    PickerKind.LLM_D: "ghcr.io/llm-d/llm-d-router-endpoint-picker:v0.10.0",
+    PickerKind.INFERENCE_EXTENSION: "registry.k8s.io/gateway-api-inference-extension/epp:v1.3.0",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PickerProgram:
+    """Name the endpoint picker that is run for models whose spec asks for one."""
+
+    kind: PickerKind = PickerKind.LLM_D
+    image: str = PICKER_IMAGES[PickerKind.LLM_D]
+
+
 @dataclass(frozen=True, slots=True)
 class Site:
     """Hold what the administrator of this operator has set for every AtomDeployment."""
@@ -65,6 +87,7 @@ class Site:
         ENGINE_USER_ID  # that pods run as; None: the cluster gives each namespace some
     )
     pull_secrets: tuple[str, ...] = ()  # of the registry, in every namespace
+    picker: PickerProgram = field(default_factory=PickerProgram)
     # What is laid below every spec for which no AtomProfile is named, as one's spec.
     defaults: Mapping[str, Any] | None = None
 
@@ -146,11 +169,12 @@ class Autoscaling:
 
 @dataclass(frozen=True, slots=True)
 class EndpointPicker:
-    """The Service that chooses the pod of a request."""
+    """The Service that chooses the pod of a request. name: None where we run it."""
 
-    name: str
+    name: str | None
     port: int
     failure_mode: Literal["FailOpen", "FailClose"]
+    program: PickerProgram | None = None  # what we run for it
 
 
 RouteMatch = Literal["Path", "Header", "All"]
@@ -205,3 +229,8 @@ class Integrations:
     preflight: bool = False
     runbook_base_url: str | None = None
     missing: tuple[Missing, ...] = field(default=())
+
+    @property
+    def picker_program(self) -> PickerProgram | None:
+        """The endpoint picker that we run; None for none."""
+        return self.endpoint_picker.program if self.endpoint_picker else None

@@ -32,10 +32,14 @@ PROMETHEUS_RULE = Kind("monitoring.coreos.com", "v1", "PrometheusRule", "prometh
 # Kueue's record of one pod that waits for a quota; only read.
 QUOTA_WORKLOAD = Kind("kueue.x-k8s.io", "v1beta1", "Workload", "workloads")
 NETWORK_POLICY = Kind("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies")
+ROLE = Kind("rbac.authorization.k8s.io", "v1", "Role", "roles")
+ROLE_BINDING = Kind("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings")
 
 # Children that exist only where a spec asks for them, most of them of other projects' CRDs.
 OPTIONAL_KINDS = (
     NETWORK_POLICY,
+    ROLE,
+    ROLE_BINDING,
     INFERENCE_POOL,
     HTTP_ROUTE,
     POD_MONITOR,
@@ -47,7 +51,16 @@ OPTIONAL_KINDS = (
 AUTOSCALER_KINDS = frozenset({AUTOSCALER, SCALED_OBJECT})
 # Serving goes on without these: a refusal of one is reported and stops nothing.
 SIDE_KINDS = frozenset(
-    {INFERENCE_POOL, HTTP_ROUTE, POD_MONITOR, PROMETHEUS_RULE, AUTOSCALER, SCALED_OBJECT}
+    {
+        INFERENCE_POOL,
+        HTTP_ROUTE,
+        POD_MONITOR,
+        PROMETHEUS_RULE,
+        AUTOSCALER,
+        SCALED_OBJECT,
+        ROLE,
+        ROLE_BINDING,
+    }
 )
 # What an object of a kind points to, where both are asked for.
 NEEDED_KINDS = {HTTP_ROUTE: INFERENCE_POOL}

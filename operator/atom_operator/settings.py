@@ -14,7 +14,10 @@ from atom.sizing import MAX_TENSOR_PARALLEL
 from atom_operator.integration_values import (
     ENGINE_USER_ID,
     FORBIDDEN_BY_DEFAULT,
+    PICKER_IMAGES,
     EngineFeature,
+    PickerKind,
+    PickerProgram,
     Site,
     TemplateFeature,
 )
@@ -145,7 +148,18 @@ def _site(environ: Mapping[str, str]) -> Site:
         user_id=_user_id(environ),
         pull_secrets=_names(environ, "ENGINE_PULL_SECRETS"),
         defaults=_defaults(environ),
+        picker=_picker(environ),
     )
+
+
+def _picker(environ: Mapping[str, str]) -> PickerProgram:
+    name = environ.get(f"{PREFIX}PICKER_KIND") or PickerKind.LLM_D
+    try:
+        kind = PickerKind(name)
+    except ValueError as error:
+        known = ", ".join(PickerKind)
+        raise SettingsError(f"{PREFIX}PICKER_KIND: {error}; known: {known}") from error
+    return PickerProgram(kind, environ.get(f"{PREFIX}PICKER_IMAGE") or PICKER_IMAGES[kind])
 
 
 def _user_id(environ: Mapping[str, str]) -> int | None:

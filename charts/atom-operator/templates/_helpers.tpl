@@ -125,6 +125,14 @@ of the same objects would undo each other's writes for ever. Of single namespace
 - apiGroups: [inference.networking.k8s.io]
   resources: [inferencepools]
   verbs: [get, list, watch, create, patch, update, delete]
+# The rights of an endpoint picker, of which none may be given that the operator has not: it reads
+# pods, its pool, and what ranks and renames models in front of it.
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [roles, rolebindings]
+  verbs: [get, list, watch, create, patch, update, delete]
+- apiGroups: [inference.networking.x-k8s.io, llm-d.ai]
+  resources: [inferenceobjectives, inferencemodelrewrites]
+  verbs: [get, list, watch]
 - apiGroups: [gateway.networking.k8s.io]
   resources: [httproutes]
   verbs: [get, list, watch, create, patch, update, delete]
@@ -144,7 +152,7 @@ of the same objects would undo each other's writes for ever. Of single namespace
   verbs: [get]
 - apiGroups: [""]
   resources: [pods]
-  verbs: [list, watch]
+  verbs: [get, list, watch]
 # Why a quota of Kueue's does not admit a pod.
 - apiGroups: [kueue.x-k8s.io]
   resources: [workloads]

@@ -13,6 +13,11 @@ from typing import Any
 from atom_operator import constants
 from atom_operator.api.v1alpha1.common import memory_quantity
 from atom_operator.children import volumes
+from atom_operator.children.endpoint_picker.cache_events import (
+    event_arguments,
+    event_environment,
+    event_ports,
+)
 from atom_operator.children.leader_worker_set import group_arguments, group_environment
 from atom_operator.domain import EngineOptions, Plan
 
@@ -35,11 +40,11 @@ def engine_container(plan: Plan) -> dict[str, Any]:
         "command": list(_COMMAND),
         "args": engine_args(plan),
         "ports": [
-            {
-                "name": constants.ENGINE_PORT_NAME,
-                "containerPort": constants.ENGINE_PORT,
-                "protocol": "TCP",
-            }
+            {"name": name, "containerPort": number, "protocol": "TCP"}
+            for name, number in {
+                constants.ENGINE_PORT_NAME: constants.ENGINE_PORT,
+                **event_ports(plan),
+            }.items()
         ],
         "env": _environment(plan),
         "resources": _resources(plan),
@@ -97,7 +102,7 @@ def engine_args(plan: Plan) -> list[str]:
         args.extend(["--draft-model", engine.draft_model])
     if engine.api_key_secret is not None:
         args.extend(["--api-key-file", volumes.API_KEY_PATH])
-    return [*args, *group_arguments(plan), *engine.extra_args]
+    return [*args, *group_arguments(plan), *event_arguments(plan), *engine.extra_args]
 
 
 def _environment(plan: Plan) -> list[dict[str, Any]]:
@@ -112,6 +117,7 @@ def _environment(plan: Plan) -> list[dict[str, Any]]:
             "name": "HF_TOKEN",
             "valueFrom": {"secretKeyRef": {"name": secret, "key": key}},
         }
+    rendered |= event_environment(plan)
     for variable in plan.engine.env:
         rendered[variable["name"]] = dict(variable)
     return list(rendered.values())

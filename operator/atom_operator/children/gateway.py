@@ -35,7 +35,7 @@ def inference_pool(plan: Plan, picker: EndpointPicker) -> Manifest:
             "endpointPickerRef": {
                 "group": "",
                 "kind": "Service",
-                "name": picker.name,
+                "name": picker.name or naming.picker_name(plan.key),
                 "port": {"number": picker.port},
                 "failureMode": picker.failure_mode,
             },

@@ -22,6 +22,20 @@ def dashboard_name(key: ObjectKey) -> str:
     return f"{key.name}-dashboard"
 
 
+def picker_name(key: ObjectKey) -> str:
+    """Everything of the endpoint picker that we run."""
+    return f"{key.name}-picker"
+
+
+def picker_labels(name: str) -> dict[str, str]:
+    """Return what selects the endpoint picker's pods, and no engine's."""
+    return {
+        constants.LABEL_NAME: constants.PICKER_NAME,
+        constants.LABEL_INSTANCE: name,
+        constants.LABEL_COMPONENT: constants.PICKER_COMPONENT,
+    }
+
+
 def short_hash(text: str) -> str:
     """Names the same thing the same, in 16 characters."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -10,6 +10,7 @@ from typing import Any
 
 from atom_operator import constants
 from atom_operator.children import naming
+from atom_operator.children.endpoint_picker.cache_events import event_ports
 from atom_operator.domain import Manifest, Plan
 from atom_operator.integration_values import NetworkAccess
 from atom_operator.kinds import NETWORK_POLICY
@@ -27,6 +28,8 @@ def network_policy(plan: Plan, access: NetworkAccess) -> Manifest:
         }
     ]
     labels = naming.selector_labels(plan.key.name)
+    if plan.integrations.picker_program is not None:
+        rules.append(_of_picker(plan))
     if plan.engine.nodes > 1:  # ranks talk on ports of their own choice
         rules.append({"from": [{"podSelector": {"matchLabels": labels}}]})
     return {
@@ -38,6 +41,16 @@ def network_policy(plan: Plan, access: NetworkAccess) -> Manifest:
             "policyTypes": ["Ingress"],
             "ingress": rules,
         },
+    }
+
+
+def _of_picker(plan: Plan) -> dict[str, Any]:
+    """The endpoint picker that we run reads metrics, tokens and events."""
+    labels = naming.picker_labels(plan.key.name)
+    ports = (constants.ENGINE_PORT_NAME, *event_ports(plan))
+    return {
+        "from": [{"podSelector": {"matchLabels": labels}}],
+        "ports": [{"port": name, "protocol": "TCP"} for name in ports],
     }
 
 

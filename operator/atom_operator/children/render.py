@@ -8,6 +8,7 @@ from dataclasses import replace
 from atom_operator.children.accepted_spec import accepted_spec
 from atom_operator.children.autoscaling.autoscaler import autoscaler
 from atom_operator.children.config_map import inspected_config_map, plan_config_map
+from atom_operator.children.endpoint_picker.picker import endpoint_picker
 from atom_operator.children.gateway import http_route, inference_pool
 from atom_operator.children.grafana_dashboard import dashboard_config_map
 from atom_operator.children.learned import learned_config_map
@@ -88,6 +89,8 @@ def _guards(plan: Plan) -> Iterator[tuple[Kind, Manifest]]:
 def _integrations(plan: Plan) -> Iterator[tuple[Kind, Manifest]]:
     """Yield what other systems find the pods by."""
     asked = plan.integrations
+    if asked.picker_program is not None:
+        yield from endpoint_picker(plan, asked.picker_program)
     if asked.endpoint_picker is not None:
         yield INFERENCE_POOL, inference_pool(plan, asked.endpoint_picker)
     if asked.http_route is not None:

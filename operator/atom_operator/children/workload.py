@@ -12,6 +12,7 @@ from typing import Any
 
 from atom_operator import constants
 from atom_operator.children import naming
+from atom_operator.children.endpoint_picker.cache_events import picked_labels
 from atom_operator.children.engine_container import PRE_STOP_SECONDS, engine_container
 from atom_operator.children.leader_worker_set import group_annotations, leader_worker_set
 from atom_operator.children.overlay import OverlayError, merge_pod_template
@@ -174,7 +175,8 @@ def _pod_template(plan: Plan) -> Manifest:
         spec["tolerations"] = [{"key": resource, "operator": "Exists", "effect": "NoSchedule"}]
     if plan.accelerator.device_ids:
         spec["affinity"] = _product_affinity(plan.accelerator)
-    return {"metadata": {"labels": naming.child_labels(plan.key.name)}, "spec": spec}
+    labels = {**naming.child_labels(plan.key.name), **picked_labels(plan)}
+    return {"metadata": {"labels": labels}, "spec": spec}
 
 
 def _security_context(plan: Plan) -> dict[str, Any]:

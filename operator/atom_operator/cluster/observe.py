@@ -24,7 +24,6 @@ from atom_operator.domain import (
     CONFIG_MAP,
     CONTROLLER_REVISION,
     POD,
-    WORKLOAD_KINDS,
     ChildKey,
     DeploymentState,
     EndedPod,
@@ -39,6 +38,7 @@ from atom_operator.domain import (
     Rollout,
     RolloutStrategy,
     StartupTimes,
+    runs_engines,
 )
 from atom_operator.domain.profile import Profile
 from atom_operator.kinds import QUOTA_WORKLOAD, Kind
@@ -170,7 +170,7 @@ async def _optional(
 def describe(children: Mapping[ChildKey, Manifest], pods: tuple[PodState, ...]) -> Observed:
     """The typed view of children and pods."""
     # There are two while one kind takes over from the other: what was asked for last is newest.
-    found = {key: child for key, child in children.items() if key.kind in WORKLOAD_KINDS}
+    found = {key: child for key, child in children.items() if runs_engines(key, child)}
     workload = _newest(found.values())
     records = _records(children)
     record = _newest(item for item in records if "template" in item["data"])

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from atom_operator.cluster.observe import is_autoscalers
 from atom_operator.cluster.port import ClusterPort
-from atom_operator.domain import WORKLOAD_KINDS, ChildKey, Manifest, ObjectKey
+from atom_operator.domain import ChildKey, Manifest, ObjectKey, runs_engines
 
 
 async def give_up_replicas(
@@ -23,7 +23,7 @@ async def give_up_replicas(
 ) -> None:
     """Hand over what the next apply will leave out for the first time."""
     for child, manifest in desired.items():
-        if child.kind not in WORKLOAD_KINDS or not is_autoscalers(manifest):
+        if not runs_engines(child, manifest) or not is_autoscalers(manifest):
             continue
         before = owned.get(child)
         if before is not None and not is_autoscalers(before):

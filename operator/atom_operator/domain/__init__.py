@@ -32,6 +32,7 @@ from atom_operator.domain.objects import (
     Manifest,
     ObjectKey,
     Owner,
+    runs_engines,
 )
 from atom_operator.domain.observed import (
     DeploymentState,
@@ -142,4 +143,5 @@ __all__ = [
     "StartupTimes",
     "Supply",
     "Target",
+    "runs_engines",
 ]

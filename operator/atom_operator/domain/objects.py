@@ -62,3 +62,10 @@ class ChildKey(NamedTuple):
 
     kind: Kind
     name: str
+
+
+def runs_engines(child: ChildKey, manifest: Manifest) -> bool:
+    """Tell whether a child is a workload of engine pods; another is the endpoint picker's."""
+    labels = manifest["metadata"].get("labels") or {}
+    is_picker = labels.get(constants.LABEL_COMPONENT) == constants.PICKER_COMPONENT
+    return child.kind in WORKLOAD_KINDS and not is_picker

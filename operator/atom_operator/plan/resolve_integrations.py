@@ -15,6 +15,7 @@ from atom_operator.api.v1alpha1.integration_fields import (
     GatewaySpec,
     MonitoringSpec,
 )
+from atom_operator.constants import PICKER_PORT
 from atom_operator.domain import Capacity, EngineOptions
 from atom_operator.integration_values import (
     Autoscaling,
@@ -35,12 +36,13 @@ from atom_operator.kinds import (
     NETWORK_POLICY,
     POD_MONITOR,
     PROMETHEUS_RULE,
+    ROLE,
+    ROLE_BINDING,
     SCALED_OBJECT,
     Kind,
 )
 from atom_operator.plan.scaling import scaling_targets
 
-_ENDPOINT_PICKER_PORT = 9002
 _SCRAPE_INTERVAL = "15s"
 _COOLDOWN_SECONDS = 300
 _Peers = tuple[Mapping[str, Any], ...]
@@ -70,6 +72,9 @@ def _asked_kinds(spec: AtomDeploymentSpec) -> Iterator[tuple[Kind, str]]:
         yield LEADER_WORKER_SET, "spec.parallelism.nodes"
     if gateway and gateway.inference_pool:
         yield INFERENCE_POOL, "spec.gateway.inferencePool"
+    if gateway and gateway.prefix_aware:
+        for kind in (INFERENCE_POOL, ROLE, ROLE_BINDING):
+            yield kind, "spec.gateway.prefixAware"
     if gateway and gateway.http_route:
         yield HTTP_ROUTE, "spec.gateway.httpRoute"
     if monitoring and monitoring.pod_monitor:
@@ -94,7 +99,7 @@ def resolve_integrations(
     cache, scaling = spec.cache.compile, spec.autoscaling
     return Integrations(
         autoscaling=_autoscaling(scaling, options, capacity, served, site) if scaling else None,
-        endpoint_picker=_endpoint_picker(gateway) if INFERENCE_POOL in served else None,
+        endpoint_picker=_endpoint_picker(gateway, site) if INFERENCE_POOL in served else None,
         http_route=_http_route(gateway) if HTTP_ROUTE in served else None,
         pod_monitoring=(
             PodMonitoring(monitor.labels or {}, monitor.interval or _SCRAPE_INTERVAL)
@@ -150,11 +155,12 @@ def _autoscaling(
     )
 
 
-def _endpoint_picker(gateway: GatewaySpec) -> EndpointPicker | None:
+def _endpoint_picker(gateway: GatewaySpec, site: Site) -> EndpointPicker | None:
     picker = gateway.inference_pool
     if picker is None:
-        return None
-    port = picker.port or _ENDPOINT_PICKER_PORT
+        ours = EndpointPicker(None, PICKER_PORT, "FailOpen", site.picker)
+        return ours if gateway.prefix_aware else None
+    port = picker.port or PICKER_PORT
     return EndpointPicker(picker.name, port, picker.failure_mode or "FailOpen")
 
 

@@ -33,6 +33,8 @@ def spec_digest(
         asked.pop(name, None)
     for name in _NOT_OF_PODS_IN_ROLLOUT:
         asked.get("rollout", {}).pop(name, None)
+    if spec.gateway is not None and spec.gateway.prefix_aware:
+        asked["gateway"] = {"prefixAware": True}  # the one thing there that pods notice
     asked = {name: value for name, value in asked.items() if value not in (None, {})}
     parts: list[Any] = [asked, image, config_text]
     if profile is not None and profile.template is not None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.children.workload import workload_kind
-from atom_operator.domain import WORKLOAD_KINDS, Observed, Plan, PodRevision, Target
+from atom_operator.domain import Observed, Plan, PodRevision, Target
 from atom_operator.plan.rollback import choose_target
 
 
@@ -40,7 +40,7 @@ def plan_of_pods(
 ) -> Plan | None:
     """The accepted spec's plan as it is for pods that run already; None where those are another
     kind's. `newest` is the spec that is held back, as far as it can be read."""
-    kinds = {child.kind for child in observed.children if child.kind in WORKLOAD_KINDS}
+    kinds = {child.kind for child in observed.workloads}
     if not kinds <= {workload_kind(plan)}:
         return None
     running = observed.deployment

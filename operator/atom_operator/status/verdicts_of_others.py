@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from atom_operator.constants import Reason
-from atom_operator.domain import DISRUPTION_BUDGET, ChildKey, ConditionStatus, Manifest
+from atom_operator.domain import (
+    DEPLOYMENT,
+    DISRUPTION_BUDGET,
+    ChildKey,
+    ConditionStatus,
+    Manifest,
+    runs_engines,
+)
 from atom_operator.kinds import (
     AUTOSCALER,
     HTTP_ROUTE,
@@ -44,6 +51,7 @@ _PLACES: Mapping[Kind, _Place] = {
     INFERENCE_POOL: _Place(
         ("Accepted", "ResolvedRefs"), Reason.ROUTE_NOT_READY, "parents", for_callers=True
     ),
+    DEPLOYMENT: _Place(("Available",), Reason.PICKER_NOT_READY),
     POD_MONITOR: _Place(("Accepted",), Reason.NOT_TAKEN_UP, "bindings"),
     PROMETHEUS_RULE: _Place(("Accepted",), Reason.NOT_TAKEN_UP, "bindings"),
     # That no pod may go just now is its work; that it cannot tell is none.
@@ -69,7 +77,7 @@ def verdicts_of_others(children: Mapping[ChildKey, Manifest]) -> Iterator[Foreig
     """Yield what counts of everything that is said."""
     for child, manifest in children.items():
         place = _PLACES.get(child.kind)
-        if place is not None:
+        if place is not None and not runs_engines(child, manifest):
             yield from _of_child(child, manifest, place)
 
 

@@ -144,7 +144,7 @@ def _extra_args_are_not_owned(spec: AtomDeploymentSpec) -> Iterator[FieldProblem
     for position, argument in enumerate(spec.engine.extra_args or ()):
         if not argument.startswith("-"):
             continue
-        name = argument.lstrip("-").partition("=")[0].replace("_", "-")
+        name = _argument_name(argument)
         if name in _OWNED_ARGUMENTS:
             field = _OWNED_ARGUMENTS[name]
             remedy = f"use {field}" if field else "the operator sets it; leave it out"
@@ -272,7 +272,7 @@ def _api_key_is_said_once(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
     if spec.engine.api_key_secret_ref is None:
         return
     for position, argument in enumerate(spec.engine.extra_args or ()):
-        if argument.lstrip("-").partition("=")[0].replace("_", "-") == "api-key-file":
+        if _argument_name(argument) == "api-key-file":
             yield FieldProblem(
                 f"spec.engine.extraArgs[{position}]",
                 "--api-key-file belongs to spec.engine.apiKeySecretRef, which is set; leave it out",
@@ -280,7 +280,31 @@ def _api_key_is_said_once(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
             )
 
 
+def _prefixes_can_be_known(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
+    if spec.gateway is None or not spec.gateway.prefix_aware:
+        return
+    field = "spec.gateway.prefixAware"
+    if spec.gateway.inference_pool is not None:  # CEL has this rule too
+        yield FieldProblem(field, "runs a picker of its own; leave spec.gateway.inferencePool out")
+    if spec.engine.prefix_caching is False:
+        yield FieldProblem(
+            field, "nothing is cached while spec.engine.prefixCaching is false; leave one out"
+        )
+    for position, argument in enumerate(spec.engine.extra_args or ()):
+        if _argument_name(argument) == "kv-events-config":
+            yield FieldProblem(
+                f"spec.engine.extraArgs[{position}]",
+                f"--kv-events-config belongs to {field}, which is set; leave it out",
+                Reason.RESERVED_ARGUMENT,
+            )
+
+
+def _argument_name(argument: str) -> str:
+    return argument.lstrip("-").partition("=")[0].replace("_", "-")
+
+
 _RULES: tuple[Rule, ...] = (
+    _prefixes_can_be_known,
     _words_are_labels,
     _api_key_is_said_once,
     _extra_args_are_not_owned,

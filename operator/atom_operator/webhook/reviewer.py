@@ -18,7 +18,6 @@ from atom_operator.cluster.observe import observe
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.constants import ANNOTATION_REVISION
 from atom_operator.domain import (
-    WORKLOAD_KINDS,
     EngineView,
     FieldProblem,
     Manifest,
@@ -26,6 +25,7 @@ from atom_operator.domain import (
     Observed,
     Owner,
     Plan,
+    runs_engines,
 )
 from atom_operator.integration_values import ANY_ENGINE
 from atom_operator.preview import Preview, essentials, everything
@@ -177,6 +177,6 @@ def _with_uid(manifest: Manifest) -> Manifest:
 def _revision(decision: Decision) -> str | None:
     """Find the revision of the pods that the decision would run."""
     for child, manifest in (decision.desired or {}).items():
-        if child.kind in WORKLOAD_KINDS:
+        if runs_engines(child, manifest):
             return (manifest["metadata"].get("annotations") or {}).get(ANNOTATION_REVISION)
     return None

@@ -91,6 +91,7 @@ ACCEPTED: dict[str, dict[str, Any]] = {
             },
         }
     },
+    "a picker of our own": {"gateway": {"prefixAware": True}},
     "monitoring": {
         "monitoring": {
             "podMonitor": {"labels": {"release": "x"}, "interval": "30s"},
@@ -212,6 +213,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"autoscaling": {"maxReplicas": 2, "targetKvUsagePercent": 101}}, "less than or equal to 100"),
     ({"gateway": {"httpRoute": {"parentRefs": []}}}, "should have at least 1 items"),
     ({"gateway": {"inferencePool": {}}}, "spec.gateway.inferencePool.name: Required value"),
+    (
+        {"gateway": {"inferencePool": {"name": "a"}, "prefixAware": True}},
+        "prefixAware runs an endpoint picker of its own: leave inferencePool out",
+    ),
     ({"monitoring": {"podMonitor": {"interval": "soon"}}}, "spec.monitoring.podMonitor.interval"),
     ({"monitoring": {"alerts": {"labels": {"a": 1}}}}, "spec.monitoring.alerts.labels.a"),
     ({"cache": {"compile": {}}}, "spec.cache.compile.claim: Required value"),

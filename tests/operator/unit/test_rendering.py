@@ -72,6 +72,10 @@ CASES: dict[str, dict[str, Any]] = {
         "networkPolicy": {"clients": [{"namespaceSelector": {"matchLabels": {"team": "chat"}}}]},
         "cache": {"compile": {"claim": "kernels"}},
     },
+    "prefix-aware": {
+        "gateway": {"prefixAware": True, "httpRoute": {"parentRefs": [{"name": "gate"}]}},
+        "networkPolicy": {},
+    },
     "multi-node": {
         "model": {"source": "pvc://weights/llama-3.3-70b"},
         "accelerator": {"type": "amd", "product": "MI300X"},

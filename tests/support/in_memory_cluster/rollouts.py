@@ -78,9 +78,8 @@ def _adopt(state: ClusterState) -> None:
         template = one["spec"]["template"]["metadata"]
         for pod in state.all(POD):
             metadata = pod["metadata"]
-            same = template["annotations"][ANNOTATION_REVISION] == (
-                metadata.get("annotations") or {}
-            ).get(ANNOTATION_REVISION)
+            revision = (metadata.get("annotations") or {}).get(ANNOTATION_REVISION)
+            same = template["annotations"].get(ANNOTATION_REVISION) == revision
             if same and controller_of(pod) is None and _is_of(metadata, one):
                 metadata["labels"] = {**metadata["labels"], **template["labels"]}
                 metadata["ownerReferences"] = [reference_to(one)]
@@ -90,7 +89,7 @@ def _adopt(state: ClusterState) -> None:
 def _is_of(metadata: Manifest, one: Manifest) -> bool:
     labels = one["spec"]["template"]["metadata"]["labels"]
     return metadata["namespace"] == one["metadata"]["namespace"] and (
-        metadata["labels"].get(LABEL_DEPLOYMENT) == labels[LABEL_DEPLOYMENT]
+        metadata["labels"].get(LABEL_DEPLOYMENT) == labels.get(LABEL_DEPLOYMENT)
     )
 
 

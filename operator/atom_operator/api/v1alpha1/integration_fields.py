@@ -133,8 +133,21 @@ class HttpRouteSpec(ApiModel):
 class GatewaySpec(ApiModel):
     """Gateway API and its Inference Extension."""
 
+    model_config = ConfigDict(
+        json_schema_extra=cel(
+            (
+                "!has(self.prefixAware) || !self.prefixAware || !has(self.inferencePool)",
+                "prefixAware runs an endpoint picker of its own: leave inferencePool out",
+            ),
+        )
+    )
+
     inference_pool: EndpointPickerSpec | None = None
     """Renders an InferencePool of the engine pods with this endpoint picker."""
+    prefix_aware: bool | None = None
+    """Requests go where the beginning of their prompt is cached: renders an InferencePool with an
+    endpoint picker, which is run as a Deployment of its own with what it needs, and has the engines
+    tell it what they cache. Default: false."""
     http_route: HttpRouteSpec | None = None
     """Renders an HTTPRoute to the InferencePool where there is one, else to the Service."""
 

@@ -1,0 +1,71 @@
+"""What engine pods have for an endpoint picker that reads what they cache: flag, ports, labels.
+
+Names and numbers are llm-d's: it finds a pod's events by the port, and takes the topics that begin
+with kv@. Pure; nothing of it is rendered where no picker of ours reads it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from atom_operator import constants
+from atom_operator.domain import Plan
+from atom_operator.integration_values import PickerKind
+
+_POD_NAME = "POD_NAME"
+_LABELS = {
+    "llm-d.ai/inference-serving": "true",
+    "llm-d.ai/engine-type": "atom",
+    "inference.networking.k8s.io/engine-type": "atom",
+}
+
+
+def reads_events(plan: Plan) -> bool:
+    """Tell whether the picker knows a replica's whole cache from its events: it asks the engine for
+    a prompt's tokens, without a key, and follows the first copy of a model in a pod alone. Else it
+    goes by what it has sent where."""
+    program = plan.integrations.picker_program
+    engine = plan.engine
+    return (
+        program is not None
+        and program.kind is PickerKind.LLM_D
+        and engine.api_key_secret is None
+        and engine.data_parallel == 1
+    )
+
+
+def event_arguments(plan: Plan) -> list[str]:
+    """The engine's flag."""
+    if not reads_events(plan):
+        return []
+    config = {
+        "enable_kv_cache_events": True,
+        "endpoint": f"tcp://*:{constants.KV_EVENTS_PORT}",
+        "replay_endpoint": f"tcp://*:{constants.KV_EVENTS_REPLAY_PORT}",
+        "topic": f"kv@$({_POD_NAME})@{plan.engine.served_name}",
+    }
+    return ["--kv-events-config", json.dumps(config)]
+
+
+def event_environment(plan: Plan) -> dict[str, dict[str, Any]]:
+    """The pod's name, which its topic has."""
+    if not reads_events(plan):
+        return {}
+    source = {"fieldRef": {"fieldPath": "metadata.name"}}
+    return {_POD_NAME: {"name": _POD_NAME, "valueFrom": source}}
+
+
+def event_ports(plan: Plan) -> dict[str, int]:
+    """The container's ports beside HTTP's."""
+    if not reads_events(plan):
+        return {}
+    return {
+        "kv-events": constants.KV_EVENTS_PORT,
+        "kv-replay": constants.KV_EVENTS_REPLAY_PORT,
+    }
+
+
+def picked_labels(plan: Plan) -> dict[str, str]:
+    """The pods' labels by which pickers tell engines and their metrics."""
+    return dict(_LABELS) if plan.integrations.picker_program is not None else {}

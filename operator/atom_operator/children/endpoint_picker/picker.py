@@ -1,0 +1,168 @@
+"""The endpoint picker that we run for one model: its Deployment, Service, account and rights. Pure.
+
+A gateway asks it for the pod of each request (Envoy's ext-proc, gRPC). It is one replica: what it
+knows is rebuilt from the engines, and the gateway goes on without it (FailOpen) meanwhile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+from atom_operator import constants
+from atom_operator.children import naming
+from atom_operator.children.endpoint_picker.picker_config import config_text, picker_flags
+from atom_operator.domain import (
+    CONFIG_MAP,
+    DEPLOYMENT,
+    SERVICE,
+    SERVICE_ACCOUNT,
+    Kind,
+    Manifest,
+    Plan,
+)
+from atom_operator.integration_values import PickerProgram
+from atom_operator.kinds import INFERENCE_POOL, ROLE, ROLE_BINDING
+
+_HEALTH_PORT = 9003
+_METRICS_PORT = 9090
+_CONFIG_FOLDER, _CONFIG_FILE = "/config", "picker.yaml"
+_HEALTH_SERVICE = "inference-extension"
+_READ = ["get", "list", "watch"]
+# Priorities and rewrites of models: the kinds' two homes, of the extension and of llm-d.
+_OBJECTIVES = ["inferenceobjectives", "inferencemodelrewrites"]
+_OBJECTIVE_GROUPS = ["inference.networking.x-k8s.io", "llm-d.ai"]
+
+
+def endpoint_picker(plan: Plan, program: PickerProgram) -> Iterator[tuple[Kind, Manifest]]:
+    """Yield everything of it, what its pod needs first."""
+    config = config_text(plan, program)
+    yield SERVICE_ACCOUNT, _account(plan)
+    yield ROLE, _role(plan)
+    yield ROLE_BINDING, _role_binding(plan)
+    yield CONFIG_MAP, {**_head(plan, CONFIG_MAP), "data": {_CONFIG_FILE: config}}
+    yield SERVICE, _service(plan)
+    yield DEPLOYMENT, _deployment(plan, program, config)
+
+
+def _head(plan: Plan, kind: Kind) -> Manifest:
+    metadata = naming.metadata(plan, naming.picker_name(plan.key))
+    metadata["labels"][constants.LABEL_COMPONENT] = constants.PICKER_COMPONENT
+    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata}
+
+
+def _account(plan: Plan) -> Manifest:
+    account = {**_head(plan, SERVICE_ACCOUNT), "automountServiceAccountToken": False}
+    if plan.pull_secrets:
+        account["imagePullSecrets"] = [{"name": name} for name in plan.pull_secrets]
+    return account
+
+
+def _role(plan: Plan) -> Manifest:
+    return {
+        **_head(plan, ROLE),
+        "rules": [
+            {"apiGroups": [""], "resources": ["pods"], "verbs": _READ},
+            {
+                "apiGroups": [INFERENCE_POOL.group],
+                "resources": [INFERENCE_POOL.plural],
+                "verbs": _READ,
+            },
+            {"apiGroups": _OBJECTIVE_GROUPS, "resources": _OBJECTIVES, "verbs": _READ},
+        ],
+    }
+
+
+def _role_binding(plan: Plan) -> Manifest:
+    name = naming.picker_name(plan.key)
+    return {
+        **_head(plan, ROLE_BINDING),
+        "roleRef": {"apiGroup": ROLE.group, "kind": ROLE.kind, "name": name},
+        "subjects": [{"kind": SERVICE_ACCOUNT.kind, "name": name, "namespace": plan.key.namespace}],
+    }
+
+
+def _service(plan: Plan) -> Manifest:
+    port = {
+        "name": "grpc-ext-proc",
+        "port": constants.PICKER_PORT,
+        "targetPort": "grpc",
+        "protocol": "TCP",
+        "appProtocol": "http2",
+    }
+    selector = naming.picker_labels(plan.key.name)
+    spec = {"type": "ClusterIP", "selector": selector, "ports": [port]}
+    return {**_head(plan, SERVICE), "spec": spec}
+
+
+def _deployment(plan: Plan, program: PickerProgram, config: str) -> Manifest:
+    labels = naming.picker_labels(plan.key.name)
+    # Nobody watches the file: another configuration makes another pod.
+    digest = hashlib.sha256(config.encode()).hexdigest()[:16]
+    template = {
+        "metadata": {
+            "labels": {**labels, constants.LABEL_PART_OF: "atom-platform"},
+            "annotations": {f"{constants.GROUP}/config": digest},
+        },
+        "spec": _pod_spec(plan, program),
+    }
+    return {
+        **_head(plan, DEPLOYMENT),
+        "spec": {
+            "replicas": 1,
+            "selector": {"matchLabels": labels},
+            "template": template,
+        },
+    }
+
+
+def _pod_spec(plan: Plan, program: PickerProgram) -> dict[str, Any]:
+    name = naming.picker_name(plan.key)
+    security: dict[str, Any] = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    if plan.user_id is not None:
+        security |= dict.fromkeys(("runAsUser", "runAsGroup"), plan.user_id)
+    return {
+        "serviceAccountName": name,
+        "automountServiceAccountToken": True,
+        "enableServiceLinks": False,
+        "securityContext": security,
+        "containers": [_container(plan, program)],
+        "volumes": [{"name": "config", "configMap": {"name": name}}],
+    }
+
+
+def _container(plan: Plan, program: PickerProgram) -> dict[str, Any]:
+    ports = {"grpc": constants.PICKER_PORT, "health": _HEALTH_PORT, "metrics": _METRICS_PORT}
+    probe = {"grpc": {"port": _HEALTH_PORT, "service": _HEALTH_SERVICE}}
+    return {
+        "name": "picker",
+        "image": program.image,
+        "args": [
+            f"--pool-name={plan.key.name}",
+            f"--pool-namespace={plan.key.namespace}",
+            f"--grpc-port={constants.PICKER_PORT}",
+            f"--grpc-health-port={_HEALTH_PORT}",
+            f"--metrics-port={_METRICS_PORT}",
+            "--metrics-endpoint-auth=false",
+            f"--config-file={_CONFIG_FOLDER}/{_CONFIG_FILE}",
+            *picker_flags(program),
+        ],
+        "env": [
+            {"name": variable, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.{field}"}}}
+            for variable, field in (("NAMESPACE", "namespace"), ("POD_NAME", "name"))
+        ],
+        "ports": [
+            {"name": port, "containerPort": number, "protocol": "TCP"}
+            for port, number in ports.items()
+        ],
+        "readinessProbe": {**probe, "periodSeconds": 2},
+        "livenessProbe": {**probe, "initialDelaySeconds": 5, "periodSeconds": 10},
+        "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [{"name": "config", "mountPath": _CONFIG_FOLDER, "readOnly": True}],
+    }
