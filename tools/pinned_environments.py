@@ -20,8 +20,12 @@ from pathlib import Path
 
 REQUIREMENTS = Path(__file__).parents[1] / "requirements"
 AGENTS, CLIENTS, LOAD, VLLM_BENCH, ROUTERS = "agents", "clients", "load", "vllm-bench", "routers"
+GATEWAY = "gateway"
 OPENAI_TESTS, ANTHROPIC_TESTS = "openai-tests", "anthropic-tests"
-ENVIRONMENTS = (AGENTS, CLIENTS, LOAD, VLLM_BENCH, ROUTERS, OPENAI_TESTS, ANTHROPIC_TESTS)
+ENVIRONMENTS = (
+    *(AGENTS, CLIENTS, LOAD, VLLM_BENCH, ROUTERS, GATEWAY),
+    *(OPENAI_TESTS, ANTHROPIC_TESTS),
+)
 
 
 def cache_folder() -> Path:

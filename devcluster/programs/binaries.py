@@ -121,12 +121,13 @@ def version_in(go_mod: str, module: str) -> str:
 
 def plan_build(group: Group, bin_folder: Path, go_folder: Path = GO_FOLDER) -> Build:
     folder = go_folder / group.folder
-    sources = sorted(p for p in folder.iterdir() if p.suffix in (".mod", ".sum", ".go"))
+    sources = sorted(p for p in folder.rglob("*") if p.suffix in (".mod", ".sum", ".go"))
     version = version_in((folder / "go.mod").read_text(), group.module)
     linker_flags = " ".join(["-s", "-w", *_stamp_flags(group.stamps, version)])
     digest = hashlib.sha256(f"{_flags(group)}{STATIC}{linker_flags}".encode())
     for source in sources:
-        digest.update(source.name.encode() + b"\0" + source.read_bytes())
+        name = str(source.relative_to(folder))
+        digest.update(name.encode() + b"\0" + source.read_bytes())
     suffix = f"{version}-{digest.hexdigest()[:10]}"
     outputs = {name: bin_folder / f"{name}-{suffix}" for name in group.programs}
     return Build(group, version, outputs, linker_flags)

@@ -10,12 +10,13 @@ import pytest
 
 from devcluster.errors import DevclusterError
 from devcluster.neighbours.registry import NEIGHBOURS
-from devcluster.programs import binaries
+from devcluster.programs import binaries, llm_d_router
 
 ALL_GROUPS = (
     *binaries.CLUSTER_GROUPS,
     *binaries.TOOL_GROUPS,
     binaries.KWOK,
+    llm_d_router.GROUP,
     *(neighbour.group for neighbour in NEIGHBOURS.values()),
 )
 
@@ -54,6 +55,15 @@ def test_a_change_of_any_input_builds_anew(tmp_path: Path, changed: str) -> None
         file.write("\n// changed\n")
     after = binaries.plan_build(binaries.ETCD, Path("/bin"), tmp_path)
     assert before.outputs != after.outputs
+
+
+def test_a_change_of_a_module_within_builds_anew(tmp_path: Path) -> None:
+    group = llm_d_router.GROUP
+    shutil.copytree(binaries.GO_FOLDER / group.folder, tmp_path / group.folder)
+    before = binaries.plan_build(group, Path("/bin"), tmp_path)
+    (inner, *_) = (tmp_path / group.folder).glob("*/**/*.go")
+    inner.write_text(f"{inner.read_text()}\n// changed\n")
+    assert before.outputs != binaries.plan_build(group, Path("/bin"), tmp_path).outputs
 
 
 def test_a_build_without_some_parts_is_another_program() -> None:

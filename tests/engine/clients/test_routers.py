@@ -17,6 +17,7 @@ from openai import OpenAI
 
 from tests.engine.agents.session import check_installed
 from tests.support.models.tiny_model import make_tiny_checkpoint
+from tests.support.server.repeated_prompts import SHARE, RepeatedPrompts, beginnings
 from tests.support.server.server_process import (
     SERVED_NAME,
     ServerProcess,
@@ -43,12 +44,14 @@ def servers(tmp_path: Path) -> Iterator[tuple[ServerProcess, ServerProcess]]:
 
 
 @contextlib.contextmanager
-def routed(name: str, servers: tuple[ServerProcess, ...], folder: Path) -> Iterator[str]:
+def routed(
+    name: str, servers: tuple[ServerProcess, ...], folder: Path, policy: str = "round_robin"
+) -> Iterator[str]:
     """The URL of a router before these servers, of which it knows that they are well."""
     program, *words = COMMANDS[name]
     path = python_bin(ROUTERS) / program
     check_installed(path)
-    words += ["--worker-urls", *(server.url for server in servers), "--policy", "round_robin"]
+    words += ["--worker-urls", *(server.url for server in servers), "--policy", policy]
     words += ["--health-check-interval-secs", "1", "--health-failure-threshold", "1"]
     environment = {"PATH": os.environ["PATH"], "HOME": str(folder)}
     with reserved_port() as port, reserved_port() as metrics, (folder / "log").open("w") as log:
@@ -133,3 +136,16 @@ def test_a_router_shares_requests_out_and_leaves_a_server_that_ended(
         for _ in range(PROMPTS):
             ask(client)
         assert second.metric("requests_finished_total") == counts[1] + REQUESTS * PROMPTS
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_cache_aware_router_sends_repeats_where_they_are_cached(
+    name: str, servers: tuple[ServerProcess, ServerProcess], tmp_path: Path
+) -> None:
+    folder = tmp_path / "router"
+    folder.mkdir()
+    with routed(name, servers, folder, "cache_aware") as url:
+        prompts, known = RepeatedPrompts(url), beginnings("cached")
+        assert prompts.hits(known) == 0
+        assert prompts.share(known) >= SHARE
+        assert prompts.failed == []

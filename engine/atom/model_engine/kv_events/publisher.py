@@ -2,8 +2,10 @@
 
 A PUB socket sends three frames, topic, sequence number (8 bytes, big-endian) and batch. A ROUTER
 answers `["", start]` with `["", topic, number, batch]` for each batch from `start` on that is still
-kept, and then with an empty batch. Both are vLLM's, so its readers need nothing else. The engine's
-thread hands over a list; encoding and sending are a thread's own.
+kept, and then with an empty batch. Both are vLLM's, so its readers need nothing else. A reader that
+asks for the first batch when it is no longer kept gets all that is cached as batch 0, and numbers
+go on from there, which readers know from engines that start anew. The engine's thread hands over a
+list; encoding and sending are a thread's own.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from atom.errors import ConfigError
 from atom.kv_events_config import KVEventsConfig
 from atom.model_engine.block_manager import BlockManager
 from atom.model_engine.blocks.block_log import BlockLog, Entry
+from atom.model_engine.kv_events.cached_blocks import CachedBlocks
 from atom.model_engine.kv_events.events import EventBatch, EventMaker
 
 logger = logging.getLogger(__name__)
@@ -53,9 +56,11 @@ class KVEventPublisher:
         self._context = zmq.Context()
         self._live = self._bound(zmq.PUB, own.endpoint, own.hwm)
         self._replay: zmq.Socket[bytes] | None = None
+        self._cached: CachedBlocks | None = None
         if own.replay_endpoint is not None:
             # A replay is bounded by what is kept, and none of it may be dropped.
             self._replay = self._bound(zmq.ROUTER, own.replay_endpoint, 0)
+            self._cached = CachedBlocks(blocks.block_size)
         logger.info("KV events are published at %s", own.endpoint)
         self._thread = threading.Thread(target=self._run, name="kv-events", daemon=True)
         self._thread.start()
@@ -117,11 +122,24 @@ class KVEventPublisher:
             self._send(entries)
 
     def _send(self, entries: Sequence[Entry]) -> None:
+        if self._cached is not None:
+            self._cached.follow(entries)
+        number, payload = self._numbered(entries)
+        self._live.send_multipart((self._topic, _frame(number), payload))
+
+    def _numbered(self, entries: Sequence[Entry]) -> tuple[int, bytes]:
+        """Make the next batch, and keep it."""
         batch = EventBatch(time.time(), self._maker.events(entries), self._rank)
         number, payload = self._next, self._encoder.encode(batch)
         self._next += 1
         self._kept.append((number, payload))
-        self._live.send_multipart((self._topic, _frame(number), payload))
+        return number, payload
+
+    def _start_anew(self, cached: CachedBlocks) -> None:
+        """Let batch 0 say all that is cached, and nothing else be kept."""
+        self._kept.clear()
+        self._next = 0
+        self._numbered(cached.entries())
 
     def _answer(self, replay: zmq.Socket[bytes]) -> None:
         """Send again what a reader asks for; one that asks for nothing sensible gets the end."""
@@ -129,6 +147,9 @@ class KVEventPublisher:
         start = asked[-1] if asked else b""
         if len(asked) == 2 and not asked[0] and len(start) == _NUMBER_BYTES:
             first = int.from_bytes(start, "big")
+            is_gone = bool(self._kept) and self._kept[0][0] > 0
+            if first == 0 and is_gone and self._cached is not None:
+                self._start_anew(self._cached)
             for number, payload in self._kept:
                 if number >= first:
                     replay.send_multipart((reader, b"", self._topic, _frame(number), payload))

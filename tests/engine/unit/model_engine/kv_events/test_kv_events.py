@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,8 +18,12 @@ import zmq
 from atom.errors import ConfigError
 from atom.kv_events_config import KVEventsConfig, kv_events_config
 from atom.model_engine.block_manager import BlockManager
+from atom.model_engine.blocks.block_log import Removed, Stored
+from atom.model_engine.kv_events.cached_blocks import CachedBlocks
+from atom.model_engine.kv_events.events import EventMaker
 from atom.model_engine.kv_events.publisher import KVEventPublisher
 from atom.sizing.mask_rule import sliding_window
+from tests.support.engine_core.kv_event_index import KVEventIndex
 from tests.support.waiting import HANG_SECONDS, wait_until
 
 SIZE = 4
@@ -90,7 +95,7 @@ def test_frames_numbers_and_replays(tmp_path: Path) -> None:
         wait_until(lambda: len(replayed(dealer, 3)) == 2, "the thread has sent them all")
         found = replayed(dealer, 3)
         assert [number for _, number, _ in found] == [3, 4]
-        assert [number for _, number, _ in replayed(dealer, 0)] == [2, 3, 4], "three are kept"
+        assert [number for _, number, _ in replayed(dealer, 1)] == [2, 3, 4], "three are kept"
         topic, _, (ts, events, rank) = found[0]
         assert topic == b"kv@pod@m"
         assert ts > 1e9
@@ -121,6 +126,71 @@ def test_frames_numbers_and_replays(tmp_path: Path) -> None:
         assert dealer.recv_multipart() == [b"", b"", END, b""]
         assert replayed(dealer, first)[0][1] == first
     publisher.close()
+
+
+def knows(dealer: zmq.Socket[bytes]) -> dict[int, tuple[object, ...] | None]:
+    """What a reader knows that asks for everything."""
+    index = KVEventIndex()
+    for _, _, (_, events, _) in replayed(dealer, 0):
+        for event in events:
+            index.take(event)
+    return index.contents
+
+
+class Publishing:
+    """A cache whose publisher keeps so many batches for replays."""
+
+    def __init__(self, folder: Path, windows: tuple[int | None, ...], steps: int) -> None:
+        name = f"ipc://{folder}/{steps}"
+        config = KVEventsConfig(endpoint=name, replay_endpoint=f"{name}-r", buffer_steps=steps)
+        self.blocks = blocks_of(*windows)
+        self.publisher = KVEventPublisher(config, 0, self.blocks)
+        self.replays = f"{name}-r"
+
+    def answer(self, tokens: list[int], salt: str) -> None:
+        """A sequence that comes and goes; what it leaves is evicted when others need the room."""
+        tables = compute(self.blocks, tokens, salt)
+        self.blocks.free(tables, (0,) * len(tables))
+        self.publisher.publish()
+
+
+@pytest.mark.parametrize("windows", [(None,), (None, 6)])
+def test_whoever_comes_late_learns_all_that_is_cached(
+    tmp_path: Path, windows: tuple[int | None, ...]
+) -> None:
+    """Of a random life with evictions: a reader that asks for all of a short memory knows what one
+    of a long memory knows, and goes on from there."""
+    draw = random.Random(7)
+    few, all_kept = (Publishing(tmp_path, windows, steps) for steps in (2, 10_000))
+    with (
+        zmq.Context() as context,
+        reader(context, zmq.DEALER, few.replays) as late,
+        reader(context, zmq.DEALER, all_kept.replays) as early,
+    ):
+        evicted = False
+        for rounds in range(1, 25):
+            shared = [draw.randrange(4)] * SIZE * 2
+            tokens = [*shared, *([rounds] * SIZE * draw.randrange(1, 4)), rounds]
+            for each in (few, all_kept):
+                each.answer(tokens, "tenant" if rounds % 3 == 0 else "")
+            wait_until(lambda: len(replayed(early, 0)) == rounds, "the thread has sent them")  # noqa: B023
+            wait_until(lambda: knows(late) == knows(early), "the late reader knows as much")
+            numbers = [number for _, number, _ in replayed(late, 0)]
+            assert numbers == list(range(len(numbers)))
+            evicted |= b"BlockRemoved" in msgspec.json.encode(replayed(early, rounds - 1)[0][2])
+        assert evicted
+    few.publisher.close()
+    all_kept.publisher.close()
+
+
+def test_what_is_cached_keeps_what_sets_it_apart() -> None:
+    first = Stored(1, None, [7, 8], np.arange(2 * SIZE, dtype=np.int32).tobytes(), "tenant", "sql")
+    more = Stored(1, 8, [9], np.arange(SIZE, dtype=np.int32).tobytes(), "", "sql")
+    cached = CachedBlocks(SIZE)
+    cached.follow([first, more, Stored(0, None, [5], b"", ""), Removed([5])])
+    maker = EventMaker(SIZE, [sliding_window(None)] * 2)
+    _, *events = maker.events(cached.entries())
+    assert events == EventMaker(SIZE, [sliding_window(None)] * 2).events([first, more])
 
 
 def test_layers_with_windows_are_told_apart(tmp_path: Path) -> None:

@@ -1,0 +1,52 @@
+"""CachedBlocks: which blocks a reader of all events would know, kept for readers that come later.
+
+Follows the same entries that become events; the publisher's thread alone has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from atom.model_engine.blocks.block_log import Cleared, Entry, Removed, Stored
+
+_TOKEN_BYTES = 4
+
+
+class CachedBlocks:
+    """Holds each cached block by its hash."""
+
+    def __init__(self, block_size: int) -> None:
+        self._block_bytes = block_size * _TOKEN_BYTES
+        self._blocks: dict[int, Stored] = {}
+
+    def follow(self, entries: Sequence[Entry]) -> None:
+        """Take in what happened."""
+        for entry in entries:
+            if isinstance(entry, Stored):
+                self._blocks.update((block.hashes[0], block) for block in self._apart(entry))
+            elif isinstance(entry, Removed):
+                for each in entry.hashes:
+                    self._blocks.pop(each, None)
+            else:
+                self._blocks.clear()
+
+    def entries(self) -> list[Entry]:
+        """Return what tells a new reader all of it: each block after the one that it follows."""
+        told: dict[int, Stored] = {}
+        for block in self._blocks.values():
+            chain = []
+            at: Stored | None = block
+            while at is not None and at.hashes[0] not in told:
+                chain.append(at)
+                at = None if at.parent is None else self._blocks.get(at.parent)
+            told.update((each.hashes[0], each) for each in reversed(chain))
+        return [Cleared(), *told.values()]
+
+    def _apart(self, entry: Stored) -> Iterator[Stored]:
+        parent, salt = entry.parent, entry.salt
+        for number, each in enumerate(entry.hashes):
+            start = number * self._block_bytes
+            packed = entry.packed[start : start + self._block_bytes]
+            yield replace(entry, parent=parent, hashes=[each], packed=packed, salt=salt)
+            parent, salt = each, ""
