@@ -30,7 +30,13 @@ from atom.model_ops.backends import resolve_ops
 from atom.model_ops.backends.interface import OpCase, Ops
 from atom.model_ops.backends.triton_ops.linear_attention.chunked_delta_rule import CHUNK
 from atom.model_ops.backends.triton_ops.timing import copies_beyond_cache, graph_microseconds
-from atom.model_ops.linear_attention import DeltaNetWeight, DeltaSlots, DeltaTokens, DeltaWeight
+from atom.model_ops.linear_attention import (
+    ConvWeight,
+    DeltaNetWeight,
+    DeltaSlots,
+    DeltaTokens,
+    DeltaWeight,
+)
 from atom.model_ops.values import NormWeight
 from atom.sizing.states import DeltaShape
 from atom.utils.forward_context import AttentionMetaData
@@ -285,7 +291,7 @@ def prompt_rows(ops: Ops, shape: DeltaShape) -> Iterator[Row]:
 
 def _parts(ops: Ops, case: Net) -> torch.Tensor:
     weight, kept, step = case.weight, case.kept, case.step
-    mixed = ops.short_convolution(case.tokens.qkv, weight.conv, kept.tails, step)
+    mixed = ops.short_convolution(case.tokens.qkv, ConvWeight(weight.conv), kept.tails, step)
     tokens = replace(case.tokens, qkv=mixed)
     found = ops.gated_delta_rule(tokens, kept.shape, weight.rule, kept.states, step)
     return ops.rms_norm(found, weight.norm).flatten(1) * F.silu(case.z)

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from atom.sizing import ModelFacts
+from atom.sizing import ModelFacts, StateKind
 from atom.sizing.layers import AttentionFacts, LayerFacts, Stacking
-from atom.sizing.weights import Projection, projections
+from atom.sizing.projection import Projection
+from atom.sizing.weights import projections
 from benchmarks.workloads.shapes import SHAPES
 
 # One file holds so many layers: as published checkpoints, a few gigabytes each.
@@ -107,8 +108,11 @@ def _vectors(attention: AttentionFacts) -> Sizes:
     sizes: Sizes = {}
     if attention.state is not None:
         net = attention.state
+        sizes["linear_attn.conv1d.weight"] = (net.conv_channels, 1, net.conv_width)
+        if net.kind not in (StateKind.DELTA_NET, StateKind.DELTA_NET_BY_KEY_HEAD):
+            raise NotImplementedError(f"no checkpoint of random weights is made with a {net}")
         return {
-            "linear_attn.conv1d.weight": (net.conv_channels, 1, net.conv_width),
+            **sizes,
             "linear_attn.norm.weight": (net.value_dim,),
             "linear_attn.A_log": (net.value_heads,),
             "linear_attn.dt_bias": (net.value_heads,),

@@ -11,6 +11,7 @@ import logging
 import re
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from atom.errors import ModelError
 from atom.gguf_file.header import is_gguf
 from atom.model_loader.gguf_shard import GgufShard
 from atom.model_ops.placement import Placement
+from atom.sizing.families import names_of
+from atom.sizing.families.checkpoint_names import checkpoint_name, engine_name
 from atom.sizing.text_part import text_name, text_part, wrapper_of
 
 logger = logging.getLogger(__name__)
@@ -126,9 +129,7 @@ def _beginnings(name: str) -> Iterator[str]:
 def _headers(checkpoint: Checkpoint) -> Iterator[Header]:
     """Yield the header of every tensor of every file. Raises `ModelError` for a tensor that stands
     in two."""
-    rename: Callable[[str], str | None] = str
-    if wrapper_of(checkpoint.config) is not None:
-        rename = text_name
+    rename = _renaming(checkpoint)
     file_of: dict[str, Path] = {}
     for file in checkpoint.weight_files():
         with opened(file) as shard:
@@ -142,6 +143,14 @@ def _headers(checkpoint: Checkpoint) -> Iterator[Header]:
                     )
                 shape = tuple(header.get_shape())
                 yield Header(file, stored_name, name, shape, header.get_dtype())
+
+
+def _renaming(checkpoint: Checkpoint) -> Callable[[str], str | None]:
+    """Return what calls a file's tensors as the model does."""
+    names = names_of(checkpoint.config)
+    if wrapper_of(checkpoint.config) is not None:
+        return text_name
+    return partial(engine_name, pairs=names) if names else str
 
 
 def _check_input_order(unused: Sequence[Header]) -> None:
@@ -210,9 +219,10 @@ def _check_complete(
     missing: list[str], left_over: list[str], own_head: bool, checkpoint: Checkpoint
 ) -> None:
     if missing:
+        first = checkpoint_name(missing[0], names_of(checkpoint.config))
         raise ModelError(
             f"{checkpoint.path}: {len(missing)} tensors of the model are in none of its "
-            f"files of weights, first {missing[0]}; the checkpoint is incomplete or of another "
+            f"files of weights, first {first}; the checkpoint is incomplete or of another "
             "architecture"
         )
     quantised = bool(text_part(checkpoint.config).get("quantization_config"))

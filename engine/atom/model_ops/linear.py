@@ -22,7 +22,7 @@ from atom.model_ops.placement import Placement, checkpoint_name
 from atom.model_ops.quantised.dequantise import expanded
 from atom.model_ops.quantised.stored_matrix import StoredMatrix
 from atom.model_ops.values import Gating, LinearWeight, LoraWeight, Stream
-from atom.sizing.weights import Projection, Split
+from atom.sizing.projection import Projection, Split
 
 
 @dataclass(frozen=True, slots=True)

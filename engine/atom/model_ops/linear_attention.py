@@ -16,6 +16,16 @@ from atom.sizing.states import DeltaShape
 
 
 @dataclass(frozen=True, slots=True)
+class ConvWeight:
+    """A short convolution's weights: taps [C, W] of each channel, the newest token's last, and bias
+    [C]. has_silu: silu is applied to what it gives."""
+
+    taps: torch.Tensor
+    bias: torch.Tensor | None = None
+    has_silu: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class DeltaTokens:
     """A step's tokens in a gated delta net. qkv [T, C]: queries, keys and values of all heads,
     behind the convolution; b, a [T, Hv]: of which come how much a head learns, and forgets."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from atom.sizing.weights import Projection, Split
+from atom.sizing.projection import Projection, Split
 
 
 @dataclass(frozen=True, slots=True)

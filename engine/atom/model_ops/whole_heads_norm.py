@@ -14,7 +14,7 @@ from torch import nn
 from atom.model_ops.linear import Build
 from atom.model_ops.placement import Placement
 from atom.model_ops.values import NormWeight
-from atom.sizing.weights import Projection
+from atom.sizing.projection import Projection
 
 
 class WholeHeadsNorm(nn.Module):

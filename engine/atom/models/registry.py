@@ -28,6 +28,8 @@ support_model_arch_dict: dict[str, str] = {
     "Qwen3NextForCausalLM": "atom.models.hybrid.qwen_next",
     "Qwen3_5ForCausalLM": "atom.models.hybrid.qwen_next",
     "Qwen3_5MoeForCausalLM": "atom.models.hybrid.qwen_next",
+    "Lfm2ForCausalLM": "atom.models.hybrid.lfm2",
+    "Lfm2MoeForCausalLM": "atom.models.hybrid.lfm2",
     "MiniMaxM2ForCausalLM": "atom.models.minimax",
     "MiMoV2FlashForCausalLM": "atom.models.mimo",
     "Glm4MoeLiteForCausalLM": "atom.models.deepseek",

@@ -78,7 +78,7 @@ from atom.sizing.parallelism import (
 from atom.sizing.quantization import Quantization
 from atom.sizing.quantization_scheme import QuantizationScheme
 from atom.sizing.rotary_table_bytes import position_bytes, rotary_bytes
-from atom.sizing.states import DeltaNet
+from atom.sizing.states import StateKind, StateNet
 from atom.sizing.weights import Sharding, WeightPart
 
 __all__ = [
@@ -92,7 +92,6 @@ __all__ = [
     "CacheGroup",
     "CacheKind",
     "Concurrency",
-    "DeltaNet",
     "DeviceMemory",
     "DoesNotFitError",
     "DoesNotFitReason",
@@ -114,6 +113,8 @@ __all__ = [
     "Sharding",
     "SizingError",
     "Speculation",
+    "StateKind",
+    "StateNet",
     "StateTerm",
     "UnknownFamilyError",
     "Unsupported",

@@ -35,6 +35,16 @@ def count(config: Config, key: str, *, default: int = 0) -> int:
     return number
 
 
+def number(config: Config, key: str, *, default: float) -> float:
+    """A number above 0; `default` where the key is absent or null."""
+    value = config.get(key)
+    if value is None:
+        return default
+    if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
+        raise _wrong(config, key, "a number above 0")
+    return float(value)
+
+
 def optional(config: Config, key: str) -> int | None:
     """A positive number, or None where the key is absent or null."""
     return None if config.get(key) is None else positive(config, key)

@@ -42,6 +42,8 @@ SUPPORTED_ARCHITECTURES: dict[str, str] = {
     "Qwen3NextForCausalLM": "Qwen3-Next",
     "Qwen3_5ForCausalLM": "Qwen3.5",
     "Qwen3_5MoeForCausalLM": "Qwen3.5 (experts)",
+    "Lfm2ForCausalLM": "LFM2",
+    "Lfm2MoeForCausalLM": "LFM2 (experts)",
     "Gemma2ForCausalLM": "Gemma 2",
     "Gemma3ForCausalLM": "Gemma 3",
     "Gemma4ForCausalLM": "Gemma 4 (31B)",

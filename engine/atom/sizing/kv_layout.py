@@ -18,7 +18,7 @@ from atom.sizing.cache_groups import CachedLayer, CacheGroup, group_layers
 from atom.sizing.layers import AttentionFacts, CacheKind, LayerCount, LayerFacts
 from atom.sizing.mask_rule import MaskRule
 from atom.sizing.model_facts import ModelFacts
-from atom.sizing.states import DeltaNet
+from atom.sizing.states import StateNet
 
 _ROTATED_BYTES = 2  # of an element of the rotated key beside a latent in fp8, which is bfloat16
 
@@ -207,7 +207,7 @@ def kv_terms(
 def state_terms(facts: ModelFacts, tensor_parallel: int = 1) -> tuple[StateTerm, ...]:
     """Return what the states of a sequence are the sum of: one term for all layers that keep the
     same."""
-    counts: dict[DeltaNet, int] = {}
+    counts: dict[StateNet, int] = {}
     for alike in facts.layer_counts:
         state = alike.layer.attention.state
         if state is not None:

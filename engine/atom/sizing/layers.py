@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from atom.sizing.mask_rule import CAUSAL, MaskRule
 from atom.sizing.quantization import Quantization
-from atom.sizing.states import DeltaNet
+from atom.sizing.states import StateNet
 
 
 class CacheKind(enum.StrEnum):
@@ -97,7 +97,7 @@ class AttentionFacts:
     reads_embedding: bool = False
     output_gate: bool = False
     rope: Rope = _ONE_ROPE
-    state: DeltaNet | None = None
+    state: StateNet | None = None
     fused: bool = False
     narrow_values: int = 0
     values_are_keys: bool = False
@@ -128,7 +128,7 @@ class AttentionFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
-    """The routed experts of one layer, each a gated MLP of `intermediate_size`.
+    """The routed experts of one layer, each an MLP of `intermediate_size`.
 
     `shared_intermediate_size`: of the experts that every token goes through, together;
     `shared_gate`: a row decides for each token how much of them.
@@ -152,6 +152,7 @@ class Stacking(enum.StrEnum):
     APART = "apart"  # a tensor each, outputs first
     IN_TURN = "in turn"  # one of all, inputs first, gate_proj and up_proj in turn in a single one
     SIDE_BY_SIDE = "side by side"  # the same, gates before ups
+    OUTPUTS_FIRST = "outputs first"  # one of all, outputs before inputs, gates before ups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,15 +192,22 @@ PLAIN_BLOCK = ExpertsBlock()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MlpFacts:
-    """A gated MLP of `intermediate_size`, or routed `experts` in its place.
+    """A gated MLP of `intermediate_size`, or routed `experts` in its place; nothing of 0 without.
 
-    `fused`: checkpoints have one matrix of gates and ups.
+    `gated` False: it and its experts have no gate beside what goes up. `fused`: checkpoints have
+    one matrix of gates and ups, of experts for all tokens too.
     """
 
     intermediate_size: int = 0
     bias: bool = False
+    gated: bool = True
     fused: bool = False
     experts: Experts | None = None
+
+    @property
+    def is_absent(self) -> bool:
+        """Return whether the layer ends behind its attention."""
+        return self.experts is None and not self.intermediate_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

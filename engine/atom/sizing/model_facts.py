@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from atom.sizing.config_fields import Config, count, element_bytes, flag, positive
 from atom.sizing.errors import ModelFactsError
 from atom.sizing.families import family_of
+from atom.sizing.families.checkpoint_names import NamePairs, checkpoint_name
 from atom.sizing.layers import PLAIN_BLOCK, ExpertsBlock, LayerCount, LayerFacts, count_layers
 from atom.sizing.quantization import Quantization
 from atom.sizing.quantization_config import read_quantization
@@ -30,7 +31,8 @@ class ModelFacts:
     `joined_size`: width of what a draft model joins into its hidden state, 0 for other models.
     `layer_counts`, `mtp_counts`: the distinct layers with their numbers, for sums over a model.
     `stretched_context`: the length that YaRN stretches positions to, 0 without it. `wrapper`: the
-    multimodal architecture that this is the text part of, "" of a text model.
+    multimodal architecture that this is the text part of, "" of a text model. `names`: of the
+    checkpoint's parts that are called otherwise here.
     """
 
     architecture: str
@@ -48,6 +50,7 @@ class ModelFacts:
     joined_size: int = 0
     stretched_context: int = 0
     wrapper: str = ""
+    names: NamePairs = ()
     # Counted once: what is told of a model sums over its layers again and again.
     layer_counts: tuple[LayerCount, ...] = field(init=False, compare=False, repr=False)
     mtp_counts: tuple[LayerCount, ...] = field(init=False, compare=False, repr=False)
@@ -67,6 +70,7 @@ class ModelFacts:
         ModelFactsError naming the key and what is accepted."""
         wrapper, config = wrapper_of(config), text_part(config)
         architecture, family = family_of(config)
+        config = family.fields(config)
         quantization = read_quantization(config)
         hidden_size, num_layers = positive(config, "hidden_size"), _layer_count(config)
         block = (wrapper and WRAPPERS[wrapper].experts_block) or family.experts_block
@@ -98,6 +102,7 @@ class ModelFacts:
             joined_size=family.joined_states
             * positive(config, "target_hidden_size", default=hidden_size),
             wrapper=wrapper or "",
+            names=tuple(family.names(config)),
         )
         return plain if quantization is None else plain.stored_as(quantization)
 
@@ -122,7 +127,8 @@ class ModelFacts:
                 continue
             copies = map(matrix.copy_name, range(matrix.copies))
             stored = scheme.format_of_copies(
-                tuple(f"{layer}.{name}" for layer in layers) for name in copies
+                tuple(checkpoint_name(f"{layer}.{name}", self.names) for layer in layers)
+                for name in copies
             )
             if stored is not None:
                 yield matrix.name, stored

@@ -10,7 +10,9 @@ from collections.abc import Iterator
 
 from atom.sizing.layers import LayerFacts
 from atom.sizing.model_facts import ModelFacts
-from atom.sizing.weights import Projection, Split, stored_projections
+from atom.sizing.projection import Projection, Split
+from atom.sizing.states import DeltaShape, StateKind
+from atom.sizing.weights import stored_projections
 
 MAX_TENSOR_PARALLEL = 8  # devices of one fully connected node
 
@@ -53,9 +55,13 @@ def valid_tensor_parallel_sizes(
 
 
 def _divided(layer: LayerFacts, expert_parallel: bool) -> Iterator[tuple[str, int]]:
-    yield "attention heads", layer.attention.num_heads
-    if layer.attention.state is not None:
-        yield "key heads of linear attention", layer.attention.state.key_heads
+    state = layer.attention.state
+    if state is not None and state.kind is StateKind.SHORT_CONV:
+        yield "channels of short convolutions", state.value_heads
+    else:
+        yield "attention heads", layer.attention.num_heads
+    if state is not None and isinstance(state.shape, DeltaShape):
+        yield "key heads of linear attention", state.key_heads
     experts = layer.mlp.experts
     if experts is None:
         yield "intermediate size", layer.mlp.intermediate_size

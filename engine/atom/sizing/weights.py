@@ -7,34 +7,24 @@ share of a matrix. Pure; the shapes come from layers.py, the formats from quanti
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from atom.sizing.layers import (
     PLAIN_BLOCK,
     AttentionFacts,
-    Experts,
     ExpertsBlock,
     LayerCount,
     LayerFacts,
     MlpFacts,
 )
-from atom.sizing.quantization import Quantization
-from atom.sizing.states import DeltaNet
+from atom.sizing.projection import Projection, Split, fused_projections
+from atom.sizing.states.weights import state_floats, state_projections, state_vectors
 
 _FLOAT32_BYTES = 4
 # How names of the matrices of a layer's attention begin, below the layer.
 ATTENTION_MODULES = ("self_attn.", "linear_attn.")
-
-
-class Split(enum.Enum):
-    """Say which side of a matrix is divided over the ranks of tensor parallelism."""
-
-    OUTPUTS = enum.auto()
-    INPUTS = enum.auto()
-    NOTHING = enum.auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,62 +43,6 @@ class Sharding:
     def expert_ranks(self) -> int:
         """Ranks over which experts are divided as wholes; 1 where they are not."""
         return self.tensor_parallel * self.sharing if self.expert_parallel else 1
-
-
-@dataclass(frozen=True, slots=True)
-class Fused:
-    """Say where a projection's rows are in a matrix of several, which a checkpoint has in their
-    place. name: of its module below the layer; first: of the rows; rows: of all projections."""
-
-    name: str
-    first: int
-    rows: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Projection:
-    """Describes `copies` matrices of `rows` outputs and `columns` inputs; `unit` rows stay
-    together.
-
-    `name` is the module's below its layer, as in a checkpoint unless `fused`; of copies the first
-    one's.
-    `quantization` None: in the model's own element type; `absorbed`: multiplied with in halves, and
-    so kept in that type however it is stored; `fused`: in a checkpoint a part of another
-    matrix."""
-
-    name: str
-    rows: int
-    columns: int
-    split: Split
-    unit: int = 1
-    copies: int = 1
-    bias: bool = False
-    quantizable: bool = True
-    quantization: Quantization | None = None
-    absorbed: bool = False
-    fused: Fused | None = None
-
-    @property
-    def stored_name(self) -> str:
-        """The module's name below its layer in a checkpoint; of copies the first one's."""
-        return self.name if self.fused is None else self.fused.name
-
-    def copy_name(self, copy: int) -> str:
-        """The module's name in a checkpoint of copy number `copy`."""
-        return self.stored_name.replace(".0.", f".{copy}.")
-
-    @property
-    def stack_name(self) -> str:
-        """The module's name that holds all copies."""
-        return self.name.partition(".0.")[0]
-
-    def on_rank(self, ranks: int) -> tuple[int, int]:
-        """Rows and columns that one of `ranks` ranks holds."""
-        if self.split is Split.OUTPUTS:
-            return _ceil(self.rows // self.unit, ranks) * self.unit, self.columns
-        if self.split is Split.INPUTS:
-            return self.rows, _ceil(self.columns // self.unit, ranks) * self.unit
-        return self.rows, self.columns
 
 
 class WeightFacts(Protocol):
@@ -215,8 +149,8 @@ def _add_layers(
     if experts is not None and experts.router_correction:
         vectors += experts.count * (element_bytes or _FLOAT32_BYTES)
     if state is not None:  # how fast each head forgets
-        heads = state.value_heads // sharding.tensor_parallel
-        vectors += 2 * heads * (element_bytes or _FLOAT32_BYTES)
+        floats = state_floats(state, sharding.tensor_parallel)
+        vectors += floats * (element_bytes or _FLOAT32_BYTES)
     rest = "norms and routers"
     sizes[rest] = sizes.get(rest, 0) + alike.count * vectors
 
@@ -259,7 +193,7 @@ def _vector_elements(layer: LayerFacts, hidden_size: int, ranks: int) -> int:
     attention, state = layer.attention, layer.attention.state
     count = layer.norms * hidden_size + layer.output_factor
     if state is not None:
-        return count + state.value_dim + state.conv_channels // ranks * state.conv_width
+        return count + state_vectors(state, ranks)
     if attention.qk_norm:
         count += 2 * attention.head_dim
     if attention.qk_norm_whole:
@@ -276,7 +210,7 @@ def _vector_elements(layer: LayerFacts, hidden_size: int, ranks: int) -> int:
 
 def _attention(attention: AttentionFacts, hidden: int) -> Iterator[Projection]:
     if attention.state is not None:
-        yield from _delta_net(attention.state, hidden)
+        yield from state_projections(attention.state, hidden)
         return
     if attention.latent is not None:
         yield from _latent_attention(attention, hidden)
@@ -300,7 +234,7 @@ def _attention(attention: AttentionFacts, hidden: int) -> Iterator[Projection]:
     ]
     if attention.values_are_keys:
         del matrices[-1]
-    yield from _fused("self_attn.qkv_proj", matrices) if attention.fused else matrices
+    yield from fused_projections("self_attn.qkv_proj", matrices) if attention.fused else matrices
     yield _output(attention, hidden, attention.value_dim)
 
 
@@ -312,35 +246,6 @@ def _output(attention: AttentionFacts, hidden: int, head_size: int) -> Projectio
         split=Split.INPUTS,
         unit=head_size,
         bias=attention.output_bias,
-    )
-
-
-def _delta_net(net: DeltaNet, hidden: int) -> Iterator[Projection]:
-    """Yield a gated delta net's matrices: queries, keys, values and gates of these, how much each
-    value head learns and forgets, and the output. unit: a key head's, and the value heads' that it
-    serves."""
-    each, values = net.heads_per_key, net.heads_per_key * net.value_dim
-    joined = (("in_proj_qkvz", 2 * (net.key_dim + values)), ("in_proj_ba", 2 * each))
-    apart = (
-        ("in_proj_qkv", 2 * net.key_dim + values),
-        ("in_proj_z", values),
-        ("in_proj_b", each),
-        ("in_proj_a", each),
-    )
-    for name, unit in joined if net.by_key_head else apart:
-        yield Projection(
-            name=f"linear_attn.{name}",
-            rows=net.key_heads * unit,
-            columns=hidden,
-            split=Split.OUTPUTS,
-            unit=unit,
-        )
-    yield Projection(
-        name="linear_attn.out_proj",
-        rows=hidden,
-        columns=net.value_heads * net.value_dim,
-        split=Split.INPUTS,
-        unit=values,
     )
 
 
@@ -382,11 +287,9 @@ def _latent_attention(attention: AttentionFacts, hidden: int) -> Iterator[Projec
 def _mlp(mlp: MlpFacts, hidden: int, block: ExpertsBlock) -> Iterator[Projection]:
     experts = mlp.experts
     if experts is None:
-        *inner, outer = _gated(
-            block.dense, PLAIN_BLOCK.matrices, mlp.intermediate_size, hidden, mlp.bias
-        )
-        yield from _fused(f"{block.dense}.gate_up_proj", inner) if mlp.fused else inner
-        yield outer
+        if not mlp.is_absent:
+            names = PLAIN_BLOCK.matrices
+            yield from _of_all_tokens(block.dense, names, mlp, mlp.intermediate_size, hidden)
         return
     yield Projection(
         name=f"{block.name}.{block.router}",
@@ -396,24 +299,32 @@ def _mlp(mlp: MlpFacts, hidden: int, block: ExpertsBlock) -> Iterator[Projection
         bias=experts.router_bias,
         quantizable=False,
     )
+    names = block.matrices if mlp.gated else block.matrices[1:]
     width, bias = experts.intermediate_size, experts.bias
-    for matrix in _gated(f"{block.name}.experts.0", block.matrices, width, hidden, bias):
+    for matrix in _gated(f"{block.name}.experts.0", names, width, hidden, bias):
         yield replace(matrix, copies=experts.count)
-    if experts.shared_intermediate_size:
-        yield from _shared(experts, hidden, block)
-
-
-def _shared(experts: Experts, hidden: int, block: ExpertsBlock) -> Iterator[Projection]:
-    name = f"{block.name}.{block.shared}"
-    yield from _gated(name, block.matrices, experts.shared_intermediate_size, hidden, False)
+    if not experts.shared_intermediate_size:
+        return
+    name, width = f"{block.name}.{block.shared}", experts.shared_intermediate_size
+    yield from _of_all_tokens(name, block.matrices, mlp, width, hidden)
     if experts.shared_gate:
         yield Projection(
             name=f"{name}_gate", rows=1, columns=hidden, split=Split.NOTHING, quantizable=False
         )
 
 
+def _of_all_tokens(
+    name: str, matrices: tuple[str, ...], mlp: MlpFacts, width: int, hidden: int
+) -> Iterator[Projection]:
+    """Yield the matrices of an MLP that every token goes through."""
+    names, bias = matrices if mlp.gated else matrices[1:], mlp.bias
+    *inner, outer = _gated(name, names, width, hidden, bias)
+    yield from fused_projections(f"{name}.gate_up_proj", inner) if mlp.fused else inner
+    yield outer
+
+
 def _gated(
-    name: str, matrices: tuple[str, str, str], width: int, hidden: int, bias: bool
+    name: str, matrices: tuple[str, ...], width: int, hidden: int, bias: bool
 ) -> Iterator[Projection]:
     *inner, outer = matrices
     for matrix in inner:
@@ -423,14 +334,6 @@ def _gated(
     yield Projection(
         name=f"{name}.{outer}", rows=hidden, columns=width, split=Split.INPUTS, bias=bias
     )
-
-
-def _fused(name: str, matrices: Sequence[Projection]) -> Iterator[Projection]:
-    """Yield the matrices as rows of one, `name` in a checkpoint, in their order."""
-    first, rows = 0, sum(matrix.rows for matrix in matrices)
-    for matrix in matrices:
-        yield replace(matrix, fused=Fused(name, first, rows))
-        first += matrix.rows
 
 
 def _ceil(value: int, divisor: int) -> int:

@@ -44,6 +44,10 @@ from transformers import (
     HunYuanDenseV1ForCausalLM,
     HunYuanMoEV1Config,
     HunYuanMoEV1ForCausalLM,
+    Lfm2Config,
+    Lfm2ForCausalLM,
+    Lfm2MoeConfig,
+    Lfm2MoeForCausalLM,
     Llama4ForCausalLM,
     Llama4TextConfig,
     LlamaConfig,
@@ -97,6 +101,8 @@ Architecture = Literal[
     "qwen3_next",
     "qwen3_5",
     "qwen3_5_moe",
+    "lfm2",
+    "lfm2_moe",
     "glm4_moe",
     "gpt_oss",
     "llama4",
@@ -130,6 +136,8 @@ _CLASSES: dict[str, tuple[Any, Any]] = {
     "qwen3_next": (Qwen3NextConfig, Qwen3NextForCausalLM),
     "qwen3_5": (Qwen3_5TextConfig, Qwen3_5ForCausalLM),
     "qwen3_5_moe": (Qwen3_5MoeTextConfig, Qwen3_5MoeForCausalLM),
+    "lfm2": (Lfm2Config, Lfm2ForCausalLM),
+    "lfm2_moe": (Lfm2MoeConfig, Lfm2MoeForCausalLM),
     "glm4_moe": (Glm4MoeConfig, Glm4MoeForCausalLM),
     "gpt_oss": (GptOssConfig, GptOssForCausalLM),
     "llama4": (Llama4TextConfig, Llama4ForCausalLM),
@@ -189,6 +197,10 @@ _FEW_EXPERTS: dict[str, dict[str, Any]] = {
         "rope_parameters": None, "hidden_size_per_layer_input": 0, "global_head_dim": 32,
         "num_global_key_value_heads": 1, "attention_k_eq_v": True, "tie_word_embeddings": True,
         "final_logit_softcapping": 8.0, "sliding_window": 20,
+    },
+    "lfm2_moe": {
+        "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40,
+        "num_dense_layers": 1,
     },
     "glm4_moe": {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40},
     "gpt_oss": {"num_local_experts": 8, "num_experts_per_tok": 3},
@@ -305,6 +317,10 @@ def _build(architecture: Architecture, settings: dict[str, Any], seed: int) -> P
             # Of fewer than four layers, none would attend.
             every = min(4, settings["num_hidden_layers"])
             settings = {"full_attention_interval": every, **settings}
+        elif architecture.startswith("lfm2"):
+            count = settings["num_hidden_layers"]
+            kinds = ["full_attention" if index % 3 == 1 else "conv" for index in range(count)]
+            settings = {"layer_types": kinds, **settings}
         elif architecture in _WITH_LATENTS:
             heads = settings["num_attention_heads"]
             settings = {**_LATENT, **settings, "num_key_value_heads": heads}
@@ -323,7 +339,7 @@ def _build(architecture: Architecture, settings: dict[str, Any], seed: int) -> P
             else:
                 torch.nn.init.normal_(weight, std=0.12)
         for name, buffer in (*model.named_buffers(), *model.named_parameters()):
-            if name.endswith("e_score_correction_bias"):
+            if name.endswith(("e_score_correction_bias", "expert_bias")):
                 torch.nn.init.normal_(buffer, std=0.2)
             if name.endswith("layer_scalar"):
                 torch.nn.init.normal_(buffer, mean=1.0, std=0.2)

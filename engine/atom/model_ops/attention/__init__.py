@@ -3,9 +3,9 @@ planned once per step (step_plan.py). Layers of linear attention keep a state in
 
 from atom.model_ops.attention.cache_layout import BlockTensor, CacheLayout
 from atom.model_ops.attention.cached import CachedAttention, CachedLayer, StateLayer
-from atom.model_ops.attention.delta_net import DeltaNetState
 from atom.model_ops.attention.gqa import Attention
 from atom.model_ops.attention.mla import MLAAttention, MLAParts
+from atom.model_ops.attention.recurrent_state import ConvState, DeltaNetState
 
 __all__ = [
     "Attention",
@@ -13,6 +13,7 @@ __all__ = [
     "CacheLayout",
     "CachedAttention",
     "CachedLayer",
+    "ConvState",
     "DeltaNetState",
     "MLAAttention",
     "MLAParts",

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from atom.model_ops.backends.interface import Ops
-from atom.model_ops.linear_attention import DeltaNetWeight, DeltaSlots, DeltaTokens
+from atom.model_ops.linear_attention import ConvWeight, DeltaNetWeight, DeltaSlots, DeltaTokens
 from atom.model_ops.routing import Routed
 from atom.model_ops.values import (
     AttentionShape,
@@ -92,7 +92,7 @@ class ComposedOps:
         kept: DeltaSlots,
         step: AttentionMetaData,
     ) -> torch.Tensor:
-        mixed = self._ops.short_convolution(tokens.qkv, weight.conv, kept.tails, step)
+        mixed = self._ops.short_convolution(tokens.qkv, ConvWeight(weight.conv), kept.tails, step)
         tokens = replace(tokens, qkv=mixed)
         found = self._ops.gated_delta_rule(tokens, kept.shape, weight.rule, kept.states, step)
         return self._ops.rms_norm(found, weight.norm).flatten(1) * F.silu(z)

@@ -1,4 +1,4 @@
-"""What every PyTorch backend makes of a gated delta net's tokens and of a step's rows first.
+"""What every PyTorch backend makes of a gated delta net's tokens first.
 
 Called by the backends' delta_net.py; the contract is `Ops.gated_delta_rule`.
 """
@@ -12,7 +12,6 @@ import torch.nn.functional as F
 
 from atom.model_ops.linear_attention import DeltaTokens, DeltaWeight
 from atom.sizing.states import DeltaShape
-from atom.utils.forward_context import AttentionMetaData
 
 _EPS = 1e-6  # of the length of a query or key
 
@@ -61,12 +60,3 @@ def delta_inputs(tokens: DeltaTokens, shape: DeltaShape, weight: DeltaWeight) ->
 
 def _unit(x: torch.Tensor) -> torch.Tensor:
     return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + _EPS)
-
-
-def states_before(states: torch.Tensor, step: AttentionMetaData, rows: slice) -> torch.Tensor:
-    """Gather what rows have in their slots of states [slots, ..], and zeros of those that begin."""
-    assert step.slots is not None, "layers keep states"
-    counts = step.query_starts[1:] - step.query_starts[:-1]
-    begins = (step.context_lens <= counts)[rows]
-    found = states[step.slots[rows]]
-    return found.masked_fill(begins.view(-1, *[1] * (found.dim() - 1)), 0.0)

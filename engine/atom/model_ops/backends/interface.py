@@ -22,7 +22,13 @@ from atom.collectives.group import Group
 from atom.model_ops.backends.draft_ops import DraftOps
 from atom.model_ops.backends.op_names import DRAFT_OPS, LORA_OPS, SPARSE_OPS, STATE_OPS
 from atom.model_ops.backends.pinned_ring import PinnedRing
-from atom.model_ops.linear_attention import DeltaNetWeight, DeltaSlots, DeltaTokens, DeltaWeight
+from atom.model_ops.linear_attention import (
+    ConvWeight,
+    DeltaNetWeight,
+    DeltaSlots,
+    DeltaTokens,
+    DeltaWeight,
+)
 from atom.model_ops.routing import Routed, Routing
 from atom.model_ops.slots import DecodeInputs, SlotTensors
 from atom.model_ops.values import (
@@ -46,7 +52,7 @@ from atom.model_ops.values import (
     Stream,
     WeightFormat,
 )
-from atom.sizing.states import DeltaShape
+from atom.sizing.states import DeltaShape, StateShape
 from atom.utils.forward_context import AttentionMetaData, LoraTokens
 
 
@@ -212,15 +218,15 @@ class Ops(DraftOps, Protocol):
     def short_convolution(
         self,
         x: torch.Tensor,
-        weight: torch.Tensor,
+        weight: ConvWeight,
         tails: torch.Tensor,
         step: AttentionMetaData,
     ) -> torch.Tensor:
-        """Convolve each channel of x [T, C], which may be part of a wider tensor, with its weights
-        [C, W] of a token and of the W - 1 before it in its row, then apply silu → [T, C]. Those
-        before a row's first token here are in its slot's tail, tails [slots, C, W - 1] float32, the
-        newest last, and zeros of a row that begins; the tails then hold the row's newest. The last
-        slot, and slots below 0, are padding."""
+        """Convolve each channel of x [T, C], which may be part of a wider tensor, with its taps
+        [C, W] of a token and of the W - 1 before it in its row, add the bias and apply silu, where
+        there is either → [T, C]. Those before a row's first token here are in its slot's tail,
+        tails [slots, C, W - 1] float32, the newest last, and zeros of a row that begins; the tails
+        then hold the row's newest. The last slot, and slots below 0, are padding."""
 
     def gated_delta_rule(
         self,
@@ -375,7 +381,7 @@ class OpCase:
     kv_dtype: torch.dtype
     attention: tuple[AttentionShape, ...] = ()
     latent: tuple[LatentShape, ...] = ()
-    states: tuple[DeltaShape, ...] = ()
+    states: tuple[StateShape, ...] = ()
     index: tuple[IndexShape, ...] = ()
     block_size: int = 16
     formats: tuple[WeightFormat, ...] = (WeightFormat.PLAIN,)
@@ -395,7 +401,7 @@ class OpCase:
         if op in DRAFT_OPS:
             return self.drafts
         if op in STATE_OPS:
-            return bool(self.states)
+            return any(isinstance(state, STATE_OPS[op]) for state in self.states)
         if op in LORA_OPS:
             return self.lora
         return op not in SPARSE_OPS or bool(self.index)

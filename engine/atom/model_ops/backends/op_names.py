@@ -5,6 +5,8 @@ Contracts of each are in interface.py.
 
 from __future__ import annotations
 
+from atom.sizing.states import DeltaShape, StateShape
+
 # Of steps with drafts alone; contracts in draft_ops.py.
 DRAFT_OPS = ("draft_ngrams", "lay_out_drafts", "prepare_drafted", "accept_drafts")
 
@@ -62,8 +64,8 @@ PAIRED_OPS = (
 )
 
 
-# Operations that only some models' steps compute.
+# Operations that only some models' steps compute; those of states by what has one.
 SPARSE_OPS = ("select_tokens", "sparse_mla_attention")
-STATE_OPS = ("short_convolution", "gated_delta_rule")
+STATE_OPS = {"short_convolution": StateShape, "gated_delta_rule": DeltaShape}
 LORA_OPS = ("add_lora",)
 ATTENTION_OPS = ("paged_attention", "mla_attention", *SPARSE_OPS, *STATE_OPS)

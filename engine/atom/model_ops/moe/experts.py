@@ -14,7 +14,7 @@ from atom.model_ops.moe.stacked_linear import StackedLinear
 from atom.model_ops.routing import Routed
 from atom.model_ops.values import ExpertsWeight, Gating, Stream
 from atom.sizing.layers import Stacking
-from atom.sizing.weights import Projection
+from atom.sizing.projection import Projection
 
 
 class Experts(nn.Module):

@@ -12,7 +12,7 @@ from atom.model_ops.moe.correction_bias import Correction
 from atom.model_ops.placement import Placement, checkpoint_name
 from atom.model_ops.routing import Routed, Routing
 from atom.model_ops.values import LinearWeight, RouterWeight
-from atom.sizing.weights import Projection
+from atom.sizing.projection import Projection
 
 _DEPTH = 2  # of this module's own name below a layer, however deep a checkpoint's is
 

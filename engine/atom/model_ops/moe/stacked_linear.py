@@ -17,7 +17,7 @@ from atom.model_ops.placement import Placement, checkpoint_name
 from atom.model_ops.quantised.stored_matrix import StoredMatrix
 from atom.model_ops.values import Gating, LinearWeight
 from atom.sizing.layers import Stacking
-from atom.sizing.weights import Projection
+from atom.sizing.projection import Projection
 
 _DEPTH = 3  # of this module's name below its layer
 

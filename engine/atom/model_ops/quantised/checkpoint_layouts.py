@@ -19,8 +19,8 @@ from atom.model_ops.placement import Placement, in_order
 from atom.model_ops.quantised.codes import pack_pairs, unpack_pairs
 from atom.model_ops.quantised.quantise import quantise
 from atom.model_ops.values import WeightFormat
+from atom.sizing.projection import Projection
 from atom.sizing.quantization import MXFP4_GROUP, Element, Quantization
-from atom.sizing.weights import Projection
 
 _WORD = 8  # codes of four bits in an int32
 # AutoAWQ puts column 2·i of a word into place i, then the odd ones: where each column is.

@@ -29,8 +29,8 @@ from atom.model_ops.values import (
     Scales,
     WeightFormat,
 )
+from atom.sizing.projection import Projection
 from atom.sizing.quantization import MXFP4_GROUP, Element, Quantization
-from atom.sizing.weights import Projection
 
 # int32 words of eight inputs, and bytes of two outputs, are read whole.
 _WORD = 8

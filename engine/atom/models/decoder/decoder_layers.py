@@ -15,13 +15,13 @@ from atom.model_ops.linear import Build
 from atom.model_ops.placement import Placement
 from atom.model_ops.rotary_embedding import RotaryEmbedding
 from atom.model_ops.values import LatentShape, Stream
-from atom.models.decoder.delta_net import GatedDeltaNet
 from atom.models.decoder.layer_norm import build_norm
 from atom.models.decoder.mla import MLASelfAttention
 from atom.models.decoder.mlp import build_mlp
 from atom.models.decoder.self_attention import SelfAttention
 from atom.models.decoder.spec import LayerSpec, NormPlacement
-from atom.sizing.states import DeltaShape
+from atom.models.decoder.state_block import StateBlock, state_block
+from atom.sizing.states import StateShape
 from atom.utils.forward_context import get_forward_context, narrow_lora
 
 
@@ -36,9 +36,9 @@ class DecoderLayer(nn.Module):
     ) -> None:
         super().__init__()
         self.input_layernorm = build_norm(hidden_size, spec.norm, build)
-        self._is_linear = isinstance(spec.attention, DeltaShape)
-        if self._is_linear:  # named as in a checkpoint
-            self.linear_attn = GatedDeltaNet(spec, build)
+        self._is_linear = isinstance(spec.attention, StateShape)
+        if self._is_linear:
+            self.linear_attn = state_block(spec, build)
         else:
             is_latent = isinstance(spec.attention, LatentShape)
             self.self_attn = (MLASelfAttention if is_latent else SelfAttention)(spec, rotary, build)
@@ -47,7 +47,7 @@ class DecoderLayer(nn.Module):
         self._group = build.group
 
     @property
-    def attention(self) -> SelfAttention | MLASelfAttention | GatedDeltaNet:
+    def attention(self) -> SelfAttention | MLASelfAttention | StateBlock:
         """The layer's attention, of whichever kind."""
         return self.linear_attn if self._is_linear else self.self_attn
 

@@ -18,9 +18,10 @@ from atom.model_ops.linear import Build, Linear
 from atom.model_ops.linear_attention import DeltaNetWeight, DeltaTokens, DeltaWeight
 from atom.model_ops.parallel import Region
 from atom.model_ops.placement import Placement
+from atom.models.decoder.conv_taps import ConvPart, ConvTaps
 from atom.models.decoder.spec import LayerSpec
-from atom.sizing.states import DeltaShape
-from atom.sizing.weights import Projection
+from atom.sizing.projection import Projection
+from atom.sizing.states import DeltaShape, StateKind
 
 
 class GatedDeltaNet(nn.Module):
@@ -31,7 +32,7 @@ class GatedDeltaNet(nn.Module):
         assert net is not None
         self._shape, self._net, self._ranks = shape, net, build.ranks
         own = {name.removeprefix("linear_attn."): matrix for name, matrix in spec.matrices.items()}
-        if net.by_key_head:
+        if net.kind is StateKind.DELTA_NET_BY_KEY_HEAD:
             values = shape.heads_per_key * shape.value_dim
             self.in_proj_qkvz = _ordered(
                 own["in_proj_qkvz"], (shape.key_dim, shape.key_dim, values, values), shape, build
@@ -45,29 +46,19 @@ class GatedDeltaNet(nn.Module):
             self.in_proj_qkvz = Linear((qkv, qkv, qkv, z), build, regions=regions)
             self.in_proj_ba = Linear((own["in_proj_b"], own["in_proj_a"]), build)
         self.o_proj = Linear((own["out_proj"],), build)
-        conv = torch.empty(shape.conv_channels, shape.conv_width)
-        self.conv = nn.Parameter(conv, requires_grad=False)
+        parts = [ConvPart("conv1d", net.conv_channels, own) for own in self._channels()]
+        self.conv1d = ConvTaps(parts, net.conv_width)
         of_heads = torch.empty(2, shape.value_heads, dtype=torch.float32)
         self.of_heads = nn.Parameter(of_heads, requires_grad=False)
         self.norm = RMSNorm(shape.value_dim, spec.norm.eps, ops=build.ops)
         self.attn = DeltaNetState(shape, build.ops)
 
     def placements(self, name: str) -> Iterator[Placement]:
-        """Yield where the convolution and what each head forgets by come from in a checkpoint."""
+        """Yield where what each head forgets by comes from in a checkpoint."""
         heads, net = self._ranks.of(self._net.value_heads), self._net
         for row, own in enumerate(("A_log", "dt_bias")):
             target = self.of_heads.data[row]
             yield Placement(f"{name}.{own}", (net.value_heads,), (heads,), target)
-        first = 0
-        for channels in self._channels():
-            end = first + channels[1] - channels[0]
-            yield Placement(
-                f"{name}.conv1d.weight",
-                (net.conv_channels, 1, net.conv_width),
-                (channels, (0, 1), (0, net.conv_width)),
-                self.conv.data[first:end],
-            )
-            first = end
 
     def _channels(self) -> list[tuple[int, int]]:
         """First and end of this rank's queries, keys and values among the channels of all heads."""
@@ -85,7 +76,7 @@ class GatedDeltaNet(nn.Module):
         qkv, z = self.in_proj_qkvz(x).tensor_split([self._shape.conv_channels], dim=1)
         b, a = self.in_proj_ba(x).chunk(2, dim=1)
         rule = DeltaWeight(*self.of_heads.data)
-        weight = DeltaNetWeight(self.conv.data, rule, self.norm.norm)
+        weight = DeltaNetWeight(self.conv1d.taps.data, rule, self.norm.norm)
         gated: torch.Tensor = self.attn(DeltaTokens(qkv, b, a), z, weight)
         return gated
 

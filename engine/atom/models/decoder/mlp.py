@@ -16,7 +16,7 @@ from atom.model_ops.moe.experts import ExpertParallelExperts, Experts
 from atom.model_ops.moe.router import Router
 from atom.model_ops.values import Gating, MoEWeight, SharedWeight, Stream
 from atom.models.decoder.spec import LayerSpec
-from atom.sizing.weights import Projection
+from atom.sizing.projection import Projection
 
 
 class MLP(nn.Module):

@@ -31,11 +31,12 @@ from atom.model_ops.values import (
 )
 from atom.sizing.layers import Experts, ExpertsBlock, LayerFacts, Stacking
 from atom.sizing.mask_rule import CAUSAL
-from atom.sizing.states import DeltaShape
-from atom.sizing.weights import ATTENTION_MODULES, Projection, stored_projections
+from atom.sizing.projection import Projection
+from atom.sizing.states import StateShape
+from atom.sizing.weights import ATTENTION_MODULES, stored_projections
 
 # Heads of a layer's attention, of whichever kind it is.
-Shape = AttentionShape | LatentShape | DeltaShape
+Shape = AttentionShape | LatentShape | StateShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +138,7 @@ class ModelSpec:
             kv_dtype=kv_dtype,
             attention=tuple(shape for shape in shapes if isinstance(shape, AttentionShape)),
             latent=tuple(shape for shape in shapes if isinstance(shape, LatentShape)),
-            states=tuple(shape for shape in shapes if isinstance(shape, DeltaShape)),
+            states=tuple(shape for shape in shapes if isinstance(shape, StateShape)),
             index=tuple(dict.fromkeys(each.index for each in self.layers if each.index)),
             block_size=block_size,
             formats=self._formats(lambda matrix: matrix.copies == 1, WeightFormat.PLAIN),
@@ -295,7 +296,7 @@ def _check_routing(rule: Routing, experts: Experts) -> None:
 def _shape(layer: LayerFacts) -> Shape:
     attention, net = layer.attention, layer.attention.state
     if net is not None:
-        return net
+        return net.shape
     if attention.latent is not None:
         return LatentShape(
             num_heads=attention.num_heads,
@@ -317,12 +318,8 @@ def _shape(layer: LayerFacts) -> Shape:
 
 def _share_of_heads(shape: Shape, ranks: int) -> Shape:
     """KV heads that are fewer than the ranks are on several."""
-    if isinstance(shape, DeltaShape):
-        return replace(
-            shape,
-            key_heads=shape.key_heads // ranks,
-            value_heads=shape.value_heads // ranks,
-        )
+    if isinstance(shape, StateShape):
+        return shape.on_rank(ranks)
     heads = shape.num_heads // ranks
     if isinstance(shape, LatentShape):
         return replace(shape, num_heads=heads)

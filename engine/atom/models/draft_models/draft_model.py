@@ -18,7 +18,7 @@ from atom.model_ops.backends.interface import SamplingTensors
 from atom.model_ops.embed_head import VocabParallelEmbedding
 from atom.model_ops.layernorm import Normed
 from atom.models.decoder.hidden_states import HiddenStates
-from atom.sizing.weights import Projection, Split
+from atom.sizing.projection import Projection, Split
 
 
 class DraftModel(nn.Module, ABC):

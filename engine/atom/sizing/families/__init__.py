@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from atom.sizing.config_fields import Config
 from atom.sizing.errors import ModelFactsError, UnknownFamilyError
+from atom.sizing.families.checkpoint_names import NamePairs
 from atom.sizing.families.deepseek import (
     deepseek_v2,
     deepseek_v3,
@@ -47,9 +48,11 @@ from atom.sizing.families.experts import (
     qwen3_moe,
 )
 from atom.sizing.families.hybrid import qwen3_5, qwen3_5_moe, qwen3_next
+from atom.sizing.families.lfm2 import lfm2, lfm2_fields, lfm2_moe, lfm2_names
 from atom.sizing.families.nearest_family import nearest
 from atom.sizing.families.reading import Family
 from atom.sizing.layers import ExpertsBlock, Stacking
+from atom.sizing.text_part import text_part
 
 _MIXTRAL_BLOCK = ExpertsBlock(name="block_sparse_moe", matrices=("w1", "w3", "w2"))
 _MINIMAX_BLOCK = ExpertsBlock(
@@ -79,6 +82,8 @@ FAMILIES: dict[str, Family] = {
         qwen3_5_moe, experts_block=ExpertsBlock(shared="shared_expert")
     ),
     "Qwen3NextForCausalLM": Family(qwen3_next, experts_block=ExpertsBlock(shared="shared_expert")),
+    "Lfm2ForCausalLM": Family(lfm2, tied=True, fields=lfm2_fields, names=lfm2_names),
+    "Lfm2MoeForCausalLM": Family(lfm2_moe, tied=True, fields=lfm2_fields, names=lfm2_names),
     "MistralForCausalLM": Family(mistral),
     "MixtralForCausalLM": Family(mixtral, experts_block=_MIXTRAL_BLOCK),
     "DeepseekV2ForCausalLM": Family(deepseek_v2),
@@ -130,3 +135,10 @@ def family_of(config: Config) -> tuple[str, Family]:
     if name not in families:
         raise UnknownFamilyError(name, known, str(nearest(name, config, FAMILIES) or ""))
     return name, families[name]
+
+
+def names_of(config: Config) -> NamePairs:
+    """Return what a checkpoint with this config.json calls otherwise than it is called here."""
+    text = text_part(config)
+    _, family = family_of(text)
+    return family.names(family.fields(text))

@@ -8,7 +8,7 @@ from atom.sizing.config_fields import Config, flag, positive, texts
 from atom.sizing.errors import ModelFactsError
 from atom.sizing.families.reading import dense_mlp, expert_count, grouped, is_dense
 from atom.sizing.layers import AttentionFacts, Experts, LayerFacts, MlpFacts
-from atom.sizing.states import DeltaNet
+from atom.sizing.states import StateKind, StateNet
 
 _HEAD_DIM, _INTERVAL = 256, 4
 
@@ -25,19 +25,19 @@ def qwen3_next(config: Config, index: int) -> LayerFacts:
 
 def qwen3_5(config: Config, index: int) -> LayerFacts:
     """Read a layer of Qwen3.5's dense models, whose delta nets have a matrix for each part."""
-    net = replace(_delta_net(config), by_key_head=False)
+    net = replace(_delta_net(config), kind=StateKind.DELTA_NET)
     mlp = MlpFacts(intermediate_size=positive(config, "intermediate_size", default=12_288))
     return LayerFacts(attention=_attention(config, index, net), mlp=mlp)
 
 
 def qwen3_5_moe(config: Config, index: int) -> LayerFacts:
     """Read a layer of Qwen3.5's mixtures, all of whose layers have experts."""
-    net = replace(_delta_net(config), by_key_head=False)
+    net = replace(_delta_net(config), kind=StateKind.DELTA_NET)
     mlp = _experts(config, count=256, per_token=8)
     return LayerFacts(attention=_attention(config, index, net), mlp=mlp)
 
 
-def _attention(config: Config, index: int, net: DeltaNet) -> AttentionFacts:
+def _attention(config: Config, index: int, net: StateNet) -> AttentionFacts:
     if _is_linear(config, index):
         return linear_attention(net)
     bias = flag(config, "attention_bias")
@@ -45,7 +45,7 @@ def _attention(config: Config, index: int, net: DeltaNet) -> AttentionFacts:
     return replace(attention, qk_norm=True, output_gate=True)
 
 
-def linear_attention(net: DeltaNet) -> AttentionFacts:
+def linear_attention(net: StateNet) -> AttentionFacts:
     """Describe a layer that keeps a state: its value heads are those that ranks share."""
     return AttentionFacts(
         num_heads=net.value_heads, num_kv_heads=net.key_heads, head_dim=net.key_dim, state=net
@@ -67,8 +67,9 @@ def _is_linear(config: Config, index: int) -> bool:
     return kind == "linear_attention"
 
 
-def _delta_net(config: Config) -> DeltaNet:
-    net = DeltaNet(
+def _delta_net(config: Config) -> StateNet:
+    net = StateNet(
+        kind=StateKind.DELTA_NET_BY_KEY_HEAD,
         key_heads=positive(config, "linear_num_key_heads", default=16),
         value_heads=positive(config, "linear_num_value_heads", default=32),
         key_dim=positive(config, "linear_key_head_dim", default=128),

@@ -105,6 +105,7 @@ def _keys_like(config: Config, family: Family) -> float:
         return 0.0
     read = _Recorded(config)
     try:
+        read = _Recorded(family.fields(config))
         for index in range(_LAYERS):
             family.layer(read, index)
     except ModelFactsError:

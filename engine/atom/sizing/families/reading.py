@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from atom.sizing.config_fields import Config, positive, texts
 from atom.sizing.errors import ModelFactsError
+from atom.sizing.families.checkpoint_names import NamePairs
 from atom.sizing.layers import (
     PLAIN_BLOCK,
     AttentionFacts,
@@ -22,11 +23,23 @@ from atom.sizing.layers import (
 ReadLayer = Callable[[Config, int], LayerFacts]
 
 
+def plain_names(config: Config) -> NamePairs:
+    """Say that a checkpoint calls everything as it is called here."""
+    return ()
+
+
+def plain_fields(config: Config) -> Config:
+    """Say that a config.json has its fields under the names that most have."""
+    return config
+
+
 @dataclass(frozen=True, slots=True)
 class Family:
     """Describe how to read a family. `tied`: the head is the embedding unless config.json says.
 
     `joined_states`: hidden states of the target model that a draft model joins into its own.
+    `fields`: makes a config.json that has what all do under the names that most have.
+    `names`: of a checkpoint's parts that are called otherwise here.
     """
 
     layer: ReadLayer
@@ -35,6 +48,8 @@ class Family:
     activation_key: str = "hidden_act"
     vocabulary_key: str = "vocab_size"
     joined_states: int = 0
+    fields: Callable[[Config], Config] = plain_fields
+    names: Callable[[Config], NamePairs] = plain_names
 
 
 def grouped(

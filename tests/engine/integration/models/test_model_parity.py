@@ -142,6 +142,16 @@ CHECKPOINTS = {
             "linear_num_value_heads": 9, "linear_key_head_dim": 12, "linear_value_head_dim": 10,
         },
     },
+    "lfm2": {
+        "architecture": "lfm2", "layers": 4, "tie_word_embeddings": True,
+        "extra": {"block_multiple_of": 8},
+    },
+    "lfm2-odd": {
+        "architecture": "lfm2", "layers": 3, "heads": 6, "kv_heads": 3, "head_dim": 12,
+        "hidden": 72, "intermediate": 40,
+        "extra": {"conv_bias": True, "conv_L_cache": 4, "block_auto_adjust_ff_dim": False},
+    },
+    "lfm2-moe": {"architecture": "lfm2_moe", "layers": 4},
     "glm4-moe": {
         "architecture": "glm4_moe", "layers": 3, "attention_bias": True,
         "extra": {

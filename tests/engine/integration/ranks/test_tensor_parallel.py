@@ -65,6 +65,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
             "linear_conv_kernel_dim": 3,
         },
     },
+    "short convolutions": {"architecture": "lfm2", "layers": 3, "extra": {"conv_bias": True}},
+    "short convolutions, experts": {"architecture": "lfm2_moe", "layers": 3},
     "states, a matrix for each part": {
         "architecture": "qwen3_5", "layers": 4, "extra": {"linear_num_value_heads": 6},
     },

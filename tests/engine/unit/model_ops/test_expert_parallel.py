@@ -16,7 +16,8 @@ from atom.model_ops.placement import Placement
 from atom.model_ops.values import Activation
 from atom.sizing import ModelFacts
 from atom.sizing.layers import Stacking
-from atom.sizing.weights import Projection, projections
+from atom.sizing.projection import Projection
+from atom.sizing.weights import projections
 from tests.engine.ops.inputs import FLOAT32
 
 EXPERTS, HIDDEN, INNER = 3, 10, 8

@@ -11,7 +11,8 @@ from atom.model_ops.backends import resolve_ops
 from atom.model_ops.linear import Build, Linear
 from atom.model_ops.parallel import Ranks
 from atom.sizing import ModelFacts
-from atom.sizing.weights import Projection, projections
+from atom.sizing.projection import Projection
+from atom.sizing.weights import projections
 from tests.engine.ops.inputs import FLOAT32
 
 FACTS = ModelFacts.from_hf_config(

@@ -98,6 +98,36 @@ CASES: dict[str, tuple[str, Mapping[str, Any]]] = {
             "shared_expert_intermediate_size": 40,
         },
     ),
+    "lfm2": (
+        "Lfm2",
+        {
+            **{key: COMMON[key] for key in COMMON if key != "head_dim"},
+            "layer_types": ["conv", "full_attention", "conv", "conv"],
+            "block_multiple_of": 16,
+            "conv_L_cache": 4,
+            "conv_bias": True,
+        },
+    ),
+    "lfm2-listed": (
+        "Lfm2",
+        {
+            **{key: COMMON[key] for key in COMMON if key != "head_dim"},
+            "full_attn_idxs": [0, 2],
+            "block_auto_adjust_ff_dim": False,
+            "tie_word_embeddings": False,
+        },
+    ),
+    "lfm2-moe": (
+        "Lfm2Moe",
+        {
+            **{key: COMMON[key] for key in COMMON if key != "head_dim"},
+            "layer_types": ["conv", "full_attention", "conv", "conv"],
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24,
+            "num_dense_layers": 1,
+        },
+    ),
     "qwen2-moe": (
         "Qwen2Moe",
         {

@@ -17,6 +17,7 @@ from atom.model_ops.backends.torch_cpu import (
     mla,
     ngram_drafts,
     rope_store,
+    short_convolution,
 )
 
 
@@ -35,7 +36,7 @@ def backend() -> Backend:
             "paged_attention": attention.paged_attention,
             "mla_rope_store": mla.mla_rope_store,
             "mla_attention": mla.mla_attention,
-            "short_convolution": delta_net.short_convolution,
+            "short_convolution": short_convolution.short_convolution,
             "gated_delta_rule": delta_net.gated_delta_rule,
             "filter_logits": logit_filters.filter_logits,
             "draft_ngrams": ngram_drafts.draft_ngrams,

@@ -1,4 +1,4 @@
-"""Short convolutions and the gated delta rule on the CPU: all decodes at once, prompts in chunks.
+"""The gated delta rule on the CPU: all decodes at once, prompts in chunks.
 
 A chunk's tokens change the state one by one. That is one product of matrices, once a triangular
 system is solved for what each token learns (the WY form of arXiv 2406.06484, with the decay of
@@ -8,37 +8,14 @@ system is solved for what each token learns (the WY form of arXiv 2406.06484, wi
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 
-from atom.model_ops.backends.delta_inputs import DeltaInputs, delta_inputs, states_before
+from atom.model_ops.backends.delta_inputs import DeltaInputs, delta_inputs
+from atom.model_ops.backends.state_rows import states_before
 from atom.model_ops.linear_attention import DeltaTokens, DeltaWeight
 from atom.sizing.states import DeltaShape
 from atom.utils.forward_context import AttentionMetaData
 
 _CHUNK = 64  # tokens: what is quadratic in them is about as much as what is linear
-
-
-def short_convolution(
-    x: torch.Tensor, weight: torch.Tensor, tails: torch.Tensor, step: AttentionMetaData
-) -> torch.Tensor:
-    assert step.slots is not None
-    out = torch.empty_like(x, memory_format=torch.contiguous_format)
-    weight, decodes, width = weight.float(), step.num_decodes, tails.shape[2]
-    if decodes:
-        rows = slice(0, decodes)
-        before = states_before(tails, step, rows)  # [R, C, W - 1]
-        seen = torch.cat((before, x[rows].float()[:, :, None]), dim=2)
-        out[rows] = F.silu((seen * weight).sum(-1))
-        tails[step.slots[rows]] = seen[:, :, 1:]
-    starts, slots = step.query_starts.tolist(), step.slots.tolist()
-    for row in range(decodes, len(slots)):
-        own = slice(starts[row], starts[row + 1])
-        before = states_before(tails, step, slice(row, row + 1))[0]
-        seen = torch.cat((before, x[own].t().float()), dim=1)  # [C, W - 1 + tokens]
-        mixed = F.conv1d(seen[None], weight[:, None], groups=len(weight))[0]
-        out[own] = F.silu(mixed).t()
-        tails[slots[row]] = seen[:, -width:]
-    return out
 
 
 def gated_delta_rule(

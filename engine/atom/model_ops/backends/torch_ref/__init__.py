@@ -20,6 +20,7 @@ from atom.model_ops.backends.torch_ref import (
     mla,
     routing,
     sampling,
+    short_convolution,
     sparse_mla,
     token_mask,
 )
@@ -44,7 +45,7 @@ def backend() -> Backend:
             "mla_attention": mla.mla_attention,
             "select_tokens": sparse_mla.select_tokens,
             "sparse_mla_attention": sparse_mla.sparse_mla_attention,
-            "short_convolution": delta_net.short_convolution,
+            "short_convolution": short_convolution.short_convolution,
             "gated_delta_rule": delta_net.gated_delta_rule,
             "add_lora": lora.add_lora,
             "sample": sampling.sample,

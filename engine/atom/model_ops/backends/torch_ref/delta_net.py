@@ -1,30 +1,14 @@
-"""Short convolutions and the gated delta rule in plain PyTorch: one token after the other."""
+"""The gated delta rule in plain PyTorch: one token after the other."""
 
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 
-from atom.model_ops.backends.delta_inputs import DeltaInputs, delta_inputs, states_before
+from atom.model_ops.backends.delta_inputs import DeltaInputs, delta_inputs
+from atom.model_ops.backends.state_rows import states_before
 from atom.model_ops.linear_attention import DeltaTokens, DeltaWeight
 from atom.sizing.states import DeltaShape
 from atom.utils.forward_context import AttentionMetaData
-
-
-def short_convolution(
-    x: torch.Tensor, weight: torch.Tensor, tails: torch.Tensor, step: AttentionMetaData
-) -> torch.Tensor:
-    assert step.slots is not None
-    out = torch.empty_like(x, memory_format=torch.contiguous_format)
-    starts, slots = step.query_starts.tolist(), step.slots.tolist()
-    for row, slot in enumerate(slots):
-        own = slice(starts[row], starts[row + 1])
-        tail = states_before(tails, step, slice(row, row + 1))[0]
-        seen = torch.cat((tail, x[own].t().float()), dim=1)  # [C, W - 1 + tokens]
-        mixed = F.conv1d(seen[None], weight.float()[:, None], groups=len(weight))[0]
-        out[own] = F.silu(mixed).t().to(x.dtype)
-        tails[slot] = seen[:, -tails.shape[2] :]
-    return out
 
 
 def gated_delta_rule(

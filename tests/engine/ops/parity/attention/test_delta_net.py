@@ -7,9 +7,16 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from atom.model_ops.backends.interface import Backend
-from atom.model_ops.linear_attention import DeltaNetWeight, DeltaSlots, DeltaTokens, DeltaWeight
+from atom.model_ops.linear_attention import (
+    ConvWeight,
+    DeltaNetWeight,
+    DeltaSlots,
+    DeltaTokens,
+    DeltaWeight,
+)
 from atom.model_ops.values import NormWeight
 from atom.sizing.states import DeltaShape
 from atom.utils.forward_context import AttentionMetaData
@@ -30,7 +37,7 @@ class DeltaCase:
 
     shape: DeltaShape
     x: torch.Tensor
-    conv: torch.Tensor
+    conv: ConvWeight
     tokens: DeltaTokens
     weight: DeltaWeight
     states: torch.Tensor
@@ -63,7 +70,7 @@ class DeltaCase:
         norm = NormWeight(drawn(shape.value_dim), 1e-6)
         out = backend.operations["gated_delta_net"](
             replace(self.tokens, qkv=self.x), wide[:, 8:],
-            DeltaNetWeight(self.conv, self.weight, norm), kept, self.step,
+            DeltaNetWeight(self.conv.taps, self.weight, norm), kept, self.step,
         )  # fmt: skip
         slots = self.step.slots
         return out, kept.states[slots], kept.tails[slots]
@@ -107,7 +114,7 @@ def delta_case(
     return DeltaCase(
         shape,
         of_tokens(shape.conv_channels + 8)[:, : shape.conv_channels],
-        torch.randn(shape.conv_channels, shape.conv_width).to(device, dtype),
+        ConvWeight(torch.randn(shape.conv_channels, shape.conv_width).to(device, dtype)),
         DeltaTokens(of_tokens(shape.conv_channels), b, a),
         DeltaWeight(
             torch.rand(shape.value_heads, device=device).log(),
@@ -134,6 +141,19 @@ def test_convolutions_see_what_their_rows_had(
     assert out.dtype is dtype
     assert_rows_agree(out, expected, dtype)
     assert torch.equal(tails, kept)
+
+
+@pytest.mark.parametrize("has_silu", [False, True])
+def test_convolutions_may_have_a_bias_and_no_silu(
+    backend: Backend, reference: Backend, device: torch.device, has_silu: bool
+) -> None:
+    case = delta_case(ROWS, device, shape=ODD)
+    plain = replace(case, conv=replace(case.conv, has_silu=False))
+    bias = torch.randn(len(case.conv.taps), device=device)
+    both = replace(case, conv=ConvWeight(case.conv.taps, bias, has_silu))
+    expected = plain.convolved(reference)[0] + bias
+    out, _ = both.convolved(backend)
+    assert_rows_agree(out, F.silu(expected) if has_silu else expected, torch.float32)
 
 
 @pytest.mark.usefixtures("bfloat16")

@@ -24,7 +24,7 @@ from atom.model_ops.backends.triton_ops.linear_attention.chunked_delta_rule impo
 )
 from atom.model_ops.backends.triton_ops.linear_attention.gated_delta_rule import gated_delta_rule
 from atom.model_ops.backends.triton_ops.linear_attention.short_convolution import short_convolution
-from atom.model_ops.linear_attention import DeltaNetWeight, DeltaSlots, DeltaTokens
+from atom.model_ops.linear_attention import ConvWeight, DeltaNetWeight, DeltaSlots, DeltaTokens
 from atom.utils.forward_context import AttentionMetaData
 
 _WARPS = 8  # a state of 128 × 128 is 64 registers of each thread
@@ -153,7 +153,7 @@ def gated_delta_net(
     assert step.slots is not None
     if step.num_decodes == len(step.slots):
         return _of_decodes(tokens, z, weight, kept, step)
-    mixed = short_convolution(tokens.qkv, weight.conv, kept.tails, step)
+    mixed = short_convolution(tokens.qkv, ConvWeight(weight.conv), kept.tails, step)
     mixed_tokens = replace(tokens, qkv=mixed)
     found = gated_delta_rule(mixed_tokens, kept.shape, weight.rule, kept.states, step)
     heads, size = found.shape[1:]

@@ -1,10 +1,11 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """Short convolutions by channel, over a row's tokens and the tail of those before them.
 
-Shapes: x [T, C] (rows of a wider tensor, channels contiguous), weights [C, W], tails [slots, C,
-W - 1] float32. Tiles: one program has a row's TOKENS tokens and BLOCK channels, so a decode is one
-tile of one token. Bound: memory, each input is read W times, W - 1 of them from cache. Tails are
-moved on by a kernel of their own behind it, since programs of other tokens still read them.
+Shapes: x [T, C] (rows of a wider tensor, channels contiguous), taps [C, W], bias [C], tails
+[slots, C, W - 1] float32. Tiles: one program has a row's TOKENS tokens and BLOCK channels, so a
+decode is one tile of one token. Bound: memory, each input is read W times, W - 1 of them from
+cache. Tails are moved on by a kernel of their own behind it, since programs of other tokens still
+read them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import triton
 import triton.language as tl
 
 from atom.model_ops.backends.triton_ops.launch import next_power_of_2
+from atom.model_ops.linear_attention import ConvWeight
 from atom.utils.forward_context import AttentionMetaData
 
 _CHANNELS = 256  # of a program
@@ -34,9 +36,10 @@ def row_of(starts_ptr, contexts_ptr, slots_ptr, padding_slot, row):
 
 @triton.jit(do_not_specialize=["x_stride", "padding_slot"])
 def _convolve_kernel(
-    x_ptr, weight_ptr, tails_ptr, out_ptr, starts_ptr, contexts_ptr, slots_ptr,
+    x_ptr, weight_ptr, bias_ptr, tails_ptr, out_ptr, starts_ptr, contexts_ptr, slots_ptr,
     x_stride, padding_slot,
     CHANNELS: tl.constexpr, WIDTH: tl.constexpr, TOKENS: tl.constexpr, BLOCK: tl.constexpr,
+    SILU: tl.constexpr,
 ):  # fmt: skip
     first, count, slot, before = row_of(
         starts_ptr, contexts_ptr, slots_ptr, padding_slot, tl.program_id(0)
@@ -46,6 +49,8 @@ def _convolve_kernel(
     within = (token < count) & (channel < CHANNELS)
     tail = tails_ptr + (slot * CHANNELS + channel) * (WIDTH - 1)
     mixed = tl.zeros([TOKENS, BLOCK], dtype=tl.float32)
+    if bias_ptr is not None:
+        mixed += tl.load(bias_ptr + channel, mask=channel < CHANNELS, other=0.0).to(tl.float32)
     for back in tl.static_range(WIDTH):
         # From the oldest that is seen: what stands before the row's first token here is its tail.
         at = token - (WIDTH - 1) + back
@@ -54,8 +59,9 @@ def _convolve_kernel(
         kept = tl.load(tail + (WIDTH - 1) + at, mask=earlier, other=0.0)
         weight = tl.load(weight_ptr + channel * WIDTH + back, mask=channel < CHANNELS, other=0.0)
         mixed += weight.to(tl.float32) * (seen.to(tl.float32) + kept)
-    # x / (1 + e^-x) is -0 far below 0, never NaN.
-    activated = (mixed / (1.0 + tl.exp(-mixed))).to(out_ptr.dtype.element_ty)
+    if SILU:  # x / (1 + e^-x) is -0 far below 0, never NaN
+        mixed = mixed / (1.0 + tl.exp(-mixed))
+    activated = mixed.to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + (first + token) * CHANNELS + channel, activated, mask=within)
 
 
@@ -82,18 +88,19 @@ def _tails_kernel(
 
 
 def short_convolution(
-    x: torch.Tensor, weight: torch.Tensor, tails: torch.Tensor, step: AttentionMetaData
+    x: torch.Tensor, weight: ConvWeight, tails: torch.Tensor, step: AttentionMetaData
 ) -> torch.Tensor:
     assert step.slots is not None
-    channels, width = weight.shape
+    channels, width = weight.taps.shape
     rows, padding = len(step.slots), len(tails) - 1
     out = torch.empty((x.shape[0], channels), dtype=x.dtype, device=x.device)
     place = step.query_starts, step.context_lens, step.slots, x.stride(0), padding
     tokens = 1 if step.max_query_len == 1 else _TOKENS
     blocks, tiles = triton.cdiv(channels, _CHANNELS), triton.cdiv(step.max_query_len, tokens)
     _convolve_kernel[(rows, tiles, blocks)](
-        x, weight, tails, out, *place,
-        CHANNELS=channels, WIDTH=width, TOKENS=tokens, BLOCK=_CHANNELS, num_warps=4,
+        x, weight.taps, weight.bias, tails, out, *place,
+        CHANNELS=channels, WIDTH=width, TOKENS=tokens, BLOCK=_CHANNELS, SILU=weight.has_silu,
+        num_warps=4,
     )  # fmt: skip
     _tails_kernel[(rows, blocks)](
         x, tails, *place,

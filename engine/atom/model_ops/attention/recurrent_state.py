@@ -1,0 +1,72 @@
+"""RecurrentState: what a layer between its projections keeps of each slot, as its shape says.
+
+Keeps a matrix per value head, where there are keys, and what the convolution still has to see. A
+row that begins finds zeros, whatever the slot's last sequence left: nothing is cleared when a row
+ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from atom.model_ops.attention.cached import StateLayer
+from atom.model_ops.backends.interface import Ops
+from atom.model_ops.linear_attention import ConvWeight, DeltaNetWeight, DeltaSlots, DeltaTokens
+from atom.sizing.states import ConvShape, DeltaShape, StateShape
+
+
+class RecurrentState(StateLayer):
+    """A convolution over a row's tokens, and whatever goes on with what it gives."""
+
+    _states: torch.Tensor
+    _tails: torch.Tensor
+
+    def __init__(self, shape: StateShape, ops: Ops) -> None:
+        super().__init__(ops)
+        self.shape = shape
+
+    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """A matrix [Dk, Dv] of each value head, and the channels of the tokens before the next."""
+        shape = self.shape
+        tails = (shape.conv_channels, shape.conv_width - 1)
+        if not shape.key_dim:
+            return (tails,)
+        return ((shape.value_heads, shape.key_dim, shape.value_dim), tails)
+
+    def hold(self, tensors: Sequence[torch.Tensor]) -> None:
+        *matrices, self._tails = tensors
+        self._states = matrices[0] if matrices else torch.empty(0)
+
+    def release(self) -> None:
+        self._states, self._tails = torch.empty(0), torch.empty(0)
+        self._running, self._saved = (), ()
+
+    def convolve(self, x: torch.Tensor, weight: ConvWeight) -> torch.Tensor:
+        """Convolve x [T, C] over each row's tokens → [T, C]."""
+        return self._ops.short_convolution(x, weight, self._tails, self._step)
+
+
+class ConvState(RecurrentState):
+    """A convolution alone."""
+
+    def __init__(self, shape: ConvShape, ops: Ops) -> None:
+        super().__init__(shape, ops)
+
+    def forward(self, x: torch.Tensor, conv: ConvWeight) -> torch.Tensor:
+        """Compute x [T, C] → [T, C]."""
+        return self.convolve(x, conv)
+
+
+class DeltaNetState(RecurrentState):
+    """Gated delta net (arXiv 2412.06464) between its projections."""
+
+    def __init__(self, shape: DeltaShape, ops: Ops) -> None:
+        super().__init__(shape, ops)
+        self._delta = shape
+
+    def forward(self, tokens: DeltaTokens, z: torch.Tensor, weight: DeltaNetWeight) -> torch.Tensor:
+        """Compute what comes before the convolution, and z [T, Hv·Dv] → [T, Hv·Dv]."""
+        kept = DeltaSlots(self._delta, self._states, self._tails)
+        return self._ops.gated_delta_net(tokens, z, weight, kept, self._step)

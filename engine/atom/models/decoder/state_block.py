@@ -1,0 +1,19 @@
+"""The block of a layer that keeps a state, by what its checkpoint has."""
+
+from __future__ import annotations
+
+from atom.model_ops.linear import Build
+from atom.models.decoder.delta_net import GatedDeltaNet
+from atom.models.decoder.short_conv import GatedShortConv
+from atom.models.decoder.spec import LayerSpec
+from atom.sizing.states import StateKind
+
+StateBlock = GatedDeltaNet | GatedShortConv
+_BLOCKS: dict[StateKind, type[StateBlock]] = {StateKind.SHORT_CONV: GatedShortConv}
+
+
+def state_block(spec: LayerSpec, build: Build) -> StateBlock:
+    """Return what the layer's facts ask for."""
+    net = spec.facts.attention.state
+    assert net is not None
+    return _BLOCKS.get(net.kind, GatedDeltaNet)(spec, build)

@@ -1,0 +1,89 @@
+"""Projection: one matrix of a layer as sizes, and how ranks divide it. Values only.
+
+Built by weights.py and states/weights.py of what a layer consists of; what they occupy is counted
+there, and layers are built of them.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from atom.sizing.quantization import Quantization
+
+
+class Split(enum.Enum):
+    """Say which side of a matrix is divided over the ranks of tensor parallelism."""
+
+    OUTPUTS = enum.auto()
+    INPUTS = enum.auto()
+    NOTHING = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """Say where a projection's rows are in a matrix of several, which a checkpoint has in their
+    place. name: of its module below the layer; first: of the rows; rows: of all projections."""
+
+    name: str
+    first: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Projection:
+    """Describes `copies` matrices of `rows` outputs and `columns` inputs; `unit` rows stay
+    together.
+
+    `name` is the module's below its layer, as in a checkpoint unless `fused`; of copies the first
+    one's.
+    `quantization` None: in the model's own element type; `absorbed`: multiplied with in halves, and
+    so kept in that type however it is stored; `fused`: in a checkpoint a part of another
+    matrix."""
+
+    name: str
+    rows: int
+    columns: int
+    split: Split
+    unit: int = 1
+    copies: int = 1
+    bias: bool = False
+    quantizable: bool = True
+    quantization: Quantization | None = None
+    absorbed: bool = False
+    fused: Fused | None = None
+
+    @property
+    def stored_name(self) -> str:
+        """The module's name below its layer in a checkpoint; of copies the first one's."""
+        return self.name if self.fused is None else self.fused.name
+
+    def copy_name(self, copy: int) -> str:
+        """The module's name in a checkpoint of copy number `copy`."""
+        return self.stored_name.replace(".0.", f".{copy}.")
+
+    @property
+    def stack_name(self) -> str:
+        """The module's name that holds all copies."""
+        return self.name.partition(".0.")[0]
+
+    def on_rank(self, ranks: int) -> tuple[int, int]:
+        """Rows and columns that one of `ranks` ranks holds."""
+        if self.split is Split.OUTPUTS:
+            return _ceil(self.rows // self.unit, ranks) * self.unit, self.columns
+        if self.split is Split.INPUTS:
+            return self.rows, _ceil(self.columns // self.unit, ranks) * self.unit
+        return self.rows, self.columns
+
+
+def fused_projections(name: str, matrices: Sequence[Projection]) -> Iterator[Projection]:
+    """Yield the matrices as rows of one, `name` in a checkpoint, in their order."""
+    first, rows = 0, sum(matrix.rows for matrix in matrices)
+    for matrix in matrices:
+        yield replace(matrix, fused=Fused(name, first, rows))
+        first += matrix.rows
+
+
+def _ceil(value: int, divisor: int) -> int:
+    return -(-value // divisor)
