@@ -28,7 +28,8 @@ class ConvWeight:
 @dataclass(frozen=True, slots=True)
 class DeltaTokens:
     """A step's tokens in a gated delta net. qkv [T, C]: queries, keys and values of all heads,
-    behind the convolution; b, a [T, Hv]: of which come how much a head learns, and forgets."""
+    behind the convolution; b, a [T, Hv]: of which come how much a head learns, and forgets;
+    a [T, Hv, Dk] where each channel of a key forgets by itself."""
 
     qkv: torch.Tensor
     b: torch.Tensor
@@ -37,7 +38,8 @@ class DeltaTokens:
 
 @dataclass(frozen=True, slots=True)
 class DeltaWeight:
-    """Say how fast each value head forgets: a_log, dt_bias [Hv] float32."""
+    """Say how fast each value head forgets: a_log, dt_bias [Hv] float32; dt_bias [Hv, Dk] where
+    each channel of a key does by itself."""
 
     a_log: torch.Tensor
     dt_bias: torch.Tensor
@@ -61,3 +63,22 @@ class DeltaSlots:
     shape: DeltaShape
     states: torch.Tensor
     tails: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class SsdTokens:
+    """A step's tokens in a Mamba-2 mixer. qkv [T, C]: queries, keys and values of all heads, behind
+    the convolution; steps [T, Hv]: of which comes how much of a value a head takes, and forgets."""
+
+    qkv: torch.Tensor
+    steps: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class SsdWeight:
+    """Say how fast each value head forgets and what it adds of its values: a_log, dt_bias, skip
+    [Hv] float32."""
+
+    a_log: torch.Tensor
+    dt_bias: torch.Tensor
+    skip: torch.Tensor

@@ -45,10 +45,17 @@ EIGHT_BITS = (WeightFormat.FP8, WeightFormat.FP8_BLOCKS, WeightFormat.INT8)
 
 
 class Activation(enum.Enum):
-    """The gate of a gated MLP, by Hugging Face's names of it."""
+    """The gate of a gated MLP, by Hugging Face's names of it, or what stands between the matrices
+    of one without a gate."""
 
     SILU = "silu"
     GELU_TANH = "gelu_pytorch_tanh"
+    RELU2 = "relu2"  # without: the square of what is above 0, of one product and not of two
+
+    @property
+    def has_gate(self) -> bool:
+        """Return whether it makes one of two products."""
+        return self is not Activation.RELU2
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +66,7 @@ class ClampedSwiGLU:
     alpha: float
     limit: float
     value = "clamped_swiglu"  # its name, as an Activation's
+    has_gate = True
 
 
 # How gate and up of a gated MLP become one.

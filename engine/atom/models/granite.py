@@ -1,13 +1,15 @@
-"""Granite 3 (IBM, 2024): Llama's decoder with a scale for the embedding, for the scores, for what
-attention and MLP add, and for the logits."""
+"""Granite 3 and 4 (IBM, 2024 and 2025): Llama's decoder with a scale for the embedding, for the
+scores, for what attention and MLP add, and for the logits; in Granite 4's hybrids most layers have
+Mamba-2's mixers, and many have experts."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from atom.config import ModelConfig
+from atom.model_ops.routing import Routing
 from atom.model_ops.values import AttentionShape
-from atom.models.decoder.spec import LayerSpec, ModelSpec, decoder_spec
+from atom.models.decoder.spec import LayerSpec, ModelSpec, decoder_spec, without_positions
 
 
 def spec(config: ModelConfig) -> ModelSpec:
@@ -17,12 +19,13 @@ def spec(config: ModelConfig) -> ModelSpec:
     added = float(raw.get("residual_multiplier", 1.0))
 
     def scaled(layer: LayerSpec) -> LayerSpec:
-        assert isinstance(layer.attention, AttentionShape)
-        shape = replace(layer.attention, scale=scores)
-        return replace(layer, attention=shape, residual_scale=added)
+        if isinstance(layer.attention, AttentionShape):
+            layer = replace(layer, attention=replace(layer.attention, scale=scores))
+        return replace(layer, residual_scale=added)
 
+    plain = decoder_spec(config, lambda experts: Routing(top_k=experts.per_token, renormalize=True))
     return replace(
-        decoder_spec(config).with_layers(scaled),
+        without_positions(plain.with_layers(scaled)),
         embedding_scale=float(raw.get("embedding_multiplier", 1.0)),
         logits_scale=1.0 / float(raw.get("logits_scaling", 1.0)),
     )

@@ -44,6 +44,9 @@ SUPPORTED_ARCHITECTURES: dict[str, str] = {
     "Qwen3_5MoeForCausalLM": "Qwen3.5 (experts)",
     "Lfm2ForCausalLM": "LFM2",
     "Lfm2MoeForCausalLM": "LFM2 (experts)",
+    "GraniteMoeHybridForCausalLM": "Granite 4",
+    "NemotronHForCausalLM": "Nemotron-H",
+    "KimiLinearForCausalLM": "Kimi Linear",
     "Gemma2ForCausalLM": "Gemma 2",
     "Gemma3ForCausalLM": "Gemma 3",
     "Gemma4ForCausalLM": "Gemma 4 (31B)",
@@ -74,6 +77,7 @@ SUPPORTED_ROPE_TYPES = (
     "proportional",
 )
 SUPPORTED_ACTIVATIONS = ("silu", "gelu_pytorch_tanh")
+SUPPORTED_WITHOUT_GATE = ("relu2",)
 SUPPORTED_KV_DTYPES = ("bf16", "fp32", "fp8")
 SUPPORTED_DRAFT_METHODS = ("ngram", "mtp", "eagle3")
 SUPPORTED_FORMATS = (
@@ -155,9 +159,11 @@ def _forms(facts: ModelFacts) -> Iterator[Unsupported]:
             "rope_scaling",
             f"rope type {unknown!r} is not supported; supported: {', '.join(SUPPORTED_ROPE_TYPES)}",
         )
-    if facts.hidden_act not in SUPPORTED_ACTIVATIONS:
+    gated = all(alike.layer.mlp.gated for alike in facts.layer_counts)
+    activations = SUPPORTED_ACTIVATIONS if gated else SUPPORTED_WITHOUT_GATE
+    if facts.hidden_act not in activations:
         yield Unsupported(
             "hidden_act",
             f"hidden_act {facts.hidden_act!r} is not supported; supported: "
-            f"{', '.join(SUPPORTED_ACTIVATIONS)}",
+            f"{', '.join(activations)}",
         )

@@ -13,7 +13,8 @@ from typing import Literal
 from atom.sizing.layers import AttentionFacts, LayerFacts, MlpFacts
 from atom.sizing.limits import RunLimits
 from atom.sizing.model_facts import ModelFacts
-from atom.sizing.weights import Projection, Sharding, WeightFacts, projections
+from atom.sizing.projection import Projection
+from atom.sizing.weights import Sharding, WeightFacts, projections
 
 _MIB = 1024**2
 _GIB = 1024**3

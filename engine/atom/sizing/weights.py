@@ -288,8 +288,8 @@ def _mlp(mlp: MlpFacts, hidden: int, block: ExpertsBlock) -> Iterator[Projection
     experts = mlp.experts
     if experts is None:
         if not mlp.is_absent:
-            names = PLAIN_BLOCK.matrices
-            yield from _of_all_tokens(block.dense, names, mlp, mlp.intermediate_size, hidden)
+            plain = PLAIN_BLOCK.matrices
+            yield from _of_all_tokens(block.dense, plain, mlp, mlp.intermediate_size, hidden)
         return
     yield Projection(
         name=f"{block.name}.{block.router}",
@@ -299,9 +299,9 @@ def _mlp(mlp: MlpFacts, hidden: int, block: ExpertsBlock) -> Iterator[Projection
         bias=experts.router_bias,
         quantizable=False,
     )
-    names = block.matrices if mlp.gated else block.matrices[1:]
+    matrices: tuple[str, ...] = block.matrices if mlp.gated else block.matrices[1:]
     width, bias = experts.intermediate_size, experts.bias
-    for matrix in _gated(f"{block.name}.experts.0", names, width, hidden, bias):
+    for matrix in _gated(f"{block.name}.experts.0", matrices, width, hidden, bias):
         yield replace(matrix, copies=experts.count)
     if not experts.shared_intermediate_size:
         return

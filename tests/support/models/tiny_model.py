@@ -40,10 +40,14 @@ from transformers import (
     GptOssForCausalLM,
     GraniteConfig,
     GraniteForCausalLM,
+    GraniteMoeHybridConfig,
+    GraniteMoeHybridForCausalLM,
     HunYuanDenseV1Config,
     HunYuanDenseV1ForCausalLM,
     HunYuanMoEV1Config,
     HunYuanMoEV1ForCausalLM,
+    KimiLinearConfig,
+    KimiLinearForCausalLM,
     Lfm2Config,
     Lfm2ForCausalLM,
     Lfm2MoeConfig,
@@ -60,6 +64,8 @@ from transformers import (
     MistralForCausalLM,
     MixtralConfig,
     MixtralForCausalLM,
+    NemotronHConfig,
+    NemotronHForCausalLM,
     Olmo3Config,
     Olmo3ForCausalLM,
     Phi3Config,
@@ -101,6 +107,9 @@ Architecture = Literal[
     "qwen3_next",
     "qwen3_5",
     "qwen3_5_moe",
+    "granite_hybrid",
+    "nemotron_h",
+    "kimi_linear",
     "lfm2",
     "lfm2_moe",
     "glm4_moe",
@@ -136,6 +145,9 @@ _CLASSES: dict[str, tuple[Any, Any]] = {
     "qwen3_next": (Qwen3NextConfig, Qwen3NextForCausalLM),
     "qwen3_5": (Qwen3_5TextConfig, Qwen3_5ForCausalLM),
     "qwen3_5_moe": (Qwen3_5MoeTextConfig, Qwen3_5MoeForCausalLM),
+    "granite_hybrid": (GraniteMoeHybridConfig, GraniteMoeHybridForCausalLM),
+    "nemotron_h": (NemotronHConfig, NemotronHForCausalLM),
+    "kimi_linear": (KimiLinearConfig, KimiLinearForCausalLM),
     "lfm2": (Lfm2Config, Lfm2ForCausalLM),
     "lfm2_moe": (Lfm2MoeConfig, Lfm2MoeForCausalLM),
     "glm4_moe": (Glm4MoeConfig, Glm4MoeForCausalLM),
@@ -162,7 +174,9 @@ _CLASSES: dict[str, tuple[Any, Any]] = {
     "hunyuan": (HunYuanDenseV1Config, HunYuanDenseV1ForCausalLM),
     "hunyuan_moe": (HunYuanMoEV1Config, HunYuanMoEV1ForCausalLM),
 }
-_WITH_LATENTS = ("deepseek2", "deepseek3", "deepseek32", "glm4_moe_lite", "glm_moe_dsa")
+_WITH_LATENTS = (
+    "deepseek2", "deepseek3", "deepseek32", "glm4_moe_lite", "glm_moe_dsa", "kimi_linear",
+)  # fmt: skip
 # Latent attention, and no experts: those are for who asks for them.
 _LATENT: dict[str, Any] = {
     "q_lora_rank": 32,
@@ -172,6 +186,7 @@ _LATENT: dict[str, Any] = {
     "v_head_dim": 16,
     "first_k_dense_replace": 1_000,
 }
+_LINEAR = "linear_attention"
 _DELTA_NET: dict[str, Any] = {
     "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16,
     "linear_value_head_dim": 24,
@@ -197,6 +212,19 @@ _FEW_EXPERTS: dict[str, dict[str, Any]] = {
         "rope_parameters": None, "hidden_size_per_layer_input": 0, "global_head_dim": 32,
         "num_global_key_value_heads": 1, "attention_k_eq_v": True, "tie_word_embeddings": True,
         "final_logit_softcapping": 8.0, "sliding_window": 20,
+    },
+    "granite_hybrid": {
+        "num_local_experts": 8, "num_experts_per_tok": 3, "shared_intermediate_size": 40,
+        "mamba_n_heads": 4, "mamba_d_state": 24, "position_embedding_type": "rope",
+    },
+    "nemotron_h": {
+        "n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40,
+        "moe_shared_expert_intermediate_size": 48, "mamba_num_heads": 4, "mamba_head_dim": 20,
+        "n_groups": 2, "ssm_state_size": 24,
+    },
+    "kimi_linear": {
+        "num_experts": 8, "num_experts_per_token": 3, "moe_intermediate_size": 40,
+        "linear_num_heads": 4, "linear_head_dim": 20,
     },
     "lfm2_moe": {
         "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40,
@@ -317,6 +345,13 @@ def _build(architecture: Architecture, settings: dict[str, Any], seed: int) -> P
             # Of fewer than four layers, none would attend.
             every = min(4, settings["num_hidden_layers"])
             settings = {"full_attention_interval": every, **settings}
+        elif architecture == "granite_hybrid":
+            count = settings["num_hidden_layers"]
+            kinds = ["full_attention" if index % 3 == 1 else _LINEAR for index in range(count)]
+            settings = {**_SCALED["granite"], "layer_types": kinds, **settings}
+        elif architecture == "nemotron_h":
+            blocks = [_LINEAR, "moe", _LINEAR, "full_attention", "mlp"]
+            settings = {"layers_block_type": blocks, **settings}
         elif architecture.startswith("lfm2"):
             count = settings["num_hidden_layers"]
             kinds = ["full_attention" if index % 3 == 1 else "conv" for index in range(count)]
@@ -325,6 +360,12 @@ def _build(architecture: Architecture, settings: dict[str, Any], seed: int) -> P
             heads = settings["num_attention_heads"]
             settings = {**_LATENT, **settings, "num_key_value_heads": heads}
             settings["head_dim"] = settings["qk_rope_head_dim"]
+            if architecture == "kimi_linear":
+                count = settings["num_hidden_layers"]
+                kinds = ["full_attention" if index % 3 == 1 else _LINEAR for index in range(count)]
+                dense = {"layer_types": kinds, "first_k_dense_replace": 1}
+                settings = {**settings, **dense}
+                del settings["rope_parameters"]
         model: PreTrainedModel = model_class(config_class(**settings))
         # What Gemma's norms hold is what they are more than 1.
         norm = (

@@ -5,7 +5,12 @@ from atom.model_ops.attention.cache_layout import BlockTensor, CacheLayout
 from atom.model_ops.attention.cached import CachedAttention, CachedLayer, StateLayer
 from atom.model_ops.attention.gqa import Attention
 from atom.model_ops.attention.mla import MLAAttention, MLAParts
-from atom.model_ops.attention.recurrent_state import ConvState, DeltaNetState
+from atom.model_ops.attention.recurrent_state import (
+    ConvState,
+    DeltaNetState,
+    KimiDeltaState,
+    SsdState,
+)
 
 __all__ = [
     "Attention",
@@ -15,7 +20,9 @@ __all__ = [
     "CachedLayer",
     "ConvState",
     "DeltaNetState",
+    "KimiDeltaState",
     "MLAAttention",
     "MLAParts",
+    "SsdState",
     "StateLayer",
 ]

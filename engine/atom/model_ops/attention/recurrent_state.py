@@ -13,8 +13,16 @@ import torch
 
 from atom.model_ops.attention.cached import StateLayer
 from atom.model_ops.backends.interface import Ops
-from atom.model_ops.linear_attention import ConvWeight, DeltaNetWeight, DeltaSlots, DeltaTokens
-from atom.sizing.states import ConvShape, DeltaShape, StateShape
+from atom.model_ops.linear_attention import (
+    ConvWeight,
+    DeltaNetWeight,
+    DeltaSlots,
+    DeltaTokens,
+    DeltaWeight,
+    SsdTokens,
+    SsdWeight,
+)
+from atom.sizing.states import ConvShape, DeltaShape, SsdShape, StateShape
 
 
 class RecurrentState(StateLayer):
@@ -70,3 +78,37 @@ class DeltaNetState(RecurrentState):
         """Compute what comes before the convolution, and z [T, Hv·Dv] → [T, Hv·Dv]."""
         kept = DeltaSlots(self._delta, self._states, self._tails)
         return self._ops.gated_delta_net(tokens, z, weight, kept, self._step)
+
+
+class KimiDeltaState(RecurrentState):
+    """Kimi Delta Attention (arXiv 2510.26692) between its projections."""
+
+    def __init__(self, shape: DeltaShape, ops: Ops) -> None:
+        super().__init__(shape, ops)
+        self._delta = shape
+
+    def forward(
+        self,
+        qkv: torch.Tensor,
+        gates: tuple[torch.Tensor, torch.Tensor],
+        conv: ConvWeight,
+        weight: DeltaWeight,
+    ) -> torch.Tensor:
+        """Compute qkv [T, C] and gates b, a [T, Hv] → [T, Hv, Dv]."""
+        tokens = DeltaTokens(self.convolve(qkv, conv), *gates)
+        return self._ops.gated_delta_rule(tokens, self._delta, weight, self._states, self._step)
+
+
+class SsdState(RecurrentState):
+    """Mamba-2's state space duality (arXiv 2405.21060) between its projections."""
+
+    def __init__(self, shape: SsdShape, ops: Ops) -> None:
+        super().__init__(shape, ops)
+        self._ssd = shape
+
+    def forward(
+        self, qkv: torch.Tensor, steps: torch.Tensor, conv: ConvWeight, weight: SsdWeight
+    ) -> torch.Tensor:
+        """Compute qkv [T, C] and steps [T, Hv] → [T, Hv, Dv]."""
+        tokens = SsdTokens(self.convolve(qkv, conv), steps)
+        return self._ops.state_space_dual(tokens, self._ssd, weight, self._states, self._step)

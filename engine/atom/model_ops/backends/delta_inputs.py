@@ -19,7 +19,7 @@ _EPS = 1e-6  # of the length of a query or key
 @dataclass(frozen=True, slots=True)
 class DeltaInputs:
     """Tokens of a delta rule in float32, by value head: q, k [T, Hv, Dk], v [T, Hv, Dv]; beta,
-    log_decay [T, Hv]."""
+    log_decay [T, Hv, 1], or [T, Hv, Dk] where each channel forgets by itself."""
 
     q: torch.Tensor
     k: torch.Tensor
@@ -49,12 +49,14 @@ def delta_inputs(tokens: DeltaTokens, shape: DeltaShape, weight: DeltaWeight) ->
         )
         for part in (q, k)
     )
+    a = tokens.a.float() if shape.channel_gates else tokens.a.float()[:, :, None]
+    bias = weight.dt_bias.view(shape.value_heads, -1)
     return DeltaInputs(
         q=q * shape.key_dim**-0.5,
         k=k,
         v=v.unflatten(1, (shape.value_heads, shape.value_dim)),
         beta=tokens.b.float().sigmoid(),
-        log_decay=-weight.a_log.exp() * F.softplus(tokens.a.float() + weight.dt_bias),
+        log_decay=-weight.a_log.exp()[:, None] * F.softplus(a + bias),
     )
 
 

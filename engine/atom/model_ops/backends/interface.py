@@ -28,6 +28,8 @@ from atom.model_ops.linear_attention import (
     DeltaSlots,
     DeltaTokens,
     DeltaWeight,
+    SsdTokens,
+    SsdWeight,
 )
 from atom.model_ops.routing import Routed, Routing
 from atom.model_ops.slots import DecodeInputs, SlotTensors
@@ -52,7 +54,7 @@ from atom.model_ops.values import (
     Stream,
     WeightFormat,
 )
-from atom.sizing.states import DeltaShape, StateShape
+from atom.sizing.states import DeltaShape, SsdShape, StateShape
 from atom.utils.forward_context import AttentionMetaData, LoraTokens
 
 
@@ -240,8 +242,22 @@ class Ops(DraftOps, Protocol):
         Hv, Dk, Dv] float32, zeros of a row that begins: S forgets, S ← S · exp(g), learns what it
         does not know of the key, S ← S + k ⊗ β (v - kᵀ S), and answers the query, qᵀ S → [T, Hv,
         Dv]. q and k of unit length, q over √Dk; β = sigmoid(b), g = -exp(a_log) · softplus(a +
-        dt_bias); all in float32. The states are left behind the row's last token. Slots are as in
-        `short_convolution`."""
+        dt_bias), of a head or, with channel_gates, of each row of S; all in float32. The states are
+        left behind the row's last token. Slots are as in `short_convolution`."""
+
+    def state_space_dual(
+        self,
+        tokens: SsdTokens,
+        shape: SsdShape,
+        weight: SsdWeight,
+        states: torch.Tensor,
+        step: AttentionMetaData,
+    ) -> torch.Tensor:
+        """Go through each row's tokens with each value head's matrix S of its slot, states [slots,
+        Hv, Dk, Dv] float32, zeros of a row that begins: S forgets and learns, S ← S · exp(-exp(
+        a_log) · d) + k ⊗ d · v, and answers the query, qᵀ S + skip · v → [T, Hv, Dv]; d =
+        softplus(steps + dt_bias), all in float32. The states are left behind the row's last token.
+        Slots are as in `short_convolution`."""
 
     def add_lora(
         self, y: torch.Tensor, x: torch.Tensor, w: LoraWeight, tokens: LoraTokens

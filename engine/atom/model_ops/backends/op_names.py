@@ -5,7 +5,7 @@ Contracts of each are in interface.py.
 
 from __future__ import annotations
 
-from atom.sizing.states import DeltaShape, StateShape
+from atom.sizing.states import DeltaShape, SsdShape, StateShape
 
 # Of steps with drafts alone; contracts in draft_ops.py.
 DRAFT_OPS = ("draft_ngrams", "lay_out_drafts", "prepare_drafted", "accept_drafts")
@@ -28,6 +28,7 @@ OPS = (
     "sparse_mla_attention",
     "short_convolution",
     "gated_delta_rule",
+    "state_space_dual",
     "add_lora",
     "sample",
     "sample_vocab_shard",
@@ -66,6 +67,10 @@ PAIRED_OPS = (
 
 # Operations that only some models' steps compute; those of states by what has one.
 SPARSE_OPS = ("select_tokens", "sparse_mla_attention")
-STATE_OPS = {"short_convolution": StateShape, "gated_delta_rule": DeltaShape}
+STATE_OPS = {
+    "short_convolution": StateShape,
+    "gated_delta_rule": DeltaShape,
+    "state_space_dual": SsdShape,
+}
 LORA_OPS = ("add_lora",)
 ATTENTION_OPS = ("paged_attention", "mla_attention", *SPARSE_OPS, *STATE_OPS)

@@ -1,4 +1,4 @@
-"""Experts: the gated MLPs of a layer that has many, of which each token goes through a few."""
+"""Experts: the MLPs of a layer that has many, of which each token goes through a few."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from atom.sizing.projection import Projection
 
 
 class Experts(nn.Module):
-    """A layer's routed experts. matrices: gate, up and down, in as many copies as there are
-    experts; stacking: see StackedLinear; weighs_inputs: see Routing."""
+    """A layer's routed experts. matrices: gate, up and down, or the last two, in as many copies
+    as there are experts; stacking: see StackedLinear; weighs_inputs: see Routing."""
 
     def __init__(
         self,
@@ -35,14 +35,22 @@ class Experts(nn.Module):
         self._ops = build.ops
         self._activation = activation
         self._share = build.experts
-        self.gate_up_proj = StackedLinear(matrices[:2], build, gating=activation, stacking=stacking)
-        self.down_proj = StackedLinear(matrices[2:], build, stacking=stacking)
+        *inner, down = matrices
+        gating = activation if activation.has_gate else None
+        self.gate_up_proj = StackedLinear(inner, build, gating=gating, stacking=stacking)
+        self.down_proj = StackedLinear([down], build, stacking=stacking)
 
     @property
     def w(self) -> ExpertsWeight:
         """The operations' view of the weights."""
         gate_up, down = self.gate_up_proj.w, self.down_proj.w
         return ExpertsWeight(gate_up, down, self._activation, self._weighs_inputs)
+
+    def forward(self, x: torch.Tensor, routed: Routed) -> torch.Tensor:  # [T, H] → [T, H]
+        """Compute what each token's experts make of x, as far as this rank has a share of them."""
+        if self._share is not None:
+            routed = own_share(routed, self._share.rank * self.w.count)
+        return self._ops.experts(x, self.w, routed)
 
     def add(
         self, stream: Stream, x: torch.Tensor, routed: Routed, shared: torch.Tensor | None
@@ -92,10 +100,14 @@ class ExpertParallelExperts(Experts):
     def add(
         self, stream: Stream, x: torch.Tensor, routed: Routed, shared: torch.Tensor | None
     ) -> Stream:
+        result = self(x, routed)
+        return stream.plus(result if shared is None else result + shared)
+
+    def forward(self, x: torch.Tensor, routed: Routed) -> torch.Tensor:
+        """Compute what each token's experts make of x, wherever they are."""
         if self._places is not None:
             routed = self._places.slots_of(routed)
-        result = self._of(x, routed)
-        return stream.plus(result if shared is None else result + shared)
+        return self._of(x, routed)
 
     def run_dummy_batch(self, top_k: int) -> None:
         """Compute for other ranks' tokens, in a step for which this rank has none."""

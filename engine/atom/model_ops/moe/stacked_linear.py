@@ -63,6 +63,7 @@ class StackedLinear(WeightHolder):
             Stacking.APART: self._of,
             Stacking.IN_TURN: self._of_stack,
             Stacking.SIDE_BY_SIDE: self._side_by_side,
+            Stacking.OUTPUTS_FIRST: self._side_by_side,
         }[self._stacking]
         for slot, expert in enumerate(self._held):
             yield from place(name, expert, slot)
@@ -128,6 +129,13 @@ class StackedLinear(WeightHolder):
             rows = (before + region.rows[0], before + region.rows[1])
             if self._stored is not None:
                 yield from self._stored.stacked_part(own, expert, slot, number, rows)
+            elif self._stacking is Stacking.OUTPUTS_FIRST:
+                yield Placement(
+                    name=own,
+                    shape=(matrix.copies, matrix.rows * parts, matrix.columns),
+                    region=((expert, expert + 1), rows, region.columns),
+                    target=self.w.data[slot, first:end],
+                )
             else:
                 yield Placement(
                     name=own,

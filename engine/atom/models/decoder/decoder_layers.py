@@ -42,8 +42,9 @@ class DecoderLayer(nn.Module):
         else:
             is_latent = isinstance(spec.attention, LatentShape)
             self.self_attn = (MLASelfAttention if is_latent else SelfAttention)(spec, rotary, build)
-        self.post_attention_layernorm = build_norm(hidden_size, spec.norm, build)
-        self.mlp = build_mlp(spec, build)
+        if not spec.facts.mlp.is_absent:
+            self.post_attention_layernorm = build_norm(hidden_size, spec.norm, build)
+            self.mlp = build_mlp(spec, build)
         self._group = build.group
 
     @property
@@ -83,6 +84,20 @@ class DecoderLayer(nn.Module):
             return stream, attended
         narrow_lora(tokens)
         return stream.of(tokens), attended[tokens]
+
+
+class MixerLayer(DecoderLayer):
+    """End behind the attention (Nemotron-H, where a mixer follows another)."""
+
+    def forward(
+        self, stream: Stream, positions: torch.Tensor, aux: torch.Tensor | None = None
+    ) -> Stream:
+        h = self.input_layernorm(stream)
+        attended = self.attention(h, positions)
+        if aux is not None:
+            aux.copy_(h.stream.residual)
+        stream, attended = self.logits_indices(h.stream, attended)
+        return self.attention.o_proj.add(stream, attended)
 
 
 class SandwichLayer(DecoderLayer):
@@ -174,6 +189,8 @@ _LAYERS = {
 
 
 def layer_class(spec: LayerSpec) -> type[DecoderLayer]:
+    if spec.facts.mlp.is_absent:
+        return MixerLayer
     if spec.facts.output_factor:
         assert spec.norms is NormPlacement.AROUND, "no layer without has such a factor"
         return FactorLayer

@@ -20,12 +20,13 @@ from atom.sizing.projection import Projection
 
 
 class MLP(nn.Module):
-    """Computes down(activation(gate(x)) · up(x)); matrices: gate, up, down."""
+    """Computes down(activation(gate(x)) · up(x)), or down(activation(up(x))); matrices: gate, up
+    and down, or the last two."""
 
     def __init__(self, matrices: tuple[Projection, ...], activation: Gating, build: Build) -> None:
         super().__init__()
-        gate, up, down = matrices
-        self.gate_up_proj = GatedLinear((gate, up), activation, build)
+        *inner, down = matrices
+        self.gate_up_proj = GatedLinear(inner, activation, build)
         self.down_proj = Linear((down,), build)
         self._activation = activation
 
@@ -54,18 +55,19 @@ class MoE(nn.Module):
         assert facts is not None
         assert rules is not None
         router, *matrices = spec.mlp
+        each = 3 if spec.facts.mlp.gated else 2
         self.gate = Router(router, rules.routing, build, correction=rules.correction)
         make = Experts if build.exchange is None else ExpertParallelExperts
         self.experts = make(
-            matrices[:3], spec.activation, build,
+            matrices[:each], spec.activation, build,
             stacking=rules.stacking, weighs_inputs=rules.routing.weighs_inputs,
         )  # fmt: skip
         self._ops = build.ops
         self._routing = rules.routing
         self._has_all = build.experts is None
-        shared = tuple(matrices[3:6])
+        shared = tuple(matrices[each : 2 * each])
         self.shared_experts = MLP(shared, spec.activation, build) if shared else None
-        self.shared_gate = Linear(matrices[6:], build) if facts.shared_gate else None
+        self.shared_gate = Linear(matrices[2 * each :], build) if facts.shared_gate else None
 
     @property
     def w(self) -> MoEWeight:
@@ -86,6 +88,13 @@ class MoE(nn.Module):
         shared = shared_part(self._ops, x, self._shared_weight)
         return self.experts.add(h.stream, x, routed, shared)
 
+    def forward(self, h: Normed) -> torch.Tensor:
+        """Compute the experts; with several ranks that divide them, this one's share of the sum."""
+        x = h.tensor()
+        routed: torch.Tensor = self.experts(x, self.gate(x))
+        shared = shared_part(self._ops, x, self._shared_weight)
+        return routed if shared is None else routed + shared
+
     def run_dummy_batch(self) -> None:
         """Compute what other ranks' tokens want of this rank's experts, with none of its own."""
         assert isinstance(self.experts, ExpertParallelExperts)
@@ -93,7 +102,7 @@ class MoE(nn.Module):
 
 
 def build_mlp(spec: LayerSpec, build: Build) -> MLP | MoE:
-    """Return what the layer's facts ask for."""
+    """Return what the layer's facts ask for, whose MLP is not absent."""
     if spec.experts is not None:
         return MoE(spec, build)
     return MLP(spec.mlp, spec.activation, build)

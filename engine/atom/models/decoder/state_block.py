@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from atom.model_ops.linear import Build
 from atom.models.decoder.delta_net import GatedDeltaNet
+from atom.models.decoder.kimi_delta import KimiDeltaAttention
+from atom.models.decoder.mamba2 import Mamba2Mixer
 from atom.models.decoder.short_conv import GatedShortConv
 from atom.models.decoder.spec import LayerSpec
 from atom.sizing.states import StateKind
 
-StateBlock = GatedDeltaNet | GatedShortConv
-_BLOCKS: dict[StateKind, type[StateBlock]] = {StateKind.SHORT_CONV: GatedShortConv}
+StateBlock = GatedDeltaNet | GatedShortConv | KimiDeltaAttention | Mamba2Mixer
+_BLOCKS: dict[StateKind, type[StateBlock]] = {
+    StateKind.KIMI_DELTA: KimiDeltaAttention,
+    StateKind.MAMBA2: Mamba2Mixer,
+    StateKind.SHORT_CONV: GatedShortConv,
+}
 
 
 def state_block(spec: LayerSpec, build: Build) -> StateBlock:

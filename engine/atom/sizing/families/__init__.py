@@ -48,7 +48,19 @@ from atom.sizing.families.experts import (
     qwen3_moe,
 )
 from atom.sizing.families.hybrid import qwen3_5, qwen3_5_moe, qwen3_next
+from atom.sizing.families.kimi_linear import (
+    kimi_linear,
+    kimi_linear_fields,
+    kimi_linear_names,
+)
 from atom.sizing.families.lfm2 import lfm2, lfm2_fields, lfm2_moe, lfm2_names
+from atom.sizing.families.mamba2 import (
+    granite_hybrid,
+    granite_hybrid_names,
+    nemotron_h,
+    nemotron_h_fields,
+    nemotron_h_names,
+)
 from atom.sizing.families.nearest_family import nearest
 from atom.sizing.families.reading import Family
 from atom.sizing.layers import ExpertsBlock, Stacking
@@ -84,6 +96,20 @@ FAMILIES: dict[str, Family] = {
     "Qwen3NextForCausalLM": Family(qwen3_next, experts_block=ExpertsBlock(shared="shared_expert")),
     "Lfm2ForCausalLM": Family(lfm2, tied=True, fields=lfm2_fields, names=lfm2_names),
     "Lfm2MoeForCausalLM": Family(lfm2_moe, tied=True, fields=lfm2_fields, names=lfm2_names),
+    "GraniteMoeHybridForCausalLM": Family(
+        granite_hybrid,
+        experts_block=ExpertsBlock(stacking=Stacking.OUTPUTS_FIRST),
+        names=granite_hybrid_names,
+    ),
+    "NemotronHForCausalLM": Family(
+        nemotron_h,
+        activation_key="mlp_hidden_act",
+        fields=nemotron_h_fields,
+        names=nemotron_h_names,
+    ),
+    "KimiLinearForCausalLM": Family(
+        kimi_linear, fields=kimi_linear_fields, names=kimi_linear_names
+    ),
     "MistralForCausalLM": Family(mistral),
     "MixtralForCausalLM": Family(mixtral, experts_block=_MIXTRAL_BLOCK),
     "DeepseekV2ForCausalLM": Family(deepseek_v2),

@@ -13,12 +13,12 @@ from atom.sizing.layers import AttentionFacts, Experts, Latent, LayerFacts, MlpF
 
 def deepseek_v2(config: Config, index: int) -> LayerFacts:
     mlp = deepseek_mlp(config, index, dense=0, correction=False)
-    return LayerFacts(attention=_latent_attention(config), mlp=mlp)
+    return LayerFacts(attention=latent_attention(config), mlp=mlp)
 
 
 def deepseek_v3(config: Config, index: int) -> LayerFacts:
     mlp = deepseek_mlp(config, index, dense=3)
-    return LayerFacts(attention=_latent_attention(config), mlp=mlp)
+    return LayerFacts(attention=latent_attention(config), mlp=mlp)
 
 
 def deepseek_v32(config: Config, index: int) -> LayerFacts:
@@ -33,7 +33,7 @@ def deepseek_v32(config: Config, index: int) -> LayerFacts:
     return replace(layer, attention=replace(layer.attention, latent=latent))
 
 
-def _latent_attention(config: Config) -> AttentionFacts:
+def latent_attention(config: Config) -> AttentionFacts:
     return _attention_over(config, _read_latent(config))
 
 
@@ -88,7 +88,7 @@ def glm4_moe_lite(config: Config, index: int) -> LayerFacts:
         value_dim=positive(config, "v_head_dim", default=256),
     )
     attention = _attention_over(config, latent)
-    return LayerFacts(attention=attention, mlp=_glm_mlp(config, index, dense=1))
+    return LayerFacts(attention=attention, mlp=glm_mlp(config, index, dense=1))
 
 
 def glm_moe_dsa(config: Config, index: int) -> LayerFacts:
@@ -106,10 +106,10 @@ def glm_moe_dsa(config: Config, index: int) -> LayerFacts:
         shares_index=shared,
     )
     attention = _attention_over(config, latent)
-    return LayerFacts(attention=attention, mlp=_glm_mlp(config, index, dense=3))
+    return LayerFacts(attention=attention, mlp=glm_mlp(config, index, dense=3))
 
 
-def _glm_mlp(config: Config, index: int, *, dense: int) -> MlpFacts:
+def glm_mlp(config: Config, index: int, *, dense: int) -> MlpFacts:
     kinds = texts(config, "mlp_layer_types")
     if kinds:
         is_dense = index < len(kinds) and kinds[index] == "dense"

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from atom.errors import ModelError
 from atom.sizing import KvElement, ModelFacts, kv_layout
 from tests.support.engine_core.core_driver import CoreDriver
+from tests.support.models.hybrid_checkpoints import HYBRID
 from tests.support.models.tiny_model import LLAMA3_ROPE_SCALING, make_tiny_checkpoint
 
 NEW_TOKENS = 12
@@ -120,38 +121,7 @@ CHECKPOINTS = {
             "norm_topk_prob": True, "decoder_sparse_step": 2,
         },
     },
-    "qwen3-next": {"architecture": "qwen3_next", "layers": 5, "head_dim": 24},
-    "qwen3-next-odd": {
-        "architecture": "qwen3_next", "layers": 4, "heads": 6, "kv_heads": 3, "head_dim": 24,
-        "hidden": 72, "intermediate": 40,
-        "extra": {
-            "num_experts": 5, "num_experts_per_tok": 1, "mlp_only_layers": [1],
-            "linear_num_key_heads": 3, "linear_num_value_heads": 9, "linear_key_head_dim": 12,
-            "linear_value_head_dim": 10, "linear_conv_kernel_dim": 3,
-            "layer_types": ["full_attention", *["linear_attention"] * 3],
-        },
-    },
-    "qwen3.5": {
-        "architecture": "qwen3_5", "layers": 5, "head_dim": 24, "tie_word_embeddings": True,
-    },
-    "qwen3.5-moe": {
-        "architecture": "qwen3_5_moe", "layers": 4, "heads": 6, "kv_heads": 3, "head_dim": 24,
-        "hidden": 96,
-        "extra": {
-            "num_experts": 5, "num_experts_per_tok": 2, "linear_num_key_heads": 3,
-            "linear_num_value_heads": 9, "linear_key_head_dim": 12, "linear_value_head_dim": 10,
-        },
-    },
-    "lfm2": {
-        "architecture": "lfm2", "layers": 4, "tie_word_embeddings": True,
-        "extra": {"block_multiple_of": 8},
-    },
-    "lfm2-odd": {
-        "architecture": "lfm2", "layers": 3, "heads": 6, "kv_heads": 3, "head_dim": 12,
-        "hidden": 72, "intermediate": 40,
-        "extra": {"conv_bias": True, "conv_L_cache": 4, "block_auto_adjust_ff_dim": False},
-    },
-    "lfm2-moe": {"architecture": "lfm2_moe", "layers": 4},
+    **HYBRID,
     "glm4-moe": {
         "architecture": "glm4_moe", "layers": 3, "attention_bias": True,
         "extra": {

@@ -67,6 +67,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
     "short convolutions": {"architecture": "lfm2", "layers": 3, "extra": {"conv_bias": True}},
     "short convolutions, experts": {"architecture": "lfm2_moe", "layers": 3},
+    "Mamba-2, a group on both ranks": {"architecture": "granite_hybrid", "layers": 3},
+    "Mamba-2, groups of each rank": {"architecture": "nemotron_h"},
+    "delta attention by channel, latents": {"architecture": "kimi_linear", "layers": 3},
     "states, a matrix for each part": {
         "architecture": "qwen3_5", "layers": 4, "extra": {"linear_num_value_heads": 6},
     },

@@ -18,6 +18,7 @@ from atom.model_ops.backends.torch_cpu import (
     ngram_drafts,
     rope_store,
     short_convolution,
+    state_space_dual,
 )
 
 
@@ -38,6 +39,7 @@ def backend() -> Backend:
             "mla_attention": mla.mla_attention,
             "short_convolution": short_convolution.short_convolution,
             "gated_delta_rule": delta_net.gated_delta_rule,
+            "state_space_dual": state_space_dual.state_space_dual,
             "filter_logits": logit_filters.filter_logits,
             "draft_ngrams": ngram_drafts.draft_ngrams,
         },

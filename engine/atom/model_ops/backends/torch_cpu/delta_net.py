@@ -16,6 +16,7 @@ from atom.sizing.states import DeltaShape
 from atom.utils.forward_context import AttentionMetaData
 
 _CHUNK = 64  # tokens: what is quadratic in them is about as much as what is linear
+_CHUNK_OF_CHANNELS = 16  # where that is of every channel
 
 
 def gated_delta_rule(
@@ -32,11 +33,12 @@ def gated_delta_rule(
         rows = slice(0, decodes)
         before = states_before(states, step, rows)
         out[rows], states[step.slots[rows]] = _decode(inputs.of(rows), before)
+    chunk = _CHUNK_OF_CHANNELS if shape.channel_gates else _CHUNK
     starts, slots = step.query_starts.tolist(), step.slots.tolist()
     for row in range(decodes, len(slots)):
         state = states_before(states, step, slice(row, row + 1))[0]
-        for first in range(starts[row], starts[row + 1], _CHUNK):
-            own = slice(first, min(first + _CHUNK, starts[row + 1]))
+        for first in range(starts[row], starts[row + 1], chunk):
+            own = slice(first, min(first + chunk, starts[row + 1]))
             out[own], state = _chunk(inputs.of(own), state)
         states[slots[row]] = state
     return out.to(tokens.qkv.dtype)
@@ -44,7 +46,7 @@ def gated_delta_rule(
 
 def _decode(inputs: DeltaInputs, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Go one token further in each of R rows: answers [R, Hv, Dv], states [R, Hv, Dk, Dv]."""
-    state = state * inputs.log_decay.exp()[:, :, None, None]
+    state = state * inputs.log_decay.exp()[:, :, :, None]
     known = (inputs.k[:, :, None] @ state)[:, :, 0]
     learnt = (inputs.v - known) * inputs.beta[:, :, None]
     state += inputs.k[:, :, :, None] * learnt[:, :, None]
@@ -55,15 +57,28 @@ def _chunk(inputs: DeltaInputs, state: torch.Tensor) -> tuple[torch.Tensor, torc
     """Answers [n, Hv, Dv] of n tokens of a row, and its state [Hv, Dk, Dv] behind them."""
     q, k, v = (part.transpose(0, 1) for part in (inputs.q, inputs.k, inputs.v))  # [Hv, n, D]
     beta = inputs.beta.t()[:, :, None]
-    passed = inputs.log_decay.t().cumsum(1)  # [Hv, n]: how much is left of what was before
-    # [Hv, n, n]: of what token j left, at token i; nothing before j.
-    left = (passed[:, :, None] - passed[:, None]).tril().exp().tril()
-    known = (beta * k) @ k.transpose(1, 2) * left
-    from_state = v - (k * passed.exp()[:, :, None]) @ state
+    # [Hv, n, 1 or Dk]: how much is left of what was before.
+    passed = inputs.log_decay.transpose(0, 1).cumsum(1)
+    known = _scores(beta * k, k, passed)
+    from_state = v - (k * passed.exp()) @ state
     learnt = torch.linalg.solve_triangular(
         known.tril(-1), beta * from_state, upper=False, unitriangular=True
     )
-    answers = (q * passed.exp()[:, :, None]) @ state + (q @ k.transpose(1, 2) * left) @ learnt
-    to_end = (passed[:, -1:] - passed).exp()[:, :, None]
-    state = state * passed[:, -1].exp()[:, None, None] + (k * to_end).transpose(1, 2) @ learnt
+    answers = (q * passed.exp()) @ state + _scores(q, k, passed) @ learnt
+    to_end = (passed[:, -1:] - passed).exp()
+    state = state * passed[:, -1].exp()[:, :, None] + (k * to_end).transpose(1, 2) @ learnt
     return answers.transpose(0, 1), state
+
+
+def _scores(x: torch.Tensor, k: torch.Tensor, passed: torch.Tensor) -> torch.Tensor:
+    """Multiply x and k [Hv, n, Dk] of every two tokens, the later one's x, by what is left of the
+    earlier one's until then → [Hv, n, n], zeros before."""
+    by_two = passed[:, :, None] - passed[:, None]  # [Hv, n, n, 1 or Dk]
+    left = by_two.masked_fill(_before(len(passed[0])), -torch.inf).exp()
+    if left.shape[-1] == 1:
+        return x @ k.transpose(1, 2) * left[..., 0]
+    return torch.einsum("hid,hjd,hijd->hij", x, k, left)
+
+
+def _before(count: int) -> torch.Tensor:  # [n, n, 1]: of tokens that come later
+    return torch.ones(count, count, dtype=torch.bool).triu(1)[:, :, None]

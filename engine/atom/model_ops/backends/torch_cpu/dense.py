@@ -51,6 +51,8 @@ def unit_rms(x: torch.Tensor, eps: float) -> torch.Tensor:
 
 
 def act_and_mul(x: torch.Tensor, activation: Gating) -> torch.Tensor:
+    if activation is Activation.RELU2:
+        return x.relu().square_()
     gate, up = x.chunk(2, dim=-1)
     if isinstance(activation, ClampedSwiGLU):
         gate, up = gate.clamp(max=activation.limit), up.clamp(-activation.limit, activation.limit)

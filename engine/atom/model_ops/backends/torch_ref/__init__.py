@@ -22,6 +22,7 @@ from atom.model_ops.backends.torch_ref import (
     sampling,
     short_convolution,
     sparse_mla,
+    state_space_dual,
     token_mask,
 )
 
@@ -47,6 +48,7 @@ def backend() -> Backend:
             "sparse_mla_attention": sparse_mla.sparse_mla_attention,
             "short_convolution": short_convolution.short_convolution,
             "gated_delta_rule": delta_net.gated_delta_rule,
+            "state_space_dual": state_space_dual.state_space_dual,
             "add_lora": lora.add_lora,
             "sample": sampling.sample,
             "sample_vocab_shard": sampling.sample_vocab_shard,

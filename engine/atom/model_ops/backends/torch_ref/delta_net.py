@@ -35,7 +35,7 @@ def _one_by_one(inputs: DeltaInputs, state: torch.Tensor) -> tuple[torch.Tensor,
     decay = inputs.log_decay.exp()
     for token in range(len(inputs.v)):
         q, k, v = inputs.q[token], inputs.k[token], inputs.v[token]
-        state = state * decay[token, :, None, None]
+        state = state * decay[token, :, :, None]
         known = torch.einsum("hk,hkv->hv", k, state)
         learnt = (v - known) * inputs.beta[token, :, None]
         state = state + k[:, :, None] * learnt[:, None, :]

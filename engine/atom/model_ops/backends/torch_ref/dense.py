@@ -51,6 +51,8 @@ def _settle(stream: Stream) -> Stream:
 
 
 def act_and_mul(x: torch.Tensor, activation: Gating) -> torch.Tensor:
+    if activation is Activation.RELU2:
+        return x.relu().square_()
     gate, up = x.chunk(2, dim=-1)
     if isinstance(activation, ClampedSwiGLU):
         gate = gate.clamp(max=activation.limit)

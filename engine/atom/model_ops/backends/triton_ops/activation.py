@@ -68,6 +68,8 @@ def gate_constants(activation: Gating) -> tuple[tl.constexpr, tl.constexpr, tl.c
 
 
 def act_and_mul(x: torch.Tensor, activation: Gating) -> torch.Tensor:
+    if activation is Activation.RELU2:
+        return x.relu().square_()
     rows, inner = x.shape[0], x.shape[1] // 2
     out = torch.empty((rows, inner), dtype=x.dtype, device=x.device)
     _act_and_mul_kernel[(rows, triton.cdiv(inner, _BLOCK))](

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from atom.model_ops.backends.interface import Backend
+from atom.model_ops.backends.interface import Backend, OpCase
 from atom.model_ops.linear_attention import (
     ConvWeight,
     DeltaNetWeight,
@@ -25,6 +25,9 @@ from tests.engine.ops.inputs import assert_rows_agree, load_backend
 gpu = pytest.mark.gpu
 SMALL = DeltaShape(key_heads=2, value_heads=4, key_dim=16, value_dim=16, conv_width=4)
 ODD = DeltaShape(key_heads=3, value_heads=9, key_dim=12, value_dim=20, conv_width=3)
+BY_CHANNEL = DeltaShape(
+    key_heads=3, value_heads=3, key_dim=12, value_dim=20, conv_width=3, channel_gates=True
+)
 PUBLISHED = DeltaShape(key_heads=16, value_heads=32, key_dim=128, value_dim=128, conv_width=4)
 # (history, tokens): decodes first; then rows that begin, go on, are short and longer than a chunk.
 ROWS = [(30, 1), (7, 1), (1, 1), (0, 1), (0, 5), (12, 70), (3, 2), (0, 130), (64, 64)]
@@ -111,6 +114,10 @@ def delta_case(
 
     gates = of_tokens(2 * shape.value_heads)
     b, a = gates.chunk(2, dim=1)  # parts of a wider tensor, as in a layer
+    channels: tuple[int, ...] = (shape.value_heads,)
+    if shape.channel_gates:
+        channels = (shape.value_heads, shape.key_dim)
+        a = of_tokens(shape.value_heads * shape.key_dim).unflatten(1, channels)
     return DeltaCase(
         shape,
         of_tokens(shape.conv_channels + 8)[:, : shape.conv_channels],
@@ -118,7 +125,7 @@ def delta_case(
         DeltaTokens(of_tokens(shape.conv_channels), b, a),
         DeltaWeight(
             torch.rand(shape.value_heads, device=device).log(),
-            torch.randn(shape.value_heads, device=device),
+            torch.randn(channels, device=device),
         ),
         states.to(device),
         tails.to(device),
@@ -168,6 +175,20 @@ def test_answers_and_states_are_those_of_one_token_after_the_other(
     expected, kept = case.answered(reference)
     assert out.dtype is dtype
     assert_rows_agree(out, expected, dtype, slack=3.0)
+    assert_rows_agree(states, kept, torch.float32, slack=10.0)
+
+
+def test_channels_that_forget_by_themselves_do_so_in_chunks_too(
+    backend: Backend, reference: Backend, device: torch.device
+) -> None:
+    op_case = OpCase(dtype=torch.float32, kv_dtype=torch.float32, states=(BY_CHANNEL,))
+    reasons = backend.reasons_against("gated_delta_rule", op_case)
+    if reasons:
+        pytest.skip("; ".join(reasons))
+    case = delta_case(ROWS, device, shape=BY_CHANNEL)
+    out, states = case.answered(backend)
+    expected, kept = case.answered(reference)
+    assert_rows_agree(out, expected, torch.float32, slack=3.0)
     assert_rows_agree(states, kept, torch.float32, slack=10.0)
 
 

@@ -1,0 +1,57 @@
+"""What every PyTorch backend makes of a Mamba-2 mixer's tokens first.
+
+Called by the backends' state_space_dual.py; the contract is `Ops.state_space_dual`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from atom.model_ops.linear_attention import SsdTokens, SsdWeight
+from atom.sizing.states import SsdShape
+
+
+@dataclass(frozen=True, slots=True)
+class SsdInputs:
+    """Tokens in float32, by value head: q, k [T, Hv, Dk]; learnt, of a value as much as is taken,
+    and passed, what goes past the state, [T, Hv, Dv]; log_decay [T, Hv]."""
+
+    q: torch.Tensor
+    k: torch.Tensor
+    learnt: torch.Tensor
+    passed: torch.Tensor
+    log_decay: torch.Tensor
+
+    def of(self, tokens: slice) -> SsdInputs:
+        """Take some of the tokens."""
+        return SsdInputs(
+            self.q[tokens],
+            self.k[tokens],
+            self.learnt[tokens],
+            self.passed[tokens],
+            self.log_decay[tokens],
+        )
+
+
+def ssd_inputs(tokens: SsdTokens, shape: SsdShape, weight: SsdWeight) -> SsdInputs:
+    """Make of the tokens' steps how much each head takes and forgets."""
+    keys = shape.key_heads * shape.key_dim
+    q, k, v = tokens.qkv.float().split([keys, keys, shape.conv_channels - 2 * keys], dim=1)
+    q, k = (
+        part.unflatten(1, (shape.key_heads, shape.key_dim)).repeat_interleave(
+            shape.heads_per_key, dim=1
+        )
+        for part in (q, k)
+    )
+    v = v.unflatten(1, (shape.value_heads, shape.value_dim))
+    taken = F.softplus(tokens.steps.float() + weight.dt_bias)
+    return SsdInputs(
+        q=q,
+        k=k,
+        learnt=v * taken[:, :, None],
+        passed=v * weight.skip[:, None],
+        log_decay=-weight.a_log.exp() * taken,
+    )

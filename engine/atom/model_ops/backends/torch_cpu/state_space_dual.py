@@ -1,0 +1,60 @@
+"""Mamba-2's state space duality on the CPU: all decodes at once, prompts in chunks.
+
+Within a chunk it is attention whose scores fade with what lies between (arXiv 2405.21060, section
+6); between chunks the state goes on as between tokens.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from atom.model_ops.backends.ssd_inputs import SsdInputs, ssd_inputs
+from atom.model_ops.backends.state_rows import states_before
+from atom.model_ops.linear_attention import SsdTokens, SsdWeight
+from atom.sizing.states import SsdShape
+from atom.utils.forward_context import AttentionMetaData
+
+_CHUNK = 64  # tokens: what is quadratic in them is about as much as what is linear
+
+
+def state_space_dual(
+    tokens: SsdTokens,
+    shape: SsdShape,
+    weight: SsdWeight,
+    states: torch.Tensor,
+    step: AttentionMetaData,
+) -> torch.Tensor:
+    assert step.slots is not None
+    inputs, decodes = ssd_inputs(tokens, shape, weight), step.num_decodes
+    out = torch.empty_like(inputs.learnt)
+    if decodes:
+        rows = slice(0, decodes)
+        before = states_before(states, step, rows)
+        out[rows], states[step.slots[rows]] = _decode(inputs.of(rows), before)
+    starts, slots = step.query_starts.tolist(), step.slots.tolist()
+    for row in range(decodes, len(slots)):
+        state = states_before(states, step, slice(row, row + 1))[0]
+        for first in range(starts[row], starts[row + 1], _CHUNK):
+            own = slice(first, min(first + _CHUNK, starts[row + 1]))
+            out[own], state = _chunk(inputs.of(own), state)
+        states[slots[row]] = state
+    return out.to(tokens.qkv.dtype)
+
+
+def _decode(inputs: SsdInputs, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Go one token further in each of R rows: answers [R, Hv, Dv], states [R, Hv, Dk, Dv]."""
+    state = state * inputs.log_decay.exp()[:, :, None, None]
+    state += inputs.k[:, :, :, None] * inputs.learnt[:, :, None]
+    return (inputs.q[:, :, None] @ state)[:, :, 0] + inputs.passed, state
+
+
+def _chunk(inputs: SsdInputs, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Answers [n, Hv, Dv] of n tokens of a row, and its state [Hv, Dk, Dv] behind them."""
+    q, k, v = (part.transpose(0, 1) for part in (inputs.q, inputs.k, inputs.learnt))  # [Hv, n, D]
+    passed = inputs.log_decay.t().cumsum(1)  # [Hv, n]: how much is left of what was before
+    # [Hv, n, n]: of what token j left, at token i; nothing before j.
+    left = (passed[:, :, None] - passed[:, None]).tril().exp().tril()
+    answers = (q * passed.exp()[:, :, None]) @ state + (q @ k.transpose(1, 2) * left) @ v
+    to_end = (passed[:, -1:] - passed).exp()[:, :, None]
+    state = state * passed[:, -1].exp()[:, None, None] + (k * to_end).transpose(1, 2) @ v
+    return answers.transpose(0, 1) + inputs.passed, state

@@ -1,0 +1,40 @@
+"""Mamba-2's state space duality in plain PyTorch: one token after the other."""
+
+from __future__ import annotations
+
+import torch
+
+from atom.model_ops.backends.ssd_inputs import SsdInputs, ssd_inputs
+from atom.model_ops.backends.state_rows import states_before
+from atom.model_ops.linear_attention import SsdTokens, SsdWeight
+from atom.sizing.states import SsdShape
+from atom.utils.forward_context import AttentionMetaData
+
+
+def state_space_dual(
+    tokens: SsdTokens,
+    shape: SsdShape,
+    weight: SsdWeight,
+    states: torch.Tensor,
+    step: AttentionMetaData,
+) -> torch.Tensor:
+    assert step.slots is not None
+    inputs = ssd_inputs(tokens, shape, weight)
+    out = torch.empty_like(inputs.learnt)
+    starts, slots = step.query_starts.tolist(), step.slots.tolist()
+    for row, slot in enumerate(slots):
+        own = slice(starts[row], starts[row + 1])
+        before = states_before(states, step, slice(row, row + 1))[0]
+        out[own], states[slot] = _one_by_one(inputs.of(own), before)
+    return out.to(tokens.qkv.dtype)
+
+
+def _one_by_one(inputs: SsdInputs, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Answers [tokens, Hv, Dv] of one row, and its state [Hv, Dk, Dv] behind them."""
+    answers = torch.empty_like(inputs.learnt)
+    decay = inputs.log_decay.exp()
+    for token in range(len(answers)):
+        learnt = inputs.k[token, :, :, None] * inputs.learnt[token, :, None, :]
+        state = state * decay[token, :, None, None] + learnt
+        answers[token] = torch.einsum("hk,hkv->hv", inputs.q[token], state) + inputs.passed[token]
+    return answers, state

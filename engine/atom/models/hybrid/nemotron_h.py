@@ -1,0 +1,29 @@
+"""Nemotron-H (NVIDIA, arXiv 2504.03624) and Nemotron 3 (2025): Mamba-2's mixers, a few layers of
+attention without positions, and MLPs or experts without a gate."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from atom.config import ModelConfig
+from atom.model_ops.routing import Routing, Scoring
+from atom.models.decoder.spec import ModelSpec, decoder_spec, without_positions
+
+
+def spec(config: ModelConfig) -> ModelSpec:
+    """Return what config.json says of a Nemotron-H. Raises `ModelError` as `decoder_spec` does."""
+    raw = config.hf_config
+    own = {**raw, "rms_norm_eps": raw.get("layer_norm_epsilon", 1e-5)}
+    plain = decoder_spec(
+        replace(config, hf_config=own),
+        lambda experts: Routing(
+            top_k=experts.per_token,
+            scoring=Scoring.SIGMOID,
+            renormalize=bool(raw.get("norm_topk_prob", True)),
+            scale=float(raw.get("routed_scaling_factor", 1.0)),
+            groups=int(raw.get("n_group", 1)),
+            groups_kept=int(raw.get("topk_group", 1)),
+            group_top=2,
+        ),
+    )
+    return without_positions(plain)

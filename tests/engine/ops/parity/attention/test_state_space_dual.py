@@ -1,0 +1,96 @@
+"""Mamba-2's state space duality: what a row finds, leaves and answers, by every backend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+from atom.model_ops.backends.interface import Backend
+from atom.model_ops.linear_attention import SsdTokens, SsdWeight
+from atom.sizing.states import DeltaShape, SsdShape
+from atom.utils.forward_context import AttentionMetaData
+from tests.engine.ops.inputs import assert_rows_agree
+from tests.engine.ops.parity.attention.test_delta_net import ROWS, delta_case
+
+SMALL = SsdShape(key_heads=2, value_heads=4, key_dim=16, value_dim=16, conv_width=4)
+ODD = SsdShape(key_heads=3, value_heads=9, key_dim=12, value_dim=20, conv_width=3)
+ONE_GROUP = SsdShape(key_heads=1, value_heads=6, key_dim=24, value_dim=8, conv_width=4)
+
+
+@dataclass(frozen=True)
+class SsdCase:
+    """A step's tokens, and what all slots hold; slots of no row hold NaN."""
+
+    shape: SsdShape
+    tokens: SsdTokens
+    weight: SsdWeight
+    states: torch.Tensor
+    step: AttentionMetaData
+
+    def answered(self, backend: Backend) -> tuple[torch.Tensor, torch.Tensor]:
+        """Answers by token, and the states of the rows' slots behind it."""
+        states = self.states.clone()
+        dual = backend.operations["state_space_dual"]
+        out = dual(self.tokens, self.shape, self.weight, states, self.step)
+        return out, states[self.step.slots]
+
+
+def ssd_case(
+    rows: list[tuple[int, int]],
+    device: torch.device,
+    *,
+    shape: SsdShape = SMALL,
+    dtype: torch.dtype = torch.float32,
+    num_decodes: int = 3,
+) -> SsdCase:
+    heads = shape.value_heads
+    like = DeltaShape(
+        key_heads=shape.key_heads, value_heads=heads, key_dim=shape.key_dim,
+        value_dim=shape.value_dim, conv_width=shape.conv_width,
+    )  # fmt: skip
+    same = delta_case(rows, device, shape=like, dtype=dtype, num_decodes=num_decodes)
+    skip = torch.randn(heads, device=device)
+    weight = SsdWeight(same.weight.a_log, same.weight.dt_bias, skip)
+    tokens = SsdTokens(same.tokens.qkv, same.tokens.a)
+    return SsdCase(shape, tokens, weight, same.states, same.step)
+
+
+@pytest.fixture(autouse=True)
+def provides(backend: Backend) -> None:
+    if "state_space_dual" not in backend.operations:
+        pytest.skip("computed by another backend")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [SMALL, ODD, ONE_GROUP])
+def test_answers_and_states_are_those_of_one_token_after_the_other(
+    backend: Backend, reference: Backend, device: torch.device, shape: SsdShape, dtype: torch.dtype
+) -> None:
+    case = ssd_case(ROWS, device, shape=shape, dtype=dtype)
+    out, states = case.answered(backend)
+    expected, kept = case.answered(reference)
+    assert out.dtype is dtype
+    assert_rows_agree(out, expected, dtype, slack=3.0)
+    assert_rows_agree(states, kept, torch.float32, slack=10.0)
+
+
+def test_chunks_of_a_prompt_are_its_whole(backend: Backend, device: torch.device) -> None:
+    """Wherever a prompt is cut, the next chunk goes on where the one before ended."""
+    whole = ssd_case([(0, 100)], device, num_decodes=0)
+    out, states = whole.answered(backend)
+    found, kept = [], whole.states.clone()
+    dual = backend.operations["state_space_dual"]
+    for first, end in ((0, 37), (37, 38), (38, 100)):
+        step = replace(
+            whole.step,
+            query_starts=torch.tensor([0, end - first], dtype=torch.int32, device=device),
+            context_lens=torch.tensor([end], dtype=torch.int32, device=device),
+            num_decodes=int(end - first == 1),
+            max_query_len=end - first,
+        )
+        tokens = SsdTokens(whole.tokens.qkv[first:end], whole.tokens.steps[first:end])
+        found.append(dual(tokens, whole.shape, whole.weight, kept, step))
+    assert_rows_agree(torch.cat(found), out, torch.float32, slack=3.0)
+    assert_rows_agree(kept[whole.step.slots], states, torch.float32, slack=10.0)
