@@ -38,6 +38,8 @@ _SOME_CALLS = [("weather", {"city": "a </tool_call> b", "days": [1, {"x": None}]
 _OWN_PARTS = {
     "llama4_pythonic": ("[weather(", "time()", 'city="Pa', "city='a\\'b'", "days=[1, {'x': None}]",
                         ")", ", ", "]", "<|python_start|>", "<|python_end|>", "weather(a=open())"),
+    "lfm2": ("<|tool_call_start|>", "[weather(", "time()", 'city="Pa', "days=[1, {'x': None}]", ")",
+             ", ", "]", "<|tool_call_end|>", "weather(a=open())"),
     "mistral": ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "a1B2c3D4e", "weather", "[TOOL_CALLS] ["),
     "qwen3_coder": ("<tool_call>\n", "<function=weather>", "<function=time>\n", "</function>",
                     "<parameter=city>", "<parameter=days>\n", "\n</parameter>\n", "</parameter",

@@ -56,6 +56,7 @@ def names(formats: AnswerFormats) -> tuple[str | None, str | None]:
         ("{{ '<tool_calls>[' }}", ("hunyuan_a13b", None)),
         ("{{ 'functools[' }}", ("phi4_mini_json", None)),
         ("{{ '<function_calls>' }}", ("olmo3", None)),
+        ("<|tool_call_start|>{{ call }}<|tool_call_end|>", ("lfm2", None)),
     ],
 )
 def test_a_template_tells_its_family(

@@ -16,6 +16,7 @@ from atom.answer_parsing.tool_parsers.table import (
     HERMES,
     HUNYUAN,
     KIMI_K2,
+    LFM2,
     LLAMA3_JSON,
     LLAMA4_PYTHONIC,
     MINIMAX_M2,
@@ -119,6 +120,10 @@ def llama4_pythonic(calls: Sequence[Call], dumps: Dumps = repr) -> str:
     return f"[{', '.join(call(*each) for each in calls)}]"
 
 
+def lfm2(calls: Sequence[Call], dumps: Dumps = repr) -> str:
+    return f"<|tool_call_start|>{llama4_pythonic(calls, dumps)}<|tool_call_end|>"
+
+
 def qwen3_coder(calls: Sequence[Call], dumps: Dumps = plain) -> str:
     def call(name: str, values: dict[str, Any]) -> str:
         pairs = (
@@ -182,6 +187,7 @@ WRITERS = {
     "hermes": (HERMES, hermes),
     "llama3_json": (LLAMA3_JSON, llama3_json),
     "llama4_pythonic": (LLAMA4_PYTHONIC, llama4_pythonic),
+    "lfm2": (LFM2, lfm2),
     "mistral": (MISTRAL, mistral),
     "mistral_list": (MISTRAL_LIST, mistral_list),
     "qwen3_coder": (QWEN3_CODER, qwen3_coder),
@@ -202,7 +208,7 @@ FAMILIES = [family for family, _ in WRITERS.values()]
 WITH_JSON = [
     name for name in WRITERS
     if name not in (
-        "llama4_pythonic", "qwen3_coder", "glm45", "deepseek_v32", "minimax_m2", "seed_oss",
+        "llama4_pythonic", "lfm2", "qwen3_coder", "glm45", "deepseek_v32", "minimax_m2", "seed_oss",
         "olmo3",
     )
 ]  # fmt: skip

@@ -31,6 +31,7 @@ MARKS = {
     "deepseek_v32": "{# ｜DSML｜ </think> #}",
     "mistral": "{# [TOOL_CALLS] [ARGS] [/THINK] #}",
     "mistral_list": "{# [TOOL_CALLS] [/THINK] #}",
+    "lfm2": "{# <|tool_call_start|> #}",
     "llama4_pythonic": "{# func_name1( </think> #}",
     "minimax_m2": "{# <minimax:tool_call> </think> #}",
     "seed_oss": "{# <seed:tool_call> <function= </seed:think> #}",
@@ -43,6 +44,7 @@ MARKS = {
 SPECIAL = {
     "kimi_k2": ("<|tool_calls_section_begin|>", "<|tool_call_begin|>", "<|tool_call_end|>",
                 "<|tool_call_argument_begin|>", "<|tool_calls_section_end|>"),
+    "lfm2": ("<|tool_call_start|>", "<|tool_call_end|>"),
     "deepseek_v3": ("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>",
                     "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"),
     "deepseek_v32": ("｜DSML｜",),

@@ -39,9 +39,10 @@ _ESCAPES = "\n\\'\"abfnrtvxuUN01234567"
 
 
 class Llama4PythonicParser(MarkedCallParser):
-    """A `CallParser` of one answer."""
+    """A `CallParser` of one answer. opening, closing: what may stand around a list."""
 
     marks: tuple[str, ...] = (START, "[")
+    opening, closing = START, END
 
     def __init__(self, tools: Tools) -> None:
         super().__init__(tools)
@@ -50,7 +51,7 @@ class Llama4PythonicParser(MarkedCallParser):
     def _call(self, mark: str) -> Reading[bool]:
         if not self._openings:
             return False
-        if mark == START:
+        if mark == self.opening:
             yield from self._blanks()
             if not (yield from self._one_of("[")):
                 return False
@@ -67,7 +68,7 @@ class Llama4PythonicParser(MarkedCallParser):
                 break
         end = self._at
         yield from self._blanks()
-        if not (yield from self._one_of(END)):
+        if not (yield from self._one_of(self.closing)):
             self._at = end
         return True
 

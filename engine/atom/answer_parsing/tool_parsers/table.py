@@ -23,6 +23,7 @@ from atom.answer_parsing.tool_parsers import (
     hermes,
     hunyuan,
     kimi_k2,
+    lfm2,
     llama3_json,
     llama4_pythonic,
     minimax_m2,
@@ -165,6 +166,16 @@ LLAMA4_PYTHONIC = CallFormat(
     parser=llama4_pythonic.Llama4PythonicParser,
     marks=llama4_pythonic.MARKS,
 )
+LFM2 = CallFormat(
+    name="lfm2",
+    notation=CallNotation(
+        lambda tool: f"{tool}(", llama4_pythonic.keywords, ")", separator=", ",
+        section=(f"{lfm2.START}[", f"]{lfm2.END}"),
+    ),
+    parser=lfm2.Lfm2Parser,
+    mark=lfm2.START,
+    marks=lfm2.MARKS,
+)  # fmt: skip
 _QWEN_PARAMETER = ParameterNotation(
     lambda key, bare: f"{qwen3_coder.PARAMETER}{key}>\n", f"\n{qwen3_coder.PARAMETER_END}\n"
 )
@@ -264,8 +275,9 @@ HARMONY = CallFormat(
 _CALLS = {
     found.name: found
     for found in (
-        HERMES, LLAMA3_JSON, LLAMA4_PYTHONIC, MISTRAL, QWEN3_CODER, GLM45, KIMI_K2, DEEPSEEK_V3,
-        DEEPSEEK_V31, DEEPSEEK_V32, MINIMAX_M2, SEED_OSS, HUNYUAN, PHI4_MINI, OLMO3, HARMONY,
+        HERMES, LLAMA3_JSON, LLAMA4_PYTHONIC, LFM2, MISTRAL, QWEN3_CODER, GLM45, KIMI_K2,
+        DEEPSEEK_V3, DEEPSEEK_V31, DEEPSEEK_V32, MINIMAX_M2, SEED_OSS, HUNYUAN, PHI4_MINI, OLMO3,
+        HARMONY,
     )
 } | {
     "harmony": HARMONY, "glm47": GLM45, "qwen3_xml": QWEN3_CODER, "mimo": QWEN3_CODER,
@@ -295,6 +307,7 @@ _WRITTEN = (
     (kimi_k2.CALL, KIMI_K2),
     (minimax_m2.SECTION, MINIMAX_M2),
     (seed_oss.CALL, SEED_OSS),
+    (lfm2.START, LFM2),
     (qwen3_coder.FUNCTION, QWEN3_CODER),
     (glm45.KEY, GLM45),
     (f"to={harmony.FUNCTIONS}", HARMONY),
@@ -305,7 +318,7 @@ _WRITTEN = (
     ("func_name1(", LLAMA4_PYTHONIC),
 )
 # Of these marks a vocabulary has tokens only where the model was taught to write them.
-_TAUGHT = (deepseek_v32.DSML, kimi_k2.CALL, deepseek_v3.CALL, mistral.CALLS)
+_TAUGHT = (deepseek_v32.DSML, kimi_k2.CALL, lfm2.START, deepseek_v3.CALL, mistral.CALLS)
 
 
 def resolve_formats(
