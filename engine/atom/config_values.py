@@ -6,7 +6,7 @@ Torch-free and frozen. `atom.config` makes the one of the other.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -237,6 +237,10 @@ class Config:
     speculative: SpeculativeConfig | None = None
     draft: ModelConfig | None = None
     lora: LoraConfig | None = None
+
+    def with_max_num_seqs(self, count: int) -> Config:
+        """Let so many sequences run at the same time."""
+        return replace(self, scheduler=replace(self.scheduler, max_num_seqs=count))
 
     def to_json(self) -> bytes:
         return msgspec.json.encode(self, enc_hook=str)

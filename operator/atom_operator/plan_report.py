@@ -117,7 +117,9 @@ def _capacity(capacity: Capacity) -> Iterator[tuple[str, str]]:
         yield "beside them", f"{size_text(capacity.reserve_bytes)} for activations and the runtime"
     if capacity.state_bytes:
         size = size_text(capacity.state_bytes)
-        yield "states", f"{size} of all sequences that may run and of cached prefixes"
+        bound = capacity.bounded_sequences
+        most = f" ({bound:,} at once, fewer than asked for)" if bound else ""
+        yield "states", f"{size} of all sequences that may run{most} and of cached prefixes"
     yield (
         "KV cache",
         f"{capacity.num_blocks:,} blocks = {capacity.kv_tokens:,} tokens of "

@@ -138,7 +138,11 @@ def test_of_every_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: 
     assert found.states == pytest.approx(plan.state_bytes, rel=WITHIN)
     layout = kv_layout(facts, KvElement(4))
     checkpoints = found.report.num_checkpoints * layout.state_bytes
-    assert found.states - checkpoints == layout.running_states_bytes(2048)
+    running = found.report.max_num_seqs
+    assert found.states - checkpoints == layout.running_states_bytes(running)
+    asked = rows.get("max_num_seqs", OPTIONS["max_num_seqs"])
+    assert running == pytest.approx(plan.bounded_sequences or asked, rel=WITHIN)
+    assert (running < asked) == bool(plan.bounded_sequences)
 
 
 LONG = 100_000

@@ -53,6 +53,7 @@ from atom.models.registry import build_model, support_model_arch_dict
 from atom.sizing.kv_budget import KvBudget, checkpoint_tokens, concurrency_table, fewer_blocks
 from atom.sizing.kv_layout import kv_layout
 from atom.sizing.limits import DeviceMemory
+from atom.sizing.overheads import runtime_overhead_bytes
 from atom.utils.device import Device, detect_device
 from atom.utils.versions import software_versions
 
@@ -71,6 +72,7 @@ class ModelRunner:
         """group: of the ranks that share the model's copy; links: to ranks of data parallelism that
         share experts."""
         self._config = config
+        self._asked_num_seqs = config.scheduler.max_num_seqs
         self._group = group
         self._experts = expert_ranks(config)
         self._device = rank_device(config)
@@ -126,6 +128,8 @@ class ModelRunner:
         config = self._config
         if not self._device.is_gpu:
             torch.set_num_threads(self._device.threads())
+        self._bound_sequences()
+        config = self._config
         self._plan(self._predicted.weights_bytes(), self._predicted.activation_bytes(), 0)
         self._build()
         finish_compiling = self._compile_ahead(progress)
@@ -300,15 +304,44 @@ class ModelRunner:
         if self._device.is_gpu:
             torch.cuda.empty_cache()
 
+    def _bound_sequences(self) -> None:
+        """Let no more sequences run than may keep their states: every rank the same number."""
+        predicted, scheduler = self._predicted, self._config.scheduler
+        memory = self._memory(
+            predicted.weights_bytes(),
+            predicted.activation_bytes(),
+            runtime_overhead_bytes(
+                "gpu" if self._device.is_gpu else "cpu", self._device.total_memory_bytes()
+            ),
+        )
+        count = predicted.running_sequences(self._layout, memory)
+        if self._group.size > 1:
+            own = torch.tensor([[count]], device=self._device.torch_device)
+            count = int(self._group.gather(own).min())
+        if count == scheduler.max_num_seqs:
+            return
+        logger.warning(
+            "%d sequences run at the same time and not %d: their states take half of the memory "
+            "that is left for them, at most",
+            count,
+            scheduler.max_num_seqs,
+        )
+        self._config = self._config.with_max_num_seqs(count)
+        self._predicted = replace(predicted, config=self._config)
+        self._speculation = SpeculationSetup(self._config, self._group.size)
+
     def _plan(self, weights: int, activations: int, overhead: int) -> KvBudget:
-        memory = DeviceMemory(
+        memory = self._memory(weights, activations, overhead)
+        return self._predicted.plan_cache(self._layout, memory)
+
+    def _memory(self, weights: int, activations: int, overhead: int) -> DeviceMemory:
+        return DeviceMemory(
             total_bytes=self._device.total_memory_bytes(),
             utilization=self._config.cache.gpu_memory_utilization,
             weights_bytes=weights,
             activation_bytes=activations,
             overhead_bytes=overhead,
         )
-        return self._predicted.plan_cache(self._layout, memory)
 
     def _agreed(self, budget: KvBudget) -> KvBudget:
         """Return what every rank has room for: they share one scheduler's block numbers."""
@@ -371,6 +404,7 @@ class ModelRunner:
             num_blocks=budget.num_blocks,
             max_model_len=limits.max_model_len,
             max_num_seqs=limits.max_num_seqs,
+            asked_num_seqs=self._asked_num_seqs,
             max_num_batched_tokens=limits.max_num_batched_tokens,
             weights_bytes=weights_bytes,
             peak_bytes=peak_bytes,

@@ -218,6 +218,8 @@ def _with_finished(result: StepResult | None, finished: list[FinishedRow]) -> St
 def build_scheduler(config: Config, report: EngineReport) -> Scheduler:
     """The scheduler of an engine that has started, over the blocks that it found room for."""
     model = config.model
+    # States may leave room for fewer sequences than were asked for.
+    limits = replace(config.scheduler, max_num_seqs=report.max_num_seqs)
     blocks = BlockManager(
         report.num_blocks,
         report.block_size,
@@ -230,11 +232,10 @@ def build_scheduler(config: Config, report: EngineReport) -> Scheduler:
     )
     lengths = None
     if config.speculative is not None:
-        lengths = draft_lengths(
-            config.speculative, config.scheduler.max_num_seqs, _step_costs(config, report)
-        )
+        costs = _step_costs(config, report)
+        lengths = draft_lengths(config.speculative, limits.max_num_seqs, costs)
     return Scheduler(
-        config.scheduler,
+        limits,
         blocks,
         # A pooled prompt may fill the context: the token that ends its row is never computed.
         max_model_len=model.max_model_len + (model.pooling is not None),

@@ -39,6 +39,7 @@ from atom.sizing.kv_budget import (
     concurrency_table,
     filling_tokens,
     plan_kv_cache,
+    running_sequences,
 )
 from atom.sizing.kv_layout import (
     KV_ELEMENTS,
@@ -136,6 +137,7 @@ __all__ = [
     "plan_kv_cache",
     "position_bytes",
     "rotary_bytes",
+    "running_sequences",
     "runtime_overhead_bytes",
     "spread_problems",
     "state_problems",

@@ -22,6 +22,9 @@ _LEAST_PARTS = 5
 # And one takes as much as the keys and values of so many intervals, at most: what is computed again
 # is less than an interval, and most prefixes keep few of their checkpoints.
 _INTERVALS = 4
+# States of sequences that run take so much of what is left beside weights and activations, at most:
+# each then has as much for its keys and values as its states take, on an average.
+_STATES_PARTS = 2
 _TABLE_START_TOKENS = 1024
 _SMALL_TABLE_START_TOKENS = 128
 
@@ -94,6 +97,17 @@ def plan_kv_cache(memory: DeviceMemory, layout: KvLayout, limits: RunLimits) -> 
         layout=layout,
         num_checkpoints=checkpoints,
     )
+
+
+def running_sequences(memory: DeviceMemory, layout: KvLayout, limits: RunLimits) -> int:
+    """Return how many sequences run at the same time: as many as were asked for, but where layers
+    keep states no more than leave half of the memory to blocks; one at least.
+
+    For the planner of `plan_kv_cache`, which takes limits as they are."""
+    if not layout.state_bytes:
+        return limits.max_num_seqs
+    states = memory.available_bytes // _STATES_PARTS // layout.state_bytes
+    return max(1, min(limits.max_num_seqs, states - 1))  # one is the slot that none has
 
 
 def checkpoint_tokens(layout: KvLayout, block_size: int) -> int:

@@ -36,6 +36,9 @@ class Capacity:
     kv_window_bytes: int = 0  # of a sequence of the full length, in layers with a sliding window
     # Of all sequences that may run, in layers that keep a state, and of checkpoints for prefixes.
     state_bytes: int = 0
+    # Of a copy of the model, that run at the same time, where states leave room for fewer than were
+    # asked for; else 0.
+    bounded_sequences: int = 0
     reserve_bytes: int = 0  # beside weights and KV cache; 0 where it is not told
     total_bytes: int = 0  # of the device; likewise
     startup: StartupTimes | None = None  # measured only

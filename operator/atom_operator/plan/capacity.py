@@ -28,6 +28,7 @@ from atom.sizing import (
     plan_kv_cache,
     position_bytes,
     rotary_bytes,
+    running_sequences,
     runtime_overhead_bytes,
 )
 from atom_operator.constants import Reason
@@ -241,6 +242,10 @@ def _capacity(
         overhead_bytes=reserve_bytes - int(activations * correction.reserve),
         position_bytes=position_bytes(facts) + int(copied * correction.reserve),
     )
+    running = running_sequences(memory, layout, limits)
+    if running < limits.max_num_seqs:  # as the engine goes on: with what fewer rows need
+        fewer = _capacity(facts, replace(options, max_num_seqs=running), accelerator, correction)
+        return replace(fewer, bounded_sequences=running)
     budget = plan_kv_cache(memory, layout, limits)
     one = concurrency_table(budget, limits)
     # A request stays on one copy of the model: each holds as much, whatever the others do.

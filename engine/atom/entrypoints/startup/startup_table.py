@@ -79,6 +79,8 @@ def startup_rows(report: EngineReport, *, verbose: bool = False) -> list[tuple[s
 
 def _states_text(report: EngineReport) -> str:
     text = f"{bytes_text(report.state_bytes)} of all sequences that may run"
+    if report.max_num_seqs < report.asked_num_seqs:
+        text += f" ({report.max_num_seqs:,}, since {report.asked_num_seqs:,} would take too much)"
     if not report.num_checkpoints:
         return text
     return (

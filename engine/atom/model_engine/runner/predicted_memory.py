@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from atom.config import Config
 from atom.model_engine.runner import kv_cache
-from atom.sizing.kv_budget import KvBudget
+from atom.sizing.kv_budget import KvBudget, running_sequences
 from atom.sizing.kv_layout import KvLayout
 from atom.sizing.limits import DeviceMemory
 from atom.sizing.model_facts import ModelFacts
@@ -62,6 +62,10 @@ class PredictedMemory:
         Raises ConfigError where nothing is left."""
         positions = sum(position_bytes(facts) for facts, _ in self._facts())
         return kv_cache.plan_blocks(self.config, replace(memory, position_bytes=positions), layout)
+
+    def running_sequences(self, layout: KvLayout, memory: DeviceMemory) -> int:
+        """Return how many sequences may run, by what was predicted: before anything is sized."""
+        return running_sequences(memory, layout, kv_cache.run_limits(self.config))
 
     def _facts(self) -> list[tuple[ModelFacts, bool]]:
         """List the facts of the model and of what drafts for it, each with whether its own

@@ -131,7 +131,8 @@ class EngineReport(msgspec.Struct, frozen=True):
     ranks: every rank's own sizes; filled in when all reports have come together. versions: of the
     software that computes, by name. timed_steps: where rows may carry drafts and graphs run them,
     by rows. state_bytes: of all slots and checkpoints, in layers that keep states;
-    num_checkpoints: of states, one every checkpoint_tokens."""
+    num_checkpoints: of states, one every checkpoint_tokens. asked_num_seqs: as configured, where
+    states leave room for fewer."""
 
     model: str
     architecture: str
@@ -162,6 +163,7 @@ class EngineReport(msgspec.Struct, frozen=True):
     state_bytes: int = 0
     num_checkpoints: int = 0
     checkpoint_tokens: int = 0
+    asked_num_seqs: int = 0
 
     @property
     def on_cpu(self) -> bool:

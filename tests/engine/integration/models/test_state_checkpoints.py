@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from atom.entrypoints.startup.startup_table import bytes_text, startup_rows
 from atom.errors import ConfigError
+from atom.model_engine.runner import predicted_memory
 from atom.sampling_params import SamplingParams
 from atom.sizing import KvElement, kv_layout
 from atom.speculative_config import SpeculativeConfig
@@ -67,6 +69,20 @@ def test_an_answer_is_gone_on_from_as_its_prompt_is(checkpoint: Path) -> None:
     again = driver.generate([turn], max_tokens=NEW_TOKENS, ignore_eos=True)
     assert again == answers(checkpoint, [turn])
     assert driver.scheduler.stats().cached_tokens_total == 3 * INTERVAL
+
+
+def test_no_more_sequences_run_than_states_leave_room_for(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = drawn(5, 20, 9, 31, 14, 25)
+    monkeypatch.setattr(predicted_memory, "running_sequences", lambda *_: 2)
+    driver = CoreDriver(str(checkpoint), **OPTIONS)
+    assert driver.report.max_num_seqs == 2
+    assert dict(startup_rows(driver.report))["states"].startswith(
+        f"{bytes_text(driver.report.state_bytes)} of all sequences that may run (2, since 6 "
+    )
+    found = driver.generate(prompts, max_tokens=NEW_TOKENS, ignore_eos=True)
+    assert found == answers(checkpoint, prompts)
 
 
 @pytest.mark.parametrize("depth", [0, 1])

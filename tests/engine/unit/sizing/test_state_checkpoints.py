@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from atom.sizing import CacheGroup, DeviceMemory, DoesNotFitError, KvLayout, RunLimits
-from atom.sizing.kv_budget import checkpoint_tokens, plan_kv_cache
+from atom.sizing.kv_budget import checkpoint_tokens, plan_kv_cache, running_sequences
 from atom.sizing.mask_rule import sliding_window
 
 # 10 bytes of a token, 1,000 of a state: as many as 100 tokens, a quarter of which is two blocks.
@@ -43,6 +43,14 @@ def test_running_states_come_before_blocks_and_checkpoints_are_a_fifth_of_the_re
     left = 16_000 - 1_000 - 5 * 1_000
     assert budget.num_checkpoints == left // 5 // 1_000 == 2
     assert budget.num_blocks == (left - 2_000) // 160 or budget.limited_by == "max_num_seqs"
+
+
+def test_states_of_running_sequences_take_half_of_what_is_left() -> None:
+    asked = replace(LIMITS, max_num_seqs=512)
+    assert running_sequences(memory(16_000), LAYOUT, asked) == 15_000 // 2 // 1_000 - 1
+    assert running_sequences(memory(10**7), LAYOUT, asked) == 512
+    assert running_sequences(memory(1_500), LAYOUT, asked) == 1  # the plan says what is missing
+    assert running_sequences(memory(2_000), replace(LAYOUT, state_bytes=0), asked) == 512
 
 
 def test_no_more_checkpoints_than_full_sequences_have() -> None:

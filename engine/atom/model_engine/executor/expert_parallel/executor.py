@@ -92,8 +92,8 @@ class ExpertParallelExecutor(SingleDeviceExecutor):
         self._group = group
         self._mesh = mesh
         self._balancer: ExpertLoadBalancer | None = None
-        size, rank = config.parallel.data_parallel_size, config.parallel.data_parallel_rank
-        self._token_counts = DPTokenCounts(rank, size, bucket_sizes(config.scheduler.max_num_seqs))
+        self._parallel = config.parallel
+        self._token_counts: DPTokenCounts
 
     @property
     def wake_fds(self) -> Sequence[int]:
@@ -102,6 +102,8 @@ class ExpertParallelExecutor(SingleDeviceExecutor):
     def initialize(self, progress: Progress) -> EngineReport:
         with self._together():
             report = super().initialize(progress)
+            size, rank = self._parallel.data_parallel_size, self._parallel.data_parallel_rank
+            self._token_counts = DPTokenCounts(rank, size, bucket_sizes(report.max_num_seqs))
             self._balancer = self.runner.balancer()
             self._group.barrier()
             return report
