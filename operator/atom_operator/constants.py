@@ -66,6 +66,8 @@ ANNOTATION_APPLIED: Final = f"{GROUP}/applied"  # digest of the manifest that wa
 # one before where nothing but that has changed.
 ANNOTATION_DEFAULT_IMAGE: Final = f"{GROUP}/default-image"
 ANNOTATION_IMAGE_BEFORE: Final = f"{GROUP}/default-image-before"
+# Kubernetes' own: of the pods of a ReplicaSet those with the lowest number end first.
+ANNOTATION_DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
 ANNOTATION_MODEL: Final = f"{GROUP}/model"
 # Of a Job's spec; under the name job-digest older operators wrote one of its pods alone.
 ANNOTATION_JOB_DIGEST: Final = f"{GROUP}/job-spec-digest"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from atom_operator.cluster.engine_http import HttpEngines
-from atom_operator.domain import DraftCounts, EngineHealth
+from atom_operator.domain import DraftCounts, EngineHealth, EngineLoad
 from tests.support.engine_core.front_half import (
     build_test_config,
     engine_report,
@@ -47,4 +47,15 @@ async def test_what_became_of_drafts(tmp_path: Path) -> None:
         rig.core.report_stats(drafts_total=4, draft_tokens_total=20, accepted_tokens_total=15)
         await eventually(lambda: rig.engine.stats is not None, "statistics came")
         assert await engines.drafts("127.0.0.1") == DraftCounts(4, 20, 15)
+        await engines.close()
+
+
+async def test_what_it_has_to_do_and_has_cached(tmp_path: Path) -> None:
+    config = build_test_config(write_model_folder(tmp_path, context_tokens=64))
+    async with serve_app(config) as rig:
+        engines = HttpEngines(port=rig.port)
+        rig.core.report_stats(requests_running=3, requests_waiting=2, kv_blocks_indexed=7)
+        await eventually(lambda: rig.engine.stats is not None, "statistics came")
+        cached = 7 * engine_report(config).block_size
+        assert await engines.load("127.0.0.1") == EngineLoad(5, cached)
         await engines.close()

@@ -150,9 +150,10 @@ of the same objects would undo each other's writes for ever. Of single namespace
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
   verbs: [get]
+# Patched is an annotation: what a pod costs that a scale-down would end.
 - apiGroups: [""]
   resources: [pods]
-  verbs: [get, list, watch]
+  verbs: [get, list, watch, patch]
 # Why a quota of Kueue's does not admit a pod.
 - apiGroups: [kueue.x-k8s.io]
   resources: [workloads]

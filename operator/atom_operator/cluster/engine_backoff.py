@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from atom_operator.cluster.engines import EnginePort
-from atom_operator.domain import Capacity, DraftCounts, EngineHealth
+from atom_operator.domain import Capacity, DraftCounts, EngineHealth, EngineLoad
 
 _WAIT_SECONDS = 0.25  # an engine in the same cluster answers in milliseconds
 _LATE_SECONDS = 60.0  # for how long a late answer is news
@@ -33,6 +33,7 @@ class EnginesWithBackoff:
         self._healths = _Line[EngineHealth](engines.health, monotonic)
         self._capacities = _Line[Capacity](engines.capacity, monotonic)
         self._drafts = _Line[DraftCounts](engines.drafts, monotonic)
+        self._loads = _Line[EngineLoad](engines.load, monotonic)
 
     async def health(self, address: str) -> EngineHealth | None:
         return await self._healths.ask(address)
@@ -42,6 +43,9 @@ class EnginesWithBackoff:
 
     async def drafts(self, address: str) -> DraftCounts | None:
         return await self._drafts.ask(address)
+
+    async def load(self, address: str) -> EngineLoad | None:
+        return await self._loads.ask(address)
 
 
 @dataclass(slots=True)

@@ -15,7 +15,14 @@ import aiohttp
 
 from atom.sizing import Concurrency
 from atom_operator import constants
-from atom_operator.domain import Capacity, DraftCounts, EngineHealth, LoadProgress, StartupTimes
+from atom_operator.domain import (
+    Capacity,
+    DraftCounts,
+    EngineHealth,
+    EngineLoad,
+    LoadProgress,
+    StartupTimes,
+)
 
 _logger = logging.getLogger(__name__)
 _TIMEOUT_SECONDS = 3.0  # of a whole request
@@ -28,6 +35,12 @@ _DRAFTS = re.compile(
     r"^atom:spec_decode_num_(drafts|draft_tokens|accepted_tokens)_total(?:\{.*\})? ([0-9.e+]+)$",
     re.MULTILINE,
 )
+
+_LOAD = re.compile(
+    r"^atom:(requests_running|requests_waiting|kv_cache_blocks_indexed)(?:\{.*\})? ([0-9.e+]+)$",
+    re.MULTILINE,
+)
+_BLOCK_SIZE = re.compile(r'^atom:cache_config_info\{.*block_size="([0-9]{1,6})"', re.MULTILINE)
 
 
 class HttpEngines:
@@ -57,6 +70,9 @@ class HttpEngines:
 
     async def drafts(self, address: str) -> DraftCounts | None:
         return _draft_counts(await self._read(address, "/metrics") or b"")
+
+    async def load(self, address: str) -> EngineLoad | None:
+        return _load(await self._read(address, "/metrics") or b"")
 
     async def close(self) -> None:
         """Close the connections."""
@@ -109,6 +125,21 @@ def _draft_counts(metrics: bytes) -> DraftCounts | None:
         return DraftCounts(found["drafts"], found["draft_tokens"], found["accepted_tokens"])
     except (KeyError, ValueError, OverflowError) as error:
         _logger.debug("/metrics does not count drafts: %r", error)
+        return None
+
+
+def _load(metrics: bytes) -> EngineLoad | None:
+    """Read the gauges of a load, summed over label sets; None where one is missing."""
+    found: dict[str, int] = {}
+    try:
+        text = metrics.decode()
+        for name, value in _LOAD.findall(text):
+            found[name] = found.get(name, 0) + min(int(float(value)), _MOST_COUNTED)
+        sizes = _BLOCK_SIZE.findall(text)
+        cached = found["kv_cache_blocks_indexed"] * int(sizes[0])
+        return EngineLoad(found["requests_running"] + found["requests_waiting"], cached)
+    except (KeyError, IndexError, ValueError, OverflowError) as error:
+        _logger.debug("/metrics tells no load: %r", error)
         return None
 
 

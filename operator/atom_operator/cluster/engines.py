@@ -13,6 +13,7 @@ from atom_operator.domain import (
     Capacity,
     DraftCounts,
     EngineHealth,
+    EngineLoad,
     EngineView,
     Measured,
     Observed,
@@ -35,6 +36,9 @@ class EnginePort(Protocol):
     async def drafts(self, address: str) -> DraftCounts | None:
         """Return what /metrics counts of drafts; None also from an engine that does not count
         them."""
+
+    async def load(self, address: str) -> EngineLoad | None:
+        """Return what /metrics says of open requests and of the prefix cache."""
 
 
 async def ask_engines(

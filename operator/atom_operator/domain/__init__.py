@@ -6,6 +6,7 @@ Frozen data only: no clients, no clocks, no decisions. One file per concept; imp
 from atom_operator.domain.engines import (
     DraftCounts,
     EngineHealth,
+    EngineLoad,
     EngineView,
     LoadProgress,
     Measured,
@@ -112,6 +113,7 @@ __all__ = [
     "DraftCounts",
     "EndedPod",
     "EngineHealth",
+    "EngineLoad",
     "EngineOptions",
     "EngineView",
     "Evidence",

@@ -52,6 +52,14 @@ class DraftCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """Hold what an engine has to do, and what it would take along."""
+
+    open_requests: int  # that run or wait
+    cached_tokens: int  # that its prefix cache can find
+
+
+@dataclass(frozen=True, slots=True)
 class EngineView:
     """Hold what the engines themselves say; empty where none answers."""
 

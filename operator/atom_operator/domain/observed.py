@@ -84,6 +84,7 @@ class PodState:
     was_ready: bool = False  # and is no more
     requests: Resources | None = None  # of one that finds no node
     charged: Resources | None = None  # what it counts as in a ResourceQuota
+    deletion_cost: int = 0  # by which a ReplicaSet chooses among those that serve
 
     @property
     def serves(self) -> bool:

@@ -7,6 +7,7 @@ nothing and is read for its last words alone. Called by observe.py and jobs.py.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,6 +17,7 @@ from atom_operator.domain import EndedPod, Manifest, PodState
 from atom_operator.domain.resources import Resources, quota_usage, requests_of
 
 _MESSAGE_LIMIT = 300
+_INTEGER = re.compile(r"^-?[0-9]{1,10}$")
 # A waiting container that will start by itself is no problem.
 _HARMLESS_WAITING = ("ContainerCreating", "PodInitializing")
 _QUEUE_LABEL = "kueue.x-k8s.io/queue-name"  # Kueue's, on pods that it counts
@@ -114,7 +116,14 @@ def pod_state(manifest: Manifest) -> PodState:
         was_ready=_was_ready(status, ready),
         requests=_requests(manifest, scheduled),
         charged=quota_usage(manifest.get("spec") or {}),
+        deletion_cost=_deletion_cost(manifest),
     )
+
+
+def _deletion_cost(manifest: Manifest) -> int:
+    """Read the cost that a pod carries; a word that is no number counts as 0."""
+    text = annotation(manifest, constants.ANNOTATION_DELETION_COST) or ""
+    return int(text) if _INTEGER.match(text) else 0
 
 
 def _requests(manifest: Manifest, scheduled: Mapping[str, Any]) -> Resources | None:

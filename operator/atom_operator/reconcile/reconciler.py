@@ -16,6 +16,7 @@ from typing import Any
 from atom_operator.children import naming
 from atom_operator.cluster.applied import AppliedChildren
 from atom_operator.cluster.apply import ChildrenState, apply_children
+from atom_operator.cluster.deletion_costs import tell_deletion_costs
 from atom_operator.cluster.engines import EnginePort, ask_drafts, ask_engines
 from atom_operator.cluster.errors import ClusterError
 from atom_operator.cluster.jobs import ensure_jobs
@@ -126,6 +127,7 @@ class Reconciler:
         desired = todo.desired
         if desired is None:
             return ApplyReport(), observed
+        await tell_deletion_costs(self.port, self.engines, key, desired, observed)
         await give_up_replicas(self.port, key, desired, observed.children)
         state = ChildrenState(desired, observed.children, todo.kept)
         report, children = await apply_children(self.port, key, state, self.applied)

@@ -32,6 +32,7 @@ CASES: dict[str, dict[str, Any]] = {
             "architectures": ["DeepseekV3ForCausalLM"],
             "features": ["expertParallel"],
         },
+        "defaults": {"accelerator": {"deviceGroups": [109]}, "serviceAccountName": "$(cloud)"},
         "autoscaling": {"prometheusAddress": "http://prometheus.test:9090"},
         "runbookBaseUrl": "https://runbooks.test",
         "webhook": {"certManager": {"enabled": True}},

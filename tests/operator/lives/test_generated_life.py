@@ -137,6 +137,16 @@ REPORTED: dict[str, tuple[Scene, Steps]] = {
         scene(devices=0, nodes=2, claim="node"),
         (("lose_a_node", 0, 1300), ("lose_a_node", 1, 400)),
     ),
+    "requests that move from pod to pod under an autoscaler": (
+        scene(devices=0, nodes=3, replicas=3, scales=True),
+        (
+            ("let_the_load_move", 2.5, 400),
+            ("let_requests_open", 0, 9, 100),
+            ("let_requests_open", 1, 70, 100),
+            ("let_requests_open", 0, 0, 400),
+            ("let_the_load_move", 0.5, 1300),
+        ),
+    ),
     "a profile that is spoilt while a pod is made anew": (
         scene(devices=4, nodes=2),
         (

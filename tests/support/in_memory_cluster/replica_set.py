@@ -15,6 +15,7 @@ from tests.support.in_memory_cluster.kinds import REPLICA_SET
 from tests.support.in_memory_cluster.state import ClusterState, active, condition_of, is_ready
 
 HASH_LABEL = "pod-template-hash"
+_COST = "controller.kubernetes.io/pod-deletion-cost"
 _RETRY_SECONDS = 15.0
 
 
@@ -62,13 +63,15 @@ def _create(state: ClusterState, item: Manifest, count: int) -> str | None:
 
 
 def _usefulness(pod: Manifest) -> tuple[Any, ...]:
-    """Those without a node go first, then those that do not serve, then the youngest."""
+    """Those without a node go first, then those that do not serve, then those that cost least, then
+    the youngest."""
     phase = (pod.get("status") or {}).get("phase")
     serves = condition_of(pod, "Ready") or {}
     return (
         bool(pod["spec"].get("nodeName")),
         ("Pending", "Unknown", "Running").index(phase or "Pending"),
         is_ready(pod),
+        int((pod["metadata"].get("annotations") or {}).get(_COST, 0)),
         [-ord(entry) for entry in serves.get("lastTransitionTime", "")],
         [-ord(entry) for entry in pod["metadata"]["name"]],
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from atom_operator.domain import Capacity, DraftCounts, EngineHealth
+from atom_operator.domain import Capacity, DraftCounts, EngineHealth, EngineLoad
 
 
 @dataclass
@@ -14,6 +14,7 @@ class FakeEngines:
     healths: dict[str, EngineHealth] = field(default_factory=dict)
     capacities: dict[str, Capacity] = field(default_factory=dict)
     counts: dict[str, DraftCounts] = field(default_factory=dict)
+    loads: dict[str, EngineLoad] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
 
     async def health(self, address: str) -> EngineHealth | None:
@@ -27,3 +28,7 @@ class FakeEngines:
     async def drafts(self, address: str) -> DraftCounts | None:
         self.asked.append(f"{address}/metrics")
         return self.counts.get(address)
+
+    async def load(self, address: str) -> EngineLoad | None:
+        self.asked.append(f"{address}/metrics")
+        return self.loads.get(address)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from atom_operator.domain import DEPLOYMENT, JOB, POD, SERVICE, SERVICE_ACCOUNT
+from atom_operator.domain import DEPLOYMENT, JOB, POD, SERVICE, SERVICE_ACCOUNT, EngineLoad
 from tests.support.in_memory_cluster.kinds import LIMIT_RANGE, REPLICA_SET, RESOURCE_QUOTA
 from tests.support.in_memory_cluster.kubelet import BAD, TYPO
 from tests.support.in_memory_cluster.node_controller import evict
@@ -282,6 +282,14 @@ def change_the_default_image(life: Life, image: str) -> None:
 
 
 # --- what stories tell and nobody draws, so that a seed stays the life that it was ----------------
+
+
+@_happens(0)
+def let_requests_open(life: Life, number: int, requests: int) -> None:
+    """On one pod, which has as many until it goes."""
+    pod = life.pod(number)
+    if pod is not None and (pod.get("status") or {}).get("podIP"):
+        life.operator.engines.loads[pod["status"]["podIP"]] = EngineLoad(requests, 0)
 
 
 @_happens(0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from atom_operator.cluster.engine_backoff import EnginesWithBackoff
-from atom_operator.domain import Capacity, DraftCounts, EngineHealth
+from atom_operator.domain import Capacity, DraftCounts, EngineHealth, EngineLoad
 from tests.support.virtual_time import run_virtually
 
 _OK = EngineHealth("ok", "")
@@ -28,6 +28,9 @@ class SlowEngines:
 
     async def drafts(self, address: str) -> DraftCounts | None:
         raise AssertionError("they are not asked for here")
+
+    async def load(self, address: str) -> EngineLoad | None:
+        raise AssertionError("it is not asked for here")
 
 
 def patient(engines: SlowEngines) -> EnginesWithBackoff:

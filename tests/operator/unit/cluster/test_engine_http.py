@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from atom_operator.cluster.engine_http import HttpEngines
-from atom_operator.domain import DraftCounts, EngineHealth, StartupTimes
+from atom_operator.domain import DraftCounts, EngineHealth, EngineLoad, StartupTimes
 
 INFO = {
     "weights_bytes": 1000,
@@ -114,6 +114,34 @@ async def test_what_became_of_drafts() -> None:
 async def test_drafts_that_are_not_counted_are_unknown(metrics: str) -> None:
     async with engine(http(metrics.encode("latin-1"))) as engines:
         assert await engines.drafts("127.0.0.1") is None
+
+
+LOADED = """\
+atom:requests_running{model_name="m"} 3.0
+atom:requests_waiting{model_name="m"} 2.0
+atom:kv_cache_blocks_indexed{model_name="m"} 1.5e+03
+atom:cache_config_info{block_size="16",model_name="m",num_gpu_blocks="2000"} 1.0
+"""
+
+
+async def test_what_an_engine_has_to_do_and_has_cached() -> None:
+    async with engine(http(LOADED.encode())) as engines:
+        assert await engines.load("127.0.0.1") == EngineLoad(5, 24_000)
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        LOADED.replace("requests_waiting", "waiting"),
+        LOADED.replace("block_size", "size"),
+        LOADED.replace("3.0", "1.2.3"),
+        "\xff",
+    ],
+    ids=["one is missing", "no size of blocks", "no number", "no text"],
+)
+async def test_a_load_that_is_not_told_is_unknown(metrics: str) -> None:
+    async with engine(http(metrics.encode("latin-1"))) as engines:
+        assert await engines.load("127.0.0.1") is None
 
 
 @pytest.mark.parametrize(

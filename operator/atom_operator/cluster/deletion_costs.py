@@ -1,0 +1,59 @@
+"""Tells ReplicaSets which pod of an AtomDeployment to end first, before fewer are asked for.
+
+Where the operator lowers the number of replicas it asks the engines just before; where an
+autoscaler does, with every look. A scale-down does not depend on it: what cannot be asked or
+written is left out. Groups of pods go by their number, whatever they cost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from atom_operator.cluster.engines import EnginePort
+from atom_operator.cluster.errors import ClusterError
+from atom_operator.cluster.observe import is_autoscalers
+from atom_operator.cluster.port import ClusterPort
+from atom_operator.constants import ANNOTATION_DELETION_COST
+from atom_operator.domain import DEPLOYMENT, POD, ChildKey, Manifest, ObjectKey, Observed
+from atom_operator.pods.deletion_cost import costs_to_write
+
+_logger = logging.getLogger(__name__)
+_MOST_ASKED = 32  # of more replicas the others keep what they have
+
+
+async def tell_deletion_costs(
+    port: ClusterPort,
+    engines: EnginePort,
+    key: ObjectKey,
+    desired: Mapping[ChildKey, Manifest],
+    observed: Observed,
+) -> None:
+    """Write what pods cost into those whose order has changed."""
+    serving = [pod for pod in observed.pods if pod.ready and pod.address][:_MOST_ASKED]
+    if len(serving) < 2 or not _may_lose_pods(key, desired, observed):
+        return
+    answers = await asyncio.gather(*(engines.load(str(pod.address)) for pod in serving))
+    loads = {pod.name: load for pod, load in zip(serving, answers, strict=True) if load is not None}
+    known = {pod.name: pod.deletion_cost for pod in serving}
+    for name, cost in costs_to_write(known, loads).items():
+        annotations = {ANNOTATION_DELETION_COST: str(cost)}
+        metadata = {"name": name, "namespace": key.namespace, "annotations": annotations}
+        try:
+            await port.apply(POD, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata})
+        except ClusterError as error:  # it has gone, or a chart of before has no right to it
+            _logger.info("deletion cost of pod %s/%s: %s", key.namespace, name, error)
+
+
+def _may_lose_pods(
+    key: ObjectKey, desired: Mapping[ChildKey, Manifest], observed: Observed
+) -> bool:
+    """Return whether an autoscaler may ask for fewer pods at any time, or this pass does."""
+    wanted = desired.get(ChildKey(DEPLOYMENT, key.name))
+    running = observed.workload_of(DEPLOYMENT)
+    if wanted is None or running is None:
+        return False
+    if is_autoscalers(wanted):
+        return True
+    return 0 < int(wanted["spec"].get("replicas", 1)) < running.desired
