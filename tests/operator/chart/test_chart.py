@@ -14,7 +14,7 @@ import pytest
 import yaml
 from prometheus_client import generate_latest
 
-from atom_operator.api.crd import build_crd
+from atom_operator.api.crd import build_crd, build_profile_crd
 from atom_operator.integration_values import EngineFeature, Site, TemplateFeature
 from atom_operator.metrics import OperatorMetrics
 from atom_operator.settings import LeaseSettings, OperatorSettings, WebhookSettings
@@ -42,8 +42,12 @@ def render(helm: str, *values: str) -> list[dict[str, Any]]:
     return [document for document in yaml.safe_load_all(result.stdout) if document]
 
 
+def every(documents: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [document for document in documents if document["kind"] == kind]
+
+
 def only(documents: list[dict[str, Any]], kind: str) -> dict[str, Any]:
-    (found,) = [document for document in documents if document["kind"] == kind]
+    (found,) = every(documents, kind)
     return found
 
 
@@ -52,12 +56,13 @@ def test_lint_has_nothing_to_say(helm: str) -> None:
     assert result.returncode == 0, result.stdout
 
 
-def test_the_crd_is_the_generated_one_and_is_kept(helm: str) -> None:
-    crd = only(render(helm), "CustomResourceDefinition")
-    assert crd["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
-    assert crd == build_crd()
-    removable = only(render(helm, "crds.keep=false"), "CustomResourceDefinition")
-    assert "annotations" not in removable["metadata"]
+def test_the_crds_are_the_generated_ones_and_are_kept(helm: str) -> None:
+    crds = every(render(helm), "CustomResourceDefinition")
+    for crd in crds:
+        assert crd["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
+    assert crds == [build_crd(), build_profile_crd()]
+    for removable in every(render(helm, "crds.keep=false"), "CustomResourceDefinition"):
+        assert "annotations" not in removable["metadata"]
     kinds = [document["kind"] for document in render(helm, "crds.enabled=false")]
     assert "CustomResourceDefinition" not in kinds
 
@@ -206,8 +211,10 @@ def test_the_clusters_own_roles_may_use_atomdeployments(helm: str) -> None:
     assert "create" in edit["rules"][0]["verbs"]
     assert set(view["rules"][0]["verbs"]) == {"get", "list", "watch"}
     for role in (view, edit):
-        assert [rule["apiGroups"] for rule in role["rules"]] == [["serving.atom.dev"]] * 3
-        assert role["rules"][2]["verbs"] == ["get"], "the status is the operator's"
+        assert {tuple(rule["apiGroups"]) for rule in role["rules"]} == {("serving.atom.dev",)}
+        verbs = {rule["resources"][0]: rule["verbs"] for rule in role["rules"]}
+        assert verbs["atomdeployments/status"] == ["get"], "the status is the operator's"
+        assert verbs["atomprofiles"] == ["get", "list", "watch"], "profiles are the site's"
     assert f"{NAME}-edit.atom-system" not in cluster_roles(render(helm, "aggregatedRoles=false"))
 
 
@@ -319,7 +326,7 @@ def test_named_namespaces_get_roles_and_no_cluster_role(helm: str) -> None:
         f"kube-system/{NAME}.atom-system-cluster-lease",
     ]
     everywhere = cluster_roles(render(helm))[f"{NAME}.atom-system"]["rules"]
-    without = (["nodes"], ["persistentvolumes"])  # which are in no namespace
+    without = (["nodes"], ["persistentvolumes"], ["namespaces"], ["atomprofiles"])  # in none
     expected = [rule for rule in everywhere if rule["resources"] not in without]
     assert found[f"a/{NAME}.atom-system"]["rules"] == expected
 
