@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -19,6 +20,8 @@ from atom.model_ops.backends import resolve_ops
 from atom.model_ops.linear import Build
 from atom.models.registry import build_model, model_spec
 from atom.sizing.config_schema import FIELDS, ROPE_FIELDS, Flag, ListOf, Number, Text, Whole
+from atom.sizing.families import family_of
+from atom.sizing.families.reading import Family
 from atom.sizing.text_part import ARCHITECTURES, WRAPPERS
 from tests.support.models.multimodal_checkpoint import make_multimodal_checkpoint
 from tests.support.models.tiny_model import Architecture, make_tiny_checkpoint
@@ -145,7 +148,7 @@ class Watched(dict[str, Any]):
 
 
 # Read where they have checks of their own.
-_ELSEWHERE = {"dtype", "torch_dtype", "rope_parameters", "rope_scaling"}
+_ELSEWHERE = {"dtype", "torch_dtype", "rope_parameters", "rope_scaling", "time_step_limit"}
 
 
 def test_every_key_that_a_family_reads_has_a_type_and_a_range(
@@ -157,6 +160,11 @@ def test_every_key_that_a_family_reads_has_a_type_and_a_range(
         watched.append(Watched(config))
         return watched[-1]
 
+    def watch_fields(config: Mapping[str, Any]) -> tuple[str, Family]:
+        name, family = family_of(config)
+        return name, replace(family, fields=lambda read: watch(family.fields(read)))
+
+    monkeypatch.setattr("atom.sizing.model_facts.family_of", watch_fields)
     monkeypatch.setattr("atom.sizing.text_part.checked", watch)
     monkeypatch.setattr("atom.sizing.model_facts.text_part", watch)
     monkeypatch.setattr("atom.config.text_part", watch)
