@@ -23,16 +23,16 @@ import torch
 import triton
 import triton.language as tl
 
-from atom.model_ops.backends.triton_ops.launch import head_lanes
+from atom.model_ops.backends.triton_ops.launch import compute_units, head_lanes
 from atom.model_ops.backends.triton_ops.linear_attention.short_convolution import row_of
 from atom.model_ops.linear_attention import DeltaTokens, DeltaWeight
 from atom.sizing.states import DeltaShape
 from atom.utils.forward_context import AttentionMetaData
 
 CHUNK = 64  # tokens: what is quadratic in them is about as much as what is linear
-# Columns of a state that a program has, warps, stages. Of one stage several programs share a
-# multiprocessor of NVIDIA's; so wide a tile would spill on AMD's.
-_COLUMNS, _WARPS, _STAGES = (32, 4, 2) if torch.version.hip else (64, 8, 1)
+# Columns of a state that a program has, and stages: narrow where one row shall fill the card, and
+# wide, two programs of which share a multiprocessor of NVIDIA's. AMD's would spill a wide one.
+_NARROW, _WIDE = (32, 2), (64, 1)
 LINEAR_FROM = 20.0  # softplus(x) is x in float32
 
 
@@ -218,6 +218,12 @@ def _chunk_states_kernel(
     tl.store(place, state, mask=held & (lane[:, None] < tl.where(count > 0, DK, 0)))
 
 
+def _tile(wide_programs: int, device: torch.device) -> tuple[int, int]:
+    """Choose columns and stages by how many programs the wide tile would have."""
+    fills = wide_programs >= 2 * compute_units(device)
+    return _WIDE if fills and not torch.version.hip else _NARROW
+
+
 def chunked_delta_rule(
     tokens: DeltaTokens,
     shape: DeltaShape,
@@ -245,11 +251,12 @@ def chunked_delta_rule(
         step.query_starts, tokens.b.stride(0), step.num_decodes, count,
         **sizes, LINEAR_FROM=LINEAR_FROM, num_warps=4,
     )  # fmt: skip
-    columns = min(_COLUMNS, head_lanes(shape.value_dim))
+    columns, stages = _tile(rows * heads * triton.cdiv(shape.value_dim, _WIDE[0]), qkv.device)
+    columns = min(columns, head_lanes(shape.value_dim))
     _chunk_states_kernel[(triton.cdiv(shape.value_dim, columns), heads, rows)](
         qkv, systems, attended, decays, states, out,
         step.query_starts, step.context_lens, step.slots,
         len(states) - 1, step.num_decodes, count,
-        **sizes, BLOCK_V=columns, num_warps=_WARPS, num_stages=_STAGES,
+        **sizes, BLOCK_V=columns, num_warps=4, num_stages=stages,
     )  # fmt: skip
     return out
