@@ -207,6 +207,7 @@ FIELDS: dict[str, Kind] = {
     "num_kv_shared_layers": _LAYERS,
     "per_layer_config": Object(),
     "attention_k_eq_v": Flag(),
+    "use_bidirectional_attention": Either(Flag(), Text()),
     "enable_moe_block": Flag(),
     "q_lora_rank": _WIDTH,
     "kv_lora_rank": _WIDTH,
