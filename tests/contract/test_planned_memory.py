@@ -59,7 +59,9 @@ class Measured:
         bind = CachedAttention.bind
 
         def counted(layer: Any, tensors: Any, group: int) -> None:
-            held.update({tensor.data_ptr(): tensor.nbytes for tensor in tensors})
+            # Layers of a block may share one allocation, each a view of its own part.
+            storages = [tensor.untyped_storage() for tensor in tensors]
+            held.update({storage.data_ptr(): storage.nbytes() for storage in storages})
             bind(layer, tensors, group)
 
         states: dict[int, int] = {}

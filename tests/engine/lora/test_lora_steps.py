@@ -117,8 +117,11 @@ def test_guided_rows_have_adapters(served: Served) -> None:
     )
     prompt = served.asked[1][0]
     asked = [(prompt, params, request_of(number)) for number in range(4)]
-    together = engine.generate_each(asked)
-    assert together == [engine.generate_each([each])[0] for each in asked]
+    try:
+        together = engine.generate_each(asked)
+        assert together == [engine.generate_each([each])[0] for each in asked]
+    finally:
+        engine.guided.close()
     assert len({tuple(tokens) for tokens in together}) > 1, "adapters choose among what is allowed"
 
 

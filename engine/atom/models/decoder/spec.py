@@ -217,14 +217,18 @@ def decoder_spec(
 
 
 def without_positions(spec: ModelSpec) -> ModelSpec:
-    """Let nothing rotate in the layers whose facts say so."""
-    return spec.with_layers(
-        lambda layer: (
-            layer
-            if layer.facts.attention.rope.turns
-            else replace(layer, rope=RopeConfig(layer.rope.head_dim, 0, layer.rope.theta))
-        )
-    )
+    """Let nothing rotate in the layers whose facts say so. Those that keep states are given what
+    others attend by, so that no table is made for them."""
+    attending = [each.facts.attention for each in spec.layers if each.facts.attention.state is None]
+    some_turn = any(attention.rope.turns for attention in attending)
+
+    def placed(layer: LayerSpec) -> LayerSpec:
+        attention = layer.facts.attention
+        if attention.rope.turns if attention.state is None else some_turn:
+            return layer
+        return replace(layer, rope=RopeConfig(layer.rope.head_dim, 0, layer.rope.theta))
+
+    return spec.with_layers(placed)
 
 
 def rope_parameters(raw: Mapping[str, Any]) -> dict[str, Any]:
