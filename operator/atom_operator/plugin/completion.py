@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 SHELLS = ("bash", "zsh", "fish")
 NO_FILES, FILES = ":4", ":0"
-_FILE_FLAGS = ("--filename", "--nodes", "--values", "--kubeconfig")
 # Names of a kind in the cluster, by what the user's own kubectl says.
 Names = Callable[[str], Sequence[str]]
 
@@ -125,7 +124,7 @@ def _values(flag: argparse.Action, current: str, names: Names) -> Iterator[str]:
         yield from (name for name in names("namespaces") if name.startswith(current))
     elif "--context" in flag.option_strings:
         yield from (name for name in names("contexts") if name.startswith(current))
-    yield FILES if set(flag.option_strings) & set(_FILE_FLAGS) else NO_FILES
+    yield FILES if flag.metavar == "FILE" else NO_FILES
 
 
 def _positional(
