@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from atom.sizing.config_fields import Config, count, element_bytes, flag, positive
 from atom.sizing.errors import ModelFactsError
 from atom.sizing.families import family_of
-from atom.sizing.families.checkpoint_names import NamePairs, checkpoint_name
+from atom.sizing.families.checkpoint_names import checkpoint_name
 from atom.sizing.layers import PLAIN_BLOCK, ExpertsBlock, LayerCount, LayerFacts, count_layers
 from atom.sizing.quantization import Quantization
 from atom.sizing.quantization_config import read_quantization
@@ -50,7 +50,7 @@ class ModelFacts:
     joined_size: int = 0
     stretched_context: int = 0
     wrapper: str = ""
-    names: NamePairs = ()
+    names: tuple[tuple[str, str], ...] = ()
     # Counted once: what is told of a model sums over its layers again and again.
     layer_counts: tuple[LayerCount, ...] = field(init=False, compare=False, repr=False)
     mtp_counts: tuple[LayerCount, ...] = field(init=False, compare=False, repr=False)

@@ -216,7 +216,7 @@ def test_a_file_of_flags_is_read_and_the_line_wins(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("prot: 9", "--prot: did you mean --port?"),
-        ("enable-lora: true", "--enable-lora: no adapters"),
+        ("lora-backend: csgmv", "--lora-backend: adapters are chosen"),
         ("- a", "must hold flag: value"), ("a: [", "is no YAML"), ("config: other", "cannot name"),
         ("7: 8", "must hold flag: value"), ("port: x", "--port"),
     ],

@@ -103,9 +103,10 @@ def test_the_value_of_an_unneeded_flag_must_be_one_that_changes_nothing() -> Non
 
 
 def test_the_other_side_of_a_switch_that_is_not_here_is_taken() -> None:
-    read = read_words(["--no-enable-lora", "--no-enable-sleep-mode", "--port", "1"])
+    read = read_words(["--no-fully-sharded-loras", "--no-enable-sleep-mode", "--port", "1"])
     assert read.words == ("--port", "1")
-    assert [note.flag for note in read.unneeded] == ["--no-enable-lora", "--no-enable-sleep-mode"]
+    told = [note.flag for note in read.unneeded]
+    assert told == ["--no-fully-sharded-loras", "--no-enable-sleep-mode"]
 
 
 def test_what_is_so_in_any_case_cannot_be_turned_off() -> None:
@@ -116,11 +117,11 @@ def test_what_is_so_in_any_case_cannot_be_turned_off() -> None:
 
 def test_all_wrong_flags_of_a_line_are_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     said = what_is_said_of(
-        ["--enable-lora", "--lora-modules", "a=b", "c=d", "--prot", "9", "-O3", "--swap-space=4",
-         "--kv-transfer-config.kv_role", "both"],
+        ["--fully-sharded-loras", "--lora-target-modules", "a", "b", "--prot", "9", "-O3",
+         "--swap-space=4", "--kv-transfer-config.kv_role", "both"],
         capsys,
     )  # fmt: skip
-    for flag in ("--enable-lora", "--lora-modules", "-O3", "--swap-space"):
+    for flag in ("--fully-sharded-loras", "--lora-target-modules", "-O3", "--swap-space"):
         assert f"\n  {flag}: " in said
     assert "\n  --kv-transfer-config.kv-role: " in said or "--kv-transfer-config" in said
     assert "\n  --prot: did you mean --port?" in said
