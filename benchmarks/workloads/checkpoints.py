@@ -108,11 +108,10 @@ def _vectors(attention: AttentionFacts) -> Sizes:
     sizes: Sizes = {}
     if attention.state is not None:
         net = attention.state
-        sizes["linear_attn.conv1d.weight"] = (net.conv_channels, 1, net.conv_width)
-        if net.kind not in (StateKind.DELTA_NET, StateKind.DELTA_NET_BY_KEY_HEAD):
-            raise NotImplementedError(f"no checkpoint of random weights is made with a {net}")
+        kinds = (StateKind.DELTA_NET, StateKind.DELTA_NET_BY_KEY_HEAD)
+        assert net.kind in kinds, "no shape of SHAPES has layers of another kind"
         return {
-            **sizes,
+            "linear_attn.conv1d.weight": (net.conv_channels, 1, net.conv_width),
             "linear_attn.norm.weight": (net.value_dim,),
             "linear_attn.A_log": (net.value_heads,),
             "linear_attn.dt_bias": (net.value_heads,),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,7 +112,7 @@ def find_checkpoint(model: str, revision: str | None = None) -> Path:
             f"{model}: no such folder; give a checkpoint folder, a GGUF file, or a hub id such as "
             "Qwen/Qwen3-0.6B"
         )
-    return _download(model, revision)
+    return download(model, HUB_PATTERNS, spared=HUB_SPARED, revision=revision)
 
 
 def is_hub_id(model: str) -> bool:
@@ -122,7 +123,15 @@ def is_hub_id(model: str) -> bool:
     return _HUB_ID.fullmatch(model) is not None
 
 
-def _download(model: str, revision: str | None) -> Path:
+def download(
+    model: str,
+    patterns: Sequence[str],
+    *,
+    spared: Sequence[str] = (),
+    revision: str | None = None,
+) -> Path:
+    """Download the files of a hub id that match the patterns into the hub's cache. Raises
+    `ModelError`."""
     from huggingface_hub import snapshot_download
 
     try:
@@ -130,8 +139,8 @@ def _download(model: str, revision: str | None) -> Path:
             snapshot_download(
                 model,
                 revision=revision,
-                allow_patterns=HUB_PATTERNS,
-                ignore_patterns=HUB_SPARED,
+                allow_patterns=list(patterns),
+                ignore_patterns=list(spared),
             )
         )
     except Exception as error:  # the hub client raises many unrelated types

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from atom.checkpoint import is_hub_id, read_json
+from atom.checkpoint import download, is_hub_id, read_json
 from atom.errors import AdapterError, ConfigError, ModelError
 from atom.lora_config import LoraConfig
 
@@ -101,16 +101,10 @@ def find_adapter(path: str) -> Path:
             f"{path}: no such folder; give the folder of a PEFT adapter, with {CONFIG_FILE}, or a "
             "hub id"
         )
-    from huggingface_hub import snapshot_download
-
     try:
-        return Path(snapshot_download(path, allow_patterns=_PATTERNS))
-    except Exception as error:  # the hub client raises many unrelated types
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
-        raise AdapterError(
-            f"{path}: no such folder, and the download from the hub failed ({reason}); check the "
-            "name, the network, and HF_TOKEN for gated repositories"
-        ) from error
+        return download(path, _PATTERNS)
+    except ModelError as error:
+        raise AdapterError(str(error)) from error
 
 
 def read_adapter_config(folder: Path, most_rank: int) -> AdapterConfig:

@@ -125,7 +125,6 @@ class ModelRunner:
 
         Raises `ModelError` or `ConfigError`: before reading weights that cannot fit.
         """
-        config = self._config
         if not self._device.is_gpu:
             torch.set_num_threads(self._device.threads())
         self._bound_sequences()

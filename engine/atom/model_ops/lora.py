@@ -51,28 +51,31 @@ class _LoraOps:
         return self._ops.add_lora(product, x, w.lora, tokens)
 
     def linear_parts(self, x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
-        return (self._ops if _tokens(w) is None else self.composed).linear_parts(x, w)
+        return self._for(w).linear_parts(x, w)
 
     def gated_linear(self, x: torch.Tensor, w: LinearWeight, activation: Gating) -> torch.Tensor:
-        return (self._ops if _tokens(w) is None else self.composed).gated_linear(x, w, activation)
+        return self._for(w).gated_linear(x, w, activation)
 
     def add(self, stream: Stream, x: torch.Tensor, w: LinearWeight) -> Stream:
-        return (self._ops if _tokens(w) is None else self.composed).add(stream, x, w)
+        return self._for(w).add(stream, x, w)
 
     def norm_linear(
         self, stream: Stream, norm: NormWeight, w: LinearWeight
     ) -> tuple[torch.Tensor, Stream]:
-        return (self._ops if _tokens(w) is None else self.composed).norm_linear(stream, norm, w)
+        return self._for(w).norm_linear(stream, norm, w)
 
     def norm_gated_linear(
         self, stream: Stream, norm: NormWeight, w: LinearWeight, activation: Gating
     ) -> tuple[torch.Tensor, Stream]:
-        chosen = self._ops if _tokens(w) is None else self.composed
-        return chosen.norm_gated_linear(stream, norm, w, activation)
+        return self._for(w).norm_gated_linear(stream, norm, w, activation)
 
     def norm_experts(self, stream: Stream, norm: NormWeight, w: MoEWeight) -> Stream:
-        shared = None if w.shared is None else _tokens(w.shared.gate_up)
-        return (self._ops if shared is None else self.composed).norm_experts(stream, norm, w)
+        ops = self._ops if w.shared is None else self._for(w.shared.gate_up)
+        return ops.norm_experts(stream, norm, w)
+
+    def _for(self, w: LinearWeight) -> Ops | ComposedOps:
+        """Choose the backend's fused operation, or its parts where tokens have adapters."""
+        return self._ops if _tokens(w) is None else self.composed
 
 
 def _tokens(w: LinearWeight) -> LoraTokens | None:

@@ -34,6 +34,11 @@ class CacheGroup:
     layers_per_tensor: int = 1
 
     @property
+    def num_tensors(self) -> int:
+        """Return how many of the pool's tensors its layers are in."""
+        return -(-len(self.layers) // self.layers_per_tensor)
+
+    @property
     def window(self) -> int | None:
         """Return how many of the newest tokens it has to keep, None for all."""
         return self.mask.window
@@ -136,6 +141,6 @@ def _divide(alike: Sequence[_Alike], counts: Sequence[int], position_bytes: int)
         for each, count in zip(alike, counts, strict=True)
         for first in range(count)
     )
-    positions = max(-(-len(group.layers) // group.layers_per_tensor) for group in groups)
+    positions = max(group.num_tensors for group in groups)
     own = {each.own_bytes * (position_bytes // each.token_bytes) for each in alike}
     return Grouping(groups, (position_bytes + sum(own),) * positions)

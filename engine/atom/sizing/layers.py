@@ -64,6 +64,7 @@ class Rope:
 
 
 _ONE_ROPE = Rope()
+NO_ROPE = Rope("none", turns=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +213,7 @@ class MlpFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerFacts:
-    """One layer. `norms`: RMSNorms of the hidden size in it; `output_factor`: a number that
+    """Hold one layer. `norms`: RMSNorms of the hidden size in it; `output_factor`: a number that
     multiplies what it gives.
 
     `formats`: of projections (weights.py) by name that are not in the model's own element type.

@@ -118,10 +118,8 @@ class HttpEngines:
 def _draft_counts(metrics: bytes) -> DraftCounts | None:
     """Read the draft counts of Prometheus' text format, summed over label sets; None where a count
     is missing."""
-    found: dict[str, int] = {}
     try:
-        for name, value in _DRAFTS.findall(metrics.decode()):
-            found[name] = found.get(name, 0) + min(int(float(value)), _MOST_COUNTED)
+        found = _sums(_DRAFTS, metrics.decode())
         return DraftCounts(found["drafts"], found["draft_tokens"], found["accepted_tokens"])
     except (KeyError, ValueError, OverflowError) as error:
         _logger.debug("/metrics does not count drafts: %r", error)
@@ -130,17 +128,22 @@ def _draft_counts(metrics: bytes) -> DraftCounts | None:
 
 def _load(metrics: bytes) -> EngineLoad | None:
     """Read the gauges of a load, summed over label sets; None where one is missing."""
-    found: dict[str, int] = {}
     try:
         text = metrics.decode()
-        for name, value in _LOAD.findall(text):
-            found[name] = found.get(name, 0) + min(int(float(value)), _MOST_COUNTED)
-        sizes = _BLOCK_SIZE.findall(text)
+        found, sizes = _sums(_LOAD, text), _BLOCK_SIZE.findall(text)
         cached = found["kv_cache_blocks_indexed"] * int(sizes[0])
         return EngineLoad(found["requests_running"] + found["requests_waiting"], cached)
     except (KeyError, IndexError, ValueError, OverflowError) as error:
         _logger.debug("/metrics tells no load: %r", error)
         return None
+
+
+def _sums(samples: re.Pattern[str], text: str) -> dict[str, int]:
+    """Add up the samples of each name over label sets."""
+    found: dict[str, int] = {}
+    for name, value in samples.findall(text):
+        found[name] = found.get(name, 0) + min(int(float(value)), _MOST_COUNTED)
+    return found
 
 
 def _progress(answer: Any) -> LoadProgress | None:

@@ -79,9 +79,8 @@ class Kubectl:
             assert process.stdout is not None
             try:
                 yield from process.stdout
-            except (
-                BaseException
-            ):  # who reads has enough, and a quiet pod's next line may never come
+            except BaseException:
+                # Who reads has enough, and a quiet pod's next line may never come.
                 process.terminate()
                 raise
             finally:

@@ -1,4 +1,4 @@
-"""A scale-down ends the idlest pod, whoever asks for it; at rest nobody writes what pods cost."""
+"""A scale-down ends the idlest pod, by a user or an autoscaler; at rest no cost is written."""
 
 from __future__ import annotations
 

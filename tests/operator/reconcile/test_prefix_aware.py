@@ -1,4 +1,4 @@
-"""spec.gateway.prefixAware: a picker of the operator's own, which is nobody's engine."""
+"""spec.gateway.prefixAware runs a picker of the operator's own, which counts as no engine."""
 
 from __future__ import annotations
 

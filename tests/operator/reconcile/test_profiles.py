@@ -38,7 +38,7 @@ GPU: dict[str, Any] = {
 
 
 def put_profile(cluster: FakeCluster, name: str = "default", **spec: Any) -> None:
-    """Somebody creates a profile, or makes it another."""
+    """Create a profile, or make it another."""
     cluster.objects.pop((ATOM_PROFILE, "", name), None)
     cluster.create(ATOM_PROFILE, {"metadata": {"name": name, "namespace": ""}, "spec": spec})
 

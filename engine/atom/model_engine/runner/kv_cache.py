@@ -115,8 +115,7 @@ def allocate(
     another size, which scales may have, is one more (`group_layers` counts it). Where a group has
     several at a position, block b of the pool is blocks of theirs from b · layers_per_tensor
     on, the first layer's, the second's, and so on: `OwnBlocks` numbers them so."""
-    positions = max(-(-len(group.layers) // group.layers_per_tensor) for group in groups)
-    for position in range(positions):
+    for position in range(max(group.num_tensors for group in groups)):
         sharing = [
             (_attention(layers[index]), number, place_in_block)
             for number, group in enumerate(groups)

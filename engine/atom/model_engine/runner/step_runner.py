@@ -153,7 +153,7 @@ class StepRunner:
             self.adapters.load(load.number, load.slot)
         least = self._least_bucket(batch)
         step = None
-        if self.graphs is not None and least is not None and not self._inputs.has_lora(batch):
+        if self.graphs is not None and least is not None and not self._has_lora(batch):
             step = self._replay(self.graphs, batch, least)
         if step is None:
             batch, step = self._begin(batch)
@@ -207,6 +207,9 @@ class StepRunner:
             return
         self._model.set_dp_padding(capacity)
         self._model.run_dummy_batch()
+
+    def _has_lora(self, batch: ScheduledBatch) -> bool:
+        return self.adapters is not None and self._inputs.has_lora(batch)
 
     def _least_bucket(self, batch: ScheduledBatch) -> int | None:
         """The smallest bucket that the ranks have agreed to; None for a step without graphs. Tells

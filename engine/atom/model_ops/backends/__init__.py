@@ -52,9 +52,9 @@ _PREFERENCES: dict[str, tuple[str, ...]] = {
 class ResolvedOps:
     """The operations that were chosen for a model on a device. ops: the operations to call; chosen:
     op → backend name, for people; uncapturable: those that keep a step from being captured into a
-    graph (those with adapters are in none),
-    uncapturable_prompts: one with prompts; expands: quantised matrices become plain ones
-    when they are prepared; join: what ranks reach each other by where norms are, if not by torch;
+    graph (those with adapters are in none), uncapturable_prompts: one with prompts; expands:
+    quantised matrices become plain ones when they are prepared; join: what ranks reach each other
+    by where norms are, if not by torch;
     warmup_compile: how kernels are compiled ahead, where one backend alone has any."""
 
     ops: Ops

@@ -1,4 +1,4 @@
-"""What every PyTorch backend makes of a gated delta net's tokens first.
+"""Inputs of the gated delta rule, as every PyTorch backend makes them of a net's tokens.
 
 Called by the backends' delta_net.py; the contract is `Ops.gated_delta_rule`.
 """

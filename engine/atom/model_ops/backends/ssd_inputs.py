@@ -1,4 +1,4 @@
-"""What every PyTorch backend makes of a Mamba-2 mixer's tokens first.
+"""Inputs of Mamba-2's rule, as every PyTorch backend makes them of a mixer's tokens.
 
 Called by the backends' state_space_dual.py; the contract is `Ops.state_space_dual`.
 """

@@ -1,4 +1,4 @@
-"""What a step's rows find in their slots, as every PyTorch backend looks it up."""
+"""States of a step's rows, as every PyTorch backend looks them up in their slots."""
 
 from __future__ import annotations
 

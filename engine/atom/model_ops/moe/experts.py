@@ -48,17 +48,19 @@ class Experts(nn.Module):
 
     def forward(self, x: torch.Tensor, routed: Routed) -> torch.Tensor:  # [T, H] → [T, H]
         """Compute what each token's experts make of x, as far as this rank has a share of them."""
-        if self._share is not None:
-            routed = own_share(routed, self._share.rank * self.w.count)
-        return self._ops.experts(x, self.w, routed)
+        return self._ops.experts(x, self.w, self._own(routed))
 
     def add(
         self, stream: Stream, x: torch.Tensor, routed: Routed, shared: torch.Tensor | None
     ) -> Stream:
         """The stream plus what each token's experts make of x [T, H], and plus shared [T, H]."""
-        if self._share is not None:  # of ranks with the same tokens; a norm adds up their shares
-            routed = own_share(routed, self._share.rank * self.w.count)
-        return self._ops.add_experts(stream, x, self.w, routed, shared)
+        return self._ops.add_experts(stream, x, self.w, self._own(routed), shared)
+
+    def _own(self, routed: Routed) -> Routed:
+        """Take this rank's part, of ranks with the same tokens; a norm adds up their shares."""
+        if self._share is None:
+            return routed
+        return own_share(routed, self._share.rank * self.w.count)
 
 
 class ExpertParallelExperts(Experts):

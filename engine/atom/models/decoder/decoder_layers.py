@@ -57,11 +57,7 @@ class DecoderLayer(nn.Module):
     ) -> Stream:
         """Run the layer; aux [T, H] is filled with what the layer was given, an auxiliary hidden
         state."""
-        h = self.input_layernorm(stream)
-        attended = self.attention(h, positions)
-        if aux is not None:
-            aux.copy_(h.stream.residual)
-        stream, attended = self.logits_indices(h.stream, attended)
+        stream, attended = self._attended(stream, positions, aux)
         stream = self.attention.o_proj.add(stream, attended)
         return self.mlp.add(self.post_attention_layernorm(stream))
 
@@ -70,12 +66,18 @@ class DecoderLayer(nn.Module):
     ) -> tuple[Stream, torch.Tensor]:
         """Return the settled stream and what attention adds to it [T, H], summed over the ranks,
         for layers that change it first."""
+        stream, attended = self._attended(stream, positions, aux)
+        return stream, self._group.reduce(self.attention.o_proj(attended))
+
+    def _attended(
+        self, stream: Stream, positions: torch.Tensor, aux: torch.Tensor | None
+    ) -> tuple[Stream, torch.Tensor]:
+        """Return the stream, and what every head found in it, before the output's projection."""
         h = self.input_layernorm(stream)
         attended = self.attention(h, positions)
         if aux is not None:
             aux.copy_(h.stream.residual)
-        stream, attended = self.logits_indices(h.stream, attended)
-        return stream, self._group.reduce(self.attention.o_proj(attended))
+        return self.logits_indices(h.stream, attended)
 
     def logits_indices(self, stream: Stream, attended: torch.Tensor) -> tuple[Stream, torch.Tensor]:
         """Keep, in the last layer, the tokens whose hidden states are wanted."""
@@ -92,11 +94,7 @@ class MixerLayer(DecoderLayer):
     def forward(
         self, stream: Stream, positions: torch.Tensor, aux: torch.Tensor | None = None
     ) -> Stream:
-        h = self.input_layernorm(stream)
-        attended = self.attention(h, positions)
-        if aux is not None:
-            aux.copy_(h.stream.residual)
-        stream, attended = self.logits_indices(h.stream, attended)
+        stream, attended = self._attended(stream, positions, aux)
         return self.attention.o_proj.add(stream, attended)
 
 

@@ -31,7 +31,7 @@ class GatedDeltaNet(nn.Module):
         assert isinstance(shape, DeltaShape)
         assert net is not None
         self._shape, self._net, self._ranks = shape, net, build.ranks
-        own = {name.removeprefix("linear_attn."): matrix for name, matrix in spec.matrices.items()}
+        own = spec.own_matrices
         if net.kind is StateKind.DELTA_NET_BY_KEY_HEAD:
             values = shape.heads_per_key * shape.value_dim
             self.in_proj_qkvz = _ordered(

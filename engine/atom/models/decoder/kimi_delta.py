@@ -29,7 +29,7 @@ class KimiDeltaAttention(nn.Module):
         shape, net = spec.attention, spec.facts.attention.state
         assert isinstance(shape, DeltaShape)
         assert net is not None
-        own = {name.removeprefix("linear_attn."): matrix for name, matrix in spec.matrices.items()}
+        own = spec.own_matrices
         qkv = [own[f"{part}_proj"] for part in "qkv"]
         self.qkv_proj = Linear(qkv, build)
         self.inner_proj = Linear((own["f_a_proj"], own["g_a_proj"]), build)

@@ -26,7 +26,7 @@ class Mamba2Mixer(nn.Module):
         shape, net = spec.attention, spec.facts.attention.state
         assert isinstance(shape, SsdShape)
         assert net is not None
-        own = {name.removeprefix("linear_attn."): matrix for name, matrix in spec.matrices.items()}
+        own = spec.own_matrices
         names = ("queries", "keys", "values", "gate", "steps")
         parts = [own[f"in_proj.{name}"] for name in names]
         self.in_proj = Linear(parts, build)

@@ -27,11 +27,7 @@ class MLASelfAttention(nn.Module):
         assert isinstance(shape, LatentShape)
         assert latent is not None
         self._shape, self._query_rank = shape, latent.query_rank
-        own = {
-            name.removeprefix("self_attn."): matrix
-            for name, matrix in spec.matrices.items()
-            if name.startswith("self_attn.")
-        }
+        own = spec.own_matrices
         order = head_order(spec.rope)
         entry, up = own["kv_a_proj_with_mqa"], own["kv_b_proj"]
         query = own["q_proj" if latent.query_rank is None else "q_b_proj"]

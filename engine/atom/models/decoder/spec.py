@@ -88,6 +88,11 @@ class LayerSpec:
     residual_scale: float = 1.0
     value_scale: float = 1.0
 
+    @property
+    def own_matrices(self) -> dict[str, Projection]:
+        """The matrices of its attention by their names below that module."""
+        return {name.partition(".")[2]: matrix for name, matrix in self.matrices.items()}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:

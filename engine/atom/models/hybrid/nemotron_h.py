@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from atom.config import ModelConfig
-from atom.model_ops.routing import Routing, Scoring
 from atom.models.decoder.spec import ModelSpec, decoder_spec, without_positions
+from atom.models.glm_moe import sigmoid_routing
 
 
 def spec(config: ModelConfig) -> ModelSpec:
@@ -15,15 +15,6 @@ def spec(config: ModelConfig) -> ModelSpec:
     raw = config.hf_config
     own = {**raw, "rms_norm_eps": raw.get("layer_norm_epsilon", 1e-5)}
     plain = decoder_spec(
-        replace(config, hf_config=own),
-        lambda experts: Routing(
-            top_k=experts.per_token,
-            scoring=Scoring.SIGMOID,
-            renormalize=bool(raw.get("norm_topk_prob", True)),
-            scale=float(raw.get("routed_scaling_factor", 1.0)),
-            groups=int(raw.get("n_group", 1)),
-            groups_kept=int(raw.get("topk_group", 1)),
-            group_top=2,
-        ),
+        replace(config, hf_config=own), lambda experts: sigmoid_routing(raw, experts)
     )
     return without_positions(plain)

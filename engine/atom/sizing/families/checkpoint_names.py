@@ -1,4 +1,4 @@
-"""What a checkpoint calls the parts of a decoder, where it is not what they are called here. Pure.
+"""Names that a checkpoint has for the parts of a decoder, where they are not the ones here. Pure.
 
 A family's table has a pair for each: a piece of a tensor's name in a checkpoint, between dots, and
 the piece that stands for it here. The first pairs count first, and no pair makes what another one

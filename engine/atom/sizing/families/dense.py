@@ -8,7 +8,7 @@ from dataclasses import replace
 from atom.sizing.config_fields import Config, count, flag, optional, positive
 from atom.sizing.errors import ModelFactsError
 from atom.sizing.families.reading import dense_mlp, grouped, ropes, slides
-from atom.sizing.layers import AttentionFacts, LayerFacts, MlpFacts, Rope
+from atom.sizing.layers import NO_ROPE, AttentionFacts, LayerFacts, MlpFacts, Rope
 from atom.sizing.mask_rule import CAUSAL, MaskRule, sliding_window
 
 DEFAULT_WINDOW = 4096
@@ -159,7 +159,7 @@ def smollm3(config: Config, index: int) -> LayerFacts:
     layer = llama(config, index)
     if ropes(config, index):
         return layer
-    attention = replace(layer.attention, rope=Rope("none", turns=False))
+    attention = replace(layer.attention, rope=NO_ROPE)
     window = optional(config, "sliding_window")
     if flag(config, "use_sliding_window") and window and slides(config, index, default=True):
         attention = replace(attention, mask=sliding_window(window))
@@ -180,7 +180,7 @@ def exaone4(config: Config, index: int) -> LayerFacts:
         if slides(config, index, default=_exaone_slides(config, index)):
             attention = replace(attention, mask=sliding_window(window))
         else:
-            attention = replace(attention, rope=Rope("none", turns=False))
+            attention = replace(attention, rope=NO_ROPE)
     return LayerFacts(attention=attention, mlp=dense_mlp(config))
 
 

@@ -10,10 +10,9 @@ from atom.sizing.families.checkpoint_names import NamePairs
 from atom.sizing.families.deepseek import glm_mlp, latent_attention
 from atom.sizing.families.hybrid import linear_attention
 from atom.sizing.families.reading import is_narrow, numbers
-from atom.sizing.layers import AttentionFacts, LayerFacts, Rope
+from atom.sizing.layers import NO_ROPE, AttentionFacts, LayerFacts
 from atom.sizing.states import StateKind, StateNet
 
-_STILL = Rope("no layer", turns=False)
 # As its own config.json spells what others have.
 _FIELDS = {
     "model_max_length": "max_position_embeddings",
@@ -51,7 +50,7 @@ def kimi_linear_names(config: Config) -> NamePairs:
 
 def kimi_linear(config: Config, index: int) -> LayerFacts:
     if _attends(config, index):
-        attention = replace(latent_attention(config), rope=_STILL)
+        attention = replace(latent_attention(config), rope=NO_ROPE)
     else:
         attention = _delta_attention(config)
     return LayerFacts(attention=attention, mlp=glm_mlp(config, index, dense=1))
@@ -79,4 +78,4 @@ def _delta_attention(config: Config) -> AttentionFacts:
         value_dim=size,
         conv_width=positive(own, "short_conv_kernel_size", default=width),
     )
-    return replace(linear_attention(net), rope=_STILL)
+    return replace(linear_attention(net), rope=NO_ROPE)

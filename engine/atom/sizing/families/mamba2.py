@@ -10,10 +10,9 @@ from atom.sizing.errors import ModelFactsError
 from atom.sizing.families.checkpoint_names import NamePairs
 from atom.sizing.families.hybrid import linear_attention
 from atom.sizing.families.reading import grouped
-from atom.sizing.layers import AttentionFacts, Experts, LayerFacts, MlpFacts, Rope
+from atom.sizing.layers import NO_ROPE, AttentionFacts, Experts, LayerFacts, MlpFacts, Rope
 from atom.sizing.states import StateKind, StateNet
 
-_STILL = Rope("no layer", turns=False)
 _MAMBA, _ATTENTION, _MLP, _EXPERTS = "linear_attention", "full_attention", "mlp", "moe"
 _KINDS = {
     "mamba": _MAMBA, "attention": _ATTENTION,
@@ -39,7 +38,7 @@ def granite_hybrid(config: Config, index: int) -> LayerFacts:
         return LayerFacts(attention=_granite_mamba(config), mlp=mlp)
     bias = flag(config, "attention_bias")
     attention = grouped(config, qkv_bias=bias, output_bias=bias)
-    rope = Rope() if config.get("position_embedding_type") == "rope" else _STILL
+    rope = Rope() if config.get("position_embedding_type") == "rope" else NO_ROPE
     return LayerFacts(attention=replace(attention, rope=rope), mlp=mlp)
 
 
@@ -166,7 +165,7 @@ def _kind(key: str, kinds: tuple[str, ...], index: int) -> str:
 def _nemotron_attention(config: Config) -> AttentionFacts:
     bias = flag(config, "attention_bias")
     attention = grouped(config, qkv_bias=bias, output_bias=bias, head_dim=128)
-    return replace(attention, rope=_STILL)
+    return replace(attention, rope=NO_ROPE)
 
 
 def _nemotron_mamba(config: Config) -> AttentionFacts:
@@ -230,4 +229,4 @@ def _mixer(config: Config, net: StateNet) -> AttentionFacts:
             "supported: silu",
             field="mamba_hidden_act",
         )
-    return replace(linear_attention(net), rope=_STILL)
+    return replace(linear_attention(net), rope=NO_ROPE)

@@ -1,4 +1,4 @@
-"""What layers keep of a sequence that is no key and no value: a state, of one size at any length.
+"""States that layers keep of a sequence in place of keys and values, of one size at any length.
 
 A layer with a state reads what the tokens before left there and changes it, token by token. A
 sequence that runs has one of each such layer, in float32, divided over ranks by heads. Values only,

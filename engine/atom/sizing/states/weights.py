@@ -6,10 +6,10 @@ What they occupy is counted by weights.py. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from atom.sizing.projection import Fused, Projection, Split
+from atom.sizing.projection import Projection, Split, fused_projections
 from atom.sizing.states.shapes import StateKind, StateNet
 
 
@@ -54,6 +54,12 @@ def _inputs(name: str, columns: int, hidden: int, unit: int) -> Projection:
     )
 
 
+def _in_one(net: StateNet, matrices: Sequence[Projection]) -> Iterator[Projection]:
+    """Yield the parts of a checkpoint's one matrix, in their order."""
+    biased = [replace(matrix, bias=net.bias) for matrix in matrices]
+    return fused_projections("linear_attn.in_proj", biased)
+
+
 def _delta_net(net: StateNet, hidden: int) -> Iterator[Projection]:
     """Yield a gated delta net's matrices: queries, keys, values and gates of these, how much each
     value head learns and forgets, and the output. unit: a key head's, and the value heads' that it
@@ -95,21 +101,13 @@ def _mamba2(net: StateNet, hidden: int) -> Iterator[Projection]:
         ("queries", keys, net.key_dim),
         ("steps", net.value_heads, 1),
     )
-    first, rows = 0, sum(size for _, size, _ in parts)
-    for name, size, unit in parts:
-        place = Fused("linear_attn.in_proj", first, rows)
-        part = _outputs(f"in_proj.{name}", size, hidden, unit)
-        yield replace(part, bias=net.bias, fused=place)
-        first += size
+    matrices = [_outputs(f"in_proj.{name}", size, hidden, unit) for name, size, unit in parts]
+    yield from _in_one(net, matrices)
     yield replace(_inputs("out_proj", values, hidden, net.value_dim), bias=net.bias)
 
 
 def _short_conv(net: StateNet, hidden: int) -> Iterator[Projection]:
     """Yield the parts of the one matrix of gates before and behind, and of values; the output."""
-    channels, first = net.value_heads, 0
-    for name in ("gate_in", "gate_out", "values"):
-        place = Fused("linear_attn.in_proj", first, 3 * channels)
-        part = _outputs(f"in_proj.{name}", channels, hidden, 1)
-        yield replace(part, bias=net.bias, fused=place)
-        first += channels
+    channels, names = net.value_heads, ("gate_in", "gate_out", "values")
+    yield from _in_one(net, [_outputs(f"in_proj.{name}", channels, hidden, 1) for name in names])
     yield replace(_inputs("out_proj", channels, hidden, 1), bias=net.bias)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 
 from atom_operator.api.v1alpha1.cache import CacheSpec, JobsSpec
-from atom_operator.api.v1alpha1.common import PRESERVE, ApiModel, MemoryQuantity, cel
+from atom_operator.api.v1alpha1.common import PRESERVE, ApiModel, MemoryQuantity, cel, keyed_by
 from atom_operator.api.v1alpha1.integration_fields import (
     AutoscalingSpec,
     GatewaySpec,
@@ -148,9 +148,8 @@ class EnvVar(ApiModel):
     """Source of the value, as in a pod: secretKeyRef, configMapKeyRef, fieldRef…"""
 
 
-_BY_NAME = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
-Variables = Annotated[list[EnvVar], Field(max_length=64, json_schema_extra=_BY_NAME)]
-PullSecrets = Annotated[list[LocalRef], Field(max_length=16, json_schema_extra=_BY_NAME)]
+Variables = Annotated[list[EnvVar], Field(max_length=64, json_schema_extra=keyed_by("name"))]
+PullSecrets = Annotated[list[LocalRef], Field(max_length=16, json_schema_extra=keyed_by("name"))]
 DeviceGroups = Annotated[list[Annotated[int, Field(ge=1, le=2_147_483_647)]], Field(max_length=8)]
 ExtendedResource = Annotated[str, Field(max_length=128, pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$")]
 

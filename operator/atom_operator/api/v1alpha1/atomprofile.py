@@ -19,14 +19,14 @@ from atom_operator.api.v1alpha1.atomdeployment import (
     RolloutSpec,
     Variables,
 )
-from atom_operator.api.v1alpha1.common import PRESERVE, ApiModel
+from atom_operator.api.v1alpha1.common import PRESERVE, ApiModel, keyed_by
 from atom_operator.api.v1alpha1.object_metadata import ObjectsSpec
 
 _Address = Annotated[str, Field(min_length=1, max_length=1024)]
 
 
 class ProfileAcceleratorSpec(ApiModel):
-    """How devices are reached on these nodes; for AtomDeployments of type amd only."""
+    """Says how devices are reached on these nodes; for AtomDeployments of type amd only."""
 
     resource_name: ExtendedResource | None = None
     """Extended resource of one device."""
@@ -98,8 +98,8 @@ class AtomProfileSpec(ApiModel):
     rollout: RolloutSpec = Field(default_factory=RolloutSpec)
     """How pods are replaced."""
     service_account_name: ResourceName | None = None
-    """ServiceAccount that the pods run as, in the namespace of each AtomDeployment. Whoever may
-    write AtomProfiles decides on this one, whatever the operator's chart forbids specs."""
+    """ServiceAccount that the pods run as, in the namespace of each AtomDeployment. It is taken
+    even where the operator's chart forbids specs to name one."""
     objects: ObjectsSpec | None = None
     """Labels and annotations of the objects that are made beside the pods."""
     template: Annotated[dict[str, Any] | None, Field(json_schema_extra=PRESERVE)] = None
@@ -109,10 +109,7 @@ class AtomProfileSpec(ApiModel):
         list[CatalogueEntry] | None,
         Field(
             max_length=256,
-            json_schema_extra={
-                "x-kubernetes-list-type": "map",
-                "x-kubernetes-list-map-keys": ["source"],
-            },
+            json_schema_extra=keyed_by("source"),
         ),
     ] = None
     """Models whose shape is known here, beside the operator's catalogue."""
@@ -120,10 +117,7 @@ class AtomProfileSpec(ApiModel):
         list[ImageAbilities] | None,
         Field(
             max_length=64,
-            json_schema_extra={
-                "x-kubernetes-list-type": "map",
-                "x-kubernetes-list-map-keys": ["image"],
-            },
+            json_schema_extra=keyed_by("image"),
         ),
     ] = None
     """What engine images can do; of several that match an image the first counts."""

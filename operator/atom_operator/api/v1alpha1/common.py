@@ -34,6 +34,11 @@ class ApiModel(BaseModel):
     )
 
 
+def keyed_by(name: str) -> dict[str, Any]:
+    """json_schema_extra of a list whose items are told apart by one of their fields."""
+    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [name]}
+
+
 def cel_rule(rule: str, message: str) -> dict[str, Any]:
     """One x-kubernetes-validations entry; the message states the accepted range."""
     return {"rule": rule, "message": message}

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from atom_operator.api.v1alpha1.common import ApiModel
+from atom_operator.api.v1alpha1.common import ApiModel, keyed_by
 
 
 class Condition(ApiModel):
@@ -131,12 +131,7 @@ class AtomDeploymentStatus(ApiModel):
     """The latest rollout; absent before there is a Deployment."""
     conditions: Annotated[
         list[Condition],
-        Field(
-            json_schema_extra={
-                "x-kubernetes-list-type": "map",
-                "x-kubernetes-list-map-keys": ["type"],
-            }
-        ),
+        Field(json_schema_extra=keyed_by("type")),
     ]
     """Accepted, CapacityFits, Scheduled, ModelLoaded, CapacityMatched, Progressing, Available,
     Degraded, CapacityLimited, IntegrationsReady, Suspended, Reconciling, Stalled, Ready."""

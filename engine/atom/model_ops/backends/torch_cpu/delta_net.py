@@ -11,6 +11,7 @@ import torch
 
 from atom.model_ops.backends.delta_inputs import DeltaInputs, delta_inputs
 from atom.model_ops.backends.state_rows import states_before
+from atom.model_ops.backends.torch_cpu.decayed_scores import decayed_scores
 from atom.model_ops.linear_attention import DeltaTokens, DeltaWeight
 from atom.sizing.states import DeltaShape
 from atom.utils.forward_context import AttentionMetaData
@@ -59,26 +60,12 @@ def _chunk(inputs: DeltaInputs, state: torch.Tensor) -> tuple[torch.Tensor, torc
     beta = inputs.beta.t()[:, :, None]
     # [Hv, n, 1 or Dk]: how much is left of what was before.
     passed = inputs.log_decay.transpose(0, 1).cumsum(1)
-    known = _scores(beta * k, k, passed)
+    known = decayed_scores(beta * k, k, passed)
     from_state = v - (k * passed.exp()) @ state
     learnt = torch.linalg.solve_triangular(
         known.tril(-1), beta * from_state, upper=False, unitriangular=True
     )
-    answers = (q * passed.exp()) @ state + _scores(q, k, passed) @ learnt
+    answers = (q * passed.exp()) @ state + decayed_scores(q, k, passed) @ learnt
     to_end = (passed[:, -1:] - passed).exp()
     state = state * passed[:, -1].exp()[:, :, None] + (k * to_end).transpose(1, 2) @ learnt
     return answers.transpose(0, 1), state
-
-
-def _scores(x: torch.Tensor, k: torch.Tensor, passed: torch.Tensor) -> torch.Tensor:
-    """Multiply x and k [Hv, n, Dk] of every two tokens, the later one's x, by what is left of the
-    earlier one's until then → [Hv, n, n], zeros before."""
-    by_two = passed[:, :, None] - passed[:, None]  # [Hv, n, n, 1 or Dk]
-    left = by_two.masked_fill(_before(len(passed[0])), -torch.inf).exp()
-    if left.shape[-1] == 1:
-        return x @ k.transpose(1, 2) * left[..., 0]
-    return torch.einsum("hid,hjd,hijd->hij", x, k, left)
-
-
-def _before(count: int) -> torch.Tensor:  # [n, n, 1]: of tokens that come later
-    return torch.ones(count, count, dtype=torch.bool).triu(1)[:, :, None]

@@ -10,6 +10,7 @@ import torch
 
 from atom.model_ops.backends.ssd_inputs import SsdInputs, ssd_inputs
 from atom.model_ops.backends.state_rows import states_before
+from atom.model_ops.backends.torch_cpu.decayed_scores import decayed_scores
 from atom.model_ops.linear_attention import SsdTokens, SsdWeight
 from atom.sizing.states import SsdShape
 from atom.utils.forward_context import AttentionMetaData
@@ -51,10 +52,9 @@ def _decode(inputs: SsdInputs, state: torch.Tensor) -> tuple[torch.Tensor, torch
 def _chunk(inputs: SsdInputs, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Answers [n, Hv, Dv] of n tokens of a row, and its state [Hv, Dk, Dv] behind them."""
     q, k, v = (part.transpose(0, 1) for part in (inputs.q, inputs.k, inputs.learnt))  # [Hv, n, D]
-    passed = inputs.log_decay.t().cumsum(1)  # [Hv, n]: how much is left of what was before
-    # [Hv, n, n]: of what token j left, at token i; nothing before j.
-    left = (passed[:, :, None] - passed[:, None]).tril().exp().tril()
-    answers = (q * passed.exp()[:, :, None]) @ state + (q @ k.transpose(1, 2) * left) @ v
-    to_end = (passed[:, -1:] - passed).exp()[:, :, None]
-    state = state * passed[:, -1].exp()[:, None, None] + (k * to_end).transpose(1, 2) @ v
+    # [Hv, n, 1]: how much is left of what was before.
+    passed = inputs.log_decay.t().cumsum(1)[:, :, None]
+    answers = (q * passed.exp()) @ state + decayed_scores(q, k, passed) @ v
+    to_end = (passed[:, -1:] - passed).exp()
+    state = state * passed[:, -1:].exp() + (k * to_end).transpose(1, 2) @ v
     return answers.transpose(0, 1) + inputs.passed, state

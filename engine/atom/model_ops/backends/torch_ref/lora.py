@@ -1,4 +1,4 @@
-"""What adapters add to a product, adapter by adapter (LoRA, arXiv 2106.09685)."""
+"""Low-rank products are added to a base's, adapter by adapter (LoRA, arXiv 2106.09685)."""
 
 from __future__ import annotations
 

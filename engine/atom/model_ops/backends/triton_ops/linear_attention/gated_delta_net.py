@@ -22,7 +22,10 @@ from atom.model_ops.backends.triton_ops.linear_attention.chunked_delta_rule impo
     LINEAR_FROM,
     log_decay,
 )
-from atom.model_ops.backends.triton_ops.linear_attention.gated_delta_rule import gated_delta_rule
+from atom.model_ops.backends.triton_ops.linear_attention.gated_delta_rule import (
+    gated_delta_rule,
+    unit,
+)
 from atom.model_ops.backends.triton_ops.linear_attention.short_convolution import short_convolution
 from atom.model_ops.linear_attention import ConvWeight, DeltaNetWeight, DeltaSlots, DeltaTokens
 from atom.utils.forward_context import AttentionMetaData
@@ -61,11 +64,6 @@ def _move_on(window, tail_ptr, channel, held, WIDTH: tl.constexpr):
     tl.store(place, window, mask=held[:, None] & (lane > 0) & (lane < WIDTH))
 
 
-@triton.jit
-def _unit(vector):
-    return vector * tl.rsqrt(tl.sum(vector * vector, axis=0) + 1e-6)
-
-
 @triton.jit(do_not_specialize=["qkv_stride", "gate_stride", "z_stride", "padding_slot"])
 def _delta_net_kernel(
     qkv_ptr, b_ptr, a_ptr, z_ptr, conv_ptr, a_log_ptr, dt_bias_ptr, norm_ptr, eps,
@@ -91,8 +89,8 @@ def _delta_net_kernel(
     keys = HK * DK + queries
     of_q = _window(x, tail, queries, in_key, before, WIDTH)
     of_k = _window(x, tail, keys, in_key, before, WIDTH)
-    q = _unit(_convolved(of_q, conv_ptr, queries, in_key, WIDTH)) * (DK**-0.5)
-    k = _unit(_convolved(of_k, conv_ptr, keys, in_key, WIDTH))
+    q = unit(_convolved(of_q, conv_ptr, queries, in_key, WIDTH), 1e-6) * (DK**-0.5)
+    k = unit(_convolved(of_k, conv_ptr, keys, in_key, WIDTH), 1e-6)
     tl.debug_barrier()
     _move_on(of_q, tail, queries, in_key, WIDTH)
     _move_on(of_k, tail, keys, in_key, WIDTH)

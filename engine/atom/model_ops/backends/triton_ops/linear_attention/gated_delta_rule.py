@@ -28,7 +28,8 @@ _COLUMNS = 32  # of a state that a program has
 
 
 @triton.jit
-def _unit(vector, EPS: tl.constexpr):
+def unit(vector, EPS: tl.constexpr):
+    """Scale a vector to length one; EPS: added to its square."""
     return vector * tl.rsqrt(tl.sum(vector * vector, axis=0) + EPS)
 
 
@@ -66,11 +67,11 @@ def _delta_rule_kernel(
         b = tl.load(b_ptr + gate).to(tl.float32)
         a = tl.load(a_ptr + gate).to(tl.float32) + bias
         state = state * tl.exp(log_decay(a, a_log, LINEAR_FROM))
-        k = _unit(k, 1e-6)
+        k = unit(k, 1e-6)
         known = tl.sum(k[:, None] * state, axis=0)
         learnt = (v.to(tl.float32) - known) / (1.0 + tl.exp(-b))
         state += k[:, None] * learnt[None, :]
-        q = _unit(q, 1e-6) * (DK**-0.5)
+        q = unit(q, 1e-6) * (DK**-0.5)
         answer = tl.sum(q[:, None] * state, axis=0).to(out_ptr.dtype.element_ty)
         tl.store(out_ptr + ((first + token) * HV + head) * DV + column, answer, mask=in_value)
     # A captured step's rows without tokens leave their slots as they are.
