@@ -116,7 +116,7 @@ def stored_projections(facts: WeightFacts, layer: LayerFacts) -> Iterator[Projec
     """Yield every matrix of a layer with the format that the model has it in."""
     for matrix in projections(layer, facts.hidden_size, facts.experts_block):
         stored = layer.format_of(matrix.name) if matrix.quantizable else None
-        yield replace(matrix, quantization=stored)
+        yield matrix if stored is None else replace(matrix, quantization=stored)
 
 
 def _mtp_bytes(

@@ -17,7 +17,7 @@ from typing import Any
 from atom_operator import constants
 from atom_operator.children import naming
 from atom_operator.children.engine_container import engine_container
-from atom_operator.children.overlay import OverlayError, merge_pod_template
+from atom_operator.children.overlay import OverlayError, copied, merge_pod_template
 from atom_operator.children.volumes import CACHE_ENVIRONMENT, volumes
 from atom_operator.children.workload import pod_template
 from atom_operator.constants import MODELS_DIRECTORY
@@ -93,7 +93,7 @@ def _request(plan: Plan, purpose: JobPurpose, name: str, template: Manifest) -> 
         constants.LABEL_MANAGED_BY: constants.FIELD_MANAGER,
         constants.LABEL_JOB_FOR: plan.key.name,
     }
-    template = merge_pod_template(template, plan.jobs.template or {})
+    template = merge_pod_template(copied(template), plan.jobs.template or {})
     containers = template["spec"].get("containers") or ()
     if not any(item.get("name") == constants.JOB_CONTAINER for item in containers):
         raise OverlayError(

@@ -17,7 +17,7 @@ from atom_operator.api.v1alpha1.atomdeployment import RolloutSpec
 from atom_operator.children.job import inspection_job, weights_job
 from atom_operator.children.overlay import overlay_paths
 from atom_operator.children.render import plan_of, render
-from atom_operator.children.workload import pod_revision, pod_template, workload_kind
+from atom_operator.children.workload import pod_revision, workload_kind
 from atom_operator.cluster.engines import EnginePort
 from atom_operator.cluster.fleet import Age, FleetReader
 from atom_operator.cluster.port import ClusterPort
@@ -254,10 +254,11 @@ class Decider:
         unshareable = await check_claims(self.port, self.fleet, plan)
         if unshareable is not None:
             return Decision(problems=(unshareable,))
-        pod_spec = pod_template(plan)["spec"]
+        pods = pod_revision(plan)
+        pod_spec = pods.template["spec"]
         shared = await asked_by_others(self.port, self.fleet, plan.key, pod_spec)
         plan = replace(plan, warnings=(*plan.warnings, *shared))
-        plan, wanted = with_budget_of(observed, plan, pod_revision(plan))
+        plan, wanted = with_budget_of(observed, plan, pods)
         plan, wanted = as_it_runs(
             observed, plan, wanted, spec_seen=spec_seen, may_roll_back=may_roll_back
         )
