@@ -13,6 +13,7 @@ from typing import Any
 from atom_operator import constants
 from atom_operator.domain import DEPLOYMENT
 from atom_operator.kinds import LEADER_WORKER_SET, Kind
+from atom_operator.plan.pvc_access import mounted_claims
 from atom_operator.plugin.kubectl import Kubectl, KubectlError
 from atom_operator.plugin.why import Seen
 from atom_operator.pods.pod_state import has_ended
@@ -62,6 +63,7 @@ def what_is_there(kubectl: Kubectl, name: str) -> Seen:
     objects = kubectl.items("get", kinds, selector(name))
     objects += _jobs(kubectl, parent, name)
     objects += _stateful_sets(kubectl, name)
+    objects += _claims(kubectl, objects)
     return Seen(
         parent,
         objects,
@@ -92,6 +94,14 @@ def _stateful_sets(kubectl: Kubectl, name: str) -> list[dict[str, Any]]:
     own = re.compile(rf"{re.escape(name)}(-[0-9]+)?")
     found = _readable(kubectl, "statefulsets.apps")
     return [item for item in found if own.fullmatch(item["metadata"]["name"])]
+
+
+def _claims(kubectl: Kubectl, objects: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """List the claims that the pods mount."""
+    pods = [item for item in objects if item.get("kind") == "Pod"]
+    names = {name for pod in pods for name in mounted_claims(pod["spec"])}
+    found = _readable(kubectl, "persistentvolumeclaims") if names else []
+    return [item for item in found if item["metadata"]["name"] in names]
 
 
 def _readable(kubectl: Kubectl, *arguments: str) -> list[dict[str, Any]]:

@@ -80,7 +80,16 @@ _OF_EVENTS: Mapping[str, Rank] = {
     "BackOff": Rank.FAILED,
     "Unhealthy": Rank.NOT_READY,
 }
-_OF_CONDITIONS = ("Accepted", "CapacityFits", "Scheduled", "ModelLoaded", "Progressing", "Degraded")
+_OF_CONDITIONS = (
+    "Accepted",
+    "CapacityFits",
+    "Scheduled",
+    "ModelLoaded",
+    "IntegrationsReady",
+    "Progressing",
+    "Degraded",
+    "CapacityLimited",
+)
 _BAD_IF_TRUE = ("Degraded", "CapacityLimited")
 
 
@@ -89,6 +98,7 @@ def causes(seen: Seen) -> list[Cause]:
     be."""
     found = [
         *_of_parent(seen.parent),
+        *_of_readiness(seen.parent),
         *_of_nodes(seen.objects),
         *_of_pods(seen.objects),
         *_of_events(seen),
@@ -140,6 +150,23 @@ def _of_parent(parent: Object) -> Iterator[Cause]:
         yield Cause(rank, name, f"{kind}={bad} {item['reason']}", item["message"], _since(item))
 
 
+def _of_readiness(parent: Object) -> Iterator[Cause]:
+    """What Ready itself says, where no rollout goes on and its words may be nobody else's; and a
+    spec that changed after the last look."""
+    name, ready = f"AtomDeployment/{parent['metadata']['name']}", _condition(parent, "Ready")
+    if not ready:
+        return
+    if (parent.get("status") or {}).get("observedGeneration") != parent["metadata"].get(
+        "generation"
+    ):
+        words = "no operator has looked at its latest spec yet"
+        yield Cause(Rank.SPEC, name, "NotSeen", words)
+    on_its_way = _condition(parent, "Progressing").get("status") == "True"
+    if ready["status"] == "False" and not on_its_way and not is_suspended(parent):
+        reason = f"Ready=False {ready['reason']}"
+        yield Cause(Rank.FOLLOWS, name, reason, ready["message"], _since(ready))
+
+
 def _since(item: Object) -> datetime | None:
     return event_time({"lastTimestamp": item.get("lastTransitionTime")})
 
@@ -181,11 +208,7 @@ def _of_pod(pod: Manifest) -> Iterator[Cause]:
 def _of_events(seen: Seen) -> Iterator[Cause]:
     """Warnings that still come about objects that are still there, the newest of each sort."""
     known = {(item.get("kind"), item["metadata"]["name"]) for item in seen.objects}
-    done = {
-        ("Pod", item["metadata"]["name"])
-        for item in seen.objects
-        if item.get("kind") == "Pod" and pod_state(dict(item)).ready
-    }
+    done = {(item.get("kind"), item["metadata"]["name"]) for item in seen.objects if _is_well(item)}
     newest: dict[tuple[str, str, str], tuple[datetime, Object]] = {}
     for event in seen.events:
         about, time = event.get("involvedObject") or {}, event_time(event)
@@ -201,6 +224,13 @@ def _of_events(seen: Seen) -> Iterator[Cause]:
         words = str(event.get("message") or "").removeprefix("Error creating: ").strip()
         count = int(event.get("count") or (event.get("series") or {}).get("count") or 1)
         yield Cause(_OF_EVENTS[reason], f"{kind}/{name}", reason, words, time, count)
+
+
+def _is_well(item: Object) -> bool:
+    """Return whether what was said against a pod or a claim is over."""
+    if item.get("kind") == "PersistentVolumeClaim":
+        return bool((item.get("status") or {}).get("phase") == "Bound")
+    return item.get("kind") == "Pod" and pod_state(dict(item)).ready
 
 
 def _of_controllers(objects: Iterable[Object]) -> Iterator[Cause]:

@@ -4,6 +4,7 @@ to do next: shown on what goes wrong beside a cluster's controllers."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from atom_operator.domain import (
 from atom_operator.integration_values import Site
 from atom_operator.kinds import LEADER_WORKER_SET
 from atom_operator.plugin.output import wrapped
-from atom_operator.plugin.why import Seen, causes
+from atom_operator.plugin.why import Seen, causes, is_suspended
 from atom_operator.plugin.why_view import why_document, why_lines
 from tests.support.in_memory_cluster.cluster import InMemoryCluster
 from tests.support.in_memory_cluster.kinds import (
@@ -31,6 +32,7 @@ from tests.support.in_memory_cluster.kinds import (
 )
 from tests.support.in_memory_cluster.operator_client import OperatorClient
 from tests.support.operator.builders_operator import atom_deployment, gpu_node
+from tests.support.operator.situations import SITUATIONS, situation
 
 SITE = Site(engine_tensor_parallel=16, engine_multi_node=True)
 GPU: dict[str, Any] = {"model": {"source": "hf://Qwen/Qwen3-8B"}}
@@ -203,6 +205,76 @@ def test_what_is_mended_is_no_cause_any_more() -> None:
     world.cluster.advance(300)
     assert causes(world.seen()) == []
     world.operator.close()
+
+
+def scaled_away(world: World) -> None:
+    world.cluster.api.change_spec(DEPLOYMENT, "chat", replicas=0)
+
+
+# Nobody else tells of these: pods run, and what was asked for is not there all the same.
+ROUTE: dict[str, Any] = {"gateway": {"httpRoute": {"parentRefs": [{"name": "nowhere"}]}}}
+SCALED: dict[str, Any] = {"autoscaling": {"method": "HPA", "minReplicas": 1, "maxReplicas": 2}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "happens", "words"),
+    [
+        (ROUTE, nothing, "Gateway default/nowhere does not exist"),
+        (SCALED, scaled_away, "kubectl scale deployment/chat"),
+    ],
+    ids=["a gateway that is not there", "scaled to zero by hand"],
+)
+def test_of_what_serves_and_is_not_ready_the_cause_is_told(
+    spec: dict[str, Any], happens: Callable[[World], None], words: str
+) -> None:
+    world = World(**spec)
+    world.start()
+    happens(world)
+    world.cluster.advance(150)
+    seen = world.seen()
+    assert not why_document(seen, [])["ready"]
+    assert words in " ".join(cause.message for cause in causes(seen))
+    world.operator.close()
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+async def test_whatever_is_not_ready_has_a_cause_unless_it_is_on_its_way(name: str) -> None:
+    parent = await situation(name)
+    conditions = (parent.get("status") or {}).get("conditions") or ()
+    progressing = [item["status"] for item in conditions if item["type"] == "Progressing"]
+    seen = Seen(parent)
+    is_well = why_document(seen, [])["ready"] or is_suspended(parent) or progressing == ["True"]
+    assert is_well or causes(seen)
+
+
+async def test_a_spec_that_nobody_has_seen_yet_is_a_cause() -> None:
+    first = causes(Seen(await situation("changed since the last look")))[0]
+    assert "no operator has looked at its latest spec" in first.message
+    assert "app.kubernetes.io/name=atom-operator" in " ".join(first.next_steps)
+
+
+@pytest.mark.parametrize(("phase", "told"), [("Pending", True), ("Bound", False)])
+async def test_what_a_storage_class_says_of_a_claim_is_told_until_it_is_bound(
+    phase: str, told: bool
+) -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    claim = {
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "models"},
+        "status": {"phase": phase},
+    }
+    words = "storageclass.storage.k8s.io fast not found"
+    said = {
+        "type": "Warning",
+        "reason": "ProvisioningFailed",
+        "message": words,
+        "involvedObject": {"kind": "PersistentVolumeClaim", "name": "models"},
+        "lastTimestamp": now.isoformat(),
+    }
+    seen = Seen(await situation("serving"), [claim], [said], now=now)
+    assert [(cause.about, cause.message) for cause in causes(seen)] == (
+        [("PersistentVolumeClaim/models", words)] if told else []
+    )
 
 
 def test_before_an_operator_has_looked_that_is_the_cause() -> None:
