@@ -46,7 +46,9 @@ async def test_what_became_of_drafts(tmp_path: Path) -> None:
         engines = HttpEngines(port=rig.port)
         rig.core.report_stats(drafts_total=4, draft_tokens_total=20, accepted_tokens_total=15)
         await eventually(lambda: rig.engine.stats is not None, "statistics came")
-        assert await engines.drafts("127.0.0.1") == DraftCounts(4, 20, 15)
+        found = await engines.metrics("127.0.0.1")
+        assert found is not None
+        assert found.drafts == DraftCounts(4, 20, 15)
         await engines.close()
 
 
@@ -57,5 +59,7 @@ async def test_what_it_has_to_do_and_has_cached(tmp_path: Path) -> None:
         rig.core.report_stats(requests_running=3, requests_waiting=2, kv_blocks_indexed=7)
         await eventually(lambda: rig.engine.stats is not None, "statistics came")
         cached = 7 * engine_report(config).block_size
-        assert await engines.load("127.0.0.1") == EngineLoad(5, cached)
+        found = await engines.metrics("127.0.0.1")
+        assert found is not None
+        assert found.load == EngineLoad(5, cached)
         await engines.close()

@@ -7,11 +7,10 @@ written is left out. Groups of pods go by their number, whatever they cost.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping
 
-from atom_operator.cluster.engines import EnginePort
+from atom_operator.cluster.engines import MetricsReader
 from atom_operator.cluster.errors import ClusterError
 from atom_operator.cluster.observe import is_autoscalers
 from atom_operator.cluster.port import ClusterPort
@@ -25,7 +24,7 @@ _MOST_ASKED = 32  # of more replicas the others keep what they have
 
 async def tell_deletion_costs(
     port: ClusterPort,
-    engines: EnginePort,
+    metrics: MetricsReader,
     key: ObjectKey,
     desired: Mapping[ChildKey, Manifest],
     observed: Observed,
@@ -34,8 +33,8 @@ async def tell_deletion_costs(
     serving = [pod for pod in observed.pods if pod.ready and pod.address][:_MOST_ASKED]
     if len(serving) < 2 or not _may_lose_pods(key, desired, observed):
         return
-    answers = await asyncio.gather(*(engines.load(str(pod.address)) for pod in serving))
-    loads = {pod.name: load for pod, load in zip(serving, answers, strict=True) if load is not None}
+    found = zip(serving, await metrics.of(serving), strict=True)
+    loads = {pod.name: told.load for pod, told in found if told.load is not None}
     known = {pod.name: pod.deletion_cost for pod in serving}
     for name, cost in costs_to_write(known, loads).items():
         annotations = {ANNOTATION_DELETION_COST: str(cost)}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from atom_operator.cluster.engines import EnginePort
-from atom_operator.domain import Capacity, DraftCounts, EngineHealth, EngineLoad
+from atom_operator.domain import Capacity, EngineHealth, EngineMetrics
 
 _WAIT_SECONDS = 0.25  # an engine in the same cluster answers in milliseconds
 _LATE_SECONDS = 60.0  # for how long a late answer is news
@@ -32,8 +32,7 @@ class EnginesWithBackoff:
     def __init__(self, engines: EnginePort, monotonic: Callable[[], float]) -> None:
         self._healths = _Line[EngineHealth](engines.health, monotonic)
         self._capacities = _Line[Capacity](engines.capacity, monotonic)
-        self._drafts = _Line[DraftCounts](engines.drafts, monotonic)
-        self._loads = _Line[EngineLoad](engines.load, monotonic)
+        self._metrics = _Line[EngineMetrics](engines.metrics, monotonic)
 
     async def health(self, address: str) -> EngineHealth | None:
         return await self._healths.ask(address)
@@ -41,11 +40,8 @@ class EnginesWithBackoff:
     async def capacity(self, address: str) -> Capacity | None:
         return await self._capacities.ask(address)
 
-    async def drafts(self, address: str) -> DraftCounts | None:
-        return await self._drafts.ask(address)
-
-    async def load(self, address: str) -> EngineLoad | None:
-        return await self._loads.ask(address)
+    async def metrics(self, address: str) -> EngineMetrics | None:
+        return await self._metrics.ask(address)
 
 
 @dataclass(slots=True)

@@ -20,6 +20,7 @@ from atom_operator.domain import (
     DraftCounts,
     EngineHealth,
     EngineLoad,
+    EngineMetrics,
     LoadProgress,
     StartupTimes,
 )
@@ -68,11 +69,9 @@ class HttpEngines:
             _logger.debug("%s/server_info has no capacity: %r", address, error)
             return None
 
-    async def drafts(self, address: str) -> DraftCounts | None:
-        return _draft_counts(await self._read(address, "/metrics") or b"")
-
-    async def load(self, address: str) -> EngineLoad | None:
-        return _load(await self._read(address, "/metrics") or b"")
+    async def metrics(self, address: str) -> EngineMetrics | None:
+        body = await self._read(address, "/metrics")
+        return None if body is None else EngineMetrics(_draft_counts(body), _load(body))
 
     async def close(self) -> None:
         """Close the connections."""

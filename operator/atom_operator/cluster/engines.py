@@ -7,13 +7,14 @@ pods start, stop and lose their network. Called once per reconcile, bounded in r
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Protocol
 
 from atom_operator.domain import (
     Capacity,
     DraftCounts,
     EngineHealth,
-    EngineLoad,
+    EngineMetrics,
     EngineView,
     Measured,
     Observed,
@@ -33,12 +34,24 @@ class EnginePort(Protocol):
     async def capacity(self, address: str) -> Capacity | None:
         """Return what /server_info says; None also from an engine that has not started."""
 
-    async def drafts(self, address: str) -> DraftCounts | None:
-        """Return what /metrics counts of drafts; None also from an engine that does not count
-        them."""
+    async def metrics(self, address: str) -> EngineMetrics | None:
+        """Return what /metrics counts of drafts, open requests and the prefix cache."""
 
-    async def load(self, address: str) -> EngineLoad | None:
-        """Return what /metrics says of open requests and of the prefix cache."""
+
+class MetricsReader:
+    """Reads the /metrics of each engine once, however many ask: it lives for one pass."""
+
+    def __init__(self, engines: EnginePort) -> None:
+        self._engines = engines
+        self._read: dict[str, EngineMetrics] = {}
+
+    async def of(self, pods: Sequence[PodState]) -> list[EngineMetrics]:
+        """Return what each of the pods, which have addresses, tells."""
+        addresses = [str(pod.address) for pod in pods]
+        new = [address for address in addresses if address not in self._read]
+        answers = await asyncio.gather(*map(self._engines.metrics, new))
+        self._read |= {a: found or EngineMetrics() for a, found in zip(new, answers, strict=True)}
+        return [self._read[address] for address in addresses]
 
 
 async def ask_engines(
@@ -61,12 +74,11 @@ async def ask_engines(
     return EngineView(measured, healths)
 
 
-async def ask_drafts(engines: EnginePort, observed: Observed) -> DraftCounts | None:
+async def ask_drafts(metrics: MetricsReader, observed: Observed) -> DraftCounts | None:
     """The sum over pods of the latest revision; None where none of them tells."""
     revision = observed.deployment.revision if observed.deployment else None
     asked = [pod for pod in _serving(observed, revision) if pod.serves][:_MOST_DRAFTING_PODS]
-    answers = await asyncio.gather(*(engines.drafts(str(pod.address)) for pod in asked))
-    told = [answer for answer in answers if answer is not None]
+    told = [found.drafts for found in await metrics.of(asked) if found.drafts is not None]
     return sum(told[1:], start=told[0]) if told else None
 
 

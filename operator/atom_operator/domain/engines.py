@@ -60,6 +60,14 @@ class EngineLoad:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineMetrics:
+    """Hold what an engine counts, each None where it does not tell."""
+
+    drafts: DraftCounts | None = None
+    load: EngineLoad | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class EngineView:
     """Hold what the engines themselves say; empty where none answers."""
 

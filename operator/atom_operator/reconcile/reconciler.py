@@ -17,7 +17,7 @@ from atom_operator.children import naming
 from atom_operator.cluster.applied import AppliedChildren
 from atom_operator.cluster.apply import ChildrenState, apply_children
 from atom_operator.cluster.deletion_costs import tell_deletion_costs
-from atom_operator.cluster.engines import EnginePort, ask_drafts, ask_engines
+from atom_operator.cluster.engines import EnginePort, MetricsReader, ask_drafts, ask_engines
 from atom_operator.cluster.errors import ClusterError
 from atom_operator.cluster.jobs import ensure_jobs
 from atom_operator.cluster.observe import describe, observe
@@ -100,13 +100,14 @@ class Reconciler:
         todo = decision
         if todo.desired is None:
             todo = await self.decider.keep_last_accepted(key, parent, observed, engines)
-        report, observed = await self._carry_out(key, todo, observed)
+        metrics = MetricsReader(self.engines)
+        report, observed = await self._carry_out(key, todo, observed, metrics)
         observed = with_deadline(observed, now, failure)
         refused = await self._ensure_jobs(key, parent, decision)
         report = replace(report, refused=(*report.refused, *refused))
         self.optional.remember(key, look, observed.children)
         if decision.plan is not None and decision.plan.engine.speculative_method is not None:
-            engines = replace(engines, drafts=await ask_drafts(self.engines, observed))
+            engines = replace(engines, drafts=await ask_drafts(metrics, observed))
         routes = await look_at_routes(self.port, key, observed.children)
         self._wake_others(key, routes)
         await self._report(parent, replace(decision, routes=routes), report, observed, engines)
@@ -122,12 +123,12 @@ class Reconciler:
             self.wake(other)
 
     async def _carry_out(
-        self, key: ObjectKey, todo: Decision, observed: Observed
+        self, key: ObjectKey, todo: Decision, observed: Observed, metrics: MetricsReader
     ) -> tuple[ApplyReport, Observed]:
         desired = todo.desired
         if desired is None:
             return ApplyReport(), observed
-        await tell_deletion_costs(self.port, self.engines, key, desired, observed)
+        await tell_deletion_costs(self.port, metrics, key, desired, observed)
         await give_up_replicas(self.port, key, desired, observed.children)
         state = ChildrenState(desired, observed.children, todo.kept)
         report, children = await apply_children(self.port, key, state, self.applied)

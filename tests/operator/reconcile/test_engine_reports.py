@@ -12,6 +12,7 @@ from atom_operator.domain import (
     Capacity,
     DraftCounts,
     EngineHealth,
+    EngineLoad,
     LoadProgress,
 )
 from tests.support.in_memory_cluster.rollouts import finish_rollout
@@ -242,6 +243,24 @@ async def test_drafts_are_the_sum_over_pods_and_asked_of_a_few() -> None:
     await reconciler(cluster, engines=engines).reconcile(KEY)
     assert engines.asked == [f"{IP}/metrics", *(f"10.0.1.{n}/metrics" for n in range(10, 17))]
     assert speculation(cluster) == {"acceptedPercent": 26, "tokensPerStep": 2.3}
+
+
+async def test_drafts_and_load_of_a_pod_are_read_at_once() -> None:
+    """An autoscaler may end one of the pods, so that their loads are asked for, too."""
+    engines = FakeEngines(capacities={IP: planned()}, counts={IP: DraftCounts(10, 40, 12)})
+    scaling = {"method": "HPA", "maxReplicas": 3}
+    cluster = await serving(engines, engine=NGRAM, replicas=2, autoscaling=scaling)
+    other = revised(cluster)
+    other["metadata"]["name"], other["status"]["podIP"] = "chat-2", "10.0.1.2"
+    cluster.put_pod(other)
+    engines.counts["10.0.1.2"] = DraftCounts(10, 40, 12)
+    engines.loads = {IP: EngineLoad(9, 0), "10.0.1.2": EngineLoad(0, 0)}
+    engines.asked.clear()
+    cluster.writes.clear()
+    await reconciler(cluster, engines=engines).reconcile(KEY)
+    assert sorted(engines.asked) == sorted([f"{IP}/metrics", "10.0.1.2/metrics"])
+    assert speculation(cluster) == {"acceptedPercent": 30, "tokensPerStep": 2.2}
+    assert any(write.startswith("apply Pod/") for write in cluster.writes)
 
 
 async def test_engines_that_do_not_speculate_are_not_asked_for_drafts() -> None:

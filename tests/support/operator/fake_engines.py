@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from atom_operator.domain import Capacity, DraftCounts, EngineHealth, EngineLoad
+from atom_operator.domain import Capacity, DraftCounts, EngineHealth, EngineLoad, EngineMetrics
 
 
 @dataclass
@@ -25,10 +25,6 @@ class FakeEngines:
         self.asked.append(f"{address}/server_info")
         return self.capacities.get(address)
 
-    async def drafts(self, address: str) -> DraftCounts | None:
+    async def metrics(self, address: str) -> EngineMetrics | None:
         self.asked.append(f"{address}/metrics")
-        return self.counts.get(address)
-
-    async def load(self, address: str) -> EngineLoad | None:
-        self.asked.append(f"{address}/metrics")
-        return self.loads.get(address)
+        return EngineMetrics(self.counts.get(address), self.loads.get(address))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from atom_operator.cluster.engine_backoff import EnginesWithBackoff
-from atom_operator.domain import Capacity, DraftCounts, EngineHealth, EngineLoad
+from atom_operator.domain import Capacity, EngineHealth, EngineMetrics
 from tests.support.virtual_time import run_virtually
 
 _OK = EngineHealth("ok", "")
@@ -26,11 +26,8 @@ class SlowEngines:
     async def capacity(self, address: str) -> Capacity | None:
         raise AssertionError("nobody asks for it here")
 
-    async def drafts(self, address: str) -> DraftCounts | None:
+    async def metrics(self, address: str) -> EngineMetrics | None:
         raise AssertionError("they are not asked for here")
-
-    async def load(self, address: str) -> EngineLoad | None:
-        raise AssertionError("it is not asked for here")
 
 
 def patient(engines: SlowEngines) -> EnginesWithBackoff:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from atom_operator.cluster.engine_http import HttpEngines
-from atom_operator.domain import DraftCounts, EngineHealth, EngineLoad, StartupTimes
+from atom_operator.domain import DraftCounts, EngineHealth, EngineLoad, EngineMetrics, StartupTimes
 
 INFO = {
     "weights_bytes": 1000,
@@ -103,7 +103,7 @@ atom:spec_decode_num_accepted_tokens_per_pos_total{model_name="m",position="0"} 
 
 async def test_what_became_of_drafts() -> None:
     async with engine(http(COUNTED.encode())) as engines:
-        assert await engines.drafts("127.0.0.1") == DraftCounts(12, 1200, 7)
+        assert await engines.metrics("127.0.0.1") == EngineMetrics(DraftCounts(12, 1200, 7))
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ async def test_what_became_of_drafts() -> None:
 )
 async def test_drafts_that_are_not_counted_are_unknown(metrics: str) -> None:
     async with engine(http(metrics.encode("latin-1"))) as engines:
-        assert await engines.drafts("127.0.0.1") is None
+        assert await engines.metrics("127.0.0.1") == EngineMetrics()
 
 
 LOADED = """\
@@ -126,7 +126,13 @@ atom:cache_config_info{block_size="16",model_name="m",num_gpu_blocks="2000"} 1.0
 
 async def test_what_an_engine_has_to_do_and_has_cached() -> None:
     async with engine(http(LOADED.encode())) as engines:
-        assert await engines.load("127.0.0.1") == EngineLoad(5, 24_000)
+        assert await engines.metrics("127.0.0.1") == EngineMetrics(load=EngineLoad(5, 24_000))
+
+
+async def test_one_answer_tells_of_drafts_and_load() -> None:
+    async with engine(http((COUNTED + LOADED).encode())) as engines:
+        found = await engines.metrics("127.0.0.1")
+    assert found == EngineMetrics(DraftCounts(12, 1200, 7), EngineLoad(5, 24_000))
 
 
 @pytest.mark.parametrize(
@@ -141,7 +147,7 @@ async def test_what_an_engine_has_to_do_and_has_cached() -> None:
 )
 async def test_a_load_that_is_not_told_is_unknown(metrics: str) -> None:
     async with engine(http(metrics.encode("latin-1"))) as engines:
-        assert await engines.load("127.0.0.1") is None
+        assert await engines.metrics("127.0.0.1") == EngineMetrics()
 
 
 @pytest.mark.parametrize(
