@@ -36,8 +36,7 @@ class OverlayError(ValueError):
 
 def merge_pod_template(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
     """Lay `overlay` over `base`; raises OverlayError. What the overlay does not touch is `base`'s
-    own, not a copy: of those that render pods nobody keeps it, and a copy costs a tenth of a
-    reconcile."""
+    own, not a copy, which would cost a tenth of a reconcile: what renders pods keeps no base."""
     return _merge_maps(base, overlay, ROOT, "")
 
 

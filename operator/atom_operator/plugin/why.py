@@ -151,8 +151,8 @@ def _of_parent(parent: Object) -> Iterator[Cause]:
 
 
 def _of_readiness(parent: Object) -> Iterator[Cause]:
-    """What Ready itself says, where no rollout goes on and its words may be nobody else's; and a
-    spec that changed after the last look."""
+    """Yield what Ready says while no rollout goes on, which no other condition may say; and before
+    it that the spec changed after the operator's last look."""
     name, ready = f"AtomDeployment/{parent['metadata']['name']}", _condition(parent, "Ready")
     if not ready:
         return
