@@ -35,11 +35,15 @@ def capacity_limited(plan: Plan | None) -> Verdict:
         # No numbers of nodes: every pod anywhere would change them, in each status.
         message = f"the nodes hold maxReplicas, {scaling.max_replicas}"
         return Verdict(kind, "False", Reason.ENOUGH_ACCELERATORS, message)
-    missing = scaling.max_replicas - scaling.limit.replicas
-    message = (
-        f"maxReplicas is {scaling.max_replicas}; {scaling.limit.message}; "
-        f"{missing} more would only wait, so at most {scaling.ceiling} are asked"
-    )
+    told = f"maxReplicas is {scaling.max_replicas}; {scaling.limit.message}"
+    over = scaling.ceiling - scaling.limit.replicas
+    if over:
+        why = f"minReplicas is {scaling.min_replicas}, so {scaling.ceiling} are the most"
+        message = f"{told}; {why} all the same, and {over} of them would wait"
+    else:
+        missing = scaling.max_replicas - scaling.limit.replicas
+        so = f"so at most {scaling.ceiling} are asked"
+        message = f"{told}; {missing} more would only wait, {so}"
     return Verdict(kind, "True", Reason.TOO_FEW_ACCELERATORS, message)
 
 

@@ -304,6 +304,8 @@ async def test_a_minimum_above_the_limit_is_kept_valid() -> None:
     spec = cluster.find(SCALED_OBJECT, "chat")["spec"]
     assert (spec["minReplicaCount"], spec["maxReplicaCount"]) == (3, 3)
     assert cluster.find(DEPLOYMENT, "chat")["spec"]["replicas"] == 3
+    told = condition(cluster, "CapacityLimited")["message"]
+    assert "minReplicas is 3, so 3 are the most all the same, and 2 of them would wait" in told
 
 
 async def test_an_autoscaler_that_cannot_work_is_said() -> None:

@@ -93,11 +93,21 @@ def test_keda_asks_for_what_the_nodes_hold(namespaced: LiveCluster, tmp_path: Pa
 def test_a_horizontal_pod_autoscaler_keeps_what_was_placed(
     namespaced: LiveCluster, tmp_path: Path
 ) -> None:
-    """Its controller has no metrics and still holds to its bounds: four at least are two."""
+    """Its controller has no metrics and still holds whoever asks for more to its bounds."""
     image = engine_image(namespaced)
     with operator(namespaced, tmp_path / "operator.log"):
-        made = model(image, quick_container(), method="HPA", minReplicas=4)
+        made = model(image, quick_container(), method="HPA")
+        made["spec"]["replicas"] = 4
         neighbours.apply(namespaced, made)
         wait_for(namespaced, 2, "hpa", "maxReplicas")
-        give_gpus(3)
-        wait_for(namespaced, 3, "hpa", "maxReplicas")
+        for gpus in (2, 3):
+            give_gpus(gpus)
+            most = f"{gpus} at most"
+            namespaced.wait(most, lambda gpus=gpus: most_of(namespaced) == gpus, seconds=240)
+            namespaced.kubectl("scale", "deployment/chat", "--replicas=4")
+            wait_for(namespaced, gpus, "hpa", "maxReplicas")
+
+
+def most_of(cluster: LiveCluster) -> int | None:
+    found = cluster.get("hpa", "chat")
+    return found["spec"]["maxReplicas"] if found else None
