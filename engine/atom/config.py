@@ -48,7 +48,6 @@ from atom.sizing.drafting import (
     eagle3_problems,
     mtp_problems,
     spread_problems,
-    state_problems,
 )
 from atom.sizing.engine_support import (
     SUPPORTED_ARCHITECTURES,
@@ -192,7 +191,6 @@ def _proposing_model(options: EngineOptions, model: ModelConfig) -> ModelConfig 
     asked = options.speculative
     if asked is None:
         return None
-    _refuse("speculation", state_problems(model.facts))
     if not asked.by_layers:
         return None
     _refuse("speculation", spread_problems(options.enable_expert_parallel))

@@ -67,9 +67,10 @@ class Measured:
         states: dict[int, int] = {}
         keep = StateLayer.keep
 
-        def counted_states(layer: Any, running: Any, saved: Any) -> None:
-            states.update({each.data_ptr(): each.nbytes for each in (*running, *saved)})
-            keep(layer, running, saved)
+        def counted_states(layer: Any, running: Any, saved: Any, drafts: Any) -> None:
+            held = (*running, *saved, *drafts)
+            states.update({each.data_ptr(): each.nbytes for each in held})
+            keep(layer, running, saved, drafts)
 
         monkeypatch.setattr(CachedAttention, "bind", counted)
         monkeypatch.setattr(StateLayer, "keep", counted_states)
@@ -145,6 +146,17 @@ def test_of_every_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: 
     asked = rows.get("max_num_seqs", OPTIONS["max_num_seqs"])
     assert running == pytest.approx(plan.bounded_sequences or asked, rel=WITHIN)
     assert (running < asked) == bool(plan.bounded_sequences)
+
+
+def test_of_the_inputs_that_states_keep_of_drafts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_tiny_checkpoint(tmp_path, **CHECKPOINTS["kimi-linear-odd"])
+    drafts = SpeculativeConfig(num_tokens=2)
+    found = Measured(folder, monkeypatch, speculative=drafts)
+    plan = planned(folder, speculative_tokens=2, speculative_method="ngram")
+    check(plan, found)
+    assert found.states == found.report.state_bytes == plan.state_bytes
 
 
 LONG = 100_000

@@ -293,8 +293,13 @@ class ModelRunner:
         place = kv_cache.Place(self._kv_dtype, self._device.torch_device)
         layers, size = self._attention_layers(), self._config.cache.block_size
         kv_cache.allocate(layers, self._layout.groups, num_blocks, size, place)
-        slots = self._config.scheduler.max_num_seqs + 1  # with the one of padding
-        kv_cache.allocate_states(layers, slots, num_checkpoints, place.device)
+        scheduler = self._config.scheduler
+        counts = kv_cache.StateCounts(
+            slots=scheduler.max_num_seqs + 1,  # with the one of padding
+            checkpoints=num_checkpoints,
+            drafts=scheduler.num_speculative_tokens,
+        )
+        kv_cache.allocate_states(layers, counts, place.device)
 
     def _release_cache(self) -> None:
         """Give back what the measurements ran on, before the cache takes all there is."""

@@ -373,10 +373,11 @@ class Scheduler:
         if batch.num_decodes < len(batch.slots):
             self._delay.ended()
         alive = rows.request_ids[batch.slots] == batch.req_ids  # not ended while this ran
+        saved = alive & self._tokens.stood(batch) if batch.state_saves else alive
         taken = self._tokens.take(batch, alive, output)
         slots, request_ids, tokens, counts, ended, context_lens = taken
         if self.blocks.enable_prefix_caching:
-            self._publish(batch, alive, context_lens)
+            self._publish(batch, alive, context_lens, saved)
         windows = self._row_blocks.windows
         if windows is not None and windows.free_left(batch, alive, context_lens):
             self._blocked = None
@@ -397,15 +398,20 @@ class Scheduler:
         )
 
     def _publish(
-        self, batch: ScheduledBatch, alive: NDArray[np.bool_], context_lens: NDArray[np.int32]
+        self,
+        batch: ScheduledBatch,
+        alive: NDArray[np.bool_],
+        context_lens: NDArray[np.int32],
+        saved: NDArray[np.bool_],
     ) -> None:
-        """Let others begin with what the batch computed, and go on from the states it saved."""
+        """Let others begin with what the batch computed, and go on from the states that it saved of
+        rows which stood where the batch says (`saved`)."""
         parents = []
         if self._saves is not None and batch.state_saves:
             parents = self._saves.parents(batch)
         self._row_blocks.publish(batch, alive, context_lens)
         if self._saves is not None and batch.state_saves:
-            self._saves.keep(batch, alive, parents)
+            self._saves.keep(batch, saved, parents)
 
     def _finish_row(self, slot: int, token: int) -> FinishedRow:
         sequence = self.rows.sequence_in(slot)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
+ANY_TOKENS = 2**62  # of a slot whose states are those of whatever its row has behind it
+
 
 @dataclass(frozen=True, slots=True)
 class SlotTensors:
@@ -20,6 +22,8 @@ class SlotTensors:
     float32, 0 for greedy; seed [slots] int64; top_k [slots] int64, V for off; top_p [slots]
     float32, 1 for off; min_p [slots] float32, 0 for off. num_groups: of layers. tokens [slots,
     tokens of a sequence] int32: each slot's up to last_token; None where nothing drafts from them.
+    state_tokens [slots] int64: how many the states that layers keep have taken in, or ANY_TOKENS;
+    None where nothing drafts.
     """
 
     last_token: torch.Tensor
@@ -32,6 +36,7 @@ class SlotTensors:
     min_p: torch.Tensor
     num_groups: int = 1
     tokens: torch.Tensor | None = None
+    state_tokens: torch.Tensor | None = None
 
     @property
     def padding_slot(self) -> int:

@@ -14,7 +14,6 @@ from atom.sizing.drafting import (
     eagle3_problems,
     mtp_problems,
     spread_problems,
-    state_problems,
 )
 from atom.sizing.engine_support import (
     SUPPORTED_ARCHITECTURES,
@@ -140,7 +139,6 @@ __all__ = [
     "running_sequences",
     "runtime_overhead_bytes",
     "spread_problems",
-    "state_problems",
     "state_terms",
     "tensor_parallel_problems",
     "unsupported",

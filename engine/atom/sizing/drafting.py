@@ -31,15 +31,6 @@ def spread_problems(experts_spread: bool) -> Iterator[str]:
         )
 
 
-def state_problems(facts: ModelFacts) -> Iterator[str]:
-    """Yield why nothing drafts for a model whose layers keep states."""
-    if facts.keeps_states:
-        yield (
-            "drafts that do not hold would stay in the states of this model's layers of linear "
-            "attention, which cannot go back yet; leave speculation out"
-        )
-
-
 def mtp_problems(facts: ModelFacts) -> Iterator[str]:
     """Yield why a model's own layers do not draft for it; nothing when they do."""
     if facts.architecture in _OWN_MTP:

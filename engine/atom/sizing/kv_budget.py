@@ -106,7 +106,7 @@ def running_sequences(memory: DeviceMemory, layout: KvLayout, limits: RunLimits)
     For the planner of `plan_kv_cache`, which takes limits as they are."""
     if not layout.state_bytes:
         return limits.max_num_seqs
-    states = memory.available_bytes // _STATES_PARTS // layout.state_bytes
+    states = memory.available_bytes // _STATES_PARTS // layout.running_state_bytes
     return max(1, min(limits.max_num_seqs, states - 1))  # one is the slot that none has
 
 

@@ -81,17 +81,20 @@ class KvTerm:
 
 @dataclass(frozen=True, slots=True)
 class StateTerm:
-    """Layers whose states are alike: bytes of one sequence's in one of them on one rank."""
+    """Layers whose states are alike: bytes of one sequence's in one of them on one rank, and of the
+    inputs of each of its drafts."""
 
     layers: int
     state_bytes: int
+    draft_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class KvLayout:
     """Groups of layers over a pool of blocks. `token_bytes`: of one token in each of the pool's
     tensors, the layers' at that position of the groups; `lookahead`: tokens computed behind the
-    newest; `state_bytes`: of one sequence in all layers that keep a state.
+    newest; `state_bytes`: of one sequence in all layers that keep a state; `draft_bytes`: of the
+    inputs that these keep of one sequence's drafts.
 
     While a chunk of c tokens is computed, a group with a window of W holds blocks for W - 1 + c
     tokens. What goes beyond the window is no part of a sequence here: the scheduler cuts chunks to
@@ -102,6 +105,7 @@ class KvLayout:
     token_bytes: tuple[int, ...] = ()
     lookahead: int = 0
     state_bytes: int = 0
+    draft_bytes: int = 0
 
     @property
     def bytes_per_token(self) -> int:
@@ -137,7 +141,12 @@ class KvLayout:
     def running_states_bytes(self, max_num_seqs: int) -> int:
         """Return what the states of all sequences that may run take, and of the slot that none
         has."""
-        return (max_num_seqs + 1) * self.state_bytes
+        return (max_num_seqs + 1) * self.running_state_bytes
+
+    @property
+    def running_state_bytes(self) -> int:
+        """Return what a running sequence keeps beside its tokens: states, and drafts' inputs."""
+        return self.state_bytes + self.draft_bytes
 
     def step_blocks(self, step_tokens: int, block_size: int) -> int:
         """Blocks that a step of so many tokens of prompts takes beside what sequences hold."""
@@ -179,8 +188,14 @@ def kv_layout(
             cached = (shared, own) if apart else (shared + own, 0)
             kind.append(CachedLayer(index, *cached))
     grouping = group_layers(kinds, facts.max_position_embeddings)
-    states = sum(term.layers * term.state_bytes for term in state_terms(facts, tensor_parallel))
-    return KvLayout(grouping.groups, grouping.token_bytes, speculation.tokens, states)
+    terms, drafts = state_terms(facts, tensor_parallel), speculation.tokens
+    return KvLayout(
+        grouping.groups,
+        grouping.token_bytes,
+        lookahead=drafts,
+        state_bytes=sum(term.layers * term.state_bytes for term in terms),
+        draft_bytes=sum(term.layers * term.draft_bytes for term in terms) * drafts,
+    )
 
 
 def kv_bytes_per_token(facts: ModelFacts, element_bytes: int, tensor_parallel: int = 1) -> int:
@@ -204,7 +219,7 @@ def kv_terms(
     )
 
 
-def state_terms(facts: ModelFacts, tensor_parallel: int = 1) -> tuple[StateTerm, ...]:
+def state_terms(facts: ModelFacts, ranks: int = 1) -> tuple[StateTerm, ...]:
     """Return what the states of a sequence are the sum of: one term for all layers that keep the
     same."""
     counts: dict[StateNet, int] = {}
@@ -213,7 +228,8 @@ def state_terms(facts: ModelFacts, tensor_parallel: int = 1) -> tuple[StateTerm,
         if state is not None:
             counts[state] = counts.get(state, 0) + alike.count
     return tuple(
-        StateTerm(number, state.state_bytes(tensor_parallel)) for state, number in counts.items()
+        StateTerm(number, state.state_bytes(ranks), state.shape.draft_bytes(ranks))
+        for state, number in counts.items()
     )
 
 

@@ -57,19 +57,22 @@ def activation_bytes(
 
     The residual stream, its normed copy and the layer's output live through the widest point,
     which is either attention (q, k, v, output) or the MLP (gate, up, their product). Every drafted
-    token has a row of logits too. What an indexer scores and selects lives beside the widest point.
+    token has a row of logits too, and goes through states once more if it held. What an indexer
+    scores and selects lives beside the widest point.
     """
+    tokens, drafts = limits.max_num_batched_tokens, limits.num_speculative_tokens
+    again = limits.max_num_seqs * drafts
     widest = max(
         max(
-            _attention_width(alike.layer.attention, sharding.tensor_parallel),
-            _mlp_width(facts, alike.layer.mlp, sharding),
+            _attention_width(alike.layer.attention, sharding.tensor_parallel)
+            * (tokens if alike.layer.attention.state is None else tokens + again),
+            _mlp_width(facts, alike.layer.mlp, sharding) * tokens,
         )
         for alike in facts.layer_counts
     )
-    width = 3 * facts.hidden_size + widest
-    layers = limits.max_num_batched_tokens * width * dtype_bytes
-    layers += _selection_bytes(facts, limits.max_num_batched_tokens)
-    rows = limits.max_num_seqs * (1 + limits.num_speculative_tokens)
+    layers = (3 * facts.hidden_size * tokens + widest) * dtype_bytes
+    layers += _selection_bytes(facts, tokens)
+    rows = limits.max_num_seqs * (1 + drafts)
     logits = rows * facts.vocab_size * _LOGITS_BYTES * _LOGITS_COPIES
     return layers + logits
 

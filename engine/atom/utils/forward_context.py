@@ -80,7 +80,9 @@ class AttentionMetaData:
     the keys and values of all have to be written before any of them attends then. slots: [rows]
     int64, of each row, where layers keep its states; None where none does. per_step: what an
     operation worked out from the rest for the layers after it, by a key of its own; never read by
-    others.
+    others. num_kept: [rows] int32, how many of a row's tokens its states take in, None for all;
+    rows that decode may have several tokens then. state_runs: how the step's tokens go through
+    layers that keep states, where rows carry drafts.
     """
 
     query_starts: torch.Tensor
@@ -97,7 +99,28 @@ class AttentionMetaData:
     has_padding: bool = False
     runs: DecodeRuns | None = None
     slots: torch.Tensor | None = None
+    num_kept: torch.Tensor | None = None
+    state_runs: StateRuns | None = None
     per_step: dict[str, Any] = field(default_factory=dict, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class StateRuns:
+    """Say how a step's T tokens go through states, which stand behind a row's last certain token:
+    row by row first the drafts of its last step that held, of which layers have kept the inputs,
+    then its tokens of this step.
+
+    step: of these R rows, with num_kept; slots int64 [R]: of each. tokens [n] int64: of those that
+    the rows go through, which of the step's it is, or T + row · K + i of the i-th kept draft. own
+    [T] int64: where each of the step's stands among them. drafts [R, K] int64: the step's tokens
+    that are drafts, whose inputs layers keep now, and behind them any.
+    """
+
+    step: AttentionMetaData
+    slots: torch.Tensor
+    tokens: torch.Tensor
+    own: torch.Tensor
+    drafts: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)

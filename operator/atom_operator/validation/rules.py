@@ -14,7 +14,6 @@ from atom.sizing import (
     ModelFacts,
     eagle3_problems,
     mtp_problems,
-    state_problems,
     tensor_parallel_problems,
     valid_tensor_parallel_sizes,
 )
@@ -129,9 +128,6 @@ def _experts_exist(options: EngineOptions, facts: ModelFacts) -> Iterator[FieldP
 
 def _drafts_go_with_the_model(options: EngineOptions, facts: ModelFacts) -> Iterator[FieldProblem]:
     field, draft = "spec.engine.speculative", options.draft_facts
-    if options.speculative_method is not None:
-        for problem in state_problems(facts):
-            yield FieldProblem(field, problem)
     if options.speculative_method == "mtp":
         for problem in mtp_problems(facts):
             yield FieldProblem(field, problem)

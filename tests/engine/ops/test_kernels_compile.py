@@ -63,7 +63,7 @@ TYPES = {
     "rows_ptr": "*i64", "bits_ptr": "*i32", "top_k_ptr": "*i64", "top_p_ptr": "*fp32",
     "min_p_ptr": "*fp32", "mass_ptr": "*fp32", "highest_ptr": "*fp32", "chosen_ptr": "*i32",
     "least_ptr": "*fp32", "scales_ptr": "*fp32", "x_scale_ptr": "*fp32", "sinks_ptr": "*fp32",
-    "own_ptr": "*i64", "addresses_ptr": "*i64", "sums_ptr": "*i32",
+    "own_ptr": "*i64", "kept_ptr": "*i32", "addresses_ptr": "*i64", "sums_ptr": "*i32",
     "weights_ptr": "*fp32", "order_ptr": "*i32", "counts_ptr": "*i32", "score_bias_ptr": "*fp32",
 }  # fmt: skip
 # Arguments that are several: of each the names of its own, by which cases speak of them.

@@ -34,10 +34,12 @@ OPTIONS: dict[str, Any] = {
 MOST = 3
 
 
-def replaying(folder: Path, speculative: SpeculativeConfig) -> tuple[CoreDriver, PlayedPool]:
+def replaying(
+    folder: Path, speculative: SpeculativeConfig, **options: Any
+) -> tuple[CoreDriver, PlayedPool]:
     """An engine whose decode steps replay played graphs. The reference computes no padding, so each
     number of rows and tokens has a bucket, and is captured with as many in the entry."""
-    driver = CoreDriver(str(folder), speculative=speculative, **OPTIONS)
+    driver = CoreDriver(str(folder), speculative=speculative, **{**OPTIONS, **options})
     steps: Any = driver.executor.runner.steps  # type: ignore[attr-defined]
     pool = PlayedPool(lambda: steps.slots.device.num_computed.fill_(9))
     every = "atom.model_engine.runner"

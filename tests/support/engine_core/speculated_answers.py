@@ -11,6 +11,7 @@ from typing import Any
 
 from atom.config import SchedulerConfig
 from atom.model_engine.block_manager import BlockManager
+from atom.model_engine.blocks.state_checkpoints import StateCheckpoints
 from atom.model_engine.executor.base import StepExecutor
 from atom.model_engine.request import Request
 from atom.model_engine.schedule.step_result import StepResult
@@ -108,7 +109,14 @@ def _controls(draw: random.Random, vocab_size: int) -> dict[str, Any]:
 class PlayedEngine:
     """An executor's steps under a setting's scheduler, for one run of requests."""
 
-    def __init__(self, executor: StepExecutor, setting: Setting, eos: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        executor: StepExecutor,
+        setting: Setting,
+        eos: tuple[int, ...],
+        checkpoints: StateCheckpoints | None = None,
+    ) -> None:
+        """checkpoints: of states, where layers keep any."""
         self._setting = setting
         config = SchedulerConfig(
             policy=setting.policy,  # type: ignore[arg-type]
@@ -119,7 +127,10 @@ class PlayedEngine:
             num_speculative_tokens=setting.drafts,
         )
         blocks = BlockManager(
-            setting.num_blocks, BLOCK_SIZE, enable_prefix_caching=setting.prefix_caching
+            setting.num_blocks,
+            BLOCK_SIZE,
+            enable_prefix_caching=setting.prefix_caching,
+            checkpoints=checkpoints if setting.prefix_caching else None,
         )
         self.scheduler = Scheduler(
             config, blocks, max_model_len=MAX_MODEL_LEN, eos_token_ids=eos,

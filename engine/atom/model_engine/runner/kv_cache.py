@@ -145,18 +145,32 @@ def _attention(layer: CachedLayer) -> CachedAttention:
     return layer
 
 
-def allocate_states(
-    layers: Sequence[CachedLayer], num_slots: int, num_checkpoints: int, device: torch.device
-) -> None:
-    """Give every layer that keeps a state one for each slot and for each checkpoint."""
+@dataclass(frozen=True, slots=True)
+class StateCounts:
+    """Say how many states a layer keeps: of slots, of checkpoints; and drafts of each slot."""
 
-    def states(layer: StateLayer, count: int) -> list[torch.Tensor]:
-        shapes = ((count, *shape) for shape in layer.state_shapes())
-        return [_reserved(shape, torch.float32, device) for shape in shapes]
+    slots: int
+    checkpoints: int
+    drafts: int
+
+
+def allocate_states(
+    layers: Sequence[CachedLayer], counts: StateCounts, device: torch.device
+) -> None:
+    """Give every layer that keeps a state one for each slot and for each checkpoint, and room for
+    the inputs of drafts."""
+
+    def zeros(*leading: int, shapes: Sequence[tuple[int, ...]]) -> list[torch.Tensor]:
+        return [_reserved((*leading, *shape), torch.float32, device) for shape in shapes]
 
     for layer in layers:
         if isinstance(layer, StateLayer):
-            layer.keep(states(layer, num_slots), states(layer, num_checkpoints))
+            shapes, inputs = layer.state_shapes(), layer.input_shapes()
+            layer.keep(
+                zeros(counts.slots, shapes=shapes),
+                zeros(counts.checkpoints, shapes=shapes),
+                zeros(counts.slots, counts.drafts, shapes=inputs) if counts.drafts else (),
+            )
 
 
 def _reserved(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -50,6 +50,7 @@ from atom.model_ops.backends.interface import Ops, SamplingTensors
 from atom.model_ops.sampling.draws_ahead import DrawsAhead
 from atom.model_ops.sampling.logprobs import joined, token_logprobs
 from atom.model_ops.sampling.sampler import Sampler, ShapedRows
+from atom.model_ops.slots import ANY_TOKENS
 from atom.models.decoder.causal_lm import CausalLM
 from atom.models.decoder.hidden_states import HiddenStates
 from atom.sampling_params import MAX_LOGPROBS
@@ -174,6 +175,9 @@ class StepRunner:
         slots, checkpoints = upload(places.T.copy(), self._device.torch_device)
         for layer in self._state_layers:
             copy(layer, slots, checkpoints)
+        state_tokens = self.slots.device.state_tokens
+        if copy is StateLayer.load and state_tokens is not None:
+            state_tokens[slots] = ANY_TOKENS
 
     def build_graphs(self, pool: GraphPool, *, prompts: bool = False) -> DecodeGraphs:
         """Build the graphs of decode steps, to be captured, and with `prompts` of steps that have
@@ -295,6 +299,7 @@ class StepRunner:
             host_ring=HostRing(state, several_tokens),
             pool=pool,
             catch_up=catch_up,
+            state_drafts=self._config.scheduler.num_speculative_tokens if self._state_layers else 0,
         )
 
     def _enter(self, batch: ScheduledBatch) -> None:

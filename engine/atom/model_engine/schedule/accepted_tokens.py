@@ -52,6 +52,10 @@ class SingleTokens:
         """Plan no extra tokens."""
         return 0
 
+    def stood(self, batch: ScheduledBatch) -> NDArray[np.bool_]:
+        """Say which of a batch's rows stood where it says; called before its tokens are taken."""
+        return np.ones(len(batch.slots), dtype=np.bool_)
+
     def take(
         self, batch: ScheduledBatch, alive: NDArray[np.bool_], output: ScheduledBatchOutput
     ) -> TakenTokens:
@@ -102,6 +106,13 @@ class AcceptedTokens:
         extra = np.minimum(extra, most * self._may_extend[decodes])
         rows.num_extra[decodes] = extra
         return int(extra.sum())
+
+    def stood(self, batch: ScheduledBatch) -> NDArray[np.bool_]:
+        """Say which of a batch's rows stood where it says, and not before, since they got fewer
+        tokens than they could; called before its tokens are taken."""
+        stood: NDArray[np.bool_] = self._num_known[batch.slots] == batch.num_computed_tokens + 1
+        stood[batch.num_decodes :] = True
+        return stood
 
     def take(
         self, batch: ScheduledBatch, alive: NDArray[np.bool_], output: ScheduledBatchOutput

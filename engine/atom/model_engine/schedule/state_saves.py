@@ -54,22 +54,25 @@ class StateSaves:
             found.append(self._blocks.chain(tokens, sequence.chain_hash))
         return found
 
-    def keep(self, batch: ScheduledBatch, alive: np.ndarray, parents: list[int]) -> None:
-        """A batch was computed and its blocks published: let what it saved be found."""
-        living = set(batch.slots[alive].tolist())
+    def keep(self, batch: ScheduledBatch, saved: np.ndarray, parents: list[int]) -> None:
+        """A batch was computed and its blocks published: let what it saved be found, of the rows
+        that are still there and stood where it says."""
+        living = set(batch.slots[saved].tolist())
         size, pool = self._blocks.block_size, self._blocks.pool
         for copy, parent in zip(batch.state_saves, parents, strict=True):
             if copy.slot not in living:
                 self._checkpoints.give_back(copy.checkpoint)
                 continue
             end = self._end(batch, copy.slot)
-            block = pool.find(self._rows.sequence_in(copy.slot).chain_hash)
             tokens = self._rows.token_ids[copy.slot, end - size : end]
+            block = pool.find(self._blocks.chain(tokens, parent))
             if block is not None and pool.count_proven([block], [parent], tokens.tobytes()):
                 self._checkpoints.keep(block, copy.checkpoint)
             else:
                 self._checkpoints.give_back(copy.checkpoint)
 
     def _end(self, batch: ScheduledBatch, slot: int) -> int:
-        """Tokens of the slot's row behind the batch."""
-        return int(batch.context_lens[batch.slots == slot][0])
+        """Tokens that the states of the slot's row have taken in behind the batch: no drafts."""
+        (row,) = np.flatnonzero(batch.slots == slot)
+        scheduled = 1 if row < batch.num_decodes else int(batch.num_scheduled_tokens[row])
+        return int(batch.num_computed_tokens[row]) + scheduled

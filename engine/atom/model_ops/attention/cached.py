@@ -55,16 +55,23 @@ class CachedAttention(CachedLayer):
 
 
 class StateLayer(CachedLayer):
-    """A layer that keeps a state of each sequence, in its slot, and copies of some in checkpoints.
-    Rows and their slots are the same in the metadata of every group."""
+    """A layer that keeps a state of each sequence, in its slot, copies of some in checkpoints, and
+    the inputs of what rows draft. Rows and their slots are the same in the metadata of every
+    group."""
 
     _running: Sequence[torch.Tensor] = ()
     _saved: Sequence[torch.Tensor] = ()
+    _drafts: Sequence[torch.Tensor] = ()
 
-    def keep(self, running: Sequence[torch.Tensor], saved: Sequence[torch.Tensor]) -> None:
-        """Hold these tensors of slots, and these [checkpoints, *shape]."""
+    def keep(
+        self,
+        running: Sequence[torch.Tensor],
+        saved: Sequence[torch.Tensor],
+        drafts: Sequence[torch.Tensor] = (),
+    ) -> None:
+        """Hold these tensors of slots, these [checkpoints, *shape], and these of drafts' inputs."""
         self.hold(running)
-        self._running, self._saved = running, saved
+        self._running, self._saved, self._drafts = running, saved, drafts
 
     def save(self, slots: torch.Tensor, checkpoints: torch.Tensor) -> None:
         """Copy the states of slots [n] to checkpoints [n], int64."""
@@ -79,3 +86,7 @@ class StateLayer(CachedLayer):
     @abstractmethod
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:
         """Return what is kept of a sequence, in float32; it holds [slots, *shape] of each."""
+
+    @abstractmethod
+    def input_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Return what is kept of a draft, in float32; it holds [slots, drafts, *shape] of each."""

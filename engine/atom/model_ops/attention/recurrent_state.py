@@ -2,7 +2,7 @@
 
 Keeps a matrix per value head, where there are keys, and what the convolution still has to see. A
 row that begins finds zeros, whatever the slot's last sequence left: nothing is cleared when a row
-ends.
+ends. Where rows carry drafts it takes in certain tokens alone (state_runs.py).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from atom.model_ops.linear_attention import (
     SsdWeight,
 )
 from atom.sizing.states import ConvShape, DeltaShape, SsdShape, StateShape
+from atom.utils.forward_context import AttentionMetaData
 
 
 class RecurrentState(StateLayer):
@@ -49,11 +50,28 @@ class RecurrentState(StateLayer):
 
     def release(self) -> None:
         self._states, self._tails = torch.empty(0), torch.empty(0)
-        self._running, self._saved = (), ()
+        self._running, self._saved, self._drafts = (), (), ()
 
-    def convolve(self, x: torch.Tensor, weight: ConvWeight) -> torch.Tensor:
-        """Convolve x [T, C] over each row's tokens → [T, C]."""
-        return self._ops.short_convolution(x, weight, self._tails, self._step)
+    def input_shapes(self) -> tuple[tuple[int, ...], ...]:
+        return self.shape.input_shapes
+
+    def _entered(self, *inputs: torch.Tensor) -> tuple[AttentionMetaData, tuple[torch.Tensor, ...]]:
+        """Return the rows that go through the state, and inputs [n, ..] of their tokens: of the
+        step's [T, ..], and before these of drafts that held. Keeps those of the step's drafts."""
+        runs = self._step.state_runs
+        if runs is None:
+            return self._step, inputs
+        entered = []
+        for own, kept in zip(inputs, self._drafts, strict=True):
+            held = kept[runs.slots].flatten(0, 1).to(own.dtype)
+            entered.append(torch.cat((own, held))[runs.tokens])
+            kept[runs.slots] = own[runs.drafts].float()
+        return runs.step, tuple(entered)
+
+    def _left(self, found: torch.Tensor) -> torch.Tensor:
+        """Take of what the tokens that went through gave [n, ..] that of the step's."""
+        runs = self._step.state_runs
+        return found if runs is None else found[runs.own]
 
 
 class ConvState(RecurrentState):
@@ -64,7 +82,8 @@ class ConvState(RecurrentState):
 
     def forward(self, x: torch.Tensor, conv: ConvWeight) -> torch.Tensor:
         """Compute x [T, C] → [T, C]."""
-        return self.convolve(x, conv)
+        step, (x,) = self._entered(x)
+        return self._left(self._ops.short_convolution(x, conv, self._tails, step))
 
 
 class DeltaNetState(RecurrentState):
@@ -77,7 +96,12 @@ class DeltaNetState(RecurrentState):
     def forward(self, tokens: DeltaTokens, z: torch.Tensor, weight: DeltaNetWeight) -> torch.Tensor:
         """Compute what comes before the convolution, and z [T, Hv·Dv] → [T, Hv·Dv]."""
         kept = DeltaSlots(self._delta, self._states, self._tails)
-        return self._ops.gated_delta_net(tokens, z, weight, kept, self._step)
+        step, inputs = self._entered(tokens.qkv, tokens.b, tokens.a)
+        runs = self._step.state_runs
+        if runs is not None:  # of drafts that held nobody asks for the answer
+            z = z[runs.tokens.clamp(max=len(z) - 1)]
+        net = self._ops.gated_delta_net(DeltaTokens(*inputs), z, weight, kept, step)
+        return self._left(net)
 
 
 class KimiDeltaState(RecurrentState):
@@ -95,8 +119,12 @@ class KimiDeltaState(RecurrentState):
         weight: DeltaWeight,
     ) -> torch.Tensor:
         """Compute qkv [T, C] and gates b, a [T, Hv] → [T, Hv, Dv]."""
-        tokens = DeltaTokens(self.convolve(qkv, conv), *gates)
-        return self._ops.gated_delta_rule(tokens, self._delta, weight, self._states, self._step)
+        step, (qkv, b, a) = self._entered(qkv, *gates)
+        mixed = self._ops.short_convolution(qkv, conv, self._tails, step)
+        tokens = DeltaTokens(mixed, b, a)
+        return self._left(
+            self._ops.gated_delta_rule(tokens, self._delta, weight, self._states, step)
+        )
 
 
 class SsdState(RecurrentState):
@@ -110,5 +138,6 @@ class SsdState(RecurrentState):
         self, qkv: torch.Tensor, steps: torch.Tensor, conv: ConvWeight, weight: SsdWeight
     ) -> torch.Tensor:
         """Compute qkv [T, C] and steps [T, Hv] → [T, Hv, Dv]."""
-        tokens = SsdTokens(self.convolve(qkv, conv), steps)
-        return self._ops.state_space_dual(tokens, self._ssd, weight, self._states, self._step)
+        step, (qkv, steps) = self._entered(qkv, steps)
+        tokens = SsdTokens(self._ops.short_convolution(qkv, conv, self._tails, step), steps)
+        return self._left(self._ops.state_space_dual(tokens, self._ssd, weight, self._states, step))

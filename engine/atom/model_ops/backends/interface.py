@@ -228,7 +228,8 @@ class Ops(DraftOps, Protocol):
         [C, W] of a token and of the W - 1 before it in its row, add the bias and apply silu, where
         there is either → [T, C]. Those before a row's first token here are in its slot's tail,
         tails [slots, C, W - 1] float32, the newest last, and zeros of a row that begins; the tails
-        then hold the row's newest. The last slot, and slots below 0, are padding."""
+        then hold the row's newest of those that num_kept counts. The last slot, and slots below 0,
+        are padding."""
 
     def gated_delta_rule(
         self,
@@ -243,7 +244,7 @@ class Ops(DraftOps, Protocol):
         does not know of the key, S ← S + k ⊗ β (v - kᵀ S), and answers the query, qᵀ S → [T, Hv,
         Dv]. q and k of unit length, q over √Dk; β = sigmoid(b), g = -exp(a_log) · softplus(a +
         dt_bias), of a head or, with channel_gates, of each row of S; all in float32. The states are
-        left behind the row's last token. Slots are as in `short_convolution`."""
+        left behind the last token that num_kept counts. Slots are as in `short_convolution`."""
 
     def state_space_dual(
         self,
@@ -256,8 +257,8 @@ class Ops(DraftOps, Protocol):
         """Go through each row's tokens with each value head's matrix S of its slot, states [slots,
         Hv, Dk, Dv] float32, zeros of a row that begins: S forgets and learns, S ← S · exp(-exp(
         a_log) · d) + k ⊗ d · v, and answers the query, qᵀ S + skip · v → [T, Hv, Dv]; d =
-        softplus(steps + dt_bias), all in float32. The states are left behind the row's last token.
-        Slots are as in `short_convolution`."""
+        softplus(steps + dt_bias), all in float32. The states are left behind the last token that
+        num_kept counts. Slots are as in `short_convolution`."""
 
     def add_lora(
         self, y: torch.Tensor, x: torch.Tensor, w: LoraWeight, tokens: LoraTokens

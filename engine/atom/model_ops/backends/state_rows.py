@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import torch
 
 from atom.utils.forward_context import AttentionMetaData
@@ -14,3 +17,44 @@ def states_before(states: torch.Tensor, step: AttentionMetaData, rows: slice) ->
     begins = (step.context_lens <= counts)[rows]
     found = states[step.slots[rows]]
     return found.masked_fill(begins.view(-1, *[1] * (found.dim() - 1)), 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class StateRow:
+    """A row of a step: slot; which of the step's tokens are its own: of kept the state behind it is
+    left in the slot, and rest are behind them."""
+
+    index: int
+    slot: int
+    kept: slice
+    rest: slice
+
+    @property
+    def own(self) -> slice:
+        """All of its tokens."""
+        return slice(self.kept.start, self.rest.stop)
+
+
+def state_rows(step: AttentionMetaData, first: int = 0) -> Iterator[StateRow]:
+    """Yield the step's rows from `first` on that have tokens; the host waits for what the device
+    knows of them."""
+    assert step.slots is not None, "layers keep states"
+    starts, slots = step.query_starts.tolist(), step.slots.tolist()
+    kept = None if step.num_kept is None else step.num_kept.tolist()
+    for index in range(first, len(slots)):
+        begin, end = starts[index], starts[index + 1]
+        if begin == end:  # of a captured step
+            continue
+        behind = end if kept is None else begin + kept[index]
+        yield StateRow(index, slots[index], slice(begin, behind), slice(behind, end))
+
+
+def single_decodes(step: AttentionMetaData) -> int:
+    """Count the step's first rows that have exactly one token each, as far as that is known."""
+    return step.num_decodes if step.num_kept is None else 0
+
+
+def chunks(tokens: slice, size: int) -> Iterator[slice]:
+    """Cut a row's tokens into as many at a time, the last fewer."""
+    for first in range(tokens.start, tokens.stop, size):
+        yield slice(first, min(first + size, tokens.stop))

@@ -8,6 +8,7 @@ as layers.py, whose attention may be of this kind.
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -49,6 +50,17 @@ class StateShape:
         matrices = own.value_heads * own.key_dim * own.value_dim
         return (matrices + own.conv_channels * (own.conv_width - 1)) * _ELEMENT_BYTES
 
+    @property
+    def input_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Return what a token comes with: what is convolved, and what its gates are made of."""
+        return ((self.conv_channels,),)
+
+    def draft_bytes(self, ranks: int = 1) -> int:
+        """Bytes on one of `ranks` ranks of a draft's inputs, which are kept until it is known
+        whether it holds."""
+        shapes = self.on_rank(ranks).input_shapes
+        return sum(math.prod(shape) for shape in shapes) * _ELEMENT_BYTES
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaShape(StateShape):
@@ -57,11 +69,20 @@ class DeltaShape(StateShape):
 
     channel_gates: bool = False
 
+    @property
+    def input_shapes(self) -> tuple[tuple[int, ...], ...]:
+        gates = (self.value_heads, self.key_dim) if self.channel_gates else (self.value_heads,)
+        return ((self.conv_channels,), (self.value_heads,), gates)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SsdShape(StateShape):
     """Heads of Mamba-2's state space duality (arXiv 2405.21060): keys are its B and queries its C,
     a head of them to a group of value heads."""
+
+    @property
+    def input_shapes(self) -> tuple[tuple[int, ...], ...]:
+        return ((self.conv_channels,), (self.value_heads,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 
 from atom.entrypoints.startup.startup_table import bytes_text, startup_rows
-from atom.errors import ConfigError
 from atom.model_engine.runner import predicted_memory
 from atom.sampling_params import SamplingParams
 from atom.sizing import KvElement, kv_layout
-from atom.speculative_config import SpeculativeConfig
 from tests.engine.integration.models.test_model_parity import CHECKPOINTS
 from tests.support.engine_core.core_driver import CoreDriver
 from tests.support.models.tiny_model import make_tiny_checkpoint
@@ -144,10 +142,3 @@ def test_the_interval_follows_from_what_a_state_and_keys_take(checkpoint: Path) 
     assert (INTERVAL - 16) * 4 < layout.state_bytes / layout.growing_bytes_per_token < INTERVAL * 4
     assert driver.scheduler.blocks.checkpoints is not None
     assert driver.scheduler.blocks.checkpoints.interval_blocks == INTERVAL // 16
-
-
-@pytest.mark.parametrize("method", ["ngram", "mtp"])
-def test_drafts_are_refused_by_name(checkpoint: Path, method: str) -> None:
-    speculative = SpeculativeConfig(method=method, num_tokens=2)
-    with pytest.raises(ConfigError, match=r"linear attention.*leave speculation out"):
-        CoreDriver(str(checkpoint), speculative=speculative, **OPTIONS)

@@ -284,6 +284,35 @@ def test_ranks_verify_the_same_drafts(pair: RankGroup, dense: str, way: dict[str
     assert accepted > 0
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "states, gated heads",
+        "Mamba-2, a group on both ranks",
+        "delta attention by channel, latents",
+    ],
+)
+def test_ranks_keep_the_inputs_of_their_heads_drafts(
+    pair: RankGroup, kind: str, tmp_path: Path
+) -> None:
+    folder = make_tiny_checkpoint(tmp_path, **FAMILIES[kind], seed=3)
+    drafts = SpeculativeConfig(num_tokens=4, fewest_matched=1, most_matched=3, adaptive=False)
+    requests = [
+        ([5 + n, 7, 9, 7, 9] * 6, SamplingParams(
+            temperature=n / 4, seed=n, max_tokens=24, allowed_token_ids=(7, 9, 11),
+        ))
+        for n in range(4)
+    ]  # fmt: skip
+    alone = CoreDriver(str(folder), **OPTIONS)
+    together = pair.driver(str(folder), speculative=drafts, **OPTIONS, depth=1)
+    found = together.generate_each(requests)
+    accepted = together.scheduler.stats().accepted_tokens_total
+    together.close()
+    assert found == alone.generate_each(requests)
+    assert accepted > 0
+
+
 @pytest.mark.parametrize("drafting", ["mtp", "eagle3"])
 def test_ranks_draft_with_layers_they_share(pair: RankGroup, drafting: str, tmp_path: Path) -> None:
     folder, draft = tmp_path / "model", None

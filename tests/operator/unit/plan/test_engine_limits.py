@@ -254,12 +254,13 @@ def test_layers_that_do_not_draft_for_a_model_are_refused_with_the_reason() -> N
         assert reason in found[0].message
 
 
-def test_nothing_drafts_for_a_model_whose_layers_keep_states() -> None:
-    model = {"source": "hf://Qwen/Qwen3-Next-80B-A3B-Instruct"}
-    asked = {"speculative": {"method": "ngram"}}
-    (problem,) = problems(model=model, accelerator=MI300X, engine=asked)
-    assert problem.field == "spec.engine.speculative"
-    assert "leave speculation out" in problem.message
+def test_states_take_the_inputs_of_drafts_beside_them() -> None:
+    asked = {"model": {"source": "hf://Qwen/Qwen3-Next-80B-A3B-Instruct"}, "accelerator": MI300X}
+    without, made = plan(**asked), plan(**asked, engine={"speculative": {"method": "ngram"}})
+    one, other = without.capacity.capacity, made.capacity.capacity
+    assert one is not None
+    assert other is not None
+    assert 0 < other.bounded_sequences < one.bounded_sequences
 
 
 def test_a_models_own_layer_drafts_on_any_engine() -> None:

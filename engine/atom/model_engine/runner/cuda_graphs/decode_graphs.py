@@ -26,6 +26,7 @@ from atom.model_engine.runner.cuda_graphs.graph_pool import Graph, measured_byte
 from atom.model_engine.runner.cuda_graphs.prompt_graphs import PromptGraphs
 from atom.model_engine.runner.cuda_graphs.verify_graphs import VerifyGraphs
 from atom.model_engine.runner.host_tokens import PendingTokens
+from atom.model_ops.attention.state_runs import StepRuns
 from atom.model_ops.attention.step_plan import plan_captured_step
 from atom.model_ops.backends.interface import SamplingTensors
 from atom.models.decoder.hidden_states import HiddenStates
@@ -210,8 +211,10 @@ class DecodeGraphs:
         self._ops.receive_step(self._host_ring.ring, self._slots, self._state)
         step = self._ops.prepare_decode(self._slots[:size], self._state, parts.block_size)
         starts = parts.query_starts[: size + 1]
-        attention = plan_captured_step(
-            step, starts, parts.max_model_len, even=variant.even, slots=self._slots[:size]
+        slots = self._slots[:size]
+        attention = parts.with_state_runs(
+            plan_captured_step(step, starts, parts.max_model_len, even=variant.even, slots=slots),
+            StepRuns(starts, slots, size, longest=1),
         )
         with set_forward_context(ForwardContext(attention)):
             states: HiddenStates = self._model.model(step.input_ids, step.positions)

@@ -13,9 +13,11 @@ import torch
 from atom.model_engine.runner.cuda_graphs.catch_up_decodes import CatchUpDecodes
 from atom.model_engine.runner.cuda_graphs.graph_pool import GraphPool
 from atom.model_engine.runner.cuda_graphs.host_ring import HostRing
+from atom.model_ops.attention.state_runs import StepRuns, with_state_runs
 from atom.model_ops.backends.interface import LogitFilters, Ops, SamplingTensors
 from atom.model_ops.slots import SlotTensors
 from atom.models.decoder.causal_lm import CausalLM
+from atom.utils.forward_context import AttentionMetaData
 
 # Tokens of a step with drafts that a graph takes, at most: products take longer than reading the
 # weights from far fewer on.
@@ -43,7 +45,8 @@ def token_sizes(most: int) -> list[int]:
 @dataclass(frozen=True, slots=True)
 class GraphParts:
     """Everything that captured steps share. row_sizes: buckets of decode steps; query_starts [n +
-    1] int32, of rows of one token each; catch_up: where a layer drafts."""
+    1] int32, of rows of one token each; catch_up: where a layer drafts; state_drafts: of a row, at
+    most, where layers keep states, which do not take them in."""
 
     model: CausalLM
     ops: Ops
@@ -55,6 +58,15 @@ class GraphParts:
     host_ring: HostRing
     pool: GraphPool
     catch_up: CatchUpDecodes | None = None
+    state_drafts: int = 0
+
+    def with_state_runs(
+        self, attention: tuple[AttentionMetaData, ...], runs: StepRuns
+    ) -> tuple[AttentionMetaData, ...]:
+        """Add how a step goes through states, where layers keep any and rows carry drafts."""
+        if not self.state_drafts:
+            return attention
+        return with_state_runs(attention, runs, self.state, self.state_drafts)
 
 
 def filtered_draw(

@@ -22,6 +22,7 @@ from atom.model_engine.runner.cuda_graphs.graph_parts import FILTERS, GraphParts
 from atom.model_engine.runner.cuda_graphs.graph_pool import Graph
 from atom.model_engine.runner.host_tokens import PendingRuns
 from atom.model_engine.runner.verify_rows import VerifyRows
+from atom.model_ops.attention.state_runs import StepRuns
 from atom.model_ops.attention.step_plan import plan_captured_step
 from atom.model_ops.backends.interface import SamplingTensors
 from atom.model_ops.drafts import DraftLayout, Drafts, DrawnRuns, no_drafts
@@ -204,7 +205,10 @@ class VerifyGraphs:
             parts.block_size,
         )  # fmt: skip
         starts = parts.query_starts[: tokens + 1]
-        attention = plan_captured_step(step, starts, parts.max_model_len, runs=layout.runs)
+        attention = parts.with_state_runs(
+            plan_captured_step(step, starts, parts.max_model_len, runs=layout.runs),
+            StepRuns(layout.runs.starts, layout.slots, len(layout.slots), layout.runs.longest),
+        )
         with set_forward_context(ForwardContext(attention)):
             states: HiddenStates = parts.model.model(step.input_ids, step.positions)
         return states, SamplingTensors(step.temperature, step.seed, step.sample_positions)

@@ -100,6 +100,7 @@ class SlotState:
             tokens=(
                 zeros(count, tables.kept_tokens, dtype=torch.int32) if tables.kept_tokens else None
             ),
+            state_tokens=zeros(count) if tables.kept_tokens else None,
             **on_device,
         )
 

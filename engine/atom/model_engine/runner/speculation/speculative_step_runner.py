@@ -34,6 +34,7 @@ from atom.model_engine.runner.speculation.catch_up_steps import computed_eagerly
 from atom.model_engine.runner.speculation.verify_step import VerifyStep
 from atom.model_engine.runner.step_runner import EagerTokens, StepRunner, SubmittedStep
 from atom.model_engine.runner.verify_rows import VerifyRows, verify_rows
+from atom.model_ops.attention.state_runs import StepRuns, with_state_runs
 from atom.model_ops.backends.interface import Ops
 from atom.model_ops.drafts import DraftLayout, Drafts, DrawnRuns, keep_newest, no_drafts
 from atom.model_ops.sampling.draws_ahead import DrawsAhead
@@ -245,7 +246,7 @@ class SpeculativeStepRunner(StepRunner):
 
     def _placed(self, inputs: StepInputs, batch: ScheduledBatch, step: SubmittedStep) -> StepInputs:
         if not isinstance(step, VerifyStep):
-            return inputs
+            return self._with_state_runs(inputs, inputs.attention[0].query_starts, 0)
         runs, tokens = step.layout.runs, batch.num_decodes
         if runs.longest > 1:
             attention = tuple(replace(group, runs=runs) for group in inputs.attention)
@@ -253,7 +254,29 @@ class SpeculativeStepRunner(StepRunner):
         if tokens:
             self._place_decodes(inputs, step, tokens)
         self._stand_behind(step, inputs.sample_positions)
-        return inputs
+        prompts = inputs.attention[0].query_starts[tokens + 1 :]
+        return self._with_state_runs(
+            inputs, torch.cat((runs.starts, prompts)), tokens + 1 - len(runs.starts)
+        )
+
+    def _with_state_runs(self, inputs: StepInputs, starts: torch.Tensor, ahead: int) -> StepInputs:
+        """Say how the step goes through states, where layers keep any. starts: of runs and prompts,
+        as in StepRuns; ahead: decodes that are drafts, and so no row of their own."""
+        if not self._state_layers:
+            return inputs
+        step = inputs.attention[0]
+        rows = step.num_decodes - ahead
+        slots = inputs.slots
+        if ahead:
+            slots = torch.cat((slots[starts[:rows].long()], slots[step.num_decodes :]))
+        longest = max(step.max_query_len, 1 + self._most_drafts)
+        attention = with_state_runs(
+            inputs.attention,
+            StepRuns(starts, slots, rows, longest),
+            self.slots.device,
+            self._most_drafts,
+        )
+        return replace(inputs, attention=attention)
 
     def _place_decodes(self, inputs: StepInputs, step: VerifyStep, tokens: int) -> None:
         """Put the step's first tokens, those of decodes, where their slots stand."""

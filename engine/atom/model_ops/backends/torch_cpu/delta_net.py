@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 
 from atom.model_ops.backends.delta_inputs import DeltaInputs, delta_inputs
-from atom.model_ops.backends.state_rows import states_before
+from atom.model_ops.backends.state_rows import chunks, single_decodes, state_rows, states_before
 from atom.model_ops.backends.torch_cpu.decayed_scores import decayed_scores
 from atom.model_ops.linear_attention import DeltaTokens, DeltaWeight
 from atom.sizing.states import DeltaShape
@@ -28,20 +28,20 @@ def gated_delta_rule(
     step: AttentionMetaData,
 ) -> torch.Tensor:
     assert step.slots is not None
-    inputs, decodes = delta_inputs(tokens, shape, weight), step.num_decodes
+    inputs, decodes = delta_inputs(tokens, shape, weight), single_decodes(step)
     out = torch.empty_like(inputs.v)
     if decodes:
         rows = slice(0, decodes)
         before = states_before(states, step, rows)
         out[rows], states[step.slots[rows]] = _decode(inputs.of(rows), before)
     chunk = _CHUNK_OF_CHANNELS if shape.channel_gates else _CHUNK
-    starts, slots = step.query_starts.tolist(), step.slots.tolist()
-    for row in range(decodes, len(slots)):
-        state = states_before(states, step, slice(row, row + 1))[0]
-        for first in range(starts[row], starts[row + 1], chunk):
-            own = slice(first, min(first + chunk, starts[row + 1]))
+    for row in state_rows(step, decodes):
+        state = states_before(states, step, slice(row.index, row.index + 1))[0]
+        for own in chunks(row.kept, chunk):
             out[own], state = _chunk(inputs.of(own), state)
-        states[slots[row]] = state
+        states[row.slot] = state
+        for own in chunks(row.rest, chunk):
+            out[own], state = _chunk(inputs.of(own), state)
     return out.to(tokens.qkv.dtype)
 
 

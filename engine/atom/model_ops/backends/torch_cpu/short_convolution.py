@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from atom.model_ops.backends.state_rows import states_before
+from atom.model_ops.backends.state_rows import single_decodes, state_rows, states_before
 from atom.model_ops.linear_attention import ConvWeight
 from atom.utils.forward_context import AttentionMetaData
 
@@ -15,7 +15,7 @@ def short_convolution(
 ) -> torch.Tensor:
     assert step.slots is not None
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
-    taps, decodes, width = weight.taps.float(), step.num_decodes, tails.shape[2]
+    taps, decodes, width = weight.taps.float(), single_decodes(step), tails.shape[2]
     bias = None if weight.bias is None else weight.bias.float()
     if decodes:
         rows = slice(0, decodes)
@@ -24,14 +24,13 @@ def short_convolution(
         mixed = (seen * taps).sum(-1)
         out[rows] = _activated(mixed if bias is None else mixed + bias, weight)
         tails[step.slots[rows]] = seen[:, :, 1:]
-    starts, slots = step.query_starts.tolist(), step.slots.tolist()
-    for row in range(decodes, len(slots)):
-        own = slice(starts[row], starts[row + 1])
-        before = states_before(tails, step, slice(row, row + 1))[0]
-        seen = torch.cat((before, x[own].t().float()), dim=1)  # [C, W - 1 + tokens]
+    for row in state_rows(step, decodes):
+        before = states_before(tails, step, slice(row.index, row.index + 1))[0]
+        seen = torch.cat((before, x[row.own].t().float()), dim=1)  # [C, W - 1 + tokens]
         mixed = F.conv1d(seen[None], taps[:, None], bias, groups=len(taps))[0]
-        out[own] = _activated(mixed, weight).t()
-        tails[slots[row]] = seen[:, -width:]
+        out[row.own] = _activated(mixed, weight).t()
+        kept = row.kept.stop - row.kept.start
+        tails[row.slot] = seen[:, kept : kept + width]
     return out
 
 

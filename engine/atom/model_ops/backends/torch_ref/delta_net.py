@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from atom.model_ops.backends.delta_inputs import DeltaInputs, delta_inputs
-from atom.model_ops.backends.state_rows import states_before
+from atom.model_ops.backends.state_rows import state_rows, states_before
 from atom.model_ops.linear_attention import DeltaTokens, DeltaWeight
 from atom.sizing.states import DeltaShape
 from atom.utils.forward_context import AttentionMetaData
@@ -18,14 +18,13 @@ def gated_delta_rule(
     states: torch.Tensor,
     step: AttentionMetaData,
 ) -> torch.Tensor:
-    assert step.slots is not None
     inputs = delta_inputs(tokens, shape, weight)
     out = torch.empty_like(inputs.v)
-    starts, slots = step.query_starts.tolist(), step.slots.tolist()
-    for row, slot in enumerate(slots):
-        own = slice(starts[row], starts[row + 1])
-        before = states_before(states, step, slice(row, row + 1))[0]
-        out[own], states[slot] = _one_by_one(inputs.of(own), before)
+    for row in state_rows(step):
+        before = states_before(states, step, slice(row.index, row.index + 1))[0]
+        out[row.kept], behind = _one_by_one(inputs.of(row.kept), before)
+        out[row.rest], _ = _one_by_one(inputs.of(row.rest), behind)
+        states[row.slot] = behind
     return out.to(tokens.qkv.dtype)
 
 

@@ -211,6 +211,41 @@ def test_a_net_is_its_parts(
     assert torch.equal(tails, kept_tails)
 
 
+def test_a_state_stands_behind_the_tokens_that_are_kept(
+    backend: Backend, composed: Backend, device: torch.device
+) -> None:
+    """Rows that decode have drafts behind those; a prompt beside them is kept whole."""
+    rows = [(30, 3), (1, 2), (12, 5)]
+    kept, decodes = [2, 1, 5], 2
+    case = delta_case(rows, device, shape=ODD, num_decodes=decodes)
+    num_kept = torch.tensor(kept, dtype=torch.int32, device=device)
+    drafted = replace(case, step=replace(case.step, num_kept=num_kept))
+    out, states, tails = drafted.netted(backend)
+    whole = replace(case, step=replace(case.step, num_decodes=0))
+    assert_rows_agree(out, whole.netted(composed)[0], torch.float32, slack=3.0)
+    _, expected, kept_tails = of_first_tokens(case, kept).netted(composed)
+    assert_rows_agree(states, expected, torch.float32, slack=10.0)
+    assert torch.equal(tails, kept_tails)
+
+
+def of_first_tokens(case: DeltaCase, kept: Sequence[int]) -> DeltaCase:
+    """Take the step of a case's rows without what is behind so many tokens of each."""
+    starts = case.step.query_starts.tolist()
+    counts = torch.tensor(kept, device=case.x.device)
+    own = torch.cat(
+        [torch.arange(start, start + count) for start, count in zip(starts, kept, strict=False)]
+    ).to(case.x.device)
+    scheduled = case.step.query_starts.diff()
+    step = replace(
+        case.step,
+        query_starts=F.pad(counts.cumsum(0), (1, 0)).int(),
+        context_lens=(case.step.context_lens - scheduled + counts).int(),
+        num_decodes=0,
+    )
+    tokens = DeltaTokens(*(part[own] for part in (case.tokens.qkv, case.tokens.b, case.tokens.a)))
+    return replace(case, x=case.x[own], tokens=tokens, step=step)
+
+
 def test_a_triangle_is_solved_as_in_order(backend: Backend, device: torch.device) -> None:
     """Equal keys that are learnt in full and never forgotten: powers of their system are sums of
     binomial coefficients, which would take each other away."""

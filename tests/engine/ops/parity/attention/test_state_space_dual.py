@@ -76,6 +76,25 @@ def test_answers_and_states_are_those_of_one_token_after_the_other(
     assert_rows_agree(states, kept, torch.float32, slack=10.0)
 
 
+def test_a_state_stands_behind_the_tokens_that_are_kept(
+    backend: Backend, reference: Backend, device: torch.device
+) -> None:
+    case = ssd_case([(30, 4), (7, 1), (12, 5)], device, num_decodes=2)
+    kept = torch.tensor([2, 1, 5], dtype=torch.int32, device=device)
+    drafted = replace(case, step=replace(case.step, num_kept=kept))
+    out, states = drafted.answered(backend)
+    expected, behind = case.answered(reference)
+    assert_rows_agree(out, expected, torch.float32, slack=3.0)
+    assert_rows_agree(states[1:], behind[1:], torch.float32, slack=10.0)
+    first = replace(case.step, query_starts=torch.tensor([0, 2], dtype=torch.int32, device=device))
+    first = replace(first, context_lens=case.step.context_lens[:1] - 2, num_decodes=0)
+    assert case.step.slots is not None
+    first = replace(first, slots=case.step.slots[:1], max_query_len=2)
+    tokens = SsdTokens(case.tokens.qkv[:2], case.tokens.steps[:2])
+    _, left = replace(case, step=first, tokens=tokens).answered(reference)
+    assert_rows_agree(states[:1], left, torch.float32, slack=10.0)
+
+
 def test_chunks_of_a_prompt_are_its_whole(backend: Backend, device: torch.device) -> None:
     """Wherever a prompt is cut, the next chunk goes on where the one before ended."""
     whole = ssd_case([(0, 100)], device, num_decodes=0)

@@ -149,7 +149,7 @@ def gated_delta_net(
     step: AttentionMetaData,
 ) -> torch.Tensor:
     assert step.slots is not None
-    if step.num_decodes == len(step.slots):
+    if step.num_decodes == len(step.slots) and step.num_kept is None:
         return _of_decodes(tokens, z, weight, kept, step)
     mixed = short_convolution(tokens.qkv, ConvWeight(weight.conv), kept.tails, step)
     mixed_tokens = replace(tokens, qkv=mixed)

@@ -36,7 +36,7 @@ def unit(vector, EPS: tl.constexpr):
 @triton.jit(do_not_specialize=["gate_stride", "padding_slot"])
 def _delta_rule_kernel(
     qkv_ptr, b_ptr, a_ptr, a_log_ptr, dt_bias_ptr, states_ptr, out_ptr,
-    starts_ptr, contexts_ptr, slots_ptr, gate_stride, padding_slot,
+    kept_ptr, starts_ptr, contexts_ptr, slots_ptr, gate_stride, padding_slot,
     HK: tl.constexpr, HV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr,
     K_LANES: tl.constexpr, BLOCK_V: tl.constexpr, LINEAR_FROM: tl.constexpr,
 ):  # fmt: skip
@@ -58,6 +58,9 @@ def _delta_rule_kernel(
     CHANNELS: tl.constexpr = 2 * HK * DK + HV * DV
     # Neighbouring value heads share a key head.
     key_head = head // (HV // HK)
+    kept = count
+    if kept_ptr is not None:  # what is drafted behind them may not hold
+        kept = tl.load(kept_ptr + tl.program_id(0))
     for token in range(count):
         at = qkv_ptr + (first + token) * CHANNELS
         q = tl.load(at + key_head * DK + lane, mask=in_key, other=0.0).to(tl.float32)
@@ -74,8 +77,9 @@ def _delta_rule_kernel(
         q = unit(q, 1e-6) * (DK**-0.5)
         answer = tl.sum(q[:, None] * state, axis=0).to(out_ptr.dtype.element_ty)
         tl.store(out_ptr + ((first + token) * HV + head) * DV + column, answer, mask=in_value)
-    # A captured step's rows without tokens leave their slots as they are.
-    tl.store(place, state, mask=held & (lane[:, None] < tl.where(count > 0, DK, 0)))
+        # A captured step's rows without tokens leave their slots as they are.
+        last_rows = tl.where(token == kept - 1, DK, 0)
+        tl.store(place, state, mask=held & (lane[:, None] < last_rows))
 
 
 def gated_delta_rule(
@@ -96,7 +100,8 @@ def gated_delta_rule(
         columns = min(_COLUMNS, next_power_of_2(shape.value_dim))
         _delta_rule_kernel[(step.num_decodes, heads, triton.cdiv(shape.value_dim, columns))](
             tokens.qkv, tokens.b, tokens.a, weight.a_log, weight.dt_bias, states, out,
-            step.query_starts, step.context_lens, step.slots, tokens.b.stride(0), len(states) - 1,
+            step.num_kept, step.query_starts, step.context_lens, step.slots,
+            tokens.b.stride(0), len(states) - 1,
             HK=shape.key_heads, HV=heads, DK=shape.key_dim, DV=shape.value_dim,
             K_LANES=next_power_of_2(shape.key_dim), BLOCK_V=columns, LINEAR_FROM=LINEAR_FROM,
             num_warps=4,

@@ -67,7 +67,7 @@ def _convolve_kernel(
 
 @triton.jit(do_not_specialize=["x_stride", "padding_slot"])
 def _tails_kernel(
-    x_ptr, tails_ptr, starts_ptr, contexts_ptr, slots_ptr, x_stride, padding_slot,
+    x_ptr, tails_ptr, kept_ptr, starts_ptr, contexts_ptr, slots_ptr, x_stride, padding_slot,
     CHANNELS: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """LANES: of a channel's tail."""
@@ -76,6 +76,8 @@ def _tails_kernel(
     )
     channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[:, None]
     lane = tl.arange(0, LANES)[None, :]
+    if kept_ptr is not None:  # what is drafted behind them may not hold
+        count = tl.load(kept_ptr + tl.program_id(0))
     # A captured step's rows without tokens leave their slots as they are.
     within = (channel < CHANNELS) & (lane < tl.where(count > 0, WIDTH - 1, 0))
     at = count - (WIDTH - 1) + lane
@@ -103,7 +105,7 @@ def short_convolution(
         num_warps=4,
     )  # fmt: skip
     _tails_kernel[(rows, blocks)](
-        x, tails, *place,
+        x, tails, step.num_kept, *place,
         CHANNELS=channels, WIDTH=width, LANES=next_power_of_2(width - 1), BLOCK=_CHANNELS,
         num_warps=4,
     )  # fmt: skip
