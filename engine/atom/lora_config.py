@@ -46,13 +46,15 @@ class LoraConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoraFlags:
-    """Holds what the command line says; None where it says nothing."""
+    """Holds what the command line says; None where it says nothing. model_names: by which requests
+    name the model itself."""
 
     modules: Sequence[str] | None
     max_loras: int | None
     max_rank: int | None
     max_cpu_loras: int | None
     may_load: bool
+    model_names: Sequence[str] = ()
 
 
 class _Module(msgspec.Struct, forbid_unknown_fields=True):
@@ -76,6 +78,11 @@ def lora_config(enabled: bool, flags: LoraFlags) -> LoraConfig | None:
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"--lora-modules: {name} stands there twice; give each its own name")
+        if name in flags.model_names:
+            raise ConfigError(
+                f"--lora-modules: {name} is the model's own name, so no request could ask for the "
+                "adapter; give it another, or the model by --served-model-name"
+            )
     max_loras = 1 if flags.max_loras is None else flags.max_loras
     kept = max(max_loras, len(modules)) if flags.max_cpu_loras is None else flags.max_cpu_loras
     _within("--max-loras", max_loras, 1, None)

@@ -60,7 +60,7 @@ def _engine() -> list[Metric]:
     state = SimpleNamespace(
         status=SimpleNamespace(state=EngineState.READY),
         engine=SimpleNamespace(
-            config=config, stats_told_at=0.0, status=status, loras=ServedLoras(None)
+            config=config, stats_told_at=0.0, status=status, loras=ServedLoras(None, "")
         ),
     )
     ranks = {rank: RankStats(rank=rank, number=1, stats=_stats()) for rank in range(2)}

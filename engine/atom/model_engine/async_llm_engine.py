@@ -101,7 +101,7 @@ class AsyncLLMEngine:
             config.scheduler.max_waiting_requests,
             fair=config.scheduler.fairness == "clients",
         )
-        self.loras = ServedLoras(config.lora)
+        self.loras = ServedLoras(config.lora, config.model.served_name)
         self._lora_changes = asyncio.Lock()  # one at a time
         self._calls = UtilityCalls()
         self._request_timeout_seconds = request_timeout_seconds

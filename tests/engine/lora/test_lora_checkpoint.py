@@ -132,6 +132,7 @@ def test_flags_go_together() -> None:
     wrong: list[tuple[bool, dict[str, Any], str]] = [
         (False, {"modules": ["a=/x"]}, "--enable-lora"),
         (True, {"modules": ["a=/x", "a=/y"]}, "twice"),
+        (True, {"modules": ["a=/x"], "model_names": ["m", "a"]}, "a is the model's own name"),
         (True, {"modules": ["a"]}, "name=path"),
         (True, {"modules": ["a b=/x"]}, "without spaces"),
         (True, {"modules": ["a=/x", "b=/y"], "max_cpu_loras": 1}, "raise it"),

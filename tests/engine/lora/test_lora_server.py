@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.support.models.lora_adapter import make_adapter
@@ -119,5 +120,14 @@ def test_what_cannot_be_served_is_refused_and_changes_nothing(
     assert status == 400
     assert "--max-lora-rank 20" in message
     assert adapted.load(BASE, adapted.folder / "1")[0] == 400
+    packed = httpx.post(
+        f"{adapted.server.url}/v1/load_lora_adapter",
+        content=b"{}",
+        headers={"content-encoding": "gzip"},
+    )
+    assert packed.status_code == 415
+    assert adapted.server.post("/v1/load_lora_adapter", lora_name="x").json()["error"]["param"] == (
+        "lora_path"
+    )
     assert adapted.text("first") == before
     assert len(adapted.server.get("/v1/models").json()["data"]) == 2

@@ -442,6 +442,7 @@ def _lora_config(args: argparse.Namespace) -> LoraConfig | None:
             max_rank=args.max_lora_rank,
             max_cpu_loras=args.max_cpu_loras,
             may_load=args.allow_runtime_lora_updating,
+            model_names=args.served_model_name or (args.model.rstrip("/"),),
         ),
     )
 

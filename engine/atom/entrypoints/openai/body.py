@@ -46,12 +46,17 @@ async def read_body(
 ) -> Body:
     """The parsed body. share: what it may hold of the server's memory. Raises `RequestError` (400,
     408, 413, 415, or 503 while others' bodies take all there is)."""
+    body, unknown = parse_body(await read_json(request, share, wait_for_turn), kind)
+    _tell_unknown(request, unknown)
+    return body
+
+
+async def read_json(request: Request, share: BodyShare, wait_for_turn: BodyTurn) -> bytearray:
+    """Read a body's text, which may be parsed now. Raises `RequestError` as `read_body` does."""
     data = await _read_bytes(request, share)
     await wait_for_turn(len(data))
     check_value_count(data)
-    body, unknown = parse_body(data, kind)
-    _tell_unknown(request, unknown)
-    return body
+    return data
 
 
 def parse_body(data: bytes | bytearray, kind: type[Body]) -> tuple[Body, list[str]]:
@@ -62,7 +67,7 @@ def parse_body(data: bytes | bytearray, kind: type[Body]) -> tuple[Body, list[st
         problems = error.errors(include_url=False, include_input=False)
         if problems[0]["loc"]:  # an object: a refused field's remedy says more than its shape
             check_fields(data, kind.endpoint)
-        raise _refusal(problems) from None
+        raise refusal(problems) from None
     return body, check_fields(data, kind.endpoint)
 
 
@@ -148,7 +153,8 @@ def _too_large() -> RequestError:
     )
 
 
-def _refusal(problems: list[ErrorDetails]) -> RequestError:
+def refusal(problems: list[ErrorDetails]) -> RequestError:
+    """Say what is wrong with a body, of what pydantic found."""
     first = problems[0]
     if first["type"] == "json_invalid":
         return RequestError(f"the body is not valid JSON: {first['msg']}", code="invalid_json")

@@ -3,6 +3,7 @@ requests run. Shut unless the server was started with --allow-runtime-lora-updat
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, TypeVar
 
 from fastapi import APIRouter
@@ -11,13 +12,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from atom.entrypoints.http.json_body import to_json
+from atom.entrypoints.openai.body import read_json, refusal
 from atom.entrypoints.openai.openapi import Beside, answers_of, body_of
 from atom.entrypoints.openai.responses import Empty
 from atom.entrypoints.openai.state import ServerState
 from atom.errors import RequestError
 from atom.lora_config import LoraModule
-
-_MOST_BYTES = 65_536
 
 
 class _Named(BaseModel):
@@ -54,7 +54,7 @@ def lora_routes(state: ServerState) -> APIRouter:
         responses=answers_of(Empty, example={}),
     )
     async def load_lora_adapter(http: Request) -> Response:
-        asked = await _read(http, LoadLoraAdapterRequest)
+        asked = await _read(state, http, LoadLoraAdapterRequest)
         engine = state.serving_engine(None)
         if asked.lora_name in state.served_names(engine):
             raise RequestError(
@@ -71,22 +71,17 @@ def lora_routes(state: ServerState) -> APIRouter:
         responses=answers_of(Empty, example={}),
     )
     async def unload_lora_adapter(http: Request) -> Response:
-        asked = await _read(http, UnloadLoraAdapterRequest)
+        asked = await _read(state, http, UnloadLoraAdapterRequest)
         await state.serving_engine(None).unload_lora(asked.lora_name)
         return Response(to_json(Empty()), media_type="application/json")
 
     return router
 
 
-async def _read(http: Request, kind: type[_Body]) -> _Body:
-    data = bytearray()
-    async for part in http.stream():
-        data += part
-        if len(data) > _MOST_BYTES:
-            raise RequestError(f"the body is larger than {_MOST_BYTES} bytes", status=413)
+async def _read(state: ServerState, http: Request, kind: type[_Body]) -> _Body:
+    with state.bodies.share() as share:
+        data = await read_json(http, share, partial(state.turns.wait, state.clients.of(http.scope)))
     try:
-        return kind.model_validate_json(bytes(data))
+        return kind.model_validate_json(data)
     except ValidationError as error:
-        problem = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, problem["loc"])) or "the body"
-        raise RequestError(f"{place}: {problem['msg']}") from None
+        raise refusal(error.errors(include_url=False, include_input=False)) from None

@@ -33,9 +33,10 @@ class ServedLora:
 
 
 class ServedLoras:
-    def __init__(self, config: LoraConfig | None) -> None:
-        """config: None where no adapters are served."""
-        self._config = config
+    def __init__(self, config: LoraConfig | None, model_name: str) -> None:
+        """config: None where no adapters are served; model_name: by which requests name the
+        model."""
+        self._config, self._model_name = config, model_name
         self._numbers = itertools.count(1)
         self._by_name: dict[str, ServedLora] = {}
         for module in config.modules if config else ():
@@ -64,6 +65,10 @@ class ServedLoras:
         wrong = check_lora_name(module.name)
         if wrong is not None:
             raise RequestError(f"lora_name: {wrong}", param="lora_name")
+        if module.name == self._model_name:
+            raise RequestError(
+                f"lora_name: {module.name} is the model's own name", param="lora_name"
+            )
         if module.name in self._by_name:
             raise RequestError(
                 f"the adapter {module.name} is served already; unload it first, or give another "
