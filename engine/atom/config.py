@@ -38,6 +38,7 @@ from atom.config_values import (
     RoutingPolicy,
     SchedulerConfig,
     SchedulingPolicy,
+    SleepConfig,
 )
 from atom.end_tokens import end_token_ids
 from atom.errors import ConfigError, ModelError, RequestError
@@ -130,6 +131,7 @@ def build_config(options: EngineOptions) -> Config:
         lora=adapters_to_serve(
             options.lora, shares_experts=options.enable_dp_attention, nodes=options.nnodes
         ),
+        sleep=SleepConfig.of(options),
     )
 
 

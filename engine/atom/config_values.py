@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from enum import IntEnum
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
 from atom.eplb_config import EPLBConfig
+from atom.errors import ConfigError
 from atom.kv_events_config import KVEventsConfig
 from atom.lora_config import LoraConfig
 from atom.pooling_config import Convert, PoolingConfig, Runner
@@ -80,6 +82,8 @@ class EngineOptions:
     torch_profiler_dir: str | None = None
     speculative: SpeculativeConfig | None = None
     lora: LoraConfig | None = None
+    enable_sleep_mode: bool = False
+    sleep_queue: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,12 +221,50 @@ class ParallelConfig:
         return range(node * self.ranks_per_node, (node + 1) * self.ranks_per_node)
 
 
+class SleepLevel(IntEnum):
+    """Names how deep an engine sleeps, by vLLM's numbers. The KV cache is given back in either.
+    WEIGHTS_ON_HOST: weights wait in the host's memory; NO_WEIGHTS: they are read again."""
+
+    WEIGHTS_ON_HOST = 1
+    NO_WEIGHTS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SleepConfig:
+    """Says whether the engine may sleep, so that others have its device meanwhile. holds_requests:
+    those that come then wait for its waking up; else they are refused."""
+
+    enabled: bool = False
+    holds_requests: bool = False
+
+    @staticmethod
+    def of(options: EngineOptions) -> SleepConfig:
+        """Check what was asked for. Raises `ConfigError`."""
+        if options.sleep_queue and not options.enable_sleep_mode:
+            raise ConfigError(
+                "--sleep-queue: requests wait for an engine that may sleep; give "
+                "--enable-sleep-mode too, or leave it out"
+            )
+        if options.enable_sleep_mode and options.enable_dp_attention:
+            raise ConfigError(
+                "--enable-sleep-mode: ranks that share experts (--enable-dp-attention) do not "
+                "sleep; leave one of them out"
+            )
+        if options.enable_sleep_mode and options.nnodes > 1:
+            raise ConfigError(
+                "--enable-sleep-mode: an engine over several nodes does not sleep; leave it "
+                "out, or use one node"
+            )
+        return SleepConfig(enabled=options.enable_sleep_mode, holds_requests=options.sleep_queue)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """Everything one engine needs to know before it touches a device. enforce_eager: no graphs.
     torch_profiler_dir: where traces of the running engine may be written; None for none.
     speculative: how tokens are drafted; None for a token a step. draft: the checkpoint that drafts
-    them, if it is one of its own. lora: the adapters that it is served with; None for none."""
+    them, if it is one of its own. lora: the adapters that it is served with; None for none. sleep:
+    whether its device may be lent to others."""
 
     model: ModelConfig
     cache: CacheConfig
@@ -237,6 +279,7 @@ class Config:
     speculative: SpeculativeConfig | None = None
     draft: ModelConfig | None = None
     lora: LoraConfig | None = None
+    sleep: SleepConfig = field(default_factory=SleepConfig)
 
     def with_max_num_seqs(self, count: int) -> Config:
         """Let so many sequences run at the same time."""

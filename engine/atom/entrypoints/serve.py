@@ -205,6 +205,11 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
             "--allow-runtime-lora-updating: of several HTTP processes one would know of an adapter "
             "and the others would not; leave out --api-server-count, or give --lora-modules"
         )
+    if args.enable_sleep_mode and args.api_server_count > 1:
+        raise ConfigError(
+            "--enable-sleep-mode: of several HTTP processes one would know that the engine sleeps "
+            "and the others would not; leave out --api-server-count"
+        )
     return ServerOptions(
         api_keys=read_api_keys(args.api_key, args.api_key_file, os.environ),
         api_key_file=read_key_file(args.api_key_file),

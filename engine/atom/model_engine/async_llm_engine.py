@@ -21,6 +21,7 @@ from typing import Any
 
 from atom.client_figures import ClientCounts
 from atom.config import Config, EngineOptions, build_config
+from atom.config_values import SleepLevel
 from atom.errors import EngineDeadError, RequestError
 from atom.lora_config import LoraModule
 from atom.model_engine.engine_core_mgr import CoreManager
@@ -87,7 +88,7 @@ class AsyncLLMEngine:
         self.processor = processor
         self._text = AsyncText(self.processor)
         self._rank_stats = RankStatsBoard()
-        self._lifecycle = EngineLifecycle(on_progress)
+        self._lifecycle = EngineLifecycle(on_progress, holds_requests=config.sleep.holds_requests)
         self._requests = OpenRequests(
             self.processor.outputs,
             self._tell_of_abort,
@@ -103,6 +104,8 @@ class AsyncLLMEngine:
         )
         self.loras = ServedLoras(config.lora, config.model.served_name)
         self._lora_changes = asyncio.Lock()  # one at a time
+        self._sleep_changes = asyncio.Lock()
+        self._sleep_change: asyncio.Future[None]  # the one under way
         self._calls = UtilityCalls()
         self._request_timeout_seconds = request_timeout_seconds
         self._wall_clock = wall_clock
@@ -273,6 +276,10 @@ class AsyncLLMEngine:
             client_id=client_id,
             lora=None if lora is None else lora.request,
         )
+        bounds = [timeout_seconds, self._request_timeout_seconds]
+        if self.is_sleeping:
+            longest = min((each for each in bounds if each is not None), default=None)
+            await self._admission.wait_awake(len(requests), client_id, longest)
         # Both may have changed while a long text was tokenised.
         self._admission.check(len(requests), client_id)
         name = request_id or f"req-{uuid.uuid4().hex}"
@@ -281,7 +288,7 @@ class AsyncLLMEngine:
         if trace is not None:
             group.trace = trace
             trace.queued(QueuedCall(name, self.config.model.served_name, params, requests))
-        self._requests.limit_time(group, [timeout_seconds, self._request_timeout_seconds])
+        self._requests.limit_time(group, bounds)
         self._core.add_requests(requests)
         return group
 
@@ -342,7 +349,10 @@ class AsyncLLMEngine:
         """Return what the engine cores' utility of this name returns, by rank. Raises
         `EngineDeadError` when a process ends before it answers, `AtomError` when the utility fails
         in any."""
-        self.check_serving()
+        self._lifecycle.check_awake()
+        return await self._call(method, *args)
+
+    async def _call(self, method: str, *args: Any) -> list[Any]:
         call_id = next(self._ids)
         answers: list[Any] = await self._calls.answer(
             call_id, lambda: self._core.call_utility(call_id, method, args)
@@ -369,6 +379,46 @@ class AsyncLLMEngine:
         async with self._lora_changes:
             lora = self.loras.remove(name)
             await self.call_utility("unload_lora", lora.request.lora_int_id)
+
+    # ---- sleep --------------------------------------------------------------------------------
+
+    @property
+    def is_sleeping(self) -> bool:
+        return self._lifecycle.is_asleep
+
+    async def sleep(self, level: SleepLevel, *, abort: bool = False) -> None:
+        """Give the device's memory back once no request is open; an engine that sleeps goes on as
+        it does. abort: end the open ones with an error at once. Raises `RequestError` (503) where
+        it does not serve, and as `call_utility`."""
+        self._sleep_change = asyncio.ensure_future(self._fall_asleep(level, abort))
+        await asyncio.shield(self._sleep_change)  # whether or not who asked still waits
+
+    async def wake_up(self) -> None:
+        """Take the memory again and serve; an engine that is awake stays so. Raises as
+        `call_utility`; then it sleeps on."""
+        self._sleep_change = asyncio.ensure_future(self._end_sleep())
+        await asyncio.shield(self._sleep_change)
+
+    async def _fall_asleep(self, level: SleepLevel, abort: bool) -> None:
+        async with self._sleep_changes:
+            if self.is_sleeping:
+                return
+            self._lifecycle.fall_asleep(f"asleep at level {level}; POST /wake_up wakes it up")
+            try:
+                if abort:
+                    message = "the server was put to sleep before the answer was complete"
+                    self._requests.fail_all(lambda: RequestError(message, status=503))
+                await self._requests.wait_idle(None)
+                await self._call("sleep", int(level))
+            except Exception:
+                self._lifecycle.wake_up()
+                raise
+
+    async def _end_sleep(self) -> None:
+        async with self._sleep_changes:
+            if self.is_sleeping:
+                await self._call("wake_up")
+                self._lifecycle.wake_up()
 
     async def abort(self, request_id: str) -> None:
         """End the requests of this name that are open; their readers get an error."""

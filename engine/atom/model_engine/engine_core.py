@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atom.config import Config
+from atom.errors import AtomError
 from atom.model_engine.executor.base import Executor, GroupEndedError
 from atom.model_engine.executor.choice import build_executor
 from atom.model_engine.kv_events.publisher import KVEventPublisher
@@ -77,6 +78,7 @@ class EngineCore:
             sockets.wake_on(self._loras.wake_fd)
         self._rank = config.parallel.data_parallel_rank
         self._running = True
+        self._asleep = False
         self._pulse = Pulse()
         self._ended = threading.Event()
         self._tellings = itertools.count(1)
@@ -93,6 +95,8 @@ class EngineCore:
         }
         if self._loras is not None:
             self._utilities["unload_lora"] = self._loras.unload
+        if config.sleep.enabled:
+            self._utilities |= {"sleep": self._sleep, "wake_up": self._wake_up}
 
     def build_executor(self, order: MeshOrder | None) -> Executor:
         """Return what runs the batches of this core."""
@@ -137,14 +141,14 @@ class EngineCore:
     # ---- one iteration ------------------------------------------------------------------------
 
     def turn(self) -> None:
-        """Take in what has come, sleeping for it when there is no work; then one step."""
-        if not self._pipeline.has_work() and not self._executor.is_called():
-            self._pulse.resting = True
-            self._sockets.wait()
-            self._pulse.resting = False
+        """Take in what has come, waiting for it when there is no work; then one step."""
+        has_work = self._pipeline.has_work() or self._executor.is_called()
+        if self._asleep or not has_work:
+            with self._pulse.at_rest():
+                self._sockets.wait()
         for message in self._sockets.receive():
             self._handle(message)
-        if not self._running:
+        if not self._running or self._asleep:
             return
         if self._loras is not None and self._loras.has_work:
             self._loras.turn(self._scheduler, self._pipeline.open_requests())
@@ -276,14 +280,31 @@ class EngineCore:
             return UtilityResponseBody(call.call_id, error=f"{type(error).__name__}: {error}")
 
     def _stop_profile(self) -> str:
-        self._pulse.resting = True  # writing a long trace is no hang
-        try:
+        with self._pulse.at_rest():  # writing a long trace is no hang
             return self._profiler.stop()
-        finally:
-            self._pulse.resting = False
 
     def _reset_prefix_cache(self) -> None:
         self._scheduler.blocks.reset_prefix_cache()
+
+    def _sleep(self, level: int) -> None:
+        """Give the device's memory back. What comes meanwhile waits. Raises `AtomError` where
+        requests are open."""
+        if open_requests := self._pipeline.open_requests():
+            raise AtomError(f"{len(open_requests)} requests are open")
+        while self._pipeline.has_work():  # computed ahead, for requests that have ended
+            self._pipeline.step(time.monotonic())
+        self._reset_prefix_cache()
+        self._scheduler.loras.forget_all()
+        if self._kv_events is not None:
+            self._kv_events.publish()
+        with self._pulse.at_rest():
+            self._executor.sleep(level)
+        self._asleep = True
+
+    def _wake_up(self) -> None:
+        with self._pulse.at_rest():  # weights may have to be read
+            self._executor.wake_up()
+        self._asleep = False
 
     def _check_integrity(self) -> int:
         """Return how many blocks requests hold; an error when the pool's counts do not add up."""

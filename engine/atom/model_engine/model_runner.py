@@ -7,6 +7,7 @@ into the configuration: what start-up finds out is returned as an EngineReport.
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -26,16 +27,15 @@ from atom.model_engine.runner.cuda_graphs.graph_pool import GraphPool
 from atom.model_engine.runner.element_types import kv_dtype, kv_element, model_dtype, name_of
 from atom.model_engine.runner.expert_load_balancer import ExpertLoadBalancer
 from atom.model_engine.runner.expert_parallel import expert_ranks, open_dispatch
+from atom.model_engine.runner.host_weights import HostWeights
 from atom.model_engine.runner.lora_adapters import LoraAdapters
 from atom.model_engine.runner.predicted_memory import PredictedMemory, sharding_of
 from atom.model_engine.runner.speculation.speculation_setup import SpeculationSetup
 from atom.model_engine.runner.step_runner import StepRunner
 from atom.model_engine.runner.warm_up import (
     CacheShape,
-    computing_ahead,
-    decode_batch,
     describe_start,
-    largest_prompts,
+    run_largest_steps,
     warm_up,
 )
 from atom.model_engine.wire.engine_protocol import ConcurrencyRow, EngineReport
@@ -116,6 +116,9 @@ class ModelRunner:
         self._model: CausalLM
         self.adapters: LoraAdapters | None = None
         self.steps: StepRunner
+        self._cache_size = (0, 0)  # blocks and checkpoints that the cache was given
+        self._host_weights: HostWeights | None = None
+        self._after_layers: Callable[[], None] | None = None
 
     # ---- start-up -----------------------------------------------------------------------------
 
@@ -142,7 +145,8 @@ class ModelRunner:
         overhead = kv_cache.overhead_bytes(self._device, weights_bytes) + self._graph_bytes()
         self._release_cache()
         budget = self._agreed(self._plan(weights_bytes, activations, overhead))
-        self._allocate_cache(budget.num_blocks, budget.num_checkpoints)
+        self._cache_size = budget.num_blocks, budget.num_checkpoints
+        self._allocate_cache(*self._cache_size)
         self.steps.graphs = self._decode_graphs()
         if self.steps.graphs is not None:
             self.steps.graphs.capture(lambda share: progress("capturing decode graphs", share))
@@ -163,6 +167,7 @@ class ModelRunner:
         """Tell `callback` of every layer that a step computes, where the host waits for layers."""
         if self._device.is_gpu:
             return  # they are only queued there, and a graph replays them without the host
+        self._after_layers = callback
         for layer in self._attention_layers():
             layer.register_forward_hook(lambda *_: callback())
 
@@ -370,29 +375,11 @@ class ModelRunner:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        self._run_full_step(blocks)
+        run_largest_steps(self.steps, config, self._cache_shape(blocks), self._few_layers)
         torch.cuda.synchronize()
         peak = torch.cuda.max_memory_allocated() - before
         torch.cuda.empty_cache()
         return peak
-
-    def _run_full_step(self, num_blocks: int) -> None:
-        """The largest steps there can be: of prompts, and of rows that all sample."""
-        config = self._config
-        tokens = config.scheduler.max_num_batched_tokens
-        shape = self._cache_shape(num_blocks)
-        prompts, *chunks = largest_prompts(config, shape)
-        submit, collect = self.steps.submit, self.steps.collect
-        submit(prompts)
-        with self._few_layers():  # what a chunk adds is gone behind a layer
-            for chunk in chunks:
-                collect(submit(chunk))
-        rows = min(tokens, config.scheduler.max_num_seqs)
-        submit(decode_batch([2] * rows, shape))
-        longest = max(1, config.model.max_model_len - 1)
-        ahead = min(config.scheduler.num_speculative_tokens, tokens // rows - 1, longest - 2)
-        if ahead > 0:
-            collect(submit(computing_ahead(decode_batch([2 + ahead] * rows, shape), ahead)))
 
     def _report(self, budget: KvBudget, weights_bytes: int, peak_bytes: int) -> EngineReport:
         config, limits = self._config, kv_cache.run_limits(self._config)
@@ -428,6 +415,53 @@ class ModelRunner:
             version=atom.__version__,
             versions=software_versions(),
         )
+
+    # ---- sleep --------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def sleep(self, level: int) -> None:
+        """Give back the device's memory of the KV cache, the graphs and the weights. level 1 keeps
+        the weights in the host's memory, 2 reads them again when it wakes up."""
+        before = self._device.process_bytes()
+        if level == 2:
+            self._host_weights = None
+            self._release_cache()
+            del self.steps, self._model
+            self._speculation.draft = None
+            gc.collect()
+        else:
+            if self._device.is_gpu:
+                models = self._speculation.models(self._model)
+                self._host_weights = self._host_weights or HostWeights(models)
+                self._host_weights.give_back()
+            self.steps.graphs = None
+            self._release_cache()
+        if self._device.is_gpu:
+            torch.cuda.empty_cache()
+        after = self._device.process_bytes()
+        logger.info("asleep: %d bytes given back, %d still held", before - after, after)
+
+    @torch.inference_mode()
+    def wake_up(self) -> None:
+        """Take up what sleep gave back; after an error, such as too little memory, it may be called
+        once more."""
+        if self._host_weights is not None:
+            self._host_weights.restore()
+        elif not hasattr(self, "steps"):
+            kept = self.adapters
+            self._build()
+            self._load(lambda phase, share: None)
+            if self.adapters is not None and kept is not None:
+                self.adapters.keep_all(kept)
+            self.steps = self._step_runner()
+            if self._after_layers is not None:
+                self.call_after_layers(self._after_layers)
+        self._allocate_cache(*self._cache_size)
+        self.steps.graphs = self._decode_graphs()
+        if self.steps.graphs is not None:
+            self.steps.graphs.capture(lambda share: None)
+            if self.steps.graphs.prompts is not None:
+                self.steps.graphs.prompts.capture(lambda share: None)
 
     def close(self) -> None:
         """Leave the ranks that share the model, each of which does so now. Graphs go first, once

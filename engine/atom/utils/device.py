@@ -58,6 +58,12 @@ class Device:
         told = amd_memory.used_bytes(self._pci_address()) if self.type == "rocm" else None
         return max(total - free, told or 0)
 
+    def process_bytes(self) -> int:
+        """Measure what this process holds: of a GPU's memory for its tensors, on the CPU of all."""
+        if self.is_gpu:
+            return int(torch.cuda.memory_reserved(self.torch_device))
+        return int(psutil.Process().memory_info().rss)
+
     def _pci_address(self) -> str:
         found: Any = torch.cuda.get_device_properties(self.torch_device)
         place = (found.pci_domain_id, found.pci_bus_id, found.pci_device_id)

@@ -31,7 +31,7 @@ MARKS = {
     "deepseek_v32": "{# ｜DSML｜ </think> #}",
     "mistral": "{# [TOOL_CALLS] [ARGS] [/THINK] #}",
     "mistral_list": "{# [TOOL_CALLS] [/THINK] #}",
-    "lfm2": "{# <|tool_call_start|> #}",
+    "lfm2": "{# <|tool_call_start|> </think> #}",  # as LFM2.5-Thinking
     "llama4_pythonic": "{# func_name1( </think> #}",
     "minimax_m2": "{# <minimax:tool_call> </think> #}",
     "seed_oss": "{# <seed:tool_call> <function= </seed:think> #}",

@@ -302,6 +302,18 @@ def _add_lora_flags(group: Any) -> None:
 
 def _add_device_flags(group: Any) -> None:
     add = group.add_argument
+    add(
+        "--enable-sleep-mode",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="let POST /sleep give the device's memory back until POST /wake_up",
+    )
+    add(
+        "--sleep-queue",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="hold requests that come while the server sleeps; else they are refused with 503",
+    )
     add("--device", choices=DEVICES, default=_default("device"), help="where the model runs")
     add(
         "--backend", choices=BACKENDS, default=_default("backend"), help="implementation of the ops"

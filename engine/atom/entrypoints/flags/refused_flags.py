@@ -199,8 +199,8 @@ REFUSED_FLAGS: tuple[FlagRow, ...] = (
         "--max-num-queued-tokens --max-num-active-seqs",
     ),
     refused(
-        "the weights stay loaded; stop the server to free the device",
-        "--enable-sleep-mode --sleep-mode-backend --sleep-mode-offload-cudagraph "
+        "--enable-sleep-mode is all there is to say; the rest follows from it",
+        "--sleep-mode-backend --sleep-mode-offload-cudagraph "
         "--sleep-preserve-parameter-names --enable-memory-saver",
     ),
     refused(

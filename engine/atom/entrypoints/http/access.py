@@ -27,7 +27,9 @@ _PAGE_FILES = (
     "/console/",
     "/static-offline-docs/",
 )
-CONTROL_PATHS = frozenset({"/reset_prefix_cache", "/start_profile", "/stop_profile"})
+CONTROL_PATHS = frozenset(
+    {"/reset_prefix_cache", "/start_profile", "/stop_profile", "/sleep", "/wake_up"}
+)
 
 
 class ApiKeyCheck:

@@ -40,7 +40,7 @@ def health_routes(state: ServerState) -> APIRouter:
     )
     async def health() -> Response:
         status = state.status
-        if status.state is EngineState.READY:
+        if status.state is EngineState.READY or state.holds_requests:
             return _json({"status": "ok"})
         if status.state is EngineState.STARTING:
             return _unavailable(status.state, status.reason, progress=state.timeline.progress())
@@ -55,7 +55,8 @@ def health_routes(state: ServerState) -> APIRouter:
     async def startup() -> Response:
         status = state.status
         starting = status.state is EngineState.STARTING
-        if status.state is EngineState.READY or (starting and state.timeline.outlives_budget):
+        started = status.state in (EngineState.READY, EngineState.ASLEEP)
+        if started or (starting and state.timeline.outlives_budget):
             return _json({"status": "ok"})
         return _unavailable(status.state, status.reason)
 

@@ -289,6 +289,12 @@ class Version(msgspec.Struct, frozen=True):
     version: Annotated[str, Meta(description="Of this server.")]
 
 
+class Sleeping(msgspec.Struct, frozen=True):
+    """GET /is_sleeping."""
+
+    is_sleeping: Annotated[bool, Meta(description="Whether the device's memory is given back.")]
+
+
 class Empty(msgspec.Struct, frozen=True):
     """The empty answer {}: the request was carried out."""
 

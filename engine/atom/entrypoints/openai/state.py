@@ -56,6 +56,15 @@ class ServerState:
         return EngineStatus(EngineState.STARTING, self.phase)
 
     @property
+    def holds_requests(self) -> bool:
+        """Tell whether requests wait for the engine to wake up."""
+        return (
+            self.engine is not None
+            and self.engine.is_sleeping
+            and self.engine.config.sleep.holds_requests
+        )
+
+    @property
     def is_ending(self) -> bool:
         """Tell whether it will never take a request again."""
         return self.status.state in (EngineState.DRAINING, EngineState.DEAD)

@@ -86,6 +86,15 @@ class Executor(StepExecutor, Protocol):
         """Drop an adapter; no batch that follows has it. Unknown ones are gone."""
         ...
 
+    def sleep(self, level: int) -> None:
+        """Give the device's memory back; no step is under way, and none follows before `wake_up`.
+        level: a `SleepLevel`."""
+        ...
+
+    def wake_up(self) -> None:
+        """Take the memory again, with an empty KV cache. After an error it sleeps on."""
+        ...
+
     def close(self) -> None:
         """End what it has started; no call follows."""
         ...

@@ -55,6 +55,12 @@ class SingleDeviceExecutor(OneScheduler):
     def remove_lora(self, number: int) -> None:
         self._adapters.drop(number)
 
+    def sleep(self, level: int) -> None:
+        self.runner.sleep(level)
+
+    def wake_up(self) -> None:
+        self.runner.wake_up()
+
     @property
     def _adapters(self) -> LoraAdapters:
         assert self.runner.adapters is not None, "adapters come where they are enabled"

@@ -9,6 +9,9 @@ tokenised and again behind it.
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
+
 from atom.errors import RequestError
 from atom.model_engine.front.engine_lifecycle import EngineLifecycle
 from atom.model_engine.front.open_requests import OpenRequests
@@ -30,12 +33,13 @@ class Admission:
         self._requests = requests
         self._max_waiting = max_waiting
         self._fair = fair
+        self._held: Counter[str] = Counter()  # while the engine is asleep, by group
 
     def check(self, count: int, client_id: str = "") -> None:
         """Refuse `count` more requests if they cannot be served, or would wait behind too many
         others: their client can then try elsewhere. Raises `RequestError` or `EngineDeadError`."""
         self._lifecycle.check_serving()
-        waiting = self._requests.num_unanswered
+        waiting = self._requests.num_unanswered + self._held.total()
         if not self._max_waiting or waiting + count <= self._max_waiting:
             return
         if not self._fair or not self._has_room_beyond(waiting, count, client_id):
@@ -46,11 +50,30 @@ class Admission:
                 code="rate_limit_exceeded",
             )
 
+    async def wait_awake(self, count: int, client_id: str, seconds: float | None) -> None:
+        """Hold `count` requests, which `check` let in, as long as the engine is asleep. seconds:
+        that they may take; None for any time. Raises `RequestError` (504) behind them."""
+        group = group_of(client_id)
+        self._held[group] += count
+        try:
+            async with asyncio.timeout(seconds):
+                await self._lifecycle.wait_awake()
+        except TimeoutError:
+            raise RequestError(
+                f"the engine was asleep for {seconds:g} s; POST /wake_up wakes it up, or allow "
+                "more time",
+                status=504,
+                code="timeout",
+            ) from None
+        finally:
+            self._held[group] -= count
+
     def _has_room_beyond(self, waiting: int, count: int, client_id: str) -> bool:
         """Return whether others fill the bound, and the client has less than half an equal part of
         it."""
         by_group = self._requests.unanswered_by_group
         group = group_of(client_id)
-        groups = len({*by_group, group})
+        groups = len({*by_group, *(+self._held), group})
         part = max(1, self._max_waiting // (2 * groups))
-        return by_group.get(group, 0) + count <= part and waiting + count <= 2 * self._max_waiting
+        own = by_group.get(group, 0) + self._held[group]
+        return own + count <= part and waiting + count <= 2 * self._max_waiting

@@ -25,6 +25,7 @@ class EngineState(enum.StrEnum):
 
     STARTING = "starting"
     READY = "ready"
+    ASLEEP = "asleep"
     STALLED = "stalled"
     DRAINING = "draining"
     DEAD = "dead"
@@ -41,13 +42,22 @@ class EngineStatus:
 
 
 class EngineLifecycle:
-    """STARTING → READY ⇄ STALLED; DRAINING from any of them; DEAD from all, and for good."""
+    """STARTING → READY ⇄ STALLED or ASLEEP; DRAINING from any of them; DEAD from all, and for
+    good."""
 
-    def __init__(self, on_progress: Callable[[str, float], None] | None = None) -> None:
-        """on_progress: told the phase of start-up and the share of it that is done."""
+    def __init__(
+        self,
+        on_progress: Callable[[str, float], None] | None = None,
+        *,
+        holds_requests: bool = False,
+    ) -> None:
+        """on_progress: told the phase of start-up and the share of it that is done. holds_requests:
+        those that come while it is asleep wait."""
+        self._holds_requests = holds_requests
         self.status = EngineStatus(EngineState.STARTING, "starting the engine process")
         self._on_progress = on_progress
         self._stalled: dict[int, str] = {}  # rank → what is wrong with it
+        self._woke = asyncio.Event()  # since it fell asleep
         self._decided = asyncio.Event()  # start-up has ended, one way or the other
         self._died = asyncio.Event()
         self._maimed = asyncio.Event()
@@ -57,6 +67,10 @@ class EngineLifecycle:
     @property
     def is_dead(self) -> bool:
         return self._shut_down or self.status.state is EngineState.DEAD
+
+    @property
+    def is_asleep(self) -> bool:
+        return self.status.state is EngineState.ASLEEP
 
     # ---- what happens -------------------------------------------------------------------------
 
@@ -95,10 +109,23 @@ class EngineLifecycle:
         reason = "; ".join(self._stalled.values())
         self.status = replace(self.status, state=state, reason=reason)
 
+    def fall_asleep(self, reason: str) -> None:
+        """Let the device's memory be others'. Raises as `check_serving`."""
+        self.check_awake()
+        self._woke.clear()
+        self.status = replace(self.status, state=EngineState.ASLEEP, reason=reason)
+
+    def wake_up(self) -> None:
+        """Serve again."""
+        if self.status.state is EngineState.ASLEEP:
+            self.status = replace(self.status, state=EngineState.READY, reason="")
+        self._woke.set()
+
     def begin_drain(self, reason: str = "the server is shutting down") -> None:
         """Take no more requests; the first reason counts."""
         if not self.is_dead and self.status.state is not EngineState.DRAINING:
             self.status = replace(self.status, state=EngineState.DRAINING, reason=reason)
+            self._woke.set()
 
     def maim(self, reason: str) -> None:
         """A part is gone that does not come back: what is open is finished, and then it ends."""
@@ -122,6 +149,7 @@ class EngineLifecycle:
         if self.is_dead:
             return False
         self.status = replace(self.status, state=EngineState.DEAD, reason=reason)
+        self._woke.set()
         self._decided.set()
         self._died.set()
         return True
@@ -141,6 +169,11 @@ class EngineLifecycle:
             raise EngineDeadError(self.status.reason)
         return self.status.report
 
+    async def wait_awake(self) -> None:
+        """Returns once it sleeps no more, whatever it does instead."""
+        while self.status.state is EngineState.ASLEEP:
+            await self._woke.wait()
+
     async def wait_dead(self) -> str:
         """Returns the reason once the engine process is gone."""
         await self._died.wait()
@@ -153,6 +186,12 @@ class EngineLifecycle:
 
     def check_serving(self) -> None:
         """Raises the error that tells why a request cannot be taken now."""
+        if self._holds_requests and self.status.state is EngineState.ASLEEP:
+            return
+        self.check_awake()
+
+    def check_awake(self) -> None:
+        """Raises as `check_serving`, also while requests are held."""
         if self.is_dead:
             raise EngineDeadError(self.status.reason)
         if self.status.state is not EngineState.READY:

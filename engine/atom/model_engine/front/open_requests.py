@@ -185,8 +185,8 @@ class OpenRequests:
         if not self._requests:
             self._idle.set()
 
-    async def wait_idle(self, timeout_seconds: float) -> None:
-        """Wait until no request is open, but no longer than that."""
+    async def wait_idle(self, timeout_seconds: float | None) -> None:
+        """Wait until no request is open, but no longer than that; None for any time."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._idle.wait(), timeout_seconds)
 

@@ -98,6 +98,10 @@ class LoraAdapters:
         """Let go of an adapter; unknown ones are gone."""
         self._kept.pop(number, None)
 
+    def keep_all(self, others: LoraAdapters) -> None:
+        """Hold what was held for the same model, before it was read again."""
+        self._kept = others._kept
+
     def load(self, number: int, slot: int) -> None:
         """Put an adapter that is kept into a slot, behind the steps that were submitted."""
         adapter = self._kept[number]

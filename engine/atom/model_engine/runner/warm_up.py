@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -66,6 +67,28 @@ def warm_up(
         steps.collect(steps.submit(batch))
     _sample_masked(steps, config, cache)
     _run_behind_unknown(steps, config, cache)
+
+
+def run_largest_steps(
+    steps: StepRunner,
+    config: Config,
+    cache: CacheShape,
+    few_layers: Callable[[], AbstractContextManager[None]],
+) -> None:
+    """Run the largest steps there can be: of prompts, and of rows that all sample. few_layers: a
+    context in which one layer of each kind runs; what a chunk adds is gone behind a layer."""
+    tokens = config.scheduler.max_num_batched_tokens
+    prompts, *chunks = largest_prompts(config, cache)
+    steps.submit(prompts)
+    with few_layers():
+        for chunk in chunks:
+            steps.collect(steps.submit(chunk))
+    rows = min(tokens, config.scheduler.max_num_seqs)
+    steps.submit(decode_batch([2] * rows, cache))
+    longest = max(1, config.model.max_model_len - 1)
+    ahead = min(config.scheduler.num_speculative_tokens, tokens // rows - 1, longest - 2)
+    if ahead > 0:
+        steps.collect(steps.submit(computing_ahead(decode_batch([2 + ahead] * rows, cache), ahead)))
 
 
 def describe_start(config: Config) -> str:

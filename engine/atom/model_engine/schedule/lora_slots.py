@@ -66,6 +66,12 @@ class LoraSlots:
         if number in self._holds:
             self._holds[self._holds.index(number)] = _NOBODY
 
+    def forget_all(self) -> None:
+        """Put every adapter into its slot anew, the next time: no rows run, and the device's memory
+        is not what it was."""
+        assert not self._running, "adapters with rows stay in their slots"
+        self._holds = [_NOBODY] * len(self._holds)
+
     def is_open(self, number: int) -> bool:
         """Return whether a request of the adapter has not ended."""
         return number in self._open

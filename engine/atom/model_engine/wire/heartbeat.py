@@ -12,6 +12,9 @@ or sockets of their own.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 BEAT_SECONDS = 1.0
 
 
@@ -27,6 +30,15 @@ class Pulse:
     def tick(self) -> None:
         """A step or a layer was completed."""
         self._ticks += 1
+
+    @contextmanager
+    def at_rest(self) -> Iterator[None]:
+        """Count what takes long and is no step as no hang."""
+        self.resting = True
+        try:
+            yield
+        finally:
+            self.resting = False
 
     def got_on(self) -> bool:
         """Return whether a beat is deserved since the last call."""

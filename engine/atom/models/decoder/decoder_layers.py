@@ -57,7 +57,11 @@ class DecoderLayer(nn.Module):
     ) -> Stream:
         """Run the layer; aux [T, H] is filled with what the layer was given, an auxiliary hidden
         state."""
-        stream, attended = self._attended(stream, positions, aux)
+        h = self.input_layernorm(stream)
+        attended = self.attention(h, positions)
+        if aux is not None:
+            aux.copy_(h.stream.residual)
+        stream, attended = self.logits_indices(h.stream, attended)
         stream = self.attention.o_proj.add(stream, attended)
         return self.mlp.add(self.post_attention_layernorm(stream))
 
@@ -72,7 +76,8 @@ class DecoderLayer(nn.Module):
     def _attended(
         self, stream: Stream, positions: torch.Tensor, aux: torch.Tensor | None
     ) -> tuple[Stream, torch.Tensor]:
-        """Return the stream, and what every head found in it, before the output's projection."""
+        """Return the stream, and what every head found in it, before the output's projection: as
+        `forward` begins, for layers that go on otherwise."""
         h = self.input_layernorm(stream)
         attended = self.attention(h, positions)
         if aux is not None:

@@ -26,6 +26,7 @@ from atom.model_engine.executor.tensor_parallel.step_codec import (
     encode_batch,
     encode_lora,
     encode_sample,
+    encode_sleep,
 )
 from atom.model_engine.model_runner import ModelRunner, Progress, rank_device
 from atom.model_engine.runner.lora_adapters import HostAdapter
@@ -101,6 +102,16 @@ class TensorParallelExecutor(OneScheduler):
         with _together(self._ranks.loss):
             self._send(encode_lora(number, ""))
             self._own.remove_lora(number)
+
+    def sleep(self, level: int) -> None:
+        with _together(self._ranks.loss):
+            self._send(encode_sleep(level))
+            self._own.sleep(level)
+
+    def wake_up(self) -> None:
+        with _together(self._ranks.loss):
+            self._send(encode_sleep(0))
+            self._own.wake_up()
 
     def close(self) -> None:
         self._ranks.loss.let_end()

@@ -24,6 +24,7 @@ from atom.model_engine.executor.tensor_parallel.rank_processes import RankOrder
 from atom.model_engine.executor.tensor_parallel.step_channel import StepMemory, StepReceiver
 from atom.model_engine.executor.tensor_parallel.step_codec import (
     ChangeLora,
+    ChangeSleep,
     SampleStep,
     decode_step,
 )
@@ -97,6 +98,14 @@ def follow_steps(runner: ModelRunner, receiver: StepReceiver) -> None:
             continue
         if isinstance(call, SampleStep):
             runner.steps.sample(submitted[-1], call.mask)
+            continue
+        if isinstance(call, ChangeSleep):
+            while submitted:
+                runner.steps.collect(submitted.popleft())
+            if call.level:
+                runner.sleep(call.level)
+            else:
+                runner.wake_up()
             continue
         # What the leader has collected by now: both runners know the same of their steps.
         while len(submitted) > call.outstanding:

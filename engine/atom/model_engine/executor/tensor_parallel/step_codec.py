@@ -26,7 +26,7 @@ from atom.sampling_params import SamplingParams
 
 Number = TypeVar("Number", bound=np.generic)
 
-_STEP, _SAMPLE, _MASKED, _LORA = range(4)
+_STEP, _SAMPLE, _MASKED, _LORA, _SLEEP = range(5)
 _HEAD = 11  # whole numbers of every message's head: its kind, and what its arrays are long
 _ALIGNMENT = 8
 _PARAMS = msgspec.msgpack.Decoder(list[SamplingParams])
@@ -55,6 +55,13 @@ class ChangeLora:
 
     number: int
     path: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeSleep:
+    """Sleep at a level; wake up where it is 0."""
+
+    level: int
 
 
 def encode_batch(batch: ScheduledBatch, outstanding: int) -> bytearray:
@@ -105,12 +112,19 @@ def encode_lora(number: int, path: str) -> bytearray:
     return _joined([_head(_LORA, number, len(text)), text])
 
 
-def decode_step(message: bytearray) -> RunStep | SampleStep | ChangeLora:
+def encode_sleep(level: int) -> bytearray:
+    """The call that lets a runner sleep, or wakes it up."""
+    return _joined([_head(_SLEEP, level)])
+
+
+def decode_step(message: bytearray) -> RunStep | SampleStep | ChangeLora | ChangeSleep:
     """Return what the leader's runner was called with."""
     reader = _Reader(message)
     kind, *sizes = reader.array(np.int64, _HEAD).tolist()
     if kind == _SAMPLE:
         return SampleStep(None)
+    if kind == _SLEEP:
+        return ChangeSleep(sizes[0])
     if kind == _LORA:
         number, length, *_ = sizes
         return ChangeLora(number, reader.array(np.uint8, length).tobytes().decode())

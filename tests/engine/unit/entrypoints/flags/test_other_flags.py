@@ -103,10 +103,10 @@ def test_the_value_of_an_unneeded_flag_must_be_one_that_changes_nothing() -> Non
 
 
 def test_the_other_side_of_a_switch_that_is_not_here_is_taken() -> None:
-    read = read_words(["--no-fully-sharded-loras", "--no-enable-sleep-mode", "--port", "1"])
+    read = read_words(["--no-fully-sharded-loras", "--no-enable-memory-saver", "--port", "1"])
     assert read.words == ("--port", "1")
     told = [note.flag for note in read.unneeded]
-    assert told == ["--no-fully-sharded-loras", "--no-enable-sleep-mode"]
+    assert told == ["--no-fully-sharded-loras", "--no-enable-memory-saver"]
 
 
 def test_what_is_so_in_any_case_cannot_be_turned_off() -> None:
