@@ -45,6 +45,7 @@ from atom.model_ops.backends.triton_ops.linear_attention import (
     gated_delta_net,
     gated_delta_rule,
     short_convolution,
+    state_space_dual,
 )
 from atom.model_ops.backends.triton_ops.moe import norm_router, routing
 from atom.model_ops.backends.triton_ops.sampling import (
@@ -127,11 +128,14 @@ INDEX = {"HQ": 64, "DIM": 128}
 SCORES = {**INDEX, "TOP_K": 2048, "BLOCK_SIZE": 16, "BLOCK_N": 64}
 SLOTS = {"types": {"selected_ptr": "*i64", "scores_ptr": "*fp32"}}
 STATES = {
-    "types": dict.fromkeys(("states_ptr", "tails_ptr", "a_log_ptr", "dt_bias_ptr"), "*fp32"),
-    "even": ("x_stride", "gate_stride", "qkv_stride", "z_stride"),
+    "types": dict.fromkeys(
+        ("states_ptr", "tails_ptr", "a_log_ptr", "dt_bias_ptr", "skip_ptr"), "*fp32"
+    ),
+    "even": ("x_stride", "gate_stride", "qkv_stride", "z_stride", "step_stride"),
 }
 CHUNKS = {**STATES, "types": {**STATES["types"], "decays_ptr": "*fp32"}}
 DELTA_RULE = {"HK": 16, "HV": 32, "DK": 128, "DV": 128}
+SSD = {"HK": 8, "HV": 128, "DK": 128, "DV": 80, "K_LANES": 128, "LINEAR_FROM": 20.0}
 ODD_DELTA_RULE = {"HK": 3, "HV": 9, "DK": 96, "DV": 80}
 SELECTED = {key: value for key, value in LATENT.items() if key != "BLOCK_SIZE"} | {
     "TOP_K": 2048, "SLOTS": 2048, "BLOCK_N": 16,
@@ -303,6 +307,10 @@ CASES: list[Any] = [
          {"num_warps": 8, **CHUNKS}),
         ("gated norm of a delta net", gated_delta_net._gated_norm_kernel,
          {"HV": 32, "DV": 128, "ROWS": 16}, {"num_warps": 4, **CHUNKS}),
+        ("state space dual of decodes", state_space_dual._step_kernel,
+         {**SSD, "BLOCK_V": 32}, {"num_warps": 4, **STATES}),
+        ("state space dual of chunks", state_space_dual._chunks_kernel,
+         {**SSD, "BLOCK_V": 32, "CHUNK": 64}, {"num_warps": 4, "num_stages": 1, **STATES}),
         ("sparse MLA", sparse_mla_decode._sparse_mla_kernel,
          {**SELECTED, "HQ": 16, "HEADS": 16, "IS_SPLIT": True}, {"num_warps": 4, **SLOTS}),
         ("sparse MLA, many heads", sparse_mla_decode._sparse_mla_kernel,

@@ -28,7 +28,7 @@ from atom.model_ops.backends.triton_ops.attention import (
     prefill,
     sparse_mla_decode,
 )
-from atom.model_ops.backends.triton_ops.linear_attention import chunked_delta_rule
+from atom.model_ops.backends.triton_ops.linear_attention import chunked_delta_rule, state_space_dual
 from atom.model_ops.backends.triton_ops.moe.grouped_kernel import sorted_gemm_kernel
 from tests.engine.ops.expert_cases import BY_TMA
 from tests.engine.ops.kernel_cases import (
@@ -40,6 +40,7 @@ from tests.engine.ops.kernel_cases import (
     FP8_LATENT,
     SELECTED,
     SLOTS,
+    SSD,
 )
 
 TARGETS = {
@@ -209,8 +210,16 @@ def test_tiles_that_amd_would_spill_fit_an_h200(
     assert binary.metadata.shared <= TARGETS["H200"][1]
 
 
-def test_the_tile_of_chunks_that_amd_would_spill_lets_two_share_an_h200() -> None:
-    constants = {**DELTA_RULE, "K_LANES": 128, "CHUNK": 64, "BLOCK_V": 64}
-    options = {"num_warps": 4, "num_stages": 1, **CHUNKS}
-    binary = compiled(chunked_delta_rule._chunk_states_kernel, constants, options, "H200")
+@pytest.mark.parametrize(
+    ("kernel", "constants"),
+    [
+        (chunked_delta_rule._chunk_states_kernel, {**DELTA_RULE, "K_LANES": 128}),
+        (state_space_dual._chunks_kernel, {**SSD, "DV": 64}),
+    ],
+)
+def test_the_tile_of_chunks_that_amd_would_spill_lets_two_share_an_h200(
+    kernel: Any, constants: dict[str, Any]
+) -> None:
+    constants = {**constants, "CHUNK": 64, "BLOCK_V": 64}
+    binary = compiled(kernel, constants, {"num_warps": 4, "num_stages": 1, **CHUNKS}, "H200")
     assert 2 * binary.metadata.shared <= TARGETS["H200"][1]

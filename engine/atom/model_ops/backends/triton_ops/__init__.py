@@ -70,6 +70,7 @@ def backend() -> Backend:
         gated_delta_net,
         gated_delta_rule,
         short_convolution,
+        state_space_dual,
     )
     from atom.model_ops.backends.triton_ops.moe import grouped_gemm, norm_experts, routing
     from atom.model_ops.backends.triton_ops.sampling import (
@@ -108,6 +109,7 @@ def backend() -> Backend:
         "sparse_mla_attention": sparse_mla.sparse_mla_attention,
         "short_convolution": short_convolution.short_convolution,
         "gated_delta_rule": gated_delta_rule.gated_delta_rule,
+        "state_space_dual": state_space_dual.state_space_dual,
         "gated_delta_net": gated_delta_net.gated_delta_net,
         "sample": sampling.sample,
         "sample_vocab_shard": sampling.sample_vocab_shard,

@@ -12,11 +12,22 @@ from atom.model_ops.linear_attention import SsdTokens, SsdWeight
 from atom.sizing.states import DeltaShape, SsdShape
 from atom.utils.forward_context import AttentionMetaData
 from tests.engine.ops.inputs import assert_rows_agree
-from tests.engine.ops.parity.attention.test_delta_net import ROWS, delta_case
+from tests.engine.ops.parity.attention.test_delta_net import delta_case
 
-SMALL = SsdShape(key_heads=2, value_heads=4, key_dim=16, value_dim=16, conv_width=4)
-ODD = SsdShape(key_heads=3, value_heads=9, key_dim=12, value_dim=20, conv_width=3)
-ONE_GROUP = SsdShape(key_heads=1, value_heads=6, key_dim=24, value_dim=8, conv_width=4)
+gpu = pytest.mark.gpu
+ODD = SsdShape(key_heads=2, value_heads=4, key_dim=12, value_dim=20, conv_width=3)
+ONE_GROUP = SsdShape(key_heads=1, value_heads=3, key_dim=24, value_dim=40, conv_width=4)
+GRANITE = SsdShape(key_heads=1, value_heads=48, key_dim=128, value_dim=64, conv_width=4)
+NEMOTRON = SsdShape(key_heads=8, value_heads=128, key_dim=128, value_dim=80, conv_width=4)
+CASES = [
+    (ODD, torch.float32),
+    (ONE_GROUP, torch.bfloat16),
+    pytest.param(GRANITE, torch.bfloat16, marks=gpu),
+    pytest.param(GRANITE, torch.float32, marks=gpu),
+    pytest.param(NEMOTRON, torch.bfloat16, marks=gpu),
+]
+# (history, tokens): two decodes; then rows that begin, and go on for longer than a chunk.
+ROWS = [(30, 1), (0, 1), (0, 5), (12, 70)]
 
 
 @dataclass(frozen=True)
@@ -41,9 +52,9 @@ def ssd_case(
     rows: list[tuple[int, int]],
     device: torch.device,
     *,
-    shape: SsdShape = SMALL,
+    shape: SsdShape = ODD,
     dtype: torch.dtype = torch.float32,
-    num_decodes: int = 3,
+    num_decodes: int = 2,
 ) -> SsdCase:
     heads = shape.value_heads
     like = DeltaShape(
@@ -57,14 +68,8 @@ def ssd_case(
     return SsdCase(shape, tokens, weight, same.states, same.step)
 
 
-@pytest.fixture(autouse=True)
-def provides(backend: Backend) -> None:
-    if "state_space_dual" not in backend.operations:
-        pytest.skip("computed by another backend")
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("shape", [SMALL, ODD, ONE_GROUP])
+@pytest.mark.usefixtures("bfloat16")
+@pytest.mark.parametrize(("shape", "dtype"), CASES)
 def test_answers_and_states_are_those_of_one_token_after_the_other(
     backend: Backend, reference: Backend, device: torch.device, shape: SsdShape, dtype: torch.dtype
 ) -> None:
@@ -97,11 +102,11 @@ def test_a_state_stands_behind_the_tokens_that_are_kept(
 
 def test_chunks_of_a_prompt_are_its_whole(backend: Backend, device: torch.device) -> None:
     """Wherever a prompt is cut, the next chunk goes on where the one before ended."""
-    whole = ssd_case([(0, 100)], device, num_decodes=0)
+    whole = ssd_case([(0, 80)], device, num_decodes=0)
     out, states = whole.answered(backend)
     found, kept = [], whole.states.clone()
     dual = backend.operations["state_space_dual"]
-    for first, end in ((0, 37), (37, 38), (38, 100)):
+    for first, end in ((0, 37), (37, 38), (38, 80)):
         step = replace(
             whole.step,
             query_starts=torch.tensor([0, end - first], dtype=torch.int32, device=device),
@@ -113,3 +118,21 @@ def test_chunks_of_a_prompt_are_its_whole(backend: Backend, device: torch.device
         found.append(dual(tokens, whole.shape, whole.weight, kept, step))
     assert_rows_agree(torch.cat(found), out, torch.float32, slack=3.0)
     assert_rows_agree(kept[whole.step.slots], states, torch.float32, slack=10.0)
+
+
+def test_padding_rows_change_no_real_slot(
+    backend: Backend, device: torch.device, takes_padding: bool
+) -> None:
+    if not takes_padding:
+        pytest.skip("not made for graphs")
+    case = ssd_case([(30, 1), (7, 1), (0, 1), (0, 1)], device, num_decodes=4)
+    assert case.step.slots is not None
+    slots, contexts = case.step.slots.clone(), case.step.context_lens.clone()
+    slots[2:] = torch.tensor([len(case.states) - 1, -1])
+    contexts[2:] = 0
+    padded = replace(case, step=replace(case.step, slots=slots, context_lens=contexts))
+    out, kept = padded.answered(backend)
+    expected, left = case.answered(backend)
+    assert torch.equal(out[:2], expected[:2])
+    assert torch.equal(kept[:2], left[:2])
+    assert out.isfinite().all()

@@ -24,6 +24,7 @@ import triton
 import triton.language as tl
 
 from atom.model_ops.backends.triton_ops.launch import compute_units, head_lanes
+from atom.model_ops.backends.triton_ops.linear_attention.decay import LINEAR_FROM, log_decay
 from atom.model_ops.backends.triton_ops.linear_attention.short_convolution import row_of
 from atom.model_ops.linear_attention import DeltaTokens, DeltaWeight
 from atom.sizing.states import DeltaShape
@@ -33,19 +34,10 @@ CHUNK = 64  # tokens: what is quadratic in them is about as much as what is line
 # Columns of a state that a program has, and stages: narrow where one row shall fill the card, and
 # wide, two programs of which share a multiprocessor of NVIDIA's. AMD's would spill a wide one.
 _NARROW, _WIDE = (32, 2), (64, 1)
-LINEAR_FROM = 20.0  # softplus(x) is x in float32
 
 
 @triton.jit
-def log_decay(a, a_log, LINEAR_FROM: tl.constexpr):
-    """Compute -exp(a_log) · softplus(a); LINEAR_FROM: where softplus is its argument."""
-    # The exponential of a large one would be infinite.
-    grown = tl.where(a > LINEAR_FROM, a, tl.log(1.0 + tl.exp(tl.minimum(a, LINEAR_FROM))))
-    return -tl.exp(a_log) * grown
-
-
-@triton.jit
-def _product(a, b, acc):
+def product(a, b, acc):
     """Add a · b to acc, of a b in float32, as two parts of a's element."""
     high = b.to(a.dtype)
     acc = tl.dot(a, high, acc, input_precision="ieee")
@@ -59,7 +51,7 @@ def _product(a, b, acc):
 def _product_of_both(a, b, ELEMENT: tl.constexpr):
     """Compute a · b of two in float32, as parts of this element."""
     high = a.to(ELEMENT)
-    acc = _product(high, b, tl.zeros([a.shape[0], b.shape[1]], dtype=tl.float32))
+    acc = product(high, b, tl.zeros([a.shape[0], b.shape[1]], dtype=tl.float32))
     if high.dtype != tl.float32:
         low = (a - high.to(tl.float32)).to(ELEMENT)
         acc = tl.dot(low, b.to(ELEMENT), acc, input_precision="ieee")
@@ -205,23 +197,25 @@ def _chunk_states_kernel(
         whole = tl.load(decays_ptr + 3 * kind + head.to(tl.int64) * tokens + start)
 
         none = tl.zeros([CHUNK, BLOCK_V], dtype=tl.float32)
-        unknown = v.to(tl.float32) - of_keys[:, None] * _product(k, state, none)
-        learnt = _product(inverse, unknown, none)
+        unknown = v.to(tl.float32) - of_keys[:, None] * product(k, state, none)
+        learnt = product(inverse, unknown, none)
         if k.dtype != tl.float32:
             rest = tl.load(systems_ptr + kind * CHUNK + system, mask=within[:, None], other=0.0)
             learnt = tl.dot(rest, unknown.to(k.dtype), learnt, input_precision="ieee")
         answers = of_queries[:, None] * tl.dot(q, state.to(k.dtype), input_precision="ieee")
         answers = tl.dot(attended, learnt.to(k.dtype), answers, input_precision="ieee")
-        state = _product(tl.trans(k), to_end[:, None] * learnt, state * whole)
+        state = product(tl.trans(k), to_end[:, None] * learnt, state * whole)
         found = out_ptr + ((start + token[:, None]) * HV + head) * DV + column[None, :]
         tl.store(found, answers.to(out_ptr.dtype.element_ty), mask=in_values)
     tl.store(place, state, mask=held & (lane[:, None] < tl.where(count > 0, DK, 0)))
 
 
-def _tile(wide_programs: int, device: torch.device) -> tuple[int, int]:
-    """Choose columns and stages by how many programs the wide tile would have."""
-    fills = wide_programs >= 2 * compute_units(device)
-    return _WIDE if fills and not torch.version.hip else _NARROW
+def chunk_tile(heads: int, value_dim: int, device: torch.device) -> tuple[int, int]:
+    """Choose columns of a state and stages by how many programs the wide tile would have; heads: of
+    all rows."""
+    fills = heads * triton.cdiv(value_dim, _WIDE[0]) >= 2 * compute_units(device)
+    columns, stages = _WIDE if fills and not torch.version.hip else _NARROW
+    return min(columns, head_lanes(value_dim)), stages
 
 
 def chunked_delta_rule(
@@ -251,8 +245,7 @@ def chunked_delta_rule(
         step.query_starts, tokens.b.stride(0), step.num_decodes, count,
         **sizes, LINEAR_FROM=LINEAR_FROM, num_warps=4,
     )  # fmt: skip
-    columns, stages = _tile(rows * heads * triton.cdiv(shape.value_dim, _WIDE[0]), qkv.device)
-    columns = min(columns, head_lanes(shape.value_dim))
+    columns, stages = chunk_tile(rows * heads, shape.value_dim, qkv.device)
     _chunk_states_kernel[(triton.cdiv(shape.value_dim, columns), heads, rows)](
         qkv, systems, attended, decays, states, out,
         step.query_starts, step.context_lens, step.slots,

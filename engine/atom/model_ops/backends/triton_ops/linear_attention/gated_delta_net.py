@@ -18,10 +18,7 @@ import triton
 import triton.language as tl
 
 from atom.model_ops.backends.triton_ops.launch import next_power_of_2
-from atom.model_ops.backends.triton_ops.linear_attention.chunked_delta_rule import (
-    LINEAR_FROM,
-    log_decay,
-)
+from atom.model_ops.backends.triton_ops.linear_attention.decay import LINEAR_FROM, log_decay
 from atom.model_ops.backends.triton_ops.linear_attention.gated_delta_rule import (
     gated_delta_rule,
     unit,

@@ -15,10 +15,9 @@ import triton.language as tl
 
 from atom.model_ops.backends.triton_ops.launch import next_power_of_2
 from atom.model_ops.backends.triton_ops.linear_attention.chunked_delta_rule import (
-    LINEAR_FROM,
     chunked_delta_rule,
-    log_decay,
 )
+from atom.model_ops.backends.triton_ops.linear_attention.decay import LINEAR_FROM, log_decay
 from atom.model_ops.backends.triton_ops.linear_attention.short_convolution import row_of
 from atom.model_ops.linear_attention import DeltaTokens, DeltaWeight
 from atom.sizing.states import DeltaShape

@@ -1,0 +1,22 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""How much a state forgets at a token, as every kernel of a state computes it."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+LINEAR_FROM = 20.0  # softplus(x) is x in float32
+
+
+@triton.jit
+def softplus(x, LINEAR_FROM: tl.constexpr):
+    """Compute log(1 + e^x); LINEAR_FROM: where it is x."""
+    # The exponential of a large one would be infinite.
+    return tl.where(x > LINEAR_FROM, x, tl.log(1.0 + tl.exp(tl.minimum(x, LINEAR_FROM))))
+
+
+@triton.jit
+def log_decay(a, a_log, LINEAR_FROM: tl.constexpr):
+    """Compute -exp(a_log) · softplus(a); LINEAR_FROM: where softplus is its argument."""
+    return -tl.exp(a_log) * softplus(a, LINEAR_FROM)
