@@ -35,9 +35,7 @@ _OF_KERNELS = [
     for path in (_FOLDER / "parity").rglob("test_*.py")
     if "backends.triton_ops" in path.read_text()
 ]
-# Operations that GPUs leave to the reference so far: there is nothing to compare with it.
-_NOT_IN_TRITON = ["parity/attention/test_state_space_dual.py"]
-collect_ignore_glob = _NOT_IN_TRITON if "triton" in _BACKENDS else _OF_KERNELS
+collect_ignore_glob = [] if "triton" in _BACKENDS else _OF_KERNELS
 
 
 @pytest.fixture(autouse=True)
