@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.cluster import neighbours, prometheus
+from tests.support.cluster import neighbours, prometheus, upstream_crds
 from tests.support.cluster.live_cluster import LiveCluster
 from tests.support.cluster.metered_pods import metered_container
 from tests.support.cluster.node_gpus import RESOURCE, give_gpus, node_gpus
@@ -72,6 +72,7 @@ def wait_for(cluster: LiveCluster, replicas: int, kind: str, field: str) -> None
 def test_keda_asks_for_what_the_nodes_hold(namespaced: LiveCluster, tmp_path: Path) -> None:
     """All are busy all the time: KEDA's wish is four."""
     neighbours.ensure("keda")
+    upstream_crds.install(namespaced)  # PodMonitor is prometheus-operator's
     server, image = prometheus.running(), engine_image(namespaced)
     with operator(namespaced, tmp_path / "operator.log"):
         made = model(image, metered_container(**BUSY), **SCALING)
