@@ -59,7 +59,7 @@ def condition(cluster: LiveCluster, kind: str) -> dict[str, Any]:
     return {}
 
 
-def wait_ready(cluster: LiveCluster, seconds: float = 60.0) -> dict[str, Any]:
+def wait_ready(cluster: LiveCluster, seconds: float = 180.0) -> dict[str, Any]:
     """The status once the latest generation is Ready."""
     cluster.wait(
         "Ready", lambda: condition(cluster, "Ready").get("status") == "True", seconds=seconds
