@@ -8,8 +8,9 @@ line, and what an adapter's own files say by `lora_checkpoint`.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
@@ -74,14 +75,12 @@ def lora_config(enabled: bool, flags: LoraFlags) -> LoraConfig | None:
             )
         return None
     modules = tuple(map(_module, flags.modules or ()))
-    names = [module.name for module in modules]
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(f"--lora-modules: {name} stands there twice; give each its own name")
-        if name in flags.model_names:
+    _check_names("--lora-modules", modules)
+    for module in modules:
+        if module.name in flags.model_names:
             raise ConfigError(
-                f"--lora-modules: {name} is the model's own name, so no request could ask for the "
-                "adapter; give it another, or the model by --served-model-name"
+                f"--lora-modules: {module.name} is the model's own name, so no request could ask "
+                "for the adapter; give it another, or the model by --served-model-name"
             )
     max_loras = 1 if flags.max_loras is None else flags.max_loras
     kept = max(max_loras, len(modules)) if flags.max_cpu_loras is None else flags.max_cpu_loras
@@ -103,11 +102,36 @@ def lora_config(enabled: bool, flags: LoraFlags) -> LoraConfig | None:
     )
 
 
+def read_modules_file(file: Path) -> tuple[LoraModule, ...]:
+    """Read the adapters of `--lora-modules-file`, a JSON list of names and paths. Raises
+    `ConfigError`."""
+    where = f"--lora-modules-file {file}"
+    try:
+        said = msgspec.json.decode(file.read_bytes(), type=list[_Module])
+    except OSError as error:
+        raise ConfigError(f"{where}: cannot be read: {error.strerror}") from error
+    except msgspec.DecodeError as error:
+        raise ConfigError(
+            f'{where}: {error}; give a list such as [{{"name": "sql", "path": "/adapters/sql"}}]'
+        ) from None
+    modules = tuple(LoraModule(name=each.name, path=each.path) for each in said)
+    _check_names(where, modules)
+    return modules
+
+
 def check_lora_name(name: str) -> str | None:
     """Return what is wrong with an adapter's name, if anything."""
     if _NAME.fullmatch(name):
         return None
     return "an adapter's name has 1 to 256 characters, without spaces and commas"
+
+
+def _check_names(where: str, modules: Iterable[LoraModule]) -> None:
+    seen: set[str] = set()
+    for module in modules:
+        if module.name in seen:
+            raise ConfigError(f"{where}: {module.name} stands there twice; give each its own name")
+        seen.add(module.name)
 
 
 def _module(text: str) -> LoraModule:

@@ -52,6 +52,9 @@ LABEL_PART_OF: Final = "app.kubernetes.io/part-of"
 LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 LABEL_LEARNED: Final = f"{GROUP}/learned"  # ConfigMaps with what engines have measured
 LABEL_JOB_FOR: Final = f"{GROUP}/job-for"  # Jobs and their pods: the AtomDeployment that asked
+# Of a pod, before the name of a LoRA adapter that it serves.
+LABEL_ADAPTER_PREFIX: Final = f"adapter.{GROUP}/"
+ADAPTER_SERVED: Final = "served"
 ANNOTATION_REVISION: Final = f"{GROUP}/revision"
 # Of the spec for which a workload's revision (the failed one, where it was rolled back) was made.
 ANNOTATION_SPEC_DIGEST: Final = f"{GROUP}/spec-digest"
@@ -68,6 +71,9 @@ ANNOTATION_DEFAULT_IMAGE: Final = f"{GROUP}/default-image"
 ANNOTATION_IMAGE_BEFORE: Final = f"{GROUP}/default-image-before"
 # Kubernetes' own: of the pods of a ReplicaSet those with the lowest number end first.
 ANNOTATION_DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
+# Of a pod: the list of adapters that was newest when it was last told that there is a new one.
+ANNOTATION_ADAPTERS: Final = f"{GROUP}/adapters"
+ADAPTERS_KEY: Final = "adapters.json"  # of the ConfigMap that pods follow
 ANNOTATION_MODEL: Final = f"{GROUP}/model"
 # Of a Job's spec; under the name job-digest older operators wrote one of its pods alone.
 ANNOTATION_JOB_DIGEST: Final = f"{GROUP}/job-spec-digest"
@@ -106,6 +112,7 @@ class ConditionType(StrEnum):
     DEGRADED = "Degraded"
     CAPACITY_LIMITED = "CapacityLimited"
     INTEGRATIONS_READY = "IntegrationsReady"
+    ADAPTERS_READY = "AdaptersReady"
     SUSPENDED = "Suspended"
     RECONCILING = "Reconciling"
     STALLED = "Stalled"
@@ -194,6 +201,10 @@ class Reason(StrEnum):
     PICKER_NOT_READY = "PickerNotReady"
     ROUTES_COLLIDE = "RoutesCollide"
     NOT_TAKEN_UP = "NotTakenUp"
+    # AdaptersReady
+    ADAPTERS_LOADED = "AdaptersLoaded"
+    ADAPTERS_LOADING = "AdaptersLoading"
+    ADAPTER_REFUSED = "AdapterRefused"
     # Suspended
     SUSPENDED = "Suspended"
     SUSPENDING = "Suspending"

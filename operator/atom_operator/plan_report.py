@@ -60,6 +60,9 @@ def facts(plan: Plan) -> Iterator[tuple[str, str]]:
     if plan.profile is not None:
         yield "profile", f"{plan.profile.name}, below the spec: {plan.profile.summary}"
     yield "model", plan.model.argument
+    if plan.engine.lora is not None:
+        names = ", ".join(f"{each.name} from {each.path}" for each in plan.adapters) or "none"
+        yield "adapters", f"room for {plan.engine.lora.max_cpu_loras}: {names}"
     yield "replicas", "0, by spec.suspend" if plan.suspended else str(plan.replicas)
     if plan.integrations.autoscaling is not None:
         yield "autoscaling", _autoscaling(plan.integrations.autoscaling)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ from atom.entrypoints.tracing.trace_flags import add_trace_flags, traces_endpoin
 from atom.errors import ConfigError
 
 if TYPE_CHECKING:
+    from atom.config import EngineOptions
     from atom.entrypoints.server.server_options import ServerOptions
 
 HTTP_PORT = 8000
@@ -137,6 +139,14 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         default=False,
         help="no log line per HTTP request",
     )
+    add(
+        "--lora-modules-file",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help="adapters as a JSON list of names and paths, followed while the server runs: what "
+        "comes is loaded and what goes unloaded; one that cannot be served stops nothing else",
+    )
     add_access_flags(group)
     add_trace_flags(group)
     add_tls_flags(parser.add_argument_group("TLS"))
@@ -210,7 +220,11 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
             "--enable-sleep-mode: of several HTTP processes one would know that the engine sleeps "
             "and the others would not; leave out --api-server-count"
         )
+    engine = options_from_args(args)
+    if args.lora_modules_file is not None:
+        engine = _with_followed_adapters(args, engine)
     return ServerOptions(
+        lora_modules_file=args.lora_modules_file,
         api_keys=read_api_keys(args.api_key, args.api_key_file, os.environ),
         api_key_file=read_key_file(args.api_key_file),
         tls=tls_files(args),
@@ -220,7 +234,7 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
         verbose=args.verbose,
         served_names=tuple(args.served_model_name or ()),
         template_kwargs=args.default_chat_template_kwargs,
-        engine=options_from_args(args),
+        engine=engine,
         host=args.host,
         port=_http_port(args),
         api_servers=args.api_server_count,
@@ -238,6 +252,25 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
         body_memory_bytes=args.body_memory_mib * 2**20,
         responses_store_bytes=args.responses_store_mib * 2**20,
     )
+
+
+def _with_followed_adapters(args: argparse.Namespace, engine: EngineOptions) -> EngineOptions:
+    """Let adapters come and go as --lora-modules-file says. Raises `ConfigError` where they
+    cannot."""
+    flag = "--lora-modules-file"
+    if engine.lora is None:
+        raise ConfigError(f"{flag} needs --enable-lora; add it, or leave the file out")
+    if engine.lora.modules or engine.lora.may_load:
+        raise ConfigError(
+            f"{flag} says which adapters there are; leave out --lora-modules and "
+            "--allow-runtime-lora-updating, or the file"
+        )
+    if args.api_server_count > 1 or engine.nnodes > 1:
+        raise ConfigError(
+            f"{flag}: adapters come and go in servers of one HTTP process on one node; leave out "
+            "--api-server-count and --nnodes, or give --lora-modules"
+        )
+    return replace(engine, lora=replace(engine.lora, may_load=True))
 
 
 def _http_port(args: argparse.Namespace) -> int:

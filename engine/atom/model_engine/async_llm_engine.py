@@ -359,11 +359,12 @@ class AsyncLLMEngine:
         )
         return answers
 
-    async def load_lora(self, module: LoraModule) -> None:
-        """Serve another adapter, beside all that runs. Raises `RequestError` where it cannot be,
-        and as `call_utility`."""
+    async def load_lora(self, module: LoraModule, *, in_place: bool = False) -> None:
+        """Serve another adapter, beside all that runs. in_place: one that has its name goes, once
+        this one is there. Raises `RequestError` where it cannot be, and as `call_utility`."""
         async with self._lora_changes:
-            self.loras.check_new(module)
+            self.loras.check_new(module, in_place=in_place)
+            before = self.loras.get(module.name)
             lora = self.loras.numbered(module)
             number = lora.request.lora_int_id
             told = await self.call_utility("load_lora", number, module.path)
@@ -372,6 +373,8 @@ class AsyncLLMEngine:
                 await self.call_utility("unload_lora", number)  # of ranks that have it
                 raise RequestError(refusal, param="lora_path")
             self.loras.add(lora)
+            if before is not None:
+                await self.call_utility("unload_lora", before.request.lora_int_id)
 
     async def unload_lora(self, name: str) -> None:
         """Serve an adapter to no more requests; those that are open go on. Raises `RequestError`

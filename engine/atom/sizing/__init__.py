@@ -66,8 +66,10 @@ from atom.sizing.limits import DeviceMemory, RunLimits
 from atom.sizing.model_facts import ModelFacts
 from atom.sizing.online_quantization import ONLINE, online_scheme
 from atom.sizing.overheads import (
+    LoraRoom,
     activation_bytes,
     communication_bytes,
+    lora_bytes,
     runtime_overhead_bytes,
 )
 from atom.sizing.parallelism import (
@@ -104,6 +106,7 @@ __all__ = [
     "Latent",
     "LayerCount",
     "LayerFacts",
+    "LoraRoom",
     "MlpFacts",
     "ModelFacts",
     "ModelFactsError",
@@ -131,6 +134,7 @@ __all__ = [
     "kv_bytes_per_token",
     "kv_layout",
     "kv_terms",
+    "lora_bytes",
     "mtp_problems",
     "online_scheme",
     "plan_kv_cache",

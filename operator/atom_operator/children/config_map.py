@@ -29,6 +29,18 @@ def plan_config_map(plan: Plan) -> Manifest:
     }
 
 
+def adapters_config_map(plan: Plan) -> Manifest | None:
+    """The list of adapters that pods follow; None where they serve none."""
+    if plan.engine.lora is None:
+        return None
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": naming.metadata(plan, naming.adapters_name(plan.key)),
+        "data": {constants.ADAPTERS_KEY: _json(plan.adapters)},
+    }
+
+
 def inspected_config_map(plan: Plan) -> Manifest | None:
     """The config.json that a Job has read, so that it is read once; None when none was."""
     if plan.inspected is None:

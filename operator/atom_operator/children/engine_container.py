@@ -102,7 +102,22 @@ def engine_args(plan: Plan) -> list[str]:
         args.extend(["--draft-model", engine.draft_model])
     if engine.api_key_secret is not None:
         args.extend(["--api-key-file", volumes.API_KEY_PATH])
+    args.extend(_lora_arguments(engine))
     return [*args, *group_arguments(plan), *event_arguments(plan), *engine.extra_args]
+
+
+def _lora_arguments(engine: EngineOptions) -> list[str]:
+    """Say how many adapters there is room for; which there are is in a file that may change."""
+    lora = engine.lora
+    if lora is None:
+        return []
+    numbers = {
+        "--max-loras": lora.max_loras,
+        "--max-lora-rank": lora.max_rank,
+        "--max-cpu-loras": lora.max_cpu_loras,
+    }
+    sized = [text for flag, value in numbers.items() for text in (flag, str(value))]
+    return ["--enable-lora", *sized, "--lora-modules-file", volumes.ADAPTERS_PATH]
 
 
 def _environment(plan: Plan) -> list[dict[str, Any]]:
@@ -125,9 +140,10 @@ def _environment(plan: Plan) -> list[dict[str, Any]]:
 
 def _hub_token(plan: Plan) -> tuple[str, str] | None:
     """Name and key of the Secret with which the pod itself downloads: the model, or what drafts
-    for one that a Job has fetched."""
+    for one that a Job has fetched, or its adapters."""
     draft, fetched = plan.engine.draft_model, plan.model.download
-    if fetched is not None and draft is not None and not draft.startswith("/"):
+    drafts = draft is not None and not draft.startswith("/")
+    if fetched is not None and (drafts or plan.engine.lora is not None):
         return fetched.token_secret
     return plan.model.token_secret
 

@@ -17,6 +17,11 @@ def config_map_name(key: ObjectKey) -> str:
     return f"{key.name}-plan"
 
 
+def adapters_name(key: ObjectKey) -> str:
+    """The ConfigMap that names the adapters."""
+    return f"{key.name}-adapters"
+
+
 def dashboard_name(key: ObjectKey) -> str:
     """The ConfigMap of the Grafana dashboard."""
     return f"{key.name}-dashboard"

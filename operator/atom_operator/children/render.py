@@ -7,7 +7,11 @@ from dataclasses import replace
 
 from atom_operator.children.accepted_spec import accepted_spec
 from atom_operator.children.autoscaling.autoscaler import autoscaler
-from atom_operator.children.config_map import inspected_config_map, plan_config_map
+from atom_operator.children.config_map import (
+    adapters_config_map,
+    inspected_config_map,
+    plan_config_map,
+)
 from atom_operator.children.endpoint_picker.picker import endpoint_picker
 from atom_operator.children.gateway import http_route, inference_pool
 from atom_operator.children.grafana_dashboard import dashboard_config_map
@@ -55,6 +59,7 @@ def render(plan: Plan, target: Target | None = None) -> dict[ChildKey, Manifest]
         (SERVICE_ACCOUNT, service_account(plan) if plan.own_account is None else None),
         (CONFIG_MAP, plan_config_map(plan)),
         (CONFIG_MAP, inspected_config_map(plan)),
+        (CONFIG_MAP, adapters_config_map(plan)),
         (CONFIG_MAP, learned_config_map(plan)),
         (SERVICE, service(plan)),
         (DISRUPTION_BUDGET, disruption_budget(plan)),

@@ -6,12 +6,14 @@ from typing import Any
 
 from atom_operator.api.v1alpha1.common import memory_quantity
 from atom_operator.children import naming
-from atom_operator.constants import ENGINE_CONTAINER, MODELS_DIRECTORY
+from atom_operator.constants import ADAPTERS_KEY, ENGINE_CONTAINER, MODELS_DIRECTORY
 from atom_operator.domain import Manifest, Plan, SourceKind
 from atom_operator.domain.resources import EPHEMERAL_STORAGE
 
 _CACHE = "/cache"
 _COMPILED = "/compile-cache"  # where a claim keeps what was compiled
+_ADAPTERS_FOLDER = "/etc/atom/adapters"
+ADAPTERS_PATH = f"{_ADAPTERS_FOLDER}/{ADAPTERS_KEY}"
 _API_KEY_FOLDER, _API_KEY_FILE = "/etc/atom/api-key", "key"
 API_KEY_PATH = f"{_API_KEY_FOLDER}/{_API_KEY_FILE}"
 # Everything that writes below a home directory by default: downloads and the like.
@@ -72,6 +74,11 @@ def mounts(plan: Plan) -> list[dict[str, Any]]:
                 "readOnly": True,
             }
         )
+    if plan.engine.lora is not None:
+        result.append({"name": "adapters", "mountPath": _ADAPTERS_FOLDER, "readOnly": True})
+        for number, claim in enumerate(plan.engine.lora.claims):
+            path = f"{MODELS_DIRECTORY}/{claim}"
+            result.append({"name": f"adapters-{number}", "mountPath": path, "readOnly": True})
     return result
 
 
@@ -105,6 +112,13 @@ def volumes(plan: Plan) -> list[dict[str, Any]]:
     if plan.model.kind is SourceKind.CLAIM:
         claim = {"claimName": plan.model.claim, "readOnly": True}
         result.append({"name": "models", "persistentVolumeClaim": claim})
+    if plan.engine.lora is not None:
+        # Where it is missing there are no adapters: pods of before may outlive it.
+        listed = {"name": naming.adapters_name(plan.key), "optional": True}
+        result.append({"name": "adapters", "configMap": listed})
+        for number, name in enumerate(plan.engine.lora.claims):
+            claim = {"claimName": name, "readOnly": True}
+            result.append({"name": f"adapters-{number}", "persistentVolumeClaim": claim})
     return result
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from atom_operator.cluster.engines import EnginePort
-from atom_operator.domain import Capacity, EngineHealth, EngineMetrics
+from atom_operator.domain import AdapterState, Capacity, EngineHealth, EngineMetrics
 
 _WAIT_SECONDS = 0.25  # an engine in the same cluster answers in milliseconds
 _LATE_SECONDS = 60.0  # for how long a late answer is news
@@ -33,6 +33,7 @@ class EnginesWithBackoff:
         self._healths = _Line[EngineHealth](engines.health, monotonic)
         self._capacities = _Line[Capacity](engines.capacity, monotonic)
         self._metrics = _Line[EngineMetrics](engines.metrics, monotonic)
+        self._adapters = _Line[tuple[AdapterState, ...]](engines.adapters, monotonic)
 
     async def health(self, address: str) -> EngineHealth | None:
         return await self._healths.ask(address)
@@ -42,6 +43,9 @@ class EnginesWithBackoff:
 
     async def metrics(self, address: str) -> EngineMetrics | None:
         return await self._metrics.ask(address)
+
+    async def adapters(self, address: str) -> tuple[AdapterState, ...] | None:
+        return await self._adapters.ask(address)
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ import aiohttp
 from atom.sizing import Concurrency
 from atom_operator import constants
 from atom_operator.domain import (
+    AdapterState,
     Capacity,
     DraftCounts,
     EngineHealth,
@@ -73,6 +74,10 @@ class HttpEngines:
         body = await self._read(address, "/metrics")
         return None if body is None else EngineMetrics(_draft_counts(body), _load(body))
 
+    async def adapters(self, address: str) -> tuple[AdapterState, ...] | None:
+        answer = await self._get(address, "/server_info")
+        return None if answer is None else _adapters(answer.get("adapters"))
+
     async def close(self) -> None:
         """Close the connections."""
         if self._session is not None:
@@ -112,6 +117,26 @@ class HttpEngines:
             _logger.debug("%s: %r", url, error)
             return None
         return bytes(body)
+
+
+def _adapters(answer: Any) -> tuple[AdapterState, ...] | None:
+    """Read the adapters that an engine follows; None from one that follows none, or is not
+    started."""
+    if not isinstance(answer, list):
+        return None
+    try:
+        return tuple(
+            AdapterState(
+                str(item["name"]),
+                str(item["path"]),
+                str(item["state"]),
+                str(item.get("message") or "")[:_REASON_LIMIT],
+            )
+            for item in answer
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        _logger.debug("unreadable adapters: %r", error)
+        return None
 
 
 def _draft_counts(metrics: bytes) -> DraftCounts | None:

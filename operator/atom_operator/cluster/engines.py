@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from atom_operator.domain import (
+    AdapterState,
     Capacity,
     DraftCounts,
     EngineHealth,
@@ -22,6 +23,7 @@ from atom_operator.domain import (
 )
 
 _MOST_LOADING_PODS = 3
+_MOST_ADAPTED_PODS = 64  # of more the others are taken to do as well
 _MOST_DRAFTING_PODS = 8  # of more replicas behind one Service these are a fair sample
 
 
@@ -36,6 +38,10 @@ class EnginePort(Protocol):
 
     async def metrics(self, address: str) -> EngineMetrics | None:
         """Return what /metrics counts of drafts, open requests and the prefix cache."""
+
+    async def adapters(self, address: str) -> tuple[AdapterState, ...] | None:
+        """Return what /server_info says of the adapters that its file names; None also from an
+        engine that follows none."""
 
 
 class MetricsReader:
@@ -80,6 +86,17 @@ async def ask_drafts(metrics: MetricsReader, observed: Observed) -> DraftCounts 
     asked = [pod for pod in _serving(observed, revision) if pod.serves][:_MOST_DRAFTING_PODS]
     told = [found.drafts for found in await metrics.of(asked) if found.drafts is not None]
     return sum(told[1:], start=told[0]) if told else None
+
+
+async def ask_adapters(
+    engines: EnginePort, observed: Observed
+) -> dict[str, tuple[AdapterState, ...] | None]:
+    """Return what pods that serve say of adapters, whatever their revision: callers meet them
+    all."""
+    pods = [pod for pod in _by_name(observed) if pod.ready and pod.serves and pod.address]
+    asked = pods[:_MOST_ADAPTED_PODS]
+    answers = await asyncio.gather(*(engines.adapters(str(pod.address)) for pod in asked))
+    return {pod.name: answer for pod, answer in zip(asked, answers, strict=True)}
 
 
 async def _measure(engines: EnginePort, observed: Observed, revision: str) -> Measured | None:

@@ -4,6 +4,7 @@ Frozen data only: no clients, no clocks, no decisions. One file per concept; imp
 """
 
 from atom_operator.domain.engines import (
+    AdapterState,
     DraftCounts,
     EngineHealth,
     EngineLoad,
@@ -46,10 +47,12 @@ from atom_operator.domain.observed import (
 )
 from atom_operator.domain.options import (
     Accelerator,
+    Adapter,
     Download,
     EngineOptions,
     FieldProblem,
     JobOptions,
+    LoraOptions,
     ModelLocation,
     SourceKind,
 )
@@ -103,6 +106,8 @@ __all__ = [
     "VOLUME_CLAIM",
     "WORKLOAD_KINDS",
     "Accelerator",
+    "Adapter",
+    "AdapterState",
     "Amount",
     "ApplyReport",
     "Capacity",
@@ -126,6 +131,7 @@ __all__ = [
     "JobOptions",
     "Kind",
     "LoadProgress",
+    "LoraOptions",
     "Manifest",
     "Measured",
     "ModelLocation",

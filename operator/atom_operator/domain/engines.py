@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from atom_operator.domain.replica_capacity import Capacity
 
@@ -68,12 +69,25 @@ class EngineMetrics:
 
 
 @dataclass(frozen=True, slots=True)
+class AdapterState:
+    """Hold what an engine says of an adapter that its file names. `state` is loaded, loading or
+    refused."""
+
+    name: str
+    path: str
+    state: str
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class EngineView:
     """Hold what the engines themselves say; empty where none answers."""
 
     measured: Measured | None = None
     not_serving: tuple[tuple[str, EngineHealth], ...] = ()  # by pod, in the order of their names
     drafts: DraftCounts | None = None  # of the pods of the latest revision, where it speculates
+    # By pod that serves; None of one that does not tell.
+    adapters: Mapping[str, tuple[AdapterState, ...] | None] = field(default_factory=dict)
 
     @property
     def words(self) -> str:

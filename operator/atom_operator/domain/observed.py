@@ -85,6 +85,8 @@ class PodState:
     requests: Resources | None = None  # of one that finds no node
     charged: Resources | None = None  # what it counts as in a ResourceQuota
     deletion_cost: int = 0  # by which a ReplicaSet chooses among those that serve
+    adapters: tuple[str, ...] = ()  # that its labels say it serves
+    adapters_digest: str | None = None  # of the list that it was last told of
 
     @property
     def serves(self) -> bool:

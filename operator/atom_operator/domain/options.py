@@ -66,6 +66,24 @@ class ModelLocation:
 
 
 @dataclass(frozen=True, slots=True)
+class LoraOptions:
+    """Hold what pods have room for. claims: mounted for adapters alone."""
+
+    max_loras: int
+    max_rank: int
+    max_cpu_loras: int
+    claims: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """An adapter by its name in the HTTP API. path: where pods find it, a folder or a hub id."""
+
+    name: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class EngineOptions:
     """The engine's options with every default resolved; None leaves the choice to the engine."""
 
@@ -95,6 +113,7 @@ class EngineOptions:
     draft_facts: ModelFacts | None = None  # its shape, where it is known
     pull_secrets: tuple[str, ...] = ()  # that the spec names
     api_key_secret: tuple[str, str] | None = None  # name, key
+    lora: LoraOptions | None = None  # None: no adapters are served
 
     @property
     def argument_words(self) -> list[str]:

@@ -8,7 +8,13 @@ from typing import Any
 
 from atom.sizing import ModelFacts
 from atom_operator.domain.objects import ObjectKey
-from atom_operator.domain.options import Accelerator, EngineOptions, JobOptions, ModelLocation
+from atom_operator.domain.options import (
+    Accelerator,
+    Adapter,
+    EngineOptions,
+    JobOptions,
+    ModelLocation,
+)
 from atom_operator.domain.profile import Profile
 from atom_operator.domain.replica_capacity import CapacityVerdict, Evidence, InspectedConfig
 from atom_operator.domain.rollout_state import Rollout
@@ -56,6 +62,7 @@ class Plan:
     keeps_rendering: bool = False  # pods stay as another version of the operator made them
 
     jobs: JobOptions = field(default_factory=JobOptions)
+    adapters: tuple[Adapter, ...] = ()  # that pods load and unload as they run
 
     @property
     def service_account(self) -> str:

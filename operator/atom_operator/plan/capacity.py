@@ -6,6 +6,7 @@ field to change are in every message.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from atom.sizing import (
@@ -14,6 +15,7 @@ from atom.sizing import (
     DoesNotFitError,
     KvElement,
     KvLayout,
+    LoraRoom,
     ModelFacts,
     RunLimits,
     Sharding,
@@ -25,6 +27,7 @@ from atom.sizing import (
     communication_bytes,
     concurrency_table,
     kv_layout,
+    lora_bytes,
     plan_kv_cache,
     position_bytes,
     rotary_bytes,
@@ -180,7 +183,25 @@ def held_parts(
         size = options.draft_facts.weight_bytes(stored, options.tensor_parallel)
         parts = (*parts, WeightPart("draft model", size, sharded=True))
         tables += rotary_bytes(options.draft_facts, positions)
-    return (*parts, WeightPart("rotary tables", tables, sharded=False))
+    rooms = _adapter_rooms(facts, options, accelerator)
+    return (*parts, WeightPart("rotary tables", tables, sharded=False), *rooms)
+
+
+def _adapter_rooms(
+    facts: ModelFacts, options: EngineOptions, accelerator: Accelerator
+) -> Iterator[WeightPart]:
+    """Yield the room for adapters on the device, and on a CPU that of the host's, which is the
+    same memory."""
+    lora = options.lora
+    if lora is None:
+        return
+    element = _compute_bytes(facts, accelerator)
+    rooms = {"room for adapters": lora.max_loras}
+    if accelerator.type == "cpu":
+        rooms["adapters in the host's memory"] = lora.max_cpu_loras
+    for name, count in rooms.items():
+        size = lora_bytes(facts, LoraRoom(count, lora.max_rank), element, options.sharding)
+        yield WeightPart(name, size, sharded=True)
 
 
 def held_as(facts: ModelFacts, options: EngineOptions, accelerator: Accelerator) -> Sharding:

@@ -49,6 +49,7 @@ def learning_key(model: ModelLocation, options: EngineOptions, accelerator: Acce
         *([f"drafts{options.speculative_tokens}"] if options.speculative_tokens else []),
         *(["ngram"] if options.speculative_method == "ngram" else []),
         *([options.draft_model] if options.draft_model else []),
+        *([f"lora{lora.max_loras}x{lora.max_rank}"] if (lora := options.lora) else []),
     )
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 

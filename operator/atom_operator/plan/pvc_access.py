@@ -68,6 +68,9 @@ def claims_of(plan: Plan) -> tuple[ClaimUse, ...]:
     if weights is not None:
         field = "spec.cache.weights.claim" if plan.model.download else "spec.model.source"
         found.append(ClaimUse(weights, field))
+    if plan.engine.lora is not None:
+        field = "spec.engine.lora.claims"
+        found.extend(ClaimUse(claim, field) for claim in plan.engine.lora.claims)
     if compiled is not None:
         found.append(ClaimUse(compiled, "spec.cache.compile.claim", writes=True))
     return tuple(found)

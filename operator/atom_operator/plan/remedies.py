@@ -43,6 +43,11 @@ _MEMORY_STEP_BYTES = 256 * 1024**2
 _MOST_MEMORY_STEPS = 4096  # a terabyte; who lacks more needs another model
 # The usual fp8 checkpoint: DeepSeek's, Qwen's.
 _BLOCK_FP8 = QuantizationScheme(method="fp8", default=replace(ONLINE["fp8"], method="fp8"))
+_LORA_FIELDS = {
+    "max_loras": "maxLoras",
+    "max_cpu_loras": "maxCpuLoras",
+    "max_rank": "maxLoraRank",
+}
 _NOT_YET = "once the engine can do it, which this version does not"
 
 
@@ -73,6 +78,7 @@ def _changes(misfit: Misfit, fits: Fits) -> Iterator[str]:
         yield f"set spec.engine.maxModelLen to at most {error.max_context_tokens}"
     yield from _less_room_for_steps(misfit, fits)
     yield from _fewer_drafts(misfit, fits)
+    yield from _fewer_adapters(misfit, fits)
     if misfit.accelerator.type == "cpu":
         yield from _more_host_memory(misfit, fits)
         return
@@ -110,6 +116,22 @@ def _fewer_drafts(misfit: Misfit, fits: Fits) -> Iterator[str]:
     )
     if options.speculative_tokens and fits(without, misfit.memory_bytes, misfit.facts):
         yield "leave out spec.engine.speculative"
+
+
+def _fewer_adapters(misfit: Misfit, fits: Fits) -> Iterator[str]:
+    lora = misfit.options.lora
+    if lora is None:
+        return
+    for name in ("max_loras", "max_cpu_loras", "max_rank"):
+        count = getattr(lora, name) // 2
+        while count:
+            fewer = replace(lora, **{name: count})
+            if fits(replace(misfit.options, lora=fewer), misfit.memory_bytes, misfit.facts):
+                yield f"set spec.engine.lora.{_LORA_FIELDS[name]} to at most {count}"
+                return
+            count //= 2
+    if fits(replace(misfit.options, lora=None), misfit.memory_bytes, misfit.facts):
+        yield "leave out spec.engine.lora and spec.adapters"
 
 
 def _more_utilization(misfit: Misfit, fits: Fits) -> Iterator[str]:

@@ -17,7 +17,7 @@ from atom_operator.domain.profile import Profile
 # How many pods there are, who finds them, and how they are replaced: no pod notices. A field that
 # is not here counts, which costs at most a rollout that could have been spared.
 _NOT_OF_PODS = (
-    *("replicas", "suspend", "autoscaling", "gateway", "monitoring", "networkPolicy"),
+    *("replicas", "suspend", "adapters", "autoscaling", "gateway", "monitoring", "networkPolicy"),
     *("jobs", "objects", "profile"),
 )
 _NOT_OF_PODS_IN_ROLLOUT = ("strategy", "progressDeadlineSeconds", "autoRollback")

@@ -34,6 +34,8 @@ def status_lines(
     yield f"AtomDeployment {metadata['namespace']}/{metadata['name']}{_stale(parent)}"
     yield from _branch("summary", list(_summary(parent, drafts)))
     yield from _branch("capacity", list(_capacity(status.get("capacity") or {})))
+    if status.get("adapters"):
+        yield from _branch("adapters", list(_adapters(status["adapters"])))
     yield from _branch("conditions", list(_conditions(status.get("conditions") or ())))
     yield from _branch("objects", list(_objects(children)))
     yield from _branch("events", list(_events(events, now)), last=True)
@@ -93,6 +95,17 @@ def _capacity(capacity: Object) -> Iterator[str]:
 
 def _numbers(capacity: Object) -> str:
     return f"{capacity['kvTokens']:,} tokens of KV cache in {capacity['blocks']:,} blocks"
+
+
+def _adapters(adapters: Sequence[Object]) -> Iterator[str]:
+    """Each adapter by the pods that serve it, and by those that do not."""
+    width = max(len(item["name"]) for item in adapters)
+    for item in adapters:
+        yield f"{item['name'].ljust(width)}  loaded on {item['loadedPods']} pods"
+        for pod in item["pods"]:
+            if pod["state"] != "Loaded":
+                why = f": {pod['message']}" if pod.get("message") else ""
+                yield f"{' ' * width}  {pod['state'].lower()} on {pod['name']}{why}"
 
 
 def _conditions(conditions: Sequence[Object]) -> Iterator[str]:

@@ -86,6 +86,7 @@ _OF_CONDITIONS = (
     "Scheduled",
     "ModelLoaded",
     "IntegrationsReady",
+    "AdaptersReady",
     "Progressing",
     "Degraded",
     "CapacityLimited",

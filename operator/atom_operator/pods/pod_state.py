@@ -117,7 +117,16 @@ def pod_state(manifest: Manifest) -> PodState:
         requests=_requests(manifest, scheduled),
         charged=quota_usage(manifest.get("spec") or {}),
         deletion_cost=_deletion_cost(manifest),
+        adapters=_adapters(manifest),
+        adapters_digest=annotation(manifest, constants.ANNOTATION_ADAPTERS),
     )
+
+
+def _adapters(manifest: Manifest) -> tuple[str, ...]:
+    """List the adapters that a pod's labels name."""
+    prefix = constants.LABEL_ADAPTER_PREFIX
+    labels = manifest["metadata"].get("labels") or {}
+    return tuple(sorted(key.removeprefix(prefix) for key in labels if key.startswith(prefix)))
 
 
 def _deletion_cost(manifest: Manifest) -> int:

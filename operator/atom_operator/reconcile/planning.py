@@ -38,7 +38,7 @@ from atom_operator.plan.model_facts import (
 from atom_operator.plan.plan import Findings, build_plan
 from atom_operator.plan.resolve_integrations import first_replicas, resolve_integrations
 from atom_operator.plan.spec_digest import spec_digest
-from atom_operator.validation.defaulting import locate_model, resolve_options
+from atom_operator.validation.defaulting import locate_adapters, locate_model, resolve_options
 from atom_operator.validation.engine_limits import (
     validate_engine_features,
     validate_engine_runs,
@@ -153,6 +153,7 @@ def _plan(
         inspected=inspected,
         profile=around.profile,
         spec_digest=spec_digest(spec, options.image, around.config_text, around.profile),
+        adapters=locate_adapters(spec),
         asked=spec.model_dump(mode="json", by_alias=True, exclude_unset=True),
         default_image=options.image if spec.engine.image is None else None,
         image_before=around.image_before,

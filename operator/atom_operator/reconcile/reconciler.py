@@ -16,12 +16,19 @@ from typing import Any
 from atom_operator.children import naming
 from atom_operator.cluster.applied import AppliedChildren
 from atom_operator.cluster.apply import ChildrenState, apply_children
-from atom_operator.cluster.deletion_costs import tell_deletion_costs
-from atom_operator.cluster.engines import EnginePort, MetricsReader, ask_drafts, ask_engines
+from atom_operator.cluster.engines import (
+    EnginePort,
+    MetricsReader,
+    ask_adapters,
+    ask_drafts,
+    ask_engines,
+)
 from atom_operator.cluster.errors import ClusterError
 from atom_operator.cluster.jobs import ensure_jobs
 from atom_operator.cluster.observe import describe, observe
 from atom_operator.cluster.optional import OptionalKinds
+from atom_operator.cluster.pod_marks.adapter_labels import tell_adapters
+from atom_operator.cluster.pod_marks.deletion_costs import tell_deletion_costs
 from atom_operator.cluster.pod_waits.refused import told
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.cluster.replicas import give_up_replicas
@@ -108,6 +115,10 @@ class Reconciler:
         self.optional.remember(key, look, observed.children)
         if decision.plan is not None and decision.plan.engine.speculative_method is not None:
             engines = replace(engines, drafts=await ask_drafts(metrics, observed))
+        if decision.plan is not None and decision.plan.engine.lora is not None:
+            asked, told = decision.plan.adapters, await ask_adapters(self.engines, observed)
+            engines = replace(engines, adapters=told)
+            await tell_adapters(self.port, key, asked, observed, told)
         routes = await look_at_routes(self.port, key, observed.children)
         self._wake_others(key, routes)
         await self._report(parent, replace(decision, routes=routes), report, observed, engines)

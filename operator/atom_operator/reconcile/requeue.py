@@ -51,7 +51,13 @@ def requeue_after(
     asking = _ask_again(observed, now) if engines.measured is None else None
     scaled = decision.plan is not None and decision.plan.integrations.autoscaling is not None
     bound = _BOUND_SECONDS if scaled else None
-    times = (asking, bound, _drafts_again(decision, observed), _to_deadline(observed, now))
+    times = (
+        asking,
+        bound,
+        _adapters_again(decision, engines),
+        _drafts_again(decision, observed),
+        _to_deadline(observed, now),
+    )
     return min((seconds for seconds in times if seconds is not None), default=None)
 
 
@@ -59,6 +65,19 @@ def _drafts_again(decision: Decision, observed: Observed) -> float | None:
     """Choose when to look at drafts again; None where nothing serves with drafts."""
     speculates = decision.plan is not None and decision.plan.engine.speculative_method is not None
     return _DRAFTS_SECONDS if speculates and any(pod.ready for pod in observed.pods) else None
+
+
+def _adapters_again(decision: Decision, engines: EngineView) -> float | None:
+    """Choose when to ask for adapters again that some pod does not serve yet; None where all do."""
+    if decision.plan is None or not engines.adapters:
+        return None
+    asked = {(each.name, each.path) for each in decision.plan.adapters}
+    for told in engines.adapters.values():
+        if told is None or any(each.state == "refused" for each in told):
+            return _LOOK_AGAIN_SECONDS
+        if {(each.name, each.path) for each in told if each.state == "loaded"} != asked:
+            return _LOADING_SECONDS
+    return None
 
 
 def _to_deadline(observed: Observed, now: datetime) -> float | None:

@@ -23,6 +23,7 @@ from atom_operator.domain import (
     RouteFindings,
 )
 from atom_operator.domain.preparation import Waiting
+from atom_operator.status.adapters import adapter_status, adapters_ready
 from atom_operator.status.by_hand import edited, paused, scaled_to_zero
 from atom_operator.status.capacity import capacity_matched, capacity_status
 from atom_operator.status.conditions import Verdict, stamp
@@ -127,6 +128,8 @@ def roll_up(situation: StatusInputs, previous: Mapping[str, Any], now: datetime)
     capacity = capacity_status(situation.capacity, situation.engines.measured)
     if capacity is not None:
         status["capacity"] = capacity
+    if situation.plan is not None and situation.plan.adapters:
+        status["adapters"] = adapter_status(situation.plan, situation.engines)
     speculation = speculation_status(situation.engines.drafts, deployment.revision, previous)
     if speculation is not None:
         status["speculation"] = speculation
@@ -152,6 +155,7 @@ def _verdicts(situation: StatusInputs) -> Iterator[Verdict]:
         integrations_ready(
             situation.plan, situation.report, situation.observed.children, situation.routes
         ),
+        adapters_ready(situation.plan, situation.observed, situation.engines),
         suspended_verdict(situation.observed, asked=situation.suspended),
     ]
     yield from others
@@ -341,6 +345,10 @@ def _ready(situation: StatusInputs, others: Mapping[ConditionType, Verdict]) -> 
     if met is not None:
         message = f"{deployment.ready} replicas serve, but not who comes by a Gateway: {met}"
         return Verdict(kind, "False", Reason.ROUTE_NOT_READY, message)
+    adapters = others[ConditionType.ADAPTERS_READY]
+    if adapters.reason is Reason.ADAPTER_REFUSED:
+        message = f"{deployment.ready} replicas serve, but not every adapter: {adapters.message}"
+        return Verdict(kind, "False", Reason.ADAPTER_REFUSED, message)
     if deployment.desired == 0:
         return Verdict(kind, "True", Reason.SCALED_TO_ZERO, "there are 0 replicas, as asked")
     return Verdict(kind, "True", Reason.SERVING, f"{deployment.ready} replicas serve")

@@ -11,8 +11,16 @@ from typing import Any, TypeVar
 
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.api.v1alpha1.atomdeployment import ApiKeySecretRef, EnvVar, SpeculativeSpec
+from atom_operator.api.v1alpha1.lora import LoraSpec
 from atom_operator.constants import MODELS_DIRECTORY
-from atom_operator.domain import Download, EngineOptions, ModelLocation, SourceKind
+from atom_operator.domain import (
+    Adapter,
+    Download,
+    EngineOptions,
+    LoraOptions,
+    ModelLocation,
+    SourceKind,
+)
 
 _T = TypeVar("_T")
 
@@ -20,6 +28,8 @@ DEFAULT_DRAIN_SECONDS = 120
 # The engine's own defaults; a contract test compares.
 _MAX_NUM_SEQS = 512
 _MAX_NUM_BATCHED_TOKENS = 16_384
+# Of adapters: the engine's rank, and enough of them that a list can grow without a rollout.
+_MAX_LORAS, _MAX_LORA_RANK, _MAX_CPU_LORAS = 4, 16, 16
 # Drafted by look-up, which costs next to nothing: what the engine drafts when it is not told.
 _NGRAM_TOKENS = 5
 
@@ -42,6 +52,34 @@ def locate_model(spec: AtomDeploymentSpec) -> ModelLocation:
     return ModelLocation(SourceKind.HUB, rest, revision=revision, token_secret=token)
 
 
+def locate_adapters(spec: AtomDeploymentSpec) -> tuple[Adapter, ...]:
+    """Return where pods find each adapter."""
+    return tuple(Adapter(item.name, _adapter_path(item.source)) for item in spec.adapters or ())
+
+
+def _adapter_path(source: str) -> str:
+    scheme, _, rest = source.partition("://")
+    return f"{MODELS_DIRECTORY}/{rest}" if scheme == SourceKind.CLAIM else rest
+
+
+def served_name(spec: AtomDeploymentSpec) -> str:
+    """Return the model's name in the HTTP API."""
+    return spec.model.served_name or locate_model(spec).default_name
+
+
+def resolve_lora(lora: LoraSpec | None, model_claim: str | None = None) -> LoraOptions | None:
+    """Return what pods have room for. model_claim: is mounted anyway."""
+    if lora is None:
+        return None
+    max_loras = _or(lora.max_loras, _MAX_LORAS)
+    return LoraOptions(
+        max_loras=max_loras,
+        max_rank=_or(lora.max_lora_rank, _MAX_LORA_RANK),
+        max_cpu_loras=_or(lora.max_cpu_loras, max(max_loras, _MAX_CPU_LORAS)),
+        claims=tuple(claim for claim in lora.claims or () if claim != model_claim),
+    )
+
+
 def _folder_name(revision: str | None) -> str:
     """One folder per revision; branches may have slashes."""
     return re.sub(r"[^A-Za-z0-9._-]", "-", revision or "main").lstrip(".") or "main"
@@ -57,7 +95,7 @@ def resolve_options(spec: AtomDeploymentSpec, *, image: str) -> EngineOptions:
     batched = max(max_num_seqs, _MAX_NUM_BATCHED_TOKENS)
     return EngineOptions(
         image=image,
-        served_name=spec.model.served_name or locate_model(spec).default_name,
+        served_name=served_name(spec),
         max_model_len=engine.max_model_len,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=_or(engine.max_num_batched_tokens, batched),
@@ -79,6 +117,7 @@ def resolve_options(spec: AtomDeploymentSpec, *, image: str) -> EngineOptions:
         draft_model=_draft_model(engine.speculative),
         pull_secrets=tuple(item.name for item in engine.image_pull_secrets or ()),
         api_key_secret=_api_key(engine.api_key_secret_ref),
+        lora=resolve_lora(engine.lora, locate_model(spec).claim),
     )
 
 

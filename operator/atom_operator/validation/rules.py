@@ -22,6 +22,11 @@ from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.api.v1alpha1.object_metadata import ObjectsSpec
 from atom_operator.constants import Reason
 from atom_operator.domain import EngineOptions, FieldProblem
+from atom_operator.validation.adapters import (
+    adapters_can_be_found,
+    adapters_have_room,
+    lora_goes_with_the_rest,
+)
 from atom_operator.validation.template_shape import shape_problems
 
 _LABEL = re.compile(r"^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$")
@@ -300,6 +305,9 @@ def _argument_name(argument: str) -> str:
 
 
 _RULES: tuple[Rule, ...] = (
+    adapters_have_room,
+    adapters_can_be_found,
+    lora_goes_with_the_rest,
     _prefixes_can_be_known,
     _words_are_labels,
     _api_key_is_said_once,

@@ -84,6 +84,7 @@ async def test_ready_when_the_rollout_is_complete() -> None:
         "Degraded": "False",
         "CapacityLimited": "False",
         "IntegrationsReady": "True",
+        "AdaptersReady": "True",
         "Suspended": "False",
         "Reconciling": "False",
         "Stalled": "False",

@@ -76,6 +76,13 @@ CASES: dict[str, dict[str, Any]] = {
         "gateway": {"prefixAware": True, "httpRoute": {"parentRefs": [{"name": "gate"}]}},
         "networkPolicy": {},
     },
+    "adapters": {
+        "model": {"source": "hf://Qwen/Qwen3-8B", "tokenSecretRef": {"name": "hub"}},
+        "accelerator": {"type": "amd", "product": "MI300X"},
+        "cache": {"weights": {"claim": "weights"}},
+        "engine": {"lora": {"maxLoras": 2, "claims": ["weights", "adapters"]}},
+        "adapters": [{"name": "sql", "source": "pvc://adapters/sql"}],
+    },
     "multi-node": {
         "model": {"source": "pvc://weights/llama-3.3-70b"},
         "accelerator": {"type": "amd", "product": "MI300X"},

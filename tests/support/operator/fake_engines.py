@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from atom_operator.domain import Capacity, DraftCounts, EngineHealth, EngineLoad, EngineMetrics
+from atom_operator.domain import (
+    AdapterState,
+    Capacity,
+    DraftCounts,
+    EngineHealth,
+    EngineLoad,
+    EngineMetrics,
+)
 
 
 @dataclass
@@ -15,6 +22,7 @@ class FakeEngines:
     capacities: dict[str, Capacity] = field(default_factory=dict)
     counts: dict[str, DraftCounts] = field(default_factory=dict)
     loads: dict[str, EngineLoad] = field(default_factory=dict)
+    adapted: dict[str, tuple[AdapterState, ...]] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
 
     async def health(self, address: str) -> EngineHealth | None:
@@ -28,3 +36,7 @@ class FakeEngines:
     async def metrics(self, address: str) -> EngineMetrics | None:
         self.asked.append(f"{address}/metrics")
         return EngineMetrics(self.counts.get(address), self.loads.get(address))
+
+    async def adapters(self, address: str) -> tuple[AdapterState, ...] | None:
+        self.asked.append(f"{address}/server_info")
+        return self.adapted.get(address)

@@ -105,7 +105,8 @@ def health_routes(state: ServerState) -> APIRouter:
     @router.get(
         "/server_info",
         summary="What start-up found out: blocks, tokens, bytes, backends",
-        description="Facts that hold until the server ends; `ranks` has them for each rank.",
+        description="Facts that hold until the server ends; `ranks` has them for each rank. "
+        "`adapters`, of --lora-modules-file, are as they are now.",
         responses=_FACTS,
     )
     async def server_info() -> Response:
@@ -117,6 +118,8 @@ def health_routes(state: ServerState) -> APIRouter:
         facts["vocab_size"] = engine.config.model.vocab_size
         facts["kv_tokens"] = report.kv_tokens
         facts.update(state.timeline.measured())
+        if state.followed_loras is not None:
+            facts["adapters"] = state.followed_loras.told()
         facts["total"] = {
             name: sum(getattr(rank, name) for rank in report.ranks)
             for name in ("num_blocks", "kv_tokens", "kv_cache_bytes", "weights_bytes")

@@ -56,6 +56,7 @@ def lora_routes(state: ServerState) -> APIRouter:
     async def load_lora_adapter(http: Request) -> Response:
         asked = await _read(state, http, LoadLoraAdapterRequest)
         engine = state.serving_engine(None)
+        _check_not_followed(state)
         if asked.lora_name in state.served_names(engine):
             raise RequestError(
                 f"lora_name: {asked.lora_name} is the model's own name", param="lora_name"
@@ -72,10 +73,19 @@ def lora_routes(state: ServerState) -> APIRouter:
     )
     async def unload_lora_adapter(http: Request) -> Response:
         asked = await _read(state, http, UnloadLoraAdapterRequest)
-        await state.serving_engine(None).unload_lora(asked.lora_name)
+        engine = state.serving_engine(None)
+        _check_not_followed(state)
+        await engine.unload_lora(asked.lora_name)
         return Response(to_json(Empty()), media_type="application/json")
 
     return router
+
+
+def _check_not_followed(state: ServerState) -> None:
+    if state.followed_loras is not None:
+        raise RequestError(
+            "this server's adapters are those of --lora-modules-file; change the file", status=403
+        )
 
 
 async def _read(state: ServerState, http: Request, kind: type[_Body]) -> _Body:

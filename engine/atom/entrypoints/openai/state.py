@@ -18,6 +18,7 @@ from atom.entrypoints.startup.startup_timeline import StartupTimeline
 from atom.errors import EngineDeadError, RequestError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.front.engine_lifecycle import EngineState, EngineStatus
+from atom.model_engine.front.followed_loras import FollowedLoras
 
 _MOST_NAMED = 8  # names of models in an error
 
@@ -30,7 +31,7 @@ class ServerState:
     serves, such as other processes on the same port. exchange: with those processes, where there
     are any. bodies: what requests' bodies may take of this process's memory. turns: when large ones
     are parsed. names: that requests may name the model by; none for its own. clients: whose a
-    request is."""
+    request is. followed_loras: those of --lora-modules-file, where there is one."""
 
     phase: str = "opening the model"
     names: tuple[str, ...] = ()
@@ -38,6 +39,7 @@ class ServerState:
     stopping: bool = False
     waits_for: str = ""
     exchange: MetricsExchange | None = None
+    followed_loras: FollowedLoras | None = None
     bodies: BodyBudget = field(default_factory=BodyBudget)
     turns: BodyTurns = field(default_factory=BodyTurns)
     clients: ClientIdentity = field(default_factory=ClientIdentity)

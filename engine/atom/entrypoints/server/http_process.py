@@ -39,6 +39,7 @@ from atom.entrypoints.startup.startup_timeline import StartupTimeline
 from atom.entrypoints.tracing.span_export import SpanExport
 from atom.errors import EngineDeadError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
+from atom.model_engine.front.followed_loras import FollowedLoras
 from atom.model_engine.wire.engine_protocol import EngineReport
 from atom.progress import StartupProgress
 
@@ -47,8 +48,13 @@ logger = logging.getLogger(__name__)
 _TICK_SECONDS = 1.0
 _RESPONSES_FLUSH_SECONDS = 3  # for what is already generated to reach its readers
 _ENGINE_END_SECONDS = 10.0
+_LOADING_ADAPTERS = "loading adapters"
 _NOT_SHARED = "the processes of --api-server-count above 1 share no store"
 _LOADING_ENGINE_END_SECONDS = 0.5  # it has nothing to finish, and may be deep in a load
+
+
+def _waits_for(alone: bool) -> str:
+    return "" if alone else "waiting for the other API servers"
 
 
 class _HttpServer(uvicorn.Server):
@@ -102,7 +108,7 @@ class HttpProcess:
         self._state = ServerState(
             timeline=StartupTimeline(options.startup_budget_seconds),
             created=options.created or int(time.time()),
-            waits_for="" if alone else "waiting for the other API servers",
+            waits_for=_LOADING_ADAPTERS if options.lora_modules_file else _waits_for(alone),
             bodies=BodyBudget(options.body_memory_bytes),
             names=options.served_names,
             clients=ClientIdentity(header=options.fairness_header, num_keys=options.num_keys),
@@ -164,6 +170,8 @@ class HttpProcess:
                 engine = await unless_stopped(self._open_engine(show))
                 if engine is not None:
                     report = await unless_stopped(engine.wait_ready())
+                if engine is not None and report is not None:
+                    await unless_stopped(self._load_adapters(engine))
             if engine is not None and report is not None:
                 spare_the_collector()
                 if report.on_cpu:
@@ -174,6 +182,16 @@ class HttpProcess:
             return await self._end_in_order(engine)
         finally:
             await self._close(engine, serving)
+
+    async def _load_adapters(self, engine: AsyncLLMEngine) -> None:
+        """Load those of --lora-modules-file before the server is ready."""
+        file = self._options.lora_modules_file
+        if file is None:
+            return
+        names = self._state.served_names(engine)
+        self._state.followed_loras = FollowedLoras(file, engine, names)
+        await self._state.followed_loras.turn()
+        self._state.waits_for = ""
 
     async def _open_engine(self, show: Callable[[str, float], None] | None) -> AsyncLLMEngine:
         timeline = self._state.timeline
@@ -201,7 +219,11 @@ class HttpProcess:
         died = asyncio.ensure_future(engine.wait_dead())
         maimed = asyncio.ensure_future(engine.wait_maimed())
         stopped = asyncio.ensure_future(self._stopping.stop.wait())
+        followed = self._state.followed_loras
+        following = None if followed is None else asyncio.create_task(followed.follow())
         await first_of(died, maimed, serving, stopped)
+        if following is not None:
+            following.cancel()
         if died.done():
             raise EngineDeadError(f"the engine stopped: {died.result()}")
         if maimed.done():

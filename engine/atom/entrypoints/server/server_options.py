@@ -27,10 +27,10 @@ class ServerOptions:
     spans of requests go to; None for no spans. keep_alive_seconds: longer than clients
     keep a connection that is idle (5 to 60 s), which they would find closed as they use it again.
     fairness_header: of requests, that a gateway in front sets to name the client; None to believe
-    none. root_path: prefix that a proxy shows it under. served_names: that requests may name the
-    model by; none for its own. template_kwargs: variables of the chat template where a request has
-    none. tool_call_parser, reasoning_parser: names out of `tool_parsers`. verbose: the
-    start-up table has backends."""
+    none. lora_modules_file: that adapters are followed in. root_path: prefix that a proxy shows it
+    under. served_names: that requests may name the model by; none for its own. template_kwargs:
+    variables of the chat template where a request has none. tool_call_parser, reasoning_parser:
+    names out of `tool_parsers`. verbose: the start-up table has backends."""
 
     engine: EngineOptions
     host: str = "0.0.0.0"
@@ -51,6 +51,7 @@ class ServerOptions:
     fairness_header: str | None = None
     api_keys: tuple[str, ...] = field(default=(), repr=False)
     api_key_file: KeyFile | None = field(default=None, repr=False)
+    lora_modules_file: Path | None = None
     tls: TlsFiles | None = None
     root_path: str = ""
     console: bool = True

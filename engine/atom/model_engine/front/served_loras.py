@@ -57,8 +57,9 @@ class ServedLoras:
         found = (each.name for each in self if each.request.lora_int_id == number)
         return next(found, None)
 
-    def check_new(self, module: LoraModule) -> None:
-        """Raises `RequestError` for an adapter that cannot come, whatever it is."""
+    def check_new(self, module: LoraModule, *, in_place: bool) -> None:
+        """Raises `RequestError` for an adapter that cannot come, whatever it is. in_place: it may
+        take the place of one that has its name."""
         config = self._config
         if config is None or not config.may_load:
             raise RequestError(_FIXED, status=403)
@@ -69,6 +70,8 @@ class ServedLoras:
             raise RequestError(
                 f"lora_name: {module.name} is the model's own name", param="lora_name"
             )
+        if module.name in self._by_name and in_place:
+            return
         if module.name in self._by_name:
             raise RequestError(
                 f"the adapter {module.name} is served already; unload it first, or give another "

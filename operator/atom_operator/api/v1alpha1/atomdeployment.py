@@ -19,13 +19,10 @@ from atom_operator.api.v1alpha1.integration_fields import (
     MonitoringSpec,
     NetworkPolicySpec,
 )
+from atom_operator.api.v1alpha1.lora import SOURCE_PATTERN, AdapterSpec, LoraSpec
 from atom_operator.api.v1alpha1.object_metadata import ObjectsSpec
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
-SOURCE_PATTERN = (
-    rf"^(hf://{_NAME}/{_NAME}|pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[^/:\s]+(/[^/:\s]+)*"
-    r"|path://(/[^/:\s]+)+)$"
-)
 
 # Of spec.templateRemove: names after dots, items of a list or map in brackets.
 REMOVED_PATTERN = r"^(metadata|spec)((\.[A-Za-z][A-Za-z0-9]*)|(\[[^\[\]]+\]))+$"
@@ -245,6 +242,8 @@ class EngineSpec(ApiModel):
     decodes. Default: mixed."""
     speculative: SpeculativeSpec | None = None
     """Speculative decoding, which changes no token. Default: none."""
+    lora: LoraSpec | None = None
+    """Room for LoRA adapters; {} takes the defaults. Default: none are served."""
     extra_args: Annotated[
         list[Annotated[str, Field(min_length=1, max_length=1024)]] | None, Field(max_length=64)
     ] = None
@@ -372,6 +371,12 @@ class AtomDeploymentSpec(ApiModel):
                 "cache.weights applies to hf:// sources only",
             ),
             (
+                "!has(self.adapters) || self.adapters.size() == 0"
+                " || (has(self.engine) && has(self.engine.lora))",
+                "adapters need engine.lora, which says how many pods have room for; {} takes the"
+                " defaults",
+            ),
+            (
                 "!has(self.parallelism) || !has(self.parallelism.data)"
                 " || self.parallelism.data == 1 || !has(self.accelerator)"
                 " || self.accelerator.type != 'cpu'"
@@ -388,6 +393,12 @@ class AtomDeploymentSpec(ApiModel):
     one."""
     model: ModelSpec
     """Which model is served."""
+    adapters: (
+        Annotated[list[AdapterSpec], Field(max_length=256, json_schema_extra=keyed_by("name"))]
+        | None
+    ) = None
+    """LoRA adapters that are served beside the model; needs engine.lora. Pods load and unload them
+    as this changes, and none is replaced."""
     engine: EngineSpec = Field(default_factory=EngineSpec)
     """How the engine runs."""
     parallelism: ParallelismSpec = Field(default_factory=ParallelismSpec)

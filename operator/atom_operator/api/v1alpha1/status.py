@@ -91,6 +91,28 @@ class SpeculationStatus(ApiModel):
     """Tokens of an answer from each of its steps with drafts, on average; 1 is none kept."""
 
 
+class AdapterOnPod(ApiModel):
+    """How an adapter does on a pod that serves."""
+
+    name: str
+    """The pod."""
+    state: Literal["Loaded", "Loading", "Refused", "Unknown"]
+    """Unknown: the pod does not tell."""
+    message: str | None = None
+    """Why it is refused, in the engine's words. It is tried again."""
+
+
+class AdapterStatus(ApiModel):
+    """How an adapter of the spec does."""
+
+    name: str
+    """Its name."""
+    loaded_pods: int
+    """Pods that serve it."""
+    pods: list[AdapterOnPod]
+    """The pods, those first that do not serve it; at most 16."""
+
+
 class RolloutStatus(ApiModel):
     """How the latest revision replaces the one before."""
 
@@ -127,6 +149,10 @@ class AtomDeploymentStatus(ApiModel):
     speculation: SpeculationStatus | None = None
     """What comes of spec.engine.speculative; absent while nothing was drafted. Looked at once a
     minute."""
+    adapters: Annotated[list[AdapterStatus], Field(json_schema_extra=keyed_by("name"))] | None = (
+        None
+    )
+    """How the adapters of spec.adapters do; absent where there are none."""
     rollout: RolloutStatus | None = None
     """The latest rollout; absent before there is a Deployment."""
     conditions: Annotated[
@@ -134,4 +160,5 @@ class AtomDeploymentStatus(ApiModel):
         Field(json_schema_extra=keyed_by("type")),
     ]
     """Accepted, CapacityFits, Scheduled, ModelLoaded, CapacityMatched, Progressing, Available,
-    Degraded, CapacityLimited, IntegrationsReady, Suspended, Reconciling, Stalled, Ready."""
+    Degraded, CapacityLimited, IntegrationsReady, AdaptersReady, Suspended, Reconciling, Stalled,
+    Ready."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from atom_operator.cluster.engine_backoff import EnginesWithBackoff
-from atom_operator.domain import Capacity, EngineHealth, EngineMetrics
+from atom_operator.domain import AdapterState, Capacity, EngineHealth, EngineMetrics
 from tests.support.virtual_time import run_virtually
 
 _OK = EngineHealth("ok", "")
@@ -27,6 +27,9 @@ class SlowEngines:
         raise AssertionError("nobody asks for it here")
 
     async def metrics(self, address: str) -> EngineMetrics | None:
+        raise AssertionError("they are not asked for here")
+
+    async def adapters(self, address: str) -> tuple[AdapterState, ...] | None:
         raise AssertionError("they are not asked for here")
 
 

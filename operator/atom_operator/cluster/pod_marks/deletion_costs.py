@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 
 from atom_operator.cluster.engines import MetricsReader
 from atom_operator.cluster.errors import ClusterError
 from atom_operator.cluster.observe import is_autoscalers
 from atom_operator.cluster.port import ClusterPort
-from atom_operator.constants import ANNOTATION_DELETION_COST
 from atom_operator.domain import DEPLOYMENT, POD, ChildKey, Manifest, ObjectKey, Observed
 from atom_operator.pods.deletion_cost import costs_to_write
+from atom_operator.pods.pod_marks import marked
 
 _logger = logging.getLogger(__name__)
 _MOST_ASKED = 32  # of more replicas the others keep what they have
@@ -36,11 +37,11 @@ async def tell_deletion_costs(
     found = zip(serving, await metrics.of(serving), strict=True)
     loads = {pod.name: told.load for pod, told in found if told.load is not None}
     known = {pod.name: pod.deletion_cost for pod in serving}
+    pods = {pod.name: pod for pod in serving}
     for name, cost in costs_to_write(known, loads).items():
-        annotations = {ANNOTATION_DELETION_COST: str(cost)}
-        metadata = {"name": name, "namespace": key.namespace, "annotations": annotations}
         try:
-            await port.apply(POD, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata})
+            marks = marked(key.namespace, replace(pods[name], deletion_cost=cost))
+            await port.apply(POD, marks)
         except ClusterError as error:  # it has gone, or a chart of before has no right to it
             _logger.info("deletion cost of pod %s/%s: %s", key.namespace, name, error)
 

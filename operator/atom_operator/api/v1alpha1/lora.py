@@ -1,0 +1,60 @@
+"""The parts of a spec about LoRA adapters: which there are, and how many pods have room for."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import ConfigDict, Field
+
+from atom_operator.api.v1alpha1.common import ApiModel, cel
+
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+SOURCE_PATTERN = (
+    rf"^(hf://{_NAME}/{_NAME}|pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[^/:\s]+(/[^/:\s]+)*"
+    r"|path://(/[^/:\s]+)+)$"
+)
+# A name is part of a label's key, too.
+ADAPTER_PATTERN = r"^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+
+
+class LoraSpec(ApiModel):
+    """Room for LoRA adapters, which spec.adapters names. A change of it replaces the pods."""
+
+    model_config = ConfigDict(
+        json_schema_extra=cel(
+            (
+                "!has(self.maxCpuLoras)"
+                " || self.maxCpuLoras >= (has(self.maxLoras) ? self.maxLoras : 4)",
+                "maxCpuLoras must be at least maxLoras (4 where that is not set): an adapter on the"
+                " device is in the host's memory too",
+            )
+        )
+    )
+
+    max_loras: Annotated[int, Field(ge=1, le=256)] | None = None
+    """Adapters on the device, and so in a step; memory is taken for as many. Default: 4."""
+    max_lora_rank: Annotated[int, Field(ge=1, le=512)] | None = None
+    """Highest rank of an adapter; memory is taken for it. Default: 16."""
+    max_cpu_loras: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Adapters in the host's memory, and so in spec.adapters; default: 16, or maxLoras where that
+    is more."""
+    claims: (
+        Annotated[
+            list[Annotated[str, Field(min_length=1, max_length=253)]],
+            Field(max_length=16, json_schema_extra={"x-kubernetes-list-type": "set"}),
+        ]
+        | None
+    ) = None
+    """PersistentVolumeClaims in the same namespace that pods mount read-only for pvc:// adapters,
+    beside that of the model."""
+
+
+class AdapterSpec(ApiModel):
+    """A LoRA adapter of PEFT that requests may name as their model."""
+
+    name: Annotated[str, Field(max_length=63, pattern=ADAPTER_PATTERN)]
+    """Name in the HTTP API."""
+    source: Annotated[str, Field(max_length=512, pattern=SOURCE_PATTERN)]
+    """Where its folder is: hf://Org/Name on the Hugging Face hub, which each pod downloads for
+    itself, pvc://claim/path on a claim that pods mount (the model's, or one of engine.lora.claims),
+    or path:///dir inside the image. Files that change there are read again under a new path."""

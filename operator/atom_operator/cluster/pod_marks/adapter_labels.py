@@ -1,0 +1,52 @@
+"""Tells pods' labels which adapters they serve, and pods that their list of adapters has changed.
+
+A Service or a gateway finds by the labels who has an adapter. The list is a mounted ConfigMap,
+which a kubelet renews within about a minute, and at once where the pod's annotations change.
+Serving does not depend on either: what cannot be written is left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+
+from atom_operator.cluster.errors import ClusterError
+from atom_operator.cluster.port import ClusterPort
+from atom_operator.domain import POD, Adapter, AdapterState, ObjectKey, Observed
+from atom_operator.pods.pod_marks import marked
+
+_logger = logging.getLogger(__name__)
+
+
+async def tell_adapters(
+    port: ClusterPort,
+    key: ObjectKey,
+    asked: tuple[Adapter, ...],
+    observed: Observed,
+    told: Mapping[str, tuple[AdapterState, ...] | None],
+) -> None:
+    """Write what differs, by what each pod has told."""
+    digest = _digest(asked)
+    for pod in observed.pods:
+        states = told.get(pod.name)
+        if states is None:
+            continue
+        served = tuple(sorted(each.name for each in states if each.state == "loaded"))
+        knows = {(each.name, each.path) for each in states} == {
+            (each.name, each.path) for each in asked
+        }
+        newest = pod.adapters_digest if knows else digest
+        if served == pod.adapters and newest == pod.adapters_digest:
+            continue
+        now = replace(pod, adapters=served, adapters_digest=newest)
+        try:
+            await port.apply(POD, marked(key.namespace, now))
+        except ClusterError as error:  # it has gone, or a chart of before has no right to it
+            _logger.info("adapters of pod %s/%s: %s", key.namespace, pod.name, error)
+
+
+def _digest(asked: tuple[Adapter, ...]) -> str:
+    text = "\n".join(f"{each.name} {each.path}" for each in asked)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

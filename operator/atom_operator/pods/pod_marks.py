@@ -1,0 +1,27 @@
+"""What the operator writes on pods that run: the cost of ending them, and their adapters. Pure.
+
+All of it is one apply, since the API server takes away what a later apply leaves out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from atom_operator import constants
+from atom_operator.domain import Manifest, PodState
+
+
+def marked(namespace: str, pod: PodState) -> Manifest:
+    """Build what is applied, so that the pod carries what `pod` says."""
+    annotations: dict[str, str] = {}
+    if pod.deletion_cost:
+        annotations[constants.ANNOTATION_DELETION_COST] = str(pod.deletion_cost)
+    if pod.adapters_digest is not None:
+        annotations[constants.ANNOTATION_ADAPTERS] = pod.adapters_digest
+    prefix, served = constants.LABEL_ADAPTER_PREFIX, constants.ADAPTER_SERVED
+    metadata: dict[str, Any] = {"name": pod.name, "namespace": namespace}
+    if annotations:
+        metadata["annotations"] = annotations
+    if pod.adapters:
+        metadata["labels"] = {f"{prefix}{name}": served for name in pod.adapters}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}
