@@ -7,6 +7,7 @@ tensor by tensor.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,7 +31,12 @@ from atom_operator.domain import EngineOptions as PlannedOptions
 from atom_operator.plan.capacity import judge_capacity
 from atom_operator.plan.model_facts import facts_from_text
 from tests.engine.integration.models.test_model_parity import CHECKPOINTS
-from tests.support.models.draft_checkpoints import add_mtp_layer, make_eagle3
+from tests.support.models.draft_checkpoints import (
+    Tensors,
+    add_mtp_layer,
+    add_qwen_mtp_layer,
+    make_eagle3,
+)
 from tests.support.models.multimodal_checkpoint import KINDS, make_multimodal_checkpoint
 from tests.support.models.quantised_checkpoint import (
     GPT_OSS_LAYOUT,
@@ -190,11 +196,18 @@ def test_tables_of_a_long_context(
     assert plan.weights_bytes - half.weights_bytes == pytest.approx(found.tables / 2, abs=one_row)
 
 
+@pytest.mark.parametrize(
+    ("name", "add_layer"),
+    [("deepseek3-experts", add_mtp_layer), ("qwen3-next-odd", add_qwen_mtp_layer)],
+)
 def test_a_layer_that_drafts_turns_by_the_models_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    add_layer: Callable[[Path], Tensors],
 ) -> None:
-    folder = make_tiny_checkpoint(tmp_path, **CHECKPOINTS["deepseek3-experts"])
-    add_mtp_layer(folder)
+    folder = make_tiny_checkpoint(tmp_path, **CHECKPOINTS[name])
+    add_layer(folder)
     found = Measured(folder, monkeypatch, speculative=SpeculativeConfig(method="mtp", num_tokens=2))
     check(planned(folder, speculative_tokens=2, speculative_method="mtp"), found)
     assert found.tables == rotary_bytes(facts_of(folder), OPTIONS["max_model_len"])

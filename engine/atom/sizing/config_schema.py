@@ -198,6 +198,7 @@ FIELDS: dict[str, Kind] = {
     "draft_vocab_size": Whole(1, 1 << 24),
     "num_hidden_layers": Whole(1, _MOST_LAYERS),
     "num_nextn_predict_layers": Whole(0, 64),
+    "mtp_num_hidden_layers": Whole(0, 64),
     "num_attention_heads": _HEADS,
     "num_key_value_heads": _HEADS,
     "head_dim": _HEADS,

@@ -32,7 +32,8 @@ class ModelFacts:
     `layer_counts`, `mtp_counts`: the distinct layers with their numbers, for sums over a model.
     `stretched_context`: the length that YaRN stretches positions to, 0 without it. `wrapper`: the
     multimodal architecture that this is the text part of, "" of a text model. `names`: of the
-    checkpoint's parts that are called otherwise here.
+    checkpoint's parts that are called otherwise here. `mtp_prefix`: how names of what predicts
+    further tokens begin, "" where its layers are numbered on from the model's.
     """
 
     architecture: str
@@ -51,6 +52,7 @@ class ModelFacts:
     stretched_context: int = 0
     wrapper: str = ""
     names: tuple[tuple[str, str], ...] = ()
+    mtp_prefix: str = ""
     # Counted once: what is told of a model sums over its layers again and again.
     layer_counts: tuple[LayerCount, ...] = field(init=False, compare=False, repr=False)
     mtp_counts: tuple[LayerCount, ...] = field(init=False, compare=False, repr=False)
@@ -83,9 +85,8 @@ class ModelFacts:
                 "not supported; supported: models with a layer of full attention at least",
                 field="layer_types",
             )
-        # Behind the model, too, no layer chooses for one that predicts.
-        predicting = next(layer for layer in reversed(layers) if not _shares_index(layer))
-        layers += count(config, "num_nextn_predict_layers") * [predicting]
+        predicting = next(layer for layer in reversed(layers) if _predicts(layer))
+        layers += count(config, family.mtp_key, default=family.mtp_default) * [predicting]
         plain = cls(
             architecture=architecture,
             hidden_size=hidden_size,
@@ -103,6 +104,7 @@ class ModelFacts:
             * positive(config, "target_hidden_size", default=hidden_size),
             wrapper=wrapper or "",
             names=tuple(family.names(config)),
+            mtp_prefix=family.mtp_prefix,
         )
         return plain if quantization is None else plain.stored_as(quantization)
 
@@ -122,6 +124,8 @@ class ModelFacts:
     ) -> Iterator[tuple[str, Quantization]]:
         """Names of layer `index`'s matrices that are not plain, each with its format."""
         layers = layer_names(index, self.wrapper or None)
+        if index >= self.num_layers and self.mtp_prefix:
+            layers = (f"{self.mtp_prefix}layers.{index - self.num_layers}",)
         for matrix in projections(layer, self.hidden_size, self.experts_block):
             if not matrix.quantizable:
                 continue
@@ -181,8 +185,11 @@ class ModelFacts:
         return weight_parts(self, dtype_bytes, sharding, with_mtp=with_mtp)
 
 
-def _shares_index(layer: LayerFacts) -> bool:
-    return layer.attention.latent is not None and layer.attention.latent.shares_index
+def _predicts(layer: LayerFacts) -> bool:
+    """Return whether a layer is like one that predicts further tokens: such a layer keeps no state,
+    and behind the model, too, none chooses for it."""
+    latent = layer.attention.latent
+    return layer.attention.state is None and not (latent is not None and latent.shares_index)
 
 
 def _layer_count(config: Config) -> int:

@@ -7,6 +7,7 @@ the engine computes the same in chunks, with drafts that hold and fail, in the b
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from atom.config import EngineOptions, build_config
@@ -24,7 +26,15 @@ from atom.speculation.draft_model_proposer import DraftModelProposer
 from atom.speculation.proposer import ComputedTokens, Drafting
 from atom.speculative_config import SpeculativeConfig
 from benchmarks.engines.offline_engine import OfflineEngine
-from tests.support.models.draft_checkpoints import Tensors, add_mtp_layer, make_eagle3
+from tests.engine.integration.models.test_model_parity import CHECKPOINTS
+from tests.support.models.draft_checkpoints import (
+    WEIGHTS,
+    Tensors,
+    add_mtp_layer,
+    add_qwen_mtp_layer,
+    make_eagle3,
+    write_weights,
+)
 from tests.support.models.tiny_model import Architecture, make_tiny_checkpoint
 
 DRAFTS = 3
@@ -181,6 +191,49 @@ def test_mtp_layers_compute_what_transformers_layers_do(
             return int(model.lm_head(normed).argmax())
 
         check(tokens, seen, states, mtp(folder, layer), draw)
+
+
+def test_qwens_layer_computes_what_one_of_its_layers_does(tmp_path: Path) -> None:
+    folder = make_tiny_checkpoint(tmp_path / "model", **CHECKPOINTS["qwen3-next"], seed=3)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    tensors, config = load_file(folder / WEIGHTS), json.loads((folder / "config.json").read_text())
+    layer = add_qwen_mtp_layer(folder)
+    prompt = np.random.default_rng(1).integers(3, 200, 37).tolist()
+    asked = SpeculativeConfig(method="mtp", num_tokens=DRAFTS, adaptive=False)
+    tokens, seen = run(folder, asked, prompt)
+    # One more layer of the model, as transformers has it, is the one that predicts.
+    count, longer = config["num_hidden_layers"], tmp_path / "longer"
+    shutil.copytree(folder, longer)
+    kinds = [*config["layer_types"], "full_attention"]
+    said = config | {"num_hidden_layers": count + 1, "layer_types": kinds}
+    (longer / "config.json").write_text(json.dumps(said))
+    own = {
+        name.replace("layers.0.", f"model.layers.{count}.", 1): each
+        for name, each in layer.items()
+        if name.startswith("layers.0.")
+    }
+    write_weights(longer, tensors | own)
+    block = AutoModelForCausalLM.from_pretrained(
+        longer, attn_implementation="eager", dtype=torch.float32
+    )
+    eps = config["rms_norm_eps"]
+
+    def hidden(ids: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+        parts = (
+            rms(block.model.embed_tokens(ids), 1 + layer["pre_fc_norm_embedding.weight"], eps),
+            rms(states, 1 + layer["pre_fc_norm_hidden.weight"], eps),
+        )
+        x = (torch.cat(parts, -1) @ layer["fc.weight"].T).unsqueeze(0)
+        positions = torch.arange(len(ids)).unsqueeze(0)
+        found = block.model.layers[-1](
+            x, attention_mask=causal(len(ids)), position_ids=positions,
+            position_embeddings=block.model.rotary_emb(x, positions),
+        )[0].reshape(len(ids), -1)  # fmt: skip
+        return rms(found, 1 + layer["norm.weight"], eps)
+
+    with torch.inference_mode():
+        states = model.model(torch.tensor([tokens])).last_hidden_state[0, :-1]
+        check(tokens, seen, states, hidden, lambda found: int(model.lm_head(found).argmax()))
 
 
 def test_eagle3_computes_what_its_paper_says(tmp_path: Path) -> None:

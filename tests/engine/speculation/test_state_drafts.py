@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 
 from atom.model_engine.blocks.state_checkpoints import StateCheckpoints
 from atom.model_engine.request import Request
@@ -31,6 +32,7 @@ from tests.support.engine_core.speculated_answers import (
     differing,
 )
 from tests.support.engine_core.speculated_answers import some_requests as sampled_requests
+from tests.support.models.draft_checkpoints import WEIGHTS, add_qwen_mtp_layer, write_weights
 from tests.support.models.hybrid_checkpoints import HYBRID
 from tests.support.models.tiny_model import make_tiny_checkpoint
 
@@ -91,6 +93,20 @@ def test_chunks_cached_prefixes_and_preempted_rows_go_on_from_what_held(tmp_path
     assert 0 < stats.accepted_tokens_total < stats.draft_tokens_total
     assert stats.cached_tokens_total > 0
     assert stats.preemptions_total > 0
+
+
+def test_a_layer_of_the_checkpoint_drafts(tmp_path: Path) -> None:
+    folder = made(tmp_path, "qwen3.5-moe")
+    add_qwen_mtp_layer(folder)
+    tensors = load_file(folder / WEIGHTS)
+    tensors["lm_head.weight"][[7, 9, 11]] *= 8.0  # so that the layer guesses these, too
+    write_weights(folder, tensors)
+    requests = some_requests(3, max_tokens=12)
+    asked = SpeculativeConfig(method="mtp", num_tokens=MOST, adaptive=False)
+    drafting = CoreDriver(str(folder), speculative=asked, **OPTIONS)
+    answers, stats = played(drafting, Setting(drafts=MOST, budget=24), requests)
+    assert differing(answers, expected_of(folder, requests)) == []
+    assert 0 < stats.accepted_tokens_total < stats.draft_tokens_total
 
 
 @pytest.mark.slow

@@ -40,6 +40,28 @@ def add_mtp_layer(folder: Path, seed: int = 0) -> Tensors:
     return layer
 
 
+def add_qwen_mtp_layer(folder: Path, seed: int = 0) -> Tensors:
+    """Put the layer that Qwen3-Next and Qwen3.5 call `mtp` into a checkpoint of one file; its
+    tensors, by their names there. It is like the last of the model's that attends."""
+    file, draw = folder / WEIGHTS, torch.Generator().manual_seed(seed)
+    tensors, config = load_file(file), json.loads((folder / "config.json").read_text())
+    last = max(int(name.split(".")[2]) for name in tensors if ".self_attn." in name)
+    before, size = f"model.layers.{last}.", config["hidden_size"]
+    layer = {
+        f"layers.0.{name.removeprefix(before)}": 0.2 * torch.randn(tensor.shape, generator=draw)
+        for name, tensor in tensors.items()
+        if name.startswith(before)
+    }
+    for norm in ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm"):  # what they are beyond 1
+        layer[f"{norm}.weight"] = 0.2 * torch.randn(size, generator=draw)
+    layer["fc.weight"] = torch.randn(size, 2 * size, generator=draw) / (2 * size) ** 0.5
+    save_file(tensors | {f"mtp.{name}": each for name, each in layer.items()}, file,
+              metadata={"format": "pt"})  # fmt: skip
+    said = {"num_nextn_predict_layers": 1, "mtp_num_hidden_layers": 1}
+    (folder / "config.json").write_text(json.dumps(config | said))
+    return layer
+
+
 def _like(tensor: torch.Tensor, name: str, draw: torch.Generator) -> torch.Tensor:
     if "norm" in name:
         return 1 + 0.2 * torch.randn(tensor.shape, generator=draw)

@@ -99,8 +99,9 @@ class ModelSpec:
     """Describes a model of decoder layers. embedding_scale: multiplies what is looked up;
     logits_softcap: bounds the logits; logits_scale: multiplies what they are computed from;
     max_position: one more than the last position that is computed; mtp_layers: that a checkpoint
-    may hold behind the model's, for speculation alone; aux_layers: layers whose inputs are wanted
-    beside the last hidden states."""
+    may hold behind the model's, for speculation alone; mtp_prefix: how names of these begin, ""
+    where they are numbered on; aux_layers: layers whose inputs are wanted beside the last hidden
+    states."""
 
     hidden_size: int
     vocab_size: int
@@ -112,6 +113,7 @@ class ModelSpec:
     logits_softcap: float | None = None
     logits_scale: float = 1.0
     mtp_layers: tuple[LayerSpec, ...] = ()
+    mtp_prefix: str = ""
     aux_layers: tuple[int, ...] = ()
 
     def on_rank(self, ranks: int) -> ModelSpec:
@@ -218,6 +220,7 @@ def decoder_spec(
         norm=norm,
         layers=tuple(layers[: facts.num_layers]),
         mtp_layers=tuple(layers[facts.num_layers :]),
+        mtp_prefix=facts.mtp_prefix,
     )
 
 

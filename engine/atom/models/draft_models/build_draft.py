@@ -15,7 +15,7 @@ from atom.models.decoder.placed_modules import PlacedModules
 from atom.models.decoder.spec import ModelSpec, decoder_spec
 from atom.models.draft_models.draft_model import DraftModel
 from atom.models.draft_models.eagle3 import Eagle3Draft
-from atom.models.draft_models.mtp import MtpDraft
+from atom.models.draft_models.mtp import MtpDraft, QwenMtpDraft
 from atom.models.registry import model_spec
 from atom.sizing.drafting import default_aux_layers
 
@@ -37,7 +37,7 @@ def build_draft(
 ) -> DraftModel:
     """Return what drafts for the model: of a checkpoint of its own, or the model's."""
     if draft is None:
-        return MtpDraft(spec, model, build)
+        return (QwenMtpDraft if spec.mtp_prefix else MtpDraft)(spec, model, build)
     return Eagle3Draft(draft, spec, model.model.embed_tokens, build)
 
 

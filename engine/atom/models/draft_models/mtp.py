@@ -1,6 +1,7 @@
-"""MTP: the layer for multi-token prediction behind a DeepSeek-V3's or a GLM-4.5's own.
+"""MTP: the layer for multi-token prediction that DeepSeek-V3, GLM-4.5 and Qwen3-Next come with.
 
-arXiv 2412.19437, section 2.2. Embedding and head are the model's. Built by build_draft.py.
+arXiv 2412.19437, section 2.2. Embedding and head are the model's. Qwen's goes on from what is
+behind its norm, the others from before it, as vLLM has them. Built by build_draft.py.
 """
 
 from __future__ import annotations
@@ -23,16 +24,18 @@ from atom.models.draft_models.draft_model import DraftModel, joining, settled
 
 
 class MtpDraft(DraftModel):
-    """The layer of multi-token prediction. index: of the layer in the checkpoint, the first
-    behind the model's."""
+    """The layer of multi-token prediction, which a checkpoint has behind the model's own."""
+
+    _joining = "eh_proj"  # the matrix that joins embedding and hidden state
 
     def __init__(self, spec: ModelSpec, model: CausalLM, build: Build) -> None:
         super().__init__(model.model.embed_tokens)
         (layer,) = spec.mtp_layers
-        size, self._index, self._head = spec.hidden_size, len(spec.layers), (model.lm_head,)
+        size, self._head = spec.hidden_size, (model.lm_head,)
+        self._prefix = f"model.layers.{len(spec.layers)}."
         self.enorm = build_norm(size, layer.norm, build)
         self.hnorm = build_norm(size, layer.norm, build)
-        self.eh_proj = Linear((joining("eh_proj", size, 2 * size),), build)
+        self.eh_proj = Linear((joining(self._joining, size, 2 * size),), build)
         self.layer = DecoderLayer(layer, model.model.rotary_of(layer.rope), build, size)
         self.layer.is_last = True
         self.shared_head = _SharedHead(build_norm(size, layer.norm, build))
@@ -57,9 +60,41 @@ class MtpDraft(DraftModel):
     def unused_tensors(self) -> tuple[str, ...]:
         return (f"{self._prefix}embed_tokens.", f"{self._prefix}shared_head.head.")
 
-    @property
-    def _prefix(self) -> str:
-        return f"model.layers.{self._index}."
+
+_QWEN_NAMES = {
+    "enorm": "pre_fc_norm_embedding",
+    "hnorm": "pre_fc_norm_hidden",
+    "eh_proj": "fc",
+    "layer": "layers.0",
+    "shared_head.norm": "norm",
+}
+
+
+class QwenMtpDraft(MtpDraft):
+    """The layer that Qwen3-Next and Qwen3.5 have under a name of its own, beside the model."""
+
+    _joining = "fc"
+
+    def __init__(self, spec: ModelSpec, model: CausalLM, build: Build) -> None:
+        super().__init__(spec, model, build)
+        self._prefix = spec.mtp_prefix
+
+    def forward(
+        self, token_ids: torch.Tensor, positions: torch.Tensor, hidden: torch.Tensor
+    ) -> torch.Tensor:
+        return self.shared_head.norm.of(super().forward(token_ids, positions, hidden))
+
+    def draw(self, hidden: torch.Tensor, sampling: SamplingTensors) -> torch.Tensor:
+        return self._head[0].draw(hidden, sampling)
+
+    def placed_modules(self, checkpoint_names: frozenset[str]) -> Iterator[tuple[str, nn.Module]]:
+        for name, module in self.named_modules():
+            for ours, theirs in _QWEN_NAMES.items():
+                if name == ours or name.startswith(f"{ours}."):
+                    yield f"{self._prefix}{theirs}{name.removeprefix(ours)}", module
+
+    def unused_tensors(self) -> tuple[str, ...]:
+        return (f"{self._prefix}embed_tokens.",)
 
 
 class _SharedHead(nn.Module):

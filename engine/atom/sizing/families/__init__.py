@@ -89,11 +89,20 @@ FAMILIES: dict[str, Family] = {
     "Qwen3MoeForCausalLM": Family(qwen3_moe),
     "Qwen2ForCausalLM": Family(qwen2),
     "Qwen2MoeForCausalLM": Family(qwen2_moe, experts_block=ExpertsBlock(shared="shared_expert")),
-    "Qwen3_5ForCausalLM": Family(qwen3_5),
+    "Qwen3_5ForCausalLM": Family(qwen3_5, mtp_key="mtp_num_hidden_layers", mtp_prefix="mtp."),
     "Qwen3_5MoeForCausalLM": Family(
-        qwen3_5_moe, experts_block=ExpertsBlock(shared="shared_expert")
+        qwen3_5_moe,
+        experts_block=ExpertsBlock(shared="shared_expert"),
+        mtp_key="mtp_num_hidden_layers",
+        mtp_prefix="mtp.",
     ),
-    "Qwen3NextForCausalLM": Family(qwen3_next, experts_block=ExpertsBlock(shared="shared_expert")),
+    # Its config.json does not say that its checkpoints have a layer that predicts.
+    "Qwen3NextForCausalLM": Family(
+        qwen3_next,
+        experts_block=ExpertsBlock(shared="shared_expert"),
+        mtp_default=1,
+        mtp_prefix="mtp.",
+    ),
     "Lfm2ForCausalLM": Family(lfm2, tied=True, fields=lfm2_fields, names=lfm2_names),
     "Lfm2MoeForCausalLM": Family(lfm2_moe, tied=True, fields=lfm2_fields, names=lfm2_names),
     "GraniteMoeHybridForCausalLM": Family(

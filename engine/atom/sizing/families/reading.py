@@ -39,7 +39,9 @@ class Family:
 
     `joined_states`: hidden states of the target model that a draft model joins into its own.
     `fields`: makes a config.json that has what all do under the names that most have.
-    `names`: of a checkpoint's parts that are called otherwise here.
+    `names`: of a checkpoint's parts that are called otherwise here. `mtp_key`: of config.json, how
+    many layers predict further tokens, and `mtp_default` where it does not say; `mtp_prefix`: how
+    names of these begin, "" where they are numbered on from the model's.
     """
 
     layer: ReadLayer
@@ -50,6 +52,9 @@ class Family:
     joined_states: int = 0
     fields: Callable[[Config], Config] = plain_fields
     names: Callable[[Config], NamePairs] = plain_names
+    mtp_key: str = "num_nextn_predict_layers"
+    mtp_default: int = 0
+    mtp_prefix: str = ""
 
 
 def grouped(
