@@ -41,6 +41,7 @@ INT4 = {
 _W13, _W2 = {"GATED": True, "WEIGHED": False}, {"GATED": False, "WEIGHED": True}
 _NO_ORDER = {"order_ptr": None, "counts_ptr": None}
 SILU = gating(Activation.SILU)
+RELU2 = gating(Activation.RELU2)
 CLAMPED = gating(ClampedSwiGLU(1.702, 7.0))
 
 _SORTED_ONLY = ("EXPERTS", "HI_LO", "x_desc", "w_desc")
@@ -73,6 +74,8 @@ _EXPERT_CASES: list[Any] = [
     ("experts in order", grouped_kernel,
      {**_EXPERTS, **CLAMPED, "PROGRAMS": 2, **_W13, "BLOCK_M": 128,
       "BLOCK_N": 64, "BLOCK_K": 64}, {"num_warps": 8}),
+    ("experts without a gate", grouped_kernel,
+     {**_EXPERTS, **RELU2, "PROGRAMS": 2, **_W13, "BLOCK_M": 64, "BLOCK_N": 64}, {}),
     ("experts of fp8 blocks", grouped_kernel,
      {key: value for key, value in {
          **_EXPERTS, **_NO_ORDER, **SILU, "PROGRAMS": 0, **_W13, "TALL": 128, "WIDE": 128,

@@ -42,6 +42,7 @@ from atom.model_ops.backends.triton_ops.gemm import (
 )
 from atom.model_ops.backends.triton_ops.linear_attention import (
     chunked_delta_rule,
+    chunked_kimi_delta,
     gated_delta_net,
     gated_delta_rule,
     short_convolution,
@@ -131,11 +132,12 @@ STATES = {
     "types": dict.fromkeys(
         ("states_ptr", "tails_ptr", "a_log_ptr", "dt_bias_ptr", "skip_ptr"), "*fp32"
     ),
-    "even": ("x_stride", "gate_stride", "qkv_stride", "z_stride", "step_stride"),
+    "even": ("x_stride", "gate_stride", "qkv_stride", "z_stride", "step_stride", "a_stride"),
 }
-CHUNKS = {**STATES, "types": {**STATES["types"], "decays_ptr": "*fp32"}}
+CHUNKS = {**STATES, "types": {**STATES["types"], "decays_ptr": "*fp32", "left_ptr": "*fp32"}}
 DELTA_RULE = {"HK": 16, "HV": 32, "DK": 128, "DV": 128}
 SSD = {"HK": 8, "HV": 128, "DK": 128, "DV": 80, "K_LANES": 128, "LINEAR_FROM": 20.0}
+KIMI_DELTA = {"HK": 32, "HV": 32, "DK": 128, "DV": 128, "K_LANES": 128}
 ODD_DELTA_RULE = {"HK": 3, "HV": 9, "DK": 96, "DV": 80}
 SELECTED = {key: value for key, value in LATENT.items() if key != "BLOCK_SIZE"} | {
     "TOP_K": 2048, "SLOTS": 2048, "BLOCK_N": 16,
@@ -284,11 +286,22 @@ CASES: list[Any] = [
          {"CHANNELS": 8192, "WIDTH": 4, "LANES": 4, "BLOCK": 256, "kept_ptr": None},
          {"num_warps": 4, **STATES}),
         ("gated delta rule", gated_delta_rule._delta_rule_kernel,
-         {**DELTA_RULE, "K_LANES": 128, "BLOCK_V": 32, "LINEAR_FROM": 20.0, "kept_ptr": None},
+         {**DELTA_RULE, "K_LANES": 128, "BLOCK_V": 32, "LINEAR_FROM": 20.0, "kept_ptr": None,
+          "BY_CHANNEL": False},
          {"num_warps": 4, **STATES}),
         ("gated delta rule of drafts, odd heads", gated_delta_rule._delta_rule_kernel,
-         {**ODD_DELTA_RULE, "K_LANES": 128, "BLOCK_V": 32, "LINEAR_FROM": 20.0},
+         {**ODD_DELTA_RULE, "K_LANES": 128, "BLOCK_V": 32, "LINEAR_FROM": 20.0,
+          "BY_CHANNEL": False},
          {"num_warps": 4, **STATES}),
+        ("Kimi's delta rule", gated_delta_rule._delta_rule_kernel,
+         {**KIMI_DELTA, "BLOCK_V": 32, "LINEAR_FROM": 20.0, "kept_ptr": None, "BY_CHANNEL": True},
+         {"num_warps": 4, **STATES}),
+        ("systems of Kimi's delta rule", chunked_kimi_delta._channel_systems_kernel,
+         {**KIMI_DELTA, "CHUNK": 64, "BLOCK_K": 64, "LEVELS": 6, "LINEAR_FROM": 20.0},
+         {"num_warps": 4, **CHUNKS}),
+        ("states of Kimi's delta rule", chunked_kimi_delta._channel_states_kernel,
+         {**KIMI_DELTA, "CHUNK": 64, "BLOCK_V": 32},
+         {"num_warps": 4, "num_stages": 1, **CHUNKS}),
         ("systems of a delta rule's chunks", chunked_delta_rule._chunk_systems_kernel,
          {**DELTA_RULE, "K_LANES": 128, "CHUNK": 64, "LINEAR_FROM": 20.0},
          {"num_warps": 4, **CHUNKS}),
@@ -308,7 +321,7 @@ CASES: list[Any] = [
         ("gated norm of a delta net", gated_delta_net._gated_norm_kernel,
          {"HV": 32, "DV": 128, "ROWS": 16}, {"num_warps": 4, **CHUNKS}),
         ("state space dual of decodes", state_space_dual._step_kernel,
-         {**SSD, "BLOCK_V": 32}, {"num_warps": 4, **STATES}),
+         {**SSD, "BLOCK_V": 32, "kept_ptr": None}, {"num_warps": 4, **STATES}),
         ("state space dual of chunks", state_space_dual._chunks_kernel,
          {**SSD, "BLOCK_V": 32, "CHUNK": 64}, {"num_warps": 4, "num_stages": 1, **STATES}),
         ("sparse MLA", sparse_mla_decode._sparse_mla_kernel,

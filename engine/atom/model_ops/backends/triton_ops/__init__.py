@@ -18,7 +18,6 @@ from atom.model_ops.backends.draft_ops import draft_ops_of
 from atom.model_ops.backends.interface import Backend, OpCase, WarmupCompile
 from atom.model_ops.quantised.cached_heads import FP8_DTYPES
 from atom.model_ops.values import WeightFormat
-from atom.sizing.states import DeltaShape
 from atom.utils.device import native_fp8
 
 # What the kernels are proven with; Triton 3.9 warns that its default will change.
@@ -140,13 +139,9 @@ def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
     if op in _PRODUCTS:
         return _against_fp8(case.formats)
     if op in ("prepare_experts", "experts", "add_experts", "norm_experts"):
-        return (*_against_fp8(case.expert_formats), *_against_no_gate(case))
+        return _against_fp8(case.expert_formats)
     if op in _CACHED and case.kv_dtype in FP8_DTYPES and native_fp8(_device()) is None:
         return ("this card converts no fp8, which the KV cache is to have",)
-    if op == "gated_delta_rule" and any(
-        isinstance(shape, DeltaShape) and shape.channel_gates for shape in case.states
-    ):
-        return ("its delta rule forgets by head, not by channel",)
     attentions = (gqa, mla, sparse_mla)
     return tuple(reason for kind in attentions for reason in kind.reasons_against(op, case))
 
@@ -159,11 +154,6 @@ def _against_fp8(formats: tuple[WeightFormat, ...]) -> tuple[str, ...]:
         for kind in formats
         if kind in (WeightFormat.FP8, WeightFormat.FP8_BLOCKS)
     )
-
-
-def _against_no_gate(case: OpCase) -> tuple[str, ...]:
-    others = (each.value for each in case.activations if case.expert_sizes and not each.has_gate)
-    return tuple(f"its experts have a gate, unlike those of {name}" for name in others)
 
 
 def _device() -> torch.device:

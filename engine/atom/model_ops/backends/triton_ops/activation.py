@@ -1,5 +1,6 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""activation(gate) · up over the two halves of a merged projection."""
+"""activation(gate) · up over the two halves of a merged projection; without a gate the square of
+what is above 0 in one product."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ import triton.language as tl
 from atom.model_ops.values import Activation, ClampedSwiGLU, Gating
 
 _BLOCK = 1024
-_SILU, _GELU, _CLAMPED = 0, 1, 2
+_SILU, _GELU, _CLAMPED, _RELU2 = 0, 1, 2, 3
+_KINDS = {Activation.SILU: _SILU, Activation.GELU_TANH: _GELU, Activation.RELU2: _RELU2}
 
 
 @triton.jit
@@ -18,13 +20,16 @@ def gated(
     gate, up, dtype: tl.constexpr, KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr
 ):
     """Give what float32 results of w1 and w3 make, float32; of the plain kinds rounded to dtype on
-    the way, as PyTorch rounds."""
+    the way, as PyTorch rounds. Without a gate the one product is `gate`, and nothing is up."""
     # gpt-oss clamps before the sigmoid, and the gate from above alone: its sigmoid goes to 0 below
     # by itself.
     if KIND == 2:
         gate = tl.minimum(gate, LIMIT)
         up = tl.minimum(tl.maximum(up, -LIMIT), LIMIT)
         return (up + 1.0) * gate / (1.0 + tl.exp(-ALPHA * gate))
+    elif KIND == 3:
+        above = tl.maximum(gate, 0.0)
+        return above * above
     elif KIND == 1:  # its tanh form: x · sigmoid(2 · √(2/π) · (x + 0.044715 · x³))
         inner = 1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)
         return (gate / (1.0 + tl.exp(-inner))).to(dtype).to(tl.float32) * up
@@ -54,11 +59,7 @@ def gating(activation: Gating) -> dict[str, float]:
     """A kernel's constants for `gated`."""
     if isinstance(activation, ClampedSwiGLU):
         return {"KIND": _CLAMPED, "ALPHA": activation.alpha, "LIMIT": activation.limit}
-    return {
-        "KIND": _GELU if activation is Activation.GELU_TANH else _SILU,
-        "ALPHA": 1.0,
-        "LIMIT": 0.0,
-    }
+    return {"KIND": _KINDS[activation], "ALPHA": 1.0, "LIMIT": 0.0}
 
 
 def gate_constants(activation: Gating) -> tuple[tl.constexpr, tl.constexpr, tl.constexpr]:

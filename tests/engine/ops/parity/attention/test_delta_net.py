@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from atom.model_ops.backends.interface import Backend, OpCase
+from atom.model_ops.backends.interface import Backend
 from atom.model_ops.linear_attention import (
     ConvWeight,
     DeltaNetWeight,
@@ -26,7 +26,10 @@ gpu = pytest.mark.gpu
 SMALL = DeltaShape(key_heads=2, value_heads=4, key_dim=16, value_dim=16, conv_width=4)
 ODD = DeltaShape(key_heads=3, value_heads=9, key_dim=12, value_dim=20, conv_width=3)
 BY_CHANNEL = DeltaShape(
-    key_heads=3, value_heads=3, key_dim=12, value_dim=20, conv_width=3, channel_gates=True
+    key_heads=2, value_heads=2, key_dim=72, value_dim=40, conv_width=3, channel_gates=True
+)
+KIMI = DeltaShape(
+    key_heads=32, value_heads=32, key_dim=128, value_dim=128, conv_width=4, channel_gates=True
 )
 PUBLISHED = DeltaShape(key_heads=16, value_heads=32, key_dim=128, value_dim=128, conv_width=4)
 # (history, tokens): decodes first; then rows that begin, go on, are short and longer than a chunk.
@@ -133,6 +136,12 @@ def delta_case(
     )
 
 
+CASES_BY_CHANNEL = [
+    (BY_CHANNEL, torch.float32),
+    (BY_CHANNEL, torch.bfloat16),
+    pytest.param(KIMI, torch.bfloat16, marks=gpu),
+    pytest.param(KIMI, torch.float32, marks=gpu),
+]
 SHAPES = [SMALL, ODD, pytest.param(PUBLISHED, marks=gpu)]
 
 
@@ -178,14 +187,29 @@ def test_answers_and_states_are_those_of_one_token_after_the_other(
     assert_rows_agree(states, kept, torch.float32, slack=10.0)
 
 
+@pytest.mark.usefixtures("bfloat16")
+@pytest.mark.parametrize(("shape", "dtype"), CASES_BY_CHANNEL)
 def test_channels_that_forget_by_themselves_do_so_in_chunks_too(
+    backend: Backend, reference: Backend, device: torch.device, shape: DeltaShape,
+    dtype: torch.dtype,
+) -> None:  # fmt: skip
+    rows = [(30, 1), (0, 1), (0, 5), (12, 70)]
+    case = delta_case(rows, device, shape=shape, dtype=dtype, num_decodes=2)
+    out, states = case.answered(backend)
+    expected, kept = case.answered(reference)
+    assert out.dtype is dtype
+    assert_rows_agree(out, expected, dtype, slack=3.0)
+    assert_rows_agree(states, kept, torch.float32, slack=10.0)
+
+
+def test_channels_that_forget_at_once_take_none_with_them(
     backend: Backend, reference: Backend, device: torch.device
 ) -> None:
-    op_case = OpCase(dtype=torch.float32, kv_dtype=torch.float32, states=(BY_CHANNEL,))
-    reasons = backend.reasons_against("gated_delta_rule", op_case)
-    if reasons:
-        pytest.skip("; ".join(reasons))
-    case = delta_case(ROWS, device, shape=BY_CHANNEL)
+    """What is left of a channel is no divisor of what is left of it later: of every third nothing
+    is left by the next token, of the others all."""
+    case = delta_case([(0, 66)], device, shape=BY_CHANNEL, num_decodes=0)
+    case.tokens.a.fill_(-30.0)
+    case.tokens.a[:, :, ::3] = 300.0
     out, states = case.answered(backend)
     expected, kept = case.answered(reference)
     assert_rows_agree(out, expected, torch.float32, slack=3.0)

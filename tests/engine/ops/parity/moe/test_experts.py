@@ -104,7 +104,8 @@ def weights(
         biases = torch.randn(experts, rows, generator=draw).to(device, dtype) if bias else None
         return LinearWeight(data.to(device, dtype), biases)
 
-    return ExpertsWeight(stack(2 * inner, hidden), stack(hidden, inner), activation)
+    first = 2 * inner if activation.has_gate else inner
+    return ExpertsWeight(stack(first, hidden), stack(hidden, inner), activation)
 
 
 def chosen(tokens: int, experts: int, top_k: int, device: torch.device) -> Routed:
@@ -143,6 +144,32 @@ def test_experts(
     got = backend.operations["experts"](x, w, routed)
     assert got.dtype is dtype
     assert_rows_agree(got, expected, dtype, slack=2.0)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "experts", "top_k", "hidden", "inner", "dtype"),
+    [
+        (1, 20, 4, 40, 24, torch.float32),
+        (6, 5, 3, 40, 24, torch.float16),
+        (70, 5, 3, 40, 24, torch.float32),
+        pytest.param(1, 128, 6, 2688, 1856, torch.bfloat16, marks=gpu),
+        pytest.param(64, 128, 6, 2688, 1856, torch.bfloat16, marks=gpu),
+        pytest.param(4100, 128, 6, 2688, 1856, torch.bfloat16, marks=gpu),
+    ],
+)
+def test_experts_without_a_gate(
+    backend: Backend, reference: Backend, device: torch.device, tokens: int, experts: int,
+    top_k: int, hidden: int, inner: int, dtype: torch.dtype,
+) -> None:  # fmt: skip
+    """Programs of pairs, of experts, and in order; gpu: of Nemotron 3 Nano's sizes."""
+    if backend.name == "native_cpu":
+        pytest.skip("native_cpu leaves this activation to another backend")
+    relu2 = Activation.RELU2
+    x = torch.randn(tokens, hidden, device=device).to(dtype)
+    w = weights(experts, hidden, inner, device, dtype, bias=True, activation=relu2)
+    routed = chosen(tokens, experts, top_k, device)
+    expected = reference.operations["experts"](x, w, routed)
+    assert_rows_agree(backend.operations["experts"](x, w, routed), expected, dtype, slack=2.0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])

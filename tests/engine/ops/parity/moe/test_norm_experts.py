@@ -62,10 +62,11 @@ def layer(
         return LinearWeight(data.to(device, dtype), biases)
 
     e_score_correction_bias = torch.rand(experts, generator=draw).to(device) if bias else None
-    gate_up, down = matrix(experts, 2 * inner, hidden), matrix(experts, hidden, inner)
+    products = 2 if activation.has_gate else 1
+    gate_up, down = matrix(experts, products * inner, hidden), matrix(experts, hidden, inner)
     beside = None
     if shared:
-        beside = SharedWeight(matrix(2 * shared, hidden), matrix(hidden, shared), activation)
+        beside = SharedWeight(matrix(products * shared, hidden), matrix(hidden, shared), activation)
     return MoEWeight(
         RouterWeight(matrix(experts, hidden), e_score_correction_bias), routing,
         ExpertsWeight(gate_up, down, activation, routing.weighs_inputs), beside,
@@ -173,6 +174,15 @@ def test_a_shared_expert_with_a_gate(
     gate = LinearWeight(torch.randn(1, 40, device=device))
     w = replace(w, shared=replace(w.shared, gate=gate))
     check(backend, reference, device, w, stream_of(tokens, 40, Pending.WHOLE, torch.float32))
+
+
+def test_experts_without_gates(backend: Backend, reference: Backend, device: torch.device) -> None:
+    """One token's, of which kernels for so few would take the half of a matrix for its gate."""
+    if backend.name == "native_cpu":
+        pytest.skip("native_cpu leaves this activation to another backend")
+    relu2 = Activation.RELU2
+    w = layer((24, 40, 24), ROUTINGS["sigmoid"], device, torch.float32, shared=20, activation=relu2)
+    check(backend, reference, device, w, stream_of(1, 40, Pending.WHOLE, torch.float32))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

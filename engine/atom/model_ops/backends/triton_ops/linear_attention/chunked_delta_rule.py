@@ -48,7 +48,7 @@ def product(a, b, acc):
 
 
 @triton.jit
-def _product_of_both(a, b, ELEMENT: tl.constexpr):
+def product_of_both(a, b, ELEMENT: tl.constexpr):
     """Compute a · b of two in float32, as parts of this element."""
     high = a.to(ELEMENT)
     acc = product(high, b, tl.zeros([a.shape[0], b.shape[1]], dtype=tl.float32))
@@ -80,10 +80,23 @@ def _inverse(lower, ELEMENT: tl.constexpr):
     blocks = tl.reshape(tl.where(of_one, solved[:, :, None, :], 0.0), [N, N])
     place = tl.arange(0, N) // SIZE
     between = tl.where(place[:, None] == place[None, :], 0.0, lower)
-    first = _product_of_both(blocks, between, ELEMENT)
-    second = _product_of_both(first, first, ELEMENT)
-    third = _product_of_both(first, second, ELEMENT)
-    return blocks + _product_of_both(second - first - third, blocks, ELEMENT)
+    first = product_of_both(blocks, between, ELEMENT)
+    second = product_of_both(first, first, ELEMENT)
+    third = product_of_both(first, second, ELEMENT)
+    return blocks + product_of_both(second - first - third, blocks, ELEMENT)
+
+
+@triton.jit
+def store_inverse(lower, beta, systems_ptr, place, within, rest):
+    """Store the inverse of 1 + lower, times what each token learns, as it is rounded, and what is
+    left of it then `rest` elements behind."""
+    ELEMENT: tl.constexpr = systems_ptr.dtype.element_ty
+    inverse = _inverse(lower, ELEMENT) * beta[None, :]
+    high = inverse.to(ELEMENT)
+    tl.store(systems_ptr + place, high, mask=within[:, None])
+    if high.dtype != tl.float32:
+        low = (inverse - high.to(tl.float32)).to(ELEMENT)
+        tl.store(systems_ptr + rest + place, low, mask=within[:, None])
 
 
 @triton.jit(do_not_specialize=["gate_stride", "first_row", "tokens"])
@@ -134,20 +147,14 @@ def _chunk_systems_kernel(
         # What is left of the one at the other; nothing of later ones.
         left = tl.exp(tl.where(seen, passed[:, None] - passed[None, :], 0.0))
         lower = tl.where(earlier, beta[:, None] * like_keys * left, 0.0)
-        inverse = _inverse(lower, ELEMENT) * beta[None, :]
         place = ((first + token[:, None]) * HV + head) * CHUNK + token[None, :]
-        high = inverse.to(ELEMENT)
-        tl.store(systems_ptr + place, high, mask=within[:, None])
-        if k.dtype != tl.float32:
-            low = (inverse - high.to(tl.float32)).to(ELEMENT)
-            rest = systems_ptr + tokens.to(tl.int64) * (HV * CHUNK)
-            tl.store(rest + place, low, mask=within[:, None])
+        kind = tokens.to(tl.int64) * HV
+        store_inverse(lower, beta, systems_ptr, place, within, kind * CHUNK)
         attended = tl.where(seen, like_queries * left, 0.0)
         tl.store(attended_ptr + place, attended.to(ELEMENT), mask=within[:, None])
         whole = tl.sum(tl.where(within, decay, 0.0), axis=0)
         since = tl.exp(passed)
         decays = decays_ptr + head.to(tl.int64) * tokens + first + token
-        kind = tokens.to(tl.int64) * HV
         tl.store(decays, unit_k * since, mask=within)
         tl.store(decays + kind, unit_q * since, mask=within)
         tl.store(decays + 2 * kind, unit_k * tl.exp(whole - passed), mask=within)
@@ -227,6 +234,7 @@ def chunked_delta_rule(
 ) -> torch.Tensor:
     """Compute `gated_delta_rule` of a step's rows behind its decodes, whose answers are missing."""
     assert step.slots is not None
+    assert tokens.b.stride(0) == tokens.a.stride(0), "both are parts of one product"
     count, heads, qkv = len(tokens.qkv), shape.value_heads, tokens.qkv
     rows = len(step.slots) - step.num_decodes
     parts = 1 if qkv.dtype == torch.float32 else 2

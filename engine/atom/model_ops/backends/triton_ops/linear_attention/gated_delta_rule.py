@@ -1,10 +1,12 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """The gated delta rule of decodes, each value head's state in registers; prompts go in chunks.
 
-Shapes: qkv [T, 2·Hk·DK + Hv·DV] contiguous, gates [T, Hv], states [slots, Hv, DK, DV] float32.
+Shapes: qkv [T, 2·Hk·DK + Hv·DV] contiguous, gates [T, Hv], where channels forget by themselves a
+[T, Hv, DK] (heads side by side), states [slots, Hv, DK, DV] float32.
 Tile: a program has a row, a value head and BLOCK_V columns of its state, which do not depend on
 each other: [DK, BLOCK_V] float32. Bound: the memory that states are read from and written to, once
-each. A prompt's tokens would be an inner loop of latency, so they go by chunked_delta_rule.py.
+each. A prompt's tokens would be an inner loop of latency, so they go by chunked_delta_rule.py and
+chunked_kimi_delta.py.
 """
 
 from __future__ import annotations
@@ -16,6 +18,9 @@ import triton.language as tl
 from atom.model_ops.backends.triton_ops.launch import next_power_of_2
 from atom.model_ops.backends.triton_ops.linear_attention.chunked_delta_rule import (
     chunked_delta_rule,
+)
+from atom.model_ops.backends.triton_ops.linear_attention.chunked_kimi_delta import (
+    chunked_kimi_delta,
 )
 from atom.model_ops.backends.triton_ops.linear_attention.decay import LINEAR_FROM, log_decay
 from atom.model_ops.backends.triton_ops.linear_attention.short_convolution import row_of
@@ -32,14 +37,15 @@ def unit(vector, EPS: tl.constexpr):
     return vector * tl.rsqrt(tl.sum(vector * vector, axis=0) + EPS)
 
 
-@triton.jit(do_not_specialize=["gate_stride", "padding_slot"])
+@triton.jit(do_not_specialize=["gate_stride", "a_stride", "padding_slot"])
 def _delta_rule_kernel(
     qkv_ptr, b_ptr, a_ptr, a_log_ptr, dt_bias_ptr, states_ptr, out_ptr,
-    kept_ptr, starts_ptr, contexts_ptr, slots_ptr, gate_stride, padding_slot,
+    kept_ptr, starts_ptr, contexts_ptr, slots_ptr, gate_stride, a_stride, padding_slot,
     HK: tl.constexpr, HV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr,
     K_LANES: tl.constexpr, BLOCK_V: tl.constexpr, LINEAR_FROM: tl.constexpr,
+    BY_CHANNEL: tl.constexpr,
 ):  # fmt: skip
-    """K_LANES: of a key."""
+    """K_LANES: of a key; BY_CHANNEL: whether each row of a state forgets by itself."""
     first, count, slot, before = row_of(
         starts_ptr, contexts_ptr, slots_ptr, padding_slot, tl.program_id(0)
     )
@@ -53,7 +59,10 @@ def _delta_rule_kernel(
     known_rows = tl.where(before > 0, DK, 0)
     state = tl.load(place, mask=held & (lane[:, None] < known_rows), other=0.0)
     a_log = tl.load(a_log_ptr + head)
-    bias = tl.load(dt_bias_ptr + head)
+    if BY_CHANNEL:
+        bias = tl.load(dt_bias_ptr + head * DK + lane, mask=in_key, other=0.0)
+    else:
+        bias = tl.load(dt_bias_ptr + head)
     CHANNELS: tl.constexpr = 2 * HK * DK + HV * DV
     # Neighbouring value heads share a key head.
     key_head = head // (HV // HK)
@@ -65,10 +74,14 @@ def _delta_rule_kernel(
         q = tl.load(at + key_head * DK + lane, mask=in_key, other=0.0).to(tl.float32)
         k = tl.load(at + (HK + key_head) * DK + lane, mask=in_key, other=0.0).to(tl.float32)
         v = tl.load(at + 2 * HK * DK + head * DV + column, mask=in_value, other=0.0)
-        gate = (first + token) * gate_stride + head
-        b = tl.load(b_ptr + gate).to(tl.float32)
-        a = tl.load(a_ptr + gate).to(tl.float32) + bias
-        state = state * tl.exp(log_decay(a, a_log, LINEAR_FROM))
+        b = tl.load(b_ptr + (first + token) * gate_stride + head).to(tl.float32)
+        gate = a_ptr + (first + token) * a_stride
+        if BY_CHANNEL:
+            a = tl.load(gate + head * DK + lane, mask=in_key, other=0.0).to(tl.float32) + bias
+            state = state * tl.exp(log_decay(a, a_log, LINEAR_FROM))[:, None]
+        else:
+            a = tl.load(gate + head).to(tl.float32) + bias
+            state = state * tl.exp(log_decay(a, a_log, LINEAR_FROM))
         k = unit(k, 1e-6)
         known = tl.sum(k[:, None] * state, axis=0)
         learnt = (v.to(tl.float32) - known) / (1.0 + tl.exp(-b))
@@ -89,10 +102,10 @@ def gated_delta_rule(
     step: AttentionMetaData,
 ) -> torch.Tensor:
     assert step.slots is not None
-    assert tokens.b.stride(0) == tokens.a.stride(0), "both are parts of one product"
     heads = shape.value_heads
     if step.num_decodes < len(step.slots):
-        out = chunked_delta_rule(tokens, shape, weight, states, step)
+        chunked = chunked_kimi_delta if shape.channel_gates else chunked_delta_rule
+        out = chunked(tokens, shape, weight, states, step)
     else:
         out = tokens.qkv.new_empty((len(tokens.qkv), heads, shape.value_dim))
     if step.num_decodes:
@@ -100,9 +113,9 @@ def gated_delta_rule(
         _delta_rule_kernel[(step.num_decodes, heads, triton.cdiv(shape.value_dim, columns))](
             tokens.qkv, tokens.b, tokens.a, weight.a_log, weight.dt_bias, states, out,
             step.num_kept, step.query_starts, step.context_lens, step.slots,
-            tokens.b.stride(0), len(states) - 1,
+            tokens.b.stride(0), tokens.a.stride(0), len(states) - 1,
             HK=shape.key_heads, HV=heads, DK=shape.key_dim, DV=shape.value_dim,
             K_LANES=next_power_of_2(shape.key_dim), BLOCK_V=columns, LINEAR_FROM=LINEAR_FROM,
-            num_warps=4,
+            BY_CHANNEL=shape.channel_gates, num_warps=4,
         )  # fmt: skip
     return out

@@ -38,7 +38,7 @@ _COLUMNS = 32  # of a state that a program of decodes has
 @triton.jit(do_not_specialize=["step_stride", "padding_slot"])
 def _step_kernel(
     qkv_ptr, steps_ptr, a_log_ptr, dt_bias_ptr, skip_ptr, states_ptr, out_ptr,
-    starts_ptr, contexts_ptr, slots_ptr, step_stride, padding_slot,
+    kept_ptr, starts_ptr, contexts_ptr, slots_ptr, step_stride, padding_slot,
     HK: tl.constexpr, HV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr,
     K_LANES: tl.constexpr, BLOCK_V: tl.constexpr, LINEAR_FROM: tl.constexpr,
 ):  # fmt: skip
@@ -46,9 +46,6 @@ def _step_kernel(
     first, count, slot, before = row_of(
         starts_ptr, contexts_ptr, slots_ptr, padding_slot, tl.program_id(0)
     )
-    # A captured step's rows without tokens leave their slots as they are.
-    if count <= 0:
-        return
     head = tl.program_id(1)
     # Neighbouring value heads share a key head.
     key_head = head // (HV // HK)
@@ -60,18 +57,24 @@ def _step_kernel(
     # Of a row that begins the slot holds what its last sequence left.
     known_rows = tl.where(before > 0, DK, 0)
     state = tl.load(place, mask=held & (lane[:, None] < known_rows), other=0.0)
-    at = qkv_ptr + first * (2 * HK * DK + HV * DV)
-    q = tl.load(at + key_head * DK + lane, mask=in_key, other=0.0).to(tl.float32)
-    k = tl.load(at + (HK + key_head) * DK + lane, mask=in_key, other=0.0).to(tl.float32)
-    v = tl.load(at + 2 * HK * DK + head * DV + column, mask=in_value, other=0.0).to(tl.float32)
-    step = tl.load(steps_ptr + first * step_stride + head).to(tl.float32)
-    taken = softplus(step + tl.load(dt_bias_ptr + head), LINEAR_FROM)
-    state *= tl.exp(-tl.exp(tl.load(a_log_ptr + head)) * taken)
-    state += k[:, None] * (taken * v)[None, :]
-    tl.store(place, state, mask=held)
-    answer = tl.sum(q[:, None] * state, axis=0) + tl.load(skip_ptr + head) * v
-    found = out_ptr + (first * HV + head) * DV + column
-    tl.store(found, answer.to(out_ptr.dtype.element_ty), mask=in_value)
+    rate = -tl.exp(tl.load(a_log_ptr + head))
+    bias, skip = tl.load(dt_bias_ptr + head), tl.load(skip_ptr + head)
+    kept = count
+    if kept_ptr is not None:  # what is drafted behind them may not hold
+        kept = tl.load(kept_ptr + tl.program_id(0))
+    for token in range(count):
+        at = qkv_ptr + (first + token) * (2 * HK * DK + HV * DV)
+        q = tl.load(at + key_head * DK + lane, mask=in_key, other=0.0).to(tl.float32)
+        k = tl.load(at + (HK + key_head) * DK + lane, mask=in_key, other=0.0).to(tl.float32)
+        v = tl.load(at + 2 * HK * DK + head * DV + column, mask=in_value, other=0.0)
+        step = tl.load(steps_ptr + (first + token) * step_stride + head).to(tl.float32)
+        taken, wide_v = softplus(step + bias, LINEAR_FROM), v.to(tl.float32)
+        state = state * tl.exp(rate * taken) + k[:, None] * (taken * wide_v)[None, :]
+        answer = tl.sum(q[:, None] * state, axis=0) + skip * wide_v
+        found = out_ptr + ((first + token) * HV + head) * DV + column
+        tl.store(found, answer.to(out_ptr.dtype.element_ty), mask=in_value)
+        last_rows = tl.where(token == kept - 1, DK, 0)
+        tl.store(place, state, mask=held & (lane[:, None] < last_rows))
 
 
 @triton.jit(do_not_specialize=["step_stride", "padding_slot", "first_row"])
@@ -139,8 +142,8 @@ def state_space_dual(
     assert step.slots is not None
     qkv, heads, size = tokens.qkv, shape.value_heads, shape.value_dim
     out = qkv.new_empty((len(qkv), heads, size))
-    inputs = (
-        qkv, tokens.steps, weight.a_log, weight.dt_bias, weight.skip, states, out,
+    inputs = (qkv, tokens.steps, weight.a_log, weight.dt_bias, weight.skip, states, out)
+    place = (
         step.query_starts, step.context_lens, step.slots, tokens.steps.stride(0), len(states) - 1,
     )  # fmt: skip
     sizes = {"HK": shape.key_heads, "HV": heads, "DK": shape.key_dim, "DV": size}
@@ -148,13 +151,13 @@ def state_space_dual(
     if step.num_decodes:
         columns = min(_COLUMNS, next_power_of_2(size))
         _step_kernel[(step.num_decodes, heads, triton.cdiv(size, columns))](
-            *inputs, **sizes, K_LANES=next_power_of_2(shape.key_dim), BLOCK_V=columns,
-            LINEAR_FROM=LINEAR_FROM, num_warps=4,
+            *inputs, step.num_kept, *place, **sizes, K_LANES=next_power_of_2(shape.key_dim),
+            BLOCK_V=columns, LINEAR_FROM=LINEAR_FROM, num_warps=4,
         )  # fmt: skip
     if rows:
         columns, stages = chunk_tile(rows * heads, size, qkv.device)
         _chunks_kernel[(triton.cdiv(size, columns), heads, rows)](
-            *inputs, step.num_decodes, **sizes, K_LANES=head_lanes(shape.key_dim),
+            *inputs, *place, step.num_decodes, **sizes, K_LANES=head_lanes(shape.key_dim),
             BLOCK_V=columns, CHUNK=CHUNK, LINEAR_FROM=LINEAR_FROM,
             # AMD's would spill what a second stage holds.
             num_warps=4, num_stages=1 if torch.version.hip else stages,

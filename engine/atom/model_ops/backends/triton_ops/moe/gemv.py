@@ -62,9 +62,11 @@ def takes(w: MoEWeight, tokens: int) -> bool:
 
 
 def multiplies(w: MoEWeight) -> bool:
-    """Tell whether matrices are of a kind that the kernels multiply with: plain, in 8 bits whose
-    scales a program's rows share, or the experts' in MXFP4."""
+    """Tell whether matrices are of a kind that the kernels multiply with: with a gate, plain, in 8
+    bits whose scales a program's rows share, or the experts' in MXFP4."""
     alone = chooses(w.routing, w.experts.count) and not w.routing.renormalize
+    if not w.experts.activation.has_gate:
+        return False
     if w.experts.weighs_inputs and not alone:  # a program knows its own expert's score
         return False
     pairs = [[w.experts.gate_up], [w.experts.down]]  # of one launch each

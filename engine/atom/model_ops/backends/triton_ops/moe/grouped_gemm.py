@@ -1,6 +1,6 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """Experts: a product of each token with the w13 (gate_up_proj) of the experts it chose, and one
-with their w2 (down_proj).
+with their w2 (down_proj). Of experts without a gate w13 is w1 alone.
 
 A pair is a token and one of its experts. Pairs of few tokens are not sorted: each program goes
 through all of their ids and picks its expert's, which costs less than a launch. Where there are
@@ -236,7 +236,8 @@ def _launch(
 ) -> None:
     routed, tile, order, scales = plan.routed, plan.tile, plan.order, w.scales
     tokens, chosen = routed.ids.shape
-    count, columns, inner = w.data.shape[0], w.outputs // (1 if activation is None else 2), w.inputs
+    matrices = 2 if activation is not None and activation.has_gate else 1
+    count, columns, inner = w.data.shape[0], w.outputs // matrices, w.inputs
     tall, wide = (1, 0) if scales is None else scales.block
     inputs, index = (None, None) if scales is None else orders(scales)
     block_k, packing = _block_k(w, tile), _packing(plan.dtype, w)
@@ -248,7 +249,7 @@ def _launch(
     block_n = tile.block_n * (2 if activation is None and tile.wide_w2 else 1)
     column_tiles, codes = triton.cdiv(columns, block_n), out.scales is not None
     own_tile = replace(tile, block_n=block_n, block_k=block_k)
-    matrices = data, scale, scales and scales.zero, inputs, index, w.bias
+    stack = data, scale, scales and scales.zero, inputs, index, w.bias
     constants = {
         "K": inner, "N": columns, "TOP_K": chosen, "BLOCK_M": tile.block_m, "BLOCK_N": block_n,
         "BLOCK_K": block_k, "TALL": tall, "WIDE": wide,
@@ -263,13 +264,14 @@ def _launch(
     grid = (column_tiles, plan.rows)
     if order is None:
         searched_gemm_kernel[grid](
-            (x.data, x.scales), matrices, (routed.ids, routed.weights), (out.data, out.scales),
+            (x.data, x.scales), stack, (routed.ids, routed.weights), (out.data, out.scales),
             tokens, gate, PROGRAMS=int(plan.programs), SEARCH=plan.search, **constants,
         )  # fmt: skip
         return
     sorted_gemm_kernel[grid](
-        (x.data, x.scales), matrices, (routed.weights, order.pairs, order.counts),
-        (out.data, out.scales), *_descriptors(x.data, data, own_tile, gated=gate is not None),
+        (x.data, x.scales), stack, (routed.weights, order.pairs, order.counts),
+        (out.data, out.scales),
+        *_descriptors(x.data, data, own_tile, matrices, in_order=activation is None),
         tokens, gate, EXPERTS=count, HI_LO=codes and out.data.shape[-1] > columns,
         # Only tiles of sorted pairs read an expert's matrix more than once.
         DIES=row_dies(x.data.device, column_tiles), **constants,
@@ -277,13 +279,13 @@ def _launch(
 
 
 def _descriptors(
-    x: torch.Tensor, w: torch.Tensor, tile: ExpertTile, *, gated: bool
+    x: torch.Tensor, w: torch.Tensor, tile: ExpertTile, matrices: int, *, in_order: bool
 ) -> tuple[TensorDescriptor | None, TensorDescriptor | None]:
-    """Give what TMA copies: x where its rows are pairs in order, and w."""
+    """Give what TMA copies: x where its rows are pairs in order, and w, of one or two matrices."""
     if not tile.by_tma or not has_tma(w.device, w.shape[-1] * w.element_size()):
         return None, None
-    w_desc = stack_descriptor(w, 2 if gated else 1, tile.block_n, tile.block_k)
-    return None if gated else row_descriptor(x, tile.block_m, tile.block_k), w_desc
+    w_desc = stack_descriptor(w, matrices, tile.block_n, tile.block_k)
+    return row_descriptor(x, tile.block_m, tile.block_k) if in_order else None, w_desc
 
 
 def _as_read(w: LinearWeight, packing: Packing) -> tuple[torch.Tensor, torch.Tensor | None]:

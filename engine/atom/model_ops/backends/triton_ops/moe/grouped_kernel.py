@@ -100,7 +100,7 @@ def _expert_product(
     PACKED: tl.constexpr, HIP: tl.constexpr,
 ):  # fmt: skip
     """Multiply rows of x with rows n of one expert's matrix in its format (`Packing`): [M, N]
-    float32, w1's and w3's (without a gate twice w2's)."""
+    float32, w1's and w3's (where it is one matrix twice the same)."""
     x_ptr, x_scale_ptr = x
     w_ptr, scale_ptr, zero_ptr, inputs_ptr, index_ptr, _ = w
     # 64 bits: a stack of experts has more than 2^31 elements.
@@ -160,12 +160,12 @@ def _activate(
     result, up, bias_ptr, own, n, out, places, tile, real, activation,
     N: tl.constexpr, BLOCK_N: tl.constexpr, HI_LO: tl.constexpr,
 ):  # fmt: skip
-    """Make one of w1's and w3's results; where w2 takes fp8, quantised by tile, with its scales
-    written."""
+    """Make one of w1's and w3's results, or w1's alone what w2 is given; where w2 takes fp8,
+    quantised by tile, with its scales written."""
     out_ptr, out_scale_ptr = out
     # Activations that are written in fp8 were bfloat16 (`_packing`).
     dtype = out_ptr.dtype.element_ty if out_scale_ptr is None else tl.bfloat16
-    if bias_ptr is not None:
+    if bias_ptr is not None and constant(activation[0]) != 3:
         up += tl.load(bias_ptr + own + N + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
     gate = result.to(dtype).to(tl.float32)  # rounded as the separate operations round
     # By number: assigned to names, constants would become tensors.
@@ -191,16 +191,16 @@ def _write_pairs(
     """Write a tile's results [M, N]: of w13 activated, to the pairs' places; of w2 weighed, to
     their choice and token. WEIGHED: times the pairs' weights, of w13 those of its inputs."""
     out_ptr, out_scale_ptr = out
-    GATED: tl.constexpr = activation is not None
+    IS_W13: tl.constexpr = activation is not None
     own = expert.to(tl.int64) * N
-    if GATED:
+    if IS_W13 and constant(activation[0]) != 3:
         own = own * 2
-    if GATED and WEIGHED:
+    if IS_W13 and WEIGHED:
         weights = tl.load(weights_ptr + pairs, mask=real, other=0.0)[:, None]
         result, up = result * weights, up * weights
     if bias_ptr is not None:
         result += tl.load(bias_ptr + own + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
-    if GATED:
+    if IS_W13:
         result, at = _activate(
             result, up, bias_ptr, own, n, out, places, tile, real, activation, N, BLOCK_N, HI_LO
         )
@@ -242,15 +242,17 @@ def sorted_gemm_kernel(
     WEIGHED: tl.constexpr,
 ):  # fmt: skip
     """Multiply pairs that are sorted by expert: a program has a tile of them and of the rows of
-    their expert's matrix. With an activation (kind, alpha, limit) w13: x [T, K], W [E, 2·N, K] →
-    [P, N]; without (None) w2: x [P, K], W [E, N, K] → [k, T, N]; one of the two is WEIGHED.
+    their expert's matrix. With an activation (kind, alpha, limit) w13: x [T, K], W [E, 2·N, K],
+    without a gate (kind 3) [E, N, K] → [P, N]; without (None) w2: x [P, K], W [E, N, K] →
+    [k, T, N]; one of the two is WEIGHED.
 
     x: with scales where it is quantised; w: data, scales, zero points, order and groups of inputs
     (grouped_int4.py), bias; routed: weights, order and counts (sort_by_expert.py); out: with scales
     where results are quantised; *_desc: see tma_tiles.py. TALL, WIDE: outputs and inputs that share
     a scale; COLUMNS: scales of a row; HIP: see w13_tiles.py; PACKED: see `Packing`."""
     weights_ptr, order_ptr, counts_ptr = routed
-    GATED: tl.constexpr = activation is not None
+    IS_W13: tl.constexpr = activation is not None
+    GATED: tl.constexpr = IS_W13 and constant(activation[0]) != 3
     # Neighbours share rows of x, and an expert's matrix stays in the cache from tile to tile.
     tile = row_tile(0, DIES)
     expert, first, end = tile_of_order(
@@ -262,7 +264,7 @@ def sorted_gemm_kernel(
         real = at < end
         pairs = tl.load(order_ptr + at, mask=real, other=0)
         n = _columns(tile, BLOCK_N, HI_LO)
-        rows = pairs // TOP_K if GATED else at
+        rows = pairs // TOP_K if IS_W13 else at
         result, up = _expert_product(
             rows, real, n, x, w, x_desc, w_desc, first, tile, expert, K, N, BLOCK_M, BLOCK_N,
             BLOCK_K, GATED, TALL, WIDE, COLUMNS, ORDERS, PACKED, HIP,
@@ -286,7 +288,8 @@ def searched_gemm_kernel(
     the expert's first pair computes for the others, or of an expert (1). routed: experts and
     weights by pair. The rest is as in `sorted_gemm_kernel`."""
     chosen_ptr, weights_ptr = routed
-    GATED: tl.constexpr = activation is not None
+    IS_W13: tl.constexpr = activation is not None
+    GATED: tl.constexpr = IS_W13 and constant(activation[0]) != 3
     count = tokens * TOP_K
     tile = tl.program_id(0)
     expert = tl.program_id(1)
@@ -302,7 +305,7 @@ def searched_gemm_kernel(
             pairs, _ = pairs_of_expert(chosen_ptr, expert, first, count, BLOCK_M, SEARCH)
         real = first + tl.arange(0, BLOCK_M) < found
         n = _columns(tile, BLOCK_N, False)
-        rows = pairs // TOP_K if GATED else pairs
+        rows = pairs // TOP_K if IS_W13 else pairs
         result, up = _expert_product(
             rows, real, n, x, w, None, None, 0, tile, expert, K, N, BLOCK_M, BLOCK_N, BLOCK_K,
             GATED, TALL, WIDE, COLUMNS, ORDERS, PACKED, HIP,
