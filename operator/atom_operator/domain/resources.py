@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -67,6 +67,12 @@ def quota_usage(pod_spec: Mapping[str, Any]) -> Counter[str]:
         if name != PODS and not is_host_port(name):
             usage[f"limits.{name}"] = taken
     return usage
+
+
+def given_back(pods: Iterable[Resources], resource: str, count: int) -> int:
+    """Return the least of a resource that so many of these pods give back when they go, whichever
+    of them do; all of them give back what each one takes."""
+    return sum(sorted(pod.get(resource, 0) for pod in pods)[:count])
 
 
 def allocatable_of(node: Mapping[str, Any]) -> dict[str, int]:

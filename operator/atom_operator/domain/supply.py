@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from atom_operator.domain.resources import Resources
 
@@ -38,10 +38,16 @@ class NodeSupply:
     name: str
     amounts: Mapping[str, Amount]  # of every resource that a pod needs, and of the device
     resource: str | None  # the device's; None where pods need none
-    ours: int  # pods of this AtomDeployment there that a rollout would replace
+    # What each pod of this AtomDeployment there that a rollout would replace gives back.
+    replaced: tuple[Resources, ...] = ()
     placed: int = 0  # its pods there that do not end
     blockers: tuple[str, ...] = ()  # why no pod of ours may go there, whatever is free
     unhealthy: int = 0  # devices that the node has and no pod is given
+
+    @property
+    def ours(self) -> int:
+        """Pods of this AtomDeployment there that a rollout would replace."""
+        return len(self.replaced)
 
     @property
     def device(self) -> Amount:
@@ -72,8 +78,6 @@ class Supply:
     resource: str | None
     demand: Resources
     nodes: tuple[NodeSupply, ...]
-    # What one running pod of ours gives back when it goes, at least.
-    released: Resources = field(default_factory=dict)
     stuck: int = 0  # pods of ours that are to end on nodes that are lost or take no pod
     arrived: int = 0  # pods of ours of the wanted revision that have a node and stay
     pods_per_replica: int = 1

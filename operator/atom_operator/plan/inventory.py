@@ -81,7 +81,7 @@ def survey(nodes: Iterable[Manifest], pods: PlacedPods, asked: PodsAsked) -> Sup
     if apart:
         demand[_APART] = 1
     supplies = (
-        _node_supply(node, demand, pods.requested, _there(node, ours), asked)
+        _node_supply(node, demand, pods.requested, _there(node["metadata"]["name"], ours), asked)
         for node in nodes
         if asked.resource is None or amd_resources(node)
     )
@@ -93,7 +93,6 @@ def survey(nodes: Iterable[Manifest], pods: PlacedPods, asked: PodsAsked) -> Sup
         asked.resource,
         demand,
         ordered,
-        _released([pod for pod in ours if _makes_room(pod, asked)], demand),
         stuck=sum(pod.ends and pod.node in blocked for pod in ours),
         arrived=sum(
             pod.revision is not None and pod.revision == asked.revision and not pod.ends
@@ -102,21 +101,12 @@ def survey(nodes: Iterable[Manifest], pods: PlacedPods, asked: PodsAsked) -> Sup
     )
 
 
-def _there(node: Manifest, pods: Iterable[PlacedPod]) -> list[PlacedPod]:
-    return [pod for pod in pods if pod.node == node["metadata"]["name"]]
+def _there(node: str, pods: Iterable[PlacedPod]) -> list[PlacedPod]:
+    return [pod for pod in pods if pod.node == node]
 
 
 def _makes_room(pod: PlacedPod, asked: PodsAsked) -> bool:
     return asked.revision is None or pod.revision != asked.revision
-
-
-def _released(replaced: Iterable[PlacedPod], demand: Resources) -> dict[str, int]:
-    """The least that a pod of ours gives back when it is replaced."""
-    given = [pod.requests for pod in replaced]
-    if not given:
-        return {}
-    least = {name: min(amounts.get(name, 0) for amounts in given) for name in demand}
-    return {**least, **({_APART: 1} if _APART in demand else {})}
 
 
 def _node_supply(
@@ -140,7 +130,7 @@ def _node_supply(
             for name in (*demand, *((resource,) if resource else ()))
         },
         resource=resource,
-        ours=sum(_makes_room(pod, asked) for pod in ours),
+        replaced=tuple(pod.requests for pod in ours if _makes_room(pod, asked)),
         placed=sum(not pod.ends for pod in ours),
         unhealthy=_unhealthy(node, resource) if resource else 0,
         blockers=(
@@ -170,13 +160,17 @@ def _kept_apart(
     for node in nodes:
         near = [
             pod
-            for pod in pods.pods
-            if pod.node == node.name
-            and pod.namespace == asked.key.namespace
+            for pod in _there(node.name, pods.pods)
+            if pod.namespace == asked.key.namespace
             and any(selector.items() <= pod.labels.items() for selector in selectors)
         ]
         place = Amount(1, len(near), sum(pod in ours for pod in near))
-        found.append(replace(node, amounts={**node.amounts, _APART: place}))
+        replaced = tuple(
+            {**pod.requests, _APART: int(pod in near)}
+            for pod in _there(node.name, ours)
+            if _makes_room(pod, asked)
+        )
+        found.append(replace(node, amounts={**node.amounts, _APART: place}, replaced=replaced))
     return tuple(found)
 
 

@@ -8,10 +8,10 @@ LimitRange or another admission names no use, and no pod that goes would mend it
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from atom_operator.domain.resources import Resources, amount, amount_text
+from atom_operator.domain.resources import Resources, amount, amount_text, given_back
 
 _REFUSAL = re.compile(
     r"exceeded quota: (?P<name>[^,\s]+), requested: (?P<requested>\S+), "
@@ -27,7 +27,7 @@ class QuotaRefusal:
     requested: Resources
     used: Resources
     limited: Resources
-    released: Resources  # what one old pod gives back
+    old: Sequence[Resources]  # what each old pod counts as; none where that is unknown
 
     @property
     def lacking(self) -> str:
@@ -39,30 +39,31 @@ class QuotaRefusal:
         )
 
     def has_room_after(self, stopped: int, started: int = 1) -> bool:
-        """Return whether so many new pods fit once so many old ones have gone."""
+        """Return whether so many new pods fit once so many old ones have gone, whichever did."""
         return all(
             self._rest(name, stopped) + started * asked <= self.limited.get(name, 0)
             for name, asked in self.requested.items()
         )
 
     def _rest(self, name: str, stopped: int) -> int:
-        given = self.released.get(name, self.requested[name])
-        return max(0, self.used.get(name, 0) - stopped * given)
+        as_new = stopped * self.requested[name]  # of old pods that nobody has seen
+        given = given_back(self.old, name, stopped) if self.old else as_new
+        return max(0, self.used.get(name, 0) - given)
 
     def _of(self, amounts: Resources, name: str) -> str:
         return amount_text(name, amounts.get(name, 0)).removesuffix(f" {name}")
 
 
-def quota_refusal(message: str | None, released: Resources | None) -> QuotaRefusal | None:
-    """The refusal in a controller's message, None where it is no quota's. `released`: what one old
-    pod counts as; None where that is unknown, and taken for as much as a new one."""
+def quota_refusal(message: str | None, old: Sequence[Resources]) -> QuotaRefusal | None:
+    """The refusal in a controller's message, None where it is no quota's. `old`: what each old pod
+    counts as; none where that is unknown, and taken for as much as a new one."""
     match = _REFUSAL.search(message or "")
     if match is None:
         return None
     requested, used, limited = (
         _amounts(match.group(field)) for field in ("requested", "used", "limited")
     )
-    return QuotaRefusal(match.group("name"), requested, used, limited, released or {})
+    return QuotaRefusal(match.group("name"), requested, used, limited, old)
 
 
 def _amounts(text: str) -> Mapping[str, int]:

@@ -262,8 +262,9 @@ def _unblock_quota(
     """The quota has no room for more pods: let old ones make room, if that would do."""
     current = running.rollout
     assert current is not None
-    if question.leaving_charged and (running.available or current.strategy is _IN_PLACE):
-        return current  # there is room, or will be, once the quota counts it no more
+    waits = question.leaving_charged or question.refusal_is_old
+    if waits and (running.available or current.strategy is _IN_PLACE):
+        return current  # there is room, or will be, once the quota counts what goes no more
     if question.starting:
         return current  # it takes the place of an old pod that serves when it is ready
     old, missing = running.replicas - running.updated, running.desired - running.updated
@@ -271,7 +272,7 @@ def _unblock_quota(
     if not refusal.has_room_after(old, min(old, missing)):
         return current
     if current.strategy is _IN_PLACE:
-        return current if question.refusal_is_old else _wider(running, current)
+        return _wider(running, current)
     full = f"quota {refusal.name} has no room for {refusal.lacking}"
     if refusal.has_room_after(1):
         return Rollout(_IN_PLACE, f"{full}; a new pod takes the place of an old one")

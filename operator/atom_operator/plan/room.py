@@ -10,17 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from atom_operator.domain import NodeSupply, Supply
-from atom_operator.domain.resources import amount_text
+from atom_operator.domain.resources import amount_text, given_back
 
 _NAMED_NODES = 8  # of each sort in a message, which is limited
 
 
 def short_of(node: NodeSupply, supply: Supply, stopped: int = 0) -> tuple[str, ...]:
-    """Return what the node lacks for one more pod once so many pods of ours have left it."""
+    """Return what the node may lack for one more pod once so many pods of ours have left it,
+    whichever of them did."""
     return tuple(
         name
         for name, needed in supply.demand.items()
-        if (free := node.amounts[name].free_after(stopped * supply.released.get(name, 0)))
+        if (free := node.amounts[name].free_after(given_back(node.replaced, name, stopped)))
         is not None
         and free < needed
     )
@@ -28,7 +29,7 @@ def short_of(node: NodeSupply, supply: Supply, stopped: int = 0) -> tuple[str, .
 
 def takes_one(node: NodeSupply, supply: Supply, stopped: int = 0) -> bool:
     """Return whether a new pod may go there and finds room, once so many pods of ours have left
-    it."""
+    it, whichever of them did."""
     return not node.blockers and not short_of(node, supply, stopped)
 
 
@@ -90,8 +91,9 @@ def needed_text(supply: Supply, names: Iterable[str]) -> str:
 
 
 def released_text(supply: Supply, names: Iterable[str]) -> str:
-    """Return what one old pod gives back of these."""
-    return " and ".join(amount_text(name, supply.released.get(name, 0)) for name in names)
+    """Return what one old pod gives back of these, at least."""
+    old = [pod for node in supply.nodes for pod in node.replaced]
+    return " and ".join(amount_text(name, given_back(old, name, 1)) for name in names)
 
 
 def lacks_devices(supply: Supply) -> bool:

@@ -353,14 +353,11 @@ class Decider:
 def _quota_refusal(
     observed: Observed, running: DeploymentState | None, wanted: PodRevision
 ) -> QuotaRefusal | None:
-    """Return what a quota says against the wanted pods, beside what an old one of them counts
-    as."""
+    """Return what a quota says against the wanted pods, beside what each old one counts as."""
     if running is None or running.revision != wanted.name:
         return None
     old = [pod.charged for pod in observed.pods if pod.revision != wanted.name and pod.charged]
-    # Old pods may be of several revisions: which goes first is their controller's choice.
-    released = {name: min(each.get(name, 0) for each in old) for name in set().union(*old)}
-    return quota_refusal(running.refused_message, released)
+    return quota_refusal(running.refused_message, old)
 
 
 def _asked_at(running: DeploymentState | None, revision: str) -> datetime | None:

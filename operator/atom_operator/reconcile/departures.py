@@ -2,12 +2,13 @@
 
 A controller that is refused tries again ever more rarely, and its words stand until then: of a
 quota from which one of our own pods has gone meanwhile they say nothing. Only who looked before can
-tell, so this is remembered per AtomDeployment while its pods are refused, and lost with the
+tell, so what a quota counted at the last look is remembered per AtomDeployment, and lost with the
 process: its next one takes the words for old at first. Called by the decider.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from atom_operator.domain import ObjectKey, Observed
@@ -16,29 +17,41 @@ from atom_operator.domain import ObjectKey, Observed
 _TRIED = timedelta(minutes=5)
 
 
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """Hold how many pods a quota counted then, and when one of them was last found gone while
+    pods were refused. `refused_by`: a refusal up to then may be from before."""
+
+    counted: int
+    gone_at: datetime | None = None
+    refused_by: datetime | None = None
+
+
 class Departures:
     """Remembers how many pods of an AtomDeployment a quota counted, and since when no more."""
 
     def __init__(self) -> None:
-        self._seen: dict[ObjectKey, tuple[int, datetime]] = {}
+        self._seen: dict[ObjectKey, _Look] = {}
 
     def are_newer(self, key: ObjectKey, observed: Observed) -> bool:
         """Return whether pods have gone since the newest refusal, as far as is known; False of a
         look that has no time, which leaves what is remembered as it is."""
-        running, now = observed.deployment, observed.at
+        running, now, refused = observed.deployment, observed.at, observed.refused_at
         if now is None:
             return False
-        if running is None or running.refused_message is None:
-            self.forget(key)
+        counted, before = len(observed.pods) + observed.leaving_charged, self._seen.get(key)
+        look = _Look(counted)  # whatever is refused from now on is newer
+        if running is not None and running.refused_message is not None:
+            if before is None or counted < before.counted:
+                # Events tell whole seconds, by a clock that may be ahead of ours.
+                look = _Look(counted, now, max(now, refused or now))
+            else:
+                look = _Look(counted, before.gone_at, before.refused_by)
+        self._seen[key] = look
+        if look.gone_at is None or look.refused_by is None or now - look.gone_at >= _TRIED:
             return False
-        counted = len(observed.pods) + observed.leaving_charged
-        before, since = self._seen.get(key, (counted, now))
-        if counted < before:
-            since = now
-        self._seen[key] = (counted, since)
-        refused = observed.refused_at
-        return now - since < _TRIED and (refused is None or refused < since)
+        return refused is None or refused <= look.refused_by
 
     def forget(self, key: ObjectKey) -> None:
-        """Nothing is refused any more, or the AtomDeployment is gone."""
+        """The AtomDeployment is gone."""
         self._seen.pop(key, None)

@@ -240,6 +240,24 @@ REPORTED: dict[str, tuple[Scene, Steps]] = {
         CPU,
         (("limit_by_a_range", {"min": {"memory": "64Gi"}}, 400), ("ask_for_a_length", 512, 1300)),
     ),
+    "old pods of several sizes on one node": (
+        scene(devices=0, nodes=3, replicas=3, node_gib=20, scales=True, keda=True, route=True),
+        (
+            ("let_the_load_move", 2.5, 400),
+            ("drain_a_node", 1, 1),
+            ("evict_by_its_api", 2, 20),
+            ("ask_for_memory", None, 1),
+            ("ask_for_a_length", 1024, 1300),
+        ),
+    ),
+    "a quota that a pod without a node has left in the second of the refusal": (
+        scene(devices=2, nodes=2, replicas=2, per_pod_gib=100, node_gib=110, gitops=True),
+        (
+            ("limit_by_a_quota", "requests.amd.com/gpu", 0, 400),
+            ("drain_a_node", 1, 400),
+            ("ask_for_memory", None, 20),
+        ),
+    ),
     "a workload that is paused": (
         scene(devices=0, replicas=2),
         (

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from atom_operator.domain import DeploymentState, ObjectKey, Observed, PodState
 from atom_operator.reconcile.departures import Departures
 from tests.support.operator.builders_operator import KEY
@@ -34,6 +36,9 @@ def seen(seconds: int, pods: int, *, refused_at: int | None, words: str | None =
     return Observed(children={}, deployment=state, pods=found, at=time, refused_at=told)
 
 
+BEFORE = seen(-9, 3, refused_at=None, words=None)  # nothing is refused yet
+
+
 def told(
     *looks: Observed, departures: Departures | None = None, key: ObjectKey = KEY
 ) -> list[bool]:
@@ -43,13 +48,29 @@ def told(
 
 def test_a_refusal_is_old_from_a_departure_to_the_next_try() -> None:
     assert told(
+        BEFORE,
         seen(0, 3, refused_at=0),
         seen(10, 2, refused_at=0),
         seen(40, 2, refused_at=0),
         seen(70, 2, refused_at=60),
         seen(80, 2, refused_at=60),
         seen(90, 1, refused_at=60),
-    ) == [False, True, True, False, False, True]
+    ) == [False, False, True, True, False, False, True]
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 30])
+def test_a_refusal_of_the_same_second_is_old_by_whichever_clock(ahead: int) -> None:
+    assert told(
+        BEFORE,
+        seen(0, 3, refused_at=ahead),
+        seen(0, 2, refused_at=ahead),
+        seen(20, 2, refused_at=ahead),
+        seen(40, 2, refused_at=ahead + 40),
+    ) == [False, False, True, True, False]
+
+
+def test_a_pod_that_has_gone_by_the_first_refusal_makes_it_old() -> None:
+    assert told(BEFORE, seen(0, 2, refused_at=0), seen(9, 2, refused_at=9)) == [False, True, False]
 
 
 def test_who_has_not_looked_before_takes_the_words_for_old_at_first() -> None:
@@ -71,12 +92,12 @@ def test_a_departure_is_forgotten_when_nothing_is_refused() -> None:
 
 def test_a_look_of_the_webhook_changes_nothing() -> None:
     departures, review = Departures(), replace(seen(5, 2, refused_at=0), at=None)
-    looks = (seen(0, 3, refused_at=0), review, seen(10, 2, refused_at=0))
-    assert told(*looks, departures=departures) == [False, False, True]
+    looks = (BEFORE, seen(0, 3, refused_at=0), review, seen(10, 2, refused_at=0))
+    assert told(*looks, departures=departures) == [False, False, False, True]
 
 
 def test_departures_of_one_are_not_those_of_another() -> None:
     departures, other = Departures(), ObjectKey("default", "other")
-    assert told(seen(0, 3, refused_at=0), departures=departures) == [False]
-    assert told(seen(0, 1, refused_at=0), departures=departures, key=other) == [False]
+    assert told(BEFORE, seen(0, 3, refused_at=0), departures=departures) == [False, False]
+    assert told(seen(0, 1, refused_at=0), departures=departures, key=other) == [True]
     assert told(seen(1, 3, refused_at=1), departures=departures) == [False]

@@ -95,7 +95,7 @@ def test_free_is_allocatable_minus_what_every_running_pod_requests() -> None:
         ("a", 3, 1),
         ("b", 8, 0),
     ]
-    assert found.released["amd.com/gpu"] == 2
+    assert [pod["amd.com/gpu"] for pod in found.nodes[0].replaced] == [2]
     best = can_take_one(found)
     assert best is not None
     assert best.name == "b"
