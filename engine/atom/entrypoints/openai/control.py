@@ -94,12 +94,14 @@ _SLEEP_PARAMETERS = [
         "in": "query",
         "description": "1: weights wait in the host's memory; 2: they are read again.",
         "schema": {"type": "integer", "enum": [1, 2], "default": 1},
+        "example": 1,
     },
     {
         "name": "mode",
         "in": "query",
         "description": "What becomes of open requests: they go on to their end, or end with 503.",
         "schema": {"type": "string", "enum": ["wait", "abort"], "default": "wait"},
+        "example": "wait",
     },
 ]
 

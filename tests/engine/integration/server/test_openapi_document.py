@@ -30,6 +30,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     (folder / "template.jinja").write_text(TEMPLATE)
     flags = ["--chat-template", str(folder / "template.jinja"), "--api-key", KEY]
     flags += ["--torch-profiler-dir", str(folder / "traces"), "--max-model-len", "256"]
+    flags += ["--enable-sleep-mode"]
     with server_process(model, folder / "log", *flags) as started:
         yield started.wait_ready()
 
@@ -100,11 +101,17 @@ def test_each_example_is_answered_as_the_document_says(
             # This model generates, and has no adapters: tests/engine/{pooling,lora}.
             if {"pooling", "adapters"}.intersection(operation["tags"]):
                 continue
+            asked = {}
             for parameter in operation.get("parameters", ()):
-                path = path.replace(f"{{{parameter['name']}}}", parameter["example"])
+                if parameter["in"] == "query":
+                    asked[parameter["name"]] = parameter["example"]
+                else:
+                    path = path.replace(f"{{{parameter['name']}}}", parameter["example"])
             sent = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
             url = root.rstrip("/") + path
-            answer = client.request(method, url, json=sent.get("example"), headers=headers)
+            answer = client.request(
+                method, url, json=sent.get("example"), headers=headers, params=asked
+            )
             assert answer.status_code == 200, (method, path, answer.text)
             assert "x-ignored-fields" not in answer.headers, path
             _assert_described(answer, operation, document)
