@@ -51,14 +51,6 @@ async def read_body(
     return body
 
 
-async def read_json(request: Request, share: BodyShare, wait_for_turn: BodyTurn) -> bytearray:
-    """Read a body's text, which may be parsed now. Raises `RequestError` as `read_body` does."""
-    data = await _read_bytes(request, share)
-    await wait_for_turn(len(data))
-    check_value_count(data)
-    return data
-
-
 def parse_body(data: bytes | bytearray, kind: type[Body]) -> tuple[Body, list[str]]:
     """The request, and the paths of its unknown fields. Raises `RequestError` (400)."""
     try:
@@ -83,7 +75,8 @@ def _warn_once(names: str) -> None:
     logger.warning("request fields that this server does not know, without effect: %s", names)
 
 
-async def _read_bytes(request: Request, share: BodyShare) -> bytearray:
+async def read_json(request: Request, share: BodyShare, wait_for_turn: BodyTurn) -> bytearray:
+    """Read a body's text, which may be parsed now. Raises `RequestError` as `read_body` does."""
     encoding = (header_of(request.scope, "content-encoding") or "").strip().lower()
     if encoding not in ("", "identity"):
         raise RequestError(
@@ -112,6 +105,8 @@ async def _read_bytes(request: Request, share: BodyShare) -> bytearray:
     # RFC 8259 lets readers pass over a byte order mark, which some clients of Windows write.
     if data.startswith(codecs.BOM_UTF8):
         del data[: len(codecs.BOM_UTF8)]
+    await wait_for_turn(len(data))
+    check_value_count(data)
     return data
 
 
