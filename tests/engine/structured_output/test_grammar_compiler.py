@@ -143,6 +143,19 @@ def test_a_server_that_died_is_replaced(make: Make) -> None:
     assert second.pid != first.pid
 
 
+def test_a_server_that_is_not_reached_is_replaced_before_it_is_seen_to_have_ended(
+    make: Make,
+) -> None:
+    compiler = make()
+    compiler.compile(GrammarSpec("regex", "a+"), "").result(HANG_SECONDS)
+    (server,) = servers()
+    Path(server.cmdline()[-1]).unlink()  # as when a process has closed its sockets and ends
+    with pytest.raises(CompilerLostError):
+        compiler.compile(GrammarSpec("regex", "b+"), "").result(HANG_SECONDS)
+    compiler.compile(GrammarSpec("regex", "b+"), "").result(HANG_SECONDS)
+    assert servers() != [server]
+
+
 def test_a_server_that_dies_meanwhile_fails_its_grammar_for_this_time_only(make: Make) -> None:
     compiler = make(limit_cpu_seconds=30)
     compiler.compile(GrammarSpec("regex", "a"), "").result(HANG_SECONDS)

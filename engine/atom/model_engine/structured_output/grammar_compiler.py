@@ -148,6 +148,7 @@ class _CompileServer:
         self._setup = setup
         self._folder = make_socket_folder("atom-grammar-")
         self._address = str(self._folder / "socket")
+        self._is_deaf = False  # its socket is gone, and it will be in a moment
         self._process = subprocess.Popen(
             [sys.executable, "-m", _SERVER_MODULE, self._address],
             stdin=subprocess.PIPE,
@@ -179,7 +180,7 @@ class _CompileServer:
 
     @property
     def alive(self) -> bool:
-        return self._process.poll() is None
+        return not self._is_deaf and self._process.poll() is None
 
     def compile(self, spec: GrammarSpec) -> Grammar:
         """Raises `GrammarRefusedError` or `CompilerLostError`."""
@@ -213,6 +214,9 @@ class _CompileServer:
             connection.sendall(framed(msgspec.msgpack.encode(order)))
         except OSError as error:
             connection.close()
+            # A process that ends closes its sockets before others can see that it has ended: on a
+            # busy machine long before, in which it would be asked in vain again and again.
+            self._is_deaf = True
             raise CompilerLostError(_LOST) from error
         return connection
 
