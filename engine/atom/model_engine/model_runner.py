@@ -258,9 +258,13 @@ class ModelRunner:
         for model in self._speculation.models(self._model):
             model.to(self._device.torch_device)  # tables that were computed on the host
         if config.lora is not None:
+            before = self.adapters
             self.adapters = LoraAdapters(self._model, config.lora, self._dtype)
-            for number, module in enumerate(config.lora.modules, 1):
-                self.adapters.keep(number, self.adapters.read(module.folder))
+            if before is not None:  # those of now, were they loaded at run time
+                self.adapters.keep_all(before)
+            else:
+                for number, module in enumerate(config.lora.modules, 1):
+                    self.adapters.keep(number, self.adapters.read(module.folder))
 
     def _load(self, progress: Progress) -> None:
         model_config = self._config.model
@@ -448,11 +452,8 @@ class ModelRunner:
         if self._host_weights is not None:
             self._host_weights.restore()
         elif not hasattr(self, "steps"):
-            kept = self.adapters
             self._build()
             self._load(lambda phase, share: None)
-            if self.adapters is not None and kept is not None:
-                self.adapters.keep_all(kept)
             self.steps = self._step_runner()
             if self._after_layers is not None:
                 self.call_after_layers(self._after_layers)

@@ -1,4 +1,4 @@
-"""How a step's tokens go through layers that keep states, where rows carry drafts.
+"""Layers that keep states take a step's tokens so, where rows carry drafts.
 
 A state cannot go back, so it takes in a step's newest tokens, which are certain, and no draft. Of
 drafts layers keep the inputs; the next step takes in those that held, before its own tokens

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""How much a state forgets at a token, as every kernel of a state computes it."""
+"""Kernels of states compute with this how much one forgets at a token."""
 
 from __future__ import annotations
 
