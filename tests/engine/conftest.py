@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 
-import psutil
 import pytest
 
 from atom.config import Config
 from tests.support.engine_core.front_half import build_test_config, write_model_folder
+from tests.support.processes import children_that_run
 from tests.support.server.http_app import AppRig, serve_app
 
 
@@ -28,11 +28,4 @@ def no_grammar_compiler_is_left() -> Iterator[None]:
     """An engine of this process that compiled a grammar is closed by the module that made it: the
     compiler's own tests count such processes."""
     yield
-    assert [child for child in psutil.Process().children() if _is_compiler(child)] == []
-
-
-def _is_compiler(process: psutil.Process) -> bool:
-    try:
-        return "compile_server" in " ".join(process.cmdline())
-    except (psutil.NoSuchProcess, psutil.ZombieProcess):
-        return False  # it has ended
+    assert children_that_run("compile_server") == []

@@ -47,6 +47,7 @@ from atom.model_ops.values import (
 )
 from atom.utils.forward_context import AttentionMetaData
 from tests.support.kernels.compile_only import CompileOnlyDriver, compile_only
+from tests.support.processes import children_of
 
 CPU = torch.device("cpu")
 KERNELS = ["_rms_norm_kernel", "_act_and_mul_kernel"]  # of a small step
@@ -207,10 +208,10 @@ def test_threads_compile_what_processes_cannot(
 
 
 def test_compilers_leave_nothing_behind() -> None:
-    before = set(psutil.Process().children())
+    before = set(children_of())
     compilers = compiler_pool.CompilerPool(CPU, 2)
     forks, pipes = compilers._processes, [fork._pipe for fork in compilers._processes]
-    started = set(psutil.Process().children()) - before
+    started = set(children_of()) - before
     assert len(started) == len(forks) == 2
     compilers.give_up()
     assert not any(psutil.pid_exists(fork.pid) for fork in started), "nor as a zombie"

@@ -20,6 +20,7 @@ from atom.model_engine.structured_output.grammar_compiler import (
 from atom.model_engine.structured_output.xgrammar_import import XGrammarMissingError
 from atom.structured_outputs import GrammarSpec
 from tests.support.models.byte_tokenizer import write_byte_tokenizer
+from tests.support.processes import children_that_run, command_of, has_ended
 from tests.support.waiting import HANG_SECONDS, wait_until
 
 TOO_COSTLY = GrammarSpec(
@@ -60,8 +61,11 @@ def make(folder: Path) -> Iterator[Make]:
 
 
 def servers() -> list[psutil.Process]:
-    children = psutil.Process().children()
-    return [child for child in children if "compile_server" in " ".join(child.cmdline())]
+    return children_that_run("compile_server")
+
+
+def socket_path(server: psutil.Process) -> Path:
+    return Path(command_of(server).split()[-1])
 
 
 def test_nothing_is_started_before_the_first_grammar_and_nothing_left_after(make: Make) -> None:
@@ -137,7 +141,7 @@ def test_a_server_that_died_is_replaced(make: Make) -> None:
     compiler.compile(GrammarSpec("regex", "a"), "").result(HANG_SECONDS)
     (first,) = servers()
     first.kill()
-    wait_until(lambda: first.status() == psutil.STATUS_ZOMBIE, "it is dead")
+    wait_until(lambda: has_ended(first), "it is dead")
     compiler.compile(GrammarSpec("regex", "b"), "").result(HANG_SECONDS)
     (second,) = servers()
     assert second.pid != first.pid
@@ -149,7 +153,7 @@ def test_a_server_that_is_not_reached_is_replaced_before_it_is_seen_to_have_ende
     compiler = make()
     compiler.compile(GrammarSpec("regex", "a+"), "").result(HANG_SECONDS)
     (server,) = servers()
-    Path(server.cmdline()[-1]).unlink()  # as when a process has closed its sockets and ends
+    socket_path(server).unlink()  # as when a process has closed its sockets and ends
     with pytest.raises(CompilerLostError):
         compiler.compile(GrammarSpec("regex", "b+"), "").result(HANG_SECONDS)
     compiler.compile(GrammarSpec("regex", "b+"), "").result(HANG_SECONDS)
@@ -160,13 +164,12 @@ def test_a_server_that_dies_meanwhile_fails_its_grammar_for_this_time_only(make:
     compiler = make(limit_cpu_seconds=30)
     compiler.compile(GrammarSpec("regex", "a"), "").result(HANG_SECONDS)
     (server,) = servers()
-    socket_path = Path(server.cmdline()[-1])
-    socket_path.unlink()  # nobody can reach it any more, as if it were gone
+    socket_path(server).unlink()  # nobody can reach it any more, as if it were gone
     lost = compiler.compile(GrammarSpec("regex", "b"), "")
     with pytest.raises(CompilerLostError, match="send it again"):
         lost.result(HANG_SECONDS)
     server.kill()
-    wait_until(lambda: server.status() == psutil.STATUS_ZOMBIE, "it is dead")
+    wait_until(lambda: has_ended(server), "it is dead")
     assert compiler.compile(GrammarSpec("regex", "b"), "").result(HANG_SECONDS).size_bytes > 0
 
 

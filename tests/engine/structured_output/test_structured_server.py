@@ -9,14 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
 
-import psutil
 import pytest
 from openai import BadRequestError, OpenAI
 from pydantic import BaseModel, Field
 
+from tests.support.processes import has_ended
 from tests.support.server.server_process import SERVED_NAME, ServerProcess, server_process
 from tests.support.server.unanswered import unanswered
 from tests.support.structured_output.hostile_grammars import hostile
+from tests.support.structured_output.matcher_processes import compile_servers
 from tests.support.waiting import wait_until
 
 CHECKPOINT = Path(__file__).resolve().parents[3] / "examples" / "models" / "atom-tiny"
@@ -50,16 +51,6 @@ def ask(client: OpenAI, **fields: Any) -> Any:
 
 def held_blocks(server: ServerProcess) -> float:
     return server.metric("kv_cache_blocks_used")
-
-
-def compilers() -> list[psutil.Process]:
-    """Compile servers, not the processes that they fork for each grammar."""
-
-    def compiles(process: psutil.Process | None) -> bool:
-        return process is not None and "compile_server" in " ".join(process.cmdline())
-
-    children = psutil.Process().children(recursive=True)
-    return [child for child in children if compiles(child) and not compiles(child.parent())]
 
 
 def test_parse_gives_the_pydantic_model(client: OpenAI) -> None:
@@ -155,7 +146,7 @@ def test_a_client_that_leaves_while_its_grammar_compiles_is_forgotten(
         "guided_json": {"type": "object", "properties": properties},
     }
     ask(client, extra_body={"guided_choice": ["a"]})
-    (compiler,) = compilers()
+    (compiler,) = compile_servers()
     compiler.suspend()  # it compiles for as long as the test likes
     try:
         with unanswered(server, "/v1/chat/completions", body):
@@ -168,9 +159,9 @@ def test_a_client_that_leaves_while_its_grammar_compiles_is_forgotten(
 
 def test_a_compiler_that_was_killed_is_replaced_without_a_restart(client: OpenAI) -> None:
     ask(client, extra_body={"guided_choice": ["first"]})
-    (compiler,) = compilers()
+    (compiler,) = compile_servers()
     compiler.kill()
-    wait_until(lambda: compiler.status() == psutil.STATUS_ZOMBIE, "it is dead")
+    wait_until(lambda: has_ended(compiler), "it is dead")
     done = ask(client, extra_body={"guided_choice": ["second"]})
     assert done.choices[0].message.content == "second"
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 
 from atom.config import NodePlace
+from tests.support.processes import children_that_run, kill_all_below
 from tests.support.server.server_process import command_environment
 from tests.support.waiting import HANG_SECONDS, wait_until
 
@@ -45,12 +46,14 @@ def _child(parent: psutil.Process, module: str) -> psutil.Process:
 
 
 def _children(parent: psutil.Process, module: str) -> list[psutil.Process]:
-    def named() -> list[psutil.Process]:
-        children = parent.children()
-        return [child for child in children if any(module in word for word in child.cmdline())]
+    found: list[psutil.Process] = []
 
-    wait_until(lambda: bool(named()), f"a process {module}")
-    return sorted(named(), key=lambda process: process.pid)
+    def is_found() -> bool:
+        found[:] = children_that_run(module, parent.pid)
+        return bool(found)
+
+    wait_until(is_found, f"a process {module}")
+    return sorted(found, key=lambda process: process.pid)
 
 
 @contextlib.contextmanager
@@ -73,8 +76,6 @@ def further_node(
     try:
         yield FurtherNode(process, log_path)
     finally:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            for child in psutil.Process(process.pid).children(recursive=True):
-                child.kill()
+        kill_all_below(process.pid)
         process.kill()
         process.wait()

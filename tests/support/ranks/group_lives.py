@@ -18,6 +18,7 @@ from atom.errors import EngineDeadError, RequestError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.sampling_params import SamplingParams
 from tests.support.engine_core.core_driver import CoreDriver
+from tests.support.processes import children_of, command_of
 from tests.support.waiting import eventually, within
 
 LONGEST = 120  # tokens of an answer
@@ -186,9 +187,5 @@ def _draw_ask(draw: random.Random) -> _Ask:
 
 def _ranks() -> list[psutil.Process]:
     """Processes of engines that this one has started."""
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-            if any(module in process.cmdline() for module in _MODULES):
-                found.append(process)
-    return found
+    children = children_of(recursive=True)
+    return [child for child in children if set(_MODULES) & set(command_of(child).split())]

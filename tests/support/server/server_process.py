@@ -16,6 +16,7 @@ import httpx
 import psutil
 
 import atom
+from tests.support.processes import children_that_run, kill_all_below
 from tests.support.waiting import HANG_SECONDS, wait_until
 
 START_SECONDS = 240.0  # only bounds a hang, as HANG_SECONDS does
@@ -102,15 +103,11 @@ class ServerProcess:
 
     def engine_processes(self) -> list[psutil.Process]:
         """One per rank."""
-        return self._children("atom.model_engine.core_main")
+        return children_that_run("atom.model_engine.core_main", self.process.pid)
 
     def api_processes(self) -> list[psutil.Process]:
         """Those of a server that has several."""
-        return self._children("atom.entrypoints.server.api_process")
-
-    def _children(self, module: str) -> list[psutil.Process]:
-        children = psutil.Process(self.process.pid).children()
-        return [child for child in children if module in child.cmdline()]
+        return children_that_run("atom.entrypoints.server.api_process", self.process.pid)
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
@@ -159,8 +156,6 @@ def server_process(
             scheme = "https" if "--ssl-certfile" in flags else "http"
             yield ServerProcess(process, port, log_path, scheme)
         finally:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                for child in psutil.Process(process.pid).children(recursive=True):
-                    child.kill()
+            kill_all_below(process.pid)
             process.kill()
             process.wait()

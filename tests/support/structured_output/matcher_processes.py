@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import psutil
 
+from tests.support.processes import children_that_run, parent_runs
+
+_WORD = "compile_server"
+
 
 def compile_servers() -> list[psutil.Process]:
     """Without the processes that they fork."""
-    return [process for process in _all() if not _is_one(process.parent())]
+    return [process for process in _all() if not parent_runs(process, _WORD)]
 
 
 def matcher_processes() -> list[psutil.Process]:
     """What the compile servers have forked, oldest first: those that follow grammars, and those
     that compile one just now."""
-    forked = [process for process in _all() if _is_one(process.parent())]
+    forked = [process for process in _all() if parent_runs(process, _WORD)]
     return sorted(forked, key=lambda process: process.create_time())
 
 
 def _all() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children(recursive=True) if _is_one(child)]
-
-
-def _is_one(process: psutil.Process | None) -> bool:
-    try:
-        return process is not None and "compile_server" in " ".join(process.cmdline())
-    except (psutil.NoSuchProcess, psutil.ZombieProcess):
-        return False
+    return children_that_run(_WORD, recursive=True)

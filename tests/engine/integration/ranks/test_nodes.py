@@ -21,6 +21,7 @@ from tests.engine.integration.ranks.test_tensor_parallel import EXPERTS, MLA_EXP
 from tests.support.engine_core.core_client import CoreClient, core_client
 from tests.support.engine_core.core_driver import CoreDriver
 from tests.support.models.tiny_model import Architecture, make_tiny_checkpoint
+from tests.support.processes import children_of, children_that_run
 from tests.support.ranks.further_node import FurtherNode, further_node
 from tests.support.server.server_process import reserved_port
 from tests.support.waiting import wait_until
@@ -75,7 +76,7 @@ def test_two_nodes_say_what_one_process_says(model: str, tmp_path: Path) -> None
         assert client.wait_finished(*client.add(*PROMPTS, max_tokens=12)) == expected
         client.assert_well()
         (core,) = client.processes()
-        assert not [child for child in core.children() if "rank_main" in str(child.cmdline())]
+        assert not children_that_run("rank_main", core.pid)
         rank = node.rank_process()
         node.process.send_signal(signal.SIGTERM)  # as a pod is told when its group ends
         assert client.answer(PROMPTS[0], max_tokens=12) == expected[0]
@@ -170,7 +171,7 @@ def test_a_node_that_is_started_again_in_its_place_joins_no_other_group(
         assert started.exists()
     with further_node(model, place, tmp_path / "again.log", *SIZE, environment=environment) as node:
         wait_until(lambda: "joins no other, and waits to be ended" in node.log, "a second start")
-        assert not psutil.Process(node.process.pid).children(), "nothing of it looks for a group"
+        assert not children_of(node.process.pid), "nothing of it looks for a group"
         node.process.send_signal(signal.SIGTERM)
         assert node.wait_exit() == 0
 

@@ -12,6 +12,7 @@ from atom.model_engine.wire.core_port import CoreFailed, CoreStalled
 from atom.model_engine.wire.engine_protocol import StreamBody
 from tests.support.engine_core.core_client import CoreClient, core_client
 from tests.support.models.tiny_model import make_tiny_checkpoint
+from tests.support.processes import children_that_run
 from tests.support.waiting import wait_until
 
 
@@ -34,9 +35,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
 def _processes(client: CoreClient) -> tuple[psutil.Process, psutil.Process]:
     """The core's, which is rank 0, and rank 1's."""
     (core,) = client.processes()
-    (follower,) = (
-        child for child in core.children() if any("rank_main" in word for word in child.cmdline())
-    )
+    (follower,) = children_that_run("rank_main", core.pid)
     return core, follower
 
 

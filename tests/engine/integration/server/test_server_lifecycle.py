@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.support.models.quantised_checkpoint import LAYOUTS, make_quantised_checkpoint
 from tests.support.models.tiny_model import make_tiny_checkpoint
+from tests.support.processes import has_ended
 from tests.support.server.open_stream import LONG, OpenStream, error_of
 from tests.support.server.server_process import ServerProcess, run_atom, server_process
 from tests.support.waiting import HANG_SECONDS, wait_until
@@ -143,7 +144,7 @@ def test_a_killed_rank_of_two_is_named_while_the_other_finishes(
         for end in ends:
             assert end == "[DONE]" or reason in error_of(end)["message"]
         wait_until(lambda: server.health() == (0, {}), "the port is closed")
-        assert not other.is_running() or other.status() == psutil.STATUS_ZOMBIE
+        assert has_ended(other)
         assert server.wait_exit() == 1
         last_line = server.log.strip().splitlines()[-1]
         assert last_line.startswith(f"error: {reason}")
