@@ -33,6 +33,7 @@ from atom.model_ops.backends.triton_ops.attention import (
     verify_decode,
 )
 from atom.model_ops.backends.triton_ops.gemm import (
+    lora_shrink_expand,
     norm_linear,
     packed_bytes_gemm,
     quantised_tiles,
@@ -137,6 +138,9 @@ STATES = {
 CHUNKS = {**STATES, "types": {**STATES["types"], "decays_ptr": "*fp32", "left_ptr": "*fp32"}}
 DELTA_RULE = {"HK": 16, "HV": 32, "DK": 128, "DV": 128}
 SSD = {"HK": 8, "HV": 128, "DK": 128, "DV": 80, "K_LANES": 128, "LINEAR_FROM": 20.0}
+SHRINK = {"IN": 4096, "SHRUNK": 48, "BLOCK_R": 64, "BLOCK_K": 64}
+EXPAND = {"ROWS": (4096, 1024, 1024), "RANK": 16, "LANES": 16, "BLOCK_N": 128}
+LORA = {"num_warps": 4, "types": {"slots_ptr": "*i32"}, "even": ("x_stride", "y_stride")}
 KIMI_DELTA = {"HK": 32, "HV": 32, "DK": 128, "DV": 128, "K_LANES": 128}
 ODD_DELTA_RULE = {"HK": 3, "HV": 9, "DK": 96, "DV": 80}
 SELECTED = {key: value for key, value in LATENT.items() if key != "BLOCK_SIZE"} | {
@@ -273,6 +277,16 @@ CASES: list[Any] = [
         ("index selection of chunks", indexer_topk._index_select_kernel,
          {"TOP_K": 2048, "BLOCK_SIZE": 16, "CHUNK": 4096, "DECODES": False},
          {"num_warps": 8, **SLOTS}),
+        ("LoRA shrink of decodes", lora_shrink_expand._shrink_kernel,
+         {**SHRINK, "BLOCK_T": 16, "PART_K": 1024}, LORA),
+        ("LoRA shrink of prompts", lora_shrink_expand._shrink_kernel,
+         {**SHRINK, "BLOCK_T": 64, "PART_K": 4096}, LORA),
+        ("LoRA expand of decodes", lora_shrink_expand._expand_kernel,
+         {**EXPAND, "BLOCK_T": 16, "PARTS": 4}, LORA),
+        ("LoRA expand of prompts", lora_shrink_expand._expand_kernel,
+         {**EXPAND, "BLOCK_T": 64, "PARTS": 1}, LORA),
+        ("LoRA expand of rank 256", lora_shrink_expand._expand_kernel,
+         {**EXPAND, "RANK": 256, "LANES": 64, "BLOCK_T": 64, "PARTS": 1}, LORA),
         ("short convolution of decodes", short_convolution._convolve_kernel,
          {"CHANNELS": 8192, "WIDTH": 4, "TOKENS": 1, "BLOCK": 256, "SILU": True, "bias_ptr": None},
          {"num_warps": 4, **STATES}),

@@ -64,7 +64,7 @@ def backend() -> Backend:
         sparse_mla,
     )
     from atom.model_ops.backends.triton_ops.compile import compiler_process, warmup
-    from atom.model_ops.backends.triton_ops.gemm import linear
+    from atom.model_ops.backends.triton_ops.gemm import linear, lora_shrink_expand
     from atom.model_ops.backends.triton_ops.linear_attention import (
         gated_delta_net,
         gated_delta_rule,
@@ -110,6 +110,7 @@ def backend() -> Backend:
         "gated_delta_rule": gated_delta_rule.gated_delta_rule,
         "state_space_dual": state_space_dual.state_space_dual,
         "gated_delta_net": gated_delta_net.gated_delta_net,
+        "add_lora": lora_shrink_expand.add_lora,
         "sample": sampling.sample,
         "sample_vocab_shard": sampling.sample_vocab_shard,
         "filter_logits": top_k_top_p_min_p.filter_logits,
