@@ -239,7 +239,11 @@ class ModelRunner:
             return None
         if self._resolved.uncapturable:
             return None
-        return self.steps.build_graphs(GraphPool(), prompts=not self._resolved.uncapturable_prompts)
+        return self.steps.build_graphs(
+            GraphPool(),
+            prompts=not self._resolved.uncapturable_prompts,
+            lora=self._resolved.captures_lora,
+        )
 
     def _build(self) -> None:
         """Make the model, its weights not yet filled, and read its adapters, which may not fit

@@ -23,7 +23,8 @@ class SlotTensors:
     float32, 1 for off; min_p [slots] float32, 0 for off. num_groups: of layers. tokens [slots,
     tokens of a sequence] int32: each slot's up to last_token; None where nothing drafts from them.
     state_tokens [slots] int64: how many the states that layers keep have taken in, or ANY_TOKENS;
-    None where nothing drafts.
+    None where nothing drafts. lora_slot [slots] int32: where its row's adapter is, -1 for none;
+    None where no adapter is served.
     """
 
     last_token: torch.Tensor
@@ -37,6 +38,7 @@ class SlotTensors:
     num_groups: int = 1
     tokens: torch.Tensor | None = None
     state_tokens: torch.Tensor | None = None
+    lora_slot: torch.Tensor | None = None
 
     @property
     def padding_slot(self) -> int:

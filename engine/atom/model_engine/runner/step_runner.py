@@ -121,7 +121,9 @@ class StepRunner:
         blocks = -(-length // block_size)
         tables = TableSize(len(groups), blocks, kept_tokens=length if config.speculative else 0)
         self._own_blocks = OwnBlocks.of(groups, blocks)
-        self.slots = SlotState(num_slots, vocab_size, tables, device.torch_device)
+        self.slots = SlotState(
+            num_slots, vocab_size, tables, device.torch_device, lora=config.lora is not None
+        )
         self._sampling = SamplingState(
             self.slots, vocab_size, config.model.eos_token_ids, device.torch_device
         )
@@ -152,10 +154,12 @@ class StepRunner:
         for load in batch.lora_loads:
             assert self.adapters is not None, "rows have adapters where these are served"
             self.adapters.load(load.number, load.slot)
-        least = self._least_bucket(batch)
+        graphs, least = self.graphs, self._least_bucket(batch)
+        if graphs is not None and self._has_lora(batch) and not graphs.take_lora:
+            graphs = None
         step = None
-        if self.graphs is not None and least is not None and not self._has_lora(batch):
-            step = self._replay(self.graphs, batch, least)
+        if graphs is not None and least is not None:
+            step = self._replay(graphs, batch, least)
         if step is None:
             batch, step = self._begin(batch)
             self._forward(batch, step)
@@ -179,10 +183,12 @@ class StepRunner:
         if copy is StateLayer.load and state_tokens is not None:
             state_tokens[slots] = ANY_TOKENS
 
-    def build_graphs(self, pool: GraphPool, *, prompts: bool = False) -> DecodeGraphs:
+    def build_graphs(
+        self, pool: GraphPool, *, prompts: bool = False, lora: bool = False
+    ) -> DecodeGraphs:
         """Build the graphs of decode steps, to be captured, and with `prompts` of steps that have
-        any."""
-        parts = self._graph_parts(pool, 0)
+        any; with `lora` all of them once more for steps in which a row has an adapter."""
+        parts = self._graph_parts(pool, 0, lora=lora)
         if not prompts or self._shares_tokens:  # ranks that share experts agree on decodes alone
             return DecodeGraphs(parts)
         return DecodeGraphs(parts, prompts=PromptGraphs(parts, self._prompt_buckets()))
@@ -266,7 +272,7 @@ class StepRunner:
             return None if graphs.prompts is None else self._replay_prompts(graphs.prompts, batch)
         self._enter(batch)
         step = self._step_of(batch)
-        step.forward = graphs.forward(batch, least)
+        step.forward = graphs.forward(batch, least, lora=self._has_lora(batch))
         return step
 
     def _replay_prompts(self, graphs: PromptGraphs, batch: ScheduledBatch) -> SubmittedStep | None:
@@ -276,13 +282,19 @@ class StepRunner:
         self._inputs.append_blocks(batch)
         self._enter(batch)
         step = self._step_of(batch)
-        forward = graphs.forward(bucket, self._inputs.arrays(batch), batch.num_decodes)
+        arrays, lora = self._inputs.arrays(batch), self._has_lora(batch)
+        forward = graphs.forward(bucket, arrays, batch.num_decodes, lora=lora)
         if batch.samples.any():
             step.forward = ForwardOutput(forward.hidden, forward.slots, forward.sampling, None)
         return step
 
     def _graph_parts(
-        self, pool: GraphPool, several_tokens: int, catch_up: CatchUpDecodes | None = None
+        self,
+        pool: GraphPool,
+        several_tokens: int,
+        catch_up: CatchUpDecodes | None = None,
+        *,
+        lora: bool = False,
     ) -> GraphParts:
         state, model = self.slots.device, self._config.model
         slots = state.padding_slot
@@ -300,6 +312,7 @@ class StepRunner:
             pool=pool,
             catch_up=catch_up,
             state_drafts=self._config.scheduler.num_speculative_tokens if self._state_layers else 0,
+            with_lora=(False, True) if lora else (False,),
         )
 
     def _enter(self, batch: ScheduledBatch) -> None:

@@ -108,6 +108,7 @@ def describe_start(config: Config) -> str:
         config.backend,
         sorted(config.op_backends.items()),
         config.enforce_eager,
+        None if config.lora is None else (config.lora.max_loras, config.lora.max_rank),
     )
     return repr(values)
 
@@ -188,6 +189,11 @@ def _batches(config: Config, cache: CacheShape) -> Iterator[ScheduledBatch]:
     scored = prompt_batch([min(4, prompt)], cache)
     if prompt > 1:
         yield replace(scored, prompt_scores=(PromptScore(0, 0, min(4, prompt) - 1),))
+    if config.lora is not None:
+        for tokens in [*few, prompt]:
+            if tokens <= prompt:
+                yield with_adapters(prompt_batch([tokens], cache))
+        yield prompt_batch([1], cache)  # gives back the adapter's slot
 
 
 def _sampled_batches(most_rows: int, cache: CacheShape) -> Iterator[ScheduledBatch]:
@@ -205,6 +211,11 @@ def computing_ahead(batch: ScheduledBatch, ahead: int, computed: int = 1) -> Sch
     scheduled[: batch.num_decodes] += ahead
     before[: batch.num_decodes] = computed
     return replace(batch, num_computed_tokens=before, num_scheduled_tokens=scheduled)
+
+
+def with_adapters(batch: ScheduledBatch) -> ScheduledBatch:
+    """The batch of rows that all have the adapter of the first slot, which may be an empty one."""
+    return replace(batch, new_rows=tuple(replace(row, lora_slot=0) for row in batch.new_rows))
 
 
 def _verify_batches(config: Config, cache: CacheShape) -> Iterator[ScheduledBatch]:

@@ -52,15 +52,16 @@ _PREFERENCES: dict[str, tuple[str, ...]] = {
 class ResolvedOps:
     """The operations that were chosen for a model on a device. ops: the operations to call; chosen:
     op → backend name, for people; uncapturable: those that keep a step from being captured into a
-    graph (those with adapters are in none), uncapturable_prompts: one with prompts; expands:
-    quantised matrices become plain ones when they are prepared; join: what ranks reach each other
-    by where norms are, if not by torch;
-    warmup_compile: how kernels are compiled ahead, where one backend alone has any."""
+    graph, uncapturable_prompts: one with prompts, captures_lora: whether one with adapters may be;
+    expands: quantised matrices become plain ones when they are prepared; join: what ranks reach
+    each other by where norms are, if not by torch; warmup_compile: how kernels are compiled ahead,
+    where one backend alone has any."""
 
     ops: Ops
     chosen: dict[str, str]
     uncapturable: tuple[str, ...]
     uncapturable_prompts: tuple[str, ...]
+    captures_lora: bool
     expands: bool
     join: Callable[[Group, torch.device, int], Group] | None
     warmup_compile: WarmupCompile | None
@@ -101,6 +102,7 @@ def resolve_ops(
         uncapturable_prompts=tuple(
             op for op in ATTENTION_OPS if case.asks_for(op) and op not in chosen[op].prompts
         ),
+        captures_lora=case.lora and all(op in chosen[op].capturable for op in LORA_OPS),
         expands=chosen["prepare_linear"].expands,
         join=chosen["norm"].join,
         warmup_compile=_warmup_compile(chosen.values()),

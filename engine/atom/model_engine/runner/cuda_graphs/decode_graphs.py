@@ -7,7 +7,8 @@ temperatures alone, the other top-k, top-p and min-p too. A batch whose rows ask
 or whose sampling has to wait for something, keeps the forward's graph and samples eagerly. Sizes
 are buckets: a batch runs in the smallest that holds it, padded with rows that compute nothing of
 consequence. Large buckets have two variants: attention need not split the rows of a step in which
-none is much longer than the others. Where a layer drafts, following the step is a graph, too; steps
+none is much longer than the others. Where adapters are served, a step in which some row has one has
+graphs of its own. Where a layer drafts, following the step is a graph, too; steps
 whose rows carry drafts are VerifyGraphs', those with prompts PromptGraphs'. Captured at start,
 largest first, sharing one memory pool. Identical tokens with graphs off is a test.
 """
@@ -40,10 +41,11 @@ _EVEN_FROM = 48
 @dataclass(frozen=True, slots=True)
 class GraphVariant:
     """A key of a captured graph. size: rows of the bucket; even: captured for rows none of which
-    outlasts the others."""
+    outlasts the others; lora: for rows some of which have adapters."""
 
     size: int
     even: bool
+    lora: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,11 @@ class DecodeGraphs:
         self._slots = torch.full_like(self._state.last_token[:num_slots], num_slots)
         self._host_ring = parts.host_ring
 
+    @property
+    def take_lora(self) -> bool:
+        """Tell whether there are graphs of steps whose rows have adapters."""
+        return any(self._parts.with_lora)
+
     def measure_bytes(self) -> int:
         """Return what all graphs will take of the device's memory, from the first few. These graphs
         are not to be replayed."""
@@ -127,12 +134,16 @@ class DecodeGraphs:
         if self.prompts is not None:
             self.prompts.compile_ahead()
 
-    def forward(self, batch: ScheduledBatch, least: int = 0) -> ForwardOutput:
-        """Run the layers of a batch of decodes, in a bucket no smaller than `least`."""
+    def forward(
+        self, batch: ScheduledBatch, least: int = 0, *, lora: bool = False
+    ) -> ForwardOutput:
+        """Run the layers of a batch of decodes, in a bucket no smaller than `least`; lora: whether
+        a row has an adapter."""
         rows = len(batch.slots)
         size = next(size for size in self._sizes if size >= max(rows, least))
         self._host_ring.post(batch.slots, batch.block_appends)
-        variant = GraphVariant(size, size >= _EVEN_FROM and are_even(batch.context_lens))
+        even = size >= _EVEN_FROM and are_even(batch.context_lens)
+        variant = GraphVariant(size, even, lora)
         graphs = self._graphs[variant]
         graphs.forward.replay()
         return ForwardOutput(
@@ -160,12 +171,10 @@ class DecodeGraphs:
     def _variants(self) -> list[GraphVariant]:
         """Largest first, so that the pool is made once."""
         return [
-            variant
+            GraphVariant(size, even, lora)
             for size in reversed(self._sizes)
-            for variant in (
-                GraphVariant(size, even=False),
-                *([GraphVariant(size, even=True)] if size >= _EVEN_FROM else []),
-            )
+            for even in ((False, True) if size >= _EVEN_FROM else (False,))
+            for lora in self._parts.with_lora
         ]
 
     def _dummy_captures(self) -> Iterator[Callable[[], Graph]]:
@@ -216,7 +225,8 @@ class DecodeGraphs:
             plan_captured_step(step, starts, parts.max_model_len, even=variant.even, slots=slots),
             StepRuns(starts, slots, size, longest=1),
         )
-        with set_forward_context(ForwardContext(attention)):
+        lora = parts.lora_of(slots) if variant.lora else None
+        with set_forward_context(ForwardContext(attention, lora=lora)):
             states: HiddenStates = self._model.model(step.input_ids, step.positions)
         return states, SamplingTensors(step.temperature, step.seed, step.sample_positions)
 

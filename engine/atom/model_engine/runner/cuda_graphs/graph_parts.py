@@ -17,7 +17,7 @@ from atom.model_ops.attention.state_runs import StepRuns, with_state_runs
 from atom.model_ops.backends.interface import LogitFilters, Ops, SamplingTensors
 from atom.model_ops.slots import SlotTensors
 from atom.models.decoder.causal_lm import CausalLM
-from atom.utils.forward_context import AttentionMetaData
+from atom.utils.forward_context import AttentionMetaData, LoraTokens
 
 # Tokens of a step with drafts that a graph takes, at most: products take longer than reading the
 # weights from far fewer on.
@@ -46,7 +46,8 @@ def token_sizes(most: int) -> list[int]:
 class GraphParts:
     """Everything that captured steps share. row_sizes: buckets of decode steps; query_starts [n +
     1] int32, of rows of one token each; catch_up: where a layer drafts; state_drafts: of a row, at
-    most, where layers keep states, which do not take them in."""
+    most, where layers keep states, which do not take them in; with_lora: of what a step is captured
+    for, rows that may have adapters and rows of which none has one."""
 
     model: CausalLM
     ops: Ops
@@ -59,6 +60,12 @@ class GraphParts:
     pool: GraphPool
     catch_up: CatchUpDecodes | None = None
     state_drafts: int = 0
+    with_lora: tuple[bool, ...] = (False,)
+
+    def lora_of(self, slots: torch.Tensor) -> LoraTokens:
+        """Find the adapters of tokens [T] by the slots of their rows."""
+        assert self.state.lora_slot is not None, "rows may have adapters"
+        return LoraTokens(self.state.lora_slot[slots])
 
     def with_state_runs(
         self, attention: tuple[AttentionMetaData, ...], runs: StepRuns

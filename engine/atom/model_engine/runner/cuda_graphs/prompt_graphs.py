@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 
 import torch
 
@@ -54,27 +55,28 @@ class PromptGraphs:
     def __init__(self, parts: GraphParts, buckets: Sequence[PromptBucket]) -> None:
         self._parts, self._buckets = parts, buckets
         self._model, self._state = parts.model, parts.state
-        self._captured: dict[PromptBucket, _Captured] = {}
+        self._captured: dict[tuple[PromptBucket, bool], _Captured] = {}  # by whether rows have LoRA
 
     # ---- start-up -----------------------------------------------------------------------------
 
     def captures(self) -> list[Callable[[], object]]:
         """Everything that is captured, largest first."""
-        return [partial(self._capture, bucket) for bucket in reversed(self._buckets)]
+        return [partial(self._capture, *key) for key in self._keys()]
 
     def capture(self, progress: Callable[[float], None]) -> None:
         """Capture every bucket; real slots and their cache stay as they are."""
-        for done, bucket in enumerate(reversed(self._buckets)):
-            progress(done / len(self._buckets))
-            self._captured[bucket] = self._capture(bucket)
+        keys = self._keys()
+        for done, key in enumerate(keys):
+            progress(done / len(keys))
+            self._captured[key] = self._capture(*key)
 
     def compile_ahead(self) -> None:
         """Run once what graphs will be captured of, without decodes and with as many as there may
         be."""
         most = max((bucket.decodes for bucket in self._buckets), default=0)
-        for bucket in self._buckets:
+        for bucket, lora in self._keys():
             if bucket.decodes in (0, most):
-                self._forward(bucket, self._stage(bucket).inputs)
+                self._forward(bucket, self._stage(bucket).inputs, lora)
 
     # ---- steps --------------------------------------------------------------------------------
 
@@ -84,10 +86,12 @@ class PromptGraphs:
             return None
         return next((bucket for bucket in self._captured_buckets() if bucket.holds(batch)), None)
 
-    def forward(self, bucket: PromptBucket, step: StepArrays, decodes: int) -> PromptForward:
+    def forward(
+        self, bucket: PromptBucket, step: StepArrays, decodes: int, *, lora: bool = False
+    ) -> PromptForward:
         """Run the layers of a step whose first rows are so many decodes, and move its slots past
-        what they compute."""
-        captured, rows = self._captured[bucket], len(step.sample_slots)
+        what they compute; lora: whether a row has an adapter."""
+        captured, rows = self._captured[bucket, lora], len(step.sample_slots)
         captured.stage.send(step, decodes)
         captured.graph.replay()
         return PromptForward(
@@ -98,6 +102,10 @@ class PromptGraphs:
 
     # ---- what is captured ---------------------------------------------------------------------
 
+    def _keys(self) -> list[tuple[PromptBucket, bool]]:
+        """List what is captured, largest first."""
+        return list(product(reversed(self._buckets), self._parts.with_lora))
+
     def _captured_buckets(self) -> Sequence[PromptBucket]:
         return self._buckets if self._captured else ()
 
@@ -105,15 +113,16 @@ class PromptGraphs:
         state = self._state
         return StepStage(bucket, state.num_groups, state.padding_slot, state.last_token.device)
 
-    def _capture(self, bucket: PromptBucket) -> _Captured:
+    def _capture(self, bucket: PromptBucket, lora: bool) -> _Captured:
         stage, pool = self._stage(bucket), self._parts.pool
+        forward = partial(self._forward, bucket, stage.inputs, lora)
         with pool.aside():
-            self._forward(bucket, stage.inputs)
-        graph, (hidden, sampling) = pool.capture(partial(self._forward, bucket, stage.inputs))
+            forward()
+        graph, (hidden, sampling) = pool.capture(forward)
         return _Captured(stage, graph, hidden, sampling)
 
     def _forward(
-        self, bucket: PromptBucket, inputs: StagedInputs
+        self, bucket: PromptBucket, inputs: StagedInputs, lora: bool
     ) -> tuple[torch.Tensor, SamplingTensors]:
         state, decodes = self._state, bucket.decodes
         # Of decodes only the device knows the newest token.
@@ -127,7 +136,8 @@ class PromptGraphs:
             inputs.slots,
         )
         attention = plan_captured_prompts(tensors, decodes, self._parts.max_model_len)
-        with set_forward_context(ForwardContext(attention, inputs.logits_indices)):
+        adapters = self._parts.lora_of(_slots_of_tokens(inputs)) if lora else None
+        with set_forward_context(ForwardContext(attention, inputs.logits_indices, adapters)):
             states: HiddenStates = self._model.model(inputs.input_ids, inputs.positions)
         state.num_computed[inputs.slots] = inputs.contexts.long()
         slots = inputs.sample_slots
@@ -135,3 +145,10 @@ class PromptGraphs:
             state.temperature[slots], state.seed[slots], inputs.sample_positions
         )
         return states.last, sampling
+
+
+def _slots_of_tokens(inputs: StagedInputs) -> torch.Tensor:
+    """Find the slots [T] of the tokens' rows; tokens behind the last row may have anyone's."""
+    tokens = torch.arange(len(inputs.input_ids), dtype=torch.int32, device=inputs.slots.device)
+    rows = torch.bucketize(tokens, inputs.starts[1:], right=True)
+    return inputs.slots[rows.clamp_(max=len(inputs.slots) - 1)]

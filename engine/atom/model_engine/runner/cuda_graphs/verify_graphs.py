@@ -32,6 +32,15 @@ from atom.utils.forward_context import DecodeRuns, ForwardContext, set_forward_c
 
 
 @dataclass(frozen=True, slots=True)
+class VerifyVariant:
+    """A key of a captured graph. size: tokens of the bucket; lora: for rows some of which have
+    adapters."""
+
+    size: int
+    lora: bool
+
+
+@dataclass(frozen=True, slots=True)
 class _Drafted:
     """Graphs by rows: first, of the entry and drafts; further, of one more of each row, where they
     are made one after the other."""
@@ -54,12 +63,12 @@ class _Verified:
 @dataclass(frozen=True, slots=True)
 class VerifyForward:
     """Hold what the layers leave to sampling, of a step's T tokens: hidden [T, H], sampling, and
-    the bucket of the graphs. layout, drafts: of its rows, in memory that the next step
+    the variant of the graphs. layout, drafts: of its rows, in memory that the next step
     overwrites."""
 
     hidden: torch.Tensor
     sampling: SamplingTensors
-    size: int
+    variant: VerifyVariant
     layout: DraftLayout
     drafts: Drafts
 
@@ -88,7 +97,7 @@ class VerifyGraphs:
         )
         self._drawn, self._counts = torch.zeros_like(of_tokens[0]), torch.ones_like(of_rows[0])
         self._drafted: dict[int, _Drafted] = {}
-        self._verified: dict[int, _Verified] = {}
+        self._verified: dict[VerifyVariant, _Verified] = {}
 
     @property
     def most_tokens(self) -> int:
@@ -100,7 +109,7 @@ class VerifyGraphs:
     def captures(self) -> tuple[list[Callable[[], object]], ...]:
         """Everything that is captured, by kind, largest first."""
         return (
-            [partial(self._capture_verified, size) for size in reversed(self._sizes)],
+            [partial(self._capture_verified, variant) for variant in self._variants()],
             [partial(self._capture_drafted, size) for size in reversed(self._parts.row_sizes)],
         )
 
@@ -108,17 +117,19 @@ class VerifyGraphs:
         """Capture every bucket; real slots and their cache stay as they are."""
         for size in reversed(self._parts.row_sizes):
             self._drafted[size] = self._capture_drafted(size)
-        for done, size in enumerate(reversed(self._sizes)):
-            progress(done / len(self._sizes))
-            self._verified[size] = self._capture_verified(size)
+        variants = self._variants()
+        for done, variant in enumerate(variants):
+            progress(done / len(variants))
+            self._verified[variant] = self._capture_verified(variant)
 
     # ---- steps --------------------------------------------------------------------------------
 
     def forward(
-        self, rows: VerifyRows, appends: NDArray[np.int32], least: int = 0
+        self, rows: VerifyRows, appends: NDArray[np.int32], least: int = 0, *, lora: bool = False
     ) -> VerifyForward:
         """Make drafts for the rows of a batch of decodes and run the layers for all their tokens,
-        in a bucket no smaller than `least`. appends: blocks, as a batch has them."""
+        in a bucket no smaller than `least`. appends: blocks, as a batch has them; lora: whether a
+        row has an adapter."""
         count, tokens = len(rows.slots), len(rows.row)
         self._parts.host_ring.post(rows.slots, appends, rows.ahead)
         drafted = self._drafted[_fitting(self._parts.row_sizes, count)]
@@ -126,13 +137,13 @@ class VerifyGraphs:
         if drafted.further is not None:
             for _ in range(rows.most_ahead - 1):
                 drafted.further.replay()
-        size = _fitting(self._sizes, max(tokens, least))
-        verified = self._verified[size]
+        variant = VerifyVariant(_fitting(self._sizes, max(tokens, least)), lora)
+        verified = self._verified[variant]
         verified.forward.replay()
         return VerifyForward(
             verified.states.last[:tokens],
             verified.sampling.first(tokens),
-            size,
+            variant,
             self._layout.of(count, tokens),
             self._drafting.drafts.first(count),
         )
@@ -140,7 +151,7 @@ class VerifyGraphs:
     def sample(self, forward: VerifyForward, rows: VerifyRows, *, filtered: bool) -> PendingRuns:
         """Draw the last forward's tokens, and move the slots by those that hold; what each row
         gets, on its way to the host."""
-        self._verified[forward.size].samples[filtered].replay()
+        self._verified[forward.variant].samples[filtered].replay()
         return self._parts.host_ring.answer_runs(rows)
 
     def settle(
@@ -154,7 +165,7 @@ class VerifyGraphs:
 
     def catch_up(self, forward: VerifyForward) -> None:
         """Let the layer that drafts compute the last forward's tokens, which were sampled."""
-        graph = self._verified[forward.size].catch_up
+        graph = self._verified[forward.variant].catch_up
         assert graph is not None, "a layer drafts"
         graph.replay()
 
@@ -176,17 +187,25 @@ class VerifyGraphs:
         self._ops.lay_out_drafts(layout, self._state)
         self._proposer.begin(drafting)
 
-    def _capture_verified(self, size: int) -> _Verified:
-        pool, catch_up_decodes = self._parts.pool, self._parts.catch_up
+    def _variants(self) -> list[VerifyVariant]:
+        """Largest first."""
+        return [
+            VerifyVariant(size, lora)
+            for size in reversed(self._sizes)
+            for lora in self._parts.with_lora
+        ]
+
+    def _capture_verified(self, variant: VerifyVariant) -> _Verified:
+        pool, catch_up_decodes, size = self._parts.pool, self._parts.catch_up, variant.size
         layout = self._layout.of(min(size, len(self._layout.slots)), size)
         catch_up = None
         with pool.aside():
-            states, sampling = self._forward(layout)
+            states, sampling = self._forward(layout, variant.lora)
             for filtered in FILTERS:
                 self._sample(layout, states.last, sampling, filtered)
             if catch_up_decodes is not None:
                 self._catch_up(layout, states)
-        forward, (states, sampling) = pool.capture(partial(self._forward, layout))
+        forward, (states, sampling) = pool.capture(partial(self._forward, layout, variant.lora))
         samples = {
             filtered: pool.capture(partial(self._sample, layout, states.last, sampling, filtered))[
                 0
@@ -197,7 +216,7 @@ class VerifyGraphs:
             catch_up, _ = pool.capture(partial(self._catch_up, layout, states))
         return _Verified(forward, states, sampling, samples, catch_up)
 
-    def _forward(self, layout: DraftLayout) -> tuple[HiddenStates, SamplingTensors]:
+    def _forward(self, layout: DraftLayout, lora: bool) -> tuple[HiddenStates, SamplingTensors]:
         parts, tokens = self._parts, len(layout.row)
         parts.model.set_dp_padding(tokens)
         step = self._ops.prepare_drafted(
@@ -209,7 +228,8 @@ class VerifyGraphs:
             plan_captured_step(step, starts, parts.max_model_len, runs=layout.runs),
             StepRuns(layout.runs.starts, layout.slots, len(layout.slots), layout.runs.longest),
         )
-        with set_forward_context(ForwardContext(attention)):
+        adapters = parts.lora_of(layout.token_slots) if lora else None
+        with set_forward_context(ForwardContext(attention, lora=adapters)):
             states: HiddenStates = parts.model.model(step.input_ids, step.positions)
         return states, SamplingTensors(step.temperature, step.seed, step.sample_positions)
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from atom.model_engine.batch import NewRow
+from atom.model_engine.batch import NO_LORA, NewRow
 from atom.model_ops.slots import SlotTensors
 from atom.utils.device import upload_together
 
@@ -34,8 +34,9 @@ class SlotColumn:
     on_device: bool = True
 
 
-def slot_columns(vocab_size: int) -> tuple[SlotColumn, ...]:
-    """List every column; a row without a top-k keeps the whole vocabulary."""
+def slot_columns(vocab_size: int, *, lora: bool = False) -> tuple[SlotColumn, ...]:
+    """List every column; a row without a top-k keeps the whole vocabulary. lora: whether rows may
+    have adapters."""
     return (
         SlotColumn("temperature", np.float32, 0.0, lambda row: row.params.temperature),
         SlotColumn("seed", np.int64, 0, lambda row: row.seed),
@@ -51,6 +52,7 @@ def slot_columns(vocab_size: int) -> tuple[SlotColumn, ...]:
         SlotColumn("presence", np.float32, 0.0, lambda row: row.params.presence_penalty, False),
         SlotColumn("frequency", np.float32, 0.0, lambda row: row.params.frequency_penalty, False),
         SlotColumn("num_logprobs", np.int32, NO_LOGPROBS, _num_logprobs, False),
+        *([SlotColumn("lora_slot", np.int32, NO_LORA, lambda row: row.lora_slot)] if lora else []),
     )
 
 
@@ -74,10 +76,16 @@ class SlotState:
     with one slot more, at the end, for a graph's padding rows to read and write."""
 
     def __init__(
-        self, num_slots: int, vocab_size: int, tables: TableSize, device: torch.device
+        self,
+        num_slots: int,
+        vocab_size: int,
+        tables: TableSize,
+        device: torch.device,
+        *,
+        lora: bool = False,
     ) -> None:
         self._torch_device = device
-        self._columns = slot_columns(vocab_size)
+        self._columns = slot_columns(vocab_size, lora=lora)
         self.host: dict[str, NDArray[Any]] = {
             column.name: np.full(num_slots, column.empty, dtype=column.dtype)
             for column in self._columns

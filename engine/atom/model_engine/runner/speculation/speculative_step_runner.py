@@ -74,7 +74,9 @@ class SpeculativeStepRunner(StepRunner):
         self._followed = CatchUpDecodes(self._proposer, self._ops, state, self._block_size)
         self._wants_all_states = True
 
-    def build_graphs(self, pool: GraphPool, *, prompts: bool = False) -> DecodeGraphs:
+    def build_graphs(
+        self, pool: GraphPool, *, prompts: bool = False, lora: bool = False
+    ) -> DecodeGraphs:
         """Build the graphs of decode steps: one with prompts has drafts beside them, and runs
         eagerly."""
         scheduler = self._config.scheduler
@@ -84,7 +86,7 @@ class SpeculativeStepRunner(StepRunner):
         else:
             most = min(rows * (1 + self._most_drafts), MOST_DRAFTED_TOKENS)
             sizes = token_sizes(max(rows, min(most, scheduler.max_num_batched_tokens)))
-        parts = self._graph_parts(pool, sizes[-1], self._followed)
+        parts = self._graph_parts(pool, sizes[-1], self._followed, lora=lora)
         drafted = VerifyGraphs(parts, self._proposer, self._most_drafts, sizes)
         return DecodeGraphs(parts, drafted)
 
@@ -132,7 +134,7 @@ class SpeculativeStepRunner(StepRunner):
             return None
         self._enter(batch)
         rows = verify_rows(batch, scheduled - 1)
-        forward = drafted.forward(rows, batch.block_appends, least)
+        forward = drafted.forward(rows, batch.block_appends, least, lora=self._has_lora(batch))
         sampling, layout = forward.sampling, forward.layout
         step = self._drafted_step(rows, forward.drafts, layout)
         step.replayed, step.may_run = forward, may_run
