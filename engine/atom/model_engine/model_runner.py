@@ -30,6 +30,7 @@ from atom.model_engine.runner.expert_parallel import expert_ranks, open_dispatch
 from atom.model_engine.runner.host_weights import HostWeights
 from atom.model_engine.runner.lora_adapters import LoraAdapters
 from atom.model_engine.runner.predicted_memory import PredictedMemory, sharding_of
+from atom.model_engine.runner.rank_device import rank_device
 from atom.model_engine.runner.speculation.speculation_setup import SpeculationSetup
 from atom.model_engine.runner.step_runner import StepRunner
 from atom.model_engine.runner.warm_up import (
@@ -54,7 +55,6 @@ from atom.sizing.kv_budget import KvBudget, checkpoint_tokens, concurrency_table
 from atom.sizing.kv_layout import kv_layout
 from atom.sizing.limits import DeviceMemory
 from atom.sizing.overheads import runtime_overhead_bytes
-from atom.utils.device import Device, detect_device
 from atom.utils.versions import software_versions
 
 __all__ = ["ModelRunner", "support_model_arch_dict"]
@@ -489,16 +489,3 @@ class ModelRunner:
             module for module in self._model.modules() if isinstance(module, ExpertParallelExperts)
         ]
         return ExpertLoadBalancer(layers, self._exchange.links, config)
-
-
-def rank_device(config: Config) -> Device:
-    """The device of this rank, and on the CPU its share of the machine."""
-    parallel = config.parallel
-    here = parallel.ranks_per_node
-    if parallel.shares_experts:
-        return detect_device(config.device, sharers=here, index=parallel.data_parallel_rank % here)
-    return detect_device(
-        config.device,
-        sharers=parallel.data_parallel_size * here,
-        index=parallel.tensor_parallel_rank % here,
-    )

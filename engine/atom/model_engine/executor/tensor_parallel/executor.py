@@ -28,8 +28,9 @@ from atom.model_engine.executor.tensor_parallel.step_codec import (
     encode_sample,
     encode_sleep,
 )
-from atom.model_engine.model_runner import ModelRunner, Progress, rank_device
+from atom.model_engine.model_runner import ModelRunner, Progress
 from atom.model_engine.runner.lora_adapters import HostAdapter
+from atom.model_engine.runner.rank_device import rank_device
 from atom.model_engine.wire.engine_protocol import EngineReport
 from atom.model_engine.wire.first_loss import FirstLoss, OnFailure
 from atom.model_engine.wire.other_nodes import OtherNodes, RanksWork

@@ -72,7 +72,8 @@ def main() -> int:
 def _follow(config: Config, order: RankOrder) -> None:
     with collector_at_rest():
         from atom.collectives.torch_group import Place, TorchGroup, find_store
-        from atom.model_engine.model_runner import ModelRunner, rank_device
+        from atom.model_engine.model_runner import ModelRunner
+        from atom.model_engine.runner.rank_device import rank_device
 
     parallel = config.parallel
     memory = StepMemory(order.memory)
