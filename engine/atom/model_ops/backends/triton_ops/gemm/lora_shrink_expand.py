@@ -110,7 +110,7 @@ def _expand_kernel(
     tl.store(place, y.to(y_ptr.dtype.element_ty), mask=told)
 
 
-@triton.constexpr_function  # type: ignore[untyped-decorator]
+@triton.constexpr_function
 def _end(rows: tuple[int, ...], count: int) -> int:
     """Find the row behind the first projections."""
     return sum(rows[:count])
