@@ -72,12 +72,7 @@ def quota_usage(pod_spec: Mapping[str, Any]) -> Counter[str]:
 def given_back(pods: Iterable[Resources], resource: str, count: int) -> int:
     """Return the least of a resource that so many of these pods give back when they go, whichever
     of them do; all of them give back what each one takes."""
-    return sum(sorted(pod.get(resource, 0) for pod in pods)[:count])
-
-
-def allocatable_of(node: Mapping[str, Any]) -> dict[str, int]:
-    """Return what a node offers to pods."""
-    return _amounts(_map(node.get("status")).get("allocatable"))
+    return sum(sorted(pod.get(resource, 0) for pod in pods)[:count]) if count else 0
 
 
 def amount_text(resource: str, taken: int) -> str:

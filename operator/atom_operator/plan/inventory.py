@@ -17,12 +17,12 @@ from atom_operator.domain.placed_pods import PlacedPod, PlacedPods
 from atom_operator.domain.resources import (
     NATIVE,
     Resources,
-    allocatable_of,
+    amount,
     is_host_port,
     requests_of,
 )
 from atom_operator.plan.eligibility import node_blockers, own_selectors_apart, volume_blockers
-from atom_operator.plan.node_labels import label_values, memory_share_bytes, unhealthy_devices
+from atom_operator.plan.node_labels import share_on, unhealthy_devices
 from atom_operator.plan.placement import Placement, placement_of
 
 _ACCELERATOR = re.compile(r"^amd\.com/(gpu|(spx|dpx|qpx|cpx)_nps[124])$")
@@ -116,7 +116,7 @@ def _node_supply(
     ours: Sequence[PlacedPod],
     asked: PodsAsked,
 ) -> NodeSupply:
-    offered, resource = allocatable_of(node), asked.resource
+    offered, resource = (node.get("status") or {}).get("allocatable") or {}, asked.resource
     taken = requested.get(node["metadata"]["name"], {})
     lacks = _lacks(node, resource) if resource else ()
     return NodeSupply(
@@ -141,10 +141,13 @@ def _node_supply(
     )
 
 
-def _offered(offered: Mapping[str, int], name: str) -> int | None:
+def _offered(offered: Mapping[str, Any], name: str) -> int | None:
     if name == _APART or is_host_port(name):
         return 1
-    return offered.get(name) if name in NATIVE else offered.get(name, 0)
+    found = offered.get(name)
+    if found is None:
+        return None if name in NATIVE else 0
+    return amount(name, str(found))
 
 
 def _kept_apart(
@@ -183,12 +186,9 @@ def memory_per_device(
     """
     found: set[int] = set()
     for node in nodes:
-        labels = node["metadata"].get("labels") or {}
         if not _allocatable(node, resource):
             continue
-        if device_ids and not set(device_ids) & set(label_values(labels, "device-id")):
-            continue
-        memory = memory_share_bytes(labels, resource)
+        memory = share_on(node["metadata"].get("labels") or {}, resource, device_ids)
         if memory is not None:
             found.add(memory)
     return tuple(sorted(found))

@@ -47,7 +47,7 @@ from atom_operator.domain import (
 from atom_operator.kinds import LEADER_WORKER_SET
 from atom_operator.plan.group_deadline import with_deadline
 from atom_operator.plan.room import lacks_devices, shortage
-from atom_operator.reconcile.decider import Decider, Decision, optional_kinds
+from atom_operator.reconcile.decider import Decider, Decision, optional_kinds, unschedulable
 from atom_operator.reconcile.image_rollout import StagedImageRollout
 from atom_operator.reconcile.prerequisites import look_at_routes
 from atom_operator.reconcile.requeue import requeue_after
@@ -181,7 +181,7 @@ class Reconciler:
             selector=naming.selector_text(key.name, groups=_in_groups(decision, observed)),
             url=naming.service_url(key),
             engines=_of_the_spec(engines, observed),
-            shortage=_shortage(decision),
+            shortage=_shortage(decision, observed),
             waiting=decision.waiting,
             routes=decision.routes,
             suspended=(parent.get("spec") or {}).get("suspend") is True,
@@ -216,9 +216,9 @@ def _in_groups(decision: Decision, observed: Observed) -> bool:
     return any(child.kind == LEADER_WORKER_SET for child in observed.children)
 
 
-def _shortage(decision: Decision) -> str | None:
-    """Return why no node takes one more pod, where devices are the cause."""
-    supply = decision.supply
+def _shortage(decision: Decision, observed: Observed) -> str | None:
+    """Return why no node takes a pod that has none, where devices are the cause."""
+    supply = decision.supply if unschedulable(observed) is not None else None
     return shortage(supply) if supply is not None and lacks_devices(supply) else None
 
 
