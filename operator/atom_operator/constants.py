@@ -113,6 +113,7 @@ class ConditionType(StrEnum):
     CAPACITY_LIMITED = "CapacityLimited"
     INTEGRATIONS_READY = "IntegrationsReady"
     ADAPTERS_READY = "AdaptersReady"
+    CANARY_PROGRESSING = "CanaryProgressing"
     SUSPENDED = "Suspended"
     RECONCILING = "Reconciling"
     STALLED = "Stalled"
@@ -205,6 +206,14 @@ class Reason(StrEnum):
     ADAPTERS_LOADED = "AdaptersLoaded"
     ADAPTERS_LOADING = "AdaptersLoading"
     ADAPTER_REFUSED = "AdapterRefused"
+    # CanaryProgressing
+    CANARY_STARTING = "CanaryStarting"
+    CANARY_STEPPING = "CanaryStepping"
+    CANARY_HELD = "CanaryHeld"
+    AWAITING_PROMOTION = "AwaitingPromotion"
+    PROMOTING = "Promoting"
+    PROMOTED = "Promoted"
+    CANARY_UNDONE = "CanaryUndone"
     # Suspended
     SUSPENDED = "Suspended"
     SUSPENDING = "Suspending"

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from atom_operator import constants
+
 
 class Kind(NamedTuple):
     """Hold what the API server calls a kind of object."""
@@ -21,6 +23,8 @@ class Kind(NamedTuple):
         return f"{self.group}/{self.version}" if self.group else self.version
 
 
+# Also a child: a canary is an AtomDeployment of its own.
+ATOM_DEPLOYMENT = Kind(constants.GROUP, constants.VERSION, constants.KIND, constants.PLURAL)
 AUTOSCALER = Kind("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
 SCALED_OBJECT = Kind("keda.sh", "v1alpha1", "ScaledObject", "scaledobjects")
 LEADER_WORKER_SET = Kind("leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet", "leaderworkersets")
@@ -47,6 +51,7 @@ OPTIONAL_KINDS = (
     LEADER_WORKER_SET,
     AUTOSCALER,
     SCALED_OBJECT,
+    ATOM_DEPLOYMENT,
 )
 AUTOSCALER_KINDS = frozenset({AUTOSCALER, SCALED_OBJECT})
 # Serving goes on without these: a refusal of one is reported and stops nothing.
@@ -60,6 +65,7 @@ SIDE_KINDS = frozenset(
         SCALED_OBJECT,
         ROLE,
         ROLE_BINDING,
+        ATOM_DEPLOYMENT,
     }
 )
 # What an object of a kind points to, where both are asked for.

@@ -18,7 +18,9 @@ from typing import Any, Literal
 import yaml
 
 from atom_operator import constants
+from atom_operator.canary_spec import canary_spec
 from atom_operator.children.config_map import plan_config_map
+from atom_operator.children.naming import canary_name
 from atom_operator.children.workload import pod_template
 from atom_operator.constants import LABEL_PROFILE, Reason
 from atom_operator.domain import NAMESPACE, FieldProblem, Manifest, ObjectKey, Owner, Plan, Supply
@@ -27,7 +29,7 @@ from atom_operator.integration_values import Site
 from atom_operator.plan.inventory import pods_asked, survey
 from atom_operator.plan.model_facts import catalogue_sources
 from atom_operator.plan_arithmetic import terms
-from atom_operator.plan_report import PlanReport, lines
+from atom_operator.plan_report import PlanReport, lines, needs_of
 from atom_operator.plan_site import ValuesError, site_of_values
 from atom_operator.plugin.output import FORMATS, show, show_document, width, wrapped
 from atom_operator.reconcile.planning import Surroundings, consider
@@ -85,7 +87,7 @@ def run(options: argparse.Namespace) -> int:
         site = _site(options.values) if options.values else Site()
         beside = [*manifests, *(_documents(options.profile) if options.profile else ())]
         found = _of_kind(manifests, constants.KIND)
-        reports = [_report(item, beside, fleet, site) for item in found]
+        reports = [each for item in found for each in _reports(item, beside, fleet, site)]
         if not reports:
             raise InputError(f"{options.filename} has no {constants.KIND}; give its manifest")
     except InputError as error:
@@ -125,6 +127,25 @@ def _not_planned(report: PlanReport) -> str:
         f"catalogue and no config.json is given; {meant}, or give the model's config.json in "
         f"spec.model.config or spec.model.configRef"
     )
+
+
+def _reports(
+    manifest: Manifest,
+    manifests: Sequence[Manifest],
+    fleet: Sequence[Manifest] | None,
+    site: Site,
+) -> list[PlanReport]:
+    """The report, and that of its canary, which needs its places beside it."""
+    report = _report(manifest, manifests, fleet, site)
+    raw = manifest.get("spec") or {}
+    spec = parse_spec(raw)
+    if isinstance(spec, tuple) or spec.canary is None or report.plan is None:
+        return [report]
+    name = canary_name(report.key)
+    metadata = {**manifest["metadata"], "name": name}
+    canary = {"metadata": metadata, "spec": canary_spec(raw, spec)}
+    beside = _report(canary, manifests, fleet, site)
+    return [report, replace(beside, beside=report.plan)]
 
 
 def _report(
@@ -185,6 +206,8 @@ def _as_json(report: PlanReport) -> dict[str, Any]:
         result["problems"] = [str(problem) for problem in report.problems]
     if report.plan is None:
         return result
+    if report.beside is not None:
+        result["together"] = needs_of(report.plan, report.beside)
     plan = json.loads(plan_config_map(report.plan)["data"]["plan.json"])
     return {**result, "plan": plan, "sizes": terms(report.plan)}
 

@@ -28,6 +28,7 @@ class PlanReport:
     problems: tuple[FieldProblem, ...] = ()
     plan: Plan | None = None
     supply: Supply | None = None
+    beside: Plan | None = None  # of what this one is the canary of
 
     @property
     def can_start(self) -> bool:
@@ -35,7 +36,14 @@ class PlanReport:
         known."""
         if self.problems or self.plan is None or not self.plan.may_start:
             return False
-        return self.supply is None or placeable(self.supply) >= self.plan.replicas
+        return self.supply is None or placeable(self.supply) >= self.replicas
+
+    @property
+    def replicas(self) -> int:
+        """Count the replicas that need a place: with what a canary is of, which has them too."""
+        if self.plan is None:
+            return 0
+        return self.plan.replicas + (self.beside.replicas if self.beside else 0)
 
 
 def lines(report: PlanReport) -> Iterator[str]:
@@ -49,8 +57,24 @@ def lines(report: PlanReport) -> Iterator[str]:
         yield _row("it would need", "what follows, of an engine that runs it")
     for label, text in facts(report.plan):
         yield _row(label, text)
+    if report.beside is not None:
+        yield _row("with the other pods", needs_of(report.plan, report.beside))
     if report.supply is not None:
-        yield from _placement(report.plan, report.supply)
+        yield from _placement(report, report.supply)
+
+
+def needs_of(canary: Plan, beside: Plan) -> str:
+    """Say what a canary and the pods beside it need together."""
+    pods = f"{beside.replicas} + {canary.replicas} replicas"
+    devices = {
+        plan.accelerator.resource_name: 0
+        for plan in (beside, canary)
+        if plan.accelerator.resource_name
+    }
+    for plan in (beside, canary):
+        if plan.accelerator.resource_name:
+            devices[plan.accelerator.resource_name] += plan.replicas * plan.engine.devices
+    return ", ".join([pods, *(f"{count} {name}" for name, count in devices.items())])
 
 
 def facts(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -139,9 +163,10 @@ def _windows(capacity: Capacity) -> str:
     return f", and {size_text(capacity.kv_window_bytes)} of windows for each full sequence"
 
 
-def _placement(plan: Plan, supply: Supply) -> Iterator[str]:
-    possible = min(placeable(supply), plan.replicas)
-    yield _row("nodes", f"{possible} of {plan.replicas} replicas find a place now")
+def _placement(report: PlanReport, supply: Supply) -> Iterator[str]:
+    possible = min(placeable(supply), report.replicas)
+    both = ", with those beside it," if report.beside is not None else ""
+    yield _row("nodes", f"{possible} of {report.replicas} replicas{both} find a place now")
     for node in supply.nodes:
         blocked = f"; {', '.join(node.blockers)}" if node.blockers else ""
         free = f"{node.free} of {node.allocatable} {supply.resource} free"

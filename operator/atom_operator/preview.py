@@ -19,7 +19,7 @@ from atom_operator.domain import (
     Supply,
 )
 from atom_operator.plan.room import placeable, shortage
-from atom_operator.plan_report import facts
+from atom_operator.plan_report import facts, needs_of
 from atom_operator.sizes import size_text
 
 
@@ -34,6 +34,7 @@ class Preview:
     supply: Supply | None = None  # for one pod of `after`; None where nodes are unknown
     waiting: str | None = None  # what has to be prepared before pods start
     elsewhere: Plan | None = None  # of what only the engine does not run: what another would need
+    canary: Preview | None = None
 
 
 def everything(preview: Preview) -> tuple[str, ...]:
@@ -44,7 +45,7 @@ def everything(preview: Preview) -> tuple[str, ...]:
     rows = [f"{label}: {text}" for label, text in facts(plan)]
     if preview.waiting is not None:
         rows.append(f"before pods start: {preview.waiting}")
-    return (*rows, *_places(plan, preview), *_changes(plan, preview))
+    return (*rows, *_places(plan, preview), *_changes(plan, preview), *_canary(plan, preview))
 
 
 def essentials(preview: Preview) -> tuple[str, ...]:
@@ -56,7 +57,17 @@ def essentials(preview: Preview) -> tuple[str, ...]:
     concerns = [] if verdict.fits == "True" else [f"fits: {verdict.fits}, {verdict.message}"]
     if shortage(preview.supply) if preview.supply else None:
         concerns.extend(_places(plan, preview))
-    return (*plan.warnings, *concerns, *_changes(plan, preview))
+    return (*plan.warnings, *concerns, *_changes(plan, preview), *_canary(plan, preview))
+
+
+def _canary(plan: Plan, preview: Preview) -> Iterator[str]:
+    """Yield what the canary needs, and what both need together."""
+    if preview.canary is None:
+        return
+    for words in essentials(preview.canary):
+        yield f"canary: {words}"
+    if isinstance(preview.canary.after, Plan):
+        yield f"canary, with the other pods: {needs_of(preview.canary.after, plan)}"
 
 
 def _problems(problems: tuple[FieldProblem, ...]) -> Iterator[str]:

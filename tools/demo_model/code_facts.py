@@ -14,8 +14,9 @@ from atom.entrypoints.cli import build_parser
 from atom.entrypoints.flags.engine_args import BACKENDS
 from atom.entrypoints.serve import HTTP_PORT
 from atom.sizing.engine_support import SUPPORTED_ARCHITECTURES
-from atom_operator.api.v1alpha1.atomdeployment import AcceleratorSpec, RolloutSpec
+from atom_operator.api.v1alpha1.atomdeployment import AcceleratorSpec
 from atom_operator.api.v1alpha1.lora import SOURCE_PATTERN
+from atom_operator.api.v1alpha1.rollout import RolloutSpec
 from atom_operator.constants import GROUP, SHORT_NAME, VERSION, ConditionType
 from tools.demo_model.facts import Fact
 

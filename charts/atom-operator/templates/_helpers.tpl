@@ -90,9 +90,10 @@ of the same objects would undo each other's writes for ever. Of single namespace
 
 {{/* What the operator may do: nothing that it does not do. */}}
 {{- define "atom-operator.rules" -}}
+# Of its own it writes canaries (spec.canary), which are AtomDeployments too.
 - apiGroups: [serving.atom.dev]
   resources: [atomdeployments]
-  verbs: [get, list, watch]
+  verbs: [get, list, watch, create, patch, update, delete]
 - apiGroups: [serving.atom.dev]
   resources: [atomdeployments/status]
   verbs: [patch]

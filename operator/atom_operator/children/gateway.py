@@ -84,12 +84,21 @@ def _rule(plan: Plan, match: dict[str, Any]) -> dict[str, Any]:
     return {
         "matches": [match],
         "timeouts": {"request": _REQUEST_TIMEOUT},
-        "backendRefs": [_backend(plan)],
+        "backendRefs": list(_backends(plan)),
     }
 
 
-def _backend(plan: Plan) -> dict[str, Any]:
-    name = plan.key.name
+def _backends(plan: Plan) -> Iterator[dict[str, Any]]:
+    """Yield where requests go; with a share for each where a canary takes some."""
+    share = plan.canary.state.weight if plan.canary else 0
+    if plan.canary is None or not share:
+        yield _backend(plan, plan.key.name)
+        return
+    yield {**_backend(plan, plan.key.name), "weight": 100 - share}
+    yield {**_backend(plan, plan.canary.name), "weight": share}
+
+
+def _backend(plan: Plan, name: str) -> dict[str, Any]:
     if plan.integrations.endpoint_picker is None:
         return {"group": "", "kind": "Service", "name": name, "port": constants.ENGINE_PORT}
     return {"group": INFERENCE_POOL.group, "kind": INFERENCE_POOL.kind, "name": name}

@@ -27,6 +27,11 @@ def dashboard_name(key: ObjectKey) -> str:
     return f"{key.name}-dashboard"
 
 
+def canary_name(key: ObjectKey) -> str:
+    """The AtomDeployment of the canary, and so all that it has."""
+    return f"{key.name}-canary"
+
+
 def picker_name(key: ObjectKey) -> str:
     """Everything of the endpoint picker that we run."""
     return f"{key.name}-picker"

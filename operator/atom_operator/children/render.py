@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from atom_operator.children.accepted_spec import accepted_spec
 from atom_operator.children.autoscaling.autoscaler import autoscaler
+from atom_operator.children.canary import canary_deployment
 from atom_operator.children.config_map import (
     adapters_config_map,
     inspected_config_map,
@@ -24,6 +25,7 @@ from atom_operator.children.ready_revision import ready_revision
 from atom_operator.children.service import service, service_account
 from atom_operator.children.workload import pod_revision, workload
 from atom_operator.domain import (
+    ATOM_DEPLOYMENT,
     CONFIG_MAP,
     CONTROLLER_REVISION,
     DISRUPTION_BUDGET,
@@ -71,6 +73,7 @@ def render(plan: Plan, target: Target | None = None) -> dict[ChildKey, Manifest]
         workload(plan, target.pods, target.rollback),
         *_integrations(plan),
         *(() if plan.suspended else _autoscaler(plan)),
+        (ATOM_DEPLOYMENT, canary_deployment(plan, plan.canary) if plan.canary else None),
     )
     return {
         ChildKey(kind, str(manifest["metadata"]["name"])): with_words(plan, manifest)

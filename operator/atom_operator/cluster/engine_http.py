@@ -23,6 +23,7 @@ from atom_operator.domain import (
     EngineLoad,
     EngineMetrics,
     LoadProgress,
+    RequestCounts,
     StartupTimes,
 )
 
@@ -42,6 +43,13 @@ _LOAD = re.compile(
     r"^atom:(requests_running|requests_waiting|kv_cache_blocks_indexed)(?:\{.*\})? ([0-9.e+]+)$",
     re.MULTILINE,
 )
+_FINISHED = re.compile(
+    r'^atom:requests_finished_total\{.*finished_reason="([a-z_]+)".*\} ([0-9.e+]+)$', re.MULTILINE
+)
+_FIRST_TOKENS = re.compile(
+    r"^atom:time_to_first_token_seconds_(count|sum)(?:\{.*\})? ([0-9.e+-]+)$", re.MULTILINE
+)
+_CLIENT_LEFT, _FAILED = "abort", "error"  # of finish reasons
 _BLOCK_SIZE = re.compile(r'^atom:cache_config_info\{.*block_size="([0-9]{1,6})"', re.MULTILINE)
 
 
@@ -72,7 +80,7 @@ class HttpEngines:
 
     async def metrics(self, address: str) -> EngineMetrics | None:
         body = await self._read(address, "/metrics")
-        return None if body is None else EngineMetrics(_draft_counts(body), _load(body))
+        return None if body is None else _metrics(body)
 
     async def adapters(self, address: str) -> tuple[AdapterState, ...] | None:
         answer = await self._get(address, "/server_info")
@@ -137,6 +145,26 @@ def _adapters(answer: Any) -> tuple[AdapterState, ...] | None:
     except (KeyError, TypeError, AttributeError) as error:
         _logger.debug("unreadable adapters: %r", error)
         return None
+
+
+def _metrics(body: bytes) -> EngineMetrics:
+    return EngineMetrics(_draft_counts(body), _load(body), _requests(body))
+
+
+def _requests(metrics: bytes) -> RequestCounts | None:
+    """Read what became of requests, summed over label sets; None where it is not told."""
+    try:
+        text = metrics.decode()
+        ended = _sums(_FINISHED, text)
+        seconds = sum(float(v) for name, v in _FIRST_TOKENS.findall(text) if name == "sum")
+        tokens = sum(int(float(v)) for name, v in _FIRST_TOKENS.findall(text) if name == "count")
+    except (ValueError, OverflowError) as error:
+        _logger.debug("/metrics does not count requests: %r", error)
+        return None
+    if not ended and not tokens:
+        return None
+    whole = sum(count for reason, count in ended.items() if reason != _CLIENT_LEFT)
+    return RequestCounts(whole, ended.get(_FAILED, 0), tokens, seconds)
 
 
 def _draft_counts(metrics: bytes) -> DraftCounts | None:

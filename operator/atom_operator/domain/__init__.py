@@ -12,6 +12,7 @@ from atom_operator.domain.engines import (
     EngineView,
     LoadProgress,
     Measured,
+    RequestCounts,
 )
 from atom_operator.domain.objects import (
     ATOM_DEPLOYMENT,
@@ -143,6 +144,7 @@ __all__ = [
     "PodRevision",
     "PodState",
     "Refusal",
+    "RequestCounts",
     "Rollback",
     "Rollout",
     "RolloutStrategy",

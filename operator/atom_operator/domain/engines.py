@@ -61,11 +61,22 @@ class EngineLoad:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestCounts:
+    """Hold what became of an engine's requests since it began, without those whose client left."""
+
+    ended: int
+    failed: int  # of these, with an error
+    first_tokens: int = 0  # requests that had one
+    first_token_seconds: float = 0.0  # of all these together
+
+
+@dataclass(frozen=True, slots=True)
 class EngineMetrics:
     """Hold what an engine counts, each None where it does not tell."""
 
     drafts: DraftCounts | None = None
     load: EngineLoad | None = None
+    requests: RequestCounts | None = None
 
 
 @dataclass(frozen=True, slots=True)

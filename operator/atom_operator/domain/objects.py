@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from atom_operator import constants
+from atom_operator.kinds import ATOM_DEPLOYMENT as ATOM_DEPLOYMENT
 from atom_operator.kinds import LEADER_WORKER_SET, Kind
 
 Manifest = dict[str, Any]
@@ -33,7 +34,6 @@ SERVICE_ACCOUNT = Kind("", "v1", "ServiceAccount", "serviceaccounts")
 CONFIG_MAP = Kind("", "v1", "ConfigMap", "configmaps")
 DISRUPTION_BUDGET = Kind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
 CONTROLLER_REVISION = Kind("apps", "v1", "ControllerRevision", "controllerrevisions")
-ATOM_DEPLOYMENT = Kind(constants.GROUP, constants.VERSION, constants.KIND, constants.PLURAL)
 ATOM_PROFILE = Kind(
     constants.GROUP, constants.VERSION, constants.PROFILE_KIND, constants.PROFILE_PLURAL
 )

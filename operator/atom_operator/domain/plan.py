@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from atom.sizing import ModelFacts
+from atom_operator.domain.canary import Canary
 from atom_operator.domain.objects import ObjectKey
 from atom_operator.domain.options import (
     Accelerator,
@@ -61,6 +62,7 @@ class Plan:
     warnings: tuple[str, ...] = ()  # about what is accepted all the same
     keeps_rendering: bool = False  # pods stay as another version of the operator made them
 
+    canary: Canary | None = None  # beside these pods
     jobs: JobOptions = field(default_factory=JobOptions)
     adapters: tuple[Adapter, ...] = ()  # that pods load and unload as they run
 

@@ -47,15 +47,18 @@ class DeploymentEvent:
     key: ObjectKey
     version: str
     is_unreported: bool
+    owner: ObjectKey | None = None  # the AtomDeployment that this is the canary of
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> DeploymentEvent:
         metadata = found["metadata"]
         seen = (found.get("status") or {}).get("observedGeneration")
+        owner = (metadata.get("labels") or {}).get(constants.LABEL_DEPLOYMENT)
         return cls(
             ObjectKey(metadata["namespace"], metadata["name"]),
             str(metadata.get("resourceVersion", "")),
             is_unreported=seen != metadata.get("generation"),
+            owner=ObjectKey(metadata["namespace"], owner) if owner else None,
         )
 
 

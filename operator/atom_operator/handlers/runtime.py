@@ -24,6 +24,7 @@ from atom_operator.cluster.fleet import FleetReader
 from atom_operator.cluster.informer import Informers, Scope, scopes_of
 from atom_operator.cluster.known_deployments import KnownDeployments
 from atom_operator.cluster.optional import OptionalKinds
+from atom_operator.cluster.prometheus import HttpPrometheus
 from atom_operator.cluster.watch_client import ApiWatch
 from atom_operator.domain import (
     ATOM_DEPLOYMENT,
@@ -109,7 +110,9 @@ class Runtime:
         self._turns = StagedImageRollout(settings.image_rollouts, lambda key: self.enqueue(*key))
         fleet = FleetReader(self._cluster, time.monotonic)
         engines = EnginesWithBackoff(self._engines, time.monotonic)
-        self._decider = Decider(fenced, fleet, engines, settings)
+        address = settings.site.prometheus_address
+        self._prometheus = HttpPrometheus(address) if address else None
+        self._decider = Decider(fenced, fleet, engines, settings, prometheus=self._prometheus)
         self._reconciler = Reconciler(
             fenced,
             engines,
@@ -163,6 +166,8 @@ class Runtime:
         for runner in self._served:
             await runner.cleanup()
         await self._engines.close()
+        if self._prometheus is not None:
+            await self._prometheus.close()
         await self._cluster.close()
         await self._watch.close()
         if self._lease is not None:
@@ -179,7 +184,10 @@ class Runtime:
             self._session.add(ObjectKey(namespace, name))
 
     def _hear(self, event: DeploymentEvent) -> None:
-        """An AtomDeployment changed; a spec that no status speaks of yet comes first."""
+        """An AtomDeployment changed; a spec that no status speaks of yet comes first. What a canary
+        reports is news to the one that it belongs to."""
+        if self._session is not None and event.owner is not None:
+            self._session.add(event.owner)
         if self._session is not None and self._known.is_news(event.key, event.version):
             self._session.add(event.key, urgent=event.is_unreported)
 

@@ -29,6 +29,7 @@ from atom_operator.integration_values import (
     Site,
 )
 from atom_operator.kinds import (
+    ATOM_DEPLOYMENT,
     AUTOSCALER,
     HTTP_ROUTE,
     INFERENCE_POOL,
@@ -81,6 +82,8 @@ def _asked_kinds(spec: AtomDeploymentSpec) -> Iterator[tuple[Kind, str]]:
         yield POD_MONITOR, "spec.monitoring.podMonitor"
     if monitoring and monitoring.alerts:
         yield PROMETHEUS_RULE, "spec.monitoring.alerts"
+    if spec.canary:
+        yield ATOM_DEPLOYMENT, "spec.canary"
     if spec.network_policy:
         yield NETWORK_POLICY, "spec.networkPolicy"
 

@@ -18,6 +18,7 @@ from atom_operator.domain.profile import Profile
 # is not here counts, which costs at most a rollout that could have been spared.
 _NOT_OF_PODS = (
     *("replicas", "suspend", "adapters", "autoscaling", "gateway", "monitoring", "networkPolicy"),
+    "canary",
     *("jobs", "objects", "profile"),
 )
 _NOT_OF_PODS_IN_ROLLOUT = ("strategy", "progressDeadlineSeconds", "autoRollback")

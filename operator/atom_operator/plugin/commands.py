@@ -14,6 +14,7 @@ from atom_operator import constants
 from atom_operator.domain import CHILD_KINDS
 from atom_operator.kinds import OPTIONAL_KINDS
 from atom_operator.plugin import output, talking
+from atom_operator.plugin.canary_commands import add_canary_commands
 from atom_operator.plugin.gathering import (
     MOST_PODS,
     RESOURCE,
@@ -160,15 +161,20 @@ def add_commands(commands: Any) -> None:
         _common(parser, run)
         if name in _FLAGS:
             _FLAGS[name](parser)
+    add_canary_commands(commands, _plain)
     parser = commands.add_parser(
         "gpus", help="every AMD device of the cluster: free, used, blocked"
     )
     _common(parser, gpus)
 
 
-def _common(parser: argparse.ArgumentParser, run: Callable[[Kubectl, Options], int]) -> None:
+def _plain(parser: argparse.ArgumentParser, run: Callable[[Kubectl, Options], int]) -> None:
     parser.set_defaults(run=run)
     add_global_flags(parser)
+
+
+def _common(parser: argparse.ArgumentParser, run: Callable[[Kubectl, Options], int]) -> None:
+    _plain(parser, run)
     parser.add_argument(
         "-o", "--output", choices=output.FORMATS, default="text", help="default: text"
     )

@@ -16,7 +16,7 @@ _MARKS = {"True": "+", "False": "-", "Unknown": "?"}
 # Conditions whose good state is False.
 NEGATIVE = ("Degraded", "CapacityLimited", "Stalled")
 # Neither state of these is better than the other.
-NEUTRAL = ("Progressing", "Suspended", "Reconciling")
+NEUTRAL = ("Progressing", "CanaryProgressing", "Suspended", "Reconciling")
 _EVENTS = 8
 
 
@@ -36,6 +36,8 @@ def status_lines(
     yield from _branch("capacity", list(_capacity(status.get("capacity") or {})))
     if status.get("adapters"):
         yield from _branch("adapters", list(_adapters(status["adapters"])))
+    if status.get("canary"):
+        yield from _branch("canary", [_canary(status["canary"])])
     yield from _branch("conditions", list(_conditions(status.get("conditions") or ())))
     yield from _branch("objects", list(_objects(children)))
     yield from _branch("events", list(_events(events, now)), last=True)
@@ -106,6 +108,12 @@ def _adapters(adapters: Sequence[Object]) -> Iterator[str]:
             if pod["state"] != "Loaded":
                 why = f": {pod['message']}" if pod.get("message") else ""
                 yield f"{' ' * width}  {pod['state'].lower()} on {pod['name']}{why}"
+
+
+def _canary(canary: Object) -> str:
+    since = f" since {canary['since']}" if canary.get("since") else ""
+    share = f"step {canary['step']}, {canary['weight']}% of the requests{since}"
+    return f"{canary['name']}  {canary['phase']}, {share}"
 
 
 def _conditions(conditions: Sequence[Object]) -> Iterator[str]:

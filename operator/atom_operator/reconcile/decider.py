@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
-from atom_operator.api.v1alpha1.atomdeployment import RolloutSpec
+from atom_operator.api.v1alpha1.rollout import RolloutSpec
 from atom_operator.children.job import inspection_job, weights_job
 from atom_operator.children.overlay import overlay_paths
 from atom_operator.children.render import plan_of, render
@@ -21,8 +21,10 @@ from atom_operator.children.workload import pod_revision, workload_kind
 from atom_operator.cluster.engines import EnginePort
 from atom_operator.cluster.fleet import Age, FleetReader
 from atom_operator.cluster.port import ClusterPort
+from atom_operator.cluster.prometheus import PrometheusPort
 from atom_operator.cluster.template_judge import AcceptedTemplates, judge_job, judge_template
 from atom_operator.domain import (
+    ATOM_DEPLOYMENT,
     CONFIG_MAP,
     ChildKey,
     DeploymentState,
@@ -55,6 +57,13 @@ from atom_operator.plan.rollout import (
     stops_serving_pods,
 )
 from atom_operator.plan.scaling import leave_to_autoscaler
+from atom_operator.reconcile.canary import (
+    HAS_PODS,
+    CanaryLook,
+    CanaryReader,
+    canary_in_force,
+    look_at_canary,
+)
 from atom_operator.reconcile.departures import Departures
 from atom_operator.reconcile.find_profile import with_profile
 from atom_operator.reconcile.keep_rendering import (
@@ -104,6 +113,7 @@ class Decision:
     waiting: Waiting | None = None  # why no pod is asked for yet
     routes: RouteFindings = field(default_factory=RouteFindings)  # of what exists afterwards
     kept: frozenset[ChildKey] = frozenset()  # serve until what is desired is ready
+    canary: CanaryLook | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +126,7 @@ class Decider:
     settings: OperatorSettings
     templates: AcceptedTemplates = field(default_factory=AcceptedTemplates)
     departures: Departures = field(default_factory=Departures)
+    prometheus: PrometheusPort | None = None
 
     async def decide(
         self,
@@ -126,14 +137,30 @@ class Decider:
         turn: Turn = lambda _image: "one after the other takes it",
     ) -> Decision:
         """Return what should be; `observed` says which of the optional kinds are not served."""
-        owner, settings = Owner(key, parent["metadata"]["uid"]), self.settings
-        laid = await with_profile(self.port, key.namespace, parent.get("spec") or {}, settings)
+        reader = CanaryReader(self.port, self.engines, self.prometheus)
+        canary = await look_at_canary(reader, key, parent, observed)
+        if isinstance(canary, tuple):
+            return Decision(problems=canary)
+        laid = await with_profile(self.port, key.namespace, canary.spec, self.settings)
         if isinstance(laid, tuple):
             return Decision(problems=laid)
-        spec = laid.spec
-        around = await self._surroundings(key, spec, observed, engines)
-        around = replace(around, profile=laid.profile)
-        around = _with_image_in_turn(spec, around, observed, turn)
+        around = await self._surroundings(key, laid.spec, observed, engines)
+        around = replace(around, profile=laid.profile, canary=canary.canary)
+        around = _with_image_in_turn(laid.spec, around, observed, turn)
+        owner, seen = Owner(key, parent["metadata"]["uid"]), _is_seen(parent)
+        decision = await self._decide(owner, laid.spec, around, observed, engines, spec_seen=seen)
+        return replace(decision, canary=canary)
+
+    async def _decide(
+        self,
+        owner: Owner,
+        spec: AtomDeploymentSpec,
+        around: Surroundings,
+        observed: Observed,
+        engines: EngineView,
+        *,
+        spec_seen: bool,
+    ) -> Decision:
         plan = plan_spec(owner, spec, around)
         if isinstance(plan, tuple):
             return Decision(problems=plan)
@@ -147,7 +174,7 @@ class Decider:
             plan = plan_spec(owner, spec, replace(around, **found))
             if isinstance(plan, tuple):
                 return Decision(problems=plan, jobs=_jobs(look))
-        decision = await self._render(plan, spec.rollout, observed, engines, _is_seen(parent))
+        decision = await self._render(plan, spec.rollout, observed, engines, spec_seen)
         return replace(decision, jobs=(*_jobs(look), *decision.jobs))
 
     async def keep_last_accepted(
@@ -170,6 +197,8 @@ class Decider:
             plan = plan_of_pods(plan, pods, None, observed)  # no more pods than can share a claim
         if plan is None:
             return Decision()
+        canary = canary_in_force(key, parent)
+        plan = replace(plan, canary=canary)
         may_roll_back = accepted.rollout.auto_rollback is not False
         target = target_in_force(
             pods, observed, may_roll_back=may_roll_back, engine_words=engines.words
@@ -181,7 +210,10 @@ class Decider:
             for child, manifest in render(plan, target).items()
             if child.kind not in observed.unserved
         }
-        return Decision(desired=desired, kept=_kept(plan, observed))
+        kept = _kept(plan, observed)
+        if canary is not None and canary.state.phase in HAS_PODS:
+            kept |= {ChildKey(ATOM_DEPLOYMENT, canary.name)}
+        return Decision(desired=desired, kept=kept)
 
     async def _judge_template(self, plan: Plan, observed: Observed) -> FieldProblem | None:
         """Nothing is asked about pods as we render them, nor about what was carried out

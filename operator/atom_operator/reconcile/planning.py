@@ -25,6 +25,7 @@ from atom_operator.domain import (
     Owner,
     Plan,
 )
+from atom_operator.domain.canary import Canary
 from atom_operator.domain.profile import Profile
 from atom_operator.integration_values import Site
 from atom_operator.kinds import OPTIONAL_KINDS, Kind
@@ -70,6 +71,7 @@ class Surroundings:
     profile: Profile | None = None  # that has been laid below the spec
     image_before: str | None = None  # the default that `images` takes the place of
     image_waits: str | None = None  # why `images` is not the operator's newest default
+    canary: Canary | None = None
 
 
 def wants_nodes(spec: AtomDeploymentSpec) -> bool:
@@ -158,6 +160,7 @@ def _plan(
         default_image=options.image if spec.engine.image is None else None,
         image_before=around.image_before,
         image_waits=around.image_waits,
+        canary=around.canary,
     )
 
 

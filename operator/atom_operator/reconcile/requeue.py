@@ -6,6 +6,7 @@ from datetime import datetime
 
 from atom_operator.constants import Reason
 from atom_operator.domain import ApplyReport, EngineView, Observed
+from atom_operator.plan.canary.steps import seconds_to_look
 from atom_operator.plan.group_deadline import progress_deadline
 from atom_operator.reconcile.decider import Decision, unschedulable
 
@@ -57,8 +58,17 @@ def requeue_after(
         _adapters_again(decision, engines),
         _drafts_again(decision, observed),
         _to_deadline(observed, now),
+        _canary_again(decision, now),
     )
     return min((seconds for seconds in times if seconds is not None), default=None)
+
+
+def _canary_again(decision: Decision, now: datetime) -> float | None:
+    """Choose when the canary may go on; None where only an event lets it."""
+    look = decision.canary
+    if look is None or look.canary is None or look.asked is None:
+        return None
+    return seconds_to_look(look.asked, look.canary.state, now)
 
 
 def _drafts_again(decision: Decision, observed: Observed) -> float | None:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from atom_operator import constants
-from atom_operator.constants import ConditionType
+from atom_operator.constants import ConditionType, Reason
 from atom_operator.domain import EVENT, Manifest, Owner
 
 _MESSAGE_LIMIT = 1024  # of the API
@@ -27,6 +27,9 @@ _BAD = {
     (ConditionType.CAPACITY_LIMITED, "True"),
     (ConditionType.INTEGRATIONS_READY, "False"),
 }
+# Of these a turn is also another reason, or other words before the first semicolon.
+_TOLD_IN_WORDS = (ConditionType.CANARY_PROGRESSING,)
+_BAD_REASONS = (Reason.CANARY_UNDONE,)
 _REPEATS = (
     ConditionType.RECONCILING,
     ConditionType.STALLED,
@@ -60,16 +63,25 @@ def happenings(
     for item in after:
         kind, status = ConditionType(item["type"]), str(item["status"])
         previous = known.get(kind)
-        if previous is not None and previous["status"] == status:
+        if previous is not None and _is_same(kind, previous, item):
             continue
         if status == "Unknown" or kind in _REPEATS or (kind, status) in _REPEATS:
             continue
         if previous is None and (kind, status) not in _WORTH_AT_FIRST:
             continue
-        severity: Literal["Normal", "Warning"] = "Warning" if (kind, status) in _BAD else "Normal"
+        is_bad = (kind, status) in _BAD or item["reason"] in _BAD_REASONS
+        severity: Literal["Normal", "Warning"] = "Warning" if is_bad else "Normal"
         message = f"{kind.value}={status}: {item['message']}"
         found.append(Happening(severity, kind.value, status, item["reason"], message))
     return tuple(found)
+
+
+def _is_same(kind: ConditionType, before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Return whether a condition says what it said."""
+    if before["status"] != now["status"] or kind not in _TOLD_IN_WORDS:
+        return bool(before["status"] == now["status"])
+    said, says = (each["message"].partition(";")[0] for each in (before, now))
+    return bool(before["reason"] == now["reason"] and said == says)
 
 
 def event_name(owner: Owner, happening: Happening) -> str:

@@ -25,6 +25,7 @@ from atom_operator.domain import (
 from atom_operator.domain.preparation import Waiting
 from atom_operator.status.adapters import adapter_status, adapters_ready
 from atom_operator.status.by_hand import edited, paused, scaled_to_zero
+from atom_operator.status.canary import canary_progressing, canary_status
 from atom_operator.status.capacity import capacity_matched, capacity_status
 from atom_operator.status.conditions import Verdict, stamp
 from atom_operator.status.ended_pods import ended_verdict
@@ -130,6 +131,10 @@ def roll_up(situation: StatusInputs, previous: Mapping[str, Any], now: datetime)
         status["capacity"] = capacity
     if situation.plan is not None and situation.plan.adapters:
         status["adapters"] = adapter_status(situation.plan, situation.engines)
+    if situation.plan is None and "canary" in previous:
+        status["canary"] = previous["canary"]  # it stays as it is while the spec is refused
+    elif situation.plan is not None and situation.plan.canary is not None:
+        status["canary"] = canary_status(situation.plan.canary)
     speculation = speculation_status(situation.engines.drafts, deployment.revision, previous)
     if speculation is not None:
         status["speculation"] = speculation
@@ -156,6 +161,7 @@ def _verdicts(situation: StatusInputs) -> Iterator[Verdict]:
             situation.plan, situation.report, situation.observed.children, situation.routes
         ),
         adapters_ready(situation.plan, situation.observed, situation.engines),
+        canary_progressing(situation.plan),
         suspended_verdict(situation.observed, asked=situation.suspended),
     ]
     yield from others

@@ -10,7 +10,7 @@ import re
 from typing import Any, TypeVar
 
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
-from atom_operator.api.v1alpha1.atomdeployment import ApiKeySecretRef, EnvVar, SpeculativeSpec
+from atom_operator.api.v1alpha1.engine import ApiKeySecretRef, EnvVar, SpeculativeSpec
 from atom_operator.api.v1alpha1.lora import LoraSpec
 from atom_operator.constants import MODELS_DIRECTORY
 from atom_operator.domain import (

@@ -27,6 +27,7 @@ from atom_operator.validation.adapters import (
     adapters_have_room,
     lora_goes_with_the_rest,
 )
+from atom_operator.validation.canary import canary_has_a_route
 from atom_operator.validation.template_shape import shape_problems
 
 _LABEL = re.compile(r"^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$")
@@ -305,6 +306,7 @@ def _argument_name(argument: str) -> str:
 
 
 _RULES: tuple[Rule, ...] = (
+    canary_has_a_route,
     adapters_have_room,
     adapters_can_be_found,
     lora_goes_with_the_rest,

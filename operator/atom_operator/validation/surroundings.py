@@ -12,7 +12,7 @@ from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.constants import Reason
 from atom_operator.domain import FieldProblem
 from atom_operator.integration_values import Site
-from atom_operator.kinds import LEADER_WORKER_SET, PROVIDERS, SCALED_OBJECT, Kind
+from atom_operator.kinds import HTTP_ROUTE, LEADER_WORKER_SET, PROVIDERS, SCALED_OBJECT, Kind
 
 
 def validate_surroundings(
@@ -25,6 +25,7 @@ def validate_surroundings(
         *_ranks(spec, site),
         *_groups(spec, served, site),
         *_autoscaler(spec, served, site),
+        *_canary(spec, served, site),
     )
 
 
@@ -79,6 +80,22 @@ def _autoscaler(
             "spec.autoscaling.prometheus",
             "KEDA has to know which Prometheus to ask; set serverAddress here, or"
             " autoscaling.prometheusAddress in the operator's chart",
+        )
+
+
+def _canary(
+    spec: AtomDeploymentSpec, served: Set[Kind] | None, site: Site
+) -> Iterator[FieldProblem]:
+    if spec.canary is None:
+        return
+    if served is not None and HTTP_ROUTE not in served:
+        yield _not_served("spec.canary", HTTP_ROUTE, "leave the canary out")
+    analysis = spec.canary.analysis
+    if analysis is not None and analysis.queries and site.prometheus_address is None:
+        yield FieldProblem(
+            "spec.canary.analysis.queries",
+            "there is no Prometheus to ask: set autoscaling.prometheusAddress in the operator's"
+            " chart, or judge by maxErrorPercent",
         )
 
 

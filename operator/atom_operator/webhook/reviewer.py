@@ -12,6 +12,7 @@ import asyncio
 import logging
 from typing import Any
 
+from atom_operator.canary_spec import canary_spec, change_problems
 from atom_operator.children.workload import pod_template
 from atom_operator.cluster.errors import ClusterError
 from atom_operator.cluster.observe import observe
@@ -120,6 +121,7 @@ class Reviewer:
         if decision.plan is None:
             return Preview(decision.problems, elsewhere=self._elsewhere(key, request.new))
         before = await self._decide(key, request.old, observed) if request.old else None
+        canary = await self._look_at_canary(key, decision)
         plan = decision.plan
         supply = decision.supply
         if supply is None and plan.may_start:
@@ -131,7 +133,22 @@ class Reviewer:
             running=observed.deployment,
             supply=supply,
             waiting=decision.waiting.message if decision.waiting else None,
+            canary=canary,
         )
+
+    async def _look_at_canary(self, key: ObjectKey, decision: Decision) -> Preview | None:
+        """Preview a canary that is asked for, which is one like any other."""
+        asked = decision.canary.canary if decision.canary else None
+        if asked is None or asked.spec is None:
+            return None
+        name = ObjectKey(key.namespace, asked.name)
+        manifest: Manifest = {"metadata": {**name._asdict(), "uid": ""}, "spec": asked.spec}
+        found = await self._decide(name, manifest, Observed({}, None, ()))
+        plan = found.plan
+        if plan is None:
+            return Preview(found.problems)
+        supply = await self._decider.supply(plan, pod_template(plan)) if plan.may_start else None
+        return Preview(plan, supply=supply)
 
     def _elsewhere(self, key: ObjectKey, manifest: Manifest) -> Plan | None:
         """The plan of what only this site's engines do not run, from the object itself."""
@@ -155,7 +172,11 @@ def faults_of(key: ObjectKey, manifest: Manifest) -> tuple[FieldProblem, ...]:
     if isinstance(spec, tuple):
         return ()
     result = _alone(key, manifest, _ANYWHERE)
-    return result if isinstance(result, tuple) else ()
+    faults = result if isinstance(result, tuple) else ()
+    if spec.canary is None:
+        return faults
+    raw = manifest.get("spec") or {}
+    return (*faults, *change_problems(key, canary_spec(raw, spec)))
 
 
 def _alone(

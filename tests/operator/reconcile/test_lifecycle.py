@@ -85,6 +85,7 @@ async def test_ready_when_the_rollout_is_complete() -> None:
         "CapacityLimited": "False",
         "IntegrationsReady": "True",
         "AdaptersReady": "True",
+        "CanaryProgressing": "False",
         "Suspended": "False",
         "Reconciling": "False",
         "Stalled": "False",

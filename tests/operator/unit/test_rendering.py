@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
+from atom_operator.canary_spec import canary_spec
 from atom_operator.children.render import render
 from atom_operator.domain import (
+    ATOM_DEPLOYMENT,
     CONFIG_MAP,
     DEPLOYMENT,
     DISRUPTION_BUDGET,
@@ -20,9 +22,10 @@ from atom_operator.domain import (
     Rollout,
     RolloutStrategy,
 )
+from atom_operator.domain.canary import Canary, CanaryPhase, CanaryState
 from atom_operator.integration_values import FORBIDDEN_BY_DEFAULT, Site, TemplateFeature
-from atom_operator.kinds import LEADER_WORKER_SET, NETWORK_POLICY
-from tests.support.operator.builders_operator import plan
+from atom_operator.kinds import HTTP_ROUTE, LEADER_WORKER_SET, NETWORK_POLICY
+from tests.support.operator.builders_operator import parsed, plan, spec
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 
@@ -96,6 +99,34 @@ SITE = Site(
     engine_multi_node=True,
     prometheus_address="http://prometheus.test:9090",
 )
+
+
+# A canary as the operator has come to it: its share, and the AtomDeployment of its pods.
+CANARY: dict[str, Any] = {
+    "gateway": {"prefixAware": True, "httpRoute": {"parentRefs": [{"name": "gate"}]}},
+    "autoscaling": {"maxReplicas": 4},
+    "canary": {
+        "change": {
+            "model": {"source": "pvc://weights/tiny-2"},
+            "engine": {"image": "registry.test/atom:2"},
+        },
+        "weight": 20,
+        "replicas": 2,
+    },
+}
+
+
+def test_a_canary_is_rendered_as_the_golden_file_has_it() -> None:
+    raw = spec(**CANARY)
+    state = CanaryState("digest", CanaryPhase.WAITING, weight=20)
+    canary = Canary("chat-canary", state, canary_spec(raw, parsed(**CANARY)))
+    planned = replace(plan(site=SITE, **CANARY), canary=canary)
+    kinds = (HTTP_ROUTE, ATOM_DEPLOYMENT)
+    found = [item for key, item in render(planned).items() if key.kind in kinds]
+    path, text = GOLDEN / "canary.yaml", yaml.safe_dump_all(found, sort_keys=False)
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
 
 
 def rendered_yaml(changes: dict[str, Any]) -> str:

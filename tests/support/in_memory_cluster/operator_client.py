@@ -18,6 +18,7 @@ from atom_operator.children import engine_container
 from atom_operator.cluster.errors import ClusterError
 from atom_operator.cluster.fleet import FleetReader
 from atom_operator.cluster.port import ClusterPort
+from atom_operator.constants import LABEL_DEPLOYMENT
 from atom_operator.domain import ATOM_DEPLOYMENT, ATOM_PROFILE, NAMESPACE, Capacity, ObjectKey
 from atom_operator.handlers.runtime import FOLLOWED
 from atom_operator.integration_values import Site
@@ -102,6 +103,8 @@ class OperatorClient:
             key for key in self.cluster.api.objects if key[0] == ATOM_DEPLOYMENT
         ]:
             key = ObjectKey(namespace, name)
+            if (ATOM_DEPLOYMENT, *key) not in self.cluster.api.objects:
+                continue  # a canary that has just been taken away
             follows = self._followed(key)
             if follows == self.seen.get(key) and self.due.get(key, 0.0) > state.time:
                 continue
@@ -130,6 +133,9 @@ class OperatorClient:
         found: list[Any] = [self._asked(key)]
         for (kind, namespace, name), item in self.cluster.api.objects.items():
             if kind in (ATOM_PROFILE, NAMESPACE):
+                found.append((kind, name, item["metadata"].get("resourceVersion")))
+            owner = (item["metadata"].get("labels") or {}).get(LABEL_DEPLOYMENT)
+            if kind == ATOM_DEPLOYMENT and (namespace, owner) == key:  # its canary
                 found.append((kind, name, item["metadata"].get("resourceVersion")))
             if kind not in FOLLOWED or namespace != key.namespace:
                 continue

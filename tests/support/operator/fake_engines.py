@@ -11,6 +11,7 @@ from atom_operator.domain import (
     EngineHealth,
     EngineLoad,
     EngineMetrics,
+    RequestCounts,
 )
 
 
@@ -23,6 +24,7 @@ class FakeEngines:
     counts: dict[str, DraftCounts] = field(default_factory=dict)
     loads: dict[str, EngineLoad] = field(default_factory=dict)
     adapted: dict[str, tuple[AdapterState, ...]] = field(default_factory=dict)
+    requests: dict[str, RequestCounts] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
 
     async def health(self, address: str) -> EngineHealth | None:
@@ -35,7 +37,8 @@ class FakeEngines:
 
     async def metrics(self, address: str) -> EngineMetrics | None:
         self.asked.append(f"{address}/metrics")
-        return EngineMetrics(self.counts.get(address), self.loads.get(address))
+        requests = self.requests.get(address)
+        return EngineMetrics(self.counts.get(address), self.loads.get(address), requests)
 
     async def adapters(self, address: str) -> tuple[AdapterState, ...] | None:
         self.asked.append(f"{address}/server_info")

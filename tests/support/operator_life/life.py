@@ -287,7 +287,8 @@ class Life:
             self.spec = {**self.spec, "accelerator": {"type": "cpu", "memory": "16Gi"}}
         self.change_workload(_at_least_one)
         scaling = self.spec.get("autoscaling") if self.scene.claim in ("", "zone") else None
-        changes = {"template": template, "replicas": 1, "rollout": _ROLLOUT, "suspend": None}
+        changes = {"template": template, "replicas": 1, "rollout": _ROLLOUT}
+        changes |= {"suspend": None, "canary": None}
         self.ask(engine=engine, autoscaling=scaling, **changes)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from atom_operator.domain import Manifest
 from tests.support.in_memory_cluster.state import is_ready, is_terminal
+from tests.support.operator_life.canaries import CanaryPromises
 from tests.support.operator_life.causes import untold
 from tests.support.operator_life.groups import group_of, leader_of
 from tests.support.operator_life.places import fits_without, strategy_is_due
@@ -48,6 +49,7 @@ class Promises:
         self.blocked: dict[str, float] = {}
         self.untold: dict[str, float] = {}  # causes, and since when no condition tells them
         self.touched = False  # the workload, by hand
+        self.canary = CanaryPromises(life)
 
     # --- what the life tells -----------------------------------------------------------------
 
@@ -146,6 +148,8 @@ class Promises:
         self._ready_is_true(parent)
         self._every_wait_has_its_cause(parent)
         self._nothing_waits_for_its_own()
+        found = self.canary.broken()
+        self._hold(found is None, f"{found}")
 
     def _nothing_flaps(self, parent: Manifest) -> None:
         for item in parent["status"]["conditions"]:

@@ -11,16 +11,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from atom_operator.api.v1alpha1.atomdeployment import (
-    DeviceGroups,
-    ExtendedResource,
-    PullSecrets,
-    ResourceName,
-    RolloutSpec,
-    Variables,
-)
+from atom_operator.api.v1alpha1.atomdeployment import DeviceGroups, ExtendedResource
 from atom_operator.api.v1alpha1.common import PRESERVE, ApiModel, keyed_by
+from atom_operator.api.v1alpha1.engine import PullSecrets, ResourceName, Variables
 from atom_operator.api.v1alpha1.object_metadata import ObjectsSpec
+from atom_operator.api.v1alpha1.rollout import RolloutSpec
 
 _Address = Annotated[str, Field(min_length=1, max_length=1024)]
 

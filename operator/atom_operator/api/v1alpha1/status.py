@@ -113,6 +113,31 @@ class AdapterStatus(ApiModel):
     """The pods, those first that do not serve it; at most 16."""
 
 
+class CanaryStatus(ApiModel):
+    """How far spec.canary is; the operator goes on from here."""
+
+    name: str
+    """The AtomDeployment of its pods."""
+    change: str
+    """Digest of spec.canary.change."""
+    phase: Literal[
+        "Starting", "Stepping", "Held", "AwaitingPromotion", "Promoting", "Promoted", "Undone"
+    ]
+    """Starting: it takes no requests yet. Undone: it has no pods any more."""
+    step: int
+    """Its step, counted from 1."""
+    weight: int
+    """Requests of a hundred that it takes now."""
+    since: Annotated[str, Field(json_schema_extra={"format": "date-time"})] | None = None
+    """When it began to take the step's share."""
+    failures: int | None = None
+    """Looks in a row in which its analysis failed."""
+    failed_at: Annotated[str, Field(json_schema_extra={"format": "date-time"})] | None = None
+    """The last of them."""
+    fault: str | None = None
+    """Why it was undone, where nobody decided so. Another spec.canary.change is tried again."""
+
+
 class RolloutStatus(ApiModel):
     """How the latest revision replaces the one before."""
 
@@ -155,10 +180,12 @@ class AtomDeploymentStatus(ApiModel):
     """How the adapters of spec.adapters do; absent where there are none."""
     rollout: RolloutStatus | None = None
     """The latest rollout; absent before there is a Deployment."""
+    canary: CanaryStatus | None = None
+    """How far the canary is; absent where there is none."""
     conditions: Annotated[
         list[Condition],
         Field(json_schema_extra=keyed_by("type")),
     ]
     """Accepted, CapacityFits, Scheduled, ModelLoaded, CapacityMatched, Progressing, Available,
-    Degraded, CapacityLimited, IntegrationsReady, AdaptersReady, Suspended, Reconciling, Stalled,
-    Ready."""
+    Degraded, CapacityLimited, IntegrationsReady, AdaptersReady, CanaryProgressing, Suspended,
+    Reconciling, Stalled, Ready."""

@@ -1,0 +1,131 @@
+"""The spec of a canary, and of what it is promoted in: a change over the rest. Pure.
+
+Maps are joined key by key, lists of named items by name; of any other value the change's counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from atom_operator import constants
+from atom_operator.api.v1alpha1 import AtomDeploymentSpec
+from atom_operator.api.v1alpha1.canary import CanaryAnalysis as AnalysisSpec
+from atom_operator.children import naming
+from atom_operator.children.canary import content_digest
+from atom_operator.domain import FieldProblem, ObjectKey
+from atom_operator.domain.canary import CanaryAnalysis, CanaryAsked, CanaryQuery, CanaryStep
+from atom_operator.plan.spec_digest import spec_digest
+from atom_operator.validation.defaulting import served_name
+from atom_operator.validation.parsing import parse_spec
+from atom_operator.validation.rules import validate
+
+_MIN_REQUESTS, _INTERVAL_SECONDS, _FAILURES = 20, 60, 3
+# Of the model that another source takes the place of.
+_OF_THE_SOURCE = ("config", "configRef", "revision")
+_WHOLE = ("config", "draftConfig", "valueFrom", "configRef")  # no maps whose keys are joined
+
+
+def promoted_spec(raw: Mapping[str, Any], spec: AtomDeploymentSpec) -> dict[str, Any]:
+    """The spec of `raw`, whose typed form is `spec`, with its canary's change."""
+    change: Mapping[str, Any] = raw["canary"]["change"]
+    below = dict(raw)
+    if (change.get("model") or {}).get("source"):
+        kept = {k: v for k, v in raw["model"].items() if k not in _OF_THE_SOURCE}
+        below["model"] = {**kept, "servedName": served_name(spec)}
+    return _join(below, change)
+
+
+def canary_spec(raw: Mapping[str, Any], spec: AtomDeploymentSpec) -> dict[str, Any]:
+    """The spec of the canary's own AtomDeployment. Its replicas are its own, no autoscaler moves
+    them, and requests come by the route of the other."""
+    assert spec.canary is not None
+    result = promoted_spec(raw, spec)
+    gateway = {k: v for k, v in (result.get("gateway") or {}).items() if k != "httpRoute"}
+    for name in ("canary", "autoscaling", "gateway"):
+        result.pop(name, None)
+    if gateway:
+        result["gateway"] = gateway
+    return {**result, "replicas": spec.canary.replicas or 1}
+
+
+def asks_for_the_same(spec: AtomDeploymentSpec, other: Mapping[str, Any]) -> bool:
+    """Return whether a stored spec asks for the same pods as `spec`."""
+    found = parse_spec(other)
+    return not isinstance(found, tuple) and _digest(found) == _digest(spec)
+
+
+def change_problems(key: ObjectKey, wanted: Mapping[str, Any]) -> tuple[FieldProblem, ...]:
+    """Return what is wrong with the spec of a canary by itself, and with its name."""
+    name, most = naming.canary_name(key), constants.MAX_NAME_LENGTH
+    if len(name) > most:
+        words = f"its AtomDeployment would be named {name}, of more than {most} characters"
+        return (FieldProblem("spec.canary", f"{words}; give this one a shorter name"),)
+    spec = parse_spec(wanted)
+    found = spec if isinstance(spec, tuple) else validate(spec)
+    return tuple(
+        FieldProblem("spec.canary.change", f"makes {problem}", problem.reason) for problem in found
+    )
+
+
+def asked_of(raw: Mapping[str, Any], spec: AtomDeploymentSpec) -> CanaryAsked:
+    """Return what the spec asks of its canary, every default chosen."""
+    asked = spec.canary
+    assert asked is not None
+    steps = [CanaryStep(step.weight, step.seconds) for step in asked.steps or ()]
+    if not steps:
+        steps = [CanaryStep(asked.weight or 1, None)]
+    return CanaryAsked(
+        change=content_digest(raw["canary"]["change"]),
+        steps=tuple(steps),
+        decision=asked.decision,
+        analysis=_analysis(asked.analysis) if asked.analysis else None,
+    )
+
+
+def _analysis(asked: AnalysisSpec) -> CanaryAnalysis:
+    return CanaryAnalysis(
+        most_errors_percent=asked.max_error_percent,
+        most_first_token_milliseconds=asked.max_first_token_milliseconds,
+        min_requests=asked.min_requests or _MIN_REQUESTS,
+        queries=tuple(
+            CanaryQuery(each.name, each.query, each.min, each.max) for each in asked.queries or ()
+        ),
+        interval_seconds=asked.interval_seconds or _INTERVAL_SECONDS,
+        failures=asked.failures or _FAILURES,
+    )
+
+
+def _digest(spec: AtomDeploymentSpec) -> str:
+    return spec_digest(spec, spec.engine.image or "", None)
+
+
+def _join(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    result = dict(below)
+    for name, value in above.items():
+        under = result.get(name)
+        if isinstance(value, Mapping) and isinstance(under, Mapping) and name not in _WHOLE:
+            result[name] = _join(under, value)
+        elif under is not None and _is_named(value) and _is_named(under):
+            own = {item["name"]: item for item in value}
+            known = {item["name"] for item in under}
+            joined = [_join_item(item, own.get(item["name"])) for item in under]
+            result[name] = [*joined, *(item for item in value if item["name"] not in known)]
+        else:
+            result[name] = value
+    return result
+
+
+def _join_item(below: Mapping[str, Any], above: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """An item of the same name: a variable's value takes the place of where it came from."""
+    if above is None:
+        return below
+    return above if "value" in above or "valueFrom" in above else _join(below, above)
+
+
+def _is_named(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(item, Mapping) and "name" in item for item in value)
+    )

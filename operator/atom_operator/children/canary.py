@@ -1,0 +1,36 @@
+"""The AtomDeployment of a canary, owned by the one that asks for it. Pure.
+
+It is one like any other, so that its pods, Service, claims, quota, profile and status are what
+every AtomDeployment has; only the HTTPRoute is the owner's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from atom_operator import constants
+from atom_operator.children import naming
+from atom_operator.domain import Manifest, Plan
+from atom_operator.domain.canary import Canary
+
+
+def canary_deployment(plan: Plan, canary: Canary) -> Manifest | None:
+    """The canary's own AtomDeployment; None where it has none (any more)."""
+    if canary.spec is None:
+        return None
+    digest = {constants.ANNOTATION_SPEC_DIGEST: content_digest(canary.spec)}
+    return {
+        "apiVersion": constants.API_VERSION,
+        "kind": constants.KIND,
+        "metadata": naming.metadata(plan, canary.name, digest),
+        "spec": dict(canary.spec),
+    }
+
+
+def content_digest(content: Mapping[str, Any]) -> str:
+    """Digest a spec or a part of one: equal for what says the same."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,107 @@
+"""A canary: what is asked of it, what is seen of it, and how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Literal
+
+
+class CanaryPhase(StrEnum):
+    """Describe how far a canary is; named as in the status."""
+
+    STARTING = "Starting"  # it takes no requests yet, or no more
+    STEPPING = "Stepping"
+    HELD = "Held"  # by a person
+    WAITING = "AwaitingPromotion"
+    PROMOTING = "Promoting"
+    PROMOTED = "Promoted"
+    UNDONE = "Undone"
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryStep:
+    """A share in percent, and how long it is tried; None: until a person decides."""
+
+    weight: int
+    seconds: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryQuery:
+    """A query of Prometheus, and the bounds of its value."""
+
+    name: str
+    query: str
+    least: float | None
+    most: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryAnalysis:
+    """Hold the bounds by which a canary is judged."""
+
+    most_errors_percent: int | None
+    most_first_token_milliseconds: int | None
+    min_requests: int
+    queries: tuple[CanaryQuery, ...]
+    interval_seconds: int
+    failures: int
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryAsked:
+    """Hold what the spec asks for, with defaults."""
+
+    change: str  # digest of the partial spec
+    steps: tuple[CanaryStep, ...]
+    decision: Literal["Promote", "Undo", "Hold"] | None
+    analysis: CanaryAnalysis | None
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Say what an analysis makes of a canary; `passes` None: it cannot tell."""
+
+    passes: bool | None
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class CanarySeen:
+    """Hold what is there of a canary, and of the promotion of one."""
+
+    exists: bool = False
+    serves: bool = False  # all of its pods are what is asked for, and ready
+    hopeless: str | None = None  # why its pods will not become ready
+    words: str = ""  # in which it says what it waits for
+    judgement: Judgement | None = None  # None: no analysis is asked for
+    rolled_out: bool = False  # the other pods have become what the canary is
+    promotion_failed: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryState:
+    """Describe how far a canary is; kept in the status."""
+
+    change: str
+    phase: CanaryPhase
+    step: int = 0  # counted from 0
+    weight: int = 0  # percent of the requests that it takes
+    since: datetime | None = None  # it takes the step's share
+    failures: int = 0  # looks in a row
+    failed_at: datetime | None = None  # the last of them
+    fault: str | None = None  # for which it was undone
+    words: str = ""  # what it waits for, or why it was undone
+
+
+@dataclass(frozen=True, slots=True)
+class Canary:
+    """Hold what is rendered of a canary: its AtomDeployment where it has one, and its share."""
+
+    name: str
+    state: CanaryState
+    spec: Mapping[str, Any] | None = None
+    steps: int = 1

@@ -1,0 +1,1 @@
+"""How far a canary goes, and by what it is judged."""

@@ -1,0 +1,139 @@
+"""How far a canary goes: its next state from what is asked, what is seen, and its state so far.
+
+Pure. It takes requests only while it serves. A step ends when its time is over and the analysis
+passes; after the last it waits for a person, since the operator writes no spec. It is undone by a
+person, or when its pods cannot start or the analysis fails so often in a row; the fault is kept
+until the change is another, so that nothing flaps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from atom_operator.domain.canary import (
+    CanaryAsked,
+    CanaryPhase,
+    CanarySeen,
+    CanaryState,
+    CanaryStep,
+)
+
+# Nothing announces that pods which served do not come back.
+_STARTING_SECONDS = 60.0
+_HELD_WORDS = "spec.canary.decision is Hold"
+# It has pods of its own.
+TAKES_PART = (CanaryPhase.STARTING, CanaryPhase.STEPPING, CanaryPhase.HELD, CanaryPhase.WAITING)
+
+
+def next_state(
+    asked: CanaryAsked, seen: CanarySeen, before: CanaryState | None, now: datetime
+) -> CanaryState:
+    """The state of a canary that the spec asks for."""
+    if before is None or before.change != asked.change:
+        before = CanaryState(asked.change, CanaryPhase.STARTING)
+    before = replace(before, step=min(before.step, len(asked.steps) - 1))
+    if asked.decision == "Undo":
+        return CanaryState(asked.change, CanaryPhase.UNDONE, words="spec.canary.decision is Undo")
+    if asked.decision == "Promote":
+        return promote(seen, before, asked.steps[before.step].weight)
+    if before.fault is not None:
+        return before
+    if seen.hopeless is not None:
+        return _undone(before, seen.hopeless)
+    step = asked.steps[before.step]
+    if not seen.serves:
+        words = seen.words or "its pods are being started"
+        return _restarted(before, words)
+    judged = _judged(asked, seen, before, now)
+    if judged.fault is not None:
+        return judged
+    judged = replace(judged, weight=step.weight)
+    if asked.decision == "Hold":
+        return replace(judged, phase=CanaryPhase.HELD, since=None, words=_HELD_WORDS)
+    return _stepped(asked, seen, judged, now)
+
+
+def promote(seen: CanarySeen, before: CanaryState, weight: int) -> CanaryState:
+    """The other pods become what the canary is, which keeps its share `weight` until they are."""
+    if not seen.exists or (before.phase is CanaryPhase.PROMOTING and seen.rolled_out):
+        words = "every pod is what the canary was"
+        return CanaryState(before.change, CanaryPhase.PROMOTED, words=words)
+    words = "the other pods become what it is"
+    if seen.promotion_failed is not None:
+        words = f"the other pods could not become what it is: {seen.promotion_failed}"
+    weight = weight if seen.serves else 0
+    return CanaryState(before.change, CanaryPhase.PROMOTING, before.step, weight, words=words)
+
+
+def seconds_to_look(asked: CanaryAsked, state: CanaryState, now: datetime) -> float | None:
+    """Count the seconds until the canary may go on without an event; None where it will not."""
+    if state.phase not in TAKES_PART:
+        return None
+    if state.phase is CanaryPhase.STARTING:
+        return _STARTING_SECONDS
+    times: list[float] = []
+    if asked.analysis is not None and state.weight:
+        times.append(asked.analysis.interval_seconds)
+    step = asked.steps[min(state.step, len(asked.steps) - 1)]
+    if state.phase is CanaryPhase.STEPPING and (end := _end(step, state)) is not None and end > now:
+        times.append((end - now).total_seconds())
+    return min(times, default=None)
+
+
+def _stepped(
+    asked: CanaryAsked, seen: CanarySeen, before: CanaryState, now: datetime
+) -> CanaryState:
+    step, last = asked.steps[before.step], len(asked.steps) - 1
+    if before.since is None:
+        before = replace(before, since=now)
+    doubt = _doubt(seen)
+    end = _end(step, before)
+    over = end is None or now >= end
+    if over and before.step == last:
+        words = "; ".join(filter(None, ("it waits to be promoted", doubt)))
+        return replace(before, phase=CanaryPhase.WAITING, words=words)
+    if over and not doubt:
+        after = asked.steps[before.step + 1]
+        before = replace(before, step=before.step + 1, weight=after.weight, since=now)
+    return replace(before, phase=CanaryPhase.STEPPING, words=doubt)
+
+
+def _end(step: CanaryStep, state: CanaryState) -> datetime | None:
+    """Return when the step has been tried for long enough; None where it has no time."""
+    if step.seconds is None or state.since is None:
+        return None
+    return state.since + timedelta(seconds=step.seconds)
+
+
+def _doubt(seen: CanarySeen) -> str:
+    """Return what keeps the canary from the next step, though nothing is against it yet."""
+    judgement = seen.judgement
+    return "" if judgement is None or judgement.passes else judgement.words
+
+
+def _judged(
+    asked: CanaryAsked, seen: CanarySeen, before: CanaryState, now: datetime
+) -> CanaryState:
+    """Count looks that fail, one in an interval, and undo what has failed too often."""
+    judgement, analysis = seen.judgement, asked.analysis
+    if judgement is None or analysis is None or not before.weight:
+        return before  # what it took before, it took as another
+    if judgement.passes is not False:
+        return replace(before, failures=0, failed_at=None) if judgement.passes else before
+    interval = timedelta(seconds=analysis.interval_seconds)
+    if before.failed_at is not None and now - before.failed_at < interval:
+        return before
+    failed = replace(before, failures=before.failures + 1, failed_at=now)
+    if failed.failures < analysis.failures:
+        return failed
+    return _undone(failed, f"{judgement.words}, {failed.failures} times in a row")
+
+
+def _undone(before: CanaryState, fault: str) -> CanaryState:
+    return CanaryState(before.change, CanaryPhase.UNDONE, before.step, fault=fault, words=fault)
+
+
+def _restarted(before: CanaryState, words: str) -> CanaryState:
+    """It takes no requests, and its step begins anew when it does."""
+    return replace(before, phase=CanaryPhase.STARTING, weight=0, since=None, words=words)

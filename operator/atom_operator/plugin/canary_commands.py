@@ -1,0 +1,92 @@
+"""`kubectl atom promote | undo | hold`: what a person decides about a canary, written by kubectl.
+
+They write spec.canary.decision and nothing else, but for `promote --write`, which writes the change
+into the spec in its place. What follows from the field is the operator's matter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from atom_operator.api.v1alpha1 import AtomDeploymentSpec
+from atom_operator.canary_spec import promoted_spec
+from atom_operator.plugin.gathering import RESOURCE
+from atom_operator.plugin.kubectl import Kubectl, KubectlError
+from atom_operator.validation.parsing import parse_spec
+
+Options = argparse.Namespace
+_DECISION = "/spec/canary/decision"
+
+
+def promote(kubectl: Kubectl, options: Options) -> int:
+    """All pods become what the canary is; with --write the spec says so itself."""
+    if not options.write:
+        return _decide(kubectl, options.name, "Promote")
+    parent, spec = _with_canary(kubectl, options.name)
+    after = promoted_spec(parent["spec"], spec)
+    changed = [
+        name for name in after if name != "canary" and after[name] != parent["spec"].get(name)
+    ]
+    patch = [{"op": "add", "path": f"/spec/{name}", "value": after[name]} for name in changed]
+    _patch(kubectl, parent, [*patch, {"op": "remove", "path": "/spec/canary"}])
+    said = ", ".join(f"spec.{name}" for name in changed) or "nothing new"
+    print(f"{options.name}: the change is in the spec ({said}), and spec.canary is gone")
+    return 0
+
+
+def undo(kubectl: Kubectl, options: Options) -> int:
+    """The canary's pods go, and all requests to the others."""
+    return _decide(kubectl, options.name, "Undo")
+
+
+def hold(kubectl: Kubectl, options: Options) -> int:
+    """The canary keeps its share; with --off its steps go on."""
+    return _decide(kubectl, options.name, None if options.off else "Hold")
+
+
+def add_canary_commands(commands: Any, common: Any) -> None:
+    """Add the commands; `common` gives a parser what each of them has."""
+    for name, run, text in (
+        ("promote", promote, "all pods become what the canary is"),
+        ("undo", undo, "the canary's pods go, and all requests to the others"),
+        ("hold", hold, "the canary keeps its share, and its steps stop"),
+    ):
+        parser = commands.add_parser(name, help=text)
+        parser.add_argument("name", metavar="NAME", help="name of the AtomDeployment")
+        common(parser, run)
+        if name == "promote":
+            text = "write the change into the spec and remove spec.canary"
+            parser.add_argument("--write", action="store_true", help=text)
+        if name == "hold":
+            parser.add_argument("--off", action="store_true", help="let the steps go on")
+
+
+def _decide(kubectl: Kubectl, name: str, decision: str | None) -> int:
+    parent, spec = _with_canary(kubectl, name)
+    before = spec.canary.decision if spec.canary else None
+    if decision is not None:
+        _patch(kubectl, parent, [{"op": "add", "path": _DECISION, "value": decision}])
+    elif before is not None:
+        _patch(kubectl, parent, [{"op": "remove", "path": _DECISION}])
+    print(f"{name}: spec.canary.decision is {decision or 'absent'}, and was {before or 'absent'}")
+    return 0
+
+
+def _with_canary(kubectl: Kubectl, name: str) -> tuple[dict[str, Any], AtomDeploymentSpec]:
+    parent = kubectl.json("get", RESOURCE, name)
+    spec = parse_spec(parent.get("spec") or {})
+    if isinstance(spec, tuple):
+        raise KubectlError(f"{name}: {spec[0]}")
+    if spec.canary is None:
+        raise KubectlError(f"{name} has no canary: set spec.canary")
+    return parent, spec
+
+
+def _patch(kubectl: Kubectl, parent: dict[str, Any], changes: list[dict[str, Any]]) -> None:
+    """Change what was read; refused where another client has changed it since."""
+    version = parent["metadata"]["resourceVersion"]
+    same = {"op": "test", "path": "/metadata/resourceVersion", "value": version}
+    name, patch = parent["metadata"]["name"], json.dumps([same, *changes])
+    kubectl.text("patch", RESOURCE, name, "--type=json", f"--patch={patch}")

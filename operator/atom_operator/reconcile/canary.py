@@ -1,0 +1,235 @@
+"""Looks at a canary and decides how far it goes: the policy's question is read here.
+
+Called by the Decider in every pass; where spec.canary is absent and no canary is left over, nothing
+is read. Where no time is given (at admission) the canary is as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from atom_operator import constants
+from atom_operator.api.v1alpha1 import AtomDeploymentSpec
+from atom_operator.canary_spec import (
+    asked_of,
+    asks_for_the_same,
+    canary_spec,
+    change_problems,
+    promoted_spec,
+)
+from atom_operator.children import naming
+from atom_operator.children.canary import content_digest
+from atom_operator.cluster.engines import EnginePort
+from atom_operator.cluster.port import ClusterPort
+from atom_operator.cluster.prometheus import PrometheusPort
+from atom_operator.constants import ConditionType, Reason
+from atom_operator.domain import (
+    ATOM_DEPLOYMENT,
+    POD,
+    ChildKey,
+    FieldProblem,
+    Manifest,
+    ObjectKey,
+    Observed,
+)
+from atom_operator.domain.canary import (
+    Canary,
+    CanaryAnalysis,
+    CanaryAsked,
+    CanaryPhase,
+    CanarySeen,
+    CanaryState,
+    Judgement,
+)
+from atom_operator.plan.canary.analysis import judge
+from atom_operator.plan.canary.steps import TAKES_PART, next_state, promote
+from atom_operator.pods.pod_state import pod_state, time_of
+from atom_operator.status.canary import state_of
+from atom_operator.validation.parsing import parse_spec
+
+_MOST_ASKED_PODS = 8  # a fair sample of more
+# A canary that served and does not come back is given up after this.
+_PATIENCE = timedelta(minutes=10)
+_HOPELESS = (Reason.DEADLINE_EXCEEDED, Reason.ROLLED_BACK)
+
+
+# In these it has an AtomDeployment.
+HAS_PODS = (*TAKES_PART, CanaryPhase.PROMOTING)
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryReader:
+    """Reads what a canary's analysis asks for."""
+
+    port: ClusterPort
+    engines: EnginePort
+    prometheus: PrometheusPort | None
+
+    async def judge(self, name: ObjectKey, analysis: CanaryAnalysis) -> Judgement:
+        """Ask the canary's engines and Prometheus."""
+        labels = {constants.LABEL_DEPLOYMENT: name.name}
+        found = await self.port.list_labelled(POD, name.namespace, labels)
+        pods = [pod for pod in map(pod_state, found) if pod.ready and pod.serves and pod.address]
+        counts = [
+            metrics.requests if metrics is not None else None
+            for pod in pods[:_MOST_ASKED_PODS]
+            for metrics in [await self.engines.metrics(str(pod.address))]
+        ]
+        values: dict[str, float | str] = {}
+        for query in analysis.queries:
+            if self.prometheus is not None:
+                values[query.name] = await self.prometheus.value(query.query)
+        return judge(analysis, counts, values)
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryLook:
+    """The spec that the other pods are of, and the canary; None for none."""
+
+    spec: Mapping[str, Any]
+    canary: Canary | None = None
+    asked: CanaryAsked | None = None
+
+
+async def look_at_canary(
+    reader: CanaryReader, key: ObjectKey, parent: Manifest, observed: Observed
+) -> CanaryLook | tuple[FieldProblem, ...]:
+    """The canary of an AtomDeployment, or what is wrong with what is asked of it."""
+    raw = parent.get("spec") or {}
+    child = observed.children.get(ChildKey(ATOM_DEPLOYMENT, naming.canary_name(key)))
+    before = state_of(parent.get("status") or {})
+    spec = parse_spec(raw)
+    if isinstance(spec, tuple) or (spec.canary is None and child is None):
+        return CanaryLook(raw)
+    if spec.canary is None:
+        return CanaryLook(raw, _written_into_spec(key, spec, parent, child, before))
+    asked, wanted = asked_of(raw, spec), canary_spec(raw, spec)
+    if problems := change_problems(key, wanted):
+        return problems
+    seen = await _see(reader, key, parent, child, _Wanted(wanted, asked, observed.at, before))
+    state = next_state(asked, seen, before, observed.at or _NO_TIME)
+    has_pods = state.phase in HAS_PODS
+    canary = Canary(naming.canary_name(key), state, wanted if has_pods else None, len(asked.steps))
+    promoted = asked.decision == "Promote"
+    return CanaryLook(promoted_spec(raw, spec) if promoted else raw, canary, asked)
+
+
+def canary_in_force(key: ObjectKey, parent: Manifest) -> Canary | None:
+    """The canary as it was last told of, which stays so while the spec is held back."""
+    state = state_of(parent.get("status") or {})
+    return Canary(naming.canary_name(key), state) if state is not None else None
+
+
+_NO_TIME = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    spec: Mapping[str, Any]
+    asked: CanaryAsked
+    now: datetime | None
+    before: CanaryState | None
+
+
+def _written_into_spec(
+    key: ObjectKey,
+    spec: AtomDeploymentSpec,
+    parent: Manifest,
+    child: Manifest | None,
+    before: CanaryState | None,
+) -> Canary | None:
+    """Return the canary whose change has been written into the spec: it keeps its share until the
+    other pods are of the new spec. Any other that is asked for no more goes."""
+    if child is None or before is None or not asks_for_the_same(spec, child.get("spec") or {}):
+        return None
+    seen = _of_promotion(parent, CanarySeen(exists=True, serves=_is_ready(child)), before)
+    state = promote(seen, before, before.weight)
+    if state.phase is CanaryPhase.PROMOTED:
+        return None
+    return Canary(naming.canary_name(key), state, child.get("spec"))
+
+
+async def _see(
+    reader: CanaryReader,
+    key: ObjectKey,
+    parent: Manifest,
+    child: Manifest | None,
+    wanted: _Wanted,
+) -> CanarySeen:
+    before, asked = wanted.before, wanted.asked
+    if child is None:
+        return CanarySeen()
+    ready = _condition(child, ConditionType.READY)
+    annotations = child["metadata"].get("annotations") or {}
+    digest = annotations.get(constants.ANNOTATION_SPEC_DIGEST)
+    if digest != content_digest(wanted.spec) or not _is_reported(child):
+        return _of_promotion(parent, CanarySeen(exists=True, words=_STARTS), before)
+    serves = ready.get("status") == "True" and bool((child.get("status") or {}).get("replicas"))
+    judgement = None
+    if serves and asked.analysis is not None and wanted.now is not None:
+        name = ObjectKey(key.namespace, naming.canary_name(key))
+        judgement = await reader.judge(name, asked.analysis)
+    seen = CanarySeen(
+        exists=True,
+        serves=serves,
+        hopeless=_hopeless(child, wanted.now),
+        words=str(ready.get("message") or ""),
+        judgement=judgement,
+    )
+    return _of_promotion(parent, seen, before)
+
+
+_STARTS = "its pods are being started"
+
+
+def _of_promotion(parent: Manifest, seen: CanarySeen, before: CanaryState | None) -> CanarySeen:
+    """Add what has become of the other pods since the promotion began: the last pass told it."""
+    status = parent.get("status") or {}
+    if before is None or before.phase is not CanaryPhase.PROMOTING or not _is_reported(parent):
+        return seen
+    progressing = _condition(parent, ConditionType.PROGRESSING)
+    failed = (status.get("rollout") or {}).get("failedRevision")
+    return CanarySeen(
+        exists=seen.exists,
+        serves=seen.serves,
+        hopeless=seen.hopeless,
+        words=seen.words,
+        judgement=seen.judgement,
+        rolled_out=progressing.get("reason") == Reason.COMPLETE,
+        promotion_failed=f"revision {failed} failed; see Degraded" if failed else None,
+    )
+
+
+def _hopeless(child: Manifest, now: datetime | None) -> str | None:
+    """Return why the canary's pods will not become ready; None while they may."""
+    ready, degraded = (
+        _condition(child, kind) for kind in (ConditionType.READY, ConditionType.DEGRADED)
+    )
+    progressing = _condition(child, ConditionType.PROGRESSING)
+    message = str(progressing.get("message") or "")
+    if progressing.get("reason") in _HOPELESS:
+        words = degraded.get("message") if degraded.get("status") == "True" else message
+        return str(words)
+    since = time_of(ready.get("lastTransitionTime"))
+    fails = ready.get("status") == "False" and degraded.get("status") == "True"
+    if fails and progressing.get("reason") == Reason.COMPLETE and now and since:
+        return str(ready.get("message")) if now - since >= _PATIENCE else None
+    return None
+
+
+def _is_ready(child: Manifest) -> bool:
+    return _condition(child, ConditionType.READY).get("status") == "True" and _is_reported(child)
+
+
+def _is_reported(manifest: Manifest) -> bool:
+    """Return whether its status speaks of its newest spec."""
+    seen = (manifest.get("status") or {}).get("observedGeneration")
+    return bool(seen == manifest["metadata"].get("generation"))
+
+
+def _condition(manifest: Manifest, kind: ConditionType) -> Mapping[str, Any]:
+    found = (manifest.get("status") or {}).get("conditions") or ()
+    return next((item for item in found if item.get("type") == kind), {})

@@ -1,0 +1,100 @@
+"""status.canary and CanaryProgressing: how far a canary is, and why it does not go on. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from atom_operator.constants import ConditionType, Reason
+from atom_operator.domain import ConditionStatus, Plan
+from atom_operator.domain.canary import Canary, CanaryPhase, CanaryState
+from atom_operator.pods.pod_state import time_of
+from atom_operator.status.conditions import Verdict
+
+_KIND = ConditionType.CANARY_PROGRESSING
+_VERDICTS: Mapping[CanaryPhase, tuple[ConditionStatus, Reason]] = {
+    CanaryPhase.STARTING: ("True", Reason.CANARY_STARTING),
+    CanaryPhase.STEPPING: ("True", Reason.CANARY_STEPPING),
+    CanaryPhase.HELD: ("False", Reason.CANARY_HELD),
+    CanaryPhase.WAITING: ("False", Reason.AWAITING_PROMOTION),
+    CanaryPhase.PROMOTING: ("True", Reason.PROMOTING),
+    CanaryPhase.PROMOTED: ("False", Reason.PROMOTED),
+    CanaryPhase.UNDONE: ("False", Reason.CANARY_UNDONE),
+}
+_TRY_AGAIN = "it has no pods; another spec.canary.change is tried again"
+_END_IT = (
+    "write the change into the spec and remove spec.canary (kubectl atom promote NAME --write)"
+)
+
+
+def canary_status(canary: Canary) -> dict[str, Any]:
+    """Build status.canary, from which the next pass goes on."""
+    state = canary.state
+    status: dict[str, Any] = {
+        "name": canary.name,
+        "change": state.change,
+        "phase": state.phase.value,
+        "step": state.step + 1,
+        "weight": state.weight,
+    }
+    if state.since is not None:
+        status["since"] = _written(state.since)
+    if state.failures:
+        status["failures"] = state.failures
+    if state.failed_at is not None:
+        status["failedAt"] = _written(state.failed_at)
+    if state.fault is not None:
+        status["fault"] = state.fault
+    return status
+
+
+def state_of(status: Mapping[str, Any]) -> CanaryState | None:
+    """Read back what `canary_status` wrote; None where there is none, or none that can be read."""
+    found = status.get("canary")
+    if not isinstance(found, Mapping):
+        return None
+    try:
+        fault = found.get("fault")
+        return CanaryState(
+            change=str(found["change"]),
+            phase=CanaryPhase(found["phase"]),
+            step=max(0, int(found["step"]) - 1),
+            weight=int(found["weight"]),
+            since=time_of(found.get("since")),
+            failures=int(found.get("failures") or 0),
+            failed_at=time_of(found.get("failedAt")),
+            fault=None if fault is None else str(fault),
+            words="" if fault is None else str(fault),
+        )
+    except (KeyError, ValueError, TypeError):
+        return None
+
+
+def canary_progressing(plan: Plan | None) -> Verdict:
+    """True while the canary goes on by itself; False while it waits, and at its end."""
+    if plan is None:
+        return Verdict(_KIND, "Unknown", Reason.NOT_PLANNED, "the spec is not accepted")
+    if plan.canary is None:
+        return Verdict(_KIND, "False", Reason.NONE_ASKED_FOR, "spec.canary is not set")
+    status, reason = _VERDICTS[plan.canary.state.phase]
+    return Verdict(_KIND, status, reason, _message(plan.canary))
+
+
+def _message(canary: Canary) -> str:
+    """Say what happens, and behind a semicolon what it waits for."""
+    state = canary.state
+    said = f"; {state.words}" if state.words else ""
+    match state.phase:
+        case CanaryPhase.UNDONE:
+            return f"{canary.name} is undone{said}; {_TRY_AGAIN}"
+        case CanaryPhase.PROMOTED:
+            return f"{canary.name} is promoted{said}; {_END_IT}"
+        case CanaryPhase.STARTING:
+            return f"{canary.name} takes no requests yet{said}"
+    step = f"step {state.step + 1} of {canary.steps}, " if canary.steps > 1 else ""
+    return f"{step}{canary.name} takes {state.weight}% of the requests{said}"
+
+
+def _written(time: datetime) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,32 @@
+"""Rules about spec.canary: what must be there for a share of the requests to go to other pods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from atom_operator.api.v1alpha1 import AtomDeploymentSpec
+from atom_operator.domain import FieldProblem
+
+_FIELD = "spec.canary"
+
+
+def canary_has_a_route(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
+    """A share of the requests can only be divided by a route of ours."""
+    if spec.canary is None:
+        return
+    gateway = spec.gateway
+    if gateway is None or gateway.http_route is None:
+        yield FieldProblem(
+            _FIELD,
+            "needs a Gateway, which divides the requests by their share: set"
+            " spec.gateway.httpRoute, or roll the change out without a canary",
+        )
+    elif gateway.inference_pool is not None:
+        yield FieldProblem(
+            _FIELD,
+            "needs pods of its own behind the route, and the picker of spec.gateway.inferencePool"
+            " chooses from one pool: use spec.gateway.prefixAware, which runs one for each, or"
+            " leave the pool out",
+        )
+    if spec.canary.weight is None and not spec.canary.steps:  # CEL has this rule too
+        yield FieldProblem(_FIELD, "has no share: set weight or steps")

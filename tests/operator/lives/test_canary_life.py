@@ -1,0 +1,31 @@
+"""Generated lives with a canary hold what the documents promise, of it and of all beside it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.operator.lives.test_generated_life import broken
+from tests.support.operator_life.canaries import draw_canary_story
+from tests.support.operator_life.story import shortest
+
+DAILY = 2
+
+
+def live(seed: int) -> None:
+    story = draw_canary_story(seed)
+    found = broken(story)
+    if found is not None:
+        short = shortest(story, lambda shorter: (broken(shorter) or "")[:30] == found[:30])
+        pytest.fail(f"seed {seed}: {broken(short)}\n{short}")
+
+
+def test_lives_with_a_canary_hold_what_the_documents_promise() -> None:
+    for seed in range(DAILY):
+        live(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hundred", range(20))
+def test_two_thousand_lives_with_a_canary(hundred: int) -> None:
+    for seed in range(100 * hundred, 100 * hundred + 100):
+        live(seed)

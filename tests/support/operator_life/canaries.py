@@ -1,0 +1,142 @@
+"""Canaries in a life: what people ask of one and what becomes of it, and what is promised of it.
+
+Of its own, and drawn by stories of their own: so the lives of all other seeds stay what they were.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from atom_operator.domain import ATOM_DEPLOYMENT, POD, Manifest, RequestCounts
+from atom_operator.kinds import HTTP_ROUTE
+from tests.support.in_memory_cluster.state import is_ready
+from tests.support.operator_life.happenings import GOOD, HAPPENINGS, IMAGES, Kind
+from tests.support.operator_life.story import Happening, Story, draw_story
+
+if TYPE_CHECKING:
+    from tests.support.operator_life.life import Life
+
+STEPS = [{"weight": 10, "seconds": 120}, {"weight": 40, "seconds": 300}]
+_SHARE = 0.5  # of what happens is about the canary
+_PAUSES_SECONDS = (1, 20, 100, 400, 1300)
+_GONE_SECONDS = 240.0  # until pods of one that was undone have drained and ended
+
+
+def ask_for_a_canary(life: Life, image: str, replicas: int, judged: bool) -> None:
+    analysis = {"analysis": {"maxErrorPercent": 5, "failures": 2}} if judged else {}
+    change = {"engine": {"image": image}}
+    life.ask(canary={"change": change, "steps": STEPS, "replicas": replicas, **analysis})
+
+
+def decide(life: Life, decision: str | None) -> None:
+    asked = life.spec.get("canary")
+    if asked is not None:
+        kept = {name: value for name, value in asked.items() if name != "decision"}
+        life.ask(canary={**kept, **({"decision": decision} if decision else {})})
+
+
+def write_the_change_into_the_spec(life: Life) -> None:
+    asked = life.spec.get("canary")
+    if asked is not None:
+        engine = {**(life.spec.get("engine") or {}), **asked["change"]["engine"]}
+        life.ask(canary=None, engine=engine)
+
+
+def take_the_canary_away(life: Life) -> None:
+    life.ask(canary=None)
+
+
+def let_its_requests_fail(life: Life, failed: int) -> None:
+    for pod in canary_pods(life):
+        address = (pod.get("status") or {}).get("podIP")
+        if address:
+            life.operator.engines.requests[address] = RequestCounts(100, failed)
+
+
+def delete_the_canary_by_hand(life: Life) -> None:
+    life.cluster.api.objects.pop((ATOM_DEPLOYMENT, "default", f"{life.name}-canary"), None)
+
+
+CANARY_HAPPENINGS = {
+    "ask_for_a_canary": Kind(ask_for_a_canary, 5, (IMAGES, (1, 2), (True, False))),
+    "decide": Kind(decide, 4, (("Promote", "Promote", "Undo", "Hold", None),)),
+    "write_the_change_into_the_spec": Kind(write_the_change_into_the_spec, 2, ()),
+    "take_the_canary_away": Kind(take_the_canary_away, 1, ()),
+    "let_its_requests_fail": Kind(let_its_requests_fail, 2, ((0, 90),)),
+    "delete_the_canary_by_hand": Kind(delete_the_canary_by_hand, 1, ()),
+}
+
+
+def draw_canary_story(seed: int) -> Story:
+    """Draw a life in which a canary is asked for first, and then anything happens."""
+    draw, story = random.Random(seed), draw_story(seed)
+    scene = replace(story.scene, route=True)
+    first = Happening("ask_for_a_canary", (draw.choice(GOOD), 1, draw.random() < 0.5), 400)
+    others = [_draw(draw) if draw.random() < _SHARE else other for other in story.happenings]
+    return Story(scene, (first, *others))
+
+
+def _draw(draw: random.Random) -> Happening:
+    names = list(CANARY_HAPPENINGS)
+    name = draw.choices(names, [CANARY_HAPPENINGS[name].weight for name in names])[0]
+    arguments = tuple(draw.choice(choices) for choices in CANARY_HAPPENINGS[name].choices)
+    return Happening(name, arguments, draw.choice(_PAUSES_SECONDS))
+
+
+def canary_pods(life: Life) -> list[Manifest]:
+    """Those that hold what they need, also while they end."""
+    owner = f"{life.name}-canary"
+    return [
+        pod
+        for pod in life.state.all(POD)
+        if (pod["metadata"].get("labels") or {}).get("serving.atom.dev/deployment") == owner
+        and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
+    ]
+
+
+class CanaryPromises:
+    """Of one life; each answers with what is broken, or None."""
+
+    def __init__(self, life: Life) -> None:
+        self.life = life
+        self.gone_since: float | None = None
+
+    def broken(self) -> str | None:
+        """What is promised when a moment is over."""
+        return self._shares() or self._strands_nothing()
+
+    def _shares(self) -> str | None:
+        """Requests go in whole, and to a canary only while all of its pods serve."""
+        route = self.life.cluster.api.objects.get((HTTP_ROUTE, "default", self.life.name))
+        for rule in route["spec"]["rules"] if route else ():
+            weights: dict[str, Any] = {to["name"]: to.get("weight") for to in rule["backendRefs"]}
+            share = weights.get(f"{self.life.name}-canary")
+            if len(weights) > 1 and sum(weights.values()) != 100:
+                return f"the shares of a route are {weights}"
+            serving = [pod for pod in canary_pods(self.life) if is_ready(pod)]
+            if share and not serving and not self._is_just_lost():
+                return f"a canary takes {share}% of the requests, and no pod of it serves"
+        return None
+
+    def _is_just_lost(self) -> bool:
+        """Whether its nodes have gone: what they run is called ready until the cluster knows."""
+        pods = canary_pods(self.life)
+        return any(pod["spec"].get("nodeName") in self.life.state.lost for pod in pods)
+
+    def _strands_nothing(self) -> str | None:
+        """One that is promoted, undone or not asked for has no pods, some moments later."""
+        parent, time = self.life.parent, self.life.state.time
+        status = ((parent or {}).get("status") or {}).get("canary") or {}
+        if status.get("phase") not in (None, "Promoted", "Undone") or not canary_pods(self.life):
+            self.gone_since = None
+            return None
+        self.gone_since = time if self.gone_since is None else self.gone_since
+        self.life.state.look_after(self.gone_since + _GONE_SECONDS + 1 - time)
+        if time - self.gone_since <= _GONE_SECONDS or self.life.state.lost:
+            return None
+        return f"a canary that is {status.get('phase', 'not asked for')} has pods still"
+
+
+HAPPENINGS.update({name: replace(kind, weight=0) for name, kind in CANARY_HAPPENINGS.items()})
