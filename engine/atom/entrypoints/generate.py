@@ -27,6 +27,7 @@ def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
     add("--prompt", nargs="+", required=True, metavar="TEXT", help="one or more prompts")
     add("--chat", action="store_true", help="each prompt is a user message in the chat template")
     add("--system", default=None, metavar="TEXT", help="system message before each chat prompt")
+    add("--lora", default=None, metavar="NAME", help="an adapter of --lora-modules that answers")
     add("--max-tokens", type=int, default=128, help="most tokens per answer")
     add("--temperature", type=float, default=None, help="0 is greedy (default: the model's)")
     add("--top-k", type=int, default=None, help="keep the k most likely (default: the model's)")
@@ -46,7 +47,7 @@ def run_generate(args: argparse.Namespace) -> int:
     params = sampling_from_args(args, config.model.generation)
     with LLMEngine(config=config) as engine:
         prompts = _prompts(args, engine)
-        outputs = engine.stream(prompts, params, add_special_tokens=not args.chat)
+        outputs = engine.stream(prompts, params, add_special_tokens=not args.chat, model=args.lora)
         print_in_order(outputs, len(prompts), sys.stdout)
     return 0
 

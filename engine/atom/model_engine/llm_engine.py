@@ -30,8 +30,15 @@ from atom.model_engine.engine_core_mgr import CoreManager
 from atom.model_engine.front.input_output_processor import InputOutputProcessor
 from atom.model_engine.front.input_processor import Prompt
 from atom.model_engine.front.open_requests import OpenRequests
+from atom.model_engine.front.served_loras import ServedLoras
 from atom.model_engine.front.step_delivery import StepDelivery
-from atom.model_engine.request import FinishReason, Request, RequestOutput, TokenLogprobs
+from atom.model_engine.request import (
+    FinishReason,
+    LoRARequest,
+    Request,
+    RequestOutput,
+    TokenLogprobs,
+)
 from atom.model_engine.wire.core_port import (
     CoreEvent,
     CoreFactory,
@@ -112,6 +119,7 @@ class LLMEngine:
         self.processor.warn_of_misfits()
         self._events: queue.SimpleQueue[CoreEvent] = queue.SimpleQueue()
         self._ids = itertools.count(1)
+        self._loras = ServedLoras(config.lora, config.model.served_name)
         self._rank_stats = RankStatsBoard()
         self._core: CorePort = core_factory(config, self._events.put)
         # Also ends the engine process when the program forgets to, or ends by an exception.
@@ -151,12 +159,14 @@ class LLMEngine:
         *,
         use_tqdm: bool = True,
         add_special_tokens: bool = True,
+        model: str | Sequence[str | None] | None = None,
     ) -> list[Completion]:
         """Answers in the order of `prompts` (texts, or lists of token ids); where `n` asks for
         several answers to a prompt, they follow each other.
 
         sampling_params: one for all, or one each. use_tqdm: show a progress bar (the name is the
-        one callers of other engines know). Raises `RequestError` on the first bad prompt, before
+        one callers of other engines know). model: the name of an adapter, for all or of each; None
+        for the model alone. Raises `RequestError` on the first bad prompt, before
         anything is generated."""
         each = _params_of_each(prompts, sampling_params)
         count = sum(params.n for params in each)
@@ -164,7 +174,9 @@ class LLMEngine:
         with _progress_bar(enabled=use_tqdm) as progress:
             task = progress.add_task("generating", total=count, rate="")
             begun, tokens = time.monotonic(), 0
-            for index, output in self.stream(prompts, each, add_special_tokens=add_special_tokens):
+            for index, output in self.stream(
+                prompts, each, add_special_tokens=add_special_tokens, model=model
+            ):
                 _collect(collected[index], output)
                 tokens += len(output.output_tokens)
                 if output.finished:
@@ -178,16 +190,17 @@ class LLMEngine:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         add_special_tokens: bool = True,
+        model: str | Sequence[str | None] | None = None,
     ) -> Iterator[tuple[int, RequestOutput]]:
         """Yield (index of the answer, output) as they come; leaving early aborts what is open.
-        Answers are numbered through: the `n` of the first prompt, then those of the second.
+        Answers are numbered through: the `n` of the first prompt, then those of the second. model:
+        as of `generate`.
 
         One such iteration at a time: an engine has one caller."""
         if len(self._open):
             raise RequestError("this engine is still generating; end that iteration first")
-        requests = self._requests(
-            prompts, _params_of_each(prompts, sampling_params), add_special_tokens
-        )
+        each = _params_of_each(prompts, sampling_params)
+        requests = self._requests(prompts, each, self._loras_of(prompts, model), add_special_tokens)
         group = self._open.open(map(str, itertools.count()), requests)
         self._core.add_requests(requests)
         try:
@@ -202,13 +215,17 @@ class LLMEngine:
             group.close()
 
     def _requests(
-        self, prompts: Sequence[Prompt], each: Sequence[SamplingParams], add_special_tokens: bool
+        self,
+        prompts: Sequence[Prompt],
+        each: Sequence[SamplingParams],
+        loras: Sequence[LoRARequest | None],
+        add_special_tokens: bool,
     ) -> list[Request]:
         if not self._closer.alive:
             raise EngineDeadError("the engine is closed; make a new LLMEngine")
         inputs = self.processor.inputs
         requests = []
-        for prompt, params in zip(prompts, each, strict=True):
+        for prompt, params, lora in zip(prompts, each, loras, strict=True):
             whole = inputs.tokenize(
                 prompt,
                 add_special_tokens=add_special_tokens,
@@ -218,9 +235,29 @@ class LLMEngine:
             prepared = inputs.prepare(params)
             token_ids = inputs.truncated(whole, prepared)
             requests += inputs.build_requests(
-                self._ids, token_ids, prepared, arrive_time=time.monotonic()
+                self._ids, token_ids, prepared, arrive_time=time.monotonic(), lora=lora
             )
         return requests
+
+    def _loras_of(
+        self, prompts: Sequence[Prompt], model: str | Sequence[str | None] | None
+    ) -> list[LoRARequest | None]:
+        """Find the adapter of each prompt. Raises `RequestError` on an unknown one."""
+        names = [model] * len(prompts) if model is None or isinstance(model, str) else model
+        if len(names) != len(prompts):
+            raise RequestError(
+                f"{len(prompts)} prompts but {len(names)} models; give one, or one each"
+            )
+        return [self._lora_of(name) for name in names]
+
+    def _lora_of(self, name: str | None) -> LoRARequest | None:
+        found = self._loras.get(name)
+        if found is None and name not in (None, self.config.model.served_name):
+            known = ", ".join(lora.name for lora in self._loras) or "none"
+            raise RequestError(
+                f"no adapter {name!r} is served; adapters: {known} (lora=LoraConfig(…) names them)"
+            )
+        return None if found is None else found.request
 
     # ---- events -------------------------------------------------------------------------------
 

@@ -94,6 +94,18 @@ def test_a_batch_changes_no_token(served: Served, way: str) -> None:
         assert engine.scheduler.stats().draft_tokens_total > 0
 
 
+@pytest.mark.slow
+def test_none_of_a_thousand_requests_differs_from_its_adapter_alone(served: Served) -> None:
+    """Each adapter alone, one request at a time; then all of them together, short of everything."""
+    engine = served.engine()
+    asked = seeded(engine.vocab_size, count=1000)
+    alone = [engine.generate_each([each])[0] for each in asked]
+    scarce = served.engine(room={"max_loras": 2}, num_kv_blocks=18, max_num_batched_tokens=16)
+    told = scarce.generate_each(asked)
+    assert [number for number, tokens in enumerate(told) if tokens != alone[number]] == []
+    assert scarce.scheduler.stats().preemptions_total > 0
+
+
 def test_a_prefix_is_cached_for_its_adapter_alone(served: Served) -> None:
     engine = served.engine()
     prompt = served.asked[1][0]

@@ -6,7 +6,7 @@ import argparse
 import time
 
 from atom.entrypoints.bench.report import latency_summary, print_report
-from atom.entrypoints.bench.workload import random_prompts
+from atom.entrypoints.bench.workload import adapters_in_turn, random_prompts
 from atom.entrypoints.flags.engine_args import config_from_args
 from atom.entrypoints.process.logs import configure_logging
 from atom.errors import ConfigError
@@ -22,13 +22,14 @@ def run(args: argparse.Namespace) -> int:
     params = SamplingParams(max_tokens=args.output_len, ignore_eos=True)
     batch_seconds: list[float] = []
     answers: list[Completion] = []
+    models = adapters_in_turn(config, args.batch_size)
     with LLMEngine(config=config) as engine:
         for iteration in range(args.num_warmup_iters + args.num_iters):
             prompts = random_prompts(
                 args.batch_size, args.input_len, config.model.vocab_size, args.seed + iteration
             )
             started = time.perf_counter()
-            batch = engine.generate(prompts, params, use_tqdm=False)
+            batch = engine.generate(prompts, params, use_tqdm=False, model=models)
             if iteration >= args.num_warmup_iters:
                 batch_seconds.append(time.perf_counter() - started)
                 answers += batch

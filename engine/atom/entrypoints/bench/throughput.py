@@ -7,7 +7,7 @@ import time
 
 from atom.entrypoints.bench.acceptance_report import acceptance, counted_drafts
 from atom.entrypoints.bench.report import Value, latency_summary, print_report
-from atom.entrypoints.bench.workload import random_prompts
+from atom.entrypoints.bench.workload import adapters_in_turn, random_prompts
 from atom.entrypoints.flags.engine_args import config_from_args
 from atom.entrypoints.process.logs import configure_logging
 from atom.model_engine.llm_engine import Completion, LLMEngine
@@ -19,12 +19,13 @@ def run(args: argparse.Namespace) -> int:
     config = config_from_args(args)
     prompts = random_prompts(args.num_prompts, args.input_len, config.model.vocab_size, args.seed)
     params = SamplingParams(max_tokens=args.output_len, ignore_eos=True)
+    models = adapters_in_turn(config, args.num_prompts)
     with LLMEngine(config=config) as engine:
         warm_up = random_prompts(1, args.input_len, config.model.vocab_size, args.seed + 1)
-        engine.generate(warm_up, params, use_tqdm=False)
+        engine.generate(warm_up, params, use_tqdm=False, model=models[:1])
         before = counted_drafts(engine.stats)
         started = time.perf_counter()
-        answers = engine.generate(prompts, params)
+        answers = engine.generate(prompts, params, model=models)
         elapsed_seconds = time.perf_counter() - started
         held = acceptance(before, counted_drafts(engine.stats))
     report = summary(answers, elapsed_seconds) | held

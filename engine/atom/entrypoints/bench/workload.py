@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from atom.config import Config
 from atom.errors import ConfigError
 
 DEFAULT_OUTPUT_TOKENS = 64
@@ -69,6 +70,13 @@ def random_prompts(count: int, length: int, vocab_size: int, seed: int) -> list[
     """Draw prompts of `length` random token ids each, for an engine without a server."""
     asks = random_asks(count, RandomLengths(length, 1), vocab_size, seed)
     return [list(ask.prompt) for ask in asks if not isinstance(ask.prompt, str)]
+
+
+def adapters_in_turn(config: Config, count: int) -> list[str | None]:
+    """Give each of so many requests one of the adapters that are served from the start, in turn;
+    None for the model alone, where there are none."""
+    names = [None] if config.lora is None else [each.name for each in config.lora.modules] or [None]
+    return [names[index % len(names)] for index in range(count)]
 
 
 def custom_asks(path: Path, count: int, output_tokens: int | None) -> list[Ask]:

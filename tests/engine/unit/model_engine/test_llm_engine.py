@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from atom import LLMEngine, SamplingParams
 from atom.config import Config
 from atom.errors import ConfigError, EngineDeadError, ModelError, RequestError
+from atom.lora_config import LoraConfig, LoraModule
 from tests.support.engine_core.front_half import EchoCore, build_test_config, write_model_folder
 
 
@@ -50,6 +52,20 @@ def test_each_prompt_may_have_its_own_params(config: Config) -> None:
     assert [answer["finish_reason"] for answer in answers] == ["length", "stop"]
     with pytest.raises(RequestError, match="2 prompts but 1 sampling params"):
         engine.generate(["a", "b"], [SamplingParams()])
+
+
+def test_each_prompt_may_have_an_adapter(config: Config) -> None:
+    modules = tuple(LoraModule(name=name, path="") for name in ("sql", "legal"))
+    rig = Rig(replace(config, lora=LoraConfig(modules=modules, max_cpu_loras=2)))
+    own = [None, "legal", "sql", config.model.served_name]
+    rig.engine.generate(["a"] * 4, SamplingParams(max_tokens=1), use_tqdm=False, model=own)
+    rig.engine.generate(["a"], SamplingParams(max_tokens=1), use_tqdm=False, model="sql")
+    numbers = [request.lora and request.lora.lora_int_id for request in rig.core.added]
+    assert numbers == [None, 2, 1, None, 1]
+    with pytest.raises(RequestError, match="no adapter 'law' is served; adapters: sql, legal"):
+        rig.engine.generate(["a"], use_tqdm=False, model="law")
+    with pytest.raises(RequestError, match="2 prompts but 1 models"):
+        rig.engine.generate(["a", "b"], use_tqdm=False, model=["sql"])
 
 
 def test_one_bad_prompt_refuses_the_call_before_anything_runs(config: Config) -> None:
