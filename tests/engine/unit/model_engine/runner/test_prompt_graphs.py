@@ -110,7 +110,7 @@ def test_each_group_of_layers_has_its_tables(tmp_path: Path) -> None:
 
 def test_a_model_too_large_for_any_bucket_compiles_none_ahead() -> None:
     """As one of 400 billion parameters on a device: 64 tokens keep it busier than its host."""
-    parts: Any = SimpleNamespace(model=None, state=None)
+    parts: Any = SimpleNamespace(model=None, state=None, with_lora=(False, True))
     graphs = PromptGraphs(parts, prompt_buckets(64, 2048, host_bound_tokens=40))
     assert graphs.captures() == []
     graphs.compile_ahead()
