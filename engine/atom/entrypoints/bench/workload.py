@@ -75,8 +75,8 @@ def random_prompts(count: int, length: int, vocab_size: int, seed: int) -> list[
 def adapters_in_turn(config: Config, count: int) -> list[str | None]:
     """Give each of so many requests one of the adapters that are served from the start, in turn;
     None for the model alone, where there are none."""
-    names = [None] if config.lora is None else [each.name for each in config.lora.modules] or [None]
-    return [names[index % len(names)] for index in range(count)]
+    names = [] if config.lora is None else [each.name for each in config.lora.modules]
+    return [names[index % len(names)] if names else None for index in range(count)]
 
 
 def custom_asks(path: Path, count: int, output_tokens: int | None) -> list[Ask]:
