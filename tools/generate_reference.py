@@ -18,12 +18,14 @@ from tools.reference import (
     flags,
     http_errors,
     metrics,
+    models,
     other_flags,
     request_fields,
 )
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference"
 PAGES: Mapping[str, Callable[[], str]] = {
+    "models.md": models.page,
     "flags.md": flags.page,
     "flags-of-other-servers.md": other_flags.page,
     "request-fields.md": request_fields.page,

@@ -12,17 +12,41 @@ from atom.errors import AtomError
 from atom.model_engine.model_runner import ModelRunner
 from atom.model_ops.rotary_embedding import RopeLimits, cos_sin_table, rope_config
 from atom.models.registry import support_model_arch_dict
+from atom.sizing import ModelFacts
 from atom.sizing.engine_support import (
     SUPPORTED_ARCHITECTURES,
     SUPPORTED_KV_DTYPES,
     SUPPORTED_ROPE_TYPES,
+    unsupported,
 )
 from atom.sizing.families import FAMILIES
 from atom.sizing.kv_layout import KV_ELEMENTS
+from atom.sizing.quantization_config import read_quantization
 from atom.sizing.text_part import ARCHITECTURES, WRAPPERS
+from tests.support.models.published_forms import FAMILIES as FORMED
+from tests.support.models.published_forms import FORMS, OLDER
+from tests.support.models.quantised_checkpoint import GPT_OSS_LAYOUT, LAYOUTS
 from tests.support.models.tiny_model import make_tiny_checkpoint
+from tools.reference import models
 
 ROOT = Path(__file__).parents[2]
+SIZES: dict[str, Any] = {
+    "hidden_size": 64, "intermediate_size": 128, "moe_intermediate_size": 64,
+    "shared_expert_intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 100, "max_position_embeddings": 128,
+    "n_routed_experts": 8, "num_experts_per_tok": 2, "first_k_dense_replace": 1,
+    "v_head_dim": 32,
+}  # fmt: skip
+OWN_SIZES: dict[str, dict[str, Any]] = {
+    "GraniteMoeHybridForCausalLM": {"layer_types": ["full_attention", "linear_attention"]},
+    "KimiLinearForCausalLM": {"linear_attn_config": {"full_attn_layers": [1]}},
+    "Gemma4ForCausalLM": {"hidden_size_per_layer_input": 0},
+    "Qwen3_5ForCausalLM": {"full_attention_interval": 2},
+    "Qwen3_5MoeForCausalLM": {"full_attention_interval": 2},
+    "Qwen3NextForCausalLM": {"full_attention_interval": 2},
+}
+# Whose quantised checkpoints have a layout of their own, and tests of it.
+APART = {"gpt-oss", "Llama 4"}
 LLAMA3 = {
     "factor": 8.0,
     "low_freq_factor": 1.0,
@@ -46,6 +70,39 @@ def test_documents_say_what_the_table_says(page: str) -> None:
     wrapped = ", ".join(wrapper.name for wrapper in WRAPPERS.values())
     names = ", ".join(SUPPORTED_ARCHITECTURES.values())
     assert f"{names}; of multimodal checkpoints the text part of {wrapped}" in text
+
+
+@pytest.mark.parametrize("architecture", SUPPORTED_ARCHITECTURES)
+def test_the_page_of_models_has_the_forms_that_are_accepted(architecture: str) -> None:
+    config = {**SIZES, **OWN_SIZES.get(architecture, {}), "architectures": [architecture]}
+    for method, of_method in models.forms().items():
+        accepted = []
+        for name, section in of_method.items():
+            said = {"quantization_config": {"quant_method": method, **section}}
+            problems = unsupported(ModelFacts.from_hf_config({**config, **said}))
+            if not any(each.field == "quantization_config" for each in problems):
+                accepted.append(name)
+        assert tuple(accepted) == models.taken(architecture, method)
+
+
+def test_checkpoints_are_built_in_every_form_of_every_model() -> None:
+    assert set(FORMED) | set(OLDER) | APART == set(SUPPORTED_ARCHITECTURES.values())
+    on_page = {
+        _formats({"quant_method": method, **section})
+        for method, of_method in models.forms().items()
+        for section in of_method.values()
+    }
+    built = [*FORMS.values(), *LAYOUTS.values(), GPT_OSS_LAYOUT]
+    assert {_formats(layout.config) for layout in built} == on_page
+
+
+def _formats(section: dict[str, Any]) -> tuple[Any, ...]:
+    """What tells a form from others, its sizes left out."""
+    scheme = read_quantization({"quantization_config": section})
+    assert scheme is not None
+    assert scheme.default is not None
+    stored = scheme.default
+    return stored.method, stored.element, stored.granularity, stored.ordered
 
 
 def test_every_family_that_can_be_sized_runs() -> None:

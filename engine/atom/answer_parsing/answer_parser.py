@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from atom.answer_parsing.content_marks import ContentMarks
 from atom.answer_parsing.events import (
     CallArguments,
     CallParser,
@@ -52,7 +53,12 @@ class AnswerParsing:
     def needed(self) -> bool:
         """Tell whether answers may be anything but content."""
         reasons = self.marks is None or self.reasoning is not ReasoningStart.OVER
-        return self.calls is not None or reasons
+        return self.calls is not None or reasons or self.content_marks is not None
+
+    @property
+    def content_marks(self) -> tuple[str, str] | None:
+        """The marks around the content; None where there are none."""
+        return self.marks.content if self.marks is not None and self.marks.content[0] else None
 
     def parser(self) -> AnswerParser:
         return AnswerParser(self)
@@ -73,6 +79,8 @@ class AnswerParser:
         self._parsing = parsing
         start = ReasoningStart.OVER if parsing.marks is None else parsing.reasoning
         self._reasoning = ReasoningSplitter(start, parsing.marks or THINK)
+        marks = parsing.content_marks
+        self._content = None if marks is None else ContentMarks(*marks)
         self._calls: CallParser | None = None
         self._trailing: TrailingCalls | None = None
         self.called = False
@@ -87,10 +95,12 @@ class AnswerParser:
     @property
     def passes_on(self) -> bool:
         """Tell whether all that comes is content, to the entry."""
-        return self._calls is None and self._reasoning.is_over
+        return self._calls is None and self._content is None and self._reasoning.is_over
 
     def feed(self, piece: str) -> list[Event]:
         reasoning, text = self._reasoning.feed(piece)
+        if text and self._content is not None:
+            text = self._content.feed(text)
         if self._trailing is not None:
             reasoning = self._trailing.feed(reasoning)
             if self._reasoning.is_closed:
@@ -102,6 +112,8 @@ class AnswerParser:
         """Give what was held back; nothing is fed afterwards. ended: the model ended the answer,
         which was not cut."""
         reasoning, text = self._reasoning.finish()
+        if self._content is not None:
+            text = self._content.feed(text) + self._content.finish()
         calls: Sequence[Event] = ()
         if self._trailing is not None:
             shown = self._trailing.feed(reasoning)

@@ -51,10 +51,12 @@ class CallNotation:
 @dataclass(frozen=True, slots=True)
 class ParameterNotation:
     """Says how one argument is written. begin: up to its value; end: behind it; bare: whether a
-    value of this schema is written without the quotes of a string."""
+    value of this schema is written without the quotes of a string; string_end: behind one that is,
+    before `end`."""
 
     begin: Callable[[str, bool], str]
-    end: str
+    end: str = ""
+    string_end: str = ""
 
 
 def text(value: str) -> Format:
@@ -98,19 +100,44 @@ def parameters(schema: Mapping[str, Any], notation: ParameterNotation) -> Format
     required = schema.get("required") or ()
     found = []
     for key in properties if isinstance(properties, Mapping) else ():
-        argument = _parameter(schema, key, notation)
+        argument = parameter(schema, key, notation)
         found.append(argument if key in required else optional(argument))
     return sequence(*found) if found else text("")
 
 
-def _parameter(root: Mapping[str, Any], key: str, notation: ParameterNotation) -> Format:
+def in_turn(
+    schema: Mapping[str, Any], argument: Callable[[Mapping[str, Any], str], Format], separator: str
+) -> Format:
+    """Arguments with a separator between them, those that are required first. argument: one of
+    them, by its name."""
+    properties = schema.get("properties") or {}
+    needed = [key for key in properties if key in (schema.get("required") or ())]
+    free = [key for key in properties if key not in needed]
+
+    def more(key: str) -> Format:
+        return optional(sequence(text(separator), argument(schema, key)))
+
+    if needed:
+        first, *others = (argument(schema, key) for key in needed)
+        behind = [sequence(text(separator), other) for other in others]
+        return sequence(first, *behind, *map(more, free))
+    beginnings = [
+        sequence(argument(schema, key), *map(more, free[place + 1 :]))
+        for place, key in enumerate(free)
+    ]
+    return one_of(*beginnings, text("")) if beginnings else text("")
+
+
+def parameter(root: Mapping[str, Any], key: str, notation: ParameterNotation) -> Format:
+    """One argument, as its schema says."""
     schema, types = root["properties"][key], argument_types(root, key)
     bare, other = notation.begin(key, True), notation.begin(key, False)
+    string_end = notation.string_end + notation.end
     plain = isinstance(schema, Mapping) and set(schema) <= ANNOTATIONS
     if plain and (only_string(types) or not types):
-        string = tag(bare, ANY_TEXT, notation.end)
+        string = tag(bare, ANY_TEXT, string_end)
     else:
-        string = sequence(text(bare), argument_value(root, key, bare=True), text(notation.end))
+        string = sequence(text(bare), argument_value(root, key, bare=True), text(string_end))
     if only_string(types) or (bare == other and (not types or "string" in types)):
         return string
     value = sequence(text(other), argument_value(root, key, bare=False), text(notation.end))

@@ -17,10 +17,18 @@ from atom.answer_parsing.held_text import BlankHolder, partial_length
 
 @dataclass(frozen=True, slots=True)
 class ReasoningMarks:
-    """Around the reasoning."""
+    """Around the reasoning. title: what a model writes behind the opening one, which is no
+    reasoning; content: marks around what follows, "" where there are none."""
 
     opening: str
     closing: str
+    title: str = ""
+    content: tuple[str, str] = ("", "")
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """List the marks that may be special tokens."""
+        return tuple(filter(None, (self.opening, self.closing, *self.content)))
 
 
 THINK = ReasoningMarks("<think>", "</think>")
@@ -41,7 +49,7 @@ def reasoning_start(prompt: str, *, always: bool, marks: ReasoningMarks = THINK)
     end = prompt[-64:].rstrip()
     if end.endswith(marks.closing):
         return ReasoningStart.OVER
-    opened = always or end.endswith(marks.opening)
+    opened = always or end.endswith((marks.opening, marks.opening + marks.title))
     return ReasoningStart.OPEN if opened else ReasoningStart.POSSIBLE
 
 
@@ -119,8 +127,12 @@ class ReasoningSplitter:
             begun = self._text  # no mark any more
         elif self._marks.opening.startswith(begun) and begun != self._marks.opening:
             return False
+        title = self._marks.title
         if begun.startswith(self._marks.opening):
-            self._text = begun.removeprefix(self._marks.opening)
+            begun = begun.removeprefix(self._marks.opening)
+            if title.startswith(begun) and begun != title:
+                return False
+            self._text = begun.removeprefix(title)
         elif not self._may_lack_opening:
             self._within = _Within.CONTENT
             return True

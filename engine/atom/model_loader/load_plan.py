@@ -80,9 +80,12 @@ def plan_load(
     """Match what the model wants with what the checkpoint's files hold; `unused`: how names begin
     that may be left over, to a dot. Raises `ModelError`."""
     by_name: dict[str, list[Placement]] = {}
+    fills: dict[str, list[str]] = {}  # of a tensor, what is not missing any more
     for placement in wanted:
-        for name in placement.names:
-            by_name.setdefault(name, []).append(placement)
+        for choice in placement.choices:
+            for name in choice.names:
+                by_name.setdefault(name, []).append(choice)
+                fills.setdefault(name, []).append(placement.name)
     files: dict[Path, dict[str, list[Placement]]] = {}
     left_over: dict[str, Header] = {}
     missing = dict.fromkeys(placement.name for placement in wanted)
@@ -98,7 +101,8 @@ def plan_load(
             _check_shape(header, first)
             _check_dtype(header, first)
             files.setdefault(header.file, {})[header.stored_name] = by_name[header.name]
-            missing.pop(first.name, None)
+            for name in fills[header.name]:
+                missing.pop(name, None)
     _say_skipped(checkpoint, "parts that are no text", others)
     begins = frozenset(unused)
     skipped = [name for name in left_over if begins.intersection((name, *_beginnings(name)))]

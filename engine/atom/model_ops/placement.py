@@ -29,7 +29,8 @@ class Placement:
     each dimension of what is read (a rank reads its part alone); target: a view whose elements are
     the region's in their order, whatever its shape; order: index of the region's rows, by head, in
     the order in which they are stored here. aliases: other names of the same tensor; dtypes: that
-    it may have; convert: what was read into what is stored, before the order.
+    that it may have; convert: what was read into what is stored, before the order; instead: the
+    another tensor, which a checkpoint may have in this one's place.
     """
 
     name: str
@@ -40,6 +41,12 @@ class Placement:
     aliases: tuple[str, ...] = ()
     dtypes: tuple[torch.dtype, ...] = FLOATS
     convert: Callable[[torch.Tensor], torch.Tensor] | None = None
+    instead: Placement | None = None
+
+    @property
+    def choices(self) -> tuple[Placement, ...]:
+        """List the placements of which a checkpoint has the tensor of one."""
+        return (self,) if self.instead is None else (self, *self.instead.choices)
 
     @property
     def names(self) -> tuple[str, ...]:

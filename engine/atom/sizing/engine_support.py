@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from atom.sizing.layers import Stacking
+from atom.sizing.layers import PLAIN_BLOCK, ExpertsBlock
 from atom.sizing.model_facts import ModelFacts
 from atom.sizing.quantization import Element, Quantization
 from atom.sizing.text_part import WRAPPERS
@@ -81,10 +81,11 @@ SUPPORTED_WITHOUT_GATE = ("relu2",)
 SUPPORTED_KV_DTYPES = ("bf16", "fp32", "fp8")
 SUPPORTED_DRAFT_METHODS = ("ngram", "mtp", "eagle3")
 SUPPORTED_FORMATS = (
-    "fp8 with a scale per matrix, output or block (fp8, fbgemm_fp8, compressed-tensors, quark), "
+    "fp8 with a scale per matrix, output or block (fp8, fbgemm_fp8, compressed-tensors, quark, "
+    "modelopt), "
     "int8 with a scale per matrix or output (compressed-tensors), int4 in groups of inputs in "
-    "their own or another order (awq, gptq, compressed-tensors), mxfp4 (quark, and gpt-oss' "
-    "experts)"
+    "their own or another order (awq, gptq, compressed-tensors), mxfp4 (quark, "
+    "compressed-tensors, and gpt-oss' experts)"
 )
 
 
@@ -122,22 +123,44 @@ def unsupported_architecture(name: str, nearest: str = "") -> Unsupported:
     )
 
 
-def _formats(facts: ModelFacts, quantization: Quantization) -> Iterator[Unsupported]:
-    """Yield what a format of matrices may say that the engine does not compute."""
-    block, method = facts.experts_block, quantization.method
-    reason = ""
+def format_problem(block: ExpertsBlock, quantization: Quantization) -> str:
+    """Return why the engine does not compute with a format of matrices, "" where it does. block:
+    of the experts that are stored so, PLAIN_BLOCK of other matrices."""
     if quantization.bits == 8 and quantization.input_bits != 8:
-        reason = "is to be multiplied with 16-bit inputs"
-    elif quantization.element is Element.INT8 and quantization.granularity == "block":
-        reason = "has no kernel"
-    elif quantization.online or method in block.stacked_by:
-        pass
-    elif block.stacking is not Stacking.APART:
-        others = ", ".join((*block.stacked_by, *block.parted_by)) or "none"
-        reason = f"is none of this model's experts in one tensor (which are: {others})"
-    elif method == "mxfp4":
-        reason = "is one of experts in one tensor, which gpt-oss has"
-    if reason:
+        return "is to be multiplied with 16-bit inputs"
+    if quantization.element is Element.INT8 and quantization.granularity == "block":
+        return "has no kernel"
+    if block.stacking.in_modules:
+        apart = quantization.method != "mxfp4"
+        return "" if apart else "is one of experts in one tensor, which gpt-oss has"
+    if quantization.online or _is_stacked(block, quantization):
+        return ""
+    others = ", ".join((*block.stacked_by, *block.parted_by)) or "none"
+    return f"is none of this model's experts in one tensor (which are: {others})"
+
+
+def _is_stacked(block: ExpertsBlock, quantization: Quantization) -> bool:
+    """Return whether a format is one that experts in one tensor may have: of Granite's the one with
+    a scale of each output."""
+    by_outputs = quantization.bits == 8 and quantization.granularity == "row"
+    compressed = quantization.method == "compressed-tensors"
+    return quantization.method in block.stacked_by and (by_outputs or not compressed)
+
+
+def _formats(facts: ModelFacts) -> Iterator[Unsupported]:
+    """Yield what a format of matrices may say that the engine does not compute."""
+    assert facts.quantization is not None
+    of_experts = {
+        stored
+        for alike in (*facts.layer_counts, *facts.mtp_counts)
+        for name, stored in alike.layer.formats
+        if ".experts.0." in name
+    }
+    for quantization in facts.quantization.formats:
+        block = facts.experts_block if quantization in of_experts else PLAIN_BLOCK
+        reason = format_problem(block, quantization)
+        if not reason:
+            continue
         yield Unsupported(
             "quantization_config",
             f"the format {quantization} {reason}, which is not supported; supported: "
@@ -150,8 +173,7 @@ def _forms(facts: ModelFacts) -> Iterator[Unsupported]:
     """Yield what a checkpoint of a supported architecture may say that the engine does not
     compute."""
     if facts.quantization is not None:
-        for stored in facts.quantization.formats:
-            yield from _formats(facts, stored)
+        yield from _formats(facts)
     kinds = set(facts.rope_type.split(", "))
     if not kinds <= set(SUPPORTED_ROPE_TYPES):
         unknown = ", ".join(sorted(kinds.difference(SUPPORTED_ROPE_TYPES)))

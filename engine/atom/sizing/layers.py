@@ -154,6 +154,12 @@ class Stacking(enum.StrEnum):
     IN_TURN = "in turn"  # one of all, inputs first, gate_proj and up_proj in turn in a single one
     SIDE_BY_SIDE = "side by side"  # the same, gates before ups
     OUTPUTS_FIRST = "outputs first"  # one of all, outputs before inputs, gates before ups
+    AS_FOUND = "as found"  # apart, or plain ones in one of all, outputs first
+
+    @property
+    def in_modules(self) -> bool:
+        """Return whether quantised experts have modules of their own."""
+        return self in (Stacking.APART, Stacking.AS_FOUND)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

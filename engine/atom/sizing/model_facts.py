@@ -15,6 +15,7 @@ from atom.sizing.errors import ModelFactsError
 from atom.sizing.families import family_of
 from atom.sizing.families.checkpoint_names import checkpoint_name
 from atom.sizing.layers import PLAIN_BLOCK, ExpertsBlock, LayerCount, LayerFacts, count_layers
+from atom.sizing.projection import Projection
 from atom.sizing.quantization import Quantization
 from atom.sizing.quantization_config import read_quantization
 from atom.sizing.quantization_scheme import QuantizationScheme
@@ -129,13 +130,26 @@ class ModelFacts:
         for matrix in projections(layer, self.hidden_size, self.experts_block):
             if not matrix.quantizable:
                 continue
-            copies = map(matrix.copy_name, range(matrix.copies))
+            own = map(matrix.copy_name, range(matrix.copies))
+            stack = self._stack_names(matrix)
             stored = scheme.format_of_copies(
-                tuple(checkpoint_name(f"{layer}.{name}", self.names) for layer in layers)
-                for name in copies
+                tuple(
+                    checkpoint_name(f"{layer}.{name}", self.names).removesuffix(".weight")
+                    for layer in layers
+                    for name in (copy, *stack)
+                )
+                for copy in own
             )
             if stored is not None:
                 yield matrix.name, stored
+
+    def _stack_names(self, matrix: Projection) -> tuple[str, ...]:
+        """Name the tensor of all copies below its layer, where checkpoints have one."""
+        block = self.experts_block
+        if matrix.copies == 1 or block.stacking.in_modules:
+            return ()
+        is_last = matrix.name.endswith(f".{block.matrices[2]}")
+        return (f"{matrix.stack_name}.{'down_proj' if is_last else 'gate_up_proj'}",)
 
     @property
     def longest_context(self) -> int:

@@ -1,9 +1,9 @@
 """quantization_config of a config.json → QuantizationScheme.
 
 The formats are those of the checkpoints themselves: Hugging Face's fp8 (DeepSeek, Qwen3-FP8),
-FBGEMM's, compressed-tensors, AutoAWQ, AutoGPTQ and GPTQModel, AMD Quark, gpt-oss' MXFP4; each with
-its own way to name modules that are stored otherwise. A method, scheme or type that is not known is
-a `ModelFactsError` that says which are.
+FBGEMM's, compressed-tensors, AutoAWQ, AutoGPTQ and GPTQModel, AMD Quark, NVIDIA's Model Optimizer,
+gpt-oss' MXFP4; each with its own way to name modules that are stored otherwise. A method, scheme or
+type that is not known is a `ModelFactsError` that says which are.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ from atom.sizing.quantization import (
 )
 from atom.sizing.quantization_scheme import FormatRule, NameMatch, QuantizationScheme
 
-_KNOWN = "fp8, fbgemm_fp8, compressed-tensors, awq, gptq, quark, mxfp4"
-_PACKED = "pack-quantized"
+_KNOWN = "fp8, fbgemm_fp8, compressed-tensors, awq, gptq, quark, modelopt (FP8), mxfp4"
+_PACKED, _MXFP4_PACKED = "pack-quantized", "mxfp4-pack-quantized"
 _GPTQ_OVERRIDES = frozenset({"bits", "group_size", "desc_act", "sym"})
-_COMPRESSED_FORMATS = (None, "float-quantized", "int-quantized", "naive-quantized", _PACKED)
+_COMPRESSED_FORMATS = (
+    None, "float-quantized", "int-quantized", "naive-quantized", _PACKED, _MXFP4_PACKED,
+)  # fmt: skip
 
 
 def read_quantization(config: Config) -> QuantizationScheme | None:
@@ -44,6 +46,7 @@ def read_quantization(config: Config) -> QuantizationScheme | None:
         "awq": _awq,
         "gptq": _gptq,
         "quark": _quark,
+        "modelopt": _modelopt,
         "mxfp4": _mxfp4,
     }.get(method)
     if reader is None:
@@ -137,6 +140,10 @@ def _compressed_group(group: Config, layout: object) -> Quantization:
             zero_point_bits=0 if symmetric else 4,
             ordered=weights.get("actorder") in (True, "group", "dynamic"),
         )
+    microscaled = strategy == "group" and weights.get("group_size") == MXFP4_GROUP
+    if bits == 4 and layout == _MXFP4_PACKED and microscaled:
+        bits_of_inputs = 4 if group.get("input_activations") else 16
+        return replace(_microscaled("compressed-tensors"), input_bits=bits_of_inputs)
     scheme = "symmetric" if symmetric else "asymmetric"
     raise _unknown(f"{scheme} weights of {bits} bits, type {kind}, strategy {strategy}")
 
@@ -235,6 +242,15 @@ def _quark_format(scheme: Config) -> Quantization | None:
         bits_of_inputs = 4 if inputs.get("dtype") == "fp4" else 16
         return replace(_microscaled("quark"), input_bits=bits_of_inputs)
     raise _unknown(f"quark weights of dtype {dtype!r}, qscheme {shared!r}")
+
+
+def _modelopt(section: Config) -> QuantizationScheme:
+    """Read what the Model Optimizer wrote: FP8 has a scale per matrix, NVFP4 two of each number."""
+    algorithm = section.get("quant_algo")
+    if algorithm != "FP8":
+        raise _unknown(f"modelopt of quant_algo {algorithm!r}")
+    excluded = (*texts(section, "ignore"), *texts(section, "exclude_modules"))
+    return _scheme(_eight_bits("modelopt", Element.FP8, "tensor"), excluded)
 
 
 def _mxfp4(section: Config) -> QuantizationScheme:

@@ -11,6 +11,7 @@ from atom.answer_parsing.tool_parsers.table import (
     DEEPSEEK_V3,
     DEEPSEEK_V31,
     DEEPSEEK_V32,
+    GEMMA4,
     GLM45,
     HARMONY,
     HERMES,
@@ -22,6 +23,7 @@ from atom.answer_parsing.tool_parsers.table import (
     MINIMAX_M2,
     MISTRAL,
     MISTRAL_LIST,
+    NEMOTRON_V2,
     OLMO3,
     PHI4_MINI,
     QWEN3_CODER,
@@ -175,6 +177,37 @@ def phi4_mini(calls: Sequence[Call], dumps: Dumps = plain) -> str:
     return f"functools{_listed(calls, dumps)}"
 
 
+def nemotron_v2(calls: Sequence[Call], dumps: Dumps = plain) -> str:
+    return f"<TOOLCALL>{_listed(calls, dumps)}</TOOLCALL>"
+
+
+def _gemma_value(value: Any) -> str:
+    if isinstance(value, str):
+        return f'<|"|>{value}<|"|>'
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{_gemma_key(key)}:{_gemma_value(value[key])}' for key in value)}}}"
+    return f"[{','.join(map(_gemma_value, value))}]" if isinstance(value, list) else plain(value)
+
+
+def _gemma_key(key: str) -> str:
+    """Keys are bare, but for those that are no names, which models write as strings."""
+    return key if key.isidentifier() else _gemma_value(key)
+
+
+def gemma4(calls: Sequence[Call], dumps: Dumps = _gemma_value) -> str:
+    """dumps: of objects and lists; other values are written as they are at the top."""
+
+    def argument(key: str, value: Any) -> str:
+        nested = isinstance(value, dict | list)
+        return f"{key}:{dumps(value) if nested else _gemma_value(value)}"
+
+    def call(name: str, values: dict[str, Any]) -> str:
+        pairs = ",".join(argument(*item) for item in values.items())
+        return f"<|tool_call>call:{name}{{{pairs}}}<tool_call|>"
+
+    return "".join(call(*each) for each in calls)
+
+
 def olmo3(calls: Sequence[Call], dumps: Dumps = repr) -> str:
     def call(name: str, values: dict[str, Any]) -> str:
         return f"{name}({', '.join(f'{key}={dumps(value)}' for key, value in values.items())})"
@@ -201,6 +234,8 @@ WRITERS = {
     "hunyuan_a13b": (HUNYUAN, hunyuan),
     "phi4_mini_json": (PHI4_MINI, phi4_mini),
     "olmo3": (OLMO3, olmo3),
+    "nemotron_json": (NEMOTRON_V2, nemotron_v2),
+    "gemma4": (GEMMA4, gemma4),
     "openai": (HARMONY, harmony),
 }
 FAMILIES = [family for family, _ in WRITERS.values()]
@@ -209,6 +244,6 @@ WITH_JSON = [
     name for name in WRITERS
     if name not in (
         "llama4_pythonic", "lfm2", "qwen3_coder", "glm45", "deepseek_v32", "minimax_m2", "seed_oss",
-        "olmo3",
+        "olmo3", "gemma4",
     )
 ]  # fmt: skip

@@ -35,9 +35,11 @@ MARKS = {
     "llama4_pythonic": "{# func_name1( </think> #}",
     "minimax_m2": "{# <minimax:tool_call> </think> #}",
     "seed_oss": "{# <seed:tool_call> <function= </seed:think> #}",
-    "hunyuan_a13b": "{# <tool_calls>[ </think> #}",
+    "hunyuan_a13b": "{# <tool_calls>[ </think> <answer> #}",
     "phi4_mini_json": "{# functools[ </think> #}",
     "olmo3": "{# <function_calls> </think> #}",
+    "nemotron_json": "{# <TOOLCALL>[ </think> #}",
+    "gemma4": "{# <|tool_call>call: <|channel>thought <channel|> #}",
     "openai": "{# <|channel|> to=functions. #}",
 }
 # Special tokens of published vocabularies; other families' marks are text, or plain added tokens.
@@ -45,6 +47,7 @@ SPECIAL = {
     "kimi_k2": ("<|tool_calls_section_begin|>", "<|tool_call_begin|>", "<|tool_call_end|>",
                 "<|tool_call_argument_begin|>", "<|tool_calls_section_end|>"),
     "lfm2": ("<|tool_call_start|>", "<|tool_call_end|>"),
+    "gemma4": ("<|tool_call>", "<tool_call|>", '<|"|>', "<|channel>", "<channel|>"),
     "deepseek_v3": ("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>",
                     "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"),
     "deepseek_v32": ("｜DSML｜",),

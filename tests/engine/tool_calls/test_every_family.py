@@ -27,6 +27,10 @@ def answer_of(name: str, text: str = "I look.\n") -> str:
     opening, closing = ("[THINK]", "[/THINK]") if "mistral" in name else ("<think>", "</think>")
     if name == "seed_oss":
         opening, closing = "<seed:think>", "</seed:think>"
+    if name == "gemma4":
+        opening, closing = "<|channel>thought\n", "<channel|>"
+    if name == "hunyuan_a13b":
+        return f"<think>\nThe city?\n</think>\n<answer>\n{text}{write(CALLS)}\n</answer>"
     reasons = name != "llama3_json"
     return (f"{opening}The city?{closing}" if reasons else "") + text + write(CALLS)
 

@@ -21,8 +21,8 @@ from atom.answer_parsing.notation import (
     ANNOTATIONS,
     Format,
     argument_value,
+    in_turn,
     one_of,
-    optional,
     sequence,
     text,
 )
@@ -214,21 +214,7 @@ def keywords(schema: Mapping[str, Any]) -> Format:
                 f"the property {key!r} cannot be written as a keyword argument, which is how this "
                 f"model calls tools; rename it"
             )
-    needed = [key for key in properties if key in (schema.get("required") or ())]
-    free = [key for key in properties if key not in needed]
-    if needed:
-        first, *others = (_keyword(schema, key) for key in needed)
-        more = [sequence(text(", "), other) for other in others]
-        return sequence(first, *more, *(_more(schema, key) for key in free))
-    beginnings = [
-        sequence(_keyword(schema, key), *(_more(schema, other) for other in free[place + 1 :]))
-        for place, key in enumerate(free)
-    ]
-    return one_of(*beginnings, text("")) if beginnings else text("")
-
-
-def _more(schema: Mapping[str, Any], key: str) -> Format:
-    return optional(sequence(text(", "), _keyword(schema, key)))
+    return in_turn(schema, _keyword, ", ")
 
 
 def _keyword(schema: Mapping[str, Any], key: str) -> Format:

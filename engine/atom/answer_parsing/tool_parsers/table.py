@@ -9,7 +9,9 @@ from dataclasses import replace
 from atom.answer_parsing.notation import (
     CallNotation,
     ParameterNotation,
+    in_turn,
     json_value,
+    parameter,
     parameters,
     sequence,
     text,
@@ -18,6 +20,7 @@ from atom.answer_parsing.reasoning_parser import ReasoningMarks, ReasoningStart
 from atom.answer_parsing.tool_parsers import (
     deepseek_v3,
     deepseek_v32,
+    gemma4,
     glm45,
     harmony,
     hermes,
@@ -28,6 +31,7 @@ from atom.answer_parsing.tool_parsers import (
     llama4_pythonic,
     minimax_m2,
     mistral,
+    nemotron_v2,
     olmo3,
     phi4_mini,
     qwen3_coder,
@@ -246,6 +250,35 @@ PHI4_MINI = CallFormat(
     parser=phi4_mini.Phi4MiniParser,
     mark=phi4_mini.CALLS,
 )
+NEMOTRON_V2 = CallFormat(
+    name="nemotron_json",
+    notation=CallNotation(
+        _quoted('{"name": ', ', "arguments": '),
+        json_value,
+        "}",
+        separator=", ",
+        section=(f"{nemotron_v2.CALLS}[", f"]{nemotron_v2.CALLS_END}"),
+    ),
+    parser=nemotron_v2.NemotronV2Parser,
+    mark=nemotron_v2.CALLS,
+    marks=(nemotron_v2.CALLS, nemotron_v2.CALLS_END),
+)
+_GEMMA_PARAMETER = ParameterNotation(
+    lambda key, bare: f"{key}:{gemma4.QUOTE if bare else ''}", string_end=gemma4.QUOTE
+)
+GEMMA4 = CallFormat(
+    name="gemma4",
+    notation=CallNotation(
+        lambda tool: f"{gemma4.CALL}{gemma4.NAME}{tool}{{",
+        lambda schema: in_turn(
+            schema, lambda root, key: parameter(root, key, _GEMMA_PARAMETER), ","
+        ),
+        f"}}{gemma4.CALL_END}",
+    ),
+    parser=gemma4.Gemma4Parser,
+    mark=gemma4.CALL,
+    marks=gemma4.MARKS,
+)
 OLMO3 = CallFormat(
     name="olmo3",
     notation=CallNotation(
@@ -277,7 +310,7 @@ _CALLS = {
     for found in (
         HERMES, LLAMA3_JSON, LLAMA4_PYTHONIC, LFM2, MISTRAL, QWEN3_CODER, GLM45, KIMI_K2,
         DEEPSEEK_V3, DEEPSEEK_V31, DEEPSEEK_V32, MINIMAX_M2, SEED_OSS, HUNYUAN, PHI4_MINI, OLMO3,
-        HARMONY,
+        GEMMA4, NEMOTRON_V2, HARMONY,
     )
 } | {
     "harmony": HARMONY, "glm47": GLM45, "qwen3_xml": QWEN3_CODER, "mimo": QWEN3_CODER,
@@ -285,6 +318,9 @@ _CALLS = {
 }  # fmt: skip
 _SEED_MARKS = ReasoningMarks("<seed:think>", "</seed:think>")
 _MISTRAL_MARKS = ReasoningMarks("[THINK]", "[/THINK]")
+_GEMMA_MARKS = ReasoningMarks("<|channel>", "<channel|>", title="thought")
+_HUNYUAN_MARKS = ReasoningMarks("<think>", "</think>", content=("<answer>", "</answer>"))
+_ERNIE_MARKS = ReasoningMarks("<think>", "</think>", content=("<response>", "</response>"))
 _CHANNELS = ReasoningFormat("openai_gptoss", marks=None)
 _REASONING = {
     found.name: found
@@ -292,7 +328,9 @@ _REASONING = {
         ReasoningFormat("qwen3"), ReasoningFormat("deepseek_r1", always=True),
         ReasoningFormat("deepseek_v3"), ReasoningFormat("glm45"), ReasoningFormat("kimi_k2"),
         ReasoningFormat("mistral", marks=_MISTRAL_MARKS),
-        ReasoningFormat("minimax_m2", always=True), ReasoningFormat("ernie45"),
+        ReasoningFormat("minimax_m2", always=True), ReasoningFormat("ernie45", marks=_ERNIE_MARKS),
+        ReasoningFormat("hunyuan_a13b", marks=_HUNYUAN_MARKS),
+        ReasoningFormat("gemma4", marks=_GEMMA_MARKS),
         ReasoningFormat("olmo3", always=True), ReasoningFormat("seed_oss", marks=_SEED_MARKS),
         _CHANNELS,
     )
@@ -308,6 +346,8 @@ _WRITTEN = (
     (minimax_m2.SECTION, MINIMAX_M2),
     (seed_oss.CALL, SEED_OSS),
     (lfm2.START, LFM2),
+    (gemma4.CALL, GEMMA4),
+    (nemotron_v2.CALLS, NEMOTRON_V2),
     (qwen3_coder.FUNCTION, QWEN3_CODER),
     (glm45.KEY, GLM45),
     (f"to={harmony.FUNCTIONS}", HARMONY),
@@ -317,8 +357,15 @@ _WRITTEN = (
     (f"{phi4_mini.CALLS}[", PHI4_MINI),
     ("func_name1(", LLAMA4_PYTHONIC),
 )
+# And what a template has of a family's reasoning alone.
+_REASONED = (
+    ("seed_oss", _SEED_MARKS.closing), ("gemma4", _GEMMA_MARKS.closing),
+    ("hunyuan_a13b", _HUNYUAN_MARKS.content[0]), ("ernie45", _ERNIE_MARKS.content[0]),
+)  # fmt: skip
 # Of these marks a vocabulary has tokens only where the model was taught to write them.
-_TAUGHT = (deepseek_v32.DSML, kimi_k2.CALL, lfm2.START, deepseek_v3.CALL, mistral.CALLS)
+_TAUGHT = (
+    deepseek_v32.DSML, kimi_k2.CALL, lfm2.START, gemma4.CALL, deepseek_v3.CALL, mistral.CALLS,
+)  # fmt: skip
 
 
 def resolve_formats(
@@ -338,7 +385,7 @@ def resolve_formats(
     marks = [*(found.marks if found else ())]
     if thought is not None:
         pair = thought.marks
-        marks += harmony.MARKS if pair is None else (pair.opening, pair.closing)
+        marks += harmony.MARKS if pair is None else pair.texts
     special = {mark: known.special[mark] for mark in marks if mark in known.special}
     return AnswerFormats(found, thought, special)
 
@@ -360,8 +407,9 @@ def _calls_of(source: str, tokens: AddedTokens) -> CallFormat | None:
 def _reasoning_of(source: str, tokens: AddedTokens) -> ReasoningFormat | None:
     if harmony.CHANNEL in source:
         return _CHANNELS
-    if _SEED_MARKS.closing in source:
-        return _REASONING["seed_oss"]
+    for name, mark in _REASONED:
+        if mark in source:
+            return _REASONING[name]
     if "</think>" in source:
         return _REASONING["qwen3"]
     marks = _MISTRAL_MARKS

@@ -14,6 +14,7 @@ import torch
 from atom.model_ops.linear import Build, WeightHolder
 from atom.model_ops.parallel import ONE_RANK, Region
 from atom.model_ops.placement import Placement, checkpoint_name
+from atom.model_ops.quantised.checkpoint_layouts import InStack
 from atom.model_ops.quantised.stored_matrix import StoredMatrix
 from atom.model_ops.values import Gating, LinearWeight
 from atom.sizing.layers import Stacking
@@ -64,6 +65,7 @@ class StackedLinear(WeightHolder):
             Stacking.IN_TURN: self._of_stack,
             Stacking.SIDE_BY_SIDE: self._side_by_side,
             Stacking.OUTPUTS_FIRST: self._side_by_side,
+            Stacking.AS_FOUND: self._as_found,
         }[self._stacking]
         for slot, expert in enumerate(self._held):
             yield from place(name, expert, slot)
@@ -71,7 +73,7 @@ class StackedLinear(WeightHolder):
     def elsewhere(self, name: str) -> Iterator[str]:
         """Yield how names of tensors begin that other ranks hold."""
         count = self._parts[0][0].copies
-        if self._stacking is not Stacking.APART:
+        if not self._stacking.in_modules:
             return
         for expert in sorted(set(range(count)).difference(self._held)):
             for matrix, _ in self._parts:
@@ -97,6 +99,14 @@ class StackedLinear(WeightHolder):
                 target = self.w.bias[slot, first:end]
                 yield Placement(f"{own}.bias", (matrix.rows,), (region.rows,), target)
             first = end
+
+    def _as_found(self, name: str, expert: int, slot: int) -> Iterator[Placement]:
+        apart = self._of(name, expert, slot)
+        if self._stored is not None and not self._stored.is_online:
+            yield from apart
+            return
+        for own, stacked in zip(apart, self._side_by_side(name, expert, slot), strict=True):
+            yield replace(own, instead=stacked)
 
     def _of_stack(self, name: str, expert: int, slot: int) -> Iterator[Placement]:
         matrix, region = self._parts[0]
@@ -124,12 +134,14 @@ class StackedLinear(WeightHolder):
         parts, first, before = len(self._parts), 0, 0
         matrix, _ = self._parts[0]
         own = checkpoint_name(name, f"{matrix.stack_name}.{name.rpartition('.')[2]}", _DEPTH)
+        outputs_first = self._stacking is not Stacking.SIDE_BY_SIDE
         for number, (matrix, region) in enumerate(self._parts):
             end = first + region.shape[0]
             rows = (before + region.rows[0], before + region.rows[1])
             if self._stored is not None:
-                yield from self._stored.stacked_part(own, expert, slot, number, rows)
-            elif self._stacking is Stacking.OUTPUTS_FIRST:
+                place = InStack(expert, rows, matrix.rows * parts, outputs_first)
+                yield from self._stored.stacked_part(own, slot, number, place)
+            elif outputs_first:
                 yield Placement(
                     name=own,
                     shape=(matrix.copies, matrix.rows * parts, matrix.columns),

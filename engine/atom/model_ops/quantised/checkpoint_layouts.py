@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 import torch
 
@@ -22,6 +23,7 @@ from atom.model_ops.values import WeightFormat
 from atom.sizing.projection import Projection
 from atom.sizing.quantization import MXFP4_GROUP, Element, Quantization
 
+_Side = TypeVar("_Side")
 _WORD = 8  # codes of four bits in an int32
 # AutoAWQ puts column 2·i of a word into place i, then the odd ones: where each column is.
 _AWQ_PLACES = torch.tensor([0, 4, 1, 5, 2, 6, 3, 7])
@@ -47,11 +49,12 @@ class Part:
 @dataclass(frozen=True, slots=True)
 class InStack:
     """Say which rows of one tensor of all copies are a part's: copy, first and end, and of how
-    many."""
+    many; whether these come before inputs."""
 
     copy: int
     rows: tuple[int, int]
     all_rows: int
+    outputs_first: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,41 +138,47 @@ def stack_placements(
 def side_by_side(
     part: Part, place: InStack, quantization: Quantization, format: WeightFormat
 ) -> Iterator[Placement]:
-    """Place a tensor of all copies, inputs first, whose projections stand one behind the other:
-    plain, and quantised as it is read, or fp8 with a scale of each output in a tensor beside it
-    (FBGEMM's Llama 4, as transformers' FbgemmFp8Llama4TextExperts keeps it)."""
+    """Place a tensor of all copies whose projections stand one behind the other: plain, and
+    quantised as it is read, or 8 bits with a scale of each output in a tensor beside it (outputs
+    first as compressed-tensors has Granite's, else as transformers' FbgemmFp8Llama4TextExperts)."""
     matrix, one = part.matrix, (place.copy, place.copy + 1)
-    shape = (matrix.copies, matrix.columns, place.all_rows)
-    region = (one, part.region.columns, place.rows)
+    outputs = place.outputs_first
+    shape = (matrix.copies, *_turned((matrix.columns, place.all_rows), outputs))
+    region = (one, *_turned((part.region.columns, place.rows), outputs))
     if quantization.online:
         yield QuantisingPlacement(
             name=part.name,
             shape=shape,
             region=region,
             target=part.data,
-            convert=lambda read: read[0].t().contiguous(),
+            convert=lambda read: (read[0] if outputs else read[0].t()).contiguous(),
             scale=part.scale,
             format=format,
             block=part.block,
         )
         return
+    fp8 = quantization.element is Element.FP8
     yield Placement(
         name=part.name,
         shape=shape,
         region=region,
         target=part.data.view(torch.uint8),
-        dtypes=(torch.float8_e4m3fn,),
-        convert=lambda read: read[0].view(torch.uint8).t(),
+        dtypes=(torch.float8_e4m3fn,) if fp8 else (torch.int8,),
+        convert=lambda read: _bytes(read[0]) if outputs else _transposed_bytes(read[0]),
     )
-    # Of several projections scales lie along the inputs' side, of a single one along the outputs'.
-    single = place.all_rows == matrix.rows
+    # Of several projections FBGEMM's scales lie along the inputs' side, of one along the outputs'.
+    flat = outputs or place.all_rows == matrix.rows
     yield Placement(
         name=f"{part.name}_scale",
-        shape=(matrix.copies, matrix.rows) if single else (matrix.copies, 1, place.all_rows),
-        region=(one, place.rows) if single else (one, (0, 1), place.rows),
+        shape=(matrix.copies, place.all_rows) if flat else (matrix.copies, 1, place.all_rows),
+        region=(one, place.rows) if flat else (one, (0, 1), place.rows),
         target=part.scale,
         convert=lambda read: read.float().flatten(),
     )
+
+
+def _turned(sides: tuple[_Side, _Side], turned: bool) -> tuple[_Side, _Side]:
+    return (sides[1], sides[0]) if turned else sides
 
 
 def _one_below_the_other(rows: torch.Tensor, turns: int) -> torch.Tensor:
@@ -238,7 +247,8 @@ def _block_scales(part: Part, quantization: Quantization) -> Placement:
 
 
 def _microscaled(part: Part) -> Iterator[Placement]:
-    """Quark: bytes of two neighbouring inputs, and exponents."""
+    """Place MXFP4 as Quark and compressed-tensors have it: bytes of two neighbouring inputs, and
+    exponents."""
     matrix, rows, (first, end) = part.matrix, part.region.rows, part.region.columns
     for name, inputs, target in (
         ("weight", 2, part.data),
@@ -250,6 +260,7 @@ def _microscaled(part: Part) -> Iterator[Placement]:
             region=(rows, (first // inputs, end // inputs)),
             target=target,
             order=part.order,
+            aliases=(f"{part.name}.weight_packed",) if name == "weight" else (),
             dtypes=(torch.uint8, torch.float8_e8m0fnu),
             convert=_bytes,
         )

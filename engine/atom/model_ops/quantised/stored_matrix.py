@@ -88,6 +88,11 @@ class StoredMatrix:
         if quantization.zero_point_bits:
             self.zero = torch.empty(*stack, rows // 2, self.scale.shape[-1], dtype=torch.uint8)
 
+    @property
+    def is_online(self) -> bool:
+        """Return whether a checkpoint has it plain."""
+        return self._quantization.online
+
     def weight(self, bias: torch.Tensor | None) -> LinearWeight:
         """Return what the operations take. Its dtype is torch's default, as that of plain
         weights."""
@@ -147,10 +152,10 @@ class StoredMatrix:
         yield from stack_placements(part, copy, len(self._parts), self._quantization, self._format)
 
     def stacked_part(
-        self, name: str, copy: int, slot: int, number: int, rows: tuple[int, int]
+        self, name: str, slot: int, number: int, place: InStack
     ) -> Iterator[Placement]:
         """One part of a copy. name: of the tensor that has all copies' rows, part behind part;
-        slot: where this copy is held; rows: of it, this part's."""
+        slot: where this copy is held; place: of the part in that tensor."""
         first = sum(region.shape[0] for _, region in self._parts[:number])
         matrix, region = self._parts[number]
         end, tall = first + region.shape[0], self._block[0]
@@ -164,7 +169,6 @@ class StoredMatrix:
             scale=self.scale[slot, first // tall : -(-end // tall)],
             zero=None,
         )
-        place = InStack(copy, rows, matrix.rows * len(self._parts))
         yield from side_by_side(part, place, self._quantization, self._format)
 
     def _shared_block(self, columns: int) -> tuple[int, int]:

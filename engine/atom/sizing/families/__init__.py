@@ -66,6 +66,9 @@ from atom.sizing.families.reading import Family
 from atom.sizing.layers import ExpertsBlock, Stacking
 from atom.sizing.text_part import text_part
 
+# Qwen3.5's plain checkpoints have a layer's experts in one tensor, its fp8 ones each apart.
+_QWEN35_BLOCK = ExpertsBlock(shared="shared_expert", stacking=Stacking.AS_FOUND)
+_GRANITE_BLOCK = ExpertsBlock(stacking=Stacking.OUTPUTS_FIRST, stacked_by=("compressed-tensors",))
 _MIXTRAL_BLOCK = ExpertsBlock(name="block_sparse_moe", matrices=("w1", "w3", "w2"))
 _MINIMAX_BLOCK = ExpertsBlock(
     name="block_sparse_moe", matrices=("w1", "w3", "w2"), correction="e_score_correction_bias"
@@ -92,7 +95,7 @@ FAMILIES: dict[str, Family] = {
     "Qwen3_5ForCausalLM": Family(qwen3_5, mtp_key="mtp_num_hidden_layers", mtp_prefix="mtp."),
     "Qwen3_5MoeForCausalLM": Family(
         qwen3_5_moe,
-        experts_block=ExpertsBlock(shared="shared_expert"),
+        experts_block=_QWEN35_BLOCK,
         mtp_key="mtp_num_hidden_layers",
         mtp_prefix="mtp.",
     ),
@@ -107,7 +110,7 @@ FAMILIES: dict[str, Family] = {
     "Lfm2MoeForCausalLM": Family(lfm2_moe, tied=True, fields=lfm2_fields, names=lfm2_names),
     "GraniteMoeHybridForCausalLM": Family(
         granite_hybrid,
-        experts_block=ExpertsBlock(stacking=Stacking.OUTPUTS_FIRST),
+        experts_block=_GRANITE_BLOCK,
         names=granite_hybrid_names,
     ),
     "NemotronHForCausalLM": Family(

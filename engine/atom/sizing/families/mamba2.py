@@ -49,6 +49,8 @@ def granite_hybrid_names(config: Config) -> NamePairs:
         ("block_sparse_moe.router.layer", "mlp.gate"),
         ("block_sparse_moe.input_linear.weight", "mlp.experts.gate_up_proj"),
         ("block_sparse_moe.output_linear.weight", "mlp.experts.down_proj"),
+        ("block_sparse_moe.input_linear.weight_scale", "mlp.experts.gate_up_proj_scale"),
+        ("block_sparse_moe.output_linear.weight_scale", "mlp.experts.down_proj_scale"),
         ("shared_mlp.input_linear", f"{beside}.gate_up_proj"),
         ("shared_mlp.output_linear", f"{beside}.down_proj"),
     )

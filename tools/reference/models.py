@@ -1,0 +1,101 @@
+"""The page of models: what the engine runs of each architecture, plain and in which forms.
+
+The forms are written in models.yaml as quantization_config has them; tests build checkpoints in
+each, and hold the page against what engine and plan accept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+
+from atom.sizing.engine_support import LACKING, SUPPORTED_ARCHITECTURES, format_problem
+from atom.sizing.families import FAMILIES
+from atom.sizing.quantization_config import read_quantization
+from atom.sizing.text_part import WRAPPERS, Wrapper
+from tools.reference.markdown import code, codes, head, table
+
+_FORMS = Path(__file__).with_suffix(".yaml")
+_HEAD = """
+Every architecture that this version's engine runs, by the name in `config.json`, and the forms in
+which its checkpoints are taken: in bfloat16, float16 or float32 always, and quantised by the
+writers of the columns, the name of each as `quant_method` has it. *all* is every form of that
+writer that stands below the table. Where experts are one tensor of all, a form that cannot be
+theirs is taken where the checkpoint leaves experts plain. Engine and plan refuse everything else by
+its name, and an architecture that is not here with the nearest that is.
+"""
+_FORMS_HEAD = """
+What a `quantization_config` says of each, beside the modules that it leaves plain.
+"""
+_LACKING_HEAD = """
+Asked for, and refused with what is lacking.
+"""
+
+
+def forms() -> Mapping[str, Mapping[str, dict[str, Any]]]:
+    """The forms of each writer by their names: quantization_config as far as it tells them."""
+    return cast(Mapping[str, Mapping[str, Any]], yaml.safe_load(_FORMS.read_text("utf-8")))
+
+
+def taken(architecture: str, method: str) -> tuple[str, ...]:
+    """Name the forms of a writer that the experts, or all matrices, of an architecture may have."""
+    block = FAMILIES[architecture].experts_block.written_by(method)
+    found = []
+    for name, section in forms()[method].items():
+        scheme = read_quantization({"quantization_config": {"quant_method": method, **section}})
+        assert scheme is not None
+        assert scheme.default is not None
+        if not format_problem(block, scheme.default):
+            found.append(name)
+    return tuple(found)
+
+
+def page() -> str:
+    known = forms()
+    columns = ("model", "architecture", *map(code, known))
+    rows = [_row(architecture, name) for architecture, name in SUPPORTED_ARCHITECTURES.items()]
+    text = head("Models", _HEAD) + f"\n{table(columns, rows)}"
+    wrapped = (
+        (
+            wrapper.name,
+            code(name),
+            codes(dict.fromkeys(wrapper.text.values())),
+            _of_experts(wrapper),
+        )
+        for name, wrapper in WRAPPERS.items()
+    )
+    columns = ("model", "architecture", "its text part is a", "forms")
+    text += f"\n## Text parts of multimodal checkpoints\n{table(columns, wrapped)}"
+    written = (
+        (code(method), name, code(_said(section)))
+        for method, of_method in known.items()
+        for name, section in of_method.items()
+    )
+    text += f"\n## Forms\n{_FORMS_HEAD.strip()}\n\n{table(('writer', 'form', 'says'), written)}"
+    lacking = ((code(name), words) for name, words in LACKING.items())
+    return f"{text}\n## Not yet\n{_LACKING_HEAD.strip()}\n\n" + table(
+        ("architecture", "what is lacking"), lacking
+    )
+
+
+def _row(architecture: str, name: str) -> tuple[str, ...]:
+    cells = []
+    for method, of_method in forms().items():
+        found = taken(architecture, method)
+        cells.append("all" if len(found) == len(of_method) else ", ".join(found) or "–")
+    return (name, code(architecture), *cells)
+
+
+def _of_experts(wrapper: Wrapper) -> str:
+    block = wrapper.experts_block
+    return "that one's" if block is None or block.stacking.in_modules else "with experts plain"
+
+
+def _said(section: Mapping[str, Any]) -> str:
+    """Write a section without its brackets, its groups as they count."""
+    inner = section.get("config_groups", {}).get("group_0", {}).get("weights")
+    said = {**section, **({"config_groups": inner} if inner else {})}
+    return ", ".join(f"{key}: {value}" for key, value in said.items()) or "nothing more"
