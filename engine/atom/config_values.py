@@ -285,6 +285,10 @@ class Config:
         """Let so many sequences run at the same time."""
         return replace(self, scheduler=replace(self.scheduler, max_num_seqs=count))
 
+    def with_weights(self, path: str) -> Config:
+        """Let the model's weights be those of another checkpoint of the same shape."""
+        return replace(self, model=replace(self.model, path=Path(path)))
+
     def to_json(self) -> bytes:
         return msgspec.json.encode(self, enc_hook=str)
 

@@ -60,7 +60,11 @@ def _engine() -> list[Metric]:
     state = SimpleNamespace(
         status=SimpleNamespace(state=EngineState.READY),
         engine=SimpleNamespace(
-            config=config, stats_told_at=0.0, status=status, loras=ServedLoras(None, "")
+            config=config,
+            stats_told_at=0.0,
+            status=status,
+            loras=ServedLoras(None, ""),
+            pauses=SimpleNamespace(weights_version="fp_1", sleep_level=0),
         ),
     )
     ranks = {rank: RankStats(rank=rank, number=1, stats=_stats()) for rank in range(2)}

@@ -28,6 +28,9 @@ from atom.entrypoints.anthropic.serving_messages import DOCUMENTED as DOCUMENTED
 from atom.entrypoints.anthropic.serving_messages import MESSAGES, message_routes
 from atom.entrypoints.api_document.docs_page import STATIC_URL, add_docs_pages
 from atom.entrypoints.console.console_routes import console_routes
+from atom.entrypoints.control.control_routes import control_routes
+from atom.entrypoints.control.lora_adapters import LORA_DOCUMENTED, lora_routes
+from atom.entrypoints.control.weights import WEIGHTS_DOCUMENTED, weights_routes
 from atom.entrypoints.http.access import ApiKeyCheck
 from atom.entrypoints.http.api_key import FollowedKeys
 from atom.entrypoints.http.dispatch import Dispatch, Endpoint, response_for_fault
@@ -39,10 +42,8 @@ from atom.entrypoints.http.response_headers import (
     ResponseHeaders,
 )
 from atom.entrypoints.http.root_path import RootPath
-from atom.entrypoints.openai.control import control_routes
 from atom.entrypoints.openai.generation import DIALECTS, generation_handlers
 from atom.entrypoints.openai.health import health_routes
-from atom.entrypoints.openai.lora_adapters import LORA_DOCUMENTED, lora_routes
 from atom.entrypoints.openai.metrics import metrics_routes
 from atom.entrypoints.openai.openapi import DocumentFacts, answers_of, document_bodies
 from atom.entrypoints.openai.responses import ModelCard, ModelList
@@ -99,6 +100,7 @@ def build_app(
     app.include_router(message_routes(state))
     app.include_router(control_routes(state))
     app.include_router(lora_routes(state))
+    app.include_router(weights_routes(state))
     app.include_router(pooling_routes(state))
     app.include_router(render_routes(state))
     app.include_router(console_routes(shown=console))
@@ -111,6 +113,7 @@ def build_app(
         LORA_DOCUMENTED,
         POOLING_DOCUMENTED,
         TOKENS_DOCUMENTED,
+        WEIGHTS_DOCUMENTED,
     )
     document_bodies(app, facts, *beside)
     endpoints = {path: Endpoint(handle) for path, handle in handlers.items()}
@@ -146,6 +149,7 @@ def _add_model_routes(app: FastAPI, state: ServerState) -> None:
             created=state.created,
             max_model_len=model.max_model_len,
             vocab_size=model.vocab_size,
+            weight_version=engine.pauses.weights_version,
         )
 
     def info(name: str) -> ModelInfo:

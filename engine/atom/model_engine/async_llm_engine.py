@@ -32,6 +32,7 @@ from atom.model_engine.front.engine_lifecycle import EngineLifecycle, EngineStat
 from atom.model_engine.front.input_output_processor import InputOutputProcessor
 from atom.model_engine.front.input_processor import Prompt
 from atom.model_engine.front.open_requests import OpenRequests
+from atom.model_engine.front.pauses import Pauses
 from atom.model_engine.front.request_intake import RequestIntake
 from atom.model_engine.front.request_stream import ReaderLimits, RequestGroup, RequestStream
 from atom.model_engine.front.served_loras import ServedLoras
@@ -104,8 +105,7 @@ class AsyncLLMEngine:
         )
         self.loras = ServedLoras(config.lora, config.model.served_name)
         self._lora_changes = asyncio.Lock()  # one at a time
-        self._sleep_changes = asyncio.Lock()
-        self._sleep_change: asyncio.Future[None]  # the one under way
+        self.pauses = Pauses(config.model, self._lifecycle, self._requests, self._call)
         self._calls = UtilityCalls()
         self._request_timeout_seconds = request_timeout_seconds
         self._wall_clock = wall_clock
@@ -277,13 +277,14 @@ class AsyncLLMEngine:
             lora=None if lora is None else lora.request,
         )
         bounds = [timeout_seconds, self._request_timeout_seconds]
-        if self.is_sleeping:
+        if self._lifecycle.held_because:
             longest = min((each for each in bounds if each is not None), default=None)
             await self._admission.wait_awake(len(requests), client_id, longest)
         # Both may have changed while a long text was tokenised.
         self._admission.check(len(requests), client_id)
         name = request_id or f"req-{uuid.uuid4().hex}"
         group = self._requests.open(itertools.repeat(name), requests)
+        group.weights_version = self.pauses.weights_version
         trace = CURRENT_TRACE.get()
         if trace is not None:
             group.trace = trace
@@ -353,6 +354,8 @@ class AsyncLLMEngine:
         return await self._call(method, *args)
 
     async def _call(self, method: str, *args: Any) -> list[Any]:
+        if self._lifecycle.is_dead:  # nobody would answer
+            raise EngineDeadError(self.status.reason)
         call_id = next(self._ids)
         answers: list[Any] = await self._calls.answer(
             call_id, lambda: self._core.call_utility(call_id, method, args)
@@ -393,35 +396,12 @@ class AsyncLLMEngine:
         """Give the device's memory back once no request is open; an engine that sleeps goes on as
         it does. abort: end the open ones with an error at once. Raises `RequestError` (503) where
         it does not serve, and as `call_utility`."""
-        self._sleep_change = asyncio.ensure_future(self._fall_asleep(level, abort))
-        await asyncio.shield(self._sleep_change)  # whether or not who asked still waits
+        await self.pauses.sleep(level, abort=abort)
 
     async def wake_up(self) -> None:
         """Take the memory again and serve; an engine that is awake stays so. Raises as
         `call_utility`; then it sleeps on."""
-        self._sleep_change = asyncio.ensure_future(self._end_sleep())
-        await asyncio.shield(self._sleep_change)
-
-    async def _fall_asleep(self, level: SleepLevel, abort: bool) -> None:
-        async with self._sleep_changes:
-            if self.is_sleeping:
-                return
-            self._lifecycle.fall_asleep(f"asleep at level {level}; POST /wake_up wakes it up")
-            try:
-                if abort:
-                    message = "the server was put to sleep before the answer was complete"
-                    self._requests.fail_all(lambda: RequestError(message, status=503))
-                await self._requests.wait_idle(None)
-                await self._call("sleep", int(level))
-            except Exception:
-                self._lifecycle.wake_up()
-                raise
-
-    async def _end_sleep(self) -> None:
-        async with self._sleep_changes:
-            if self.is_sleeping:
-                await self._call("wake_up")
-                self._lifecycle.wake_up()
+        await self.pauses.wake_up()
 
     async def abort(self, request_id: str) -> None:
         """End the requests of this name that are open; their readers get an error."""

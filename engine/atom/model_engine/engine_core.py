@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atom.config import Config
-from atom.errors import AtomError
+from atom.errors import AtomError, ModelError
 from atom.model_engine.executor.base import Executor, GroupEndedError
 from atom.model_engine.executor.choice import build_executor
 from atom.model_engine.kv_events.publisher import KVEventPublisher
@@ -96,7 +96,12 @@ class EngineCore:
         if self._loras is not None:
             self._utilities["unload_lora"] = self._loras.unload
         if config.sleep.enabled:
-            self._utilities |= {"sleep": self._sleep, "wake_up": self._wake_up}
+            self._utilities |= {
+                "sleep": self._sleep,
+                "wake_up": self._wake_up,
+                "check_weights": self._check_weights,
+                "update_weights": self._update_weights,
+            }
 
     def build_executor(self, order: MeshOrder | None) -> Executor:
         """Return what runs the batches of this core."""
@@ -291,12 +296,7 @@ class EngineCore:
         requests are open."""
         if open_requests := self._pipeline.open_requests():
             raise AtomError(f"{len(open_requests)} requests are open")
-        while self._pipeline.has_work():  # computed ahead, for requests that have ended
-            self._pipeline.step(time.monotonic())
-        self._reset_prefix_cache()
-        self._scheduler.loras.forget_all()
-        if self._kv_events is not None:
-            self._kv_events.publish()
+        self._empty_the_device()
         with self._pulse.at_rest():
             self._executor.sleep(level)
         self._asleep = True
@@ -305,6 +305,40 @@ class EngineCore:
         with self._pulse.at_rest():  # weights may have to be read
             self._executor.wake_up()
         self._asleep = False
+
+    def _empty_the_device(self) -> None:
+        """Let requests that run be computed again, and forget all that is cached on the device."""
+        for result in self._pipeline.preempt_all():
+            self._publish(result)
+        self._reset_prefix_cache()
+        self._scheduler.loras.forget_all()
+        if self._kv_events is not None:
+            self._kv_events.publish()
+
+    def _check_weights(self, path: str) -> str | None:
+        """Return why a checkpoint's weights cannot take the place of these; None where they can."""
+        try:
+            with self._pulse.at_rest():
+                self._executor.check_weights(path)
+        except ModelError as error:
+            return str(error)
+        return None
+
+    def _update_weights(self, path: str) -> None:
+        """Compute by the weights of another checkpoint from the next step on. Requests that run go
+        on: what they have so far is computed again."""
+        if not self._asleep:
+            self._empty_the_device()
+        try:
+            with self._pulse.at_rest():
+                self._executor.update_weights(path)
+        except Exception as error:
+            logger.exception("weights could not be read")
+            self._fail(
+                f"the weights of {path}, which were found sound, could not be taken, and those "
+                f"before are gone: {error}",
+                user_error=isinstance(error, AtomError),
+            )
 
     def _check_integrity(self) -> int:
         """Return how many blocks requests hold; an error when the pool's counts do not add up."""

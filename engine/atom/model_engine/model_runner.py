@@ -17,14 +17,14 @@ from functools import partial
 import msgspec
 import torch
 
-import atom
 from atom.collectives.expert_links import ExpertLinks
 from atom.collectives.group import ALONE, Group
 from atom.config import Config
 from atom.model_engine.runner import kv_cache
 from atom.model_engine.runner.cuda_graphs.decode_graphs import DecodeGraphs
 from atom.model_engine.runner.cuda_graphs.graph_pool import GraphPool
-from atom.model_engine.runner.element_types import kv_dtype, kv_element, model_dtype, name_of
+from atom.model_engine.runner.element_types import kv_dtype, kv_element, model_dtype
+from atom.model_engine.runner.engine_report import Found, engine_report
 from atom.model_engine.runner.expert_load_balancer import ExpertLoadBalancer
 from atom.model_engine.runner.expert_parallel import expert_ranks, open_dispatch
 from atom.model_engine.runner.host_weights import HostWeights
@@ -39,7 +39,7 @@ from atom.model_engine.runner.warm_up import (
     run_largest_steps,
     warm_up,
 )
-from atom.model_engine.wire.engine_protocol import ConcurrencyRow, EngineReport
+from atom.model_engine.wire.engine_protocol import EngineReport
 from atom.model_loader.weight_loader import fill_dummy
 from atom.model_ops.all_reduce import with_all_reduce
 from atom.model_ops.attention import CachedLayer
@@ -51,11 +51,10 @@ from atom.model_ops.parallel import Ranks
 from atom.models.decoder.causal_lm import CausalLM, attention_layers, finish_weights, held_bytes
 from atom.models.decoder.layer_kinds import one_of_each_kind
 from atom.models.registry import build_model, support_model_arch_dict
-from atom.sizing.kv_budget import KvBudget, checkpoint_tokens, concurrency_table, fewer_blocks
+from atom.sizing.kv_budget import KvBudget, fewer_blocks
 from atom.sizing.kv_layout import kv_layout
 from atom.sizing.limits import DeviceMemory
 from atom.sizing.overheads import runtime_overhead_bytes
-from atom.utils.versions import software_versions
 
 __all__ = ["ModelRunner", "support_model_arch_dict"]
 
@@ -119,6 +118,7 @@ class ModelRunner:
         self._cache_size = (0, 0)  # blocks and checkpoints that the cache was given
         self._host_weights: HostWeights | None = None
         self._after_layers: Callable[[], None] | None = None
+        self._is_asleep = False
 
     # ---- start-up -----------------------------------------------------------------------------
 
@@ -159,7 +159,13 @@ class ModelRunner:
             self.steps.graphs.prompts.capture(
                 lambda share: progress("capturing prompt graphs", share)
             )
-        report = self._report(budget, weights_bytes, weights_bytes + activations + overhead)
+        found = Found(
+            self._device, self._dtype, self._kv_dtype, self._resolved.chosen,
+            asked_num_seqs=self._asked_num_seqs,
+            weights_bytes=weights_bytes,
+            peak_bytes=weights_bytes + activations + overhead,
+        )  # fmt: skip
+        report = engine_report(self._config, found, budget)
         timed = self._speculation.timed_steps(self.steps, self._cache_shape(budget.num_blocks))
         return msgspec.structs.replace(report, timed_steps=timed)
 
@@ -249,16 +255,7 @@ class ModelRunner:
         """Make the model, its weights not yet filled, and read its adapters, which may not fit
         it."""
         config = self._config
-        previous = torch.get_default_dtype()
-        torch.set_default_dtype(self._dtype)
-        try:
-            with self._device.torch_device:
-                ranks = Ranks(self._group.size, self._group.rank)
-                build = Build(self._ops, ranks, self._group, self._experts, self._exchange)
-                self._model = build_model(self._speculation.spec, build)
-                self._speculation.build(self._model, build)
-        finally:
-            torch.set_default_dtype(previous)
+        self._model = self._make(self._speculation, self._device.torch_device)
         for model in self._speculation.models(self._model):
             model.to(self._device.torch_device)  # tables that were computed on the host
         if config.lora is not None:
@@ -269,6 +266,20 @@ class ModelRunner:
             else:
                 for number, module in enumerate(config.lora.modules, 1):
                     self.adapters.keep(number, self.adapters.read(module.folder))
+
+    def _make(self, speculation: SpeculationSetup, device: torch.device) -> CausalLM:
+        """Make a model, and what drafts for it, on a device, their weights not filled."""
+        previous = torch.get_default_dtype()
+        torch.set_default_dtype(self._dtype)
+        try:
+            with device:
+                ranks = Ranks(self._group.size, self._group.rank)
+                build = Build(self._ops, ranks, self._group, self._experts, self._exchange)
+                model = build_model(speculation.spec, build)
+                speculation.build(model, build)
+        finally:
+            torch.set_default_dtype(previous)
+        return model
 
     def _load(self, progress: Progress) -> None:
         model_config = self._config.model
@@ -389,41 +400,6 @@ class ModelRunner:
         torch.cuda.empty_cache()
         return peak
 
-    def _report(self, budget: KvBudget, weights_bytes: int, peak_bytes: int) -> EngineReport:
-        config, limits = self._config, kv_cache.run_limits(self._config)
-        table = concurrency_table(budget, limits)
-        return EngineReport(
-            model=config.model.served_name,
-            architecture=config.model.architecture,
-            device=self._device.name,
-            dtype=name_of(self._dtype),
-            kv_cache_dtype=name_of(self._kv_dtype),
-            backends=self._resolved.chosen,
-            block_size=budget.block_size,
-            num_blocks=budget.num_blocks,
-            max_model_len=limits.max_model_len,
-            max_num_seqs=limits.max_num_seqs,
-            asked_num_seqs=self._asked_num_seqs,
-            max_num_batched_tokens=limits.max_num_batched_tokens,
-            weights_bytes=weights_bytes,
-            peak_bytes=peak_bytes,
-            kv_cache_bytes=budget.num_blocks * budget.block_bytes,
-            kv_bytes_per_token=budget.layout.growing_bytes_per_token,
-            kv_tokens=budget.tokens,
-            cache_masks=tuple(group.mask for group in budget.layout.groups),
-            state_bytes=budget.layout.running_states_bytes(limits.max_num_seqs)
-            + budget.checkpoint_bytes,
-            num_checkpoints=budget.num_checkpoints,
-            checkpoint_tokens=checkpoint_tokens(budget.layout, budget.block_size),
-            total_memory_bytes=self._device.total_memory_bytes(),
-            limited_by=budget.limited_by,
-            concurrency=[ConcurrencyRow(row.context_tokens, row.sequences) for row in table],
-            tensor_parallel_size=config.parallel.tensor_parallel_size,
-            data_parallel_size=config.parallel.data_parallel_size,
-            version=atom.__version__,
-            versions=software_versions(),
-        )
-
     # ---- sleep --------------------------------------------------------------------------------
 
     @torch.inference_mode()
@@ -431,12 +407,9 @@ class ModelRunner:
         """Give back the device's memory of the KV cache, the graphs and the weights. level 1 keeps
         the weights in the host's memory, 2 reads them again when it wakes up."""
         before = self._device.process_bytes()
+        self._is_asleep = True
         if level == 2:
-            self._host_weights = None
-            self._release_cache()
-            del self.steps, self._model
-            self._speculation.draft = None
-            gc.collect()
+            self._drop_model()
         else:
             if self._device.is_gpu:
                 models = self._speculation.models(self._model)
@@ -448,6 +421,17 @@ class ModelRunner:
             torch.cuda.empty_cache()
         after = self._device.process_bytes()
         logger.info("asleep: %d bytes given back, %d still held", before - after, after)
+
+    def _drop_model(self) -> None:
+        """Let go of the weights, and of all that computes with them; none may be there."""
+        self._host_weights = None
+        if hasattr(self, "_model"):
+            self._release_cache()
+            del self._model
+        if hasattr(self, "steps"):
+            del self.steps
+        self._speculation.draft = None
+        gc.collect()
 
     @torch.inference_mode()
     def wake_up(self) -> None:
@@ -467,6 +451,24 @@ class ModelRunner:
             self.steps.graphs.capture(lambda share: None)
             if self.steps.graphs.prompts is not None:
                 self.steps.graphs.prompts.capture(lambda share: None)
+        self._is_asleep = False
+
+    def check_weights(self, path: str) -> None:
+        """Match a checkpoint's files with a model on PyTorch's meta device, which has shapes and no
+        memory. Raises `ModelError` where its weights cannot take the place of these."""
+        speculation = SpeculationSetup(self._config.with_weights(path), self._group.size)
+        speculation.check_weights(self._make(speculation, torch.device("meta")))
+
+    def update_weights(self, path: str) -> None:
+        """Take the weights of a checkpoint that `check_weights` let pass, with an empty KV cache; a
+        runner that sleeps reads them when it wakes up. After an error it has none."""
+        asleep = self._is_asleep
+        self.sleep(2)
+        self._config = self._config.with_weights(path)
+        self._speculation = SpeculationSetup(self._config, self._group.size)
+        if not asleep:
+            self.wake_up()
+        self._group.barrier()
 
     def close(self) -> None:
         """Leave the ranks that share the model, each of which does so now. Graphs go first, once

@@ -142,6 +142,12 @@ class Scheduler:
                 if sequence.status is SequenceStatus.WAITING:
                     self.waiting.add(sequence)
 
+    def preempt_all(self) -> None:
+        """Let every running sequence be computed again, from its prompt and the tokens that it has;
+        no batch is outstanding."""
+        while self.num_running:
+            self._preempt_one()
+
     def exit_engine(self) -> int:
         """End every request, since the engine shuts down; how many there were."""
         return len(self.abort(list(self._sequences)))

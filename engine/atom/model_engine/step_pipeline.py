@@ -124,6 +124,13 @@ class StepPipeline:
         result = self._take_in() if is_due else None
         return _with_finished(result, finished) if finished else result
 
+    def preempt_all(self) -> list[StepResult]:
+        """Take in the steps that are outstanding, whose results are returned, and let every request
+        that runs be computed again."""
+        results = [self._take_in() for _ in range(len(self._submitted))]
+        self._scheduler.preempt_all()
+        return results
+
     def _step_guided(self, batch: ScheduledBatch, guided: GuidedRequests) -> StepResult | None:
         ticket = self._executor.submit(batch)
         result = self._take_in() if self._submitted else None

@@ -73,6 +73,20 @@ def load_model(model: PlacedModel, checkpoint: Checkpoint, progress: Progress) -
     progress(1.0)
 
 
+def check_model(model: PlacedModel, checkpoint: Checkpoint) -> None:
+    """Find what would keep `load_model` from filling `model`, whose parameters may be on the meta
+    device: by the files' headers, and the first values of each tensor. Raises `ModelError`."""
+    plan = plan_load(placements_of(model), checkpoint, model.unused_tensors())
+    for file, tensors in plan.files.items():
+        with opened(file) as shard:
+            if isinstance(shard, GgufShard):
+                continue
+            for name, (placement, *_) in tensors.items():
+                header = shard.get_slice(name)
+                first = header[:1] if header.get_shape() else shard.get_tensor(name)
+                _refuse_no_numbers(_Part(file, shard, name, placement), first)
+
+
 def placements_of(model: PlacedModel) -> list[Placement]:
     """List every placement of the model's modules."""
     return [

@@ -50,7 +50,7 @@ async def test_held_requests_run_out_of_their_time() -> None:
     admission = Admission(asleep(holds_requests=True), NOBODY, 1)
     for _ in range(2):  # the place of one that ran out is free
         admission.check(1)
-        with pytest.raises(RequestError, match=r"asleep for 0\.001 s") as refusal:
+        with pytest.raises(RequestError, match=r"held for 0\.001 s \(asleep") as refusal:
             await admission.wait_awake(1, "a", 0.001)
         assert refusal.value.status == 504
 

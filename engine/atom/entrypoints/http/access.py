@@ -28,8 +28,11 @@ _PAGE_FILES = (
     "/static-offline-docs/",
 )
 CONTROL_PATHS = frozenset(
-    {"/reset_prefix_cache", "/start_profile", "/stop_profile", "/sleep", "/wake_up"}
-)
+    {
+        "/reset_prefix_cache", "/start_profile", "/stop_profile", "/sleep", "/wake_up",
+        "/update_weights",
+    }
+)  # fmt: skip
 
 
 class ApiKeyCheck:

@@ -81,6 +81,9 @@ class EngineCollector(Collector):
             if engine.stats_told_at is not None:
                 key, help_text = "metrics_last_refresh_timestamp_seconds", _REFRESH_HELP
                 yield _gauge(key, help_text, name, engine.stats_told_at)
+            yield _weights(engine.pauses.weights_version, name)
+            level = engine.pauses.sleep_level
+            yield _gauge("sleeping", "Level at which the engine sleeps; 0 awake.", name, level)
             yield from _engine_metrics(name, self._numbers)
             told = [each.stats for each in self._numbers.stats_by_rank.values()]
             if engine.config.lora is not None and told:
@@ -130,6 +133,16 @@ def _cache_config(report: EngineReport, name: str) -> Metric:
         labels=["model_name", "block_size", "num_gpu_blocks"],
     )
     info.add_metric([name, str(report.block_size), str(report.num_blocks)], 1)
+    return info
+
+
+def _weights(version: str, name: str) -> Metric:
+    info = GaugeMetricFamily(
+        "atom:weights_info",
+        "Version of the weights that requests begin with, in a label; always 1.",
+        labels=["model_name", "weight_version"],
+    )
+    info.add_metric([name, version], 1)
     return info
 
 

@@ -18,6 +18,9 @@ from atom.model_engine.request import RequestOutput
 AnswerId = Annotated[str, Meta(description="Ends with the request's id.")]
 Created = Annotated[int, Meta(description="When the request came, in Unix time.")]
 ServedModel = Annotated[str, Meta(description="The served model.")]
+Fingerprint = Annotated[
+    str | UnsetType, Meta(description="Version of the weights that the answer began with.")
+]
 AnswerTokenIds = Annotated[
     Sequence[int] | UnsetType,
     Meta(description="Ids of the answer's tokens, if they were asked for."),
@@ -126,6 +129,7 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     model: ServedModel
     choices: Annotated[list[ChatChoice], Meta(description="The answers, n of them.")]
     usage: Annotated[Usage, Meta(description="What the request cost.")]
+    system_fingerprint: Fingerprint = UNSET
     prompt_logprobs: AskedPromptLogprobs = UNSET
     prompt_token_ids: PromptTokenIds = UNSET
 
@@ -174,6 +178,7 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
     created: int
     model: str
     choices: list[ChatChunkChoice]
+    system_fingerprint: str | UnsetType = UNSET
     usage: Usage | UnsetType | None = UNSET
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
     prompt_token_ids: Sequence[int] | UnsetType = UNSET
@@ -212,6 +217,7 @@ class TextCompletion(msgspec.Struct, frozen=True, kw_only=True):
     created: Created
     model: ServedModel
     choices: Annotated[list[TextChoice], Meta(description="The answers, n to each prompt.")]
+    system_fingerprint: Fingerprint = UNSET
     usage: Annotated[Usage | UnsetType | None, Meta(description="What the request cost.")] = UNSET
 
 
@@ -224,6 +230,10 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(description="The most tokens of a prompt and its answer together.")
     ]
     vocab_size: Annotated[int, Meta(description="How many tokens the model knows.")]
+    weight_version: Annotated[
+        str | UnsetType,
+        Meta(description="Of the model's weights, as answers name it in system_fingerprint."),
+    ] = UNSET
     root: Annotated[
         str | UnsetType, Meta(description="Of an adapter: the folder or hub id that it is from.")
     ] = UNSET

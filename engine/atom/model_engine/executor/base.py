@@ -95,6 +95,15 @@ class Executor(StepExecutor, Protocol):
         """Take the memory again, with an empty KV cache. After an error it sleeps on."""
         ...
 
+    def check_weights(self, path: str) -> None:
+        """Raises `ModelError` for a checkpoint whose weights cannot take the place of these."""
+        ...
+
+    def update_weights(self, path: str) -> None:
+        """Take the weights of a checkpoint that was checked, with an empty KV cache; no step is
+        under way. One that sleeps goes on sleeping. After an error it computes nothing any more."""
+        ...
+
     def close(self) -> None:
         """End what it has started; no call follows."""
         ...

@@ -61,6 +61,12 @@ class SingleDeviceExecutor(OneScheduler):
     def wake_up(self) -> None:
         self.runner.wake_up()
 
+    def check_weights(self, path: str) -> None:
+        self.runner.check_weights(path)
+
+    def update_weights(self, path: str) -> None:
+        self.runner.update_weights(path)
+
     @property
     def _adapters(self) -> LoraAdapters:
         assert self.runner.adapters is not None, "adapters come where they are enabled"

@@ -33,7 +33,7 @@ class Admission:
         self._requests = requests
         self._max_waiting = max_waiting
         self._fair = fair
-        self._held: Counter[str] = Counter()  # while the engine is asleep, by group
+        self._held: Counter[str] = Counter()  # while the engine pauses, by group
 
     def check(self, count: int, client_id: str = "") -> None:
         """Refuse `count` more requests if they cannot be served, or would wait behind too many
@@ -51,8 +51,10 @@ class Admission:
             )
 
     async def wait_awake(self, count: int, client_id: str, seconds: float | None) -> None:
-        """Hold `count` requests, which `check` let in, as long as the engine is asleep. seconds:
-        that they may take; None for any time. Raises `RequestError` (504) behind them."""
+        """Hold `count` requests, which `check` let in, as long as the engine is asleep, or holds
+        them for another reason. seconds: that they may take; None for any time. Raises
+        `RequestError` (504) behind them."""
+        why = self._lifecycle.held_because
         group = group_of(client_id)
         self._held[group] += count
         try:
@@ -60,8 +62,7 @@ class Admission:
                 await self._lifecycle.wait_awake()
         except TimeoutError:
             raise RequestError(
-                f"the engine was asleep for {seconds:g} s; POST /wake_up wakes it up, or allow "
-                "more time",
+                f"the request was held for {seconds:g} s ({why}); try again, or allow more time",
                 status=504,
                 code="timeout",
             ) from None

@@ -57,7 +57,8 @@ class EngineLifecycle:
         self.status = EngineStatus(EngineState.STARTING, "starting the engine process")
         self._on_progress = on_progress
         self._stalled: dict[int, str] = {}  # rank → what is wrong with it
-        self._woke = asyncio.Event()  # since it fell asleep
+        self._woke = asyncio.Event()  # since it fell asleep, or since `hold`
+        self._holds_because = ""  # requests that come, although it serves; empty for no reason
         self._decided = asyncio.Event()  # start-up has ended, one way or the other
         self._died = asyncio.Event()
         self._maimed = asyncio.Event()
@@ -121,6 +122,28 @@ class EngineLifecycle:
             self.status = replace(self.status, state=EngineState.READY, reason="")
         self._woke.set()
 
+    def hold(self, reason: str) -> None:
+        """Let requests that come wait until `release`, whatever else is so."""
+        self._woke.clear()
+        self._holds_because = reason
+
+    def release(self) -> None:
+        """Let them go on."""
+        self._holds_because = ""
+        self._woke.set()
+
+    @property
+    def held_because(self) -> str:
+        """Tell why requests that come have to wait; empty where they need not."""
+        if self.is_asleep:
+            return self.status.reason
+        return "" if self.is_ending else self._holds_because
+
+    @property
+    def is_ending(self) -> bool:
+        """Tell whether it will never take a request again."""
+        return self.is_dead or self.status.state is EngineState.DRAINING
+
     def begin_drain(self, reason: str = "the server is shutting down") -> None:
         """Take no more requests; the first reason counts."""
         if not self.is_dead and self.status.state is not EngineState.DRAINING:
@@ -170,8 +193,8 @@ class EngineLifecycle:
         return self.status.report
 
     async def wait_awake(self) -> None:
-        """Returns once it sleeps no more, whatever it does instead."""
-        while self.status.state is EngineState.ASLEEP:
+        """Returns once requests are not held any more, whatever becomes of them instead."""
+        while self.held_because:
             await self._woke.wait()
 
     async def wait_dead(self) -> str:

@@ -45,7 +45,8 @@ class RequestGroup(AsyncIterator[list[tuple[int, RequestOutput]]]):
     """Hold what the requests of one call have brought, as (index of the request, output): iterate,
     or
     `listen` and `take`. Raises the first error that one of them ended with, behind what is unread:
-    one answer is missing then, and there is no whole. trace: told of each request's end."""
+    one answer is missing then, and there is no whole. trace: told of each request's end.
+    weights_version: of the weights that the requests began with."""
 
     def __init__(
         self,
@@ -62,6 +63,7 @@ class RequestGroup(AsyncIterator[list[tuple[int, RequestOutput]]]):
             for request in requests
         ]
         self.trace: RequestTrace | None = None
+        self.weights_version = ""
         self._leave = leave
         self._limits = limits
         self._unread: list[tuple[int, RequestOutput]] = []

@@ -27,6 +27,7 @@ from atom.model_engine.executor.tensor_parallel.step_codec import (
     encode_lora,
     encode_sample,
     encode_sleep,
+    encode_weights,
 )
 from atom.model_engine.model_runner import ModelRunner, Progress
 from atom.model_engine.runner.lora_adapters import HostAdapter
@@ -113,6 +114,14 @@ class TensorParallelExecutor(OneScheduler):
         with _together(self._ranks.loss):
             self._send(encode_sleep(0))
             self._own.wake_up()
+
+    def check_weights(self, path: str) -> None:
+        self._own.check_weights(path)
+
+    def update_weights(self, path: str) -> None:
+        with _together(self._ranks.loss):
+            self._send(encode_weights(path))
+            self._own.update_weights(path)
 
     def close(self) -> None:
         self._ranks.loss.let_end()

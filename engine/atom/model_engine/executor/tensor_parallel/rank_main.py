@@ -25,6 +25,7 @@ from atom.model_engine.executor.tensor_parallel.step_channel import StepMemory, 
 from atom.model_engine.executor.tensor_parallel.step_codec import (
     ChangeLora,
     ChangeSleep,
+    ChangeWeights,
     SampleStep,
     decode_step,
 )
@@ -100,10 +101,12 @@ def follow_steps(runner: ModelRunner, receiver: StepReceiver) -> None:
         if isinstance(call, SampleStep):
             runner.steps.sample(submitted[-1], call.mask)
             continue
-        if isinstance(call, ChangeSleep):
+        if isinstance(call, ChangeSleep | ChangeWeights):
             while submitted:
                 runner.steps.collect(submitted.popleft())
-            if call.level:
+            if isinstance(call, ChangeWeights):
+                runner.update_weights(call.path)
+            elif call.level:
                 runner.sleep(call.level)
             else:
                 runner.wake_up()

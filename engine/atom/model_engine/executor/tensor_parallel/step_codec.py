@@ -26,7 +26,7 @@ from atom.sampling_params import SamplingParams
 
 Number = TypeVar("Number", bound=np.generic)
 
-_STEP, _SAMPLE, _MASKED, _LORA, _SLEEP = range(5)
+_STEP, _SAMPLE, _MASKED, _LORA, _SLEEP, _WEIGHTS = range(6)
 _HEAD = 11  # whole numbers of every message's head: its kind, and what its arrays are long
 _ALIGNMENT = 8
 _PARAMS = msgspec.msgpack.Decoder(list[SamplingParams])
@@ -62,6 +62,16 @@ class ChangeSleep:
     """Sleep at a level; wake up where it is 0."""
 
     level: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeWeights:
+    """Take the weights of another checkpoint, which the leader has checked."""
+
+    path: str
+
+
+Call = RunStep | SampleStep | ChangeLora | ChangeSleep | ChangeWeights
 
 
 def encode_batch(batch: ScheduledBatch, outstanding: int) -> bytearray:
@@ -108,7 +118,7 @@ def encode_sample(mask: TokenMask | None) -> bytearray:
 
 def encode_lora(number: int, path: str) -> bytearray:
     """The call that keeps or drops an adapter."""
-    text = np.frombuffer(path.encode(), dtype=np.uint8)
+    text = _bytes_of(path)
     return _joined([_head(_LORA, number, len(text)), text])
 
 
@@ -117,7 +127,17 @@ def encode_sleep(level: int) -> bytearray:
     return _joined([_head(_SLEEP, level)])
 
 
-def decode_step(message: bytearray) -> RunStep | SampleStep | ChangeLora | ChangeSleep:
+def encode_weights(path: str) -> bytearray:
+    """The call that lets a runner take a checkpoint's weights."""
+    text = _bytes_of(path)
+    return _joined([_head(_WEIGHTS, len(text)), text])
+
+
+def _bytes_of(text: str) -> NDArray[np.uint8]:
+    return np.frombuffer(text.encode(), dtype=np.uint8)
+
+
+def decode_step(message: bytearray) -> Call:
     """Return what the leader's runner was called with."""
     reader = _Reader(message)
     kind, *sizes = reader.array(np.int64, _HEAD).tolist()
@@ -125,6 +145,8 @@ def decode_step(message: bytearray) -> RunStep | SampleStep | ChangeLora | Chang
         return SampleStep(None)
     if kind == _SLEEP:
         return ChangeSleep(sizes[0])
+    if kind == _WEIGHTS:
+        return ChangeWeights(reader.array(np.uint8, sizes[0]).tobytes().decode())
     if kind == _LORA:
         number, length, *_ = sizes
         return ChangeLora(number, reader.array(np.uint8, length).tobytes().decode())

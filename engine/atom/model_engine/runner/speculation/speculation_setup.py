@@ -16,11 +16,11 @@ from atom.model_engine.runner.speculation.time_steps import time_steps
 from atom.model_engine.runner.step_runner import StepRunner
 from atom.model_engine.runner.warm_up import CacheShape
 from atom.model_engine.wire.engine_protocol import TimedStep
-from atom.model_loader.weight_loader import load_model
+from atom.model_loader.weight_loader import check_model, load_model
 from atom.model_ops.backends.interface import Ops
 from atom.model_ops.linear import Build
 from atom.models.decoder.causal_lm import CausalLM
-from atom.models.decoder.placed_modules import placed_model
+from atom.models.decoder.placed_modules import PlacedModules, placed_model
 from atom.models.decoder.spec import ModelSpec
 from atom.models.draft_models.build_draft import (
     build_draft,
@@ -77,15 +77,22 @@ class SpeculationSetup:
 
     def read_weights(self, model: CausalLM, progress: Callable[[float], None]) -> None:
         """Read the weights of the model, and of what drafts for it, from their checkpoints."""
-        config, mtp = self._config, None
-        if config.draft is None:
-            mtp = self.draft
-        elif self.draft is not None:
+        config = self._config
+        if config.draft is not None and self.draft is not None:
             checkpoint = open_checkpoint(config.draft.path)
             load_model(placed_draft(self.draft, checkpoint), checkpoint, lambda share: None)
-        checkpoint = open_checkpoint(config.model.path)
-        modules = placed_model(model) if mtp is None else placed_with_mtp(model, mtp)
-        load_model(modules, checkpoint, progress)
+        load_model(self._placed(model), open_checkpoint(config.model.path), progress)
+
+    def check_weights(self, model: CausalLM) -> None:
+        """Match the files of the model's checkpoint with what the model wants, as they are before
+        they are read. Raises `ModelError`."""
+        check_model(self._placed(model), open_checkpoint(self._config.model.path))
+
+    def _placed(self, model: CausalLM) -> PlacedModules:
+        """Collect what the model's own checkpoint fills."""
+        if self.draft is None or self._config.draft is not None:
+            return placed_model(model)
+        return placed_with_mtp(model, self.draft)
 
     def step_runner(
         self, model: CausalLM, ops: Ops, device: Device, groups: Sequence[CacheGroup]

@@ -1,0 +1,1 @@
+"""Routes that change the server for everybody: caches, traces, sleep, adapters and weights."""

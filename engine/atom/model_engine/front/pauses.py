@@ -1,0 +1,125 @@
+"""Pauses: calls for which no step runs: sleep, waking up, and other weights. One at a time.
+
+Each goes on when who asked for it has gone. Owned by AsyncLLMEngine, on whose loop all runs; what
+may be asked and when is EngineLifecycle's word.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from atom.config_values import ModelConfig, SleepLevel
+from atom.errors import RequestError
+from atom.model_engine.front.engine_lifecycle import EngineLifecycle
+from atom.model_engine.front.open_requests import OpenRequests
+from atom.model_engine.front.weights_update import (
+    OpenRequestsMode,
+    WeightsUpdate,
+    find_update,
+    version_of,
+)
+
+# Calls a utility of every engine core: its name and arguments; what each has returned.
+CallCores = Callable[..., Awaitable[list[Any]]]
+
+
+class Pauses:
+    """Carries out these calls. weights_version: of the weights that requests which begin now are
+    computed by."""
+
+    def __init__(
+        self,
+        model: ModelConfig,
+        lifecycle: EngineLifecycle,
+        requests: OpenRequests,
+        call: CallCores,
+    ) -> None:
+        self._model = model
+        self._lifecycle = lifecycle
+        self._requests = requests
+        self._call = call
+        self._one = asyncio.Lock()
+        self._under_way: asyncio.Future[None]  # held, or it could be collected
+        self.weights_version = version_of(model)
+        self._level: SleepLevel | None = None
+
+    @property
+    def sleep_level(self) -> int:
+        """Return the level at which the engine sleeps; 0 where it is awake."""
+        return int(self._level or 0) if self._lifecycle.is_asleep else 0
+
+    async def sleep(self, level: SleepLevel, *, abort: bool) -> None:
+        """Give the device's memory back once no request is open. Raises `RequestError` (503) where
+        the engine does not serve, and as `call`."""
+        await self._carry_out(self._fall_asleep(level, abort))
+
+    async def wake_up(self) -> None:
+        """Take the memory again and serve. Raises as `call`; then it sleeps on."""
+        await self._carry_out(self._end_sleep())
+
+    async def update_weights(
+        self,
+        model_path: str,
+        *,
+        version: str | None = None,
+        mode: OpenRequestsMode = OpenRequestsMode.WAIT,
+    ) -> str:
+        """Compute by the weights of another checkpoint of the same shape, a folder or hub id; the
+        new version, which is a digest unless `version` is given. Raises `RequestError` for one that
+        cannot be, and nothing has changed, and as `call`."""
+        await self._carry_out(self._update(model_path, version, mode))
+        return self.weights_version
+
+    async def _carry_out(self, pause: Coroutine[Any, Any, None]) -> None:
+        self._under_way = asyncio.ensure_future(self._in_turn(pause))
+        await asyncio.shield(self._under_way)  # whether or not who asked still waits
+
+    async def _in_turn(self, pause: Coroutine[Any, Any, None]) -> None:
+        async with self._one:
+            await pause
+
+    async def _fall_asleep(self, level: SleepLevel, abort: bool) -> None:
+        if self._lifecycle.is_asleep:
+            return
+        self._lifecycle.fall_asleep(f"asleep at level {level}; POST /wake_up wakes it up")
+        try:
+            if abort:
+                self._abort_open("the server was put to sleep")
+            await self._requests.wait_idle(None)
+            await self._call("sleep", int(level))
+            self._level = level
+        except Exception:
+            self._lifecycle.wake_up()
+            raise
+
+    async def _end_sleep(self) -> None:
+        if self._lifecycle.is_asleep:
+            await self._call("wake_up")
+            self._lifecycle.wake_up()
+
+    async def _update(self, asked: str, version: str | None, mode: OpenRequestsMode) -> None:
+        update = await asyncio.to_thread(find_update, self._model, asked, version, mode)
+        for refusal in await self._call("check_weights", str(update.path)):
+            if refusal is not None:
+                raise RequestError(f"model_path: {refusal}", param="model_path")
+        if mode is OpenRequestsMode.KEEP or self._lifecycle.is_asleep:
+            await self._take(update)
+            return
+        self._lifecycle.hold("the model's weights change")
+        try:
+            if mode is OpenRequestsMode.ABORT:
+                self._abort_open("the model's weights changed")
+            await self._requests.wait_idle(None)
+            await self._take(update)
+        finally:
+            self._lifecycle.release()
+
+    async def _take(self, update: WeightsUpdate) -> None:
+        await self._call("update_weights", str(update.path))
+        self.weights_version = update.version
+
+    def _abort_open(self, why: str) -> None:
+        message = f"{why} before the answer was complete"
+        self._requests.fail_all(lambda: RequestError(message, status=503))
