@@ -178,6 +178,7 @@ class Reason(StrEnum):
     HELD_BACK = "HeldBack"
     ROLLED_BACK = "RolledBack"
     PAUSED = "Paused"
+    ROLLOUT_WAITS = "RolloutWaits"
     # Available and Ready
     SERVING = "Serving"
     NOTHING_READY = "NothingReady"

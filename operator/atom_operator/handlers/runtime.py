@@ -54,6 +54,7 @@ from atom_operator.page.page_routes import add_page
 from atom_operator.reconcile.decider import Decider
 from atom_operator.reconcile.image_rollout import StagedImageRollout
 from atom_operator.reconcile.reconciler import Reconciler
+from atom_operator.reconcile.rollout_budget import RolloutBudget
 from atom_operator.settings import LeaseSettings, OperatorSettings
 from atom_operator.webhook.service import WebhookService
 
@@ -108,6 +109,7 @@ class Runtime:
         self._optional = OptionalKinds(self._cluster.list_holders)
         self._applied = AppliedChildren()
         self._turns = StagedImageRollout(settings.image_rollouts, lambda key: self.enqueue(*key))
+        self._budget = RolloutBudget(settings.max_rollouts, lambda key: self.enqueue(*key))
         fleet = FleetReader(self._cluster, time.monotonic)
         engines = EnginesWithBackoff(self._engines, time.monotonic)
         address = settings.site.prometheus_address
@@ -121,6 +123,7 @@ class Runtime:
             optional=self._optional,
             applied=self._applied,
             turns=self._turns,
+            budget=self._budget,
             wake=lambda key: self.enqueue(*key),
         )
         self._session: LeadershipSession | None = None
@@ -204,6 +207,7 @@ class Runtime:
         self._optional.forget_all()
         self._applied.forget_all()
         self._turns.forget_all()
+        self._budget.forget_all()
         self._known.forget_all()
         self._session = LeadershipSession(
             self._reconcile,
@@ -245,6 +249,7 @@ class Runtime:
     async def _list_keys(self) -> list[ObjectKey]:
         keys = await self._cluster.list_deployments()
         self._turns.expect(keys)
+        self._budget.expect(keys)
         return keys
 
     async def _reconcile(self, key: ObjectKey) -> float | None:

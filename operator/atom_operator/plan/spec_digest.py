@@ -21,7 +21,9 @@ _NOT_OF_PODS = (
     "canary",
     *("jobs", "objects", "profile"),
 )
-_NOT_OF_PODS_IN_ROLLOUT = ("strategy", "progressDeadlineSeconds", "autoRollback")
+_NOT_OF_PODS_IN_ROLLOUT = (
+    *("strategy", "progressDeadlineSeconds", "autoRollback", "window", "urgent"),
+)
 
 
 def spec_digest(

@@ -7,7 +7,7 @@ out, and by the webhook, which tells.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -93,11 +93,18 @@ from atom_operator.reconcile.prerequisites import (
     look_at_model,
     volume_places,
 )
+from atom_operator.reconcile.rollout_turn import (
+    ALONE,
+    AskedRollout,
+    RolloutWait,
+    Turns,
+    as_before,
+    begins,
+    is_due,
+    window_wait,
+)
 from atom_operator.settings import OperatorSettings
 from atom_operator.validation.parsing import parse_spec
-
-# Whether it is this one's turn to take a new default image; otherwise why it waits.
-Turn = Callable[[str], str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +121,7 @@ class Decision:
     routes: RouteFindings = field(default_factory=RouteFindings)  # of what exists afterwards
     kept: frozenset[ChildKey] = frozenset()  # serve until what is desired is ready
     canary: CanaryLook | None = None
+    waits: RolloutWait | None = None  # for which what is asked of the pods comes later
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +142,7 @@ class Decider:
         parent: Manifest,
         observed: Observed,
         engines: EngineView,
-        turn: Turn = lambda _image: "one after the other takes it",
+        turns: Turns = ALONE,
     ) -> Decision:
         """Return what should be; `observed` says which of the optional kinds are not served."""
         reader = CanaryReader(self.port, self.engines, self.prometheus)
@@ -146,9 +154,11 @@ class Decider:
             return Decision(problems=laid)
         around = await self._surroundings(key, laid.spec, observed, engines)
         around = replace(around, profile=laid.profile, canary=canary.canary)
-        around = _with_image_in_turn(laid.spec, around, observed, turn)
-        owner, seen = Owner(key, parent["metadata"]["uid"]), _is_seen(parent)
-        decision = await self._decide(owner, laid.spec, around, observed, engines, spec_seen=seen)
+        begin = begins(laid.spec.rollout, observed, turns)
+        around = _with_image_in_turn(laid.spec, around, observed, turns)
+        owner = Owner(key, parent["metadata"]["uid"])
+        asked = AskedRollout(laid.spec.rollout, begin, is_seen=_is_seen(parent))
+        decision = await self._decide(owner, laid.spec, around, observed, engines, asked=asked)
         return replace(decision, canary=canary)
 
     async def _decide(
@@ -159,7 +169,7 @@ class Decider:
         observed: Observed,
         engines: EngineView,
         *,
-        spec_seen: bool,
+        asked: AskedRollout,
     ) -> Decision:
         plan = plan_spec(owner, spec, around)
         if isinstance(plan, tuple):
@@ -174,7 +184,7 @@ class Decider:
             plan = plan_spec(owner, spec, replace(around, **found))
             if isinstance(plan, tuple):
                 return Decision(problems=plan, jobs=_jobs(look))
-        decision = await self._render(plan, spec.rollout, observed, engines, spec_seen)
+        decision = await self._render(plan, asked, observed, engines)
         return replace(decision, jobs=(*_jobs(look), *decision.jobs))
 
     async def keep_last_accepted(
@@ -273,15 +283,15 @@ class Decider:
     async def _render(
         self,
         plan: Plan,
-        asked: RolloutSpec,
+        rollout: AskedRollout,
         observed: Observed,
         engines: EngineView,
-        spec_seen: bool,
     ) -> Decision:
         """The children of a plan, its rollout chosen; none when it is sure not to fit."""
         overlay = (*overlay_paths(plan.template or {}), *plan.template_removed)
         if not plan.may_start:
             return Decision(plan=plan, overlay=overlay)
+        asked, spec_seen = rollout.spec, rollout.is_seen
         may_roll_back = asked.auto_rollback is not False
         unshareable = await check_claims(self.port, self.fleet, plan)
         if unshareable is not None:
@@ -304,9 +314,15 @@ class Decider:
         decision = Decision(plan=plan, overlay=overlay, jobs=_jobs(weights))
         if weights.waiting is not None and not is_in_place(observed, wanted):
             return replace(decision, waiting=weights.waiting)
-        target = choose_target(
-            wanted, observed, may_roll_back=may_roll_back, engine_words=engines.words
-        )
+        words, waits = engines.words, rollout.begin() if is_due(observed, wanted) else None
+        before = as_before(plan, observed, may_roll_back=may_roll_back, engine_words=words)
+        if waits is not None and before is not None:
+            decision = replace(decision, waits=waits)
+            plan, target = before
+        else:
+            target = choose_target(
+                wanted, observed, may_roll_back=may_roll_back, engine_words=words
+            )
         plan, supply = await self._roll_out(plan, asked, target, observed)
         kept = _kept(plan, observed)
         desired = render(plan, target)
@@ -418,7 +434,10 @@ def unschedulable(observed: Observed) -> str | None:
 
 
 def _with_image_in_turn(
-    spec: AtomDeploymentSpec, around: Surroundings, observed: Observed, turn: Turn
+    spec: AtomDeploymentSpec,
+    around: Surroundings,
+    observed: Observed,
+    turns: Turns,
 ) -> Surroundings:
     """Keep the default image that the pods have, while it is not their turn for a new one. Where
     none of them serves there is nothing to spare."""
@@ -429,7 +448,10 @@ def _with_image_in_turn(
         return around
     if before == newest:
         return replace(around, image_before=running.image_before)
-    why = turn(newest) if running.ready else None
+    why = None
+    if running.ready:
+        closed = window_wait(spec.rollout, observed.at)
+        why = closed.words if closed is not None else turns.image(newest)
     if why is None:
         return replace(around, image_before=before)
     waits = f"the operator's default image is {newest} now; {why}"

@@ -51,6 +51,8 @@ from atom_operator.reconcile.decider import Decider, Decision, optional_kinds, u
 from atom_operator.reconcile.image_rollout import StagedImageRollout
 from atom_operator.reconcile.prerequisites import look_at_routes
 from atom_operator.reconcile.requeue import requeue_after
+from atom_operator.reconcile.rollout_budget import RolloutBudget
+from atom_operator.reconcile.rollout_turn import Turns
 from atom_operator.status.capacity import measured_before
 from atom_operator.status.events import event, event_name, happenings
 from atom_operator.status.rollup import StatusInputs, roll_up
@@ -77,6 +79,7 @@ class Reconciler:
     optional: OptionalKinds = field(default_factory=OptionalKinds)
     applied: AppliedChildren = field(default_factory=AppliedChildren)
     turns: StagedImageRollout = field(default_factory=StagedImageRollout)
+    budget: RolloutBudget = field(default_factory=RolloutBudget)
     # Told of an AtomDeployment whose status another's pass made old.
     wake: Callable[[ObjectKey], None] = lambda _key: None
     colliding: dict[ObjectKey, frozenset[ObjectKey]] = field(default_factory=dict)
@@ -88,6 +91,7 @@ class Reconciler:
             self.applied.forget(key)
             self.optional.forget(key)
             self.turns.forget(key)
+            self.budget.forget(key)
             self.decider.templates.forget(key)
             self.decider.departures.forget(key)
             self._wake_others(key, RouteFindings())
@@ -101,9 +105,11 @@ class Reconciler:
         observed = with_deadline(replace(observed, at=now), now, failure)
         engines = await ask_engines(self.engines, observed, known)
         self.turns.see(key, observed.deployment)
-        decision = await self.decider.decide(
-            key, parent, observed, engines, lambda image: self.turns.take(key, image)
-        )
+        self.budget.see(key, observed)
+        turns = Turns(lambda image: self.turns.take(key, image), lambda: self.budget.take(key))
+        decision = await self.decider.decide(key, parent, observed, engines, turns)
+        if decision.waits is None or decision.waits.until is not None:
+            self.budget.leave(key)
         todo = decision
         if todo.desired is None:
             todo = await self.decider.keep_last_accepted(key, parent, observed, engines)
@@ -184,6 +190,7 @@ class Reconciler:
             shortage=_shortage(decision, observed),
             waiting=decision.waiting,
             routes=decision.routes,
+            rollout_waits=decision.waits.words if decision.waits else None,
             suspended=(parent.get("spec") or {}).get("suspend") is True,
         )
         previous: Mapping[str, Any] = parent.get("status") or {}

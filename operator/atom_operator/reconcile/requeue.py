@@ -6,6 +6,7 @@ from datetime import datetime
 
 from atom_operator.constants import Reason
 from atom_operator.domain import ApplyReport, EngineView, Observed
+from atom_operator.domain.canary import CanaryPhase
 from atom_operator.plan.canary.steps import seconds_to_look
 from atom_operator.plan.group_deadline import progress_deadline
 from atom_operator.reconcile.decider import Decision, unschedulable
@@ -19,6 +20,8 @@ _BOUND_SECONDS = 60.0
 _LOADING_SECONDS = 10.0
 # How drafts do is told by engines only when they are asked.
 _DRAFTS_SECONDS = 60.0
+# That the other pods have become what a canary is this pass tells and the next one reads.
+_PROMOTING_SECONDS = 10.0
 # An engine that serves and yet says nothing to us may never do so (a network policy): asked ever
 # more rarely, after as long again as it has been silent.
 _MOST_SILENT_SECONDS = 900.0
@@ -59,6 +62,7 @@ def requeue_after(
         _drafts_again(decision, observed),
         _to_deadline(observed, now),
         _canary_again(decision, now),
+        _rollout_again(decision, now),
     )
     return min((seconds for seconds in times if seconds is not None), default=None)
 
@@ -66,9 +70,21 @@ def requeue_after(
 def _canary_again(decision: Decision, now: datetime) -> float | None:
     """Choose when the canary may go on; None where only an event lets it."""
     look = decision.canary
-    if look is None or look.canary is None or look.asked is None:
+    if look is None or look.canary is None:
+        return None
+    if look.canary.state.phase is CanaryPhase.PROMOTING:
+        return _PROMOTING_SECONDS
+    if look.asked is None:
         return None
     return seconds_to_look(look.asked, look.canary.state, now)
+
+
+def _rollout_again(decision: Decision, now: datetime) -> float | None:
+    """Choose when a rollout that waits may begin."""
+    if decision.waits is None:
+        return None
+    until = decision.waits.until
+    return _BOUND_SECONDS if until is None else max(0.0, (until - now).total_seconds())
 
 
 def _drafts_again(decision: Decision, observed: Observed) -> float | None:

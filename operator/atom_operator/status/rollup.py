@@ -73,6 +73,7 @@ class StatusInputs:
     routes: RouteFindings = field(default_factory=RouteFindings)
     waiting: Waiting | None = None  # what has to be there before pods are asked for
     suspended: bool = False  # by the spec, also where that is not accepted
+    rollout_waits: str | None = None  # why what is asked of the pods comes later
 
     @property
     def deployment(self) -> DeploymentState:
@@ -242,6 +243,9 @@ def _progressing(situation: StatusInputs) -> Verdict:
         return waits(situation.waiting, serving=situation.observed.deployment is not None)
     if situation.observed.deployment is None:
         return Verdict(kind, "True", Reason.ROLLING_OUT, "the Deployment is being created")
+    if situation.rollout_waits is not None:
+        message = f"a rollout waits: {situation.rollout_waits}; spec.rollout.urgent begins at once"
+        return Verdict(kind, "True", Reason.ROLLOUT_WAITS, message)
     if deployment.complete and deployment.rollback is not None:
         message = f"revision {deployment.revision} runs again; see Degraded"
         return Verdict(kind, "False", Reason.ROLLED_BACK, message)

@@ -28,6 +28,7 @@ from atom_operator.validation.adapters import (
     lora_goes_with_the_rest,
 )
 from atom_operator.validation.canary import canary_has_a_route
+from atom_operator.validation.rollout import window_has_a_zone
 from atom_operator.validation.template_shape import shape_problems
 
 _LABEL = re.compile(r"^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$")
@@ -307,6 +308,7 @@ def _argument_name(argument: str) -> str:
 
 _RULES: tuple[Rule, ...] = (
     canary_has_a_route,
+    window_has_a_zone,
     adapters_have_room,
     adapters_can_be_found,
     lora_goes_with_the_rest,

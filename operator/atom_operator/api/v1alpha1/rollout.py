@@ -1,4 +1,4 @@
-"""How pods are replaced."""
+"""How pods are replaced, and when."""
 
 from __future__ import annotations
 
@@ -7,6 +7,22 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from atom_operator.api.v1alpha1.common import ApiModel
+
+
+class RolloutWindowSpec(ApiModel):
+    """When rollouts may begin."""
+
+    days: Annotated[
+        list[Literal["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"]] | None,
+        Field(min_length=1, max_length=7, json_schema_extra={"x-kubernetes-list-type": "set"}),
+    ] = None
+    """Days on which it opens. Default: all."""
+    start: Annotated[str, Field(max_length=5, pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")]
+    """When it opens, such as 22:00."""
+    minutes: Annotated[int, Field(ge=1, le=1440)]
+    """How long it is open."""
+    time_zone: Annotated[str, Field(min_length=1, max_length=64)] | None = None
+    """Zone of the clock by its IANA name, such as Europe/Berlin. Default: UTC."""
 
 
 class RolloutSpec(ApiModel):
@@ -25,3 +41,9 @@ class RolloutSpec(ApiModel):
     """Return to the last revision whose replicas were all ready when a new one fails: it passed
     the deadline, or its pods keep crashing. A later change of the spec is tried again.
     Default: true."""
+    window: RolloutWindowSpec | None = None
+    """When rollouts may begin; outside it what serves goes on, and one that has begun comes to its
+    end. Default: always."""
+    urgent: bool | None = None
+    """Rollouts begin at once, whatever the window and the operator's maxRollouts say. Default:
+    false."""

@@ -3,6 +3,7 @@ decides or it fails."""
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from typing import Any
 
@@ -41,6 +42,7 @@ class Story:
 
     def __init__(self, canary: dict[str, Any], **changes: Any) -> None:
         self.now, self.engines = NOW, FakeEngines()
+        self.again: dict[ObjectKey, float | None] = {}  # seconds until each wants to be looked at
         self.cluster = cluster_with(gateway=ROUTE, replicas=2, **changes)
         self.look()
         finish_rollout(self.cluster)
@@ -63,14 +65,12 @@ class Story:
 
     def look(self, *, after: timedelta = timedelta()) -> None:
         """Both AtomDeployments are looked at, twice: each is told of the other."""
-        import asyncio
-
         self.now += after
         for _ in range(2):
             for key in (KEY, CANARY):
                 if (ATOM_DEPLOYMENT, *key) in self.cluster.objects:
                     one = reconciler(self.cluster, self.now, engines=self.engines)
-                    asyncio.run(one.reconcile(key))
+                    self.again[key] = asyncio.run(one.reconcile(key)).requeue_after_seconds
         self.collect()
 
     def collect(self) -> None:
@@ -151,6 +151,7 @@ def test_it_goes_step_by_step_and_then_waits_for_a_person() -> None:
     story = serving()
     story.look(after=MINUTE / 2)
     assert story.shares["chat-canary"] == 5
+    assert (story.again[KEY] or 999) <= 30  # when the step is over
     story.look(after=MINUTE)
     assert story.shares == {"chat": 50, "chat-canary": 50}
     story.look(after=20 * MINUTE)
@@ -187,6 +188,7 @@ def test_a_change_that_is_written_into_the_spec_is_a_promotion() -> None:
     assert story.shares["chat-canary"] == 5
     finish_rollout(story.cluster)
     story.look()
+    assert (story.again[KEY] or 999) <= 30  # the end of the rollout is no event of its own
     story.look()
     assert said(story)[0] == "NoneAskedFor"
     assert not story.status

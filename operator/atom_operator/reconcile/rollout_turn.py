@@ -1,0 +1,113 @@
+"""Whether a rollout may begin now: inside its window, and when it is this one's turn. Pure.
+
+What waits is only the change of pods that serve: the first pods, what follows after a failure or
+within a rollout, and what the spec calls urgent begin at once. Called by the Decider.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, time, timedelta
+
+from atom_operator.api.v1alpha1.rollout import RolloutSpec
+from atom_operator.domain import Observed, Plan, PodRevision, Target
+from atom_operator.reconcile.last_accepted import pods_in_force, target_in_force
+from atom_operator.reconcile.rollout_window import DAYS, RolloutWindow, opens_at
+from atom_operator.validation.rollout import find_zone
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutWait:
+    """Say why a rollout waits, and until when where that is known."""
+
+    words: str
+    until: datetime | None = None
+
+
+Begin = Callable[[], RolloutWait | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """Hold what asks for the turn of one AtomDeployment among all, to take a new default image and
+    to begin a rollout; each answers why it waits."""
+
+    image: Callable[[str], str | None] = lambda _image: "one after the other takes it"
+    rollout: Callable[[], str | None] = lambda: None
+
+
+ALONE = Turns()
+
+
+@dataclass(frozen=True, slots=True)
+class AskedRollout:
+    """Hold what is asked of a rollout, and what says whether it may begin; is_seen: an operator has
+    reported on this very spec."""
+
+    spec: RolloutSpec
+    begin: Begin
+    is_seen: bool
+
+
+def begins(asked: RolloutSpec, observed: Observed, turns: Turns) -> Begin:
+    """Make what says whether a rollout may begin: the window first, which takes no turn."""
+
+    def begin() -> RolloutWait | None:
+        closed = window_wait(asked, observed.at)
+        if closed is not None or asked.urgent:
+            return closed
+        words = turns.rollout()
+        return RolloutWait(words) if words is not None else None
+
+    return begin
+
+
+def window_wait(asked: RolloutSpec, now: datetime | None) -> RolloutWait | None:
+    """Return what a rollout waits for outside its window; None inside, and without one."""
+    if asked.window is None or asked.urgent or now is None:
+        return None
+    window = window_of(asked)
+    opens = opens_at(window, now) if window is not None else None
+    if opens is None:
+        return None
+    words = f"spec.rollout.window opens at {opens:%Y-%m-%dT%H:%M}Z"
+    return RolloutWait(words, opens)
+
+
+def window_of(asked: RolloutSpec) -> RolloutWindow | None:
+    """Return the window as values; None without one, or of an unknown zone."""
+    window = asked.window
+    zone = find_zone(window.time_zone or "UTC") if window is not None else None
+    if window is None or zone is None:
+        return None
+    days = frozenset(DAYS.index(day) for day in window.days or DAYS)
+    start = time.fromisoformat(window.start)
+    return RolloutWindow(days, start, timedelta(minutes=window.minutes), zone)
+
+
+def is_due(observed: Observed, wanted: PodRevision) -> bool:
+    """Return whether pods that serve, all of one revision, are to be replaced by `wanted`."""
+    running, recorded = observed.deployment, observed.last_ready
+    if running is None or recorded is None or not running.ready:
+        return False
+    failed = running.rollback.failed if running.rollback else None
+    return recorded.name == running.revision and wanted.name not in (running.revision, failed)
+
+
+def as_before(
+    plan: Plan, observed: Observed, *, may_roll_back: bool, engine_words: str
+) -> tuple[Plan, Target] | None:
+    """The plan with the pods that run, whose workload goes on saying what they were made for."""
+    running, pods = observed.deployment, pods_in_force(observed)
+    if running is None or pods is None:
+        return None
+    same = replace(
+        plan,
+        spec_digest=running.spec_digest or plan.spec_digest,
+        startup_budget_seconds=running.startup_budget_seconds or plan.startup_budget_seconds,
+        default_image=running.default_image,
+        image_before=running.image_before,
+    )
+    target = target_in_force(pods, observed, may_roll_back=may_roll_back, engine_words=engine_words)
+    return same, target
