@@ -15,6 +15,7 @@ from atom.answer_parsing import (
     resolve_formats,
 )
 from atom.answer_parsing.reasoning_parser import ReasoningStart, reasoning_start
+from atom.sizing import SUPPORTED_ARCHITECTURES
 from tests.engine.answer_parsing.pieces import events_of
 
 TEMPLATES = Path(__file__).parents[1] / "unit" / "chat_templates"
@@ -66,6 +67,67 @@ def names(formats: AnswerFormats) -> tuple[str | None, str | None]:
 def test_a_template_tells_its_family(
     template: str | None, found: tuple[str | None, str | None]
 ) -> None:
+    assert names(resolve_formats("auto", "auto", template)) == found
+
+
+_HERMES = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
+_QWEN_XML = "<tool_call><function=f><parameter=a></function></tool_call>"
+_GLM = "<tool_call>f<arg_key>a</arg_key></tool_call>"
+_THINK, _NONE = "<think></think>", (None, None)
+# What the templates of each architecture's models have, and the parsers that it is read by.
+MARKUP: dict[str, tuple[str, tuple[str | None, str | None]]] = {
+    "LlamaForCausalLM": (LLAMA3, ("llama3_json", None)),
+    "Qwen2ForCausalLM": (_HERMES, ("hermes", None)),
+    "Qwen3ForCausalLM": (QWEN3, ("hermes", "qwen3")),
+    "MistralForCausalLM": (template_of("mistral_like"), ("mistral", None)),
+    "Glm4MoeForCausalLM": (template_of("glm_like"), ("glm45", "qwen3")),
+    "GptOssForCausalLM": (template_of("gpt_oss_like"), ("openai", "openai_gptoss")),
+    "MiniMaxM2ForCausalLM": (f"<minimax:tool_call>{_THINK}", ("minimax_m2", "qwen3")),
+    "MiMoV2FlashForCausalLM": (_QWEN_XML + _THINK, ("qwen3_coder", "qwen3")),
+    "Glm4MoeLiteForCausalLM": (_GLM + _THINK, ("glm45", "qwen3")),
+    "GlmMoeDsaForCausalLM": (_GLM + _THINK, ("glm45", "qwen3")),
+    "SeedOssForCausalLM": (
+        "<seed:tool_call><function=f></seed:tool_call></seed:think>", ("seed_oss", "seed_oss"),
+    ),
+    "SmolLM3ForCausalLM": (_HERMES + _THINK, ("hermes", "qwen3")),
+    "Ernie4_5ForCausalLM": (_HERMES + _THINK + "<response>", ("hermes", "ernie45")),
+    "Ernie4_5_MoeForCausalLM": (_HERMES + _THINK + "<response>", ("hermes", "ernie45")),
+    "Exaone4ForCausalLM": (_HERMES + _THINK, ("hermes", "qwen3")),
+    "Olmo3ForCausalLM": ("<function_calls></function_calls>" + _THINK, ("olmo3", "qwen3")),
+    "GraniteForCausalLM": ("<|tool_call|>[]", _NONE),  # a notation that is not read
+    "Phi3ForCausalLM": ("functools[", ("phi4_mini_json", None)),
+    "HunYuanDenseV1ForCausalLM": (
+        f"<tool_calls>[{_THINK}<answer>", ("hunyuan_a13b", "hunyuan_a13b"),
+    ),
+    "HunYuanMoEV1ForCausalLM": (
+        f"<tool_calls>[{_THINK}<answer>", ("hunyuan_a13b", "hunyuan_a13b"),
+    ),
+    "MixtralForCausalLM": (template_of("mistral_v3_like"), ("mistral", None)),
+    "Qwen2MoeForCausalLM": ("<|im_start|>", _NONE),
+    "Qwen3MoeForCausalLM": (QWEN3, ("hermes", "qwen3")),
+    "Qwen3NextForCausalLM": (QWEN3, ("hermes", "qwen3")),
+    "Qwen3_5ForCausalLM": (_QWEN_XML + _THINK, ("qwen3_coder", "qwen3")),
+    "Qwen3_5MoeForCausalLM": (_QWEN_XML + _THINK, ("qwen3_coder", "qwen3")),
+    "Lfm2ForCausalLM": ("<|tool_call_start|>[]<|tool_call_end|>", ("lfm2", None)),
+    "Lfm2MoeForCausalLM": ("<|tool_call_start|>[]<|tool_call_end|>", ("lfm2", None)),
+    "GraniteMoeHybridForCausalLM": (_HERMES, ("hermes", None)),
+    "NemotronHForCausalLM": (_QWEN_XML + _THINK, ("qwen3_coder", "qwen3")),
+    "KimiLinearForCausalLM": ("<|tool_call_begin|>", ("kimi_k2", None)),
+    "Gemma2ForCausalLM": (template_of("gemma_like"), _NONE),
+    "Gemma3ForCausalLM": (template_of("gemma_like"), _NONE),
+    "Gemma4ForCausalLM": (
+        '<|tool_call>call:f{}<tool_call|><|channel>thought\n<channel|>', ("gemma4", "gemma4"),
+    ),
+    "Llama4ForCausalLM": (template_of("llama4_pythonic_like"), ("llama4_pythonic", None)),
+    "DeepseekV2ForCausalLM": ("User: Assistant:", _NONE),
+    "DeepseekV3ForCausalLM": (template_of("deepseek_v3_like"), ("deepseek_v3", None)),
+    "DeepseekV32ForCausalLM": (template_of("deepseek_v32_like"), ("deepseek_v32", "qwen3")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("architecture", SUPPORTED_ARCHITECTURES)
+def test_templates_of_every_model_tell_their_parsers(architecture: str) -> None:
+    template, found = MARKUP[architecture]
     assert names(resolve_formats("auto", "auto", template)) == found
 
 

@@ -65,6 +65,35 @@ def test_rows_with_a_grammar_draft_nothing_and_their_neighbours_do(
     assert drafting.scheduler.stats().draft_tokens_total == before
 
 
+def test_rows_with_a_grammar_run_beside_drafts_of_a_model_that_keeps_states(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """What a state takes in of drafts is each row's own, whatever confines its neighbours."""
+    folder = make_tiny_checkpoint(tmp_path, "qwen3_5", layers=4, seed=5)
+    drafting, plain = (engine_of(folder, asked, depth=1) for asked in (DRAFTS, None))
+    request.addfinalizer(drafting.guided.close)
+    free = [
+        ([5, 7, 9, 7, 9, 11] * 5, SamplingParams(
+            temperature=number / 4, seed=number, max_tokens=16, allowed_token_ids=(7, 9, 11),
+            ignore_eos=True,
+        ))
+        for number in range(2)
+    ]  # fmt: skip
+    regex = StructuredOutputsParams(regex="(ab|cd ){2,6}")
+    confined = [
+        ([5 + number, 7, 9, 7, 9] * 5, SamplingParams(
+            temperature=number / 4, seed=number, max_tokens=16, structured_outputs=regex
+        ))
+        for number in range(2)
+    ]  # fmt: skip
+    together = answers_of(drafting, [free[0], confined[0], free[1], confined[1]])
+    stats = drafting.scheduler.stats()
+    assert 0 < stats.accepted_tokens_total < stats.draft_tokens_total
+    assert together[::2] == answers_of(plain, free)
+    assert together[1::2] == answers_of(drafting, confined)
+    assert drafting.scheduler.stats().draft_tokens_total == stats.draft_tokens_total
+
+
 def test_a_scored_prompt_beside_drafts_is_scored_all_the_same() -> None:
     found = []
     for asked in (None, DRAFTS):

@@ -80,14 +80,14 @@ _GLM = {
 _QWEN_GATES = r"mlp\.(gate|shared_expert_gate)$"
 FAMILIES: dict[str, Family] = {
     "Qwen3-Next": Family(
-        "qwen3_next", {"layers": 4, "extra": {**_DELTA_NET, **_EXPERTS}},
+        "qwen3_next", {"layers": 2, "extra": {**_DELTA_NET, **_EXPERTS}},
         rf"{_QWEN_GATES}|in_proj_ba$", add_qwen_mtp_layer,
     ),
     "Qwen3.5": Family(
-        "qwen3_5", {"layers": 4, "extra": _DELTA_NET}, r"in_proj_[ab]$", add_qwen_mtp_layer
+        "qwen3_5", {"layers": 2, "extra": _DELTA_NET}, r"in_proj_[ab]$", add_qwen_mtp_layer
     ),
     "Qwen3.5 (experts)": Family(
-        "qwen3_5_moe", {"layers": 4, "extra": {**_DELTA_NET, **_EXPERTS}},
+        "qwen3_5_moe", {"layers": 2, "extra": {**_DELTA_NET, **_EXPERTS}},
         rf"{_QWEN_GATES}|in_proj_[ab]$", add_qwen_mtp_layer,
     ),
     "MiniMax-M2": Family("minimax_m2", plain=r"block_sparse_moe\.gate$"),

@@ -43,7 +43,7 @@ DAILY = {
 }
 # A family of each kind of layers that ranks share, and a form whose groups halve.
 SHARED = {
-    "Qwen3-Next": "compressed-int4", "Qwen3.5 (experts)": "quark-mxfp4",
+    "Qwen3-Next": "gptq", "Qwen3.5 (experts)": "quark-mxfp4",
     "Kimi Linear": "compressed-fp8-rows", "Granite 4": "compressed-fp8-rows",
     "Nemotron-H": "modelopt-fp8", "LFM2 (experts)": "awq", "MiMo-V2-Flash": "compressed-int8",
     "MiniMax-M2": "gptq", "GLM-5": "compressed-mxfp4", "Phi-3 and Phi-4": "compressed-int4",
@@ -100,8 +100,8 @@ def test_plain_experts_are_found_in_one_tensor_too(
     tmp_path: Path, logits: list[torch.Tensor], online: str | None
 ) -> None:
     """As Qwen3.5's plain checkpoints have them; transformers writes each apart."""
-    plain = make_tiny_checkpoint(tmp_path / "plain", "qwen3_5_moe", layers=4)
-    stacked = make_tiny_checkpoint(tmp_path / "stacked", "qwen3_5_moe", layers=4)
+    plain = make_tiny_checkpoint(tmp_path / "plain", "qwen3_5_moe")
+    stacked = make_tiny_checkpoint(tmp_path / "stacked", "qwen3_5_moe")
     stack_experts(stacked / "model.safetensors")
     if online is None:
         assert_logits_equal(stacked, plain, logits)
@@ -130,7 +130,7 @@ def stack_experts(file: Path) -> None:
 
 
 def test_experts_that_are_in_neither_are_named(tmp_path: Path) -> None:
-    folder = make_tiny_checkpoint(tmp_path, "qwen3_5_moe", layers=4)
+    folder = make_tiny_checkpoint(tmp_path, "qwen3_5_moe")
     stack_experts(folder / "model.safetensors")
     tensors = load_file(folder / "model.safetensors")
     del tensors["model.layers.1.mlp.experts.down_proj"]

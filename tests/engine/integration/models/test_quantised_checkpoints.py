@@ -54,7 +54,13 @@ def checkpoint(
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    "layout",
+    [
+        pytest.param(name, marks=() if name in ("fp8-blocks", "gptq-ordered") else pytest.mark.slow)
+        for name in LAYOUTS
+    ],
+)
 def test_fused_matrices_are_taken_apart(tmp_path: Path, layout: str, backend: str) -> None:
     folder, plain = make_quantised_checkpoint(tmp_path, LAYOUTS[layout], "phi3")
     driver = CoreDriver(str(folder), max_num_batched_tokens=48, max_num_seqs=8, backend=backend)
@@ -101,6 +107,7 @@ def test_what_is_not_to_be_converted_stays_plain(tmp_path: Path, leave: str) -> 
     assert driver.generate(asked, max_tokens=NEW_TOKENS, ignore_eos=True) == oracle(plain)
 
 
+@pytest.mark.slow  # daily in the forms in which they are published
 @pytest.mark.parametrize("layout", ["fp8-blocks", "compressed-fp8-rows"])
 @pytest.mark.parametrize("family", ["qwen3_next", "qwen3_5"])
 def test_states_of_matrices_in_a_format(tmp_path: Path, family: Architecture, layout: str) -> None:
