@@ -125,27 +125,25 @@ def _environment(plan: Plan) -> list[dict[str, Any]]:
     rendered: dict[str, dict[str, Any]] = {
         name: {"name": name, **source} for name, source in fixed.items()
     }
-    token = _hub_token(plan)
-    if token is not None:
-        secret, key = token
-        rendered["HF_TOKEN"] = {
-            "name": "HF_TOKEN",
-            "valueFrom": {"secretKeyRef": {"name": secret, "key": key}},
-        }
-    rendered |= event_environment(plan)
+    rendered |= _hub_token(plan) | event_environment(plan)
     for variable in plan.engine.env:
         rendered[variable["name"]] = dict(variable)
     return list(rendered.values())
 
 
-def _hub_token(plan: Plan) -> tuple[str, str] | None:
-    """Name and key of the Secret with which the pod itself downloads: the model, or what drafts
-    for one that a Job has fetched, or its adapters."""
-    draft, fetched = plan.engine.draft_model, plan.model.download
-    drafts = draft is not None and not draft.startswith("/")
-    if fetched is not None and (drafts or plan.engine.lora is not None):
-        return fetched.token_secret
-    return plan.model.token_secret
+def _hub_token(plan: Plan) -> dict[str, dict[str, Any]]:
+    """The token with which the pod itself downloads: the model, or what drafts for one that a Job
+    has fetched. One that downloads adapters while it serves reads it from a file that follows the
+    Secret."""
+    if volumes.adapters_token(plan) is not None:
+        return {"HF_TOKEN_PATH": {"name": "HF_TOKEN_PATH", "value": volumes.HUB_TOKEN_PATH}}
+    draft, fetched, token = plan.engine.draft_model, plan.model.download, plan.model.token_secret
+    if fetched is not None and draft is not None and not draft.startswith("/"):
+        token = fetched.token_secret
+    if token is None:
+        return {}
+    reference = {"secretKeyRef": {"name": token[0], "key": token[1]}}
+    return {"HF_TOKEN": {"name": "HF_TOKEN", "valueFrom": reference}}
 
 
 def _resources(plan: Plan) -> dict[str, Any]:

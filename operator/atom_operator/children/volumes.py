@@ -16,6 +16,8 @@ _ADAPTERS_FOLDER = "/etc/atom/adapters"
 ADAPTERS_PATH = f"{_ADAPTERS_FOLDER}/{ADAPTERS_KEY}"
 _API_KEY_FOLDER, _API_KEY_FILE = "/etc/atom/api-key", "key"
 API_KEY_PATH = f"{_API_KEY_FOLDER}/{_API_KEY_FILE}"
+_HUB_TOKEN_FOLDER, _HUB_TOKEN_FILE = "/etc/atom/hub-token", "token"
+HUB_TOKEN_PATH = f"{_HUB_TOKEN_FOLDER}/{_HUB_TOKEN_FILE}"
 # Everything that writes below a home directory by default: downloads and the like.
 CACHE_ENVIRONMENT = {
     "HOME": f"{_CACHE}/home",
@@ -64,6 +66,9 @@ def mounts(plan: Plan) -> list[dict[str, Any]]:
     if plan.engine.api_key_secret is not None:
         mount = {"name": "api-key", "mountPath": _API_KEY_FOLDER, "readOnly": True}
         result.append(mount)
+    if adapters_token(plan) is not None:
+        mount = {"name": "hub-token", "mountPath": _HUB_TOKEN_FOLDER, "readOnly": True}
+        result.append(mount)
     if plan.integrations.compile_cache_claim is not None:
         result.append({"name": "compile-cache", "mountPath": _COMPILED})
     if plan.model.kind is SourceKind.CLAIM:
@@ -102,10 +107,10 @@ def volumes(plan: Plan) -> list[dict[str, Any]]:
         {"name": "shm", "emptyDir": memory},
     ]
     if plan.engine.api_key_secret is not None:
-        name, key = plan.engine.api_key_secret
-        # As a whole folder, which the kubelet renews; a single file of it would stay as it was.
-        items = [{"key": key, "path": _API_KEY_FILE}]
-        result.append({"name": "api-key", "secret": {"secretName": name, "items": items}})
+        result.append(_renewed("api-key", plan.engine.api_key_secret, _API_KEY_FILE))
+    token = adapters_token(plan)
+    if token is not None:
+        result.append(_renewed("hub-token", token, _HUB_TOKEN_FILE))
     if plan.integrations.compile_cache_claim is not None:
         kept = {"claimName": plan.integrations.compile_cache_claim}
         result.append({"name": "compile-cache", "persistentVolumeClaim": kept})
@@ -120,6 +125,22 @@ def volumes(plan: Plan) -> list[dict[str, Any]]:
             claim = {"claimName": name, "readOnly": True}
             result.append({"name": f"adapters-{number}", "persistentVolumeClaim": claim})
     return result
+
+
+def adapters_token(plan: Plan) -> tuple[str, str] | None:
+    """Name and key of the Secret with which an engine that serves goes on to download; None where
+    it downloads nothing more, or without a token."""
+    if plan.engine.lora is None:
+        return None
+    fetched = plan.model.download
+    return plan.model.token_secret if fetched is None else fetched.token_secret
+
+
+def _renewed(name: str, secret: tuple[str, str], file: str) -> dict[str, Any]:
+    """A key of a Secret as a whole folder, which the kubelet renews; a single file would stay as
+    it was."""
+    items = [{"key": secret[1], "path": file}]
+    return {"name": name, "secret": {"secretName": secret[0], "items": items}}
 
 
 def with_disk(plan: Plan, template: Manifest) -> Manifest:

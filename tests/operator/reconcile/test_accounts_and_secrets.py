@@ -119,6 +119,30 @@ def test_an_api_key_is_mounted_as_a_folder_that_the_kubelet_renews() -> None:
     }
 
 
+@pytest.mark.parametrize("claimed", [{}, {"cache": {"weights": {"claim": "w"}}}])
+def test_the_token_for_adapters_is_a_file_that_the_kubelet_renews(claimed: dict[str, Any]) -> None:
+    model = {**HUB["model"], "tokenSecretRef": {"name": "hub", "key": "reader"}}
+    asked = {**HUB, **claimed, "model": model, "engine": {"lora": {}}}
+    spec = pod_template(plan(**asked))["spec"]
+    (engine,) = spec["containers"]
+    (mount,) = [item for item in engine["volumeMounts"] if item["name"] == "hub-token"]
+    (volume,) = [item for item in spec["volumes"] if item["name"] == "hub-token"]
+    assert "subPath" not in mount
+    assert volume["secret"] == {"secretName": "hub", "items": [{"key": "reader", "path": "token"}]}
+    env = {item["name"]: item for item in engine["env"]}
+    assert env["HF_TOKEN_PATH"]["value"] == f"{mount['mountPath']}/token"
+    assert "HF_TOKEN" not in env, "a variable would come before the file"
+
+
+def test_without_adapters_a_token_is_read_when_the_container_starts() -> None:
+    model = {**HUB["model"], "tokenSecretRef": {"name": "hub", "key": "reader"}}
+    spec = pod_template(plan(**{**HUB, "model": model}))["spec"]
+    (engine,) = spec["containers"]
+    env = {item["name"]: item for item in engine["env"]}
+    assert env["HF_TOKEN"]["valueFrom"]["secretKeyRef"] == {"name": "hub", "key": "reader"}
+    assert "hub-token" not in {item["name"] for item in spec["volumes"]}
+
+
 async def test_an_api_key_is_said_once() -> None:
     engine = {"apiKeySecretRef": {"name": "keys"}, "extraArgs": ["--api-key-file=/x"]}
     cluster = cluster_with(engine=engine)

@@ -100,7 +100,8 @@ class ModelSpec(ApiModel):
     revision: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     """Branch, tag or commit on the hub; default: main."""
     token_secret_ref: SecretKeyRef | None = None
-    """Hub token for gated models; given to the engine as HF_TOKEN."""
+    """Hub token for gated models; given to the engine as HF_TOKEN, and where it serves adapters as
+    a file that follows the Secret."""
     config: Annotated[dict[str, Any] | None, Field(json_schema_extra=PRESERVE)] = None
     """The model's config.json (or the part of it that describes the shape), for the capacity plan
     of a model that is not in the operator's catalogue."""

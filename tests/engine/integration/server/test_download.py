@@ -191,6 +191,42 @@ def test_a_token_opens_a_gated_model(tmp_path: Path) -> None:
     assert code == 0, err
 
 
+_TWICE = """
+import sys
+from pathlib import Path
+from atom.checkpoint import download
+from atom.errors import ModelError
+model, token = sys.argv[1], Path(sys.argv[2])
+try:
+    download(model, ["config.json"])
+except ModelError:
+    print("refused")
+token.write_text("hf_right")
+print((download(model, ["config.json"]) / "config.json").is_file())
+"""
+
+
+def test_an_engine_reads_a_token_in_a_file_anew_for_what_it_downloads_next(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("hf_wrong")
+    environment = {name: text for name, text in command_environment().items() if name != "HF_TOKEN"}
+    with HubServer(MODEL, FILES, token="hf_right") as hub:
+        asked = {
+            "HF_ENDPOINT": hub.url,
+            "HF_HOME": str(tmp_path / "home"),
+            "HF_TOKEN_PATH": str(token),
+        }
+        done = subprocess.run(
+            [sys.executable, "-c", _TWICE, MODEL, token],
+            env={**environment, **asked},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert done.stdout.splitlines() == ["refused", "True"], done.stderr
+
+
 def test_a_hub_that_cannot_be_reached_is_named(tmp_path: Path) -> None:
     with HubServer(MODEL, FILES) as hub:
         url = hub.url
