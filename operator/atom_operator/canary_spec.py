@@ -38,12 +38,15 @@ def promoted_spec(raw: Mapping[str, Any], spec: AtomDeploymentSpec) -> dict[str,
 
 def canary_spec(raw: Mapping[str, Any], spec: AtomDeploymentSpec) -> dict[str, Any]:
     """The spec of the canary's own AtomDeployment. Its replicas are its own, no autoscaler moves
-    them, and requests come by the route of the other."""
+    them, no window keeps it from being another, and requests come by the route of the other."""
     assert spec.canary is not None
     result = promoted_spec(raw, spec)
     gateway = {k: v for k, v in (result.get("gateway") or {}).items() if k != "httpRoute"}
-    for name in ("canary", "autoscaling", "gateway"):
+    rollout = {k: v for k, v in (result.get("rollout") or {}).items() if k != "window"}
+    for name in ("canary", "autoscaling", "gateway", "rollout"):
         result.pop(name, None)
+    if rollout:
+        result["rollout"] = rollout
     if gateway:
         result["gateway"] = gateway
     return {**result, "replicas": spec.canary.replicas or 1}

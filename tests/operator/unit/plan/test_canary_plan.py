@@ -79,6 +79,7 @@ def test_a_change_is_joined_by_key_and_by_name() -> None:
         "engine": {"env": env, "maxModelLen": 512},
         "gateway": CANARY["gateway"],
         "autoscaling": {"maxReplicas": 2},
+        "rollout": {"drainSeconds": 5, "window": {"start": "22:00", "minutes": 60}},
         "canary": {"change": change, "weight": 5},
     }
     raw, typed = spec(**changes), parsed(**changes)
@@ -88,6 +89,7 @@ def test_a_change_is_joined_by_key_and_by_name() -> None:
     assert own["engine"]["env"] == [{"name": "A", "value": "2"}, {"name": "B", "value": "b"}]
     assert (own["engine"]["image"], own["engine"]["maxModelLen"]) == ("new:1", 512)
     assert own["replicas"] == 1
+    assert own["rollout"] == {"drainSeconds": 5}  # a window keeps pods that serve, and not it
     assert not own.keys() & {"canary", "autoscaling", "gateway"}
     promoted = promoted_spec(raw, typed)
     assert promoted["engine"] == own["engine"]
