@@ -13,6 +13,8 @@ from atom.client_figures import ClientCounts
 from atom.entrypoints.openai.metrics import EngineCollector
 from atom.entrypoints.openai.metrics_exchange import ServerNumbers
 from atom.entrypoints.openai.state import ServerState
+from atom.entrypoints.swap.models_metrics import DeviceCollector, Merged
+from atom.entrypoints.swap.shared_device import SharedDevice, Sharing, SharingModel
 from atom.metrics import RequestMetrics
 from atom.model_engine.front.engine_lifecycle import EngineState
 from atom.model_engine.front.served_loras import ServedLoras
@@ -27,7 +29,8 @@ Prometheus metrics, by the names under which a scrape has them. A histogram has 
 """
 _ENGINE = """
 `GET /metrics` of the HTTP port. Series of ranks exist with several data-parallel ranks,
-`spec_decode` with speculation, `expert` with `--enable-eplb`, `lora` with `--enable-lora`.
+`spec_decode` with speculation, `expert` with `--enable-eplb`, `lora` with `--enable-lora`, `model`
+with `--models`.
 """
 _OPERATOR = "The operator's own port for metrics; only the replica that leads counts reconciles."
 
@@ -69,7 +72,12 @@ def _engine() -> list[Metric]:
     )
     ranks = {rank: RankStats(rank=rank, number=1, stats=_stats()) for rank in range(2)}
     numbers = ServerNumbers(RequestMetrics(), ranks, {"key-0": ClientCounts()})
-    return list(EngineCollector(cast(ServerState, state), numbers).collect())
+    device = SharedDevice([SharingModel("m", 1.0)], Sharing(1.0))
+    collectors = [
+        EngineCollector(cast(ServerState, state), numbers),
+        DeviceCollector(device, ["m"], is_ready=True),
+    ]
+    return list(Merged(collectors).collect())
 
 
 def _stats() -> StatsBody:

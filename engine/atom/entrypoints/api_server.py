@@ -6,7 +6,8 @@ signals is entrypoints/server/run_server.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -47,7 +48,7 @@ from atom.entrypoints.openai.health import health_routes
 from atom.entrypoints.openai.metrics import metrics_routes
 from atom.entrypoints.openai.openapi import DocumentFacts, answers_of, document_bodies
 from atom.entrypoints.openai.responses import ModelCard, ModelList
-from atom.entrypoints.openai.state import ServerState
+from atom.entrypoints.openai.state import ServerState, not_served
 from atom.entrypoints.openai.tokens import token_routes
 from atom.entrypoints.pooling.routes import POOLING_DOCUMENTED, pooling_routes
 from atom.entrypoints.responses.routes import DOCUMENTED, responses_handlers
@@ -77,6 +78,30 @@ def build_app(
     this server; "*" for all. root_path: a prefix under which a proxy shows it. responses: where
     they are kept. console: whether there is a page for browsers at /. tracer: makes a span of each
     request that generates."""
+    keys = api_keys or FollowedKeys(())
+    routes = build_routes(
+        state,
+        needs_key=bool(keys),
+        root_path=root_path,
+        responses=responses,
+        console=console,
+        tracer=tracer,
+    )
+    layers = Layers(keys, allowed_origins, root_path)
+    return layers.around(routes, is_ending=lambda: state.is_ending)
+
+
+def build_routes(
+    state: ServerState,
+    *,
+    needs_key: bool,
+    root_path: str = "",
+    responses: ResponseStore | None = None,
+    console: bool = True,
+    tracer: Tracer | None = None,
+) -> ASGIApp:
+    """Build the routes of a model's server, without the layers around them. needs_key: as its
+    document tells; the others as for `build_app`."""
     # The scripts of the pages /docs and /redoc, which are then asked of no other server.
     app = FastAPIOffline(
         docs_url=None,
@@ -92,7 +117,7 @@ def build_app(
     handlers = generation_handlers(app, state, (*DIALECTS, MESSAGES, GENERATE))
     stored = ResponseStore() if responses is None else responses
     handlers |= responses_handlers(app, state, stored)
-    _add_model_routes(app, state)
+    add_model_routes(app, (state,))
     app.include_router(responses_routes(state, stored))
     app.include_router(health_routes(state))
     app.include_router(metrics_routes(state))
@@ -104,9 +129,8 @@ def build_app(
     app.include_router(pooling_routes(state))
     app.include_router(render_routes(state))
     app.include_router(console_routes(shown=console))
-    _add_error_handlers(app)
-    keys = api_keys or FollowedKeys(())
-    facts = DocumentFacts(bool(keys), state.names_now)
+    add_error_handlers(app)
+    facts = DocumentFacts(needs_key, state.names_now)
     beside = (
         DOCUMENTED,
         DOCUMENTED_MESSAGES,
@@ -122,24 +146,48 @@ def build_app(
         from atom.entrypoints.tracing.traced_requests import TracedRequests
 
         inner = TracedRequests(inner, tracer)
-    checked: ASGIApp = AnthropicErrors(ApiKeyCheck(inner, keys))
-    if allowed_origins:
-        # Before the key: browsers ask without it whether they may send it.
-        checked = CORSMiddleware(
-            checked,
-            allow_origins=allowed_origins,
-            allow_methods=["*"],
-            allow_headers=["*"],
-            expose_headers=[ID_HEADER, IGNORED_HEADER, "retry-after"],
-        )
-    if root_path:
-        checked = RootPath(checked, root_path)
-    # Outermost: refusals carry the headers too.
-    return ResponseHeaders(checked, is_ending=lambda: state.is_ending)
+    return inner
 
 
-def _add_model_routes(app: FastAPI, state: ServerState) -> None:
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """Puts around the routes of a server keys, errors in the shape that a client knows,
+    headers. allowed_origins, root_path: as for `build_app`."""
+
+    api_keys: FollowedKeys
+    allowed_origins: Sequence[str] = ()
+    root_path: str = ""
+
+    def around(self, inner: ASGIApp, is_ending: Callable[[], bool]) -> ASGIApp:
+        """Put the layers around an app. is_ending: whether it takes no more requests."""
+        checked: ASGIApp = AnthropicErrors(ApiKeyCheck(inner, self.api_keys))
+        if self.allowed_origins:
+            # Before the key: browsers ask without it whether they may send it.
+            checked = CORSMiddleware(
+                checked,
+                allow_origins=self.allowed_origins,
+                allow_methods=["*"],
+                allow_headers=["*"],
+                expose_headers=[ID_HEADER, IGNORED_HEADER, "retry-after"],
+            )
+        if self.root_path:
+            checked = RootPath(checked, self.root_path)
+        # Outermost: refusals carry the headers too.
+        return ResponseHeaders(checked, is_ending=is_ending)
+
+
+def add_model_routes(app: FastAPI, states: Sequence[ServerState]) -> None:
+    """Add /v1/models, which lists the names of all models that are served."""
+
+    def found(name: str) -> ServerState:
+        """The state of the model that has this name. Raises `RequestError` where none has."""
+        for state in states:
+            if name in state.all_names():
+                return state
+        raise not_served(name, [each for state in states for each in state.all_names()])
+
     def card(name: str) -> ModelCard:
+        state = found(name)
         engine = state.started_engine()
         model, lora = engine.config.model, engine.loras.get(name)
         return ModelCard(
@@ -153,6 +201,7 @@ def _add_model_routes(app: FastAPI, state: ServerState) -> None:
         )
 
     def info(name: str) -> ModelInfo:
+        state = found(name)
         model = state.started_engine().config.model
         return model_info(name, created=state.created, max_model_len=model.max_model_len)
 
@@ -169,8 +218,7 @@ def _add_model_routes(app: FastAPI, state: ServerState) -> None:
         tags=["models"],
     )
     async def list_models(http: Request) -> Response:
-        engine = state.started_engine()
-        names = [*state.served_names(engine), *(lora.name for lora in engine.loras)]
+        names = [name for state in states for name in state.all_names()]
         if speaks_anthropic(http.scope):
             asked = {key: http.query_params.get(key) for key in ("limit", "after_id", "before_id")}
             page = model_page([info(name) for name in names], **asked)
@@ -187,12 +235,13 @@ def _add_model_routes(app: FastAPI, state: ServerState) -> None:
         tags=["models"],
     )
     async def get_model(http: Request, name: ModelName) -> Response:
-        state.check_name(name, state.started_engine())
         shown = info(name) if speaks_anthropic(http.scope) else card(name)
         return Response(to_json(shown), media_type="application/json")
 
 
-def _add_error_handlers(app: FastAPI) -> None:
+def add_error_handlers(app: FastAPI) -> None:
+    """Answer errors in the API's shape."""
+
     @app.exception_handler(AtomError)
     async def known(http: Request, error: AtomError) -> Response:
         return response_for(error)

@@ -25,14 +25,19 @@ from atom.entrypoints.http.body_budget import DEFAULT_BYTES
 from atom.entrypoints.process.logs import configure_logging
 from atom.entrypoints.responses.store import DEFAULT_BYTES as STORE_BYTES
 from atom.entrypoints.server_args import add_access_flags, add_tls_flags, tls_files
+from atom.entrypoints.swap.models_file import check_shares, read_models_file
+from atom.entrypoints.swap.shared_device import Sharing, SharingModel
+from atom.entrypoints.swap.swap_policy import SwapRule
 from atom.entrypoints.tracing.trace_flags import add_trace_flags, traces_endpoint
 from atom.errors import ConfigError
 
 if TYPE_CHECKING:
     from atom.config import EngineOptions
     from atom.entrypoints.server.server_options import ServerOptions
+    from atom.entrypoints.swap.models_process import ServedModel
 
 HTTP_PORT = 8000
+_RULE = SwapRule()
 _EXAMPLES = (
     "atom serve Qwen/Qwen3-0.6B",
     "atom serve ./my-model --served-model-name small --port 9000 --api-key-file key",
@@ -149,8 +154,35 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_access_flags(group)
     add_trace_flags(group)
+    _add_models_flags(parser.add_argument_group("several models"))
     add_tls_flags(parser.add_argument_group("TLS"))
     add_parser_flags(parser)
+
+
+def _add_models_flags(group: Any) -> None:
+    add = group.add_argument
+    add(
+        "--models",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help="serve several models, which share the device by sleep and wake: a YAML list of name, "
+        "model, pinned and options, which are this line's flags for one of them",
+    )
+    add(
+        "--swap-wait-seconds",
+        type=_seconds,
+        default=_RULE.most_wait,
+        help="how long a model of --models that sleeps is asked for before those that are awake "
+        "take no more requests, finish theirs and make room",
+    )
+    add(
+        "--swap-least-awake-seconds",
+        type=_seconds,
+        default=_RULE.least_awake,
+        help="how long a model of --models stays awake at least, unless another has waited for "
+        "--swap-wait-seconds",
+    )
 
 
 def add_template_flags(group: Any) -> None:
@@ -201,10 +233,46 @@ def run_serve(args: argparse.Namespace) -> int:
     from atom.entrypoints.http.uvicorn_points import require_uvicorn
 
     require_uvicorn()
+    if args.models is not None:
+        from atom.entrypoints.swap.run_models import run_models
+
+        configure_logging(args.log_level)
+        return run_models(models_of(args), _sharing(args))
     from atom.entrypoints.server.run_server import run_server  # which stands on it
 
     configure_logging(args.log_level)
     return run_server(server_options(args))
+
+
+def _sharing(args: argparse.Namespace) -> Sharing:
+    rule = SwapRule(args.swap_wait_seconds, args.swap_least_awake_seconds)
+    return Sharing(args.gpu_memory_utilization, rule)
+
+
+def models_of(args: argparse.Namespace) -> list[ServedModel]:
+    """The models of --models, each with the options of its own line. Raises `ConfigError`."""
+    from atom.entrypoints.swap.models_process import ServedModel
+
+    file = args.models
+    if args.model is not None:
+        raise ConfigError(f"--models {file} names the models; leave out {args.model}")
+    if args.lora_modules_file is not None or args.api_server_count > 1:
+        raise ConfigError(
+            "--models: its server has one HTTP process, and adapters that its models' options "
+            "name; leave out --api-server-count and --lora-modules-file"
+        )
+    models, shares = [], []
+    for entry in read_models_file(file):
+        named = {"model": entry.model, "served-model-name": entry.name}
+        own = args.parser.parse_further(
+            args.line, {**named, "enable-sleep-mode": True, **entry.options}
+        )
+        options = server_options(own)
+        share = options.engine.gpu_memory_utilization
+        shares.append((entry, share))
+        models.append(ServedModel(SharingModel(entry.name, share, entry.pinned), options))
+    check_shares(file, shares, args.gpu_memory_utilization)
+    return models
 
 
 def server_options(args: argparse.Namespace) -> ServerOptions:

@@ -46,10 +46,11 @@ def _words_of(file: Path, known: Collection[str]) -> Iterator[str]:
         flag = f"--{key.replace('_', '-')}"
         if flag == _FLAG:
             raise ConfigError(f"{file}: config: a file cannot name another; put its flags here")
-        yield from _words_of_flag(flag, value, known)
+        yield from words_of_flag(flag, value, known)
 
 
-def _words_of_flag(flag: str, value: Any, known: Collection[str]) -> Iterator[str]:
+def words_of_flag(flag: str, value: Any, known: Collection[str]) -> Iterator[str]:
+    """The words of a flag with this value, as YAML has it. known: as for `with_config_file`."""
     if value is None:
         return
     if isinstance(value, bool):

@@ -11,10 +11,10 @@ import argparse
 import difflib
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
-from atom.entrypoints.flags.config_file import with_config_file
+from atom.entrypoints.flags.config_file import with_config_file, words_of_flag
 from atom.entrypoints.flags.flag_help import Help, page_of, short_page
 from atom.entrypoints.flags.flag_words import FlagNote, kebab, read_words
 from atom.entrypoints.flags.other_flags import ROW_OF
@@ -59,10 +59,22 @@ class FlagParser(argparse.ArgumentParser):
             self.error(f"unrecognized arguments: {' '.join(rest)}")
         if self._refused:
             self.error("not every flag of this line is taken here")
-        if found.model is None:
+        if found.model is None and getattr(found, "models", None) is None:
             self.error(f"which model? {self.prog} MODEL: a folder, a GGUF file, or a hub id")
         found.unneeded_flags = read.unneeded
+        found.line, found.parser = words, self
         return found, rest
+
+    def parse_further(self, line: Sequence[str], further: Mapping[str, Any]) -> argparse.Namespace:
+        """Parse a line with flags behind it, which win, as a YAML file has them. An error of them
+        ends the program, as one of the line does."""
+        known = self._option_string_actions
+        words = (
+            word
+            for name, value in further.items()
+            for word in words_of_flag(f"--{name}", value, known)
+        )
+        return self.parse_args([*line, *words])
 
     def format_help(self) -> str:
         if not self.most_used:

@@ -7,6 +7,7 @@ is; until then every request is refused with that reason.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from atom.entrypoints.http.body_budget import BodyBudget
@@ -112,19 +113,16 @@ class ServerState:
         """List the names by which requests may name the model; none before it is known."""
         return () if self.engine is None else self.served_names(self.engine)
 
+    def all_names(self) -> list[str]:
+        """List the names of the model and of its adapters. Raises as `started_engine`."""
+        engine = self.started_engine()
+        return [*self.served_names(engine), *(lora.name for lora in engine.loras)]
+
     def check_name(self, model: str, engine: AsyncLLMEngine) -> None:
         """Raises `RequestError` (404) for a model that is not served."""
         names = [*self.served_names(engine), *(lora.name for lora in engine.loras)]
         if model not in names:
-            has = " and ".join(map(repr, names[:_MOST_NAMED]))
-            if len(names) > _MOST_NAMED:
-                has += f" and {len(names) - _MOST_NAMED} more (GET /v1/models)"
-            raise RequestError(
-                f"the model {shortened(model)!r} is not served here; this server has {has}",
-                param="model",
-                status=404,
-                code="model_not_found",
-            )
+            raise not_served(model, names)
 
     def started_engine(self) -> AsyncLLMEngine:
         """The engine whose start-up is complete, whatever it does now."""
@@ -136,3 +134,16 @@ class ServerState:
                 f"the server is {status.state}: {status.reason}; try again soon", status=503
             )
         return self.engine
+
+
+def not_served(model: str, names: Sequence[str]) -> RequestError:
+    """Make the error (404) for a model that is none of those that are served."""
+    has = " and ".join(map(repr, names[:_MOST_NAMED]))
+    if len(names) > _MOST_NAMED:
+        has += f" and {len(names) - _MOST_NAMED} more (GET /v1/models)"
+    return RequestError(
+        f"the model {shortened(model)!r} is not served here; this server has {has}",
+        param="model",
+        status=404,
+        code="model_not_found",
+    )

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from atom.checkpoint import weights_bytes_on_disk
 from atom.entrypoints.api_server import build_app
@@ -57,13 +58,30 @@ def _waits_for(alone: bool) -> str:
     return "" if alone else "waiting for the other API servers"
 
 
-class _HttpServer(uvicorn.Server):
+class HttpServer(uvicorn.Server):
     """A uvicorn server without its own signal handling (signals first drain the engine), and with a
     tick a second, for the Date header, instead of ten: that is most of what an idle server
     costs."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
+    def __init__(self, app: ASGIApp, options: ServerOptions) -> None:
+        """Serve an app; of the options those of connections count."""
+        super().__init__(
+            uvicorn.Config(
+                app,
+                **(options.tls.uvicorn_settings() if options.tls is not None else {}),
+                log_config=None,
+                access_log=options.access_log,
+                http=BoundedHttpProtocol,
+                ws="none",
+                lifespan="off",
+                # Else what any sender on this machine writes of its address would be believed.
+                proxy_headers="FORWARDED_ALLOW_IPS" in os.environ,
+                server_header=False,
+                backlog=BACKLOG,
+                timeout_keep_alive=options.keep_alive_seconds,
+                timeout_graceful_shutdown=_RESPONSES_FLUSH_SECONDS,
+            )
+        )
         self._ending = asyncio.Event()
 
     @contextlib.contextmanager
@@ -113,32 +131,19 @@ class HttpProcess:
             names=options.served_names,
             clients=ClientIdentity(header=options.fairness_header, num_keys=options.num_keys),
         )
-        self._http = _HttpServer(
-            uvicorn.Config(
-                build_app(
-                    self._state,
-                    api_keys=FollowedKeys(options.api_keys, options.api_key_file),
-                    allowed_origins=options.allowed_origins,
-                    root_path=options.root_path,
-                    responses=ResponseStore(
-                        options.responses_store_bytes, "" if alone else _NOT_SHARED
-                    ),
-                    console=options.console,
-                    tracer=None if self._spans is None else self._spans.tracer,
+        self._http = HttpServer(
+            build_app(
+                self._state,
+                api_keys=FollowedKeys(options.api_keys, options.api_key_file),
+                allowed_origins=options.allowed_origins,
+                root_path=options.root_path,
+                responses=ResponseStore(
+                    options.responses_store_bytes, "" if alone else _NOT_SHARED
                 ),
-                **(options.tls.uvicorn_settings() if options.tls is not None else {}),
-                log_config=None,
-                access_log=options.access_log,
-                http=BoundedHttpProtocol,
-                ws="none",
-                lifespan="off",
-                # Else what any sender on this machine writes of its address would be believed.
-                proxy_headers="FORWARDED_ALLOW_IPS" in os.environ,
-                server_header=False,
-                backlog=BACKLOG,
-                timeout_keep_alive=options.keep_alive_seconds,
-                timeout_graceful_shutdown=_RESPONSES_FLUSH_SECONDS,
-            )
+                console=options.console,
+                tracer=None if self._spans is None else self._spans.tracer,
+            ),
+            options,
         )
         self._stopping = StopRequests(stop_signals, self._on_stop)
 

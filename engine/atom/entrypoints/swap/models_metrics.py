@@ -1,0 +1,81 @@
+"""/metrics of several models: each one's own series, which its name tells apart, and how they share
+the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from fastapi import APIRouter
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from starlette.responses import Response
+
+from atom.entrypoints.openai.metrics import EngineCollector
+from atom.entrypoints.openai.state import ServerState
+from atom.entrypoints.swap.shared_device import SharedDevice
+
+
+def models_metrics_routes(
+    states: Mapping[str, ServerState], device: SharedDevice, is_ready: Callable[[], bool]
+) -> APIRouter:
+    router = APIRouter()
+
+    @router.head("/metrics")
+    @router.get("/metrics")
+    async def metrics() -> Response:
+        # The server's own series come first: of models they would say less.
+        collectors: list[Collector] = [DeviceCollector(device, list(states), is_ready())]
+        collectors += [EngineCollector(each, await each.numbers()) for each in states.values()]
+        return Response(generate_latest(Merged(collectors)), media_type=CONTENT_TYPE_LATEST)
+
+    return router
+
+
+class DeviceCollector(Collector):
+    """Tells how models share a device."""
+
+    def __init__(self, device: SharedDevice, names: list[str], is_ready: bool) -> None:
+        self._device = device
+        self._names = names
+        self._is_ready = is_ready
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily(
+            "atom:ready", "1 while requests are served.", value=int(self._is_ready)
+        )
+        labels = ["model_name"]
+        held = GaugeMetricFamily(
+            "atom:model_requests_held", "Requests that wait for their model to be awake.",
+            labels=labels,
+        )  # fmt: skip
+        wakes = CounterMetricFamily(
+            "atom:model_wakes", "Times that a model has woken up for requests.", labels=labels
+        )
+        for name in self._names:
+            held.add_metric([name], self._device.num_waiting(name))
+            wakes.add_metric([name], self._device.wakes(name))
+        yield held
+        yield wakes
+
+
+class Merged(Collector):
+    """Several collectors' metrics, those of one name as one; a series that two have, such as the
+    version's, once."""
+
+    def __init__(self, collectors: Sequence[Collector]) -> None:
+        self._collectors = collectors
+
+    def collect(self) -> Iterator[Metric]:
+        merged: dict[str, Metric] = {}
+        for collector in self._collectors:
+            for metric in collector.collect():
+                kept = merged.setdefault(metric.name, metric)
+                if kept is not metric:
+                    known = {(each.name, tuple(each.labels.items())) for each in kept.samples}
+                    kept.samples += (
+                        each
+                        for each in metric.samples
+                        if (each.name, tuple(each.labels.items())) not in known
+                    )
+        yield from merged.values()

@@ -1,0 +1,167 @@
+"""SharedDevice: the books of models that share a device: who is awake, computes, waits.
+
+Policy is swap_policy.py's; time is a parameter, and nothing is carried out here: `turn` says what
+is to be done, and is told when it is. So a simulation runs the same code as the server.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from atom.entrypoints.swap.swap_policy import Decision, ModelView, SwapRule, decide
+
+
+@dataclass(frozen=True, slots=True)
+class SharingModel:
+    """A model of the server. share: of the device's memory while it is awake. pinned: it never
+    sleeps for others."""
+
+    name: str
+    share: float
+    pinned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """Says how a device is shared. capacity: the sum of shares that may be awake."""
+
+    capacity: float
+    rule: SwapRule = field(default_factory=SwapRule)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Says what is to be done now. admitted: tickets of requests that may compute; sleep, wake: a
+    model to be put to sleep or woken up, at most one of both, `changed` or `failed` follows;
+    again_at: when to ask again though nothing has happened."""
+
+    admitted: tuple[int, ...] = ()
+    sleep: str | None = None
+    wake: str | None = None
+    again_at: float | None = None
+
+
+@dataclass(slots=True)
+class _Books:
+    model: SharingModel
+    awake: bool = False
+    stuck: bool = False  # could not sleep
+    running: int = 0
+    waiting: deque[tuple[float, int]] = field(default_factory=deque)  # since when, ticket
+    used: float = 0.0
+    woke: float = 0.0
+    wakes: int = 0
+
+    def view(self) -> ModelView:
+        model = self.model
+        since = self.waiting[0][0] if self.waiting else None
+        return ModelView(
+            model.name, model.share, model.pinned or self.stuck, self.awake, self.running, since,
+            used=self.used, woke=self.woke,
+        )  # fmt: skip
+
+
+class SharedDevice:
+    def __init__(self, models: Sequence[SharingModel], sharing: Sharing) -> None:
+        """All models sleep at first."""
+        self._sharing = sharing
+        self._books = {model.name: _Books(model) for model in models}
+        self._changing: Turn | None = None  # the sleep or wake under way
+        self._closed: frozenset[str] = frozenset()  # awake, and take no further requests
+
+    def set_awake(self, name: str, now: float) -> None:
+        """Note that a model is awake from its start."""
+        books = self._books[name]
+        books.awake, books.woke = True, now
+
+    def set_asleep(self, name: str) -> None:
+        """Note that a model sleeps from its start."""
+        self._books[name].awake = False
+
+    def arrive(self, name: str, ticket: int, now: float) -> None:
+        """A request for a model comes; `turn` admits it."""
+        books = self._books[name]
+        books.waiting.append((now, ticket))
+        books.used = now
+
+    def give_up(self, name: str, ticket: int) -> None:
+        """A request that was not admitted has left."""
+        books = self._books[name]
+        books.waiting = deque(each for each in books.waiting if each[1] != ticket)
+
+    def end(self, name: str, now: float) -> None:
+        """A request that was admitted has ended."""
+        books = self._books[name]
+        books.running -= 1
+        books.used = now
+
+    def changed(self, now: float) -> None:
+        """The sleep or wake under way is complete."""
+        change, self._changing = self._changing, None
+        assert change is not None, "told of what `turn` asked for"
+        if change.wake is not None:
+            books = self._books[change.wake]
+            books.awake, books.woke = True, now
+            books.wakes += 1
+        elif change.sleep is not None:
+            self._books[change.sleep].awake = False
+
+    def failed(self) -> list[int]:
+        """The sleep or wake under way has failed: the tickets of those who waited for a model to
+        wake up, who wait no more. One that could not sleep is not asked to again."""
+        change, self._changing = self._changing, None
+        assert change is not None, "told of what `turn` asked for"
+        if change.sleep is not None:
+            self._books[change.sleep].stuck = True
+        if change.wake is None:
+            return []
+        books = self._books[change.wake]
+        tickets = [ticket for _, ticket in books.waiting]
+        books.waiting.clear()
+        return tickets
+
+    def turn(self, now: float) -> Turn:
+        """Say what is to be done; call it again whenever something has happened."""
+        admitted = self._admit()  # first: a model that is to compute is not idle
+        decision = Decision()
+        if self._changing is None:  # one change at a time
+            views = [books.view() for books in self._books.values()]
+            decision = decide(views, self._sharing.capacity, self._sharing.rule, now)
+            self._closed = decision.closed | ({decision.sleep} if decision.sleep else set())
+            admitted += self._admit()
+        turn = Turn(tuple(admitted), decision.sleep, decision.wake, decision.again_at)
+        if turn.sleep is not None or turn.wake is not None:
+            self._changing = turn
+        return turn
+
+    def _admit(self) -> list[int]:
+        """Let requests of models compute that are awake and take any."""
+        admitted: list[int] = []
+        for name, books in self._books.items():
+            if books.awake and name not in self._closed:
+                admitted += (ticket for _, ticket in books.waiting)
+                books.running += len(books.waiting)
+                books.waiting.clear()
+        return admitted
+
+    # ---- reports ------------------------------------------------------------------------------
+
+    def num_waiting(self, name: str) -> int:
+        """Count a model's requests that are held."""
+        return len(self._books[name].waiting)
+
+    def wakes(self, name: str) -> int:
+        """Count how often a model has woken up."""
+        return self._books[name].wakes
+
+    @property
+    def awake_share(self) -> float:
+        """Sum the shares of models that have memory of the device, those included that wake up."""
+        waking = self._changing.wake if self._changing is not None else None
+        return sum(
+            books.model.share
+            for name, books in self._books.items()
+            if books.awake or name == waking
+        )

@@ -1,0 +1,178 @@
+"""`atom serve --models`: three models behind one port, two of which share what is left of the
+device."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from atom.entrypoints.http.listener import listen
+from atom.entrypoints.swap.models_process import ModelsProcess
+from atom.entrypoints.swap.shared_device import Sharing
+from atom.entrypoints.swap.swap_policy import SwapRule
+from tests.engine.swap.models_yaml import models_in, write_models
+from tests.support.models.tiny_model import make_tiny_checkpoint
+from tests.support.waiting import HANG_SECONDS
+
+KEY = "key"
+NAMES = ("chat", "code", "math")
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest.fixture(scope="module")
+def models_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    for seed, name in enumerate(NAMES):
+        make_tiny_checkpoint(folder / name, seed=seed)
+    return write_models(folder, NAMES)
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def client(models_file: Path) -> AsyncIterator[httpx.AsyncClient]:
+    """Of a server with room for the pinned model and one of the others."""
+    key = models_file.with_name("key")
+    key.write_text(KEY)
+    models = models_in(models_file, "--api-key-file", str(key), "--max-waiting-requests", "3")
+    listener = listen("127.0.0.1", 0)
+    port = listener.getsockname()[1]
+    ready = asyncio.Event()
+    process = ModelsProcess(
+        models, Sharing(0.9, SwapRule(1.0, 0.0)), listener, announce=lambda reports: ready.set()
+    )
+    running = asyncio.create_task(process.run())
+    async with httpx.AsyncClient(
+        base_url=f"http://127.0.0.1:{port}", timeout=HANG_SECONDS, verify=False,
+        headers={"authorization": f"Bearer {KEY}"},
+    ) as client:  # fmt: skip
+        starting = await client.get("/health")
+        assert (starting.status_code, starting.json()["status"]) == (503, "starting")
+        waiting = asyncio.ensure_future(ready.wait())
+        await asyncio.wait([waiting, running], return_when=asyncio.FIRST_COMPLETED)
+        assert ready.is_set(), running
+        yield client
+        process.stop()
+        assert await asyncio.wait_for(running, HANG_SECONDS) == 0
+
+
+async def ask(client: httpx.AsyncClient, name: str | None, **fields: Any) -> httpx.Response:
+    body = {"prompt": "Once upon a time", "max_tokens": 8, "temperature": 0, "ignore_eos": True}
+    return await client.post("/v1/completions", json={**body, "model": name, **fields})
+
+
+async def text(client: httpx.AsyncClient, name: str, **fields: Any) -> str:
+    answer = await ask(client, name, **fields)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["model"] == name
+    return str(answer.json()["choices"][0]["text"])
+
+
+async def series(client: httpx.AsyncClient, metric: str) -> dict[str, float]:
+    """The values of a metric, by model."""
+    lines = (await client.get("/metrics")).text.splitlines()
+    found = [line for line in lines if line.startswith(f'{metric}{{model_name="')]
+    return {line.split('"')[1]: float(line.rpartition(" ")[2]) for line in found}
+
+
+async def test_each_model_answers_by_its_name_whoever_is_awake(client: httpx.AsyncClient) -> None:
+    listed = (await client.get("/v1/models")).json()["data"]
+    assert [card["id"] for card in listed] == list(NAMES)
+    assert len({card["weight_version"] for card in listed}) == 3
+    assert (await client.get("/v1/models/math")).json() == listed[2]
+    first = {name: await text(client, name) for name in NAMES}
+    assert len(set(first.values())) == 3
+    wakes = await series(client, "atom:model_wakes_total")
+    for _ in range(2):
+        assert {name: await text(client, name) for name in reversed(NAMES)} == first
+    more = await series(client, "atom:model_wakes_total")
+    assert more["chat"] == wakes["chat"] == 0
+    assert more["code"] > wakes["code"]
+    sleeping = await series(client, "atom:sleeping")
+    assert sleeping["chat"] == 0
+    assert sorted((sleeping["code"], sleeping["math"])) == [0, 1]
+    finished = (await client.get("/metrics")).text
+    assert finished.count("# TYPE atom:requests_finished_total counter") == 1
+    assert (await client.get("/health")).json() == {"status": "ok"}
+
+
+async def test_requests_for_all_at_once_are_answered(client: httpx.AsyncClient) -> None:
+    alone = {name: await text(client, name, max_tokens=40) for name in NAMES}
+    asked = [name for name in NAMES for _ in range(3)]
+    found = await asyncio.gather(*(text(client, name, max_tokens=40) for name in asked))
+    assert found == [alone[name] for name in asked]
+    chat = {"model": "math", "messages": [{"role": "user", "content": "hi"}], "stream": True}
+    answer = await client.post("/v1/chat/completions", json={**chat, "max_tokens": 3})
+    *events, last, _ = [line for line in answer.text.splitlines() if line]
+    assert json.loads(events[0].removeprefix("data: "))["model"] == "math"
+    assert last == "data: [DONE]" or "finish_reason" in last
+
+
+async def test_a_request_that_runs_ends_before_its_model_sleeps(client: httpx.AsyncClient) -> None:
+    expected = await text(client, "code", max_tokens=300)
+    running = asyncio.create_task(text(client, "code", max_tokens=300))
+    other = asyncio.create_task(text(client, "math"))
+    assert await running == expected
+    assert await other
+
+
+async def test_no_more_requests_are_held_than_may_wait(client: httpx.AsyncClient) -> None:
+    await text(client, "code")
+    running = asyncio.create_task(text(client, "code", max_tokens=300))
+
+    async with asyncio.timeout(HANG_SECONDS):
+        while not (await series(client, "atom:requests_running"))["code"]:
+            pass  # each look is a request of its own
+    answers = await asyncio.gather(*(ask(client, "math") for _ in range(5)))
+    assert [answer.status_code for answer in answers].count(200) == 3
+    refused = [answer for answer in answers if answer.status_code == 503]
+    assert len(refused) == 2
+    assert refused[0].headers["retry-after"]
+    assert "wait for math to wake up" in refused[0].json()["error"]["message"]
+    assert await running
+
+
+async def test_what_names_no_model_is_told(client: httpx.AsyncClient) -> None:
+    unknown = await ask(client, "poem")
+    assert unknown.status_code == 404
+    assert all(name in unknown.json()["error"]["message"] for name in NAMES)
+    nobody = await ask(client, None)
+    assert nobody.status_code == 400
+    assert nobody.json()["error"]["param"] == "model"
+    assert nobody.headers["x-request-id"]
+    assert (await client.get("/v1/models/poem")).status_code == 404
+    for path in ("/sleep", "/wake_up"):
+        assert (await client.post(f"{path}?model=code")).status_code == 403
+    assert (await client.post("/reset_prefix_cache?model=code")).status_code == 200
+    info = await client.get("/server_info?model=math")
+    assert info.json()["served_model_name"] == "math"
+    keyless = await client.post("/v1/completions", json={}, headers={"authorization": ""})
+    assert keyless.status_code == 401
+
+
+async def test_a_client_that_leaves_while_it_is_held_leaves_nothing(
+    client: httpx.AsyncClient,
+) -> None:
+    await text(client, "code")
+    running = asyncio.create_task(text(client, "code", max_tokens=300))
+    with pytest.raises(httpx.ReadTimeout):
+        await ask_briefly(client)
+    assert await running
+    await eventually_no_request_held(client)
+
+
+async def ask_briefly(client: httpx.AsyncClient) -> None:
+    body = {"model": "math", "prompt": "x", "max_tokens": 2}
+    await client.post("/v1/completions", json=body, timeout=0.05)
+
+
+async def eventually_no_request_held(client: httpx.AsyncClient) -> None:
+    async with asyncio.timeout(HANG_SECONDS):
+        while any((await series(client, "atom:model_requests_held")).values()):
+            pass
