@@ -100,10 +100,12 @@ def test_none_of_a_thousand_requests_differs_from_its_adapter_alone(served: Serv
     engine = served.engine()
     asked = seeded(engine.vocab_size, count=1000)
     alone = [engine.generate_each([each])[0] for each in asked]
-    scarce = served.engine(room={"max_loras": 2}, num_kv_blocks=18, max_num_batched_tokens=16)
-    told = scarce.generate_each(asked)
-    assert [number for number, tokens in enumerate(told) if tokens != alone[number]] == []
-    assert scarce.scheduler.stats().preemptions_total > 0
+    few_slots = served.engine(room={"max_loras": 2}, max_num_batched_tokens=16)
+    few_blocks = served.engine(num_kv_blocks=18)
+    for scarce in (few_slots, few_blocks):
+        told = scarce.generate_each(asked)
+        assert [number for number, tokens in enumerate(told) if tokens != alone[number]] == []
+    assert few_blocks.scheduler.stats().preemptions_total > 0
 
 
 def test_a_prefix_is_cached_for_its_adapter_alone(served: Served) -> None:
