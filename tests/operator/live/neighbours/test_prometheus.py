@@ -43,10 +43,11 @@ class Watched:
         return f"podMonitor/{self.cluster.namespace}/{NAME}/0"
 
     def ask(self) -> None:
-        """One request to the model, which repeats itself: drafts are found."""
+        """One request to the model, which repeats itself before long, as it always takes the
+        likeliest token: drafts are found."""
         kube = Kube(target.resolve(os.environ), self.cluster.namespace)
-        asked = {"model": NAME, "prompt": "to be " * 8, "max_tokens": 8, "ignore_eos": True}
-        body = json.dumps(asked).encode()
+        asked = {"model": NAME, "prompt": "to be " * 8, "max_tokens": 150, "temperature": 0}
+        body = json.dumps({**asked, "ignore_eos": True}).encode()
         headers = {"Content-Type": "application/json"}
         with kube.port_forward(f"service/{NAME}", 8000) as url:
             request = urllib.request.Request(f"{url}/v1/completions", body, headers)
