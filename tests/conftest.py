@@ -57,6 +57,15 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def others_are_not_slowed_down() -> Iterator[None]:
+    """What a server does to its process at start is for the program that runs it: a test that runs
+    one in this process leaves those behind it their share of a core."""
+    niceness = os.nice(0)
+    yield
+    assert os.nice(0) == niceness
+
+
 @pytest.fixture
 def socket_folder() -> Iterator[Path]:
     """A folder for Unix sockets, whose paths are bounded however long TMPDIR is."""

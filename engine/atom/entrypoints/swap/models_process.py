@@ -28,7 +28,6 @@ from atom.entrypoints.http.body_budget import BodyBudget
 from atom.entrypoints.http.body_turns import BodyTurns
 from atom.entrypoints.http.client_identity import ClientIdentity
 from atom.entrypoints.openai.state import ServerState
-from atom.entrypoints.process.process_conduct import spare_the_collector, yield_cores
 from atom.entrypoints.process.stop_requests import StopRequests, first_of
 from atom.entrypoints.responses.store import ResponseStore
 from atom.entrypoints.server.engine_source import OwnEngine
@@ -138,9 +137,6 @@ class ModelsProcess:
             reports = await self._stopping.unless_stopped(self._start())
             if reports is not None:
                 self._timeline.ready()
-                spare_the_collector()
-                if reports[0].on_cpu:
-                    yield_cores()
                 self._announce(reports)
                 await self._until_stopped_or_dead(serving)
                 await self._drain()

@@ -15,7 +15,11 @@ import uvloop
 
 from atom.entrypoints.http.listener import listen, url_of
 from atom.entrypoints.process.logs import flush_logs
-from atom.entrypoints.process.process_conduct import allow_many_open_files
+from atom.entrypoints.process.process_conduct import (
+    allow_many_open_files,
+    spare_the_collector,
+    yield_cores,
+)
 from atom.entrypoints.server.engine_source import OPENING_THREAD
 from atom.entrypoints.server.run_server import LEAST_OPEN_FILES, STOP_SIGNALS
 from atom.entrypoints.startup.startup_table import Address, print_startup_table
@@ -54,6 +58,9 @@ async def _run(models: Sequence[ServedModel], sharing: Sharing, listener: socket
     address = Address(url, needs_key=bool(options.api_keys), console=options.console)
 
     def announce(reports: Sequence[EngineReport]) -> None:
+        spare_the_collector()
+        if reports[0].on_cpu:
+            yield_cores()
         for report in reports:
             print_startup_table(report, address, verbose=options.verbose)
         logger.info("ready: %d models", len(reports))
