@@ -8,6 +8,7 @@ answer's in its `Meta`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -24,9 +25,13 @@ Operation = tuple[str, str, dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    folder = tmp_path_factory.mktemp("document")
-    model = make_tiny_checkpoint(folder / "model")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_checkpoint(tmp_path_factory.mktemp("document") / "model")
+
+
+@pytest.fixture(scope="module")
+def server(model: Path) -> Iterator[ServerProcess]:
+    folder = model.parent
     (folder / "template.jinja").write_text(TEMPLATE)
     flags = ["--chat-template", str(folder / "template.jinja"), "--api-key", KEY]
     flags += ["--torch-profiler-dir", str(folder / "traces"), "--max-model-len", "256"]
@@ -92,7 +97,7 @@ def test_every_operation_has_an_example(document: dict[str, Any]) -> None:
 
 
 def test_each_example_is_answered_as_the_document_says(
-    server: ServerProcess, document: dict[str, Any]
+    server: ServerProcess, model: Path, document: dict[str, Any]
 ) -> None:
     root = document["servers"][0]["url"]
     headers = {"authorization": f"Bearer {KEY}"}
@@ -108,10 +113,11 @@ def test_each_example_is_answered_as_the_document_says(
                 else:
                     path = path.replace(f"{{{parameter['name']}}}", parameter["example"])
             sent = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+            body = sent.get("example")
+            if body is not None and "model_path" in body:  # a folder of who reads it
+                body = {**body, "model_path": str(model)}
             url = root.rstrip("/") + path
-            answer = client.request(
-                method, url, json=sent.get("example"), headers=headers, params=asked
-            )
+            answer = client.request(method, url, json=body, headers=headers, params=asked)
             assert answer.status_code == 200, (method, path, answer.text)
             assert "x-ignored-fields" not in answer.headers, path
             _assert_described(answer, operation, document)
