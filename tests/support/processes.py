@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 
 import psutil
 
@@ -51,6 +52,19 @@ def has_ended(process: psutil.Process) -> bool:
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     except _GONE:
         return True
+
+
+@contextlib.contextmanager
+def standing_still(word: str) -> Iterator[None]:
+    """The children that run with this word do nothing meanwhile."""
+    found = children_that_run(word)
+    for child in found:
+        child.suspend()
+    try:
+        yield
+    finally:
+        for child in found:
+            child.resume()
 
 
 def kill_all_below(pid: int) -> None:

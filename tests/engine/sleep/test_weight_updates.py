@@ -21,6 +21,7 @@ from atom.speculative_config import SpeculativeConfig
 from tests.support.models.draft_checkpoints import add_mtp_layer
 from tests.support.models.lora_adapter import make_adapter
 from tests.support.models.tiny_model import make_tiny_checkpoint
+from tests.support.processes import standing_still
 from tests.support.server.http_app import HttpRig, serve_model
 from tests.support.waiting import eventually
 
@@ -87,6 +88,14 @@ async def update(rig: HttpRig, checkpoint: Path, **fields: Any) -> str:
     return str(found.json()["weight_version"])
 
 
+async def update_before_it_ends(rig: HttpRig, checkpoint: Path, **fields: Any) -> None:
+    """Update while a request is open, which computes nothing while the checkpoint is found."""
+    with standing_still("core_main"):
+        change = asyncio.create_task(update(rig, checkpoint, **fields))
+        await eventually(lambda: bool(rig.engine._calls._answers), "the engine is asked")
+    await change
+
+
 async def version_shown(rig: HttpRig) -> str:
     card, *_ = (await rig.client.get("/v1/models")).json()["data"]
     metrics = (await rig.client.get("/metrics")).text
@@ -98,6 +107,7 @@ async def version_shown(rig: HttpRig) -> str:
 async def test_answers_are_those_of_a_server_on_the_new_weights(
     rig: HttpRig, started_on_new: HttpRig, checkpoints: dict[int, Path]
 ) -> None:
+    await update(rig, checkpoints[OLD])
     old, expected = await tokens(rig), await tokens(started_on_new)
     assert old != expected
     version = await update(rig, checkpoints[NEW])
@@ -126,7 +136,7 @@ async def test_streams_go_on_with_the_new_weights(
     whole = await tokens(rig, max_tokens=300)
     stream = asyncio.create_task(tokens(rig, max_tokens=300))
     await eventually(lambda: rig.engine.open_requests == 1, "the request is open")
-    await update(rig, checkpoints[NEW], mode="keep")
+    await update_before_it_ends(rig, checkpoints[NEW], mode="keep")
     assert not stream.done()
     found = await stream
     assert len(found) == 300
@@ -150,8 +160,9 @@ async def test_open_requests_end_first_and_those_that_come_wait(
     await eventually(lambda: rig.engine.open_requests == 1, "the request is open")
     change = asyncio.create_task(update(rig, checkpoints[NEW], weight_version="new"))
     await eventually(lambda: bool(rig.engine._lifecycle.held_because), "requests are held")
-    held = asyncio.create_task(answer(rig))
-    late = await rig.post("/v1/completions", **asked(PROMPT, 2, timeout=0.001))
+    with standing_still("core_main"):
+        held = asyncio.create_task(answer(rig))
+        late = await rig.post("/v1/completions", **asked(PROMPT, 2, timeout=0.001))
     assert late.status_code == 504
     assert "weights change" in late.json()["error"]["message"]
     assert (await rig.client.get("/health")).status_code == 200
@@ -166,7 +177,7 @@ async def test_open_requests_end_at_once_where_they_are_aborted(
 ) -> None:
     running = asyncio.create_task(rig.post("/v1/completions", **asked(PROMPT, 300)))
     await eventually(lambda: rig.engine.open_requests == 1, "the request is open")
-    await update(rig, checkpoints[OLD], mode="abort")
+    await update_before_it_ends(rig, checkpoints[OLD], mode="abort")
     assert (await running).status_code == 503
     await rig.assert_well()
 

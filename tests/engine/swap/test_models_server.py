@@ -4,9 +4,8 @@ device."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from atom.entrypoints.swap.shared_device import Sharing
 from atom.entrypoints.swap.swap_policy import SwapRule
 from tests.engine.swap.models_yaml import models_in, write_models
 from tests.support.models.tiny_model import make_tiny_checkpoint
-from tests.support.processes import children_that_run
+from tests.support.processes import standing_still
 from tests.support.waiting import HANG_SECONDS, within
 
 KEY = "key"
@@ -126,7 +125,7 @@ async def test_a_request_that_runs_ends_before_its_model_sleeps(client: httpx.As
 
 async def test_no_more_requests_are_held_than_may_wait(client: httpx.AsyncClient) -> None:
     running = await begun(client, "code")
-    with standing_still():
+    with standing_still("core_main"):
         asked = [asyncio.create_task(ask(client, "math")) for _ in range(5)]
         ended = as_ended(asked)
         refused = [await within(anext(ended), "a refusal") for _ in range(2)]
@@ -160,7 +159,7 @@ async def test_a_client_that_leaves_while_it_is_held_leaves_nothing(
     client: httpx.AsyncClient,
 ) -> None:
     running = await begun(client, "code")
-    with standing_still():
+    with standing_still("core_main"):
         asked = asyncio.create_task(ask(client, "math"))
         await until_held(client, 1)
         asked.cancel()
@@ -176,20 +175,6 @@ async def begun(client: httpx.AsyncClient, name: str) -> asyncio.Task[str]:
         while not (await series(client, "atom:requests_running"))[name]:
             pass  # each look is a request of its own
     return running
-
-
-@contextlib.contextmanager
-def standing_still() -> Iterator[None]:
-    """No model computes, sleeps or wakes up meanwhile."""
-    engines = children_that_run("core_main")
-    assert len(engines) == len(NAMES)
-    for engine in engines:
-        engine.suspend()
-    try:
-        yield
-    finally:
-        for engine in engines:
-            engine.resume()
 
 
 async def as_ended(asked: list[asyncio.Task[httpx.Response]]) -> AsyncIterator[httpx.Response]:

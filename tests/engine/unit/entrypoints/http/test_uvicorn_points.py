@@ -68,9 +68,9 @@ def test_every_override_of_uvicorns_methods_is_a_listed_point() -> None:
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
     from atom.entrypoints.http.http_protocol import BoundedHttpProtocol
-    from atom.entrypoints.server.http_process import _HttpServer
+    from atom.entrypoints.server.http_process import HttpServer
 
     listed = {point.name for point in POINTS}
-    for ours, theirs in ((BoundedHttpProtocol, HttpToolsProtocol), (_HttpServer, Server)):
+    for ours, theirs in ((BoundedHttpProtocol, HttpToolsProtocol), (HttpServer, Server)):
         overrides = {name for name in vars(ours) if name in vars(theirs)} - set(vars(object))
         assert {name for name in overrides if not name.startswith("__")} <= listed
