@@ -129,7 +129,7 @@ def in_turn(
 
 
 def parameter(root: Mapping[str, Any], key: str, notation: ParameterNotation) -> Format:
-    """One argument, as its schema says."""
+    """Describe one argument, as its schema says."""
     schema, types = root["properties"][key], argument_types(root, key)
     bare, other = notation.begin(key, True), notation.begin(key, False)
     string_end = notation.string_end + notation.end

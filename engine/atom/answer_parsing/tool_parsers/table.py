@@ -52,6 +52,17 @@ def _quoted(before: str, between: str) -> Callable[[str], str]:
     return lambda tool: before + json.dumps(tool, ensure_ascii=False) + between
 
 
+def _json_list(begin: str, end: str) -> CallNotation:
+    """Describe calls as a JSON list of objects, between a beginning and an end."""
+    return CallNotation(
+        _quoted('{"name": ', ', "arguments": '),
+        json_value,
+        "}",
+        separator=", ",
+        section=(begin, end),
+    )
+
+
 HERMES = CallFormat(
     name="hermes",
     notation=CallNotation(
@@ -154,13 +165,7 @@ MISTRAL = CallFormat(
 # The same parser's, for models of before the mark [ARGS].
 MISTRAL_LIST = replace(
     MISTRAL,
-    notation=CallNotation(
-        _quoted('{"name": ', ', "arguments": '),
-        json_value,
-        "}",
-        separator=", ",
-        section=(f"{mistral.CALLS} [", "]"),
-    ),
+    notation=_json_list(f"{mistral.CALLS} [", "]"),
 )
 LLAMA4_PYTHONIC = CallFormat(
     name="llama4_pythonic",
@@ -227,38 +232,20 @@ MINIMAX_M2 = CallFormat(
 )
 HUNYUAN = CallFormat(
     name="hunyuan_a13b",
-    notation=CallNotation(
-        _quoted('{"name": ', ', "arguments": '),
-        json_value,
-        "}",
-        separator=", ",
-        section=(f"{hunyuan.CALLS}[", f"]{hunyuan.CALLS_END}"),
-    ),
+    notation=_json_list(f"{hunyuan.CALLS}[", f"]{hunyuan.CALLS_END}"),
     parser=hunyuan.HunyuanParser,
     mark=hunyuan.CALLS,
     marks=(hunyuan.CALLS, hunyuan.CALLS_END),
 )
 PHI4_MINI = CallFormat(
     name="phi4_mini_json",
-    notation=CallNotation(
-        _quoted('{"name": ', ', "arguments": '),
-        json_value,
-        "}",
-        separator=", ",
-        section=(f"{phi4_mini.CALLS}[", "]"),
-    ),
+    notation=_json_list(f"{phi4_mini.CALLS}[", "]"),
     parser=phi4_mini.Phi4MiniParser,
     mark=phi4_mini.CALLS,
 )
 NEMOTRON_V2 = CallFormat(
     name="nemotron_json",
-    notation=CallNotation(
-        _quoted('{"name": ', ', "arguments": '),
-        json_value,
-        "}",
-        separator=", ",
-        section=(f"{nemotron_v2.CALLS}[", f"]{nemotron_v2.CALLS_END}"),
-    ),
+    notation=_json_list(f"{nemotron_v2.CALLS}[", f"]{nemotron_v2.CALLS_END}"),
     parser=nemotron_v2.NemotronV2Parser,
     mark=nemotron_v2.CALLS,
     marks=(nemotron_v2.CALLS, nemotron_v2.CALLS_END),

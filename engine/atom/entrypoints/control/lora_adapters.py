@@ -3,16 +3,15 @@ requests run. Shut unless the server was started with --allow-runtime-lora-updat
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from atom.entrypoints.control.control_body import read_control_body
 from atom.entrypoints.http.json_body import to_json
-from atom.entrypoints.openai.body import read_json, refusal
 from atom.entrypoints.openai.openapi import Beside, answers_of, body_of
 from atom.entrypoints.openai.responses import Empty
 from atom.entrypoints.openai.state import ServerState
@@ -38,8 +37,6 @@ class UnloadLoraAdapterRequest(_Named):
 
 LORA_DOCUMENTED = Beside((LoadLoraAdapterRequest, UnloadLoraAdapterRequest))
 
-_Body = TypeVar("_Body", bound=_Named)
-
 
 def lora_routes(state: ServerState) -> APIRouter:
     router = APIRouter(tags=["adapters"])
@@ -54,7 +51,7 @@ def lora_routes(state: ServerState) -> APIRouter:
         responses=answers_of(Empty, example={}),
     )
     async def load_lora_adapter(http: Request) -> Response:
-        asked = await _read(state, http, LoadLoraAdapterRequest)
+        asked = await read_control_body(state, http, LoadLoraAdapterRequest)
         engine = state.serving_engine(None)
         _check_not_followed(state)
         if asked.lora_name in state.served_names(engine):
@@ -72,7 +69,7 @@ def lora_routes(state: ServerState) -> APIRouter:
         responses=answers_of(Empty, example={}),
     )
     async def unload_lora_adapter(http: Request) -> Response:
-        asked = await _read(state, http, UnloadLoraAdapterRequest)
+        asked = await read_control_body(state, http, UnloadLoraAdapterRequest)
         engine = state.serving_engine(None)
         _check_not_followed(state)
         await engine.unload_lora(asked.lora_name)
@@ -86,12 +83,3 @@ def _check_not_followed(state: ServerState) -> None:
         raise RequestError(
             "this server's adapters are those of --lora-modules-file; change the file", status=403
         )
-
-
-async def _read(state: ServerState, http: Request, kind: type[_Body]) -> _Body:
-    with state.bodies.share() as share:
-        data = await read_json(http, share, partial(state.turns.wait, state.clients.of(http.scope)))
-    try:
-        return kind.model_validate_json(data)
-    except ValidationError as error:
-        raise refusal(error.errors(include_url=False, include_input=False)) from None

@@ -5,19 +5,18 @@ A control route: access.CONTROL_PATHS names it. Shut unless the server was start
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter
 from msgspec import Meta
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from atom.entrypoints.control.control_body import read_control_body
 from atom.entrypoints.control.control_routes import pausing_engine
 from atom.entrypoints.http.json_body import to_json
-from atom.entrypoints.openai.body import read_json, refusal
 from atom.entrypoints.openai.openapi import Beside, answers_of, body_of
 from atom.entrypoints.openai.state import ServerState
 from atom.model_engine.front.weights_update import OpenRequestsMode
@@ -77,13 +76,7 @@ def weights_routes(state: ServerState) -> APIRouter:
     )
     async def update_weights(http: Request) -> Response:
         engine = pausing_engine(state)
-        with state.bodies.share() as share:
-            turn = partial(state.turns.wait, state.clients.of(http.scope))
-            data = await read_json(http, share, turn)
-        try:
-            asked = UpdateWeightsRequest.model_validate_json(data)
-        except ValidationError as error:
-            raise refusal(error.errors(include_url=False, include_input=False)) from None
+        asked = await read_control_body(state, http, UpdateWeightsRequest)
         version = await engine.pauses.update_weights(
             asked.model_path, version=asked.weight_version, mode=asked.mode
         )

@@ -1,5 +1,5 @@
-"""Which model sleeps next and which wakes up, where several share a device. Pure: values in, values
-out.
+"""Decides which model sleeps next and which wakes up, where several share a device. Pure:
+values in, values out.
 
 Models that sleep and are asked for get their turns in the order in which their oldest requests
 came. Who makes room is the one that was used the longest ago, of those that are not pinned and

@@ -1,5 +1,4 @@
-"""What start-up found out, as the engine's other half is told: `EngineReport` of a cache's
-budget."""
+"""Tells the engine's other half what start-up found out: `EngineReport` of a cache's budget."""
 
 from __future__ import annotations
 

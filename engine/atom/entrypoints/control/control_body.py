@@ -1,0 +1,24 @@
+"""read_control_body: the body of a control route, whose fields are its own and of no other API."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+from starlette.requests import Request
+
+from atom.entrypoints.openai.body import read_json, refusal
+from atom.entrypoints.openai.state import ServerState
+
+_Body = TypeVar("_Body", bound=BaseModel)
+
+
+async def read_control_body(state: ServerState, http: Request, kind: type[_Body]) -> _Body:
+    """Read a body. Raises `RequestError` as `read_body` does."""
+    with state.bodies.share() as share:
+        data = await read_json(http, share, partial(state.turns.wait, state.clients.of(http.scope)))
+    try:
+        return kind.model_validate_json(data)
+    except ValidationError as error:
+        raise refusal(error.errors(include_url=False, include_input=False)) from None
