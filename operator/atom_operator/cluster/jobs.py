@@ -33,6 +33,8 @@ from atom_operator.pods.pod_state import (
 )
 
 RETRY_AFTER = timedelta(minutes=10)
+# Who asks for the same otherwise, as with another token, has a turn before it is tried as it was.
+_OTHERS_TURN_AFTER = RETRY_AFTER / 2
 
 
 async def read_job(port: ClusterPort, namespace: str, request: JobRequest) -> JobState | None:
@@ -256,4 +258,6 @@ def _is_spent(
     if not failed and (made_for == owner.key.name or not hangs):
         return False
     since = state.finished_at if failed else created_at(job)
-    return since is None or now - since >= RETRY_AFTER
+    differs = made_for != owner.key.name and digest != request.digest
+    wait = _OTHERS_TURN_AFTER if failed and differs else RETRY_AFTER
+    return since is None or now - since >= wait

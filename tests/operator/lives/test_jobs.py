@@ -53,7 +53,7 @@ class World:
         state = self.cluster.state
         claim = {"metadata": {"name": "models"}, "spec": {"accessModes": ["ReadWriteMany"]}}
         state.create(VOLUME_CLAIM, claim)
-        state.create(SECRET, {"metadata": {"name": "hub"}})
+        state.create(SECRET, {"metadata": {"name": "hub"}, "data": {"token": "given"}})
         self.cluster.api.create(ATOM_DEPLOYMENT, atom_deployment(**{**HUB, **changes}))
         self.operator = OperatorClient(self.cluster)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from atom_operator.domain import POD, Manifest
 from tests.support.in_memory_cluster.claims import attached_elsewhere
 from tests.support.in_memory_cluster.group_engines import missing_rank
-from tests.support.in_memory_cluster.kinds import SECRET
+from tests.support.in_memory_cluster.secrets import misconfigured, unmounted, variables
 from tests.support.in_memory_cluster.state import (
     ClusterState,
     condition_of,
@@ -65,6 +65,11 @@ class Kubelets:
                 self._end(pod)
             elif not is_terminal(pod) and not self.state.is_told(pod):
                 self._go_on(pod)
+
+    def environment(self, pod: Manifest) -> dict[str, str]:
+        """What a Job's pod was given of Secrets when it started."""
+        found: dict[str, str] = self.state.noted(pod, "environment")
+        return found
 
     def evict(self, pod: Manifest, message: str) -> None:
         """Under pressure, or because an emptyDir is over its limit: the pod has ended."""
@@ -124,9 +129,10 @@ class Kubelets:
             self.state.record(pod, "FailedAttachVolume", words)
             self.state.look_after(_MOUNT_RETRY_SECONDS)
             return "ContainerCreating", ""
-        unmounted = self._missing_volume(pod) if self.strict_secrets else None
-        if unmounted is not None:
-            self.state.record(pod, "FailedMount", f"MountVolume.SetUp failed for {unmounted}")
+        asks = self.strict_secrets and self.state.noted(pod, "runs since") is None
+        missing = unmounted(self.state, pod) if asks else None
+        if missing is not None:
+            self.state.record(pod, "FailedMount", f"MountVolume.SetUp failed for {missing}")
             self.state.look_after(_MOUNT_RETRY_SECONDS)
             return "ContainerCreating", ""
         image = _image(pod)
@@ -134,26 +140,8 @@ class Kubelets:
             words = f'Back-off pulling image "{image}": not found'
             self.state.record(pod, "Failed", f'Failed to pull image "{image}": not found')
             return "ImagePullBackOff", words
-        missing = self._missing_secret(pod) if self.strict_secrets else None
-        if missing is not None:
-            return "CreateContainerConfigError", f'secret "{missing}" not found'
-        return None
-
-    def _missing_volume(self, pod: Manifest) -> str | None:
-        for volume in pod["spec"].get("volumes") or ():
-            name = (volume.get("secret") or {}).get("secretName")
-            if name and (SECRET, pod["metadata"]["namespace"], name) not in self.state.api.objects:
-                return f'volume "{volume["name"]}" : secret "{name}" not found'
-        return None
-
-    def _missing_secret(self, pod: Manifest) -> str | None:
-        namespace = pod["metadata"]["namespace"]
-        for container in pod["spec"]["containers"]:
-            for variable in container.get("env") or ():
-                source = (variable.get("valueFrom") or {}).get("secretKeyRef")
-                if source and (SECRET, namespace, source["name"]) not in self.state.api.objects:
-                    return str(source["name"])
-        return None
+        words = misconfigured(self.state, pod) if asks else None
+        return ("CreateContainerConfigError", words) if words is not None else None
 
     def _serve(self, pod: Manifest, status: Manifest, since: float) -> None:
         missing = missing_rank(self.state, pod)
@@ -201,6 +189,8 @@ class Kubelets:
         self._write(pod, self._with_ready(pod, status, ready=False))
 
     def _run_job(self, pod: Manifest, status: Manifest, since: float) -> None:
+        if self.strict_secrets and self.state.noted(pod, "environment") is None:
+            self.state.note(pod, "environment", variables(self.state, pod))
         left = since + self.job_seconds - self.state.time
         if left > 0:
             self.state.look_after(left)
