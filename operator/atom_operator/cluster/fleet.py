@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 from atom_operator.cluster.errors import RefusedError
 from atom_operator.cluster.port import ClusterPort
-from atom_operator.domain import Manifest
+from atom_operator.domain.nodes import Nodes
 from atom_operator.domain.placed_pods import PlacedPods, placed_pods
 
 _logger = logging.getLogger(__name__)
@@ -37,13 +37,16 @@ class FleetReader:
     """Reads the nodes and the pods of the cluster; `monotonic` is a clock in seconds."""
 
     def __init__(self, port: ClusterPort, monotonic: Callable[[], float]) -> None:
+        async def listed() -> Nodes:
+            return Nodes(await port.list_nodes())
+
         async def summed() -> PlacedPods:
             return placed_pods(await port.list_placed_pods())
 
-        self._nodes = _Shared(port.list_nodes, "nodes", monotonic)
+        self._nodes = _Shared(listed, "nodes", monotonic)
         self._pods = _Shared(summed, "pods of all namespaces", monotonic)
 
-    async def nodes(self, age: Age = Age.RECENT) -> list[Manifest] | None:
+    async def nodes(self, age: Age = Age.RECENT) -> Nodes | None:
         """List every node; None where reading them is forbidden."""
         return await self._nodes.read(age.value)
 

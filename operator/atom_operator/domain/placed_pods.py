@@ -35,9 +35,9 @@ class PlacedPod:
     requests: Resources
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class PlacedPods:
-    """All of them, by who asks."""
+    """All of them, by who asks; one reading is equal to itself alone."""
 
     pods: tuple[PlacedPod, ...] = ()
     requested: Mapping[str, Resources] = field(default_factory=dict)  # by node

@@ -30,11 +30,13 @@ class LeadershipSession:
         workers: int,
         resync_seconds: float,
     ) -> None:
-        self._queue: WorkQueue[ObjectKey] = WorkQueue(reconcile, expected=ClusterError)
+        self._queue: WorkQueue[ObjectKey] = WorkQueue(self._look, expected=ClusterError)
+        self._reconcile = reconcile
         self._list_keys = list_keys
         self._workers = workers
         self._resync_seconds = resync_seconds
         self._all_asked = asyncio.Event()
+        self._coming: set[ObjectKey] = set()  # whose next look is due within a period by itself
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -59,11 +61,18 @@ class LeadershipSession:
         finally:
             self._queue.close()
 
+    async def _look(self, key: ObjectKey) -> float | None:
+        self._coming.discard(key)
+        again = await self._reconcile(key)
+        if again is not None and again <= self._resync_seconds:
+            self._coming.add(key)
+        return again
+
     async def _resync(self) -> None:
         """Look at everything at first, and now and then: what no event announces or was lost.
 
         What is new is added at once and the rest one by one, so that a change never queues behind
-        all the others.
+        all the others. What is looked at as often anyhow is left out.
         """
         known: set[ObjectKey] = set()
         while True:
@@ -73,7 +82,8 @@ class LeadershipSession:
                 if key not in known:
                     self._queue.add(key)
             for key in seen:
-                self._queue.add(key)
+                if key not in self._coming:
+                    self._queue.add(key)
                 await asyncio.sleep(self._resync_seconds / len(seen))
             if not seen:
                 await asyncio.sleep(self._resync_seconds)

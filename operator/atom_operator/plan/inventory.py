@@ -10,9 +10,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import Any
 
 from atom_operator.domain import Amount, Manifest, NodeSupply, ObjectKey, Observed, Plan, Supply
+from atom_operator.domain.nodes import Nodes
 from atom_operator.domain.placed_pods import PlacedPod, PlacedPods
 from atom_operator.domain.resources import (
     NATIVE,
@@ -80,12 +82,7 @@ def survey(nodes: Iterable[Manifest], pods: PlacedPods, asked: PodsAsked) -> Sup
     ours = pods.of(asked.key)
     if apart:
         demand[_APART] = 1
-    supplies = (
-        _node_supply(node, demand, pods.requested, _there(node["metadata"]["name"], ours), asked)
-        for node in nodes
-        if asked.resource is None or amd_resources(node)
-    )
-    ordered = tuple(sorted(supplies, key=lambda supply: supply.name))
+    ordered = _node_supplies(Nodes.of(nodes), pods, demand, asked)
     if apart:
         ordered = _kept_apart(ordered, pods, ours, asked, apart)
     blocked = {node.name for node in ordered if node.blockers}
@@ -98,6 +95,31 @@ def survey(nodes: Iterable[Manifest], pods: PlacedPods, asked: PodsAsked) -> Sup
             pod.revision is not None and pod.revision == asked.revision and not pod.ends
             for pod in ours
         ),
+    )
+
+
+def _node_supplies(
+    nodes: Nodes, pods: PlacedPods, demand: Resources, asked: PodsAsked
+) -> tuple[NodeSupply, ...]:
+    """Return what each node has, by name; where none of their own pods is, once for all
+    AtomDeployments that ask alike."""
+
+    def strangers() -> dict[str, tuple[Manifest, NodeSupply]]:
+        fit = (node for node in nodes if asked.resource is None or amd_resources(node))
+        named = sorted(((node["metadata"]["name"], node) for node in fit), key=itemgetter(0))
+        return {
+            name: (node, _node_supply(node, demand, pods.requested, (), asked))
+            for name, node in named
+        }
+
+    alike = (asked.resource, frozenset(demand.items()), asked.placement, asked.volumes)
+    ours = pods.of(asked.key)
+    here = {pod.node for pod in ours}
+    return tuple(
+        _node_supply(node, demand, pods.requested, _there(name, ours), asked)
+        if name in here
+        else supply
+        for name, (node, supply) in nodes.once((pods, alike), strangers).items()
     )
 
 
@@ -184,14 +206,17 @@ def memory_per_device(
 
     With `device_ids`, of the nodes with one of these. Nodes whose memory is unknown say nothing.
     """
-    found: set[int] = set()
-    for node in nodes:
-        if not _allocatable(node, resource):
-            continue
-        memory = share_on(node["metadata"].get("labels") or {}, resource, device_ids)
-        if memory is not None:
-            found.add(memory)
-    return tuple(sorted(found))
+    known = Nodes.of(nodes)
+
+    def read() -> tuple[int, ...]:
+        shares = (
+            share_on(node["metadata"].get("labels") or {}, resource, device_ids)
+            for node in known
+            if _allocatable(node, resource)
+        )
+        return tuple(sorted({memory for memory in shares if memory is not None}))
+
+    return known.once((resource, device_ids), read)
 
 
 def amd_resources(node: Manifest) -> tuple[str, ...]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import lru_cache
 
 from atom_operator.plan.accelerators import (
     Product,
@@ -27,17 +26,7 @@ _UNHEALTHY = re.compile(r"^metricsexporter\.amd\.com\.gpu\.(.+)\.state$")
 
 def share_on(labels: Mapping[str, str], resource: str, device_ids: tuple[str, ...]) -> int | None:
     """Memory of one device of `resource` as memory_share_bytes tells it; None also on nodes that
-    have none of `device_ids`, where any are given. Asked of every node in every pass, and nodes
-    are much alike."""
-    about = tuple(sorted(item for item in labels.items() if item[0].startswith(_FAMILIES)))
-    return _share_by(about, resource, device_ids)
-
-
-@lru_cache(maxsize=1024)
-def _share_by(
-    about: tuple[tuple[str, str], ...], resource: str, device_ids: tuple[str, ...]
-) -> int | None:
-    labels = dict(about)
+    have none of `device_ids`, where any are given."""
     if device_ids and not set(device_ids) & set(label_values(labels, "device-id")):
         return None
     return memory_share_bytes(labels, resource)

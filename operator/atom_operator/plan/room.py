@@ -7,7 +7,7 @@ whatever tells users about nodes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from atom_operator.domain import NodeSupply, Supply
 from atom_operator.domain.resources import amount_text, given_back
@@ -33,21 +33,23 @@ def takes_one(node: NodeSupply, supply: Supply, stopped: int = 0) -> bool:
     return not node.blockers and not short_of(node, supply, stopped)
 
 
-def places(node: NodeSupply, supply: Supply, *, with_ours: bool = False) -> int:
-    """Pods for which the node has room; `with_ours`: in what pods of ours hold there, too."""
-    counts = _counts(node, supply, with_ours=with_ours)
-    return min(counts.values(), default=1)
+def places(node: NodeSupply, supply: Supply) -> int:
+    """Pods for which the node has room."""
+    return min(_counts(node, supply, with_ours=False).values(), default=1)
 
 
-def bounded_by(node: NodeSupply, supply: Supply) -> str | None:
-    """Return what but devices leaves the node fewer places for our pods than its devices would."""
-    counts = _counts(node, supply, with_ours=True)
+def places_with_ours(node: NodeSupply, supply: Supply) -> dict[str, int]:
+    """Pods for which each resource alone would do, in what is free and in what ours hold there."""
+    return _counts(node, supply, with_ours=True)
+
+
+def bounded_by(counts: Mapping[str, int], supply: Supply) -> str | None:
+    """Return what but devices leaves a node fewer places than its devices would."""
     name = min(counts, key=lambda each: (counts[each], each != supply.resource), default=None)
     return name if name != supply.resource else None
 
 
 def _counts(node: NodeSupply, supply: Supply, *, with_ours: bool) -> dict[str, int]:
-    """Pods for which each resource alone would do."""
     return {
         name: max(0, free) // needed
         for name, needed in supply.demand.items()

@@ -6,13 +6,14 @@ plan and a typical request's length, so it need not be found out by overload.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from atom_operator.api.v1alpha1.integration_fields import AutoscalingSpec
 from atom_operator.domain import Capacity, EngineOptions, NodeSupply, Observed, Plan, Supply
 from atom_operator.integration_values import ReplicaLimit, ScalingTargets
 from atom_operator.kinds import AUTOSCALER, SCALED_OBJECT
-from atom_operator.plan.room import bounded_by, needed_text, places
+from atom_operator.plan.room import bounded_by, needed_text, places_with_ours
 
 _TYPICAL_CONTEXT_TOKENS = 4096
 # A new replica takes minutes to load: it is asked for before the running ones are full.
@@ -55,13 +56,16 @@ def replica_limit(supply: Supply, running: int) -> ReplicaLimit:
     read. A node that takes no new pod keeps the ones it has. Of a group every pod needs its own
     place.
     """
-    held = [(node.name, _holds(node, supply)) for node in supply.nodes]
+    counted = [(node, places_with_ours(node, supply)) for node in supply.nodes]
+    held = [(node.name, _holds(node, supply, counts)) for node, counts in counted]
     total = max(running, sum(count for _, count in held) // supply.pods_per_replica)
     places = [f"{name} {count}" for name, count in held if count]
     rest = len(places) - _NAMED_NODES
     more = f" and {rest} more nodes" if rest > 0 else ""
     where = f": {', '.join(places[:_NAMED_NODES])}{more}" if places else ""
-    scarce = [name for name in _scarce(supply) if name != supply.resource]
+    open_nodes = [counts for node, counts in counted if not node.blockers]
+    bounds = {bounded_by(counts, supply) for counts in open_nodes}
+    scarce = [name for name in supply.demand if name in bounds and name != supply.resource]
     also = f" and {needed_text(supply, scarce)}" if scarce else ""
     what = f"{supply.devices} {supply.resource}{also} per pod"
     return ReplicaLimit(total, f"the nodes hold {total} replicas ({what}){where}")
@@ -95,19 +99,9 @@ def leave_to_autoscaler(plan: Plan, supply: Supply | None, observed: Observed) -
     )
 
 
-def _holds(node: NodeSupply, supply: Supply) -> int:
+def _holds(node: NodeSupply, supply: Supply, counts: Mapping[str, int]) -> int:
     """Places for our pods on a node: those that they have, and what is free."""
     if node.blockers or not supply.devices:
         return node.placed
     # What our own pods hold is there for them and their successors.
-    return places(node, supply, with_ours=True)
-
-
-def _scarce(supply: Supply) -> list[str]:
-    """Return what bounds the places on some node, where that is not its devices."""
-    found = {
-        bound
-        for node in supply.nodes
-        if not node.blockers and (bound := bounded_by(node, supply)) is not None
-    }
-    return [name for name in supply.demand if name in found]
+    return min(counts.values(), default=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import pytest
 
@@ -22,6 +23,7 @@ class World:
         self.reconciles: list[tuple[float, ObjectKey]] = []
         self.list_failures = 0
         self.under_way = 0
+        self.again: float | None = None  # what a reconcile asks for
 
     async def list_keys(self) -> list[ObjectKey]:
         if self.list_failures:
@@ -36,7 +38,7 @@ class World:
             self.reconciles.append((asyncio.get_running_loop().time(), key))
         finally:
             self.under_way -= 1
-        return None
+        return self.again
 
     def term(self) -> LeadershipSession:
         return LeadershipSession(self.reconcile, self.list_keys, workers=2, resync_seconds=300)
@@ -66,6 +68,26 @@ def test_what_no_event_announced_is_found_by_the_resync() -> None:
         world.keys.append(B)  # and its event is lost
         await asyncio.sleep(300)
         assert [key for _, key in world.reconciles].count(B) == 1
+        await stop(task)
+
+    run_virtually(main())
+
+
+@pytest.mark.parametrize(("again", "expected"), [(60.0, 100), (None, 20)])
+def test_everything_is_looked_at_once_a_period_and_no_oftener_than_it_asks_for(
+    again: float | None, expected: int
+) -> None:
+    async def main() -> None:
+        world = World(A, B)
+        world.again = again
+        task = asyncio.create_task(world.term().run())
+        await asyncio.sleep(20 * 300)
+        for key in (A, B):
+            times = [seconds for seconds, looked_at in world.reconciles if looked_at == key]
+            spread = times[1:]  # the first look at everything is one at once
+            gaps = [later - earlier for earlier, later in itertools.pairwise(spread)]
+            assert max(gaps) <= 300 + 1, "a look takes a second"
+            assert len(times) == pytest.approx(expected, abs=0.1 * expected)
         await stop(task)
 
     run_virtually(main())
