@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from devcluster import target
 from tests.operator.live.neighbours.test_engine_over_nodes import (
     READY_SECONDS,
     answers,
@@ -30,7 +32,8 @@ from tests.support.cluster.live_cluster import LiveCluster
 from tests.support.cluster.operator_process import operator
 from tests.support.cluster.quick_pods import wait_ready
 from tests.support.models.tiny_model import make_tiny_checkpoint
-from tools.on_cluster import Images
+from tools.kube import Kube
+from tools.on_cluster import Images, offer_folders
 
 __all__ = ["images"]
 
@@ -55,6 +58,7 @@ def group(
 ) -> Iterator[LiveCluster]:
     """`chat` on two ranks in a group of two pods, and `alone` in one pod; both Ready."""
     neighbours.ensure("lws")
+    offer_folders(Kube(target.resolve(os.environ), shared_namespace.namespace), images)
     log = tmp_path_factory.mktemp("operator") / "operator.log"
     with operator(shared_namespace, log):
         # Not applied: that would keep all of it in an annotation as well, which is too long.
