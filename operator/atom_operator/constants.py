@@ -114,6 +114,7 @@ class ConditionType(StrEnum):
     INTEGRATIONS_READY = "IntegrationsReady"
     ADAPTERS_READY = "AdaptersReady"
     CANARY_PROGRESSING = "CanaryProgressing"
+    DEVICES_HEALTHY = "DevicesHealthy"
     SUSPENDED = "Suspended"
     RECONCILING = "Reconciling"
     STALLED = "Stalled"
@@ -215,6 +216,13 @@ class Reason(StrEnum):
     PROMOTING = "Promoting"
     PROMOTED = "Promoted"
     CANARY_UNDONE = "CanaryUndone"
+    # DevicesHealthy
+    NOTHING_SAID = "NothingSaid"
+    DEVICE_UNHEALTHY = "DeviceUnhealthy"
+    DEVICE_IN_DOUBT = "DeviceInDoubt"
+    NO_OTHER_PLACE = "NoOtherPlace"
+    MOVE_REFUSED = "MoveRefused"
+    POD_MOVED = "PodMoved"
     # Suspended
     SUSPENDED = "Suspended"
     SUSPENDING = "Suspending"

@@ -155,6 +155,10 @@ of the same objects would undo each other's writes for ever. Of single namespace
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, patch]
+# A pod whose devices are sick is moved by its eviction, which disruption budgets may refuse.
+- apiGroups: [""]
+  resources: [pods/eviction]
+  verbs: [create]
 # Why a quota of Kueue's does not admit a pod.
 - apiGroups: [kueue.x-k8s.io]
   resources: [workloads]

@@ -108,6 +108,9 @@ class CachedCluster:
     async def delete(self, kind: Kind, namespace: str, name: str) -> None:
         await self._port.delete(kind, namespace, name)
 
+    async def evict(self, namespace: str, name: str, uid: str) -> str | None:
+        return await self._port.evict(namespace, name, uid)
+
     async def apply_status(self, key: ObjectKey, status: Mapping[str, Any]) -> Manifest | None:
         answer = await self._port.apply_status(key, status)
         if answer is not None:

@@ -14,7 +14,7 @@ import msgspec
 
 from atom_operator import constants
 from atom_operator.cluster.api_connection import APPLY, ApiConnection, object_path
-from atom_operator.cluster.errors import NotFoundError, RefusedError, doing
+from atom_operator.cluster.errors import ClusterError, NotFoundError, RefusedError, doing
 from atom_operator.cluster.placed_pods import PlacedPod
 from atom_operator.domain import (
     ATOM_DEPLOYMENT,
@@ -242,6 +242,23 @@ class ApiCluster:
                 )
             except NotFoundError:
                 return
+
+    async def evict(self, namespace: str, name: str, uid: str) -> str | None:
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+            "deleteOptions": {"preconditions": {"uid": uid}},
+        }
+        try:
+            with self._request("evict", POD, f"evict pod {namespace}/{name}"):
+                path = object_path(POD, namespace, name, "eviction")
+                await self._connection.request("POST", path, body=body)
+        except NotFoundError:
+            return None
+        except ClusterError as error:
+            return str(error)
+        return None
 
     async def apply_status(self, key: ObjectKey, status: Mapping[str, Any]) -> Manifest | None:
         body = {

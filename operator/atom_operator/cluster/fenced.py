@@ -73,6 +73,10 @@ class FencedCluster:
         self._check(f"delete {kind.kind}/{name}")
         await self._port.delete(kind, namespace, name)
 
+    async def evict(self, namespace: str, name: str, uid: str) -> str | None:
+        self._check(f"evict pod {namespace}/{name}")
+        return await self._port.evict(namespace, name, uid)
+
     async def apply_status(self, key: ObjectKey, status: Mapping[str, Any]) -> Manifest | None:
         self._check(f"status of {key.namespace}/{key.name}")
         return await self._port.apply_status(key, status)

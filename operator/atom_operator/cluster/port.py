@@ -74,5 +74,9 @@ class ClusterPort(Protocol):
     async def delete(self, kind: Kind, namespace: str, name: str) -> None:
         """Delete in the background; nothing happens when it is gone already."""
 
+    async def evict(self, namespace: str, name: str, uid: str) -> str | None:
+        """Ask for the end of the pod that has this uid, which disruption budgets may refuse: by
+        whose words, or those against our asking; None where it ends or is gone."""
+
     async def apply_status(self, key: ObjectKey, status: Mapping[str, Any]) -> Manifest | None:
         """Server-side apply of an AtomDeployment's status; the answer, None when it is gone."""

@@ -3,6 +3,7 @@
 Frozen data only: no clients, no clocks, no decisions. One file per concept; imported from here.
 """
 
+from atom_operator.domain.device_findings import DeviceFindings, SickPod
 from atom_operator.domain.engines import (
     AdapterState,
     DraftCounts,
@@ -116,6 +117,7 @@ __all__ = [
     "ChildKey",
     "ConditionStatus",
     "DeploymentState",
+    "DeviceFindings",
     "Download",
     "DraftCounts",
     "EndedPod",
@@ -150,6 +152,7 @@ __all__ = [
     "RolloutStrategy",
     "RouteCollision",
     "RouteFindings",
+    "SickPod",
     "SilentPod",
     "SourceKind",
     "StartupTimes",

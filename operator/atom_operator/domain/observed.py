@@ -87,6 +87,9 @@ class PodState:
     deletion_cost: int = 0  # by which a ReplicaSet chooses among those that serve
     adapters: tuple[str, ...] = ()  # that its labels say it serves
     adapters_digest: str | None = None  # of the list that it was last told of
+    uid: str = ""
+    node: str | None = None
+    sick_devices: tuple[str, ...] = ()  # of its own, by its kubelet
 
     @property
     def serves(self) -> bool:

@@ -7,7 +7,7 @@ the pods of each are made when it is read. Pods that have ended take nothing and
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -28,6 +28,7 @@ class PlacedPod:
     """One pod on a node."""
 
     namespace: str
+    name: str
     node: str
     labels: Mapping[str, str]
     revision: str | None  # of our pod templates
@@ -46,6 +47,18 @@ class PlacedPods:
     def of(self, key: ObjectKey) -> tuple[PlacedPod, ...]:
         """The pods of one AtomDeployment."""
         return self._ours.get(key, ())
+
+    def without(self, key: ObjectKey, names: Container[str]) -> PlacedPods:
+        """The others, and what they take, as once these pods of an AtomDeployment have gone."""
+        ours, requested = self.of(key), dict(self.requested)
+        gone = [pod for pod in ours if pod.name in names]
+        for pod in gone:
+            left = Counter(requested[pod.node])
+            left.subtract(pod.requests)
+            requested[pod.node] = left
+        stay = tuple(pod for pod in ours if pod.name not in names)
+        pods = tuple(pod for pod in self.pods if not any(pod is each for each in gone))
+        return PlacedPods(pods, requested, {**self._ours, key: stay})
 
 
 def placed_pods(manifests: Iterable[Manifest]) -> PlacedPods:
@@ -70,6 +83,7 @@ def _placed(manifests: Iterable[Manifest]) -> Iterator[PlacedPod]:
         annotations = metadata.get("annotations") or {}
         yield PlacedPod(
             namespace=str(metadata.get("namespace")),
+            name=str(metadata.get("name")),
             node=str(node),
             labels=metadata.get("labels") or {},
             revision=annotations.get(constants.ANNOTATION_REVISION),

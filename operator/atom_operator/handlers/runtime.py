@@ -52,6 +52,7 @@ from atom_operator.metrics import OperatorMetrics
 from atom_operator.page.page_reader import PageReader
 from atom_operator.page.page_routes import add_page
 from atom_operator.reconcile.decider import Decider
+from atom_operator.reconcile.device_moves import DeviceMoves
 from atom_operator.reconcile.image_rollout import StagedImageRollout
 from atom_operator.reconcile.reconciler import Reconciler
 from atom_operator.reconcile.rollout_budget import RolloutBudget
@@ -110,6 +111,7 @@ class Runtime:
         self._applied = AppliedChildren()
         self._turns = StagedImageRollout(settings.image_rollouts, lambda key: self.enqueue(*key))
         self._budget = RolloutBudget(settings.max_rollouts, lambda key: self.enqueue(*key))
+        self._moves = DeviceMoves()
         fleet = FleetReader(self._cluster, time.monotonic)
         engines = EnginesWithBackoff(self._engines, time.monotonic)
         address = settings.site.prometheus_address
@@ -124,6 +126,7 @@ class Runtime:
             applied=self._applied,
             turns=self._turns,
             budget=self._budget,
+            moves=self._moves,
             wake=lambda key: self.enqueue(*key),
         )
         self._session: LeadershipSession | None = None
@@ -208,6 +211,7 @@ class Runtime:
         self._applied.forget_all()
         self._turns.forget_all()
         self._budget.forget_all()
+        self._moves.forget_all()
         self._known.forget_all()
         self._session = LeadershipSession(
             self._reconcile,

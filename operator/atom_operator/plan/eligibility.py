@@ -42,7 +42,7 @@ def _blockers(node: Mapping[str, Any], placement: Placement) -> Iterator[str]:
     name = str(node["metadata"]["name"])
     if spec.get("unschedulable"):
         yield "cordoned"
-    if not _is_ready(node):
+    if not is_ready(node):
         yield "not ready"
     if placement.node_name not in (None, name):
         yield f"nodeName wants {placement.node_name}"
@@ -52,9 +52,8 @@ def _blockers(node: Mapping[str, Any], placement: Placement) -> Iterator[str]:
         # The cordon's and the node controller's own taints repeat what was said above.
         if str(taint.get("key", "")).startswith("node.kubernetes.io/"):
             continue
-        if not any(_tolerates(toleration, taint) for toleration in placement.tolerations):
-            value = f"={taint['value']}" if taint.get("value") else ""
-            yield f"taint {taint['key']}{value}:{taint['effect']}"
+        if not tolerates(placement, taint):
+            yield taint_text(taint)
     labels: Mapping[str, str] = node["metadata"].get("labels") or {}
     for key, value in placement.node_selector:
         if labels.get(key) != value:
@@ -62,7 +61,18 @@ def _blockers(node: Mapping[str, Any], placement: Placement) -> Iterator[str]:
     yield from _unmet_affinity(name, labels, placement)
 
 
-def _is_ready(node: Mapping[str, Any]) -> bool:
+def tolerates(placement: Placement, taint: Mapping[str, Any]) -> bool:
+    """Return whether pods with this placement bear a taint."""
+    return any(_tolerates(toleration, taint) for toleration in placement.tolerations)
+
+
+def taint_text(taint: Mapping[str, Any]) -> str:
+    """Name a taint as kubectl does."""
+    value = f"={taint['value']}" if taint.get("value") else ""
+    return f"taint {taint['key']}{value}:{taint['effect']}"
+
+
+def is_ready(node: Mapping[str, Any]) -> bool:
     for condition in (node.get("status") or {}).get("conditions") or ():
         if condition.get("type") == "Ready":
             return bool(condition.get("status") == "True")

@@ -154,7 +154,7 @@ def _node_supply(
         resource=resource,
         replaced=tuple(pod.requests for pod in ours if _makes_room(pod, asked)),
         placed=sum(not pod.ends for pod in ours),
-        unhealthy=_unhealthy(node, resource) if resource else 0,
+        unhealthy=devices_out(node, resource) if resource else 0,
         blockers=(
             *lacks,
             *node_blockers(node, asked.placement),
@@ -212,7 +212,7 @@ def memory_per_device(
         shares = (
             share_on(node["metadata"].get("labels") or {}, resource, device_ids)
             for node in known
-            if _allocatable(node, resource)
+            if allocatable_of(node, resource)
         )
         return tuple(sorted({memory for memory in shares if memory is not None}))
 
@@ -226,14 +226,25 @@ def amd_resources(node: Manifest) -> tuple[str, ...]:
     return tuple(sorted(name for name in names if _ACCELERATOR.match(name)))
 
 
-def _allocatable(node: Manifest, resource: str) -> int:
+def accelerator_in(charged: Resources) -> tuple[str, int] | None:
+    """Return the AMD resource, and how much of it, that a pod counts as in a ResourceQuota; None
+    where it has none."""
+    for name, count in charged.items():
+        resource = name.removeprefix("requests.")
+        if resource != name and count and _ACCELERATOR.match(resource):
+            return resource, count
+    return None
+
+
+def allocatable_of(node: Manifest, resource: str) -> int:
     return _count((node.get("status") or {}).get("allocatable"), resource)
 
 
-def _unhealthy(node: Manifest, resource: str) -> int:
-    """Devices that the plugin has taken out of what may be allocated."""
+def devices_out(node: Manifest, resource: str) -> int:
+    """Count the devices that the plugin has taken out of what may be allocated. A kubelet that has
+    had no plugin for five minutes knows of no device, so none is out."""
     capacity = _count((node.get("status") or {}).get("capacity"), resource)
-    return max(0, capacity - _allocatable(node, resource))
+    return max(0, capacity - allocatable_of(node, resource))
 
 
 def device_conditions(node: Manifest) -> tuple[str, ...]:
@@ -249,7 +260,7 @@ def device_conditions(node: Manifest) -> tuple[str, ...]:
 
 def _lacks(node: Manifest, resource: str) -> tuple[str, ...]:
     """Return why the node itself offers less of the resource than its hardware suggests."""
-    if _allocatable(node, resource):
+    if allocatable_of(node, resource):
         return ()
     if _count((node.get("status") or {}).get("capacity"), resource):
         ids = ", ".join(unhealthy_devices(node["metadata"].get("labels") or {}))

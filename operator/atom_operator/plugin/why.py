@@ -87,6 +87,7 @@ _OF_CONDITIONS = (
     "ModelLoaded",
     "IntegrationsReady",
     "AdaptersReady",
+    "DevicesHealthy",
     "Progressing",
     "Degraded",
     "CapacityLimited",

@@ -112,6 +112,14 @@ _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("look at the node's devices and its device plugin", "kubectl atom gpus"),
     ),
     (
+        r"on node (?P<node>\S+): .*(?:unhealthy|taint amd-gpu-unhealthy)",
+        (
+            "repair or replace the device; until then a free place elsewhere, or one more "
+            "node, lets the pod be moved",
+            "kubectl describe node {node}",
+        ),
+    ),
+    (
         r"node (?P<node>\S+) has not reported",
         (
             "bring the node back, or delete it: its pods stay until then",

@@ -119,6 +119,9 @@ def pod_state(manifest: Manifest) -> PodState:
         deletion_cost=_deletion_cost(manifest),
         adapters=_adapters(manifest),
         adapters_digest=annotation(manifest, constants.ANNOTATION_ADAPTERS),
+        uid=str(manifest["metadata"].get("uid") or ""),
+        node=(manifest.get("spec") or {}).get("nodeName"),
+        sick_devices=_sick_devices(status),
     )
 
 
@@ -127,6 +130,18 @@ def _adapters(manifest: Manifest) -> tuple[str, ...]:
     prefix = constants.LABEL_ADAPTER_PREFIX
     labels = manifest["metadata"].get("labels") or {}
     return tuple(sorted(key.removeprefix(prefix) for key in labels if key.startswith(prefix)))
+
+
+def _sick_devices(status: Mapping[str, Any]) -> tuple[str, ...]:
+    """List the devices of the pod that its kubelet calls unhealthy (KEP 4680), each with its
+    resource."""
+    return tuple(
+        f"{given.get('name')} {device.get('resourceID')}"
+        for container in _containers(status)
+        for given in container.get("allocatedResourcesStatus") or ()
+        for device in given.get("resources") or ()
+        if device.get("health") == "Unhealthy"
+    )
 
 
 def _deletion_cost(manifest: Manifest) -> int:

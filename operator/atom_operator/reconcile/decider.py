@@ -28,6 +28,7 @@ from atom_operator.domain import (
     CONFIG_MAP,
     ChildKey,
     DeploymentState,
+    DeviceFindings,
     EngineView,
     FieldProblem,
     InspectedConfig,
@@ -119,6 +120,7 @@ class Decision:
     jobs: tuple[JobRequest, ...] = ()  # that prepare the model
     waiting: Waiting | None = None  # why no pod is asked for yet
     routes: RouteFindings = field(default_factory=RouteFindings)  # of what exists afterwards
+    devices: DeviceFindings = field(default_factory=DeviceFindings)  # of the pods afterwards
     kept: frozenset[ChildKey] = frozenset()  # serve until what is desired is ready
     canary: CanaryLook | None = None
     waits: RolloutWait | None = None  # for which what is asked of the pods comes later

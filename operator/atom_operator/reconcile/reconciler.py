@@ -36,6 +36,7 @@ from atom_operator.domain import (
     ATOM_DEPLOYMENT,
     EVENT,
     ApplyReport,
+    DeviceFindings,
     EngineView,
     Manifest,
     ObjectKey,
@@ -48,6 +49,7 @@ from atom_operator.kinds import LEADER_WORKER_SET
 from atom_operator.plan.group_deadline import with_deadline
 from atom_operator.plan.room import lacks_devices, shortage
 from atom_operator.reconcile.decider import Decider, Decision, optional_kinds, unschedulable
+from atom_operator.reconcile.device_moves import DeviceMoves
 from atom_operator.reconcile.image_rollout import StagedImageRollout
 from atom_operator.reconcile.prerequisites import look_at_routes
 from atom_operator.reconcile.requeue import requeue_after
@@ -80,6 +82,7 @@ class Reconciler:
     applied: AppliedChildren = field(default_factory=AppliedChildren)
     turns: StagedImageRollout = field(default_factory=StagedImageRollout)
     budget: RolloutBudget = field(default_factory=RolloutBudget)
+    moves: DeviceMoves = field(default_factory=DeviceMoves)
     # Told of an AtomDeployment whose status another's pass made old.
     wake: Callable[[ObjectKey], None] = lambda _key: None
     colliding: dict[ObjectKey, frozenset[ObjectKey]] = field(default_factory=dict)
@@ -92,6 +95,7 @@ class Reconciler:
             self.optional.forget(key)
             self.turns.forget(key)
             self.budget.forget(key)
+            self.moves.forget(key)
             self.decider.templates.forget(key)
             self.decider.departures.forget(key)
             self._wake_others(key, RouteFindings())
@@ -125,10 +129,22 @@ class Reconciler:
             asked, told = decision.plan.adapters, await ask_adapters(self.engines, observed)
             engines = replace(engines, adapters=told)
             await tell_adapters(self.port, key, asked, observed, told)
+        devices = await self._move(key, replace(observed, at=now))
         routes = await look_at_routes(self.port, key, observed.children)
         self._wake_others(key, routes)
-        await self._report(parent, replace(decision, routes=routes), report, observed, engines)
+        decision = replace(decision, routes=routes, devices=devices)
+        await self._report(parent, decision, report, observed, engines)
         return Outcome(requeue_after(decision, report, observed, engines, self.clock()))
+
+    async def _move(self, key: ObjectKey, observed: Observed) -> DeviceFindings:
+        """Evict the pod whose turn it is to leave sick devices."""
+        found = await self.moves.look(self.port, self.decider.fleet, key, observed)
+        if found.move is None:
+            return found
+        pod = found.move
+        refused = await self.port.evict(key.namespace, pod.name, pod.uid)
+        _logger.info("%s/%s: pod %s: %s", *key, pod.name, refused or "evicted from sick devices")
+        return found if refused is None else self.moves.refused(found, refused)
 
     def _wake_others(self, key: ObjectKey, routes: RouteFindings) -> None:
         """Wake the other of two AtomDeployments that collide, or no longer do: both tell of it."""
@@ -190,6 +206,7 @@ class Reconciler:
             shortage=_shortage(decision, observed),
             waiting=decision.waiting,
             routes=decision.routes,
+            devices=decision.devices,
             rollout_waits=decision.waits.words if decision.waits else None,
             suspended=(parent.get("spec") or {}).get("suspend") is True,
         )

@@ -49,7 +49,7 @@ def requeue_after(
     # What keeps a pod from beginning on its node only Events tell.
     begins = any(pod.scheduled and not pod.ready for pod in observed.pods)
     stuck = unschedulable(observed) is not None or held_back or refused or begins
-    waits = bool(report.refused) or waits_for_config or stuck
+    waits = bool(report.refused) or waits_for_config or stuck or bool(decision.devices.sick)
     if waits or _depends_on_others(decision, report):
         return _LOOK_AGAIN_SECONDS
     asking = _ask_again(observed, now) if engines.measured is None else None

@@ -26,9 +26,10 @@ _BAD = {
     (ConditionType.DEGRADED, "True"),
     (ConditionType.CAPACITY_LIMITED, "True"),
     (ConditionType.INTEGRATIONS_READY, "False"),
+    (ConditionType.DEVICES_HEALTHY, "False"),
 }
 # Of these a turn is also another reason, or other words before the first semicolon.
-_TOLD_IN_WORDS = (ConditionType.CANARY_PROGRESSING,)
+_TOLD_IN_WORDS = (ConditionType.CANARY_PROGRESSING, ConditionType.DEVICES_HEALTHY)
 _BAD_REASONS = (Reason.CANARY_UNDONE,)
 _REPEATS = (
     ConditionType.RECONCILING,

@@ -16,6 +16,7 @@ from atom_operator.domain import (
     ApplyReport,
     CapacityVerdict,
     DeploymentState,
+    DeviceFindings,
     EngineView,
     FieldProblem,
     Observed,
@@ -28,6 +29,7 @@ from atom_operator.status.by_hand import edited, paused, scaled_to_zero
 from atom_operator.status.canary import canary_progressing, canary_status
 from atom_operator.status.capacity import capacity_matched, capacity_status
 from atom_operator.status.conditions import Verdict, stamp
+from atom_operator.status.devices_healthy import devices_verdict
 from atom_operator.status.ended_pods import ended_verdict
 from atom_operator.status.integrations_ready import (
     callers_meet,
@@ -71,6 +73,7 @@ class StatusInputs:
     engines: EngineView
     shortage: str | None = None  # why no node takes one more pod, when accelerators are the cause
     routes: RouteFindings = field(default_factory=RouteFindings)
+    devices: DeviceFindings = field(default_factory=DeviceFindings)
     waiting: Waiting | None = None  # what has to be there before pods are asked for
     suspended: bool = False  # by the spec, also where that is not accepted
     rollout_waits: str | None = None  # why what is asked of the pods comes later
@@ -163,6 +166,7 @@ def _verdicts(situation: StatusInputs) -> Iterator[Verdict]:
         ),
         adapters_ready(situation.plan, situation.observed, situation.engines),
         canary_progressing(situation.plan),
+        devices_verdict(situation.devices, situation.observed),
         suspended_verdict(situation.observed, asked=situation.suspended),
     ]
     yield from others

@@ -86,6 +86,7 @@ async def test_ready_when_the_rollout_is_complete() -> None:
         "IntegrationsReady": "True",
         "AdaptersReady": "True",
         "CanaryProgressing": "False",
+        "DevicesHealthy": "True",
         "Suspended": "False",
         "Reconciling": "False",
         "Stalled": "False",

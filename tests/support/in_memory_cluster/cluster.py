@@ -13,16 +13,22 @@ from atom_operator.domain import POD, SERVICE, Manifest
 from tests.support.in_memory_cluster.admission import check, update_quotas
 from tests.support.in_memory_cluster.autoscalers import sync_autoscalers
 from tests.support.in_memory_cluster.deployment_controller import sync_deployments
+from tests.support.in_memory_cluster.devices.device_manager import offer_devices
 from tests.support.in_memory_cluster.garbage_collector import collect
 from tests.support.in_memory_cluster.gitops import GitOps
 from tests.support.in_memory_cluster.job_controller import sync_jobs
 from tests.support.in_memory_cluster.kubelet import Kubelets
 from tests.support.in_memory_cluster.leader_worker_set import sync_leader_worker_sets
-from tests.support.in_memory_cluster.node_controller import sync_nodes
+from tests.support.in_memory_cluster.node_controller import evict, sync_nodes
 from tests.support.in_memory_cluster.queue import sync_queue
 from tests.support.in_memory_cluster.replica_set import sync_replica_sets
 from tests.support.in_memory_cluster.scheduler import schedule
-from tests.support.in_memory_cluster.state import ClusterState, active, is_ready
+from tests.support.in_memory_cluster.state import (
+    ClusterState,
+    SickDevices,
+    active,
+    is_ready,
+)
 from tests.support.in_memory_cluster.stateful_set import sync_stateful_sets
 from tests.support.operator.fake_cluster import FakeCluster
 
@@ -42,6 +48,7 @@ class InMemoryCluster:
         self.settled: list[Callable[[], None]] = []  # who looks when a moment is over
         self.api.clock = self.state.now
         self.api.admit = lambda kind, item: check(self.state, kind, item)
+        self.api.evicts = self.evict
 
     # --- time --------------------------------------------------------------------------------
 
@@ -51,6 +58,7 @@ class InMemoryCluster:
         self.gitops.sync()
         collect(state)
         sync_nodes(state)
+        offer_devices(state)
         self.kubelets.sync()
         sync_jobs(state)
         sync_leader_worker_sets(state)
@@ -127,3 +135,17 @@ class InMemoryCluster:
 
     def drain(self, name: str) -> None:
         self.state.draining.add(name)
+
+    def evict(self, pod: Manifest) -> str | None:
+        """The Eviction API: why a pod stays; None where it ends."""
+        if evict(self.state, pod):
+            return None
+        return "Cannot evict pod as it would violate the pod's disruption budget."
+
+    def make_sick(self, name: str, devices: int, *, told: bool, fail: bool) -> None:
+        """So many devices of a node, those that were given away first. `told`: by the kubelet, of
+        each pod that has one; `fail`: engines on them end."""
+        self.state.sick[name] = SickDevices(frozenset(range(devices)), told=told, fail=fail)
+
+    def make_well(self, name: str) -> None:
+        self.state.sick.pop(name, None)

@@ -12,6 +12,11 @@ from dataclasses import dataclass, field
 
 from atom_operator.domain import POD, Manifest
 from tests.support.in_memory_cluster.claims import attached_elsewhere
+from tests.support.in_memory_cluster.devices.device_manager import (
+    devices_of,
+    sick_devices_of,
+    with_health,
+)
 from tests.support.in_memory_cluster.group_engines import missing_rank
 from tests.support.in_memory_cluster.secrets import misconfigured, unmounted, variables
 from tests.support.in_memory_cluster.state import (
@@ -104,7 +109,7 @@ class Kubelets:
         since = self.state.first_note(pod, "runs since", self.state.time)
         if pod["spec"].get("restartPolicy") == "Never":
             self._run_job(pod, status, since)
-        elif BAD in _image(pod):
+        elif BAD in _image(pod) or self._has_failed(pod):
             self._crash(pod, status, since)
         else:
             self._serve(pod, status, since)
@@ -143,6 +148,15 @@ class Kubelets:
         words = misconfigured(self.state, pod) if asks else None
         return ("CreateContainerConfigError", words) if words is not None else None
 
+    def _has_failed(self, pod: Manifest) -> bool:
+        """Whether its engine ends, however often it is started again, by a sick device."""
+        devices_of(self.state, pod)  # are given out before any of them falls sick
+        sick = self.state.sick.get(pod["spec"]["nodeName"])
+        if sick is None or not sick.fail or not sick_devices_of(self.state, pod):
+            return False
+        self.state.first_note(pod, "crashes at", self.state.time)
+        return True
+
     def _serve(self, pod: Manifest, status: Manifest, since: float) -> None:
         missing = missing_rank(self.state, pod)
         if missing is not None:
@@ -155,6 +169,7 @@ class Kubelets:
             self.state.look_after(left)
         running = {"running": {"startedAt": status["startTime"]}}
         status["containerStatuses"] = _containers(pod, ready=ready, state=running)
+        with_health(self.state, pod, status["containerStatuses"])
         self._write(pod, self._with_ready(pod, status, ready=ready))
 
     def _wait_for_a_rank(self, pod: Manifest, status: Manifest, missing: str) -> None:

@@ -25,6 +25,16 @@ START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 Policy = Callable[[Kind, Manifest], str | None]
 
 
+@dataclass(frozen=True)
+class SickDevices:
+    """Devices of one node by their numbers; `told` by its kubelet, and whether engines on them
+    `fail`."""
+
+    numbers: frozenset[int]
+    told: bool
+    fail: bool
+
+
 @dataclass
 class ClusterState:
     """`api` has the objects; `time` is seconds since START."""
@@ -36,6 +46,7 @@ class ClusterState:
     queue: int | None = None  # pods that it admits; None where pods are in no queue
     lost: set[str] = field(default_factory=set)  # nodes whose kubelet is silent
     draining: set[str] = field(default_factory=set)
+    sick: dict[str, SickDevices] = field(default_factory=dict)  # by node
     load: dict[str, float] = field(default_factory=dict)  # of a workload, in replicas
     notes: dict[tuple[str, str], Any] = field(default_factory=dict)  # of controllers, by uid
     _due: list[float] = field(default_factory=list)

@@ -64,6 +64,8 @@ class FakeCluster:
     clock: Callable[[], datetime] | None = None
     # Raises RefusedError where an object may not be created.
     admit: Callable[[Kind, Manifest], None] | None = None
+    # Ends a pod that is evicted, or says why not; without one it is gone at once.
+    evicts: Callable[[Manifest], str | None] | None = None
 
     def __post_init__(self) -> None:
         self._version = 0
@@ -195,6 +197,16 @@ class FakeCluster:
     async def delete(self, kind: Kind, namespace: str, name: str) -> None:
         self._before_write(f"delete {kind.kind}/{name}")
         self.objects.pop((kind, namespace, name), None)
+
+    async def evict(self, namespace: str, name: str, uid: str) -> str | None:
+        self._before_write(f"evict Pod/{name}")
+        pod = self.objects.get((POD, namespace, name))
+        if pod is None or pod["metadata"]["uid"] != uid:
+            return None
+        if self.evicts is not None:
+            return self.evicts(pod)
+        del self.objects[POD, namespace, name]
+        return None
 
     async def apply_status(self, key: ObjectKey, status: Mapping[str, Any]) -> Manifest | None:
         self._before_write("status")

@@ -177,6 +177,17 @@ def change_what_a_node_offers(life: Life, number: int, resource: str, share: int
     life.change_offer(life.node(number), resource, share)
 
 
+@_happens(2, _ANY, (1, 8), ("plugin", "kubelet", "engine", "taint"))
+def let_devices_fall_sick(life: Life, number: int, devices: int, said_by: str) -> None:
+    """Their plugin takes them out; beside it the kubelet, engines that end or a taint may tell."""
+    life.make_sick(life.node(number), devices, said_by)
+
+
+@_happens(2, _ANY)
+def let_devices_recover(life: Life, number: int) -> None:
+    life.make_well(life.node(number))
+
+
 @_happens(1, _ANY, (True, False))
 def let_a_kubelet_reject(life: Life, number: int, rejects: bool) -> None:
     rejecting = life.cluster.kubelets.rejecting

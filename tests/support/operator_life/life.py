@@ -42,6 +42,7 @@ _SITE = Site(
     prometheus_address="http://prometheus.test:9090",
 )
 _PER_NODE = 8
+SICK_TAINT = {"key": "amd-gpu-unhealthy", "value": "AMDGPUXgmi", "effect": "NoSchedule"}
 _START_SECONDS = 400
 _END_SECONDS = 2500
 _REST_SECONDS = 700
@@ -87,6 +88,7 @@ class Life:
             self.cluster.clients.append(self.gateway.sync)
         self.promises = Promises(self)
         self.cluster.clients.append(self.promises.watch)
+        api.evicts = self._evict
         self.cluster.settled.append(self.promises.judge)
         self._apply()
 
@@ -220,6 +222,25 @@ class Life:
             whole = text(thousandths(whole) * share // 8 // 1000 * 1000)
         node["status"]["allocatable"][resource] = whole
 
+    def make_sick(self, name: str, devices: int, said_by: str) -> None:
+        if said_by == "taint":
+            self.cluster.node(name)["spec"]["taints"] = [SICK_TAINT]
+            return
+        self.cluster.make_sick(name, devices, told=said_by == "kubelet", fail=said_by == "engine")
+
+    def make_well(self, name: str) -> None:
+        self.cluster.make_well(name)
+        taints = self.cluster.node(name)["spec"].get("taints") or []
+        self.cluster.node(name)["spec"]["taints"] = [t for t in taints if t != SICK_TAINT]
+
+    def _evict(self, pod: Manifest) -> str | None:
+        """The operator asks for it."""
+        self.promises.devices.judge_move(pod)
+        refused = self.cluster.evict(pod)
+        if refused is None:
+            self.disturb(pod)
+        return refused
+
     def put_neighbour(self, node: str, devices: int) -> None:
         """Somebody else's pod, where there is room for it."""
         used = sum(
@@ -270,6 +291,7 @@ class Life:
             self.set_profile("1")
         for number, node in enumerate(self.nodes):
             self.cluster.return_node(node["metadata"]["name"])
+            self.cluster.make_well(node["metadata"]["name"])
             node["status"]["allocatable"] = dict(node["status"]["capacity"])
             node["spec"]["taints"] = []
             node["metadata"]["labels"] |= _node(number, self.scene)["metadata"]["labels"]

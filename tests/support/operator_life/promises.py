@@ -14,6 +14,7 @@ from atom_operator.domain import Manifest
 from tests.support.in_memory_cluster.state import is_ready, is_terminal
 from tests.support.operator_life.canaries import CanaryPromises
 from tests.support.operator_life.causes import untold
+from tests.support.operator_life.device_promises import DevicePromises
 from tests.support.operator_life.groups import group_of, leader_of
 from tests.support.operator_life.places import fits_without, strategy_is_due
 
@@ -50,6 +51,7 @@ class Promises:
         self.untold: dict[str, float] = {}  # causes, and since when no condition tells them
         self.touched = False  # the workload, by hand
         self.canary = CanaryPromises(life)
+        self.devices = DevicePromises(life, self._hold)
 
     # --- what the life tells -----------------------------------------------------------------
 
@@ -68,6 +70,7 @@ class Promises:
     # --- in every round ----------------------------------------------------------------------
 
     def watch(self) -> None:
+        self.devices.watch()
         self._what_serves_stays()
         self._the_strategy_is_due()
 
@@ -143,11 +146,13 @@ class Promises:
         operator, parent = self.life.operator, self.life.parent
         if not operator.running or operator.failed or parent is None or "status" not in parent:
             self.untold.clear()
+            self.devices.untold.clear()
             return
         self._nothing_flaps(parent)
         self._ready_is_true(parent)
         self._every_wait_has_its_cause(parent)
         self._nothing_waits_for_its_own()
+        self.devices.judge(parent)
         found = self.canary.broken()
         self._hold(found is None, f"{found}")
 

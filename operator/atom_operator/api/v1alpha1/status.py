@@ -187,5 +187,5 @@ class AtomDeploymentStatus(ApiModel):
         Field(json_schema_extra=keyed_by("type")),
     ]
     """Accepted, CapacityFits, Scheduled, ModelLoaded, CapacityMatched, Progressing, Available,
-    Degraded, CapacityLimited, IntegrationsReady, AdaptersReady, CanaryProgressing, Suspended,
-    Reconciling, Stalled, Ready."""
+    Degraded, CapacityLimited, IntegrationsReady, AdaptersReady, CanaryProgressing,
+    DevicesHealthy, Suspended, Reconciling, Stalled, Ready."""

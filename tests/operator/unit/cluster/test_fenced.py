@@ -23,6 +23,7 @@ WRITES: dict[str, Callable[[FencedCluster], Any]] = {
     "apply": lambda fenced: fenced.apply(SERVICE, _SERVICE),
     "replace": lambda fenced: fenced.replace(SERVICE, _SERVICE),
     "delete": lambda fenced: fenced.delete(SERVICE, "default", "chat"),
+    "evict": lambda fenced: fenced.evict("default", "chat-1", "uid-1"),
     "apply_status": lambda fenced: fenced.apply_status(KEY, {"replicas": 7}),
     "hand_over_replicas": lambda fenced: fenced.hand_over_replicas(
         DEPLOYMENT, "default", "chat", 1

@@ -1,0 +1,32 @@
+"""Pods whose devices are called sick, and what becomes of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from atom_operator.constants import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class SickPod:
+    """A pod that has a device that its kubelet, a device plugin or a taint calls sick."""
+
+    name: str
+    uid: str
+    node: str
+    words: str  # whose, and against what
+    serves: bool
+    in_doubt: bool = False  # the device may also be another pod's
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFindings:
+    """Hold which pods have sick devices, first the one that is told of, and what is done. `move`:
+    the pod to evict now."""
+
+    takes_devices: bool = False
+    sick: tuple[SickPod, ...] = ()
+    since: str = ""
+    reason: Reason = Reason.NOTHING_SAID
+    outcome: str = ""
+    move: SickPod | None = None

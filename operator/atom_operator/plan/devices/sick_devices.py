@@ -1,0 +1,134 @@
+"""Which pods have a device that is called sick, and whether one of them may be moved. Pure.
+
+Three are heard: the kubelet, which names the devices that each pod has; the device plugin, which
+takes devices out of what the node may give away and leaves them to the pods that have them; and
+taints by which AMD's GPU operator keeps pods off a node. No controller of Kubernetes moves such a
+pod, and a container that is started again in it gets the same devices. Called by
+reconcile/device_moves.py, which knows how long it has been so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from atom_operator import constants
+from atom_operator.domain import Manifest, Observed, PodState, SickPod
+from atom_operator.domain.resources import Resources
+from atom_operator.plan.eligibility import is_ready, taint_text, tolerates
+from atom_operator.plan.inventory import accelerator_in, allocatable_of, devices_out
+from atom_operator.plan.node_labels import unhealthy_devices
+from atom_operator.plan.placement import Placement
+
+# Of the GPU operator's remediation; its partitioning (amd-dcm) ends pods by itself.
+_TAINTS = ("amd-gpu-unhealthy",)
+
+
+def pods_with_devices(observed: Observed) -> tuple[PodState, ...]:
+    """The pods that have AMD devices on a node that reports."""
+    silent = {pod.name for pod in observed.silent}
+    return tuple(
+        pod
+        for pod in observed.pods
+        if pod.node is not None and pod.name not in silent and accelerator_in(pod.charged or {})
+    )
+
+
+def nodes_with_devices_out(
+    pods: Iterable[PodState], nodes: Mapping[str, Manifest]
+) -> frozenset[str]:
+    """The nodes of these pods some devices of which their plugin has taken out."""
+    found = set()
+    for pod in pods:
+        held, node = accelerator_in(pod.charged or {}), nodes.get(pod.node or "")
+        if held is not None and node is not None and devices_out(node, held[0]):
+            found.add(str(pod.node))
+    return frozenset(found)
+
+
+def sick_pods(
+    pods: Iterable[PodState],
+    nodes: Mapping[str, Manifest],
+    requested: Mapping[str, Resources],
+    placement: Placement,
+) -> tuple[SickPod, ...]:
+    """The pods whose devices are called sick: those that do not serve first. `nodes`: those
+    that can be read, by name; `requested`: by all pods there; `placement`: of such pods."""
+    found = []
+    for pod in pods:
+        node = nodes.get(pod.node or "")
+        words, in_doubt = _said_by_kubelet(pod), False
+        if words is None and node is not None and is_ready(node):
+            words = _said_by_taint(node, placement)
+            if words is None:
+                words, in_doubt = _said_by_plugin(pod, node, requested)
+        if words is not None:
+            found.append(SickPod(pod.name, pod.uid, str(pod.node), words, pod.ready, in_doubt))
+    return tuple(sorted(found, key=lambda pod: (pod.in_doubt, pod.serves, pod.name)))
+
+
+def _said_by_kubelet(pod: PodState) -> str | None:
+    if not pod.sick_devices:
+        return None
+    return f"its kubelet calls {', '.join(pod.sick_devices)} unhealthy"
+
+
+def _said_by_taint(node: Manifest, placement: Placement) -> str | None:
+    for taint in (node.get("spec") or {}).get("taints") or ():
+        if taint.get("key") in _TAINTS and not tolerates(placement, taint):
+            return f"the node has {taint_text(taint)}"
+    return None
+
+
+def _said_by_plugin(
+    pod: PodState, node: Manifest, requested: Mapping[str, Resources]
+) -> tuple[str | None, bool]:
+    """Say what the numbers of a node tell, and whether they leave it open whose the devices are."""
+    held = accelerator_in(pod.charged or {})
+    out = devices_out(node, held[0]) if held is not None else 0
+    if held is None or not out:
+        return None, False
+    resource, count = held
+    left = allocatable_of(node, resource)
+    ids = ", ".join(unhealthy_devices(node["metadata"].get("labels") or {}))
+    words = f"{out} of {left + out} {resource} of the node are unhealthy" + (
+        f" (devices {ids})" if ids else ""
+    )
+    if count > left:
+        return f"{words}, and it has {count}", False
+    if not pod.ready and pod.was_ready:
+        return f"{words}, and it serves no more", False
+    together = requested.get(str(pod.node), {}).get(resource, 0)
+    if together > left:
+        return f"{words}, and pods there have {together} in all", True
+    return None, False
+
+
+def group_of(pod: PodState, pods: Iterable[PodState]) -> frozenset[str]:
+    """Name the pods that go with it: of a group all, as its controller makes it anew whole."""
+    leader = _leader(pod)
+    return frozenset(each.name for each in pods if _leader(each) == leader)
+
+
+def _leader(pod: PodState) -> str:
+    """LeaderWorkerSet calls workers by their leader's name and a number."""
+    return pod.name.rpartition("-")[0] if pod.role == constants.ROLE_WORKER else pod.name
+
+
+def hindrance(observed: Observed, sick: Iterable[SickPod]) -> str | None:
+    """Return what is to be over before a pod is moved: one at a time, and none beside a rollout."""
+    running = observed.deployment
+    if running is None or len(observed.workloads) != 1 or not running.up_to_date:
+        return "its workload has been written"
+    if {running.updated, running.replicas} != {running.desired}:
+        return "its rollout is over"
+    if observed.leaving:
+        return "the pods that end have gone"
+    if running.refused_message is not None:
+        return "its pods are refused no more"
+    names = {pod.name for pod in sick}
+    near = {
+        name for pod in observed.pods if pod.name in names for name in group_of(pod, observed.pods)
+    }
+    if any(not pod.ready and pod.name not in near for pod in observed.pods):
+        return "its other pods serve"
+    return None

@@ -1,0 +1,179 @@
+"""Moves pods off sick devices: who has waited for how long, whose turn it is, where there is room.
+
+A device that is called sick for some minutes is, and one that was for a moment is not (a plugin was
+restarted): only who looked before can tell, so the time of the first look is remembered, and lost
+with the process. A pod goes only where the nodes have a place for its successor, and in the whole
+cluster one at a time: two that count on one place would both lose theirs. Called by the reconciler,
+which evicts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from atom_operator.cluster.fleet import Age, FleetReader
+from atom_operator.cluster.port import ClusterPort
+from atom_operator.constants import Reason
+from atom_operator.domain import DeviceFindings, ObjectKey, Observed, PodState, SickPod, Supply
+from atom_operator.domain.nodes import Nodes
+from atom_operator.domain.resources import Resources
+from atom_operator.plan.devices.sick_devices import (
+    group_of,
+    hindrance,
+    nodes_with_devices_out,
+    pods_with_devices,
+    sick_pods,
+)
+from atom_operator.plan.inventory import PodsAsked, accelerator_in, survey
+from atom_operator.plan.placement import placement_of
+from atom_operator.plan.room import can_take_one, shortage
+from atom_operator.reconcile.prerequisites import volume_places
+
+# A kubelet takes devices for sick while their plugin is away, for five minutes; then it has none.
+_LASTS = timedelta(minutes=6)
+# A pod that was evicted has ended by then, and its successor has a node or waits for one.
+_MOST_UNDER_WAY = timedelta(minutes=10)
+
+
+@dataclass(frozen=True, slots=True)
+class _UnderWay:
+    """A move that has begun: whose, of which pod, and when."""
+
+    key: ObjectKey
+    uid: str
+    at: datetime
+
+
+class DeviceMoves:
+    """Remembers since when the pods of AtomDeployments have sick devices, and which one is on its
+    way."""
+
+    def __init__(self) -> None:
+        self._since: dict[ObjectKey, dict[str, datetime]] = {}
+        self._under_way: _UnderWay | None = None
+
+    def forget(self, key: ObjectKey) -> None:
+        """The AtomDeployment is gone."""
+        self._since.pop(key, None)
+        if self._under_way is not None and self._under_way.key == key:
+            self._under_way = None
+
+    def forget_all(self) -> None:
+        """A new term: devices may have been well meanwhile."""
+        self._since.clear()
+        self._under_way = None
+
+    async def look(
+        self, port: ClusterPort, fleet: FleetReader, key: ObjectKey, observed: Observed
+    ) -> DeviceFindings:
+        """Say which pods have sick devices, and which of them to evict now."""
+        pods, now = pods_with_devices(observed), observed.at
+        self._end_move(key, observed)
+        if not pods or now is None or observed.running is None:
+            self._since.pop(key, None)
+            return DeviceFindings(takes_devices=bool(pods))
+        sick = await _sick(fleet, pods, observed)
+        since = self._remember(key, sick, now)
+        if not sick:
+            return DeviceFindings(takes_devices=True)
+        lasting = [pod for pod in sick if not pod.in_doubt and now - since[pod.uid] >= _LASTS]
+        first = lasting[0] if lasting else sick[0]
+        told = DeviceFindings(
+            takes_devices=True,
+            sick=(first, *(pod for pod in sick if pod is not first)),
+            since=since[first.uid].strftime("%Y-%m-%dT%H:%M:%SZ"),
+        )
+        if first.in_doubt:
+            outcome = "which of them has the sick one nobody says, so none is moved"
+            return replace(told, reason=Reason.DEVICE_IN_DOUBT, outcome=outcome)
+        if not lasting:
+            minutes = int(_LASTS.total_seconds() // 60)
+            outcome = f"it is moved when that lasts for {minutes} minutes"
+            return replace(told, reason=Reason.DEVICE_UNHEALTHY, outcome=outcome)
+        waits = hindrance(observed, sick) or self._turn(now)
+        if waits is not None:
+            outcome = f"it is moved once {waits}"
+            return replace(told, reason=Reason.DEVICE_UNHEALTHY, outcome=outcome)
+        lacking = await _lacking(port, fleet, key, observed, first)
+        if lacking is not None:
+            return replace(told, reason=Reason.NO_OTHER_PLACE, outcome=lacking)
+        self._under_way = _UnderWay(key, first.uid, now)
+        outcome = "it is evicted, and its successor has a place"
+        return replace(told, reason=Reason.POD_MOVED, outcome=outcome, move=first)
+
+    def refused(self, findings: DeviceFindings, words: str) -> DeviceFindings:
+        """Return what is told of a move that was refused: it is tried again."""
+        self._under_way = None
+        outcome = f"it stays for now: {words}"
+        return replace(findings, reason=Reason.MOVE_REFUSED, outcome=outcome, move=None)
+
+    def _remember(
+        self, key: ObjectKey, sick: tuple[SickPod, ...], now: datetime
+    ) -> dict[str, datetime]:
+        before = self._since.pop(key, {})
+        since = {pod.uid: before.get(pod.uid, now) for pod in sick}
+        if since:
+            self._since[key] = since
+        return since
+
+    def _end_move(self, key: ObjectKey, observed: Observed) -> None:
+        """The pod has gone, and nothing of its AtomDeployment has no node."""
+        move = self._under_way
+        if move is None or move.key != key:
+            return
+        if all(pod.uid != move.uid and pod.scheduled for pod in observed.pods):
+            self._under_way = None
+
+    def _turn(self, now: datetime) -> str | None:
+        move = self._under_way
+        if move is None or now - move.at >= _MOST_UNDER_WAY:
+            return None
+        return f"a pod of {move.key.namespace}/{move.key.name} has moved"
+
+
+async def _sick(
+    fleet: FleetReader, pods: tuple[PodState, ...], observed: Observed
+) -> tuple[SickPod, ...]:
+    """Read of nodes and pods no more than is needed: most of the time every device is well."""
+    nodes = await fleet.nodes(Age.KNOWN) or Nodes()
+    found = nodes.once("by name", lambda: {node["metadata"]["name"]: node for node in nodes})
+    requested: dict[str, Resources] = {}
+    if nodes_with_devices_out(pods, found):
+        placed = await fleet.pods(Age.KNOWN)
+        requested = dict(placed.requested) if placed is not None else {}
+    template = observed.running.template if observed.running is not None else {}
+    return sick_pods(pods, found, requested, placement_of(template.get("spec") or {}))
+
+
+async def _lacking(
+    port: ClusterPort, fleet: FleetReader, key: ObjectKey, observed: Observed, sick: SickPod
+) -> str | None:
+    """Return why no node takes a successor of the pod, or of its whole group, once that has gone;
+    None where one does."""
+    nodes, placed = await fleet.nodes(Age.NOW), await fleet.pods(Age.NOW)
+    if nodes is None or placed is None or observed.running is None:
+        return "the operator may not read nodes, so it knows of no other place"
+    (pod,) = [each for each in observed.pods if each.uid == sick.uid]
+    template = observed.running.template
+    held = accelerator_in(pod.charged or {})
+    asked = PodsAsked(
+        key,
+        held[0] if held is not None else None,
+        template["spec"],
+        labels=(template.get("metadata") or {}).get("labels") or {},
+        at_least=_requests(pod),
+        volumes=await volume_places(port, key.namespace, template["spec"]),
+    )
+    gone = placed.without(key, group_of(pod, observed.pods))
+    supply: Supply = replace(survey(nodes, gone, asked), pods_per_replica=observed.running.nodes)
+    return None if can_take_one(supply) is not None else shortage(supply)
+
+
+def _requests(pod: PodState) -> Resources:
+    """Return what the pod was admitted with, by its node's names of resources."""
+    return {
+        name.removeprefix("requests."): count
+        for name, count in (pod.charged or {}).items()
+        if name.startswith("requests.")
+    }

@@ -1,0 +1,29 @@
+"""DevicesHealthy: who speaks against a device of a pod, and what becomes of the pod. Pure.
+
+It is never a cause of Degraded: a pod may serve for long on a device that is called sick, and one
+that does not serve has a fault of its own to tell. Called by the roll-up.
+"""
+
+from __future__ import annotations
+
+from atom_operator.constants import ConditionType, Reason
+from atom_operator.domain import DeviceFindings, Observed
+from atom_operator.status.conditions import Verdict
+
+_KIND = ConditionType.DEVICES_HEALTHY
+
+
+def devices_verdict(findings: DeviceFindings, observed: Observed) -> Verdict:
+    """Name the pod that is moved next; Unknown where it is open whose device is sick."""
+    if observed.pods and not findings.takes_devices:
+        return Verdict(_KIND, "True", Reason.NO_ACCELERATORS, "its pods take no accelerators")
+    if not findings.sick:
+        message = "nobody speaks against the devices of its pods"
+        return Verdict(_KIND, "True", Reason.NOTHING_SAID, message)
+    first, *others = findings.sick
+    more = f" (and {len(others)} more pods)" if others else ""
+    message = (
+        f"pod {first.name} on node {first.node}: {first.words}, since {findings.since}{more}; "
+        f"{findings.outcome}"
+    )
+    return Verdict(_KIND, "Unknown" if first.in_doubt else "False", findings.reason, message)

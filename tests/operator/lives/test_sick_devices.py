@@ -1,0 +1,153 @@
+"""A pod on a sick device is moved where there is a place, once that lasts, and else told of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.operator.lives.test_generated_life import scene
+from tests.support.operator_life.happenings import HAPPENINGS
+from tests.support.operator_life.life import Life
+
+_LOOK_SECONDS = 340  # more than a resync, less than a device is sick before a pod is moved
+_LASTS_SECONDS = 1000
+
+
+class Watched:
+    """A life that has begun, with what a test asks of it."""
+
+    def __init__(self, **changes: Any) -> None:
+        self.life = Life(scene(**changes))
+        self.life.cluster.advance(400)
+
+    def happens(self, name: str, *arguments: Any, seconds: float) -> None:
+        self.life.promises.happens(name)
+        HAPPENINGS[name].does(self.life, *arguments)
+        self.life.cluster.advance(seconds)
+
+    @property
+    def places(self) -> dict[str, str]:
+        """The node of each pod."""
+        return {pod["metadata"]["name"]: pod["spec"].get("nodeName") for pod in self.life.pods}
+
+    @property
+    def told(self) -> dict[str, Any]:
+        conditions = (self.life.parent or {})["status"]["conditions"]
+        (found,) = [item for item in conditions if item["type"] == "DevicesHealthy"]
+        return dict(found)
+
+    def number_of(self, node: str) -> int:
+        return [self.life.node(number) for number in range(len(self.life.nodes))].index(node)
+
+    def evictions(self) -> list[str]:
+        return [write for write in self.life.cluster.api.writes if write.startswith("evict")]
+
+
+@pytest.fixture
+def begin() -> Iterator[Any]:
+    begun: list[Watched] = []
+
+    def _begin(**changes: Any) -> Watched:
+        begun.append(Watched(**changes))
+        return begun[-1]
+
+    yield _begin
+    for watched in begun:
+        watched.life.operator.close()
+
+
+@pytest.mark.parametrize("said_by", ["plugin", "kubelet", "engine", "taint"])
+def test_a_pod_is_moved_to_a_free_node_once_its_device_has_been_sick_for_long(
+    begin: Any, said_by: str
+) -> None:
+    watched = begin(devices=8, nodes=2)
+    ((pod, node),) = watched.places.items()
+    watched.happens(
+        "let_devices_fall_sick", watched.number_of(node), 1, said_by, seconds=_LOOK_SECONDS
+    )
+    assert watched.places == {pod: node}
+    assert watched.told["status"] == "False"
+    assert watched.told["reason"] == "DeviceUnhealthy"
+    assert f"pod {pod} on node {node}: " in watched.told["message"]
+    watched.life.cluster.advance(_LASTS_SECONDS)
+    ((successor, place),) = watched.places.items()
+    assert successor != pod
+    assert place != node
+    assert watched.evictions() == [f"evict Pod/{pod}"]
+    assert len(watched.life.cluster.serving("chat")) == 1
+    assert watched.told["reason"] == "NothingSaid"
+
+
+def test_a_device_that_is_sick_for_a_moment_moves_nothing(begin: Any) -> None:
+    watched = begin(devices=8, nodes=2)
+    ((pod, node),) = watched.places.items()
+    number = watched.number_of(node)
+    for _ in range(4):
+        watched.happens("let_devices_fall_sick", number, 8, "kubelet", seconds=300)
+        watched.happens("let_devices_recover", number, seconds=100)
+    assert watched.places == {pod: node}
+    assert watched.evictions() == []
+
+
+def test_without_another_place_the_pod_stays_until_one_comes_free(begin: Any) -> None:
+    watched = begin(devices=8, nodes=2)
+    ((pod, node),) = watched.places.items()
+    other = 1 - watched.number_of(node)
+    watched.happens("let_others_take_devices", other, 8, seconds=1)
+    watched.happens(
+        "let_devices_fall_sick", watched.number_of(node), 1, "kubelet", seconds=_LASTS_SECONDS
+    )
+    assert watched.places == {pod: node}
+    assert watched.told["reason"] == "NoOtherPlace"
+    assert "free: " in watched.told["message"]
+    conditions = {
+        item["type"]: item["status"] for item in watched.life.parent["status"]["conditions"]
+    }
+    assert (conditions["Ready"], conditions["Degraded"]) == ("True", "False")
+    watched.happens("let_others_go", seconds=_LOOK_SECONDS)
+    assert list(watched.places.values()) == [watched.life.node(other)]
+
+
+def test_healthy_devices_of_its_own_node_are_a_place(begin: Any) -> None:
+    watched = begin(devices=4, nodes=1)
+    ((pod, node),) = watched.places.items()
+    watched.happens("let_devices_fall_sick", 0, 1, "kubelet", seconds=_LASTS_SECONDS)
+    ((successor, place),) = watched.places.items()
+    assert (successor != pod, place) == (True, node)
+    assert watched.told["reason"] == "NothingSaid"
+
+
+def test_whose_device_is_sick_is_not_guessed(begin: Any) -> None:
+    """Two pods of four on one node: either may have it."""
+    watched = begin(devices=4, nodes=1, replicas=2)
+    watched.happens("let_devices_fall_sick", 0, 1, "plugin", seconds=2 * _LASTS_SECONDS)
+    assert watched.evictions() == []
+    assert (watched.told["status"], watched.told["reason"]) == ("Unknown", "DeviceInDoubt")
+    assert "1 of 8 amd.com/gpu of the node are unhealthy" in watched.told["message"]
+
+
+def test_pods_leave_a_node_one_after_the_other(begin: Any) -> None:
+    watched = begin(devices=4, nodes=2, replicas=3)
+    full = max(watched.places.values(), key=list(watched.places.values()).count)
+    watched.happens("let_devices_fall_sick", watched.number_of(full), 8, "plugin", seconds=10)
+    fewest = 3
+    for _ in range(40):
+        watched.life.cluster.advance(50)
+        fewest = min(fewest, len(watched.life.cluster.serving("chat")))
+    assert fewest == 2  # one at a time, and the last stays: the other node is full then
+    assert len(watched.evictions()) == 1
+    assert list(watched.places.values()).count(full) == 1
+    assert watched.told["reason"] == "NoOtherPlace"
+
+
+def test_a_group_is_moved_whole_where_all_of_it_has_room(begin: Any) -> None:
+    watched = begin(devices=8, nodes=3, groups=True)
+    before = watched.places
+    (sick,) = {node for name, node in before.items() if name == "chat-0"}
+    watched.happens(
+        "let_devices_fall_sick", watched.number_of(sick), 1, "kubelet", seconds=3 * _LASTS_SECONDS
+    )
+    assert sick not in watched.places.values()
+    assert len(watched.life.cluster.serving("chat")) == 1

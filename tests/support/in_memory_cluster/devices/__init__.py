@@ -1,0 +1,1 @@
+"""AMD devices of nodes, by a device plugin or by claims."""
