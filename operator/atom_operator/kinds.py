@@ -36,6 +36,13 @@ PROMETHEUS_RULE = Kind("monitoring.coreos.com", "v1", "PrometheusRule", "prometh
 # Kueue's record of one pod that waits for a quota; only read.
 QUOTA_WORKLOAD = Kind("kueue.x-k8s.io", "v1beta1", "Workload", "workloads")
 NETWORK_POLICY = Kind("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies")
+RESOURCE_CLAIM_TEMPLATE = Kind(
+    "resource.k8s.io", "v1", "ResourceClaimTemplate", "resourceclaimtemplates"
+)
+# Of drivers and schedulers; only read.
+RESOURCE_SLICE = Kind("resource.k8s.io", "v1", "ResourceSlice", "resourceslices")
+RESOURCE_CLAIM = Kind("resource.k8s.io", "v1", "ResourceClaim", "resourceclaims")
+DEVICE_CLASS = Kind("resource.k8s.io", "v1", "DeviceClass", "deviceclasses")
 ROLE = Kind("rbac.authorization.k8s.io", "v1", "Role", "roles")
 ROLE_BINDING = Kind("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings")
 
@@ -44,6 +51,7 @@ OPTIONAL_KINDS = (
     NETWORK_POLICY,
     ROLE,
     ROLE_BINDING,
+    RESOURCE_CLAIM_TEMPLATE,
     INFERENCE_POOL,
     HTTP_ROUTE,
     POD_MONITOR,
@@ -73,6 +81,7 @@ NEEDED_KINDS = {HTTP_ROUTE: INFERENCE_POOL}
 # Where a user gets a kind that their cluster lacks.
 PROVIDERS = {
     SCALED_OBJECT: "KEDA (https://keda.sh)",
+    RESOURCE_CLAIM_TEMPLATE: "Kubernetes 1.34 or newer, or its feature DynamicResourceAllocation",
     LEADER_WORKER_SET: "LeaderWorkerSet (https://lws.sigs.k8s.io)",
     INFERENCE_POOL: "the Gateway API Inference Extension"
     " (https://gateway-api-inference-extension.sigs.k8s.io)",

@@ -24,8 +24,16 @@ from atom_operator.children.naming import canary_name
 from atom_operator.children.workload import pod_template
 from atom_operator.constants import LABEL_PROFILE, Reason
 from atom_operator.domain import NAMESPACE, FieldProblem, Manifest, ObjectKey, Owner, Plan, Supply
+from atom_operator.domain.devices import DevicePicture, device_picture
+from atom_operator.domain.nodes import Nodes
 from atom_operator.domain.placed_pods import placed_pods
 from atom_operator.integration_values import Site
+from atom_operator.kinds import DEVICE_CLASS, RESOURCE_CLAIM, RESOURCE_SLICE
+from atom_operator.plan.devices.claimed_devices import (
+    is_counted,
+    lacking_class,
+    with_claimed,
+)
 from atom_operator.plan.inventory import pods_asked, survey
 from atom_operator.plan.model_facts import catalogue_sources
 from atom_operator.plan_arithmetic import terms
@@ -62,7 +70,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--nodes",
         metavar="FILE",
-        help="nodes, and pods that hold devices: kubectl get nodes,pods -A -o json > FILE",
+        help="nodes, and pods that hold devices: kubectl get nodes,pods -A -o json > FILE; for "
+        "claims also resourceslices,resourceclaims,deviceclasses",
     )
     parser.add_argument(
         "--values",
@@ -163,7 +172,8 @@ def _report(
     reference = spec.model.config_ref
     text = _config_text(manifests, reference.name, reference.key) if reference else None
     nodes = tuple(_of_kind(fleet or (), "Node"))
-    around = Surroundings(_IMAGES, text, nodes, site=site, profile=laid.profile)
+    devices = _devices(fleet or ())
+    around = Surroundings(_IMAGES, text, nodes, devices=devices, site=site, profile=laid.profile)
     considered = consider(Owner(key, ""), spec, around)
     plan = considered.plan
     if plan is None:
@@ -194,9 +204,22 @@ def _laid(
 def _supply(plan: Plan, template: Manifest, fleet: Sequence[Manifest]) -> Supply | None:
     if plan.accelerator.resource_name is None:
         return None
-    pods = placed_pods(_of_kind(fleet, "Pod"))
-    supply = survey(_of_kind(fleet, "Node"), pods, pods_asked(plan, template))
-    return replace(supply, pods_per_replica=plan.engine.nodes)
+    nodes, pods = Nodes(_of_kind(fleet, "Node")), placed_pods(_of_kind(fleet, "Pod"))
+    lacking: str | None = None
+    claim = plan.accelerator.claim
+    if claim is not None:
+        picture = _devices(fleet)
+        if not is_counted(picture, claim):
+            return None
+        lacking = lacking_class(picture, claim)
+        nodes, pods = with_claimed(nodes, pods, picture, claim)
+    supply = survey(nodes, pods, pods_asked(plan, template))
+    return replace(supply, pods_per_replica=plan.engine.nodes, lacking=lacking)
+
+
+def _devices(fleet: Sequence[Manifest]) -> DevicePicture:
+    kinds = (RESOURCE_SLICE, RESOURCE_CLAIM, DEVICE_CLASS)
+    return device_picture(*(_of_kind(fleet, kind.kind) for kind in kinds))
 
 
 def _as_json(report: PlanReport) -> dict[str, Any]:

@@ -126,6 +126,10 @@ of the same objects would undo each other's writes for ever. Of single namespace
 - apiGroups: [inference.networking.k8s.io]
   resources: [inferencepools]
   verbs: [get, list, watch, create, patch, update, delete]
+# By which pods claim their devices (spec.accelerator.claim).
+- apiGroups: [resource.k8s.io]
+  resources: [resourceclaimtemplates]
+  verbs: [get, list, watch, create, patch, update, delete]
 # The rights of an endpoint picker, of which none may be given that the operator has not: it reads
 # pods, its pool, and what ranks and renames models in front of it.
 - apiGroups: [rbac.authorization.k8s.io]
@@ -174,6 +178,10 @@ of the same objects would undo each other's writes for ever. Of single namespace
 {{- define "atom-operator.clusterRules" -}}
 - apiGroups: [""]
   resources: [nodes]
+  verbs: [list]
+# The devices that claims are given, and which of them others have.
+- apiGroups: [resource.k8s.io]
+  resources: [resourceslices, resourceclaims, deviceclasses]
   verbs: [list]
 # What is laid below specs, and which of it a namespace's label names.
 - apiGroups: [serving.atom.dev]

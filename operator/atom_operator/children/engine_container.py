@@ -13,6 +13,7 @@ from typing import Any
 from atom_operator import constants
 from atom_operator.api.v1alpha1.common import memory_quantity
 from atom_operator.children import volumes
+from atom_operator.children.device_claim import CLAIM
 from atom_operator.children.endpoint_picker.cache_events import (
     event_arguments,
     event_environment,
@@ -151,9 +152,11 @@ def _resources(plan: Plan) -> dict[str, Any]:
     if accelerator.memory_bytes is not None and accelerator.type == "cpu":
         memory = memory_quantity(accelerator.memory_bytes)
         return {"requests": {"cpu": _CPU_REQUEST, "memory": memory}, "limits": {"memory": memory}}
-    devices = {str(accelerator.resource_name): str(plan.engine.devices_per_pod)}
     copies = plan.engine.copies_per_pod
     host = {"cpu": str(_GPU_HOST_CORES * copies), "memory": f"{_GPU_HOST_GIB * copies}Gi"}
+    if accelerator.claim is not None:
+        return {"requests": host, "claims": [{"name": CLAIM}]}
+    devices = {str(accelerator.resource_name): str(plan.engine.devices_per_pod)}
     return {"requests": {**host, **devices}, "limits": devices}
 
 

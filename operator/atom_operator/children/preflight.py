@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from atom_operator.children.device_claim import CLAIM
 from atom_operator.domain import Plan
 
 _COMMAND = ["python3", "-m", "atom.preflight"]
@@ -17,6 +18,9 @@ _COMMAND = ["python3", "-m", "atom.preflight"]
 def preflight_container(plan: Plan) -> dict[str, Any]:
     """Ends with 0 when as many devices as asked for can be opened and have kernels."""
     devices = {str(plan.accelerator.resource_name): str(plan.engine.devices_per_pod)}
+    claims: dict[str, Any] = {}
+    if plan.accelerator.claim is not None:
+        devices, claims = {}, {"claims": [{"name": CLAIM}]}
     return {
         "name": "preflight",
         "image": plan.engine.image,
@@ -24,6 +28,7 @@ def preflight_container(plan: Plan) -> dict[str, Any]:
         "resources": {
             "requests": {"cpu": "100m", "memory": "64Mi", **devices},
             "limits": {"memory": "256Mi", **devices},
+            **claims,
         },
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": {

@@ -13,6 +13,7 @@ from atom_operator.children.config_map import (
     inspected_config_map,
     plan_config_map,
 )
+from atom_operator.children.device_claim import resource_claim_template
 from atom_operator.children.endpoint_picker.picker import endpoint_picker
 from atom_operator.children.gateway import http_route, inference_pool
 from atom_operator.children.grafana_dashboard import dashboard_config_map
@@ -44,6 +45,7 @@ from atom_operator.kinds import (
     NETWORK_POLICY,
     POD_MONITOR,
     PROMETHEUS_RULE,
+    RESOURCE_CLAIM_TEMPLATE,
     SCALED_OBJECT,
 )
 
@@ -90,6 +92,9 @@ def plan_of(plan: Plan, target: Target) -> Plan:
 
 def _guards(plan: Plan) -> Iterator[tuple[Kind, Manifest]]:
     """Yield what must be there before the first pod."""
+    template = resource_claim_template(plan)
+    if template is not None:
+        yield RESOURCE_CLAIM_TEMPLATE, template
     if plan.integrations.network is not None:
         yield NETWORK_POLICY, network_policy(plan, plan.integrations.network)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from atom_operator import constants
 from atom_operator.children import naming
+from atom_operator.children.device_claim import CLAIM, claim_template_name
 from atom_operator.children.endpoint_picker.cache_events import picked_labels
 from atom_operator.children.engine_container import PRE_STOP_SECONDS, engine_container
 from atom_operator.children.leader_worker_set import group_annotations, leader_worker_set
@@ -33,6 +34,7 @@ from atom_operator.kinds import LEADER_WORKER_SET, Kind
 
 # After draining the server still has to close its engine process.
 _STOP_MARGIN_SECONDS = 15
+DEVICE_TAINT = "amd.com/gpu"  # by which nodes with devices keep others off, whoever gives those
 _DEVICE_ID_LABELS = ("amd.com/gpu.device-id", "beta.amd.com/gpu.device-id")
 
 
@@ -171,7 +173,11 @@ def _pod_template(plan: Plan) -> Manifest:
     if plan.integrations.preflight:
         spec["initContainers"] = [preflight_container(plan)]
     if plan.accelerator.type == "amd":
-        resource = str(plan.accelerator.resource_name)
+        claim = plan.accelerator.claim
+        resource = DEVICE_TAINT if claim is not None else str(plan.accelerator.resource_name)
+        if claim is not None:
+            name = claim_template_name(plan, claim)
+            spec["resourceClaims"] = [{"name": CLAIM, "resourceClaimTemplateName": name}]
         spec["tolerations"] = [{"key": resource, "operator": "Exists", "effect": "NoSchedule"}]
     if plan.accelerator.device_ids:
         spec["affinity"] = _product_affinity(plan.accelerator)

@@ -180,6 +180,12 @@ class ApiCluster:
                 keys.add(ObjectKey(metadata.namespace, owner))
         return keys
 
+    async def list_everywhere(self, kind: Kind) -> list[Manifest] | None:
+        try:
+            return await self._list(kind, None, {}, _MANIFESTS)
+        except NotFoundError:
+            return None
+
     async def list_nodes(self) -> list[Manifest]:
         return await self._list(NODE, None, {}, _MANIFESTS)
 

@@ -46,6 +46,9 @@ class FencedCluster:
     async def list_deployments(self) -> list[ObjectKey]:
         return await self._port.list_deployments()
 
+    async def list_everywhere(self, kind: Kind) -> list[Manifest] | None:
+        return await self._port.list_everywhere(kind)
+
     async def list_nodes(self) -> list[Manifest]:
         return await self._port.list_nodes()
 

@@ -15,10 +15,13 @@ from typing import Generic, TypeVar
 
 from atom_operator.cluster.errors import RefusedError
 from atom_operator.cluster.port import ClusterPort
+from atom_operator.domain.devices import DevicePicture, device_picture
 from atom_operator.domain.nodes import Nodes
 from atom_operator.domain.placed_pods import PlacedPods, placed_pods
+from atom_operator.kinds import DEVICE_CLASS, RESOURCE_CLAIM, RESOURCE_SLICE
 
 _logger = logging.getLogger(__name__)
+_OF_DEVICES = (RESOURCE_SLICE, RESOURCE_CLAIM, DEVICE_CLASS)
 _FORBIDDEN_SECONDS = 300.0
 _T = TypeVar("_T")
 
@@ -43,12 +46,21 @@ class FleetReader:
         async def summed() -> PlacedPods:
             return placed_pods(await port.list_placed_pods())
 
+        async def pictured() -> DevicePicture:
+            found = [await port.list_everywhere(kind) or () for kind in _OF_DEVICES]
+            return device_picture(*found)
+
+        self._devices = _Shared(pictured, "ResourceSlices and ResourceClaims", monotonic)
         self._nodes = _Shared(listed, "nodes", monotonic)
         self._pods = _Shared(summed, "pods of all namespaces", monotonic)
 
     async def nodes(self, age: Age = Age.RECENT) -> Nodes | None:
         """List every node; None where reading them is forbidden."""
         return await self._nodes.read(age.value)
+
+    async def devices(self, age: Age = Age.RECENT) -> DevicePicture | None:
+        """Read the devices that claims are given; None where reading them is forbidden."""
+        return await self._devices.read(age.value)
 
     async def pods(self, age: Age = Age.RECENT) -> PlacedPods | None:
         """Sum every pod on a node; None where reading them is forbidden."""

@@ -42,6 +42,9 @@ class ClusterPort(Protocol):
     async def list_deployments(self) -> list[ObjectKey]:
         """List every AtomDeployment that this operator watches."""
 
+    async def list_everywhere(self, kind: Kind) -> list[Manifest] | None:
+        """List every object of a kind in the whole cluster; None where that does not serve it."""
+
     async def list_nodes(self) -> list[Manifest]:
         """List every node of the cluster."""
 

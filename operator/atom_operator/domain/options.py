@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from atom.sizing import ModelFacts, Sharding
 from atom_operator.constants import Reason
+from atom_operator.domain.devices import DeviceClaim
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,4 +156,5 @@ class Accelerator:
     product: str | None = None
     resource_name: str | None = None
     device_ids: tuple[str, ...] = ()  # PCI ids of the product, for node affinity
+    claim: DeviceClaim | None = None  # where pods claim them; resource_name stands for its class
     device_groups: tuple[int, ...] = ()  # numeric ids of the groups that own the device files

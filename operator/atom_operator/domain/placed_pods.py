@@ -63,7 +63,11 @@ class PlacedPods:
 
 def placed_pods(manifests: Iterable[Manifest]) -> PlacedPods:
     """Sum up pods, of which those without a node take nothing yet."""
-    pods = tuple(_placed(manifests))
+    return summed(tuple(_placed(manifests)))
+
+
+def summed(pods: tuple[PlacedPod, ...]) -> PlacedPods:
+    """Sum up what pods on nodes take."""
     requested: dict[str, Counter[str]] = {}
     ours: dict[ObjectKey, list[PlacedPod]] = {}
     for pod in pods:

@@ -81,6 +81,7 @@ class Supply:
     stuck: int = 0  # pods of ours that are to end on nodes that are lost or take no pod
     arrived: int = 0  # pods of ours of the wanted revision that have a node and stay
     pods_per_replica: int = 1
+    lacking: str | None = None  # why no node has the device at all
 
     @property
     def devices(self) -> int:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from atom_operator.api.v1alpha1.atomdeployment import AcceleratorSpec
 from atom_operator.api.v1alpha1.common import quantity_bytes
 from atom_operator.domain import Accelerator
+from atom_operator.domain.devices import DeviceClaim
 
 DEFAULT_RESOURCE_NAME = "amd.com/gpu"
 DEFAULT_CPU_MEMORY = "4Gi"
@@ -93,19 +94,23 @@ def choose_accelerator(spec: AcceleratorSpec, on_nodes: tuple[int, ...] = ()) ->
     if spec.type == "cpu":
         return Accelerator("cpu", stated or quantity_bytes(DEFAULT_CPU_MEMORY))
     product = _BY_NAME[spec.product] if spec.product else None
+    groups, name = tuple(spec.device_groups or ()), product.name if product else None
+    ids = product.device_ids if product else ()
+    if spec.claim is not None:
+        claim = DeviceClaim(spec.claim.device_class, ids, spec.claim.partition, stated)
+        memory = stated or _known_memory(product, claim.partition, on_nodes)
+        return Accelerator(
+            "amd", memory, name, claim.resource_name, claim=claim, device_groups=groups
+        )
     resource = spec.resource_name or DEFAULT_RESOURCE_NAME
-    return Accelerator(
-        "amd",
-        stated or _known_memory(product, resource, on_nodes),
-        product=product.name if product else None,
-        resource_name=resource,
-        device_ids=product.device_ids if product else (),
-        device_groups=tuple(spec.device_groups or ()),
-    )
+    memory = stated or _known_memory(product, partition_of_resource(resource), on_nodes)
+    return Accelerator("amd", memory, name, resource, ids, device_groups=groups)
 
 
-def _known_memory(product: Product | None, resource: str, on_nodes: tuple[int, ...]) -> int | None:
+def _known_memory(
+    product: Product | None, partition: str | None, on_nodes: tuple[int, ...]
+) -> int | None:
     if product is None or product.memory_gib is None:
         return on_nodes[0] if len(on_nodes) == 1 else None
-    share = product.memory_gib * _GIB // partition_count(partition_of_resource(resource))
+    share = product.memory_gib * _GIB // partition_count(partition)
     return min((share, *on_nodes))

@@ -14,6 +14,7 @@ from operator import itemgetter
 from typing import Any
 
 from atom_operator.domain import Amount, Manifest, NodeSupply, ObjectKey, Observed, Plan, Supply
+from atom_operator.domain.devices import CLASS_PREFIX
 from atom_operator.domain.nodes import Nodes
 from atom_operator.domain.placed_pods import PlacedPod, PlacedPods
 from atom_operator.domain.resources import (
@@ -27,7 +28,9 @@ from atom_operator.plan.eligibility import node_blockers, own_selectors_apart, v
 from atom_operator.plan.node_labels import share_on, unhealthy_devices
 from atom_operator.plan.placement import Placement, placement_of
 
-_ACCELERATOR = re.compile(r"^amd\.com/(gpu|(spx|dpx|qpx|cpx)_nps[124])$")
+_ACCELERATOR = re.compile(
+    rf"^(amd\.com/(gpu|(spx|dpx|qpx|cpx)_nps[124])|{re.escape(CLASS_PREFIX)}.+)$"
+)
 _APART = "host of its own (podAntiAffinity)"
 
 
@@ -63,6 +66,8 @@ def pods_asked(
     for pod in observed.pods if observed is not None else ():
         if pod.requests is not None and pod.revision == revision:
             at_least |= Counter(pod.requests)
+    if plan.accelerator.claim is not None:
+        at_least[plan.accelerator.claim.resource_name] = plan.engine.devices_per_pod
     return PodsAsked(
         plan.key,
         plan.accelerator.resource_name,

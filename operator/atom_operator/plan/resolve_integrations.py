@@ -37,6 +37,7 @@ from atom_operator.kinds import (
     NETWORK_POLICY,
     POD_MONITOR,
     PROMETHEUS_RULE,
+    RESOURCE_CLAIM_TEMPLATE,
     ROLE,
     ROLE_BINDING,
     SCALED_OBJECT,
@@ -84,6 +85,8 @@ def _asked_kinds(spec: AtomDeploymentSpec) -> Iterator[tuple[Kind, str]]:
         yield PROMETHEUS_RULE, "spec.monitoring.alerts"
     if spec.canary:
         yield ATOM_DEPLOYMENT, "spec.canary"
+    if spec.accelerator.claim:
+        yield RESOURCE_CLAIM_TEMPLATE, "spec.accelerator.claim"
     if spec.network_policy:
         yield NETWORK_POLICY, "spec.networkPolicy"
 
@@ -193,6 +196,6 @@ def _network(spec: AtomDeploymentSpec, site: Site) -> NetworkAccess | None:
 
 def _missing(spec: AtomDeploymentSpec, served: Set[Kind]) -> tuple[Missing, ...]:
     """Return what serving goes on without; autoscalers and groups are refused instead."""
-    refused = (AUTOSCALER, SCALED_OBJECT, LEADER_WORKER_SET)
+    refused = (AUTOSCALER, SCALED_OBJECT, LEADER_WORKER_SET, RESOURCE_CLAIM_TEMPLATE)
     asked = asked_kinds(spec).items()
     return tuple(Missing(k, f) for k, f in asked if k not in served and k not in refused)

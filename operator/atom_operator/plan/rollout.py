@@ -32,7 +32,8 @@ from atom_operator.plan.room import (
 _SURGE, _IN_PLACE, _RECREATE = RolloutStrategy
 # What the scheduler says of nodes that other pods fill.
 _HELD_BY_PODS = re.compile(
-    r"Insufficient |Too many pods|free ports|anti-affinity|ReadWriteOncePod|max volume count"
+    r"Insufficient |cannot allocate all claims|Too many pods|free ports|anti-affinity"
+    r"|ReadWriteOncePod|max volume count"
 )
 
 

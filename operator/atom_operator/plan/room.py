@@ -113,6 +113,8 @@ def shortage(supply: Supply) -> str | None:
     each = f"{needed_text(supply, (*device, *others))} on one node"
     pods = supply.pods_per_replica
     wanted = f"a pod needs {each}" if pods == 1 else f"each of {pods} pods needs {each}"
+    if supply.lacking is not None:
+        return f"{wanted}; {supply.lacking}"
     if not supply.nodes:
         return f"{wanted}, and no node of the cluster has AMD devices; is the device plugin running"
     free = [_free(node, others) for node in supply.nodes if not node.blockers]

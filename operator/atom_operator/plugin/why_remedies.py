@@ -54,6 +54,13 @@ _TABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
     (
+        r"cannot allocate all claims|resource claim",
+        (
+            "free devices, or look whether the DRA driver publishes such ones (spec.accelerator)",
+            "kubectl get resourceslices,deviceclasses; kubectl get resourceclaims -n {namespace}",
+        ),
+    ),
+    (
         r"Insufficient (?P<what>\S+?)[,. ]|Too many pods",
         (
             "free it on a node, add a node, or ask for less in spec.template",

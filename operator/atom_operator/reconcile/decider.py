@@ -14,6 +14,7 @@ from typing import Any
 
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.api.v1alpha1.rollout import RolloutSpec
+from atom_operator.children.device_claim import templates_named_by
 from atom_operator.children.job import inspection_job, weights_job
 from atom_operator.children.overlay import overlay_paths
 from atom_operator.children.render import plan_of, render
@@ -44,7 +45,12 @@ from atom_operator.domain import (
     Target,
 )
 from atom_operator.domain.preparation import JobRequest, Waiting
-from atom_operator.kinds import OPTIONAL_KINDS, Kind
+from atom_operator.kinds import OPTIONAL_KINDS, RESOURCE_CLAIM_TEMPLATE, Kind
+from atom_operator.plan.devices.claimed_devices import (
+    is_counted,
+    lacking_class,
+    with_claimed,
+)
 from atom_operator.plan.inventory import PodsAsked, pods_asked, survey
 from atom_operator.plan.learning import evidence_for, learn
 from atom_operator.plan.quota import QuotaRefusal, quota_refusal
@@ -253,6 +259,7 @@ class Decider:
             images=self.settings.engine_images,
             config_text=await self._config_text(key, spec),
             nodes=(await self.fleet.nodes(Age.KNOWN) or ()) if wants_nodes(spec) else (),
+            devices=await self.fleet.devices(Age.KNOWN) if spec.accelerator.claim else None,
             served=frozenset(OPTIONAL_KINDS) - observed.unserved,
             site=self.settings.site,
             measured=engines.measured.capacity if engines.measured else None,
@@ -397,7 +404,15 @@ class Decider:
         nodes, pods = await self.fleet.nodes(age), await self.fleet.pods(age)
         if nodes is None or pods is None:
             return None
-        return replace(survey(nodes, pods, asked), pods_per_replica=plan.engine.nodes)
+        claim, lacking = plan.accelerator.claim, None
+        if claim is not None:
+            picture = await self.fleet.devices(age)
+            if picture is None or not is_counted(picture, claim):
+                return None
+            lacking = lacking_class(picture, claim)
+            nodes, pods = with_claimed(nodes, pods, picture, claim)
+        supply = survey(nodes, pods, asked)
+        return replace(supply, pods_per_replica=plan.engine.nodes, lacking=lacking)
 
 
 def _quota_refusal(
@@ -418,7 +433,12 @@ def _asked_at(running: DeploymentState | None, revision: str) -> datetime | None
 
 
 def _kept(plan: Plan, observed: Observed) -> frozenset[ChildKey]:
-    return frozenset(observed.retiring(workload_kind(plan))) if plan.changes_kind else frozenset()
+    """Name what serves while another kind takes over, and what pods before these get their
+    devices by."""
+    changing = observed.retiring(workload_kind(plan)) if plan.changes_kind else ()
+    names = templates_named_by((observed.running, observed.last_ready))
+    claims = (ChildKey(RESOURCE_CLAIM_TEMPLATE, name) for name in names)
+    return frozenset((*changing, *(child for child in claims if child in observed.children)))
 
 
 def optional_kinds(parent: Manifest) -> frozenset[Kind]:

@@ -26,6 +26,7 @@ from atom_operator.domain import (
     Plan,
 )
 from atom_operator.domain.canary import Canary
+from atom_operator.domain.devices import DevicePicture
 from atom_operator.domain.profile import Profile
 from atom_operator.integration_values import Site
 from atom_operator.kinds import OPTIONAL_KINDS, Kind
@@ -62,6 +63,7 @@ class Surroundings:
     config_text: str | None = None  # what spec.model.configRef points at, if it exists
     nodes: Iterable[Manifest] = ()  # of the cluster, as far as they can be read
     served: frozenset[Kind] | None = None  # of the optional kinds; None where no cluster is known
+    devices: DevicePicture | None = None  # that claims are given, where the spec asks for one
     site: Site = field(default_factory=Site)
     measured: Capacity | None = (
         None  # by an engine of this AtomDeployment, where nothing is planned
@@ -140,7 +142,7 @@ def _plan(
     lookup: FactsLookup,
     around: Surroundings,
 ) -> Plan:
-    memory = _memory_on_nodes(spec, around.nodes)
+    memory = _memory_of_devices(spec, around)
     findings = Findings(lookup, memory, around.site, around.learned)
     plan = build_plan(owner, spec, options, locate_model(spec), findings)
     capacity = plan.capacity.capacity or around.measured
@@ -241,11 +243,13 @@ def _is_of(
     return inspected is not None and inspected.model == model_key(spec)
 
 
-def _memory_on_nodes(spec: AtomDeploymentSpec, nodes: Iterable[Manifest]) -> tuple[int, ...]:
+def _memory_of_devices(spec: AtomDeploymentSpec, around: Surroundings) -> tuple[int, ...]:
     if not wants_nodes(spec):
         return ()
     asked = choose_accelerator(spec.accelerator)
-    return memory_per_device(nodes, str(asked.resource_name), asked.device_ids)
+    if asked.claim is not None:
+        return around.devices.memory_bytes(asked.claim) if around.devices is not None else ()
+    return memory_per_device(around.nodes, str(asked.resource_name), asked.device_ids)
 
 
 def _no_image(spec: AtomDeploymentSpec) -> FieldProblem:

@@ -12,7 +12,14 @@ from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.constants import Reason
 from atom_operator.domain import FieldProblem
 from atom_operator.integration_values import Site
-from atom_operator.kinds import HTTP_ROUTE, LEADER_WORKER_SET, PROVIDERS, SCALED_OBJECT, Kind
+from atom_operator.kinds import (
+    HTTP_ROUTE,
+    LEADER_WORKER_SET,
+    PROVIDERS,
+    RESOURCE_CLAIM_TEMPLATE,
+    SCALED_OBJECT,
+    Kind,
+)
 
 
 def validate_surroundings(
@@ -26,6 +33,7 @@ def validate_surroundings(
         *_groups(spec, served, site),
         *_autoscaler(spec, served, site),
         *_canary(spec, served, site),
+        *_claim(spec, served),
     )
 
 
@@ -81,6 +89,13 @@ def _autoscaler(
             "KEDA has to know which Prometheus to ask; set serverAddress here, or"
             " autoscaling.prometheusAddress in the operator's chart",
         )
+
+
+def _claim(spec: AtomDeploymentSpec, served: Set[Kind] | None) -> Iterator[FieldProblem]:
+    missing = served is not None and RESOURCE_CLAIM_TEMPLATE not in served
+    if spec.accelerator.claim is not None and missing:
+        remedy = "take devices from the device plugin (leave claim out)"
+        yield _not_served("spec.accelerator.claim", RESOURCE_CLAIM_TEMPLATE, remedy)
 
 
 def _canary(

@@ -13,6 +13,7 @@ from atom_operator.domain import POD, SERVICE, Manifest
 from tests.support.in_memory_cluster.admission import check, update_quotas
 from tests.support.in_memory_cluster.autoscalers import sync_autoscalers
 from tests.support.in_memory_cluster.deployment_controller import sync_deployments
+from tests.support.in_memory_cluster.devices.device_claims import sync_claims
 from tests.support.in_memory_cluster.devices.device_manager import offer_devices
 from tests.support.in_memory_cluster.garbage_collector import collect
 from tests.support.in_memory_cluster.gitops import GitOps
@@ -67,6 +68,7 @@ class InMemoryCluster:
         sync_deployments(state)
         sync_replica_sets(state)
         sync_queue(state)
+        sync_claims(state)
         schedule(state)
         update_quotas(state)
         for client in self.clients:

@@ -14,6 +14,11 @@ from typing import Any
 
 from atom_operator.domain import POD, Manifest
 from tests.support.in_memory_cluster.claims import claim_names, conflict, unbound
+from tests.support.in_memory_cluster.devices.device_claims import (
+    allocate,
+    objection,
+    waits_for_claim,
+)
 from tests.support.in_memory_cluster.node_fit import node_objections
 from tests.support.in_memory_cluster.other_pods import apart, takes_port
 from tests.support.in_memory_cluster.quantities import Amounts, requests_of, thousandths
@@ -69,7 +74,7 @@ def nodes_for(state: ClusterState, pod: Manifest) -> list[Manifest]:
 def _place(state: ClusterState, pod: Manifest) -> None:
     nodes = state.api.nodes or []
     total = len(nodes)
-    lacking = unbound(state, pod)
+    lacking = unbound(state, pod) or waits_for_claim(state, pod)
     if lacking is not None:
         return _leave(state, pod, f"0/{total} nodes are available: {lacking}.")
     objections = {node["metadata"]["name"]: list(_objections(state, node, pod)) for node in nodes}
@@ -79,6 +84,7 @@ def _place(state: ClusterState, pod: Manifest) -> None:
         parts = sorted(f"{count} {words}" for words, count in counted.items())
         return _leave(state, pod, f"0/{total} nodes are available: {', '.join(parts)}.")
     best = max(open_nodes, key=lambda node: _liking(state, node, pod))
+    allocate(state, best, pod)
     pod["spec"]["nodeName"] = best["metadata"]["name"]
     _say(state, pod, "True", None, None)
     return None
@@ -99,7 +105,7 @@ def _objections(state: ClusterState, node: Manifest, pod: Manifest) -> Iterator[
         yield from lacking
         return
     words = conflict(state, node, pod) if claim_names(pod) else None
-    words = words or apart(state, node, pod)
+    words = words or apart(state, node, pod) or objection(state, node, pod)
     if words is not None:
         yield words
 

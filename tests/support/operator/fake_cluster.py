@@ -127,6 +127,12 @@ class FakeCluster:
         keys = (key for key in self.objects if key[0] == ATOM_DEPLOYMENT)
         return [ObjectKey(namespace, name) for _, namespace, name in keys]
 
+    async def list_everywhere(self, kind: Kind) -> list[Manifest] | None:
+        self.reads.append(f"list every {kind.kind}")
+        if kind in self.unserved_kinds:
+            return None
+        return [_list_item(item) for key, item in self.objects.items() if key[0] == kind]
+
     async def list_nodes(self) -> list[Manifest]:
         self.reads.append("list Node")
         self.node_reads += 1

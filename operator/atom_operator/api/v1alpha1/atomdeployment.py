@@ -48,6 +48,7 @@ ProductName = Literal[
     "MI355X",
 ]
 DeviceGroups = Annotated[list[Annotated[int, Field(ge=1, le=2_147_483_647)]], Field(max_length=8)]
+PartitionMode = Annotated[str, Field(pattern=r"^(spx|dpx|qpx|cpx)_nps[1248]$")]
 ExtendedResource = Annotated[str, Field(max_length=128, pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$")]
 
 
@@ -109,6 +110,16 @@ class ModelSpec(ApiModel):
     """A ConfigMap that holds the model's config.json, for the same purpose."""
 
 
+class DeviceClaimSpec(ApiModel):
+    """Devices by a ResourceClaim of each pod (resource.k8s.io/v1), from a DRA driver instead of a
+    device plugin."""
+
+    device_class: ResourceName = "gpu.amd.com"
+    """DeviceClass of AMD's driver."""
+    partition: PartitionMode | None = None
+    """Compute and memory mode of a part of a GPU, such as cpx_nps4; default: whole GPUs."""
+
+
 class AcceleratorSpec(ApiModel):
     """Where a replica runs."""
 
@@ -117,6 +128,11 @@ class AcceleratorSpec(ApiModel):
             (
                 "self.type != 'cpu' || (!has(self.product) && !has(self.resourceName))",
                 "product and resourceName apply to type amd only",
+            ),
+            ("self.type != 'cpu' || !has(self.claim)", "claim applies to type amd only"),
+            (
+                "!(has(self.claim) && has(self.resourceName))",
+                "set claim (a DRA driver) or resourceName (a device plugin)",
             ),
             ("self.type != 'cpu' || !has(self.preflight)", "preflight applies to type amd only"),
             (
@@ -133,6 +149,10 @@ class AcceleratorSpec(ApiModel):
     memory. For any other device set memory and select its nodes by spec.template."""
     resource_name: ExtendedResource | None = None
     """Extended resource of one device; default: amd.com/gpu."""
+    claim: DeviceClaimSpec | None = None
+    """Pods claim their devices (Dynamic Resource Allocation) instead of naming an extended
+    resource: of the product, and with at least the memory that this says. {} takes the
+    defaults."""
     memory: MemoryQuantity | None = None
     """amd: memory of one device, where product does not tell it; cpu: memory of the container,
     its limit and the base of the plan, default 4Gi."""

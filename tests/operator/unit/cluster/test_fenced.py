@@ -37,6 +37,7 @@ READS: dict[str, Callable[[FencedCluster], Any]] = {
     "list_events": lambda fenced: fenced.list_events("default", "Job", "weights"),
     "list_children": lambda fenced: fenced.list_children(SERVICE),
     "list_deployments": lambda fenced: fenced.list_deployments(),
+    "list_everywhere": lambda fenced: fenced.list_everywhere(SERVICE),
     "list_nodes": lambda fenced: fenced.list_nodes(),
     # Nothing is stored.
     "dry_run": lambda fenced: fenced.dry_run(DEPLOYMENT, _SERVICE),

@@ -1,0 +1,103 @@
+"""Devices of claims as a resource of nodes and pods, so that they are counted like any other. Pure.
+
+A node offers as many as its drivers publish of those that a claim matches, and its pods have
+requested those that their claims were given. Devices that a claim does not match are not counted:
+another product is another amount. Called where supply is read, before plan/inventory.py.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+
+from atom_operator.domain import Manifest
+from atom_operator.domain.devices import DeviceClaim, DevicePicture
+from atom_operator.domain.nodes import Nodes
+from atom_operator.domain.placed_pods import PlacedPod, PlacedPods, summed
+
+
+def with_claimed(
+    nodes: Nodes, pods: PlacedPods, picture: DevicePicture, claim: DeviceClaim
+) -> tuple[Nodes, PlacedPods]:
+    """The nodes and the pods, each with the devices that they have for such claims; worked out once
+    for all that ask alike."""
+
+    def counted() -> tuple[Nodes, PlacedPods]:
+        return Nodes(nodes_offering(nodes, picture, claim)), pods_holding(pods, picture, claim)
+
+    return nodes.once((pods, picture, claim), counted)
+
+
+def nodes_offering(
+    nodes: Iterable[Manifest], picture: DevicePicture, claim: DeviceClaim
+) -> list[Manifest]:
+    """The nodes, with the devices that may be given for the claim; those with a taint are there
+    and given to no pod."""
+    whole, free = Counter[str](), Counter[str]()
+    for _, device in picture.matching(claim):
+        whole[device.node] += 1
+        free[device.node] += not device.taints
+    return [_offering(node, claim.resource_name, whole, free) for node in nodes]
+
+
+def _offering(node: Manifest, resource: str, whole: Counter[str], free: Counter[str]) -> Manifest:
+    name, status = node["metadata"]["name"], node.get("status") or {}
+    if not whole[name]:
+        return node
+    amounts = {
+        field: {**(status.get(field) or {}), resource: str(counted[name])}
+        for field, counted in (("capacity", whole), ("allocatable", free))
+    }
+    return {**node, "status": {**status, **amounts}}
+
+
+def pods_holding(pods: PlacedPods, picture: DevicePicture, claim: DeviceClaim) -> PlacedPods:
+    """The pods, with the devices that their claims were given; one that no pod on a node has is
+    held by a pod without a name."""
+    matching = dict(picture.matching(claim))
+    held = Counter[tuple[str, str]]()
+    nameless = Counter[str]()
+    names = {(pod.namespace, pod.name) for pod in pods.pods}
+    for taken in picture.taken:
+        device, pod = matching.get(taken.device), (taken.namespace, taken.pod)
+        if device is None:
+            continue
+        if pod in names:
+            held[pod] += 1
+        else:
+            nameless[device.node] += 1
+    resource = claim.resource_name
+    counted = [
+        replace(pod, requests={**pod.requests, resource: count})
+        if (count := held[pod.namespace, pod.name])
+        else pod
+        for pod in pods.pods
+    ]
+    others = [
+        PlacedPod("", "", node, {}, None, False, {resource: count})
+        for node, count in nameless.items()
+    ]
+    return summed((*counted, *others))
+
+
+def lacking_class(picture: DevicePicture, claim: DeviceClaim) -> str | None:
+    """Return why no node has devices for a claim; None where some may."""
+    if claim.device_class not in picture.classes:
+        known = ", ".join(sorted(picture.classes)) or "none"
+        return f"DeviceClass {claim.device_class} does not exist; there are: {known}"
+    if any(True for _ in picture.matching(claim)):
+        return None
+    if not picture.devices:
+        return (
+            "no node publishes a device of driver gpu.amd.com; does the driver run, and does its "
+            "log say that a ResourceSlice was refused (a driver version that is no SemVer refuses "
+            "all of a node)"
+        )
+    return f"no published device matches the claim: {claim.expression}"
+
+
+def is_counted(picture: DevicePicture, claim: DeviceClaim) -> bool:
+    """Return whether the class has no selectors but the driver's; others only the scheduler
+    evaluates."""
+    return picture.classes.get(claim.device_class, True)

@@ -1,0 +1,185 @@
+"""Pods that claim their devices from a DRA driver: counted, rolled out and refused as with a device
+plugin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT
+from atom_operator.kinds import (
+    DEVICE_CLASS,
+    RESOURCE_CLAIM,
+    RESOURCE_CLAIM_TEMPLATE,
+    RESOURCE_SLICE,
+)
+from tests.support.in_memory_cluster.cluster import InMemoryCluster
+from tests.support.in_memory_cluster.devices.device_claims import publish_class, publish_devices
+from tests.support.in_memory_cluster.operator_client import OperatorClient
+from tests.support.operator.builders_operator import atom_deployment, condition
+from tests.support.operator.fake_cluster import FakeCluster
+
+RESOURCE = "deviceclass.resource.kubernetes.io/gpu.amd.com"
+
+
+def plain_node(name: str) -> dict[str, Any]:
+    """A node without a device plugin and without the labels of one."""
+    return {
+        "metadata": {"name": name, "labels": {}},
+        "spec": {},
+        "status": {
+            "capacity": {"cpu": "128"},
+            "allocatable": {"cpu": "128"},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
+
+
+class Claiming:
+    """A cluster of nodes that publish devices, and `chat`, which claims some."""
+
+    def __init__(self, nodes: int, *, gpus: int = 8) -> None:
+        names = "abcdef"[:nodes]
+        self.cluster = InMemoryCluster(FakeCluster(), [plain_node(name) for name in names])
+        self.operator = OperatorClient(self.cluster)
+        publish_class(self.cluster.state)
+        for name in names:
+            publish_devices(self.cluster.state, name, gpus)
+
+    @property
+    def api(self) -> FakeCluster:
+        return self.cluster.api
+
+    def ask(self, **changes: Any) -> None:
+        spec: dict[str, Any] = {
+            "model": {"source": "hf://Qwen/Qwen3-8B"},
+            "accelerator": {"product": "MI300X", "claim": {}},
+            "parallelism": {"tensor": 8},
+        }
+        manifest = atom_deployment("chat")
+        manifest["spec"] = {**spec, **changes}
+        self.api.create(ATOM_DEPLOYMENT, manifest)
+        self.cluster.advance(400)
+
+    @property
+    def strategy(self) -> Any:
+        return self.api.find(DEPLOYMENT, "chat")["spec"]["strategy"]
+
+    def nodes(self) -> list[str]:
+        return sorted(str(pod["spec"].get("nodeName")) for pod in self.cluster.pods)
+
+
+@pytest.fixture
+def begin() -> Iterator[Any]:
+    begun: list[Claiming] = []
+
+    def _begin(nodes: int, **changes: Any) -> Claiming:
+        begun.append(Claiming(nodes, **changes))
+        return begun[-1]
+
+    yield _begin
+    for claiming in begun:
+        claiming.operator.close()
+
+
+def test_each_pod_has_a_claim_for_all_of_its_devices(begin: Any) -> None:
+    claiming = begin(2)
+    claiming.ask(replicas=2)
+    assert condition(claiming.api, "Ready")["status"] == "True"
+    assert claiming.nodes() == ["a", "b"]
+    claims = claiming.cluster.state.all(RESOURCE_CLAIM)
+    assert [len(c["status"]["allocation"]["devices"]["results"]) for c in claims] == [8, 8]
+    (engine,) = claiming.cluster.pods[0]["spec"]["containers"]
+    assert engine["resources"]["claims"] == [{"name": "gpus"}]
+    assert RESOURCE not in engine["resources"].get("limits", {})
+
+
+def test_a_spare_pod_comes_first_where_a_node_has_unclaimed_devices(begin: Any) -> None:
+    claiming = begin(2)
+    claiming.ask()
+    claiming.ask(engine={"maxModelLen": 1024})
+    rollout = claiming.api.find(ATOM_DEPLOYMENT, "chat")["status"]["rollout"]
+    assert rollout["strategy"] == "Surge"
+    assert f"has 8 {RESOURCE} free, and a pod needs 8" in rollout["reason"]
+    assert condition(claiming.api, "Ready")["status"] == "True"
+
+
+def test_a_new_pod_takes_the_place_of_an_old_one_where_all_are_claimed(begin: Any) -> None:
+    claiming = begin(1)
+    claiming.ask()
+    claiming.ask(engine={"maxModelLen": 1024})
+    assert claiming.strategy["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
+    assert condition(claiming.api, "Ready")["status"] == "True"
+
+
+def test_other_devices_are_another_template_and_the_one_before_goes_with_its_pods(
+    begin: Any,
+) -> None:
+    claiming = begin(2)
+    claiming.ask()
+    (first,) = claiming.api.names(RESOURCE_CLAIM_TEMPLATE)
+    claiming.ask(parallelism={"tensor": 4})
+    claiming.cluster.advance(900)
+    (second,) = claiming.api.names(RESOURCE_CLAIM_TEMPLATE)
+    assert second != first
+    (request,) = claiming.api.find(RESOURCE_CLAIM_TEMPLATE, second)["spec"]["spec"]["devices"][
+        "requests"
+    ]
+    assert request["exactly"]["count"] == 4
+
+
+def test_devices_of_another_product_or_with_a_taint_are_no_place(begin: Any) -> None:
+    claiming = begin(1)
+    state = claiming.cluster.state
+    (offered,) = state.all(RESOURCE_SLICE)
+    for device in offered["spec"]["devices"][:4]:
+        device["attributes"]["deviceID"] = {"string": "0x75a0"}
+    for device in offered["spec"]["devices"][4:]:
+        device["taints"] = [{"key": "amd.com/sick", "effect": "NoExecute"}]
+    claiming.ask(parallelism={"tensor": 4})
+    told = condition(claiming.api, "Scheduled")
+    assert told["reason"] == "InsufficientAccelerators"
+    assert f"every {RESOURCE} is unhealthy" in told["message"]
+
+
+@pytest.mark.parametrize(
+    ("gone", "words"),
+    [
+        (DEVICE_CLASS, "DeviceClass gpu.amd.com does not exist"),
+        (RESOURCE_SLICE, "no node publishes a device of driver gpu.amd.com"),
+    ],
+)
+def test_what_no_driver_publishes_is_said_by_name(begin: Any, gone: Any, words: str) -> None:
+    claiming = begin(1)
+    for item in claiming.cluster.state.all(gone):
+        claiming.cluster.state.remove(gone, item)
+    claiming.ask()
+    told = condition(claiming.api, "Scheduled")
+    assert told["reason"] == "InsufficientAccelerators"
+    assert words in told["message"]
+
+
+def test_a_cluster_without_the_api_refuses_the_claim(begin: Any) -> None:
+    claiming = begin(1)
+    claiming.api.unserved_kinds.add(RESOURCE_CLAIM_TEMPLATE)
+    claiming.ask()
+    told = condition(claiming.api, "Accepted")
+    assert (told["status"], told["reason"]) == ("False", "ApiNotServed")
+    assert "spec.accelerator.claim" in told["message"]
+
+
+def test_an_autoscaler_is_bounded_by_published_devices(begin: Any) -> None:
+    claiming = begin(3)
+    claiming.ask(autoscaling={"method": "HPA", "minReplicas": 1, "maxReplicas": 5})
+    told = condition(claiming.api, "CapacityLimited")
+    assert (told["status"], told["reason"]) == ("True", "TooFewAccelerators")
+    assert "the nodes hold 3 replicas" in told["message"]
+
+
+def test_memory_of_unnamed_products_is_what_devices_publish(begin: Any) -> None:
+    claiming = begin(1)
+    claiming.ask(accelerator={"claim": {}}, parallelism={"tensor": 1})
+    told = condition(claiming.api, "CapacityFits")
+    assert told["status"] == "True", told
