@@ -1,12 +1,12 @@
-"""`python -m atom.preflight --devices N`: can this container use the AMD devices that it was given?
+"""`atom preflight --devices N`: can this container use the AMD devices that it was given?
 
 Looks at what the kernel shows (/dev/kfd, /dev/dri, the KFD topology in sysfs) and loads no ROCm
 library, so it answers in milliseconds and says in one line what a runtime would only hint at. An
 init container runs it; the line becomes the pod's termination message. Knows nothing of models.
 
-`--check` and `--full` are for people, and load everything: what can be imported, which device is
-there and which backend would compute what; and every operation on the card, compared and timed, in
-one file to attach to an issue (self_test/).
+`--check` and `--report` are for people, and load everything: what can be imported, which device is
+there and which backend would compute what; and the machine, every operation on the card, compared
+and timed, and a small model beside the CPU, in one file to attach to an issue (self_test/).
 """
 
 from __future__ import annotations
@@ -91,26 +91,37 @@ def _require_access(path: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None, root: Path = Path("/")) -> int:
-    """Return 0 after a line about the devices, or 1 after a line about what is wrong. With --check
-    0 when every kind of model is computed here, with --full when every exercise passed."""
     parser = argparse.ArgumentParser(prog="python -m atom.preflight", description=__doc__)
+    add_preflight_arguments(parser)
+    return run_preflight(parser.parse_args(arguments), root)
+
+
+def add_preflight_arguments(parser: argparse.ArgumentParser) -> None:
     asked = parser.add_mutually_exclusive_group(required=True)
     asked.add_argument("--devices", type=int, help="how many there have to be")
     asked.add_argument("--check", action="store_true", help="say what would be used here")
-    asked.add_argument("--full", action="store_true", help="try every operation on the card")
+    asked.add_argument(
+        "--report",
+        action="store_true",
+        help="look at the machine, try every operation and a small model, and write a file",
+    )
     parser.add_argument(
         "--output",
         type=Path,
-        default=Path("atom-first-hour.tar.gz"),
-        help="the file that --full writes (default: %(default)s)",
+        default=Path("atom-report.tar.gz"),
+        help="the file that --report writes",
     )
     parser.add_argument(
         "--architectures",
         default=",".join(ARCHITECTURES),
-        help="gfx names that the engine has kernels for (default: %(default)s)",
+        help="gfx names that the engine has kernels for",
     )
-    options = parser.parse_args(arguments)
-    if options.full:
+
+
+def run_preflight(options: argparse.Namespace, root: Path = Path("/")) -> int:
+    """Return 0 after a line about the devices, or 1 after a line about what is wrong. With --check
+    0 when every kind of model is computed here, with --report when everything passed."""
+    if options.report:
         return _try_everything(options.output)
     if options.check:
         return _say_what_is_used()
@@ -145,7 +156,7 @@ def _try_everything(output: Path) -> int:
     write_bundle(report, output)
     print(summary(report))
     print(f"preflight: written to {output}; attach it to an issue")
-    return 1 if report.failed else 0
+    return 0 if report.passed else 1
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""`atom`: serve, generate, batch, bench, completion. Parses, dispatches, and makes errors one line
-each.
+"""`atom`: serve, generate, batch, bench, preflight, completion. Parses, dispatches, and makes
+errors one line each.
 
 Torch-free and quick to import: what a command needs is imported when it runs.
 """
@@ -20,6 +20,7 @@ from atom.entrypoints.generate import add_generate_arguments, run_generate
 from atom.entrypoints.process.logs import LEVELS, print_error
 from atom.entrypoints.serve import add_serve_arguments, run_serve
 from atom.errors import AtomError
+from atom.preflight import add_preflight_arguments, run_preflight
 from atom.utils.exhausted import exhausted
 
 COMPLETING = "_ARGCOMPLETE"  # argcomplete's variable
@@ -87,6 +88,10 @@ def build_parser() -> argparse.ArgumentParser:
     bench = commands.add_parser("bench", help="measure throughput, latency, or a server")
     for command in add_bench_commands(bench):
         _add_log_level(command, "warning")
+
+    preflight = commands.add_parser("preflight", help="say what of this machine can be used")
+    add_preflight_arguments(preflight)
+    preflight.set_defaults(run=run_preflight, log_level="warning")
 
     completion = commands.add_parser("completion", help="print what completes `atom` in a shell")
     completion.add_argument("shell", choices=SHELLS, help="bash: source <(atom completion bash)")

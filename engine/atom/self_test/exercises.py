@@ -4,7 +4,7 @@ An exercise gets the backend's operations and raises `AssertionError` where a re
 the reference, which computes in float32 on the same device (torch's default one). Values are
 float16 where nothing else is said: its roundings are the smallest, and so is what an error may hide
 behind. Sizes are those of AITER's kernels. Tests hold AITER's adapters to them, and
-`python -m atom.preflight --full` a card.
+`atom preflight --report` a card.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The report of `python -m atom.preflight --full`: what a card makes of every operation, in a file;
-and of `--check`, which tries none.
+"""The report of `atom preflight --report`: the machine, what a card makes of every operation and of
+a small model, in a file; and of `--check`, which tries none.
 
 For each backend each exercise passes, fails with its error, or is not for this card; operations are
 chosen for a few kinds of model, with the log's reasons; passed exercises are timed. Knows no model
@@ -26,6 +26,8 @@ from atom.model_ops.values import WeightFormat
 from atom.self_test.attention_exercises import ASSEMBLY, GLUON, LATENT
 from atom.self_test.environment import cards_and_tools, imports, variables
 from atom.self_test.exercises import EXERCISES, SIGMOID, SOFTMAX
+from atom.self_test.machine import Machine, advice, look_at_machine
+from atom.self_test.parity_run import ParityRun, parity_run
 from atom.utils import device as devices
 from atom.utils.versions import software_versions
 
@@ -70,7 +72,9 @@ class Outcome:
 @dataclass(frozen=True, slots=True)
 class Report:
     """Findings of a self-test of one card. chosen: by kind of model, operation → backend, and why
-    others were passed over; unusable: backend → why it cannot be used here at all."""
+    others were passed over; unusable: backend → why it cannot be used here at all; parity: of a
+    whole engine, None where there is no card or nothing is tried; apart: pairs of devices of which
+    the runtime says that one cannot read the other's memory."""
 
     device: str
     architecture: str | None
@@ -81,10 +85,18 @@ class Report:
     chosen: dict[str, dict[str, object]]
     unusable: dict[str, str]
     outcomes: list[Outcome]
+    machine: Machine
+    advice: list[str]
+    apart: list[tuple[int, int]]
+    parity: ParityRun | None
 
     @property
     def failed(self) -> list[Outcome]:
         return [outcome for outcome in self.outcomes if outcome.error is not None]
+
+    @property
+    def passed(self) -> bool:
+        return not self.failed and (self.parity is None or self.parity.passed)
 
     @property
     def unserved(self) -> list[str]:
@@ -97,12 +109,13 @@ def make_report(device_type: str, torch_device: torch.device, *, tries: bool = T
     whether exercises are run."""
     reasons = {name: "; ".join(load_backend(name).unusable) for name in BACKENDS}
     unusable = {name: said for name, said in reasons.items() if said}
+    machine, environment = look_at_machine(), variables()
     return Report(
         device=device_type,
         architecture=devices.amd_architecture(),
         versions=software_versions(),
         imports=imports(),
-        variables=variables(),
+        variables=environment,
         tools=cards_and_tools(),
         chosen={name: _chosen(device_type, case) for name, case in CASES.items()},
         unusable=unusable,
@@ -112,7 +125,21 @@ def make_report(device_type: str, torch_device: torch.device, *, tries: bool = T
             if tries and name not in unusable
             for outcome in _outcomes(name, torch_device)
         ],
+        machine=machine,
+        advice=advice(machine, environment, torch.version.hip),
+        apart=_without_peer_access(),
+        parity=parity_run(device_type) if tries and device_type != "cpu" else None,
     )
+
+
+def _without_peer_access() -> list[tuple[int, int]]:
+    count = torch.cuda.device_count()
+    return [
+        (one, other)
+        for one in range(count)
+        for other in range(count)
+        if one != other and not torch.cuda.can_device_access_peer(one, other)
+    ]
 
 
 def _chosen(device_type: str, case: OpCase) -> dict[str, object]:
@@ -174,6 +201,8 @@ def summary(report: Report) -> str:
     """Summarise for people: a line of each exercise that failed, and of what was chosen."""
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     lines = [f"{report.device} {report.architecture or ''}".strip(), versions]
+    lines += report.machine.lines()
+    lines += [f"device {one} cannot read device {other}'s memory" for one, other in report.apart]
     lines += [f"{name}: {said}" for name, said in report.imports.items()]
     for name, choice in report.chosen.items():
         lines.append(f"{name}: {_by_backend(choice)}")
@@ -184,6 +213,8 @@ def summary(report: Report) -> str:
         lines.append(f"{outcome.backend}, {outcome.exercise}: {said}")
     if report.outcomes:
         lines.append(f"{len(report.failed)} of {len(report.outcomes)} outcomes failed")
+    lines += [str(report.parity)] if report.parity is not None else []
+    lines += [f"advice: {said}" for said in report.advice]
     return "\n".join(lines)
 
 
@@ -212,6 +243,6 @@ def write_bundle(report: Report, file: Path) -> None:
     with tarfile.open(file, "w:gz") as archive:
         for name, text in contents.items():
             data = text.encode()
-            entry = tarfile.TarInfo(f"atom-first-hour/{name}")
+            entry = tarfile.TarInfo(f"atom-report/{name}")
             entry.size = len(data)
             archive.addfile(entry, io.BytesIO(data))

@@ -21,12 +21,20 @@ _FUNCTION_BITS = 3
 class KfdNode:
     """A GPU in the KFD's topology. architecture: its gfx name; render_minor: N of
     /dev/dri/renderDN, None where it has none; place: PCI domain, bus and device; dies: XCDs that it
-    computes with, 0 where it is not said."""
+    computes with, 0 where it is not said; number: of its folder, by which links name it; gpu_id:
+    KFD's own name of it, by which processes' memory is told, None where it may not be read."""
 
     architecture: str
     render_minor: int | None
     place: tuple[int, int, int]
     dies: int
+    number: int
+    gpu_id: int | None
+
+    @property
+    def address(self) -> str:
+        """Name its place on PCI, such as 0000:c4:00.0; partitions of one card have the same."""
+        return "{:04x}:{:02x}:{:02x}.0".format(*self.place)
 
 
 def read_nodes(topology: Path = TOPOLOGY) -> Iterator[KfdNode]:
@@ -48,7 +56,16 @@ def read_nodes(topology: Path = TOPOLOGY) -> Iterator[KfdNode]:
                 render_minor=values.get("drm_render_minor") or None,
                 place=(values.get("domain", 0), bus, device),
                 dies=values.get("num_xcc", 0),
+                number=int(file.parent.name),
+                gpu_id=_gpu_id(file.parent),
             )
+
+
+def _gpu_id(node: Path) -> int | None:
+    try:
+        return int((node / "gpu_id").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
 
 
 def dies_at(place: tuple[int, int, int], topology: Path = TOPOLOGY) -> int | None:

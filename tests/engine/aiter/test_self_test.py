@@ -32,7 +32,7 @@ def test_the_report_tells_what_was_chosen_and_what_passed(
     monkeypatch.setenv("AITER_LOG_LEVEL", "INFO")
     monkeypatch.setenv("ATOM_API_KEY", "not to be told")
     with amd_card(monkeypatch, "2026-08"):
-        assert preflight.main(["--full", "--output", str(tmp_path / "full.tar.gz")]) == 0
+        assert preflight.main(["--report", "--output", str(tmp_path / "full.tar.gz")]) == 0
     told, text = _written(tmp_path / "full.tar.gz")
     assert text.strip() in capsys.readouterr().out
     assert told["architecture"] == "gfx942"
@@ -73,7 +73,7 @@ def test_what_fails_is_a_line_and_the_rest_goes_on(
 ) -> None:
     lacking = ["aiter.silu_and_mul"]
     with amd_card(monkeypatch, "2026-08", lacking=lacking):
-        assert preflight.main(["--full", "--output", str(tmp_path / "full.tar.gz")]) == 1
+        assert preflight.main(["--report", "--output", str(tmp_path / "full.tar.gz")]) == 1
     told, text = _written(tmp_path / "full.tar.gz")
     failed = {item["exercise"] for item in told["outcomes"] if item["error"] is not None}
     assert failed == {"activation", "normed product", "normed fp8 product"}
