@@ -123,6 +123,15 @@ test: lint types layers ## Everything: the only command a change needs
 
 # ---- cluster and demo ----------------------------------------------------------------------------
 
+# Of the command line alone: what the environment has under these names is another's.
+VERSION :=
+KEY :=
+IMAGES :=
+
+.PHONY: release
+release: $(STAMP) ## Make every file of a release of this commit in dist/ (VERSION=, KEY=FILE, IMAGES="NAME=…@sha256:…")
+	$(PY) -m tools.release build $(addprefix --version ,$(VERSION)) $(addprefix --key ,$(KEY)) $(addprefix --image ,$(IMAGES))
+
 .PHONY: images
 images: $(STAMP) ## Build the operator's and the engine's container images
 	$(PY) -m devcluster images

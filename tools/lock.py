@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 # File → extras of pyproject.toml. dev: every extra that a CPU machine can use.
 LOCKS: dict[str, tuple[str, ...]] = {
-    "dev": ("engine", "conversion", "operator", "otel", "test", "lint", "docs"),
+    "dev": ("engine", "conversion", "operator", "otel", "test", "lint", "docs", "release"),
     "engine": ("engine", "conversion", "otel"),
     "operator": ("operator",),
 }

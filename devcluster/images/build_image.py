@@ -89,7 +89,7 @@ def _build(buildah: Buildah, request: BuildRequest, archive: Path) -> None:
     target = ["--target", request.target] if request.target else []
     arguments = [
         part
-        for key, value in request.arguments.items()
+        for key, value in {"BASE": base_image.IMAGE, **request.arguments}.items()
         for part in ("--build-arg", f"{key}={value}")
     ]
     access = host_access.volumes(buildah.folder / "host-access", os.environ)

@@ -51,15 +51,15 @@ def test_what_is_copied_exists_and_is_not_ignored(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=named)
-def test_bases_are_stages_or_full_names_with_a_fixed_tag(path: Path) -> None:
+def test_bases_are_stages_or_full_names_with_a_digest(path: Path) -> None:
     file = read(path)
     names = {stage.name for stage in file.stages}
     defaults = dict(argument.split("=", 1) for argument in file.arguments)
     for stage in file.stages:
         base = re.sub(r"\$\{(\w+)\}", lambda m: defaults[m.group(1)], stage.base)
         if base not in names:
-            assert re.fullmatch(r"[a-z.]+\.[a-z]+/[a-z0-9/_-]+:[\w.-]+", base), base
-            assert not base.endswith(":latest")
+            digest = "@sha256:[0-9a-f]{64}"
+            assert re.fullmatch(rf"[a-z.]+\.[a-z]+/[a-z0-9/_-]+:[\w.-]+{digest}", base), base
 
 
 @pytest.mark.parametrize(
