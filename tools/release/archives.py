@@ -68,7 +68,7 @@ class OciArtefact:
 
     @property
     def digest(self) -> str:
-        """Of the manifest, by which a registry knows the artefact."""
+        """Name the manifest, as a registry knows the artefact."""
         return f"sha256:{sha256(self.manifest)}"
 
     def layout(self) -> dict[str, bytes]:

@@ -58,7 +58,7 @@ def contents(
 
 
 def build_tools() -> dict[str, str]:
-    """What can change the bytes that are made of a commit."""
+    """Tell the versions of what can change the bytes that are made of a commit."""
     return {
         "python": platform.python_version(),
         "hatchling": importlib.metadata.version("hatchling"),

@@ -21,8 +21,8 @@ BUILD_TYPE = "https://serving.atom.dev/release/v1"
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """What a caller says of the build. builder: a URI for who runs it, whom readers trust or not;
-    repository: a URI of where the commit is published."""
+    """Facts of the build that its caller gives. builder: a URI for who runs it, whom readers trust
+    or not; repository: a URI of where the commit is published."""
 
     builder: str
     repository: str | None
@@ -32,7 +32,7 @@ class Build:
 def statement(
     source: Source, subjects: Mapping[str, str], images: Mapping[str, Reference], build: Build
 ) -> bytes:
-    """subjects: SHA-256 by name of everything that was made."""
+    """Write the statement; subjects: SHA-256 by name of everything that was made."""
     predicate = {
         "buildDefinition": {
             "buildType": BUILD_TYPE,

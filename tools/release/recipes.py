@@ -98,7 +98,7 @@ def aiter_commit(source: Source) -> str:
 
 
 def locked(source: Source, recipe: Recipe) -> list[Locked]:
-    """What of its lock is installed in this image."""
+    """List what of its lock is installed in this image."""
     environment = {**_LINUX, "python_version": recipe.python}
     environment["python_full_version"] = f"{recipe.python}.0"
     found = [

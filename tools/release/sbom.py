@@ -38,7 +38,7 @@ _AITER = "https://github.com/ROCm/aiter"
 
 
 def sbom(source: Source, made: Mapping[str, bytes], images: Mapping[str, Reference]) -> bytes:
-    """made: the wheel, the chart and other files, by name; images: what a builder made."""
+    """Write the bill. made: files of the release by name; images: what a builder made."""
     document = Document(_creation(source))
     for name, data in sorted(made.items()):
         document.packages.append(_own_file(source, name, data))

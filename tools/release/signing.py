@@ -90,7 +90,7 @@ def _pre_authentication(statement: bytes) -> bytes:
 
 
 def registry_signature(key: PrivateKey, artefact: str) -> OciArtefact:
-    """What `cosign verify --key` looks for beside an artefact, which is named by its digest."""
+    """Make what `cosign verify --key` looks for beside an artefact, named by its digest."""
     reference, _, digest = artefact.partition("@")
     said = {
         "critical": {
@@ -109,7 +109,7 @@ def registry_signature(key: PrivateKey, artefact: str) -> OciArtefact:
 
 
 def registry_attestation(signed: bytes, predicate_type: str) -> OciArtefact:
-    """What `cosign verify-attestation --key` looks for: a DSSE envelope."""
+    """Make what `cosign verify-attestation --key` looks for: a DSSE envelope."""
     return _beside(
         signed,
         "application/vnd.dsse.envelope.v1+json",

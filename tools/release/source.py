@@ -32,7 +32,7 @@ class Source:
 
     @property
     def notes(self) -> str:
-        """What the CHANGELOG says of this version, without the heading."""
+        """Read what the CHANGELOG says of this version, without the heading."""
         text = (self.folder / "CHANGELOG.md").read_text(encoding="utf-8")
         after = next(f.end() for f in _HEADING.finditer(text) if f.group(1) == self.version)
         following = _HEADING.search(text, after)

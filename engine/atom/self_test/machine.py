@@ -47,7 +47,7 @@ class MemoryHolder:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """How one card reaches another. kind: XGMI, PCIe, or HSA's number of another."""
+    """A way by which one card reaches another. kind: XGMI, PCIe, or HSA's number of another."""
 
     first: str
     second: str
@@ -134,7 +134,7 @@ def _links(topology: Path) -> Iterator[Link]:
 
 
 def advice(machine: Machine, variables: Mapping[str, str], rocm: str | None) -> list[str]:
-    """What to change, a line each. variables: of this process; rocm: the version of torch's."""
+    """Say what to change, a line each. variables: of this process; rocm: the version of torch's."""
     if not machine.addresses and not machine.cards:
         return []
     return [

@@ -51,8 +51,9 @@ Answer = Callable[[Path, str, Sequence[list[int]], SamplingParams], list[Complet
 
 @dataclass(frozen=True, slots=True)
 class ParityRun:
-    """How far the card's log-probabilities are from the CPU's, and how much likelier than the
-    card's choice the CPU finds another token; error: why there is no answer."""
+    """Distances of the card's answers from the CPU's. furthest: of their log-probabilities;
+    least_likely: how much likelier than the card's choice the CPU finds another token; error: why
+    there is no answer."""
 
     tokens: int
     furthest: float
