@@ -99,7 +99,7 @@ class Sayer:
     """Lets a runner of this process say what it is told, by places of a sequence."""
 
     def __init__(self, steps: Any, longest: int) -> None:
-        head = steps._model.lm_head
+        head = steps.model.lm_head
         draw = head.draw
         device = steps.slots.device.last_token.device
         # By place; -1: what was drawn.

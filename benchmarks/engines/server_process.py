@@ -65,7 +65,7 @@ def started_server(
     )
     server = Server(process.pid, port)
     try:
-        _wait_ready(process, server.address)
+        wait_ready(process, server.address)
         yield server
     finally:
         end(process, _END_SECONDS)
@@ -81,7 +81,7 @@ def end(process: subprocess.Popen[bytes], seconds: float) -> None:
         process.wait()
 
 
-def _wait_ready(process: subprocess.Popen[bytes], address: str) -> None:
+def wait_ready(process: subprocess.Popen[bytes], address: str) -> None:
     deadline = time.monotonic() + START_SECONDS
     while True:
         with contextlib.suppress(urllib.error.URLError, ConnectionError):

@@ -27,10 +27,12 @@ from atom.model_engine.runner.element_types import kv_dtype, kv_element, model_d
 from atom.model_engine.runner.engine_report import Found, engine_report
 from atom.model_engine.runner.expert_load_balancer import ExpertLoadBalancer
 from atom.model_engine.runner.expert_parallel import expert_ranks, open_dispatch
-from atom.model_engine.runner.host_weights import HostWeights
 from atom.model_engine.runner.lora_adapters import LoraAdapters
+from atom.model_engine.runner.model_builder import ModelBuilder
 from atom.model_engine.runner.predicted_memory import PredictedMemory, sharding_of
 from atom.model_engine.runner.rank_device import rank_device
+from atom.model_engine.runner.sleep.lent_device import LentDevice
+from atom.model_engine.runner.sleep.weights_in_place import read_in_place
 from atom.model_engine.runner.speculation.speculation_setup import SpeculationSetup
 from atom.model_engine.runner.step_runner import StepRunner
 from atom.model_engine.runner.warm_up import (
@@ -40,7 +42,6 @@ from atom.model_engine.runner.warm_up import (
     warm_up,
 )
 from atom.model_engine.wire.engine_protocol import EngineReport
-from atom.model_loader.weight_loader import fill_dummy
 from atom.model_ops.all_reduce import with_all_reduce
 from atom.model_ops.attention import CachedLayer
 from atom.model_ops.backends import resolve_ops
@@ -48,10 +49,10 @@ from atom.model_ops.linear import Build
 from atom.model_ops.lora import with_lora
 from atom.model_ops.moe.experts import ExpertParallelExperts
 from atom.model_ops.parallel import Ranks
-from atom.models.decoder.causal_lm import CausalLM, attention_layers, finish_weights, held_bytes
+from atom.models.decoder.causal_lm import CausalLM, attention_layers, held_bytes
 from atom.models.decoder.layer_kinds import one_of_each_kind
-from atom.models.registry import build_model, support_model_arch_dict
-from atom.sizing.kv_budget import KvBudget, fewer_blocks
+from atom.models.registry import support_model_arch_dict
+from atom.sizing.kv_budget import KvBudget
 from atom.sizing.kv_layout import kv_layout
 from atom.sizing.limits import DeviceMemory
 from atom.sizing.overheads import runtime_overhead_bytes
@@ -75,6 +76,7 @@ class ModelRunner:
         self._group = group
         self._experts = expert_ranks(config)
         self._device = rank_device(config)
+        self._others = kv_cache.others_bytes(self._device)
         self._dtype = model_dtype(config, self._device)
         self._exchange = None
         if links is not None and self._experts is not None:
@@ -106,6 +108,9 @@ class ModelRunner:
             self._group = self._resolved.join(group, self._device.torch_device, row_bytes)
         ops = self._resolved.ops if config.lora is None else with_lora(self._resolved.ops)
         self._ops = with_all_reduce(ops, self._group)
+        ranks = Ranks(self._group.size, self._group.rank)
+        build = Build(self._ops, ranks, self._group, self._experts, self._exchange)
+        self._builder = ModelBuilder(build, self._dtype)
         self._predicted = PredictedMemory(
             config,
             sharding_of(config, group.size, self._experts.redundant if self._experts else 0),
@@ -116,7 +121,7 @@ class ModelRunner:
         self.adapters: LoraAdapters | None = None
         self.steps: StepRunner
         self._cache_size = (0, 0)  # blocks and checkpoints that the cache was given
-        self._host_weights: HostWeights | None = None
+        self._lent: LentDevice | None = None
         self._after_layers: Callable[[], None] | None = None
         self._is_asleep = False
 
@@ -134,31 +139,30 @@ class ModelRunner:
         config = self._config
         self._plan(self._predicted.weights_bytes(), self._predicted.activation_bytes(), 0)
         self._build()
+        if self._device.is_gpu and config.sleep.enabled:
+            self._lent = LentDevice(self._device.torch_device, self._held_bytes())
         finish_compiling = self._compile_ahead(progress)
         self._load(progress)
-        weights_bytes = sum(held_bytes(model) for model in self._speculation.models(self._model))
+        weights_bytes = self._held_bytes()
         self.steps = self._step_runner()
         if finish_compiling is not None:
             finish_compiling()
         progress("sizing the KV cache", 0.0)
         activations = self._activation_bytes()
-        overhead = kv_cache.overhead_bytes(self._device, weights_bytes) + self._graph_bytes()
+        share = config.cache.gpu_memory_utilization
+        overhead = kv_cache.overhead_bytes(self._device, weights_bytes, self._others, share)
+        overhead += self._graph_bytes()
         self._release_cache()
-        budget = self._agreed(self._plan(weights_bytes, activations, overhead))
+        budget = kv_cache.agreed(
+            self._plan(weights_bytes, activations, overhead),
+            self._group,
+            self._device.torch_device,
+            config.model.max_model_len,
+        )
         self._cache_size = budget.num_blocks, budget.num_checkpoints
-        self._allocate_cache(*self._cache_size)
-        self.steps.graphs = self._decode_graphs()
-        if self.steps.graphs is not None:
-            self.steps.graphs.capture(lambda share: progress("capturing decode graphs", share))
-        if self._device.is_gpu:
-            cache = self._cache_shape(budget.num_blocks)
-            with self._few_layers():
-                warm_up(self.steps, config, cache, lambda share: progress("warming up", share))
-        if self.steps.graphs is not None and self.steps.graphs.prompts is not None:
-            # Behind the warm-up, whose prompts would run in them: some steps stay eager.
-            self.steps.graphs.prompts.capture(
-                lambda share: progress("capturing prompt graphs", share)
-            )
+        self._take_cache()
+        self.steps.graphs = self._decode_graphs(self._lent.graphs_id if self._lent else None)
+        self._capture(progress, self._warm_up if self._device.is_gpu else None)
         found = Found(
             self._device, self._dtype, self._kv_dtype, self._resolved.chosen,
             asked_num_seqs=self._asked_num_seqs,
@@ -166,6 +170,8 @@ class ModelRunner:
             peak_bytes=weights_bytes + activations + overhead,
         )  # fmt: skip
         report = engine_report(self._config, found, budget)
+        if self._lent is not None:
+            self._lent.wait()
         timed = self._speculation.timed_steps(self.steps, self._cache_shape(budget.num_blocks))
         return msgspec.structs.replace(report, timed_steps=timed)
 
@@ -238,26 +244,40 @@ class ModelRunner:
             )
         return 0 if graphs is None else graphs.measure_bytes()
 
-    def _decode_graphs(self) -> DecodeGraphs | None:
-        """Build the graphs of decode steps; None where steps run eagerly."""
-        config = self._config
-        if config.enforce_eager or not self._device.is_gpu:
-            return None
-        if self._resolved.uncapturable:
+    def _decode_graphs(self, pool: tuple[int, int] | None = None) -> DecodeGraphs | None:
+        """Build the graphs of decode steps; None where steps run eagerly. pool: as GraphPool's."""
+        eager = self._config.enforce_eager or not self._device.is_gpu
+        if eager or self._resolved.uncapturable:
             return None
         return self.steps.build_graphs(
-            GraphPool(),
+            GraphPool(pool),
             prompts=not self._resolved.uncapturable_prompts,
             lora=self._resolved.captures_lora,
         )
+
+    def _capture(
+        self, progress: Progress, warm_up: Callable[[Progress], None] | None = None
+    ) -> None:
+        """Capture the graphs of decodes and, behind a warm-up, whose prompts would run in them
+        (some steps stay eager), those of prompts."""
+        graphs = self.steps.graphs
+        if graphs is not None:
+            graphs.capture(lambda share: progress("capturing decode graphs", share))
+        if warm_up is not None:
+            warm_up(progress)
+        if graphs is not None and graphs.prompts is not None:
+            graphs.prompts.capture(lambda share: progress("capturing prompt graphs", share))
+
+    def _warm_up(self, progress: Progress) -> None:
+        cache = self._cache_shape(self._cache_size[0])
+        with self._few_layers():
+            warm_up(self.steps, self._config, cache, lambda share: progress("warming up", share))
 
     def _build(self) -> None:
         """Make the model, its weights not yet filled, and read its adapters, which may not fit
         it."""
         config = self._config
-        self._model = self._make(self._speculation, self._device.torch_device)
-        for model in self._speculation.models(self._model):
-            model.to(self._device.torch_device)  # tables that were computed on the host
+        self._model = self._builder.make(self._speculation, self._device.torch_device)
         if config.lora is not None:
             before = self.adapters
             self.adapters = LoraAdapters(self._model, config.lora, self._dtype)
@@ -267,34 +287,14 @@ class ModelRunner:
                 for number, module in enumerate(config.lora.modules, 1):
                     self.adapters.keep(number, self.adapters.read(module.folder))
 
-    def _make(self, speculation: SpeculationSetup, device: torch.device) -> CausalLM:
-        """Make a model, and what drafts for it, on a device, their weights not filled."""
-        previous = torch.get_default_dtype()
-        torch.set_default_dtype(self._dtype)
-        try:
-            with device:
-                ranks = Ranks(self._group.size, self._group.rank)
-                build = Build(self._ops, ranks, self._group, self._experts, self._exchange)
-                model = build_model(speculation.spec, build)
-                speculation.build(model, build)
-        finally:
-            torch.set_default_dtype(previous)
-        return model
-
     def _load(self, progress: Progress) -> None:
-        model_config = self._config.model
         progress("loading weights", 0.0)
-        if model_config.load_dummy:
-            for model in self._speculation.models(self._model):
-                fill_dummy(model, self._config.seed)
-        else:
-            report = partial(progress, "loading weights")
-            self._speculation.read_weights(self._model, report)
-        for model in self._speculation.models(self._model):
-            finish_weights(model)
-            model.eval()
+        report = partial(progress, "loading weights")
+        self._builder.fill(self._model, self._speculation, self._config, report)
         if self.adapters is not None:
             self.adapters.attach(self._device.torch_device)
+        if self._lent is not None:
+            self._lent.take_weights(self._speculation.models(self._model))
 
     def _attention_layers(self) -> list[CachedLayer]:
         """List the attention layers in order, those that draft behind the model's."""
@@ -313,17 +313,29 @@ class ModelRunner:
     def _cache_shape(self, num_blocks: int) -> CacheShape:
         return CacheShape(num_blocks, self._config.cache.block_size, len(self._layout.groups))
 
-    def _allocate_cache(self, num_blocks: int, num_checkpoints: int = 0) -> None:
+    def _held_bytes(self) -> int:
+        return sum(held_bytes(model) for model in self._speculation.models(self._model))
+
+    def _take_cache(self) -> None:
+        """Allocate the cache that steps run on, where the device is lent as what can be given
+        back."""
+        if self._lent is None:
+            self._allocate_cache(*self._cache_size)
+            return
+        with self._lent.taking_cache() as tensors:
+            tensors += self._allocate_cache(*self._cache_size)
+
+    def _allocate_cache(self, num_blocks: int, num_checkpoints: int = 0) -> list[torch.Tensor]:
         place = kv_cache.Place(self._kv_dtype, self._device.torch_device)
         layers, size = self._attention_layers(), self._config.cache.block_size
-        kv_cache.allocate(layers, self._layout.groups, num_blocks, size, place)
+        tensors = kv_cache.allocate(layers, self._layout.groups, num_blocks, size, place)
         scheduler = self._config.scheduler
         counts = kv_cache.StateCounts(
             slots=scheduler.max_num_seqs + 1,  # with the one of padding
             checkpoints=num_checkpoints,
             drafts=scheduler.num_speculative_tokens,
         )
-        kv_cache.allocate_states(layers, counts, place.device)
+        return tensors + kv_cache.allocate_states(layers, counts, place.device)
 
     def _release_cache(self) -> None:
         """Give back what the measurements ran on, before the cache takes all there is."""
@@ -363,24 +375,8 @@ class ModelRunner:
         return self._predicted.plan_cache(self._layout, memory)
 
     def _memory(self, weights: int, activations: int, overhead: int) -> DeviceMemory:
-        return DeviceMemory(
-            total_bytes=self._device.total_memory_bytes(),
-            utilization=self._config.cache.gpu_memory_utilization,
-            weights_bytes=weights,
-            activation_bytes=activations,
-            overhead_bytes=overhead,
-        )
-
-    def _agreed(self, budget: KvBudget) -> KvBudget:
-        """Return what every rank has room for: they share one scheduler's block numbers."""
-        if self._group.size == 1:
-            return budget
-        counts = [[budget.num_blocks, budget.num_checkpoints]]
-        own = torch.tensor(counts, device=self._device.torch_device)
-        # [ranks, 1, 2] or [1, 2 · ranks]: however they are put together, in turn.
-        blocks, checkpoints = self._group.gather(own).view(-1, 2).min(dim=0).values.tolist()
-        budget = replace(budget, num_checkpoints=checkpoints)
-        return fewer_blocks(budget, blocks, self._config.model.max_model_len)
+        total = self._device.total_memory_bytes()
+        return self._predicted.device_memory(total, weights, activations, overhead)
 
     def _activation_bytes(self) -> int:
         """Peak of one full step: measured on a GPU, predicted on the CPU, whose allocator keeps
@@ -404,60 +400,71 @@ class ModelRunner:
 
     @torch.inference_mode()
     def sleep(self, level: int) -> None:
-        """Give back the device's memory of the KV cache, the graphs and the weights. level 1 keeps
-        the weights in the host's memory, 2 reads them again when it wakes up."""
+        """Give back the device's memory of the KV cache and the weights, and of the graphs where
+        addresses are not kept. level 1 keeps the weights in the host's memory, 2 reads them again
+        when it wakes up."""
         before = self._device.process_bytes()
         self._is_asleep = True
-        if level == 2:
-            self._drop_model()
-        else:
-            if self._device.is_gpu:
-                models = self._speculation.models(self._model)
-                self._host_weights = self._host_weights or HostWeights(models)
-                self._host_weights.give_back()
-            self.steps.graphs = None
-            self._release_cache()
+        if self._lent is not None:
+            models = self._speculation.models(self._model) if hasattr(self, "_model") else ()
+            self._lent.give_back(models, on_host=level == 1)
+        if self._lent is None or not self._lent.keeps_addresses:
+            self._drop_cache(and_model=level == 2)
         if self._device.is_gpu:
             torch.cuda.empty_cache()
-        after = self._device.process_bytes()
+        after = self._device.process_bytes() - (self._lent.lent_bytes if self._lent else 0)
         logger.info("asleep: %d bytes given back, %d still held", before - after, after)
 
-    def _drop_model(self) -> None:
-        """Let go of the weights, and of all that computes with them; none may be there."""
-        self._host_weights = None
-        if hasattr(self, "_model"):
-            self._release_cache()
-            del self._model
-        if hasattr(self, "steps"):
-            del self.steps
-        self._speculation.draft = None
-        gc.collect()
+    def _drop_cache(self, *, and_model: bool) -> None:
+        """Let go of the cache, of graphs, and of the model, unless they are gone already."""
+        if not hasattr(self, "steps"):
+            return
+        self.steps.graphs = None
+        self._release_cache()
+        if and_model:
+            del self._model, self.steps
+            self._speculation.draft = None
+            gc.collect()
 
     @torch.inference_mode()
     def wake_up(self) -> None:
         """Take up what sleep gave back; after an error, such as too little memory, it may be called
         once more."""
-        if self._host_weights is not None:
-            self._host_weights.restore()
-        elif not hasattr(self, "steps"):
-            self._build()
-            self._load(lambda phase, share: None)
-            self.steps = self._step_runner()
-            if self._after_layers is not None:
-                self.call_after_layers(self._after_layers)
-        self._allocate_cache(*self._cache_size)
-        self.steps.graphs = self._decode_graphs()
-        if self.steps.graphs is not None:
-            self.steps.graphs.capture(lambda share: None)
-            if self.steps.graphs.prompts is not None:
-                self.steps.graphs.prompts.capture(lambda share: None)
+        lent = self._lent
+        kept = hasattr(self, "steps") if lent is None else lent.take_back_weights()
+        if not kept and not (lent is not None and lent.keeps_addresses and self._read_in_place()):
+            self._rebuild()
+        if lent is not None and lent.keeps_addresses:
+            lent.take_back_cache()
+        else:
+            self._take_cache()
+            self.steps.graphs = self._decode_graphs()
+            self._capture(lambda phase, share: None)
         self._is_asleep = False
+
+    def _read_in_place(self) -> bool:
+        """Read weights into the tensors that are there. Returns whether every rank could."""
+        anew = SpeculationSetup(self._config, self._group.size)
+        models = self._speculation.models(self._model)
+        return self._all_say(read_in_place(models, self._builder, anew, self._config))
+
+    def _rebuild(self) -> None:
+        """Make the model anew, at other addresses."""
+        if self._lent is not None and self._lent.keeps_addresses:
+            logger.warning("weights do not fit into the tensors of those before: all is made anew")
+            self._drop_cache(and_model=True)
+            self._lent.end_pools()
+        self._build()
+        self._load(lambda phase, share: None)
+        self.steps = self._step_runner()
+        if self._after_layers is not None:
+            self.call_after_layers(self._after_layers)
 
     def check_weights(self, path: str) -> None:
         """Match a checkpoint's files with a model on PyTorch's meta device, which has shapes and no
         memory. Raises `ModelError` where its weights cannot take the place of these."""
         speculation = SpeculationSetup(self._config.with_weights(path), self._group.size)
-        speculation.check_weights(self._make(speculation, torch.device("meta")))
+        speculation.check_weights(self._builder.make(speculation, torch.device("meta")))
 
     def update_weights(self, path: str) -> None:
         """Take the weights of a checkpoint that `check_weights` let pass, with an empty KV cache; a
@@ -465,7 +472,7 @@ class ModelRunner:
         asleep = self._is_asleep
         self.sleep(2)
         self._config = self._config.with_weights(path)
-        self._speculation = SpeculationSetup(self._config, self._group.size)
+        self._speculation = self._speculation.with_weights_of(self._config)
         if not asleep:
             self.wake_up()
         self._group.barrier()
@@ -487,7 +494,6 @@ class ModelRunner:
         config = self._config.parallel.balance
         if config is None or self._exchange is None:
             return None
-        layers = [
-            module for module in self._model.modules() if isinstance(module, ExpertParallelExperts)
-        ]
+        modules = self._model.modules()
+        layers = [module for module in modules if isinstance(module, ExpertParallelExperts)]
         return ExpertLoadBalancer(layers, self._exchange.links, config)

@@ -180,6 +180,11 @@ def _say_skipped(checkpoint: Checkpoint, what: str, names: list[str]) -> None:
         )  # fmt: skip
 
 
+def dtype_of(name: str) -> torch.dtype | None:
+    """The dtype by its name in headers; None for one that no format holds."""
+    return _DTYPES.get(name)
+
+
 def opened(file: Path) -> Any:
     """Open a file of weights. Raises `ModelError`."""
     if is_gguf(file):

@@ -10,8 +10,9 @@ ModelRunner.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -23,7 +24,8 @@ from torch import nn
 from atom.checkpoint import Checkpoint
 from atom.errors import ModelError
 from atom.model_loader.gguf_shard import GgufShard
-from atom.model_loader.load_plan import opened, plan_load
+from atom.model_loader.load_plan import dtype_of, opened, plan_load
+from atom.model_loader.staged_file import StagedFile, StagedTensor
 from atom.model_ops.placement import FLOATS, Placement
 
 Progress = Callable[[float], None]
@@ -61,9 +63,13 @@ def load_model(model: PlacedModel, checkpoint: Checkpoint, progress: Progress) -
     done_bytes = 0
     for file, tensors in plan.files.items():
         # A file that is closed while a thread reads it, after a fault, says that and not the fault.
-        with opened(file) as shard, ThreadPoolExecutor(_READERS, "read-weights") as readers:
+        with (
+            opened(file) as shard,
+            _staged(file, shard, wanted) as staged,
+            ThreadPoolExecutor(_READERS, "read-weights") as readers,
+        ):
             wanted_of_file = [
-                _Part(file, shard, name, placement)
+                _Part(file, shard, name, placement, staged)
                 for name, placements in tensors.items()
                 for placement in placements
             ]
@@ -99,25 +105,42 @@ def placements_of(model: PlacedModel) -> list[Placement]:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One part of one tensor of an open file."""
+    """One part of one tensor of an open file. staged: the file once more, for tensors that go to a
+    GPU as they are."""
 
     file: Path
     shard: Any
     name: str
     placement: Placement
+    staged: StagedFile | None = None
+
+
+@contextmanager
+def _staged(file: Path, shard: Any, wanted: Sequence[Placement]) -> Iterator[StagedFile | None]:
+    """Open the file for what goes to a GPU; None where nothing does."""
+    if isinstance(shard, GgufShard) or not any(each.target.is_cuda for each in wanted):
+        yield None
+        return
+    with StagedFile.opened(file) as staged:
+        yield staged
 
 
 def _fill(wanted: _Part) -> int:
     """Read a placement's part of a tensor and store it; the bytes that were stored."""
     try:
-        part = _read(wanted.shard, wanted.name, wanted.placement)
+        with torch.inference_mode():  # of each thread its own
+            staged = _read_staged(wanted)
+        if staged is not None:
+            part, sample = staged.whole, staged.sample
+        else:
+            part = sample = _read(wanted.shard, wanted.name, wanted.placement)
     except (SafetensorError, OSError) as error:
         raise ModelError(
             f"{wanted.file}: {wanted.name} cannot be read ({error}), although its header is whole; "
             "check the disk or the network share, then copy or download the file again"
         ) from error
-    with torch.inference_mode():  # of each thread its own
-        _refuse_no_numbers(wanted, part)
+    with torch.inference_mode():
+        _refuse_no_numbers(wanted, sample)
         wanted.placement.fill(part)
     return wanted.placement.target.nbytes
 
@@ -136,15 +159,32 @@ def _refuse_no_numbers(wanted: _Part, part: torch.Tensor) -> None:
         )
 
 
+def _read_staged(wanted: _Part) -> StagedTensor | None:
+    """Read a whole tensor onto its GPU; None for a part of one, or one that is converted first."""
+    placement = wanted.placement
+    target, whole = placement.target, _is_whole(placement)
+    if wanted.staged is None or not target.is_cuda or not whole or placement.convert is not None:
+        return None
+    stored = dtype_of(wanted.shard.get_slice(wanted.name).get_dtype())
+    return (
+        None
+        if stored is None
+        else wanted.staged.read(wanted.name, target.new_empty(0, dtype=stored))
+    )
+
+
+def _is_whole(placement: Placement) -> bool:
+    bounds = zip(placement.shape, placement.region, strict=True)
+    return all((0, size) == region for size, region in bounds)
+
+
 def _read(shard: Any, name: str, placement: Placement) -> torch.Tensor:
     if isinstance(shard, GgufShard):
         # What is converted, or quantised here, is converted from all there is.
         kept = placement.convert is None and placement.target.dtype in FLOATS
         dtype = placement.target.dtype if kept else torch.float32
         return shard.read(name, placement.region, dtype)
-    if all(
-        (0, size) == bounds for size, bounds in zip(placement.shape, placement.region, strict=True)
-    ):
+    if _is_whole(placement):
         whole: torch.Tensor = shard.get_tensor(name)
         return whole
     bounds = tuple(slice(first, end) for first, end in placement.region)

@@ -7,6 +7,7 @@ a server without adapters runs. A rank of several adds its part of it to its sha
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import cast
 
@@ -45,10 +46,10 @@ class _LoraOps:
         self.composed: ComposedOps
 
     def linear(self, x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
-        product, tokens = self._ops.linear(x, w), _tokens(w)
+        tokens = _tokens(w)
         if w.lora is None or tokens is None:
-            return product
-        return self._ops.add_lora(product, x, w.lora, tokens)
+            return self._ops.linear(x, w)
+        return self._ops.add_lora(partial(self._ops.linear, x, w), x, w.lora, tokens)
 
     def linear_parts(self, x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
         return self._for(w).linear_parts(x, w)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import psutil
 import torch
 
+from atom.collectives.group import Group
 from atom.config import Config
 from atom.errors import ConfigError
 from atom.model_ops.attention import CachedAttention, CachedLayer, StateLayer
@@ -22,6 +23,7 @@ from atom.sizing.kv_budget import (
     KvBudget,
     beside_states,
     checkpoint_tokens,
+    fewer_blocks,
     filling_tokens,
     plan_kv_cache,
 )
@@ -29,6 +31,9 @@ from atom.sizing.kv_layout import KvLayout
 from atom.sizing.limits import DeviceMemory, RunLimits
 from atom.sizing.overheads import CPU_RUNTIME_BYTES
 from atom.utils.device import Device
+
+# Of a process that has begun to use a GPU, before it loads anything: half as much was seen.
+_MOST_CONTEXT_BYTES = 1 << 30
 
 
 def run_limits(config: Config) -> RunLimits:
@@ -54,6 +59,17 @@ def plan_blocks(config: Config, memory: DeviceMemory, layout: KvLayout) -> KvBud
         return plan_kv_cache(memory, layout, run_limits(config))
     except DoesNotFitError as error:
         raise ConfigError(f"{config.model.served_name} does not fit: {error}") from error
+
+
+def agreed(budget: KvBudget, group: Group, device: torch.device, longest: int) -> KvBudget:
+    """Return what every rank of a group has room for: they share one scheduler's block numbers.
+    longest: tokens of a sequence."""
+    if group.size == 1:
+        return budget
+    own = torch.tensor([[budget.num_blocks, budget.num_checkpoints]], device=device)
+    # [ranks, 1, 2] or [1, 2 · ranks]: however they are put together, in turn.
+    blocks, checkpoints = group.gather(own).view(-1, 2).min(dim=0).values.tolist()
+    return fewer_blocks(replace(budget, num_checkpoints=checkpoints), blocks, longest)
 
 
 def _chosen_blocks(config: Config, count: int, layout: KvLayout, left_bytes: int) -> KvBudget:
@@ -109,12 +125,14 @@ def allocate(
     num_blocks: int,
     block_size: int,
     place: Place,
-) -> None:
+) -> list[torch.Tensor]:
     """Give every attention layer its cache: the layers at the same position of each group (of
     indices into `layers`) share tensors of one size, since a block is in use by one group alone; of
     another size, which scales may have, is one more (`group_layers` counts it). Where a group has
     several at a position, block b of the pool is blocks of theirs from b · layers_per_tensor
-    on, the first layer's, the second's, and so on: `OwnBlocks` numbers them so."""
+    on, the first layer's, the second's, and so on: `OwnBlocks` numbers them so. Returns the
+    tensors."""
+    tensors: list[torch.Tensor] = []
     for position in range(max(group.num_tensors for group in groups)):
         sharing = [
             (_attention(layers[index]), number, place_in_block)
@@ -133,6 +151,8 @@ def allocate(
                 whole = memory[index, elements]
                 own.append(whole[place_in_block * size :].view(-1, *tensor.shape))
             layer.bind(own, number)
+        tensors += memory.values()
+    return tensors
 
 
 def _at(group: CacheGroup, position: int) -> tuple[int, ...]:
@@ -156,12 +176,15 @@ class StateCounts:
 
 def allocate_states(
     layers: Sequence[CachedLayer], counts: StateCounts, device: torch.device
-) -> None:
+) -> list[torch.Tensor]:
     """Give every layer that keeps a state one for each slot and for each checkpoint, and room for
-    the inputs of drafts."""
+    the inputs of drafts. Returns the tensors."""
+    tensors: list[torch.Tensor] = []
 
     def zeros(*leading: int, shapes: Sequence[tuple[int, ...]]) -> list[torch.Tensor]:
-        return [_reserved((*leading, *shape), torch.float32, device) for shape in shapes]
+        made = [_reserved((*leading, *shape), torch.float32, device) for shape in shapes]
+        tensors.extend(made)
+        return made
 
     for layer in layers:
         if isinstance(layer, StateLayer):
@@ -171,6 +194,7 @@ def allocate_states(
                 zeros(counts.checkpoints, shapes=shapes),
                 zeros(counts.slots, counts.drafts, shapes=inputs) if counts.drafts else (),
             )
+    return tensors
 
 
 def _reserved(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -181,11 +205,21 @@ def _reserved(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) 
     return torch.from_numpy(untouched).view(dtype).view(shape)
 
 
-def overhead_bytes(device: Device, weights_bytes: int) -> int:
-    """Memory in use that is neither weights nor activations: the runtime, and other processes."""
+def others_bytes(device: Device) -> int:
+    """Memory of a GPU that other processes have, asked as this one begins to use it; its own
+    runtime's is taken to be no more than it ever is."""
+    return max(0, device.used_memory_bytes() - _MOST_CONTEXT_BYTES) if device.is_gpu else 0
+
+
+def overhead_bytes(device: Device, weights_bytes: int, others: int, utilization: float) -> int:
+    """Memory in use that is neither weights nor activations: the runtime's, and of what others had
+    at the start and still have, what is of this engine's share of the device."""
     if device.is_gpu:
-        reserved = torch.cuda.memory_reserved(device.torch_device)
-        return max(0, device.used_memory_bytes() - reserved)
+        used = device.used_memory_bytes() - torch.cuda.memory_reserved(device.torch_device)
+        others = min(others, max(0, used - _MOST_CONTEXT_BYTES))
+        own = used - others
+        beyond = others - int((1 - utilization) * device.total_memory_bytes())
+        return max(0, own) + max(0, beyond)
     resident = psutil.Process().memory_info().rss - weights_bytes
     # The API server shares the container's limit; the floor leaves room for it.
     return max(int(resident), CPU_RUNTIME_BYTES)

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,6 +26,7 @@ from atom.model_ops.placement import in_order
 from atom.models.decoder.causal_lm import CausalLM
 from atom.sizing.text_part import text_name
 
+_READERS = 4
 _PREFIX = "base_model.model."
 _LOW_RANK = re.compile(r"(?P<module>.+)\.lora_(?P<side>[AB])(\.default)?\.weight")
 # What a name that is none of the model's matrices stands for, by what it holds.
@@ -116,12 +119,16 @@ class LoraAdapters:
                 lora.b[slot].copy_(own.b, non_blocking=True)
 
     def _read(self, file: _AdapterFile) -> HostAdapter:
-        found = {}
-        for name, parts in self._parts.items():
-            if any(part.module in file.modules for part in parts):
-                found[name] = self._matrices(file, parts)
-        return HostAdapter(found)
+        wanted = {
+            name: parts
+            for name, parts in self._parts.items()
+            if any(part.module in file.modules for part in parts)
+        }
+        with ThreadPoolExecutor(_READERS, "read-adapter") as readers:
+            found = readers.map(partial(self._matrices, file), wanted.values())
+            return HostAdapter(dict(zip(wanted, found, strict=True)))
 
+    @torch.inference_mode()  # of each thread its own
     def _matrices(self, file: _AdapterFile, parts: list[LoraPart]) -> LoraMatrices:
         rank = self._config.max_rank
         rows = [part.region.shape[0] for part in parts]

@@ -49,7 +49,7 @@ class PoolingStepRunner(StepRunner):
             if self._normalized:
                 vectors = torch.nn.functional.normalize(vectors, dim=-1)
             return vectors
-        logits = self._model.compute_logits(hidden)[:, list(self._token_ids)].float()
+        logits = self.model.compute_logits(hidden)[:, list(self._token_ids)].float()
         return logits.softmax(-1)[:, 1:]
 
 

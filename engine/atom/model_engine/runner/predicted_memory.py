@@ -57,6 +57,18 @@ class PredictedMemory:
         limits = kv_cache.run_limits(self.config)
         return activation_bytes(self.config.model.facts, limits, self.element_bytes, self.sharding)
 
+    def device_memory(
+        self, total: int, weights: int, activations: int, overhead: int
+    ) -> DeviceMemory:
+        """Describe a device of `total` bytes, of which so many are spoken for."""
+        return DeviceMemory(
+            total_bytes=total,
+            utilization=self.config.cache.gpu_memory_utilization,
+            weights_bytes=weights,
+            activation_bytes=activations,
+            overhead_bytes=overhead,
+        )
+
     def plan_cache(self, layout: KvLayout, memory: DeviceMemory) -> KvBudget:
         """Size the KV cache in what `memory` leaves, whose position_bytes are filled in here.
         Raises ConfigError where nothing is left."""

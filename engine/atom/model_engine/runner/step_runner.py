@@ -112,7 +112,7 @@ class StepRunner:
     ) -> None:
         num_slots = config.scheduler.max_num_seqs
         self._config = config
-        self._model = model
+        self.model = model
         self._ops = ops
         self._device = device
         self._sampler = Sampler(ops)
@@ -215,8 +215,8 @@ class StepRunner:
         if self.graphs is not None and capacity is not None:
             self.graphs.run_dummy_batch(capacity)
             return
-        self._model.set_dp_padding(capacity)
-        self._model.run_dummy_batch()
+        self.model.set_dp_padding(capacity)
+        self.model.run_dummy_batch()
 
     def _has_lora(self, batch: ScheduledBatch) -> bool:
         return self.adapters is not None and self._inputs.has_lora(batch)
@@ -229,7 +229,7 @@ class StepRunner:
         # At start all ranks run the same steps.
         (capacity,) = self._dp_padding or (batch.total_tokens_num,)
         self._dp_padding = None
-        self._model.set_dp_padding(capacity)
+        self.model.set_dp_padding(capacity)
         return capacity
 
     @torch.inference_mode()
@@ -299,7 +299,7 @@ class StepRunner:
         state, model = self.slots.device, self._config.model
         slots = state.padding_slot
         return GraphParts(
-            model=self._model,
+            model=self.model,
             ops=self._ops,
             state=state,
             block_size=self._config.cache.block_size,
@@ -327,7 +327,7 @@ class StepRunner:
         all_wanted = self._wants_all_states or bool(batch.prompt_scores)
         logits_indices = None if all_wanted else inputs.logits_indices
         with set_forward_context(ForwardContext(inputs.attention, logits_indices, inputs.lora)):
-            states: HiddenStates = self._model.model(inputs.input_ids, inputs.positions)
+            states: HiddenStates = self.model.model(inputs.input_ids, inputs.positions)
         hidden = states.last
         # Behind the layers: the device is busy while the host does this.
         self._enter(batch)
@@ -380,7 +380,7 @@ class StepRunner:
         if shaped or mask is not None or self._sampling.reports(slots):
             token_ids = self._draw_from_logits(step, forward.hidden, sampling, shaped, mask)
         else:
-            token_ids = self._model.lm_head.draw(forward.hidden, sampling)
+            token_ids = self.model.lm_head.draw(forward.hidden, sampling)
         return self._settle(step, forward, token_ids)
 
     def _draw_from_logits(
@@ -393,7 +393,7 @@ class StepRunner:
     ) -> torch.Tensor:
         """Draw the tokens [R] int64 of rows whose logits are changed, masked or reported."""
         asking, num_top = self._sampling.logprob_rows(step.sample_slots)
-        logits = self._model.compute_logits(hidden)
+        logits = self.model.compute_logits(hidden)
         if len(asking):
             on_device = upload(asking, self._device.torch_device)
             raw_logits = logits.index_select(0, on_device)  # sampling may overwrite them
@@ -422,7 +422,7 @@ class StepRunner:
         """Log-probabilities of prompt tokens; logits only a few positions at a time."""
         indices, targets = self._inputs.prompt_targets(batch)
         found = [
-            token_logprobs(self._model.compute_logits(hidden[at]), tokens, MAX_LOGPROBS)
+            token_logprobs(self.model.compute_logits(hidden[at]), tokens, MAX_LOGPROBS)
             for at, tokens in zip(
                 indices.split(_SCORED_AT_ONCE), targets.split(_SCORED_AT_ONCE), strict=True
             )

@@ -261,11 +261,15 @@ class Ops(DraftOps, Protocol):
         num_kept counts. Slots are as in `short_convolution`."""
 
     def add_lora(
-        self, y: torch.Tensor, x: torch.Tensor, w: LoraWeight, tokens: LoraTokens
+        self,
+        product: Callable[[], torch.Tensor],
+        x: torch.Tensor,
+        w: LoraWeight,
+        tokens: LoraTokens,
     ) -> torch.Tensor:
-        """Add to y [T, out], a product of x [T, in], what each token's adapter makes of x: part by
-        part b · (a · x), whose sum is rounded once. y of tokens without one stays as it is. May
-        overwrite y."""
+        """Add to y [T, out], which `product` computes of x [T, in], what each token's adapter makes
+        of x: part by part b · (a · x), whose sum is rounded once. y of tokens without one stays as
+        it is. May shrink x beside the product, and overwrite y."""
 
     def linear_parts(self, x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
         """Compute `linear`, whose result may be left as its parts: [T, out], or [parts, T, out]

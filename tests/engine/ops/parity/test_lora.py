@@ -51,7 +51,7 @@ def test_every_token_has_its_own_adapter(
         own = slots == slot
         added[own] = x[own].double() @ torch.cat(merged).T
     wanted = (y.double() + added).to(dtype)
-    told = backend.operations["add_lora"](y.clone(), x, w, LoraTokens(slots))
+    told = backend.operations["add_lora"](y.clone, x, w, LoraTokens(slots))
     torch.testing.assert_close(told, wanted)
     assert torch.equal(told[slots < 0], y[slots < 0])
 
@@ -67,8 +67,8 @@ def test_a_token_has_what_it_has_alone(backend: Backend, device: torch.device) -
     x, y = torch.randn(9, inputs, device=device), torch.randn(9, sum(rows), device=device)
     slots = torch.tensor((1, 0, 2, 2, -1, 1, 0, -1, -1), dtype=torch.int32, device=device)
     add_lora = backend.operations["add_lora"]
-    together = add_lora(y.clone(), x, w, LoraTokens(slots))
+    together = add_lora(y.clone, x, w, LoraTokens(slots))
     for token in range(len(slots)):
         one = slice(token, token + 1)
-        alone = add_lora(y[one].clone(), x[one], w, LoraTokens(slots[one]))
+        alone = add_lora(y[one].clone, x[one], w, LoraTokens(slots[one]))
         torch.testing.assert_close(together[one], alone, rtol=1e-5, atol=1e-5)

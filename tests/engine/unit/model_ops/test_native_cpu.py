@@ -21,13 +21,7 @@ import torch.nn.functional as F
 from atom.errors import ConfigError
 from atom.model_ops.backends import resolve_ops
 from atom.model_ops.backends.native_cpu import attention, dense
-from atom.model_ops.backends.native_cpu.build import (
-    BuildError,
-    Toolchain,
-    built_library,
-    find_toolchain,
-)
-from atom.model_ops.backends.native_cpu.library import why_not
+from atom.model_ops.backends.native_cpu.library import KERNELS, why_not
 from atom.model_ops.backends.torch_ref.attention import paged_attention as reference
 from atom.model_ops.values import (
     Activation,
@@ -37,6 +31,7 @@ from atom.model_ops.values import (
     NormWeight,
     Rotary,
 )
+from atom.utils.c_library import BuildError, Toolchain, built_library, find_toolchain
 from atom.utils.device import usable_cpus
 from tests.engine.ops.inputs import BFLOAT16, FLOAT32, PagedCase, assert_rows_agree, paged_case
 
@@ -65,10 +60,10 @@ def test_kernels_are_compiled_once(
     toolchain: Toolchain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ATOM_CACHE_DIR", str(tmp_path))
-    with built_library(toolchain) as path:
+    with built_library(KERNELS, toolchain) as path:
         assert path.is_relative_to(tmp_path)
     made = path.stat().st_mtime_ns
-    with built_library(toolchain) as again:
+    with built_library(KERNELS, toolchain) as again:
         assert again == path
     assert path.stat().st_mtime_ns == made
     assert list(path.parent.iterdir()) == [path], "nothing is left behind"
@@ -78,9 +73,9 @@ def test_a_cache_that_others_may_write_is_not_loaded_from(
     toolchain: Toolchain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ATOM_CACHE_DIR", str(tmp_path))
-    with built_library(toolchain) as path:
+    with built_library(KERNELS, toolchain) as path:
         path.parent.chmod(0o777)
-    with built_library(toolchain) as elsewhere:
+    with built_library(KERNELS, toolchain) as elsewhere:
         assert not elsewhere.is_relative_to(tmp_path)
         assert stat.S_IMODE(elsewhere.parent.stat().st_mode) == 0o700
     assert not elsewhere.exists(), "it served this process alone"
@@ -94,7 +89,7 @@ def test_a_compiler_that_fails_is_quoted(
     broken.write_text("#!/bin/sh\necho 'no such instruction' >&2\nexit 1\n")
     broken.chmod(0o755)
     with pytest.raises(BuildError, match="no such instruction"):
-        with built_library(replace(toolchain, compiler=str(broken))):
+        with built_library(KERNELS, replace(toolchain, compiler=str(broken))):
             pass
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -24,8 +25,9 @@ class Graph(Protocol):
 
 
 class GraphPool:
-    def __init__(self) -> None:
-        self._pool: Any = None  # torch's handle of the memory that all graphs share
+    def __init__(self, pool: tuple[int, int] | None = None) -> None:
+        """pool: torch's handle of the memory that all graphs share; None for that of the first."""
+        self._pool: Any = pool
 
     def capture(self, call: Callable[[], T]) -> tuple[Graph, T]:
         """The call as a graph, and what it gave: tensors that a replay fills."""
@@ -38,11 +40,17 @@ class GraphPool:
     @contextmanager
     def aside(self) -> Iterator[None]:
         """Run what is to be captured on a stream of its own, as captures want it."""
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream = _side_stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             yield
         torch.cuda.current_stream().wait_stream(stream)
+
+
+@cache
+def _side_stream() -> torch.cuda.Stream:
+    """Make the one stream of a process: libraries keep a workspace for every stream."""
+    return torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
 
 def measured_bytes(kinds: Sequence[Sequence[Callable[[], object]]]) -> int:

@@ -40,6 +40,7 @@ class SpeculationSetup:
 
     def __init__(self, config: Config, ranks: int) -> None:
         self._config = config
+        self._ranks = ranks
         spec, draft = drafted_spec(config)
         self.spec = spec.on_rank(ranks)
         self._draft_spec = draft and draft.on_rank(ranks)
@@ -70,6 +71,12 @@ class SpeculationSetup:
         """Make the layers that draft, their weights not yet filled."""
         if self._by_layers:
             self.draft = build_draft(self.spec, self._draft_spec, model, build)
+
+    def with_weights_of(self, config: Config) -> SpeculationSetup:
+        """Set up the same, of another checkpoint, with the layers that are there."""
+        other = SpeculationSetup(config, self._ranks)
+        other.draft = self.draft
+        return other
 
     def models(self, model: CausalLM) -> tuple[CausalLM | DraftModel, ...]:
         """Return the model, and behind it what drafts by layers of its own."""

@@ -69,7 +69,7 @@ class SpeculativeStepRunner(StepRunner):
 
     def draft_with(self, draft: DraftModel) -> None:
         """Draft with a layer, which is to compute the steps' tokens too, instead of looking up."""
-        state, size = self.slots.device, self._model.spec.hidden_size
+        state, size = self.slots.device, self.model.spec.hidden_size
         self._proposer = DraftModelProposer(draft, self._ops, state, size, self._block_size)
         self._followed = CatchUpDecodes(self._proposer, self._ops, state, self._block_size)
         self._wants_all_states = True
@@ -81,7 +81,7 @@ class SpeculativeStepRunner(StepRunner):
         eagerly."""
         scheduler = self._config.scheduler
         rows = scheduler.max_num_seqs
-        if self._model.shares_tokens:
+        if self.model.shares_tokens:
             sizes = bucket_sizes(rows)  # that ranks agree on
         else:
             most = min(rows * (1 + self._most_drafts), MOST_DRAFTED_TOKENS)

@@ -13,15 +13,26 @@ import logging
 import time
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch.autograd.profiler import record_function
 
-from atom.model_ops.backends.native_cpu.build import BuildError, built_library, find_toolchain
+from atom.utils.c_library import BuildError, CSources, built_library, find_toolchain
 
 logger = logging.getLogger(__name__)
+
+KERNELS = CSources(
+    name="native_cpu",
+    folder=Path(__file__).parent / "kernels",
+    # No -ffast-math: -inf and NaN are inputs like others.
+    flags=(
+        "-std=gnu11", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fPIC",
+        "-fvisibility=hidden", "-pthread",
+    ),
+)  # fmt: skip
 
 _ADDRESS, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
 _SIGNATURES = {
@@ -48,7 +59,7 @@ _SIGNATURES = {
 def library() -> SimpleNamespace:
     """The kernels as functions. Raises `BuildError` where they cannot be compiled or loaded."""
     started = time.perf_counter()
-    with built_library(find_toolchain()) as path:
+    with built_library(KERNELS, find_toolchain()) as path:
         try:
             loaded = ctypes.CDLL(str(path))
         except OSError as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from atom.model_ops.values import LoraWeight
@@ -10,8 +12,11 @@ from atom.utils.forward_context import LoraTokens
 _GROUPS = "lora groups"
 
 
-def add_lora(y: torch.Tensor, x: torch.Tensor, w: LoraWeight, tokens: LoraTokens) -> torch.Tensor:
+def add_lora(
+    product: Callable[[], torch.Tensor], x: torch.Tensor, w: LoraWeight, tokens: LoraTokens
+) -> torch.Tensor:
     """See `Ops.add_lora`."""
+    y = product()
     for slot, own in _groups(tokens):
         shrunk = x[own].float() @ w.a[slot].float().T  # [n, parts · R]
         added = [

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import psutil
+import pytest
 import torch
 
 from atom.model_engine.runner import kv_cache
@@ -37,6 +39,51 @@ def test_memory_is_taken_as_blocks_are_used() -> None:
     assert k.nbytes == 2**29
     assert psutil.Process().memory_info().rss - before < 2**27, "half a gibibyte each was reserved"
     assert not k[123].any()
+
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Card:
+    """A GPU of 80 GiB of which so much is used."""
+
+    used: int
+    is_gpu: bool = True
+    torch_device: torch.device = CPU
+
+    def used_memory_bytes(self) -> int:
+        return self.used
+
+    def total_memory_bytes(self) -> int:
+        return 80 * GIB
+
+
+@pytest.mark.parametrize(
+    ("others", "share", "counted"),
+    [
+        (0, 0.9, 3),  # the runtime's own
+        (7, 0.9, 3),  # others' lies beside this engine's share
+        (30, 0.9, 3 + 22),  # and some of it not
+        (30, 0.4, 3),  # another model has the rest of the device
+    ],
+)
+def test_memory_of_others_counts_as_far_as_it_is_of_this_engines_share(
+    others: int, share: float, counted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 16 * GIB)
+    started: Any = Card((others + 1) * GIB)
+    loaded: Any = Card((others + 16 + 3) * GIB)
+    assert kv_cache.others_bytes(started) == others * GIB
+    found = kv_cache.overhead_bytes(loaded, 16 * GIB, others * GIB, share)
+    assert abs(found - counted * GIB) < 8
+
+
+def test_memory_that_others_have_given_back_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a process that ends while this one begins."""
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 16 * GIB)
+    loaded: Any = Card((16 + 3) * GIB)
+    assert kv_cache.overhead_bytes(loaded, 16 * GIB, 70 * GIB, 0.9) == 3 * GIB
 
 
 def test_layers_at_the_same_place_of_their_groups_share_tensors() -> None:

@@ -1,8 +1,8 @@
-"""Compiles the kernels once per machine and keeps the result in the user's cache folder.
+"""Compiles a library of C sources once per machine and keeps it in the user's cache folder.
 
 The file's name is a hash of all that it was made from: sources, flags, compiler and processor. What
 is loaded must belong to this user and be writable by no other. Where the cache cannot be
-written, a folder of this process serves. Called by library.py.
+written, a folder of this process serves.
 """
 
 from __future__ import annotations
@@ -22,18 +22,22 @@ from pathlib import Path
 
 from atom.utils.cache_folder import cache_folder
 
-SOURCES = Path(__file__).parent / "kernels"
 _COMPILERS = ("gcc", "cc")
-# No -ffast-math: -inf and NaN are inputs like others.
-_FLAGS = (
-    "-std=gnu11", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fPIC",
-    "-fvisibility=hidden", "-pthread",
-)  # fmt: skip
 _COMPILE_SECONDS = 120
 
 
 class BuildError(Exception):
-    """The kernels cannot be compiled here; says why, and what would help."""
+    """A library cannot be compiled here; says why, and what would help."""
+
+
+@dataclass(frozen=True, slots=True)
+class CSources:
+    """The sources of a library. name: of its folder in the cache; folder: all .c files in it are
+    compiled; flags: of the compiler."""
+
+    name: str
+    folder: Path
+    flags: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,7 @@ class Toolchain:
 def find_toolchain() -> Toolchain:
     """Raises `BuildError` where there is no compiler, or the system is none we know."""
     if sys.platform != "linux":
-        raise BuildError(f"the kernels' threads are made for Linux, not {sys.platform}")
+        raise BuildError(f"its threads are made for Linux, not {sys.platform}")
     names = [os.environ["CC"]] if os.environ.get("CC") else list(_COMPILERS)
     found = next((path for path in map(shutil.which, names) if path), None)
     if found is None:
@@ -55,35 +59,35 @@ def find_toolchain() -> Toolchain:
 
 
 @contextmanager
-def built_library(toolchain: Toolchain) -> Iterator[Path]:
-    """The compiled kernels, compiled now if they were not before; to be loaded inside the context,
-    after which a folder of this process is gone. Raises `BuildError`."""
-    name = f"kernels-{_key(toolchain)}.so"
+def built_library(sources: CSources, toolchain: Toolchain) -> Iterator[Path]:
+    """The library, compiled now if it was not before; to be loaded inside the context, after which
+    a folder of this process is gone. Raises `BuildError`."""
+    name = f"library-{_key(sources, toolchain)}.so"
     folder: Path | None
     try:
-        folder = _private_folder(cache_folder("native_cpu"))
+        folder = _private_folder(cache_folder(sources.name))
         if not (folder / name).exists():
-            _compile(toolchain, folder / name)
+            _compile(sources, toolchain, folder / name)
         _check_owned(folder / name)
     except OSError:  # read-only, full, or another user's: compiled for this process alone
         folder = None
     if folder is not None:
         yield folder / name
         return
-    with tempfile.TemporaryDirectory(prefix="atom-native-cpu-") as own:
-        _compile(toolchain, Path(own) / name)
+    with tempfile.TemporaryDirectory(prefix="atom-library-") as own:
+        _compile(sources, toolchain, Path(own) / name)
         yield Path(own) / name
 
 
-def _compile(toolchain: Toolchain, target: Path) -> None:
-    """Compile the kernels into place in one step: several processes may do so at the same time."""
-    sources = [str(path) for path in sorted(SOURCES.glob("*.c"))]
+def _compile(sources: CSources, toolchain: Toolchain, target: Path) -> None:
+    """Compile the sources into place in one step: several processes may do so at the same time."""
+    files = [str(path) for path in sorted(sources.folder.glob("*.c"))]
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        _run([toolchain.compiler, *_FLAGS, "-c", *sources], folder)
+        _run([toolchain.compiler, *sources.flags, "-c", *files], folder)
         objects = [str(path) for path in sorted(Path(folder).glob("*.o"))]
-        link = ["-shared", "-pthread", "-o", "kernels.so", *objects, "-lm", "-Wl,-z,defs"]
+        link = ["-shared", "-pthread", "-o", "library.so", *objects, "-lm", "-ldl", "-Wl,-z,defs"]
         _run([toolchain.compiler, *link], folder)
-        (Path(folder) / "kernels.so").replace(target)
+        (Path(folder) / "library.so").replace(target)
 
 
 def _run(command: list[str], folder: str) -> None:
@@ -98,12 +102,12 @@ def _run(command: list[str], folder: str) -> None:
         raise BuildError(f"{command[0]} took more than {_COMPILE_SECONDS} s") from error
 
 
-def _key(toolchain: Toolchain) -> str:
+def _key(sources: CSources, toolchain: Toolchain) -> str:
     digest = hashlib.sha256()
-    for path in sorted(SOURCES.iterdir()):
+    for path in sorted(path for path in sources.folder.iterdir() if path.suffix in (".c", ".h")):
         digest.update(path.name.encode() + path.read_bytes())
     file = Path(toolchain.compiler).resolve().stat()
-    made_from = (_FLAGS, toolchain, _processor(), file.st_size, file.st_mtime_ns)
+    made_from = (sources.flags, toolchain, _processor(), file.st_size, file.st_mtime_ns)
     digest.update(repr(made_from).encode())
     return digest.hexdigest()[:24]
 

@@ -1,0 +1,56 @@
+"""ModelBuilder: a model, and what drafts for it, made on a device and filled with weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from atom.config import Config
+from atom.model_engine.runner.speculation.speculation_setup import SpeculationSetup
+from atom.model_loader.weight_loader import fill_dummy
+from atom.model_ops.linear import Build
+from atom.models.decoder.causal_lm import CausalLM, finish_weights
+from atom.models.registry import build_model
+
+
+@dataclass(frozen=True, slots=True)
+class ModelBuilder:
+    """Makes models of one kind. build: what their layers compute with; dtype: of what has no
+    other."""
+
+    build: Build
+    dtype: torch.dtype
+
+    def make(self, speculation: SpeculationSetup, device: torch.device) -> CausalLM:
+        """Make a model, and what drafts for it, on a device, their weights not filled."""
+        previous = torch.get_default_dtype()
+        torch.set_default_dtype(self.dtype)
+        try:
+            with device:
+                model = build_model(speculation.spec, self.build)
+                speculation.build(model, self.build)
+        finally:
+            torch.set_default_dtype(previous)
+        for part in speculation.models(model):
+            part.to(device)  # tables that were computed on the host
+        return model
+
+    @staticmethod
+    def fill(
+        model: CausalLM,
+        speculation: SpeculationSetup,
+        config: Config,
+        progress: Callable[[float], None],
+    ) -> None:
+        """Give a model, and what drafts for it, weights as the backend wants them."""
+        parts = speculation.models(model)
+        if config.model.load_dummy:
+            for part in parts:
+                fill_dummy(part, config.seed)
+        else:
+            speculation.read_weights(model, progress)
+        for part in parts:
+            finish_weights(part)
+            part.eval()

@@ -1,0 +1,94 @@
+"""DevicePools: the memory of weights, cache and graphs on a device that its owner lends.
+
+What is allocated here keeps its addresses while the device's memory belongs to others, so graphs
+that were captured are good when it comes back. Of weights the caller brings the contents; those of
+the cache are zeros again; graphs write what they read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from atom.model_engine.runner.sleep.host_weights import bytes_of, storages_of
+from atom.utils.c_library import BuildError
+from atom.utils.virtual_memory.pool import VirtualMemoryError, VirtualMemoryPool
+
+logger = logging.getLogger(__name__)
+
+# Storages that were moved leave their memory to torch, which gives it back when asked.
+_EMPTY_EVERY_BYTES = 1 << 30
+
+
+class DevicePools:
+    """Owns a pool for the weights, one for the cache and one for what graphs compute, and knows the
+    cache's tensors."""
+
+    def __init__(self, device: torch.device) -> None:
+        """Raises `BuildError` or `VirtualMemoryError` where addresses cannot be kept."""
+        self._weights, self._cache, self._graphs = (VirtualMemoryPool(device) for _ in range(3))
+        self._cache_tensors: list[torch.Tensor] = []
+
+    @classmethod
+    def open(cls, device: torch.device) -> DevicePools | None:
+        """Open the pools; None, with a warning, where addresses cannot be kept."""
+        try:
+            return cls(device)
+        except (BuildError, VirtualMemoryError) as error:
+            logger.warning("graphs are captured again at every waking up: %s", error)
+            return None
+
+    def take_weights(self, models: Iterable[nn.Module]) -> None:
+        """Move the storages of models here, one after the other; what is a view of one stays so."""
+        moved = 0
+        for storage in storages_of(models):
+            content = bytes_of(storage).clone()
+            storage.resize_(0)
+            with self._weights.allocating():
+                storage.resize_(len(content))
+            bytes_of(storage).copy_(content)
+            moved += len(content)
+            del content
+            if moved >= _EMPTY_EVERY_BYTES:
+                torch.cuda.synchronize()
+                torch.cuda.empty_cache()
+                moved = 0
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+
+    @contextmanager
+    def taking_cache(self) -> Iterator[list[torch.Tensor]]:
+        """A context in which the cache is allocated here; its tensors go into the list."""
+        self._cache_tensors = []
+        with self._cache.allocating():
+            yield self._cache_tensors
+
+    def give_back(self) -> None:
+        """Give the device's memory back, behind what is queued there."""
+        for pool in (self._cache, self._graphs, self._weights):
+            pool.unmap()
+
+    @property
+    def graphs_id(self) -> tuple[int, int]:
+        """Torch's handle of the pool that graphs are captured in."""
+        return self._graphs.id
+
+    @property
+    def lent_bytes(self) -> int:
+        """Bytes of the device's memory that others have now."""
+        return sum(pool.unmapped_bytes for pool in (self._weights, self._cache, self._graphs))
+
+    def map_weights(self) -> None:
+        """Put memory behind the weights, with any contents."""
+        self._weights.map()
+
+    def map_cache(self) -> None:
+        """Put memory behind the cache, and zeros into it, and behind what graphs compute."""
+        self._graphs.map()
+        self._cache.map()
+        for tensor in self._cache_tensors:
+            tensor.zero_()

@@ -1,0 +1,106 @@
+"""LentDevice: a device's memory goes to others while an engine sleeps, and comes back.
+
+Where the driver lets addresses outlive their memory, weights and cache lie in pools (DevicePools),
+and all that knows their addresses stays as it is. Elsewhere storages are emptied, the cache is
+dropped, and graphs have to be captured again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from atom.model_engine.runner.sleep.device_pools import DevicePools
+from atom.model_engine.runner.sleep.host_weights import HostMemory, HostWeights
+
+logger = logging.getLogger(__name__)
+
+
+class LentDevice:
+    """Gives back and takes the memory of some models and their cache."""
+
+    def __init__(self, device: torch.device, weights_bytes: int) -> None:
+        """Begin to take memory of the host for so many bytes of weights."""
+        self._pools = DevicePools.open(device)
+        self._host_memory = HostMemory(weights_bytes)
+        self._host_weights: HostWeights | None = None
+
+    @property
+    def keeps_addresses(self) -> bool:
+        """Tell whether tensors that come back are where they were."""
+        return self._pools is not None
+
+    @property
+    def graphs_id(self) -> tuple[int, int] | None:
+        """Torch's handle of memory that graphs are captured in; None for memory of their own."""
+        return None if self._pools is None else self._pools.graphs_id
+
+    @property
+    def lent_bytes(self) -> int:
+        """Bytes that torch counts as reserved, and that others have now."""
+        return 0 if self._pools is None else self._pools.lent_bytes
+
+    def wait(self) -> None:
+        """Return when the host's memory is there, without which the first sleep would wait; where
+        there is too little, a sleep that wants it says so."""
+        try:
+            self._host_memory.wait()
+        except RuntimeError as error:
+            logger.warning("no memory of the host for weights that sleep: %s", error)
+
+    def take_weights(self, models: Sequence[nn.Module]) -> None:
+        """Move models that have been loaded to where addresses last."""
+        if self._pools is not None:
+            self._pools.take_weights(models)
+
+    @contextmanager
+    def taking_cache(self) -> Iterator[list[torch.Tensor]]:
+        """A context in which the cache is allocated; its tensors go into the list."""
+        if self._pools is None:
+            yield []
+            return
+        with self._pools.taking_cache() as tensors:
+            yield tensors
+
+    def forget(self) -> None:
+        """Copy the weights at the next sleep, which are others now."""
+        self._host_weights = None
+
+    def give_back(self, models: Sequence[nn.Module], *, on_host: bool) -> None:
+        """Give the memory of the weights back, and of the cache where addresses are kept. on_host:
+        whether the weights are kept in the host's memory."""
+        if not on_host:
+            self.forget()
+        elif self._host_weights is None:
+            self._host_weights = HostWeights(models, self._host_memory)
+        if self._pools is not None:
+            self._pools.give_back()
+        elif self._host_weights is not None:
+            self._host_weights.empty()
+
+    def take_back_weights(self) -> bool:
+        """Take the memory of the weights. Returns whether they are in it; after an error, such as
+        too little memory, it may be called once more."""
+        if self._pools is not None:
+            self._pools.map_weights()
+        if self._host_weights is None:
+            return False
+        self._host_weights.refill()
+        return True
+
+    def take_back_cache(self) -> None:
+        """Take the memory of a cache that kept its addresses: zeros."""
+        if self._pools is not None:
+            torch.cuda.empty_cache()  # of what has read the weights
+            self._pools.map_cache()
+
+    def end_pools(self) -> None:
+        """Keep no addresses any more; what lies there is used no longer."""
+        if self._pools is not None:
+            self._pools.give_back()
+        self._pools = None
+        self.forget()

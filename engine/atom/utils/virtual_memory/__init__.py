@@ -1,0 +1,1 @@
+"""Device memory whose addresses outlive it."""

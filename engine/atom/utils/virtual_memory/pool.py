@@ -1,0 +1,117 @@
+"""VirtualMemoryPool: a device's memory that can be given back while tensors keep their addresses.
+
+torch allocates inside `allocating` from a range of addresses of the pool's own; `unmap` gives back
+what is behind them, `map` puts other memory there. So views, pointers in kernels' arguments and
+captured graphs stay as they are; only the contents are gone. virtual_memory.c asks the driver, by
+calls that CUDA and HIP have alike. Once per process and pool; a pool ends with the process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from atom.errors import AtomError
+from atom.utils.c_library import BuildError, CSources, built_library, find_toolchain
+
+SOURCES = CSources(
+    name="virtual_memory",
+    folder=Path(__file__).parent,
+    flags=("-std=gnu11", "-O2", "-Wall", "-Werror", "-fPIC", "-fvisibility=hidden", "-pthread"),
+)
+# A large piece of memory need not be free in one; some drivers fail with such.
+_CHUNK_BYTES = 256 << 20
+
+
+class VirtualMemoryError(AtomError):
+    """The driver has refused; says which call."""
+
+
+class VirtualMemoryPool:
+    """A range of a device's addresses, and the memory behind it."""
+
+    def __init__(self, device: torch.device) -> None:
+        """Reserve as many addresses as the device has bytes, and as many more. Raises `BuildError`
+        without a C compiler, `VirtualMemoryError` where the driver has no such memory."""
+        path, self._library = _library()
+        total = torch.cuda.mem_get_info(device)[1]
+        self._number = self._library.vm_pool(device.index or 0, 2 * total, _CHUNK_BYTES)
+        if self._number < 0:
+            raise VirtualMemoryError(_problem(self._library))
+        allocator = torch.cuda.memory.CUDAPluggableAllocator(
+            path, f"vm_allocate_{self._number:02o}", "vm_free"
+        )
+        self._pool = torch.cuda.MemPool(allocator.allocator())  # type: ignore[no-untyped-call]
+
+        # Torch ends the process where a pool goes before the graphs that were captured in it.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._pool))
+
+    def allocating(self) -> AbstractContextManager[None]:
+        """A context in which torch allocates from the pool."""
+        return _using(self._pool)
+
+    @property
+    def id(self) -> tuple[int, int]:
+        """Torch's handle of the pool, by which graphs are captured in it."""
+        return self._pool.id
+
+    @property
+    def unmapped_bytes(self) -> int:
+        """Bytes of addresses that nothing is behind now, which torch counts as reserved."""
+        return int(self._library.vm_unmapped_bytes(self._number))
+
+    def unmap(self) -> None:
+        """Give the memory back, behind what is queued on the device: its contents are gone."""
+        torch.cuda.synchronize()
+        self._check(self._library.vm_unmap(self._number))
+
+    def map(self) -> None:
+        """Put memory behind the addresses again, with any contents. Raises `VirtualMemoryError`,
+        such as for too little memory; it may then be called once more."""
+        self._check(self._library.vm_map(self._number))
+
+    def _check(self, code: int) -> None:
+        if code:
+            raise VirtualMemoryError(_problem(self._library))
+
+
+@contextmanager
+def _using(pool: torch.cuda.MemPool) -> Iterator[None]:
+    with torch.cuda.use_mem_pool(pool):
+        yield
+
+
+def _problem(library: ctypes.CDLL) -> str:
+    return f"virtual memory of the device: {library.vm_problem().decode()}"
+
+
+@cache
+def _library() -> tuple[str, ctypes.CDLL]:
+    """The library, and its path. Raises `BuildError` and `VirtualMemoryError`."""
+    driver, prefix = ("libamdhip64.so", "hip") if torch.version.hip else ("libcuda.so", "cu")
+    with built_library(SOURCES, find_toolchain()) as path:
+        try:
+            library = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise BuildError(f"the compiled library cannot be loaded: {error}") from error
+        library.vm_problem.restype = ctypes.c_char_p
+        library.vm_unmapped_bytes.restype = ctypes.c_size_t
+        library.vm_pool.argtypes = [ctypes.c_int, ctypes.c_size_t, ctypes.c_size_t]
+        if library.vm_open(_loaded(driver).encode(), prefix.encode()):
+            raise VirtualMemoryError(_problem(library))
+        return str(path), library
+
+
+def _loaded(name: str) -> str:
+    """The path of a library that torch has loaded already, whatever version it has; its name where
+    it has not."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        path = line.rpartition(" ")[2]
+        if Path(path).name.startswith(name):
+            return path
+    return name
