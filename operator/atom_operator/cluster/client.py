@@ -15,7 +15,8 @@ import msgspec
 from atom_operator import constants
 from atom_operator.cluster.api_connection import APPLY, ApiConnection, object_path
 from atom_operator.cluster.errors import ClusterError, NotFoundError, RefusedError, doing
-from atom_operator.cluster.placed_pods import PlacedPod
+from atom_operator.cluster.partial_objects.listed_nodes import ListedNode
+from atom_operator.cluster.partial_objects.placed_pods import PlacedPod
 from atom_operator.domain import (
     ATOM_DEPLOYMENT,
     EVENT,
@@ -187,7 +188,8 @@ class ApiCluster:
             return None
 
     async def list_nodes(self) -> list[Manifest]:
-        return await self._list(NODE, None, {}, _MANIFESTS)
+        found = await self._list(NODE, None, {}, Page[ListedNode])
+        return [item.manifest() for item in found]
 
     async def list_placed_pods(self) -> list[Manifest]:
         found = await self._list(POD, None, {"fieldSelector": _PLACED}, Page[PlacedPod])

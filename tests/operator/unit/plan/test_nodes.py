@@ -5,10 +5,18 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import msgspec
+
+from atom_operator.cluster.partial_objects.listed_nodes import ListedNode
 from atom_operator.domain import Manifest, ObjectKey
 from atom_operator.domain.nodes import Nodes
 from atom_operator.domain.placed_pods import placed_pods
-from atom_operator.plan.inventory import PodsAsked, memory_per_device, survey
+from atom_operator.plan.inventory import (
+    PodsAsked,
+    device_conditions,
+    memory_per_device,
+    survey,
+)
 from tests.support.operator.builders_operator import gpu_node, gpu_pod
 
 _PRODUCTS = ({"amd.com/gpu.device-id": "74a1"}, {"amd.com/gpu.vram": "64G"}, {})
@@ -57,6 +65,25 @@ def test_who_asks_after_others_is_told_what_a_reading_of_its_own_tells() -> None
             ids = draws.choice(((), ("74a1",), ("740f",)))
             own = memory_per_device(manifests, "amd.com/gpu", ids)
             assert memory_per_device(nodes, "amd.com/gpu", ids) == own
+
+
+def test_what_is_skipped_while_nodes_are_decoded_decides_nothing() -> None:
+    draws = random.Random(37)
+    more = {"images": [{"names": ["a"], "sizeBytes": 1}], "nodeInfo": {"machineID": "x"}}
+    for _ in range(20):
+        whole = drawn_nodes(draws)
+        for node in whole:
+            node["status"] |= more
+            node["status"]["conditions"].append({"type": "AMDGPUFailed", "status": "True"})
+            if draws.random() < 0.5:
+                node["spec"]["taints"] = [{"key": "x", "effect": "NoSchedule"}]
+        read = [msgspec.convert(node, ListedNode).manifest() for node in whole]
+        assert not any("images" in node["status"] for node in read)
+        pods, asked = placed_pods(drawn_pods(draws)), drawn_question(draws)
+        assert survey(read, pods, asked) == survey(whole, pods, asked)
+        assert [device_conditions(node) for node in read] == [("AMDGPUFailed",)] * 8
+        own = memory_per_device(whole, "amd.com/gpu", ())
+        assert memory_per_device(read, "amd.com/gpu", ()) == own
 
 
 def test_a_question_is_answered_once_for_a_reading() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from atom_operator.cluster.placed_pods import PlacedPod
+from atom_operator.cluster.partial_objects.placed_pods import PlacedPod
 from atom_operator.constants import ANNOTATION_REVISION
 from atom_operator.domain.placed_pods import placed_pods
 from atom_operator.plan.inventory import PodsAsked, survey
