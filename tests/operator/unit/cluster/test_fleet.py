@@ -8,6 +8,7 @@ import pytest
 
 from atom_operator.cluster.errors import TransientError
 from atom_operator.cluster.fleet import Age, FleetReader
+from atom_operator.domain.nodes import Nodes
 from tests.support.operator.builders_operator import gpu_node
 from tests.support.operator.fake_cluster import FakeCluster
 
@@ -42,9 +43,9 @@ async def test_what_is_wanted_as_it_is_now_is_read_though_the_last_list_is_new()
     await fleet.nodes()
     cluster.nodes = [gpu_node("a")]
     clock.seconds = 1
-    assert await fleet.nodes() == []
-    assert await fleet.nodes(Age.NOW) == cluster.nodes
-    assert await fleet.nodes() == cluster.nodes
+    assert await fleet.nodes() == Nodes()
+    assert await fleet.nodes(Age.NOW) == Nodes(cluster.nodes)
+    assert await fleet.nodes() == Nodes(cluster.nodes)
     assert cluster.node_reads == 2
 
 
@@ -71,7 +72,7 @@ async def test_what_is_forbidden_is_asked_rarely() -> None:
         assert await fleet.nodes() is None
     assert cluster.node_reads == 1
     cluster.nodes, clock.seconds = [], 301
-    assert await fleet.nodes() == []
+    assert await fleet.nodes() == Nodes()
 
 
 async def test_a_failed_read_is_not_kept() -> None:
@@ -85,4 +86,4 @@ async def test_a_failed_read_is_not_kept() -> None:
     fleet = FleetReader(Flaky(nodes=[]), Clock())
     with pytest.raises(TransientError):
         await fleet.nodes()
-    assert await fleet.nodes() == []
+    assert await fleet.nodes() == Nodes()
