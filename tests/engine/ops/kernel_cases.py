@@ -138,9 +138,13 @@ STATES = {
 CHUNKS = {**STATES, "types": {**STATES["types"], "decays_ptr": "*fp32", "left_ptr": "*fp32"}}
 DELTA_RULE = {"HK": 16, "HV": 32, "DK": 128, "DV": 128}
 SSD = {"HK": 8, "HV": 128, "DK": 128, "DV": 80, "K_LANES": 128, "LINEAR_FROM": 20.0}
-SHRINK = {"IN": 4096, "SHRUNK": 48, "BLOCK_R": 64, "BLOCK_K": 64}
+SHRINK = {"IN": 4096, "SHRUNK": 48, "BLOCK_R": 64}
 EXPAND = {"ROWS": (4096, 1024, 1024), "RANK": 16, "LANES": 16, "BLOCK_N": 128}
-LORA = {"num_warps": 4, "types": {"slots_ptr": "*i32"}, "even": ("x_stride", "y_stride")}
+LORA = {
+    "num_warps": 4,
+    "types": {"slots_ptr": "*i32", "order_ptr": "*i64"},
+    "even": ("x_stride", "y_stride"),
+}
 KIMI_DELTA = {"HK": 32, "HV": 32, "DK": 128, "DV": 128, "K_LANES": 128}
 ODD_DELTA_RULE = {"HK": 3, "HV": 9, "DK": 96, "DV": 80}
 SELECTED = {key: value for key, value in LATENT.items() if key != "BLOCK_SIZE"} | {
@@ -278,11 +282,11 @@ CASES: list[Any] = [
          {"TOP_K": 2048, "BLOCK_SIZE": 16, "CHUNK": 4096, "DECODES": False},
          {"num_warps": 8, **SLOTS}),
         ("LoRA shrink of decodes", lora_shrink_expand._shrink_kernel,
-         {**SHRINK, "BLOCK_T": 16, "PART_K": 1024}, LORA),
+         {**SHRINK, "BLOCK_T": 16, "BLOCK_K": 128, "PART_K": 256}, LORA),
         ("LoRA shrink of prompts", lora_shrink_expand._shrink_kernel,
-         {**SHRINK, "BLOCK_T": 64, "PART_K": 4096}, LORA),
+         {**SHRINK, "BLOCK_T": 64, "BLOCK_K": 64, "PART_K": 4096}, LORA),
         ("LoRA expand of decodes", lora_shrink_expand._expand_kernel,
-         {**EXPAND, "BLOCK_T": 16, "PARTS": 4}, LORA),
+         {**EXPAND, "BLOCK_T": 16, "PARTS": 16}, LORA),
         ("LoRA expand of prompts", lora_shrink_expand._expand_kernel,
          {**EXPAND, "BLOCK_T": 64, "PARTS": 1}, LORA),
         ("LoRA expand of rank 256", lora_shrink_expand._expand_kernel,

@@ -174,7 +174,8 @@ def _shrink(x: torch.Tensor, w: LoraWeight, order: _Order, sums: torch.Tensor) -
     _shrink_kernel[(order.tiles, w.a.shape[0], parts * triton.cdiv(shrunk, block_r))](
         x, w.a, order.slots, order.tokens, sums, count, x.stride(0),
         IN=inputs, SHRUNK=shrunk, BLOCK_T=order.tile, BLOCK_R=block_r,
-        BLOCK_K=128, PART_K=_INPUTS if parts > 1 else inputs, num_warps=4, num_stages=3,
+        BLOCK_K=128 if order.tile == 16 else 64, PART_K=_INPUTS if parts > 1 else inputs,
+        num_warps=4, num_stages=3,
     )  # fmt: skip
 
 
