@@ -1,0 +1,151 @@
+"""A dry run of a release: into a registry on this machine, and installed from what it holds.
+
+The registry is crane's; helm and pip are the real ones. The chart is pulled and rendered; what
+installs a chart on a cluster is tested from the checkout's, whose files are the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from devcluster.programs.crane import ensure_crane
+from devcluster.settings import REPOSITORY, read_settings
+from tests.support.cluster.helm_chart import KUBE_VERSION
+from tests.support.release.keys import key_files
+from tests.support.release.small_repository import exported, git
+from tools.release import recipes, signing
+from tools.release.contents import build_tools, contents, verify
+from tools.release.provenance import PREDICATE, Build
+from tools.release.registry import Registry
+
+pytestmark = pytest.mark.slow
+DIGEST = "sha256:" + "d" * 64
+
+
+def run(*command: str | Path, cwd: Path | None = None) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def crane() -> Path:
+    return ensure_crane(read_settings(os.environ))
+
+
+@pytest.fixture(scope="module")
+def address(crane: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The registry of this run, on a port that the system chose."""
+    folder = tmp_path_factory.mktemp("registry")
+    command = [crane, "registry", "serve", "--address", "127.0.0.1:0", "--disk", folder]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        try:
+            for line in server.stderr:
+                if found := re.search(r"serving on (?:port |\S*:)(\d+)", line):
+                    yield f"localhost:{found.group(1)}/atom"
+                    break
+            else:
+                raise AssertionError("the registry ended before it served")
+        finally:
+            server.terminate()
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return key_files(tmp_path_factory.mktemp("keys"), "own")
+
+
+@pytest.fixture(scope="module")
+def release(
+    address: str, keys: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """Of this checkout's commit, with an operator's image of that registry."""
+    folder = tmp_path_factory.mktemp("release")
+    git(folder, "clone", "--quiet", "--shared", str(REPOSITORY), "clone")
+    source = exported(folder / "clone", folder / "export")
+    images = recipes.named_images({"atom-operator": f"{address}/atom-operator@{DIGEST}"})
+    build = Build("https://ci.test/builder", None, build_tools())
+    made = folder / source.version
+    made.mkdir()
+    key = signing.read_private_key(keys[0], None)
+    for name, data in contents(source, images, build, key).items():
+        (made / name).write_bytes(data)
+    verify(made, signing.read_public_key(keys[1]))
+    return made
+
+
+@pytest.fixture(scope="module")
+def pushed(crane: Path, address: str, release: Path, keys: tuple[Path, Path]) -> str:
+    key = signing.read_private_key(keys[0], None)
+    return Registry(crane, address).push_chart(release, key)
+
+
+def test_helm_pulls_what_was_released_and_renders_its_images(
+    address: str, release: Path, pushed: str, tmp_path: Path
+) -> None:
+    built = read_settings(os.environ).tools / "helm"
+    helm = shutil.which("helm") or (str(built) if built.exists() else None)
+    if helm is None:
+        pytest.skip("no helm: python -m devcluster build makes one")
+    chart = f"oci://{address}/charts/atom-operator"
+    version = release.name
+    run(helm, "pull", chart, f"--version={version}", "--plain-http", f"--destination={tmp_path}")
+    pulled = tmp_path / f"atom-operator-{version}.tgz"
+    assert pulled.read_bytes() == (release / pulled.name).read_bytes()
+    rendered = run(helm, "template", "atom", str(pulled), f"--kube-version={KUBE_VERSION}")
+    objects = [item for item in yaml.safe_load_all(rendered) if item]
+    (operator,) = (item for item in objects if item["kind"] == "Deployment")
+    (container,) = operator["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == f"{address}/atom-operator@{DIGEST}"
+    assert "CustomResourceDefinition" in {item["kind"] for item in objects}
+    packed = run(helm, "package", str(REPOSITORY / "charts/atom-operator"), cwd=tmp_path)
+    own = run("tar", "-tf", str(release / pulled.name)).split()
+    assert sorted(own) == sorted(run("tar", "-tf", packed.split()[-1]).split())
+
+
+def test_signature_and_provenance_lie_beside_the_chart(
+    crane: Path, address: str, pushed: str, keys: tuple[Path, Path]
+) -> None:
+    """In the places and forms of cosign, and good for the caller's key."""
+    public = signing.read_public_key(keys[1])
+    repository, _, digest = pushed.partition("@")
+    assert repository == f"{address}/charts/atom-operator"
+
+    def beside(kind: str) -> tuple[dict[str, str], bytes]:
+        name = f"{repository}:{digest.replace(':', '-')}.{kind}"
+        (layer,) = json.loads(run(crane, "manifest", name))["layers"]
+        blob = run(crane, "blob", f"{repository}@{layer['digest']}")
+        return layer["annotations"], blob.encode()
+
+    annotations, payload = beside("sig")
+    signing.verify(public, payload, annotations["dev.cosignproject.cosign/signature"], "chart")
+    assert json.loads(payload)["critical"]["image"]["docker-manifest-digest"] == digest
+    annotations, envelope = beside("att")
+    assert annotations["predicateType"] == PREDICATE
+    said = json.loads(signing.open_envelope(public, envelope, "provenance"))
+    assert digest in {f"sha256:{item['digest']['sha256']}" for item in said["subject"]}
+
+
+def test_pip_installs_the_wheel_with_the_locks_versions(release: Path, tmp_path: Path) -> None:
+    run(sys.executable, "-m", "venv", tmp_path / "own")
+    python = tmp_path / "own/bin/python"
+    (wheel,) = release.glob("*.whl")
+    lock = REPOSITORY / "requirements/operator.txt"
+    install = (python, "-m", "pip", "install", "--quiet")
+    run(*install, "--require-hashes", "--requirement", lock)
+    run(*install, "--no-index", f"{wheel}[operator]")
+    said = run(python, "-c", "import atom; print(atom.__version__)")
+    assert said.strip() == release.name
+    assert "plan" in run(tmp_path / "own/bin/kubectl-atom", "--help")
+    run(python, "-m", "pip", "check")
