@@ -32,6 +32,11 @@ from atom.sampling_params import SamplingParams
 from atom.sizing import KV_ELEMENTS, ONLINE, KvElement
 from atom.sizing.model_facts import ModelFacts
 from atom.utils.device import detect_device
+from benchmarks.engines.decode_steps import (
+    DECODE_CONTEXT,
+    begin_decodes,
+    decode_step_seconds,
+)
 from benchmarks.engines.offline_engine import OfflineEngine
 from benchmarks.measures.compiled_kernels import compiled_kernels
 from benchmarks.measures.limits import Ceilings, Work, ceilings, decode_work, prompt_work
@@ -40,8 +45,6 @@ from benchmarks.workloads.nano_workload import nano_requests
 from benchmarks.workloads.shapes import add_model_arguments, model_folder
 
 DECODE_ROWS = (1, 8, 64, 256)
-DECODE_CONTEXT = 1024
-DECODE_STEPS = 128
 PREFILL_PROMPTS, PREFILL_LENGTH = 16, 4096
 SHORT_PROMPTS, SHORT_LENGTH, SHORT_STEPS = 8, 120, 32
 # Tokens of the longest sequence of a workload.
@@ -120,23 +123,9 @@ def ideal_nano_seconds(measured: Measured, prompts: list[list[int]], outputs: li
 
 def decode(measured: Measured, rows: int, sampling: SamplingParams) -> dict[str, float]:
     """Milliseconds per step of `rows` decodes around a context of 1,024 tokens."""
-    engine, draw = measured.engine, np.random.default_rng(1)
-    warmup = 16
-    params = replace(sampling, max_tokens=DECODE_STEPS + warmup + 8)
-    length = DECODE_CONTEXT - DECODE_STEPS // 2
-    for _ in range(rows):
-        engine.add(engine.random_prompt(length, draw), params)
-    produced = 0
     with listening() as heard:
-        while produced < rows * warmup:  # prompts, then some decodes
-            result = engine.step()
-            produced += 0 if result is None else len(result.token_ids)
-    started, steps = time.perf_counter(), 0
-    while steps < DECODE_STEPS:
-        result = engine.step()
-        steps += result is not None
-    seconds = (time.perf_counter() - started) / DECODE_STEPS
-    engine.run()
+        begin_decodes(measured.engine, rows, sampling)
+    seconds = decode_step_seconds(measured.engine)
     experts = touched(heard, rows)
     work = decode_work(measured.facts, rows, DECODE_CONTEXT, measured.kv, experts)
     figures = {"ms_per_step": seconds * 1e3, **measured.share(work, seconds)}

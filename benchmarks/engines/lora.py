@@ -24,14 +24,14 @@ import torch
 from safetensors.torch import save_file
 
 from atom.lora_config import LoraConfig, LoraModule
+from atom.model_engine.lora_loading import LoraLoading
 from atom.model_engine.request import LoRARequest
 from atom.sampling_params import SamplingParams
 from atom.sizing import ModelFacts
 from atom.sizing.weights import projections
+from benchmarks.engines.decode_steps import begin_decodes, decode_step_seconds
 from benchmarks.engines.offline_engine import OfflineEngine
 from benchmarks.workloads.shapes import add_model_arguments, model_folder
-
-CONTEXT, STEPS, WARM_UP = 1024, 128, 16
 
 
 def write_adapter(folder: Path, facts: ModelFacts, rank: int, seed: int) -> Path:
@@ -56,23 +56,11 @@ def write_adapter(folder: Path, facts: ModelFacts, rank: int, seed: int) -> Path
 
 
 def decode_ms(engine: OfflineEngine, rows: int, adapters: int) -> float:
-    """Milliseconds per step of `rows` decodes around a context of 1,024 tokens, whose rows have
-    `adapters` adapters in turn; none for 0."""
-    draw = np.random.default_rng(1)
-    params = SamplingParams(temperature=0.6, max_tokens=STEPS + WARM_UP + 8, ignore_eos=True)
-    for row in range(rows):
-        lora = request_of(row % adapters + 1) if adapters else None
-        engine.add(engine.random_prompt(CONTEXT - STEPS // 2, draw), params, lora)
-    produced = 0
-    while produced < rows * WARM_UP:
-        result = engine.step()
-        produced += 0 if result is None else len(result.token_ids)
-    begun, steps = time.perf_counter(), 0
-    while steps < STEPS:
-        steps += engine.step() is not None
-    seconds = (time.perf_counter() - begun) / STEPS
-    engine.run()
-    return seconds * 1e3
+    """Milliseconds per step of `rows` decodes, which have `adapters` adapters in turn; none for
+    0."""
+    sampling = SamplingParams(temperature=0.6, ignore_eos=True)
+    begin_decodes(engine, rows, sampling, [request_of(n) for n in range(1, adapters + 1)])
+    return decode_step_seconds(engine) * 1e3
 
 
 def request_of(number: int) -> LoRARequest:
@@ -81,8 +69,6 @@ def request_of(number: int) -> LoRARequest:
 
 def load_beside_a_stream(engine: OfflineEngine, folder: Path, number: int) -> dict[str, float]:
     """Read an adapter's file and use it, while a row of the base streams."""
-    from atom.model_engine.lora_loading import LoraLoading
-
     loading = LoraLoading(engine.executor)
     told: list[str | None] = []
     draw = np.random.default_rng(2)

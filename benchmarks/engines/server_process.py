@@ -56,16 +56,26 @@ def started_server(
 ) -> Iterator[Server]:
     """Start a server process. flags: of the server itself; environment: beside this process's. The
     served model's name is "bench"."""
+    own = ["--model", str(model), "--served-model-name", "bench", *flags_of(options), *flags]
+    with started("atom.entrypoints.openai_server", *own, environment=environment) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def started(
+    module: str, *arguments: str, environment: Mapping[str, str] | None = None
+) -> Iterator[Server]:
+    """Start a module of the server's, with these arguments and a free port."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "atom.entrypoints.openai_server", "--model", str(model)]
-    command += ["--served-model-name", "bench", "--host", "127.0.0.1", "--server-port", str(port)]
+    where = ["--host", "127.0.0.1", "--server-port", str(port)]
     process = subprocess.Popen(
-        [*command, *flags_of(options), *flags], env={**os.environ, **(environment or {})}
+        [sys.executable, "-m", module, *arguments, *where],
+        env={**os.environ, **(environment or {})},
     )
     server = Server(process.pid, port)
     try:
-        wait_ready(process, server.address)
+        _wait_ready(process, server.address)
         yield server
     finally:
         end(process, _END_SECONDS)
@@ -81,7 +91,7 @@ def end(process: subprocess.Popen[bytes], seconds: float) -> None:
         process.wait()
 
 
-def wait_ready(process: subprocess.Popen[bytes], address: str) -> None:
+def _wait_ready(process: subprocess.Popen[bytes], address: str) -> None:
     deadline = time.monotonic() + START_SECONDS
     while True:
         with contextlib.suppress(urllib.error.URLError, ConnectionError):

@@ -13,8 +13,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,7 +23,7 @@ from pathlib import Path
 import aiohttp
 import numpy as np
 
-from benchmarks.engines.server_process import end, wait_ready
+from benchmarks.engines.server_process import started
 from benchmarks.served import write_tokenizer
 from benchmarks.workloads.shapes import SHAPES, write_shape
 
@@ -87,9 +85,7 @@ def arrivals(args: argparse.Namespace) -> tuple[list[int], list[float]]:
 
 async def measure(args: argparse.Namespace, address: str) -> dict[str, object]:
     models, moments = arrivals(args)
-    for model in range(
-        len(args.shapes)
-    ):  # each once: what is compiled and woken for the first time
+    for model in range(len(args.shapes)):  # each once, for what is compiled at the first time
         await load(address, [model], [0.0])
     hottest = [moment for model, moment in zip(models, moments, strict=True) if model == 0]
     alone = await load(address, [0] * len(hottest), hottest)
@@ -129,28 +125,14 @@ def main() -> int:
             lines.append({"name": f"m{number}", "model": str(path), "options": options})
         file = Path(folder) / "models.yaml"
         file.write_text(json.dumps(lines))  # which is YAML, too
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            port = probe.getsockname()[1]
-        command = [sys.executable, "-m", "atom.entrypoints.cli", "serve", "--models", str(file)]
-        command += ["--gpu-memory-utilization", str(args.capacity), "--port", str(port)]
-        command += [
-            "--max-model-len",
-            "2048",
-            "--max-num-seqs",
-            "32",
-            "--host",
-            "127.0.0.1",
-            "--disable-access-log",
-        ]
+        arguments = ["serve", "--models", str(file), "--disable-access-log"]
+        arguments += ["--gpu-memory-utilization", str(args.capacity)]
+        arguments += ["--max-model-len", "2048", "--max-num-seqs", "32"]
         begun = time.perf_counter()
-        server = subprocess.Popen(command, stdout=sys.stderr)
-        try:
-            wait_ready(server, f"http://127.0.0.1:{port}")
-            started = time.perf_counter() - begun
-            result = asyncio.run(measure(args, f"http://127.0.0.1:{port}"))
-        finally:
-            end(server, 60.0)
-    print(json.dumps({"start_s": started, **result}))
+        with started("atom.entrypoints.cli", *arguments) as server:
+            start_seconds = time.perf_counter() - begun
+            result = asyncio.run(measure(args, server.address))
+    print(json.dumps({"start_s": start_seconds, **result}))
     return 0
 
 

@@ -29,12 +29,8 @@ from atom_operator.domain.nodes import Nodes
 from atom_operator.domain.placed_pods import placed_pods
 from atom_operator.integration_values import Site
 from atom_operator.kinds import DEVICE_CLASS, RESOURCE_CLAIM, RESOURCE_SLICE
-from atom_operator.plan.devices.claimed_devices import (
-    is_counted,
-    lacking_class,
-    with_claimed,
-)
-from atom_operator.plan.inventory import pods_asked, survey
+from atom_operator.plan.devices.claimed_devices import supply_of
+from atom_operator.plan.inventory import pods_asked
 from atom_operator.plan.model_facts import catalogue_sources
 from atom_operator.plan_arithmetic import terms
 from atom_operator.plan_report import PlanReport, lines, needs_of
@@ -205,16 +201,7 @@ def _supply(plan: Plan, template: Manifest, fleet: Sequence[Manifest]) -> Supply
     if plan.accelerator.resource_name is None:
         return None
     nodes, pods = Nodes(_of_kind(fleet, "Node")), placed_pods(_of_kind(fleet, "Pod"))
-    lacking: str | None = None
-    claim = plan.accelerator.claim
-    if claim is not None:
-        picture = _devices(fleet)
-        if not is_counted(picture, claim):
-            return None
-        lacking = lacking_class(picture, claim)
-        nodes, pods = with_claimed(nodes, pods, picture, claim)
-    supply = survey(nodes, pods, pods_asked(plan, template))
-    return replace(supply, pods_per_replica=plan.engine.nodes, lacking=lacking)
+    return supply_of(plan, nodes, pods, _devices(fleet), pods_asked(plan, template))
 
 
 def _devices(fleet: Sequence[Manifest]) -> DevicePicture:

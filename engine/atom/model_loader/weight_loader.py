@@ -105,7 +105,7 @@ def placements_of(model: PlacedModel) -> list[Placement]:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One part of one tensor of an open file. staged: the file once more, for tensors that go to a
+    """Name a part of a tensor of an open file. staged: the file once more, for tensors that go to a
     GPU as they are."""
 
     file: Path

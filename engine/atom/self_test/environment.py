@@ -19,9 +19,9 @@ from atom.utils.kfd_topology import read_nodes
 # Packages that compute on a card, and AMD's library about cards.
 _PACKAGES = ("torch", "triton", "aiter", "amdsmi")
 _VARIABLES = (
-    *("ATOM_", "AITER_", "HIP_", "HSA_", "ROCR_", "NCCL_", "RCCL_", "MORI_"),
-    *("TRITON_", "PYTORCH_", "GPU_ARCHS"),
-)
+    "ATOM_", "AITER_", "HIP_", "HSA_", "ROCR_", "NCCL_", "RCCL_", "MORI_", "TRITON_", "PYTORCH_",
+    "GPU_ARCHS",
+)  # fmt: skip
 _SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 _TOOLS = (("amd-smi", "static"), ("rocm-smi", "--showproductname", "--showmeminfo", "vram"))
 _TOOL_SECONDS = 30

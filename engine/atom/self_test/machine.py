@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from atom.utils.amd_smi import AmdSmiError, CardFacts, read_cards
-from atom.utils.kfd_topology import TOPOLOGY, read_nodes
+from atom.utils.kfd_topology import TOPOLOGY, KfdNode, read_nodes, read_properties
 
 LEGACY_IPC = "HSA_ENABLE_IPC_MODE_LEGACY"
 _PROCESSES = Path("sys/class/kfd/kfd/proc")
@@ -83,17 +83,18 @@ class Machine:
 def look_at_machine(root: Path = Path("/")) -> Machine:
     """Look at the machine whose file system is at `root`."""
     topology = root / TOPOLOGY.relative_to("/")
-    cards = {node.gpu_id: node.address for node in read_nodes(topology) if node.gpu_id is not None}
+    nodes = tuple(read_nodes(topology))
+    cards = {node.gpu_id: node.address for node in nodes if node.gpu_id is not None}
     try:
         told = tuple(read_cards())
     except AmdSmiError:
         told = ()
     return Machine(
         drivers=_drivers(root),
-        addresses=tuple(dict.fromkeys(node.address for node in read_nodes(topology))),
+        addresses=tuple(dict.fromkeys(node.address for node in nodes)),
         cards=told,
         holders=tuple(_holders(root, cards)),
-        links=tuple(_links(topology)),
+        links=tuple(_links(topology, nodes)),
     )
 
 
@@ -117,14 +118,13 @@ def _holders(root: Path, cards: Mapping[int, str]) -> Iterator[MemoryHolder]:
             yield MemoryHolder(pid, _text(root / f"proc/{pid}/comm"), address, int(used))
 
 
-def _links(topology: Path) -> Iterator[Link]:
+def _links(topology: Path, nodes: Sequence[KfdNode]) -> Iterator[Link]:
     """Yield the links between cards, each once; two of them may go by several ways."""
-    at = {node.number: node.address for node in read_nodes(topology)}
+    at = {node.number: node.address for node in nodes}
     found: dict[tuple[int, int], str] = {}
     for folder in ("p2p_links", "io_links"):  # the second are direct, and say more
         for file in sorted(topology.glob(f"*/{folder}/*/properties")):
-            pairs = (line.split() for line in (_text(file) or "").splitlines())
-            values = {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2}
+            values = read_properties(file)
             ends = sorted((values.get("node_from", -1), values.get("node_to", -1)))
             if all(end in at for end in ends):
                 kind = values.get("type", 0)

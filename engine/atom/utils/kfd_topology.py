@@ -40,13 +40,7 @@ class KfdNode:
 def read_nodes(topology: Path = TOPOLOGY) -> Iterator[KfdNode]:
     """Yield every device of the node: sysfs is the host's."""
     for file in sorted(topology.glob("*/properties")):
-        try:
-            pairs = (line.split() for line in file.read_text(encoding="ascii").splitlines())
-            values = {
-                pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()
-            }
-        except OSError:
-            continue  # a device of another container's
+        values = read_properties(file)
         version = values.get("gfx_target_version", 0)
         if version:
             location = values.get("location_id", 0) & ((1 << _LOCATION_BITS) - 1)
@@ -59,6 +53,17 @@ def read_nodes(topology: Path = TOPOLOGY) -> Iterator[KfdNode]:
                 number=int(file.parent.name),
                 gpu_id=_gpu_id(file.parent),
             )
+
+
+def read_properties(file: Path) -> dict[str, int]:
+    """Read the numbers that a file of the topology has by name; none of one that may not be read,
+    such as of a device of another container's."""
+    try:
+        text = file.read_text(encoding="ascii", errors="replace")
+        pairs = (line.split() for line in text.splitlines())
+        return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
+    except OSError:
+        return {}
 
 
 def _gpu_id(node: Path) -> int | None:

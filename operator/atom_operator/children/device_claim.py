@@ -18,6 +18,14 @@ from atom_operator.kinds import RESOURCE_CLAIM_TEMPLATE
 CLAIM = "gpus"  # in the pod
 
 
+def devices_of_container(plan: Plan) -> tuple[dict[str, str], dict[str, Any]]:
+    """The amounts that a container asks for its devices by, and the fields that it claims them by:
+    one of both is empty."""
+    if plan.accelerator.claim is not None:
+        return {}, {"claims": [{"name": CLAIM}]}
+    return {str(plan.accelerator.resource_name): str(plan.engine.devices_per_pod)}, {}
+
+
 def resource_claim_template(plan: Plan) -> Manifest | None:
     """The template; None where pods take no devices by a claim."""
     claim = plan.accelerator.claim

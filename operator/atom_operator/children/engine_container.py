@@ -13,7 +13,7 @@ from typing import Any
 from atom_operator import constants
 from atom_operator.api.v1alpha1.common import memory_quantity
 from atom_operator.children import volumes
-from atom_operator.children.device_claim import CLAIM
+from atom_operator.children.device_claim import devices_of_container
 from atom_operator.children.endpoint_picker.cache_events import (
     event_arguments,
     event_environment,
@@ -154,10 +154,9 @@ def _resources(plan: Plan) -> dict[str, Any]:
         return {"requests": {"cpu": _CPU_REQUEST, "memory": memory}, "limits": {"memory": memory}}
     copies = plan.engine.copies_per_pod
     host = {"cpu": str(_GPU_HOST_CORES * copies), "memory": f"{_GPU_HOST_GIB * copies}Gi"}
-    if accelerator.claim is not None:
-        return {"requests": host, "claims": [{"name": CLAIM}]}
-    devices = {str(accelerator.resource_name): str(plan.engine.devices_per_pod)}
-    return {"requests": {**host, **devices}, "limits": devices}
+    devices, claims = devices_of_container(plan)
+    limits = {"limits": devices} if devices else {}
+    return {"requests": {**host, **devices}, **limits, **claims}
 
 
 def _startup_probe(plan: Plan) -> dict[str, Any]:

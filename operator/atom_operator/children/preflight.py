@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from atom_operator.children.device_claim import CLAIM
+from atom_operator.children.device_claim import devices_of_container
 from atom_operator.domain import Plan
 
 _COMMAND = ["python3", "-m", "atom.preflight"]
@@ -17,10 +17,7 @@ _COMMAND = ["python3", "-m", "atom.preflight"]
 
 def preflight_container(plan: Plan) -> dict[str, Any]:
     """Ends with 0 when as many devices as asked for can be opened and have kernels."""
-    devices = {str(plan.accelerator.resource_name): str(plan.engine.devices_per_pod)}
-    claims: dict[str, Any] = {}
-    if plan.accelerator.claim is not None:
-        devices, claims = {}, {"claims": [{"name": CLAIM}]}
+    devices, claims = devices_of_container(plan)
     return {
         "name": "preflight",
         "image": plan.engine.image,

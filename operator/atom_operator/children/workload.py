@@ -34,7 +34,7 @@ from atom_operator.kinds import LEADER_WORKER_SET, Kind
 
 # After draining the server still has to close its engine process.
 _STOP_MARGIN_SECONDS = 15
-DEVICE_TAINT = "amd.com/gpu"  # by which nodes with devices keep others off, whoever gives those
+DEVICE_TAINT = "amd.com/gpu"  # that keeps other pods off nodes with devices
 _DEVICE_ID_LABELS = ("amd.com/gpu.device-id", "beta.amd.com/gpu.device-id")
 
 

@@ -37,12 +37,12 @@ class DeviceKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One published device of one node."""
+    """Describe a device that a driver publishes, and its node."""
 
     node: str
     attributes: Mapping[str, str]  # those that are strings
     memory_bytes: int  # 0 where the driver could not read it
-    taints: tuple[str, ...] = ()  # by which it is given to nobody
+    taints: tuple[str, ...] = ()  # for which the scheduler gives it to no claim
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,12 +46,8 @@ from atom_operator.domain import (
 )
 from atom_operator.domain.preparation import JobRequest, Waiting
 from atom_operator.kinds import OPTIONAL_KINDS, RESOURCE_CLAIM_TEMPLATE, Kind
-from atom_operator.plan.devices.claimed_devices import (
-    is_counted,
-    lacking_class,
-    with_claimed,
-)
-from atom_operator.plan.inventory import PodsAsked, pods_asked, survey
+from atom_operator.plan.devices.claimed_devices import supply_of
+from atom_operator.plan.inventory import PodsAsked, pods_asked
 from atom_operator.plan.learning import evidence_for, learn
 from atom_operator.plan.quota import QuotaRefusal, quota_refusal
 from atom_operator.plan.resolve_integrations import asked_kinds
@@ -404,15 +400,8 @@ class Decider:
         nodes, pods = await self.fleet.nodes(age), await self.fleet.pods(age)
         if nodes is None or pods is None:
             return None
-        claim, lacking = plan.accelerator.claim, None
-        if claim is not None:
-            picture = await self.fleet.devices(age)
-            if picture is None or not is_counted(picture, claim):
-                return None
-            lacking = lacking_class(picture, claim)
-            nodes, pods = with_claimed(nodes, pods, picture, claim)
-        supply = survey(nodes, pods, asked)
-        return replace(supply, pods_per_replica=plan.engine.nodes, lacking=lacking)
+        picture = await self.fleet.devices(age) if plan.accelerator.claim else None
+        return supply_of(plan, nodes, pods, picture, asked)
 
 
 def _quota_refusal(

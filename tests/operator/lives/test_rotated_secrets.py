@@ -183,7 +183,7 @@ def test_while_it_fails_it_says_why_and_when_it_is_tried_again() -> None:
 
 @pytest.mark.parametrize("first", ["wrong", "right"])
 def test_whose_token_is_wrong_keeps_nobody_from_weights_that_both_ask_for(first: str) -> None:
-    """They share a Job by the model's name, and it has the Secret of whoever made it."""
+    """They share a Job by the model's name, and it has the Secret of the one that made it."""
     tokens = {"wrong": "expired", "right": "hub"}
     (second,) = set(tokens) - {first}
     world = World(model={**HUB["model"], "tokenSecretRef": {"name": tokens[first]}})

@@ -9,8 +9,7 @@ calls that CUDA and HIP have alike. Once per process and pool; a pool ends with 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
 
@@ -47,13 +46,12 @@ class VirtualMemoryPool:
             path, f"vm_allocate_{self._number:02o}", "vm_free"
         )
         self._pool = torch.cuda.MemPool(allocator.allocator())  # type: ignore[no-untyped-call]
-
         # Torch ends the process where a pool goes before the graphs that were captured in it.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._pool))
 
     def allocating(self) -> AbstractContextManager[None]:
         """A context in which torch allocates from the pool."""
-        return _using(self._pool)
+        return torch.cuda.use_mem_pool(self._pool)
 
     @property
     def id(self) -> tuple[int, int]:
@@ -78,12 +76,6 @@ class VirtualMemoryPool:
     def _check(self, code: int) -> None:
         if code:
             raise VirtualMemoryError(_problem(self._library))
-
-
-@contextmanager
-def _using(pool: torch.cuda.MemPool) -> Iterator[None]:
-    with torch.cuda.use_mem_pool(pool):
-        yield
 
 
 def _problem(library: ctypes.CDLL) -> str:

@@ -2,7 +2,7 @@
 
 A node offers as many as its drivers publish of those that a claim matches, and its pods have
 requested those that their claims were given. Devices that a claim does not match are not counted:
-another product is another amount. Called where supply is read, before plan/inventory.py.
+another product is another amount. Called where supply is read, by the operator and by `plan`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,26 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from atom_operator.domain import Manifest
+from atom_operator.domain import Manifest, Plan, Supply
 from atom_operator.domain.devices import DeviceClaim, DevicePicture
 from atom_operator.domain.nodes import Nodes
 from atom_operator.domain.placed_pods import PlacedPod, PlacedPods, summed
+from atom_operator.plan.inventory import PodsAsked, survey
+
+
+def supply_of(
+    plan: Plan, nodes: Nodes, pods: PlacedPods, picture: DevicePicture | None, asked: PodsAsked
+) -> Supply | None:
+    """Return what nodes have for the pods of a plan, which may claim their devices; None where
+    these cannot be counted. `picture`: of devices that are claimed."""
+    claim, lacking = plan.accelerator.claim, None
+    if claim is not None:
+        if picture is None or not is_counted(picture, claim):
+            return None
+        lacking = lacking_class(picture, claim)
+        nodes, pods = with_claimed(nodes, pods, picture, claim)
+    supply = survey(nodes, pods, asked)
+    return replace(supply, pods_per_replica=plan.engine.nodes, lacking=lacking)
 
 
 def with_claimed(

@@ -1,4 +1,4 @@
-"""Which pods have a device that is called sick, and whether one of them may be moved. Pure.
+"""Finds pods with a device that is called sick, and whether one of them may be moved. Pure.
 
 Three are heard: the kubelet, which names the devices that each pod has; the device plugin, which
 takes devices out of what the node may give away and leaves them to the pods that have them; and

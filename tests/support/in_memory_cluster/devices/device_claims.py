@@ -2,7 +2,7 @@
 pod that names a template, and what the scheduler gives.
 
 Selectors are the operator's own; those that it does not write are refused, so that a test that
-believes they are evaluated fails. Devices with a taint are given to nobody.
+believes they are evaluated fails. No claim is given a device with a taint.
 """
 
 from __future__ import annotations

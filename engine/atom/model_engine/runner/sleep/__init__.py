@@ -1,1 +1,1 @@
-"""What a device's memory is given back for, and how it comes back as it was."""
+"""Gives a device's memory back while an engine sleeps, and takes it again as it was."""
