@@ -132,6 +132,8 @@ class Linear(WeightHolder):
         absorbed = any(matrix.absorbed for matrix, _ in self._parts)
         w = expanded(self.w) if absorbed else self.w
         self._add_bias_once((matrix for matrix, _ in self._parts), self._ranks)
+        if any(matrix.split is Split.INPUTS for matrix, _ in self._parts):
+            w = replace(w, ranks=self._ranks.size)
         self._hold(self._ops.prepare_linear(w))
         self._stored = None
 

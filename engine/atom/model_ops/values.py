@@ -153,13 +153,15 @@ class LinearWeight:
     """A matrix with what is needed to multiply by it: data [out, in] (two elements a byte in some
     formats), bias [out], scales unless it is plain. Of experts a stack of them: data [E, out, in],
     bias [E, out]; gating: what makes one of their gate's rows and up's, None in other stacks.
-    lora: what adapters add to its product, None where no adapter is served."""
+    lora: what adapters add to its product, None where no adapter is served. ranks: over which a
+    matrix is divided by its inputs, if it is one that several would divide so; else None."""
 
     data: torch.Tensor
     bias: torch.Tensor | None = None
     scales: Scales | None = None
     gating: Gating | None = None
     lora: LoraWeight | None = None
+    ranks: int | None = None
 
     @property
     def format(self) -> WeightFormat:

@@ -33,7 +33,7 @@ _FOLDER = Path(__file__).parent
 _OF_KERNELS = [
     str(path.relative_to(_FOLDER))
     for path in (_FOLDER / "parity").rglob("test_*.py")
-    if "backends.triton_ops" in path.read_text()
+    if "backends.triton_ops" in path.read_text() or path.name == "test_batch_invariant.py"
 ]
 collect_ignore_glob = [] if "triton" in _BACKENDS else _OF_KERNELS
 

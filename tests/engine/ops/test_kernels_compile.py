@@ -22,6 +22,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from atom.model_ops.backends.batch_invariant import mla
 from atom.model_ops.backends.triton_ops.attention import (
     mla_decode,
     mla_prefill,
@@ -30,6 +31,7 @@ from atom.model_ops.backends.triton_ops.attention import (
 )
 from atom.model_ops.backends.triton_ops.linear_attention import chunked_delta_rule, state_space_dual
 from atom.model_ops.backends.triton_ops.moe.grouped_kernel import sorted_gemm_kernel
+from tests.engine.ops.batch_invariant_cases import CASES as BATCH_INVARIANT_CASES
 from tests.engine.ops.expert_cases import BY_TMA
 from tests.engine.ops.kernel_cases import (
     CASES,
@@ -79,6 +81,7 @@ TUPLES = {
     "router": ("logits_ptr", "router_bias_ptr", "score_bias_ptr"),
     "experts": ("w_ptr", "scale_ptr", "bias_ptr"),
     "shared": ("shared_ptr", "shared_scale_ptr", "shared_bias_ptr"),
+    "entries": ("cache_ptr", "key_cache_ptr", "entry_scale_ptr"),
 }
 # The pairs of experts, which a launch of sorted ones takes otherwise.
 ROUTED = {True: ("weights_ptr", "order_ptr", "counts_ptr"), False: ("chosen_ptr", "weights_ptr")}
@@ -88,6 +91,7 @@ SCRATCH_BYTES = {
     mla_decode._mla_decode_kernel: 1536,
     mla_prefill._mla_prefill_kernel: 2048,
     prefill._prefill_kernel: 768,
+    mla._mla_kernel: 1280,
 }
 WAVE = 64  # lanes of a wavefront of these cards
 
@@ -170,6 +174,36 @@ def test_kernel_compiles(
     _check_compiled(kernel, constants, options, card)
 
 
+# Adds of floats whose order is the hardware's.
+FLOAT_ATOMICS = {
+    "cuda": re.compile(r"\b(?:atom|red)\.\S*\.(?:f16|bf16|f32|f64|f16x2|bf16x2)\b"),
+    "hip": re.compile(r"\b(?:global|flat|buffer|ds)_(?:atomic_)?(?:pk_)?add_\w*f\w+"),
+}
+
+
+@pytest.mark.parametrize("card", TARGETS)
+@pytest.mark.parametrize(("kernel", "constants", "options"), BATCH_INVARIANT_CASES)
+def test_a_kernel_of_reproducible_answers_compiles_without_atomic_adds(
+    kernel: Any, constants: dict[str, Any], options: dict[str, Any], card: str
+) -> None:
+    binary, backend = _check_compiled(kernel, constants, options, card), TARGETS[card][0].backend
+    assert not FLOAT_ATOMICS[backend].search(binary.asm["ptx" if backend == "cuda" else "amdgcn"])
+
+
+@pytest.mark.parametrize(
+    ("backend", "line"),
+    [
+        ("cuda", "red.global.gpu.add.f32 [%rd1], %f2;"),
+        ("cuda", "atom.global.add.noftz.bf16x2 %r1, [%rd1], %r2;"),
+        ("hip", "global_atomic_add_f32 v[0:1], v2, off"),
+        ("hip", "global_atomic_pk_add_bf16 v[0:1], v2, off"),
+        ("hip", "ds_add_f32 v0, v1"),
+    ],
+)
+def test_an_atomic_add_of_floats_is_seen(backend: str, line: str) -> None:
+    assert FLOAT_ATOMICS[backend].search(line)
+
+
 @pytest.mark.parametrize("card", ["MI300X", "MI355X"])
 @pytest.mark.parametrize(("kernel", "constants", "options"), DEALT_CASES)
 def test_a_kernel_whose_tiles_are_dealt_out_compiles(
@@ -180,13 +214,14 @@ def test_a_kernel_whose_tiles_are_dealt_out_compiles(
 
 def _check_compiled(
     kernel: Any, constants: dict[str, Any], options: dict[str, Any], card: str
-) -> None:
+) -> Any:
     binary = compiled(kernel, constants, options, card)
     assert binary.metadata.shared <= TARGETS[card][1]
     if TARGETS[card][0].backend == "hip":
         assert isa_figure(binary, "wavefront_size") == binary.metadata.warp_size == WAVE
         scratch = isa_figure(binary, "private_segment_fixed_size")
         assert scratch <= SCRATCH_BYTES.get(kernel, 0), "registers are spilled to memory"
+    return binary
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ _FACTORIES = {
     "torch_ref": "atom.model_ops.backends.torch_ref:backend",
     "torch_cpu": "atom.model_ops.backends.torch_cpu:backend",
     "triton": "atom.model_ops.backends.triton_ops:backend",
+    "batch_invariant": "atom.model_ops.backends.batch_invariant:backend",
     "aiter": "atom.model_ops.backends.aiter_ops:backend",
 }
 # First usable one wins, per device type.

@@ -51,7 +51,7 @@ def _one_by_one() -> bool:
 
 
 def backend() -> Backend:
-    reasons = _unusable()
+    reasons = unusable()
     if reasons:
         return Backend(name="triton", operations={}, unusable=reasons)
     # Imported here: the kernels' modules need Triton.
@@ -63,7 +63,7 @@ def backend() -> Backend:
         rope_store,
         sparse_mla,
     )
-    from atom.model_ops.backends.triton_ops.compile import compiler_process, warmup
+    from atom.model_ops.backends.triton_ops.compile import compiler_process
     from atom.model_ops.backends.triton_ops.gemm import linear, lora_shrink_expand
     from atom.model_ops.backends.triton_ops.linear_attention import (
         gated_delta_net,
@@ -128,10 +128,17 @@ def backend() -> Backend:
         prompts=("paged_attention", "mla_attention"),
         reasons_against=reasons_against,
         join=allreduce_group.join,
-        warmup_compile=None
-        if _one_by_one()
-        else WarmupCompile(warmup.warmup_compile, warmup.is_compiled_ahead),
+        warmup_compile=warmup_compile(),
     )
+
+
+def warmup_compile() -> WarmupCompile | None:
+    """Say how kernels are compiled ahead, unless they are to be as steps need them."""
+    from atom.model_ops.backends.triton_ops.compile import warmup
+
+    if _one_by_one():
+        return None
+    return WarmupCompile(warmup.warmup_compile, warmup.is_compiled_ahead)
 
 
 def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
@@ -161,7 +168,8 @@ def _device() -> torch.device:
     return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 
 
-def _unusable() -> tuple[str, ...]:
+def unusable() -> tuple[str, ...]:
+    """Say why Triton's kernels cannot run here."""
     if find_spec("triton") is None:
         return ("triton is not installed (pip install 'atom-platform[cuda]' or '[rocm]')",)
     if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":

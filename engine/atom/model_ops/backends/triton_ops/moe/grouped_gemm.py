@@ -105,7 +105,7 @@ def prepare_experts(w: LinearWeight) -> LinearWeight:
 
 
 def experts(x: torch.Tensor, w: ExpertsWeight, routed: Routed) -> torch.Tensor:
-    return _sum(expert_parts(x, w, routed), None, x.dtype)
+    return sum_choices(expert_parts(x, w, routed), x.dtype)
 
 
 def add_experts(
@@ -118,10 +118,13 @@ def add_experts(
     parts = expert_parts(x, w, routed)
     if shared is None and parts.dtype is torch.float32 and x.shape[0] <= _PARTS_TOKENS:
         return Stream(stream.residual, parts, Pending.PARTS)
-    return stream.plus(_sum(parts, shared, x.dtype))
+    return stream.plus(sum_choices(parts, x.dtype, shared))
 
 
-def _sum(parts: torch.Tensor, shared: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
+def sum_choices(
+    parts: torch.Tensor, dtype: torch.dtype, shared: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Add up each token's parts [k, T, H] in order, and what all tokens went through [T, H]."""
     chosen, tokens, hidden = parts.shape
     out = torch.empty((tokens, hidden), dtype=dtype, device=parts.device)
     _sum_kernel[(tokens, triton.cdiv(hidden, _SUM_BLOCK))](
@@ -163,6 +166,23 @@ def expert_parts(
     make = torch.zeros if routed.is_partial else torch.empty  # pairs of other ranks write nothing
     parts = make((chosen, tokens, w.down.outputs), dtype=wide, device=x.device)
     _launch(active, _multiplied(w.down, plan), _Activations(parts), plan, None)
+    return parts
+
+
+def sorted_expert_parts(
+    x: torch.Tensor, w: ExpertsWeight, routed: Routed, tile: ExpertTile
+) -> torch.Tensor:
+    """Give what `expert_parts` does of plain stacks, in float32 and by sorted pairs and that tile
+    however many tokens there are."""
+    pairs, (tokens, chosen) = routed.ids.numel(), routed.ids.shape
+    order = order_by_expert(routed.ids, w.count)
+    rows = pairs // tile.block_m + w.count
+    plan = _Plan(routed, w.weighs_inputs, x.dtype, Programs.TILE, rows, tile, order)
+    active = _active(w, plan, x.device)
+    _launch(_Activations(x), w.gate_up, active, plan, w.activation)
+    make = torch.zeros if routed.is_partial else torch.empty
+    parts = make((chosen, tokens, w.down.outputs), dtype=torch.float32, device=x.device)
+    _launch(active, w.down, _Activations(parts), plan, None)
     return parts
 
 

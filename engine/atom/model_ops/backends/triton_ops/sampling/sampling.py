@@ -141,16 +141,19 @@ def _pick_kernel(
         tl.store(score_ptr + row, highest)
 
 
-def sample(logits: torch.Tensor, sampling: SamplingTensors) -> torch.Tensor:
-    return _sample(logits, 0, sampling, None)
+def sample(
+    logits: torch.Tensor, sampling: SamplingTensors, *, in_one_order: bool = False
+) -> torch.Tensor:
+    """in_one_order: sums are taken alike for any number of rows."""
+    return _sample(logits, 0, sampling, None, in_one_order)
 
 
 def sample_vocab_shard(
-    logits: torch.Tensor, first: int, sampling: SamplingTensors
+    logits: torch.Tensor, first: int, sampling: SamplingTensors, *, in_one_order: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
     scores = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
     # Of a chunk that splits a group rows are greedy, and look for no noise.
-    tokens = _sample(logits, first // GROUP, sampling, scores)
+    tokens = _sample(logits, first // GROUP, sampling, scores, in_one_order)
     return tokens + first % GROUP, scores
 
 
@@ -159,9 +162,10 @@ def _sample(
     first_group: int,
     sampling: SamplingTensors,
     scores: torch.Tensor | None,
+    in_one_order: bool,
 ) -> torch.Tensor:
     rows, vocab = logits.shape
-    chunk, warps = _FEW if rows < _MANY_ROWS else _MANY
+    chunk, warps = _FEW if in_one_order or rows < _MANY_ROWS else _MANY
     chunks = triton.cdiv(vocab, chunk)
     best = torch.empty((rows, chunks), dtype=torch.float32, device=logits.device)
     group = torch.empty((rows, chunks), dtype=torch.int32, device=logits.device)

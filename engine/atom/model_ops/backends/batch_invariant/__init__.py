@@ -1,0 +1,87 @@
+"""The backend of reproducible answers: each row's numbers are the same whatever else is in a step.
+
+No product, sum or softmax takes an order from how many rows, tokens or ranks there are, or from
+where a prompt was cut; nothing is added by atomics. What has no such implementation is not provided
+and is refused at start, for the vendor's libraries choose by size. Operations on one element, or on
+one row by one warp count, are the Triton backend's.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+
+from atom.model_ops.backends import triton_ops
+from atom.model_ops.backends.draft_ops import draft_ops_of
+from atom.model_ops.backends.interface import Backend, OpCase
+from atom.model_ops.values import WeightFormat
+
+
+def backend() -> Backend:
+    reasons = triton_ops.unusable()
+    if reasons:
+        return Backend(name="batch_invariant", operations={}, unusable=reasons)
+    # Imported here: the kernels' modules need Triton.
+    from atom.model_ops.backends.batch_invariant import attention, experts, linear, mla, norms
+    from atom.model_ops.backends.triton_ops import activation
+    from atom.model_ops.backends.triton_ops.attention import mla_store, rope_store
+    from atom.model_ops.backends.triton_ops.compile import compiler_process
+    from atom.model_ops.backends.triton_ops.gemm.linear import embedding
+    from atom.model_ops.backends.triton_ops.sampling import (
+        decode_state,
+        ngram_drafts,
+        sampling,
+        token_bitmask,
+        top_k_top_p_min_p,
+    )
+
+    if torch.cuda.is_available():
+        compiler_process.prepare_triton()
+    operations = {
+        "embedding": embedding,
+        "prepare_linear": linear.as_stored,
+        "prepare_experts": linear.as_stored,
+        "linear": linear.linear,
+        "linear_parts": linear.linear_parts,
+        "add": linear.add,
+        "rms_norm": norms.rms_norm,
+        "norm": norms.norm,
+        "act_and_mul": activation.act_and_mul,
+        "route": experts.route,
+        "experts": experts.experts,
+        "qk_norm_rope_store": rope_store.qk_norm_rope_store,
+        "paged_attention": attention.paged_attention,
+        "mla_rope_store": mla_store.mla_rope_store,
+        "mla_attention": mla.mla_attention,
+        "sample": partial(sampling.sample, in_one_order=True),
+        "sample_vocab_shard": partial(sampling.sample_vocab_shard, in_one_order=True),
+        "filter_logits": top_k_top_p_min_p.filter_logits,
+        "apply_token_mask": token_bitmask.apply_token_mask,
+        "receive_step": decode_state.receive_step,
+        "prepare_decode": decode_state.prepare_decode,
+        "commit_tokens": decode_state.commit_tokens,
+        **draft_ops_of(ngram_drafts),
+    }
+    return Backend(
+        name="batch_invariant",
+        operations=operations,
+        capturable=operations.keys() if torch.cuda.is_available() else (),
+        prompts=("paged_attention", "mla_attention"),
+        reasons_against=reasons_against,
+        warmup_compile=triton_ops.warmup_compile(),
+    )
+
+
+def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
+    """See `Backend`."""
+    from atom.model_ops.backends.batch_invariant import attention
+    from atom.model_ops.backends.triton_ops.attention import mla
+
+    formats = {"linear": case.formats, "experts": case.expert_formats}.get(op, ())
+    others = sorted({kind.value for kind in formats} - {WeightFormat.PLAIN.value})
+    if others:
+        return (f"multiplies no matrices of {' and '.join(others)}: give it a plain checkpoint",)
+    if op in ("qk_norm_rope_store", "paged_attention"):
+        return triton_ops.reasons_against(op, case) or attention.reasons_against(op, case)
+    return mla.reasons_against(op, case) if op in ("mla_rope_store", "mla_attention") else ()

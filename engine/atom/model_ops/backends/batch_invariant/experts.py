@@ -1,0 +1,46 @@
+"""Experts: pairs of tokens and experts sorted, by tiles of one size, and summed choice by choice.
+
+Which tile a pair is in follows from the other tokens; a row of a tile is computed as it would be in
+any other. Router and products are taken for a bounded number of tokens at a time, since parts stay
+in float32.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from atom.model_ops.backends.batch_invariant.linear import linear_parts
+from atom.model_ops.backends.triton_ops.moe import routing
+from atom.model_ops.backends.triton_ops.moe.grouped_gemm import sorted_expert_parts, sum_choices
+from atom.model_ops.backends.triton_ops.moe.grouped_tiles import ExpertTile
+from atom.model_ops.routing import Routed, Routing
+from atom.model_ops.values import ExpertsWeight, RouterWeight
+
+# Of few pairs an expert and of many: see linear.py.
+_FEW_PAIRS = 12
+_FEW = ExpertTile(block_m=16, block_n=64, block_k=128, num_warps=4, num_stages=3)
+_MANY = ExpertTile(block_m=64, block_n=128, block_k=64, num_warps=8, num_stages=4)
+_AMD = ExpertTile(block_m=64, block_n=64, block_k=64, num_warps=4, num_stages=2)
+_TOKENS = 2048
+
+
+def route(x: torch.Tensor, w: RouterWeight, routing_: Routing) -> Routed:
+    found = [routing.choose(linear_parts(part, w.matrix), w, routing_) for part in x.split(_TOKENS)]
+    if len(found) == 1:
+        return found[0]
+    return Routed(torch.cat([one.ids for one in found]), torch.cat([one.weights for one in found]))
+
+
+def experts(x: torch.Tensor, w: ExpertsWeight, routed: Routed) -> torch.Tensor:
+    out = torch.empty((x.shape[0], w.down.outputs), dtype=x.dtype, device=x.device)
+    for first in range(0, x.shape[0], _TOKENS):
+        own = slice(first, first + _TOKENS)
+        some = Routed(routed.ids[own], routed.weights[own], routed.is_partial)
+        out[own] = sum_choices(sorted_expert_parts(x[own], w, some, _tile(some, w)), x.dtype)
+    return out
+
+
+def _tile(routed: Routed, w: ExpertsWeight) -> ExpertTile:
+    if torch.version.hip:
+        return _AMD
+    return _FEW if routed.ids.numel() <= _FEW_PAIRS * w.count else _MANY

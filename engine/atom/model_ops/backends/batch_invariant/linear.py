@@ -1,0 +1,187 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""Products whose sums are taken in one order, however many rows a step has.
+
+A product is summed front to back over its inputs. A matrix that ranks divide by its inputs has them
+in leaves, each summed so, which are added as a tree: ((0 + 1) + (2 + 3)). A rank has whole leaves,
+and the sum over ranks is the tree's upper levels: one rank, two and four then give the same bits.
+A program computes one leaf of a tile; the next norm adds them, or a kernel does.
+
+On NVIDIA's cards tiles are chosen by rows: their matrix units add up the same for tiles of any size
+(tests/engine/ops/parity/test_batch_invariant.py shows it). On AMD's the instruction is fixed, and
+so is the tile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from atom.model_ops.values import LinearWeight, Pending, Stream
+
+# Leaves of a matrix that ranks divide: among so many of them without another result.
+LEAVES = 4
+# Leaves are made of whole ones of these inputs.
+_LEAF_MULTIPLE = 64
+_SUM_BLOCK = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Rows, outputs and inputs of a program's tile, its warps and stages."""
+
+    block_m: int
+    block_n: int
+    block_k: int
+    num_warps: int
+    num_stages: int
+
+
+# Up to so many rows, which tile.
+_TILES = {16: Tile(16, 64, 128, 4, 4), 64: Tile(64, 64, 64, 4, 4)}
+_LARGE_TILE = Tile(128, 128, 64, 8, 3)
+_AMD_TILE = Tile(64, 64, 64, 4, 2)
+# Rows whose leaves are kept at a time.
+_MOST_ROWS = 1024
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _product_kernel(
+    x_ptr, w_ptr, bias_ptr, out_ptr, rows, N, K, x_row, x_k, w_n, w_k, out_row,
+    x_batch, w_batch, out_batch, out_leaf,
+    LEAF_K: tl.constexpr, BATCH: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    EVEN_N: tl.constexpr, EVEN_K: tl.constexpr,
+):  # fmt: skip
+    """x [B, rows, K] times W [B, N, K] transposed, by strides: one leaf of LEAF_K inputs, written
+    to its place in out [leaves, B, rows, N]."""
+    tiles = tl.cdiv(rows, BLOCK_M)
+    # Tiles of rows first: neighbours share what they read of a matrix.
+    tile_m, tile_n = tl.program_id(0) % tiles, tl.program_id(0) // tiles
+    batch, leaf = tl.program_id(1) % BATCH, tl.program_id(1) // BATCH
+    m, n = tile_m * BLOCK_M + tl.arange(0, BLOCK_M), tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    inner = tl.arange(0, BLOCK_K)
+    real_m, real_n = (m < rows)[:, None], (n < N)[:, None]
+    x_rows = x_ptr + batch.to(tl.int64) * x_batch + m.to(tl.int64)[:, None] * x_row
+    w_rows = w_ptr + batch.to(tl.int64) * w_batch + n.to(tl.int64)[:, None] * w_n
+    first = leaf * LEAF_K
+    end = tl.minimum(first + LEAF_K, K)
+    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for start in range(first, end, BLOCK_K):
+        k = (start + inner)[None, :]
+        x_mask, w_mask = real_m, real_n
+        if not EVEN_K:
+            x_mask, w_mask = x_mask & (k < end), w_mask & (k < end)
+        x = tl.load(x_rows + k * x_k, mask=x_mask, other=0.0)
+        if EVEN_N and EVEN_K:
+            w = tl.load(w_rows + k * w_k)
+        else:
+            w = tl.load(w_rows + k * w_k, mask=w_mask, other=0.0)
+        acc = tl.dot(x, tl.trans(w), acc, input_precision="ieee")
+    if bias_ptr is not None:
+        acc += tl.load(bias_ptr + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
+    out_at = out_ptr + leaf.to(tl.int64) * out_leaf + batch.to(tl.int64) * out_batch
+    out_at += m.to(tl.int64)[:, None] * out_row + n[None, :]
+    tl.store(out_at, acc.to(out_ptr.dtype.element_ty), mask=real_m & (n < N)[None, :])
+
+
+@triton.jit
+def sum_leaves(parts_ptr, at, part, inside, PARTS: tl.constexpr):
+    """Add up what stands `part` apart as a tree: of 1, 2 or 4."""
+    total = tl.load(parts_ptr + at, mask=inside, other=0.0)
+    if PARTS > 1:
+        total += tl.load(parts_ptr + part + at, mask=inside, other=0.0)
+    if PARTS > 2:
+        upper = tl.load(parts_ptr + 2 * part + at, mask=inside, other=0.0)
+        upper += tl.load(parts_ptr + 3 * part + at, mask=inside, other=0.0)
+        total += upper
+    return total
+
+
+@triton.jit(do_not_specialize=["size"])
+def _sum_kernel(
+    parts_ptr, bias_ptr, out_ptr, size, N, PARTS: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < size
+    total = sum_leaves(parts_ptr, at, size, inside, PARTS)
+    if bias_ptr is not None:
+        total += tl.load(bias_ptr + at % N, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out_ptr + at, total.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+def leaves_of(w: LinearWeight) -> int:
+    """Count the leaves that a rank's matrix has: with more ranks than leaves, one."""
+    if w.ranks is None:
+        return 1
+    leaves = max(1, LEAVES // w.ranks)
+    return leaves if w.inputs % (leaves * _LEAF_MULTIPLE) == 0 else 1
+
+
+def as_stored(w: LinearWeight) -> LinearWeight:
+    """Leave a matrix as the checkpoint has it."""
+    return w
+
+
+def add(stream: Stream, x: torch.Tensor, w: LinearWeight) -> Stream:
+    if w.bias is not None or leaves_of(w) == 1 or x.shape[0] > _MOST_ROWS:
+        return stream.plus(linear(x, w))
+    return Stream(stream.residual, linear_parts(x, w), Pending.PARTS)
+
+
+def linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
+    out = torch.empty((x.shape[0], w.outputs), dtype=x.dtype, device=x.device)
+    if leaves_of(w) == 1:
+        multiply(x[None], w.data[None], out[None, None], w.bias)
+        return out
+    for some, into in zip(x.split(_MOST_ROWS), out.split(_MOST_ROWS), strict=True):
+        sum_parts(linear_parts(some, w), into, w.bias)
+    return out
+
+
+def linear_parts(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
+    """The product's leaves [leaves, T, out] float32, without a bias."""
+    size = (leaves_of(w), x.shape[0], w.outputs)
+    parts = torch.empty(size, dtype=torch.float32, device=x.device)
+    multiply(x[None], w.data[None], parts[:, None], None)
+    return parts
+
+
+def sum_parts(parts: torch.Tensor, out: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+    """Add up parts [1, 2 or 4, ..] float32, and a bias of the last dimension, into `out`."""
+    _sum_kernel[(triton.cdiv(out.numel(), _SUM_BLOCK),)](
+        parts, bias, out, out.numel(), out.shape[-1], PARTS=parts.shape[0], BLOCK=_SUM_BLOCK,
+        num_warps=4,
+    )  # fmt: skip
+
+
+def multiply(
+    x: torch.Tensor, w: torch.Tensor, out: torch.Tensor, bias: torch.Tensor | None
+) -> None:
+    """Write x [B, T, in] times each w [B, out, in], transposed, into out [leaves, B, T, out]: each
+    leaf's product, with a bias where it is the only one. Any strides but of out's last
+    dimension."""
+    batch, rows, inner = x.shape
+    outputs, leaves = w.shape[1], out.shape[0]
+    if rows == 0:
+        return
+    tile = _tile(rows)
+    tiles = triton.cdiv(rows, tile.block_m) * triton.cdiv(outputs, tile.block_n)
+    # An option of AMD's compiler alone: the instruction, whose inputs are summed at once.
+    instruction = {"matrix_instr_nonkdim": 16} if torch.version.hip else {}
+    _product_kernel[(tiles, batch * leaves)](
+        x, w, bias, out, rows, outputs, inner, x.stride(1), x.stride(2), w.stride(1), w.stride(2),
+        out.stride(2), x.stride(0), w.stride(0), out.stride(1), out.stride(0),
+        LEAF_K=inner // leaves, BATCH=batch,
+        BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, BLOCK_K=tile.block_k,
+        EVEN_N=outputs % tile.block_n == 0, EVEN_K=inner // leaves % tile.block_k == 0,
+        num_warps=tile.num_warps, num_stages=tile.num_stages, **instruction,
+    )  # fmt: skip
+
+
+def _tile(rows: int) -> Tile:
+    if torch.version.hip:
+        return _AMD_TILE
+    return next((tile for most, tile in _TILES.items() if rows <= most), _LARGE_TILE)
