@@ -84,8 +84,9 @@ def fold(highest, total, acc, other_highest, other_total, other_acc):
 def position_tile(
     starts_ptr, contexts_ptr, tile, first_row, rows, TOKENS: tl.constexpr, ALONE: tl.constexpr
 ):  # fmt: skip
-    """Which row's tile a program has: (row, its first query's number, position of the tile's first
-    lane, whether it has any query). ALONE: rows have one query each, and tiles are rows."""
+    """Find the tile of a row that a program has: (row, its first query's number, position of the
+    tile's first lane, whether it has any query). ALONE: rows have one query each, and tiles are
+    rows."""
     if ALONE:
         row = first_row + tile
         query = tl.load(starts_ptr + row)
@@ -248,7 +249,7 @@ def _attention_kernel(
 
 @triton.jit
 def softmax_result(highest, total, acc, sinks, HAS_SINKS: tl.constexpr):
-    """What all folded splits are, [M, LANES]; zeros of a row that saw nothing."""
+    """Divide what all folded splits sum up to, [M, LANES]; zeros of a row that saw nothing."""
     if HAS_SINKS:
         highest, total, acc = add_sinks(sinks, highest, total, acc)
     return acc / tl.where(total > 0, total, 1.0)[:, None]
@@ -380,7 +381,7 @@ def _launch(
     out: torch.Tensor,
     rows: _Rows,
 ) -> None:
-    """grid: tiles, KV heads, and how many programs share a row's splits."""
+    """Launch the kernel for the rows. grid: tiles, KV heads, programs that share a row's splits."""
     shape, cache, step = layer.shape, layer.cache, layer.step
     partial, lse = rows.parts
     wide = head_lanes(shape.head_dim) > 128

@@ -55,8 +55,8 @@ def _product_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     EVEN_N: tl.constexpr, EVEN_K: tl.constexpr,
 ):  # fmt: skip
-    """x [B, rows, K] times W [B, N, K] transposed, by strides: one leaf of LEAF_K inputs, written
-    to its place in out [leaves, B, rows, N]."""
+    """Multiply x [B, rows, K] by W [B, N, K] transposed, by strides: one leaf of LEAF_K inputs,
+    written to its place in out [leaves, B, rows, N]."""
     tiles = tl.cdiv(rows, BLOCK_M)
     # Tiles of rows first: neighbours share what they read of a matrix.
     tile_m, tile_n = tl.program_id(0) % tiles, tl.program_id(0) // tiles

@@ -156,8 +156,9 @@ def _launch(
     out: torch.Tensor,
     parts: Parts | None,
 ) -> None:
-    """grid: tiles, tiles of heads, and how many programs share a row's splits. parts: of decodes,
-    whose programs may leave splits; None for the other rows."""
+    """Launch the kernel for decodes or the other rows. grid: tiles, tiles of heads, programs that
+    share a row's splits. parts: of decodes, whose programs may leave splits; None for the others.
+    """
     (absorbed, q_rope), shape, cache, step = queries, layer.shape, layer.cache, layer.step
     rows, decodes = step.context_lens.shape[0], step.num_decodes
     first, end = (0, decodes) if parts is not None else (decodes, rows)

@@ -18,7 +18,7 @@ def _rms_norm_kernel(
     x_ptr, residual_ptr, weight_ptr, out_ptr, tokens, eps,
     HIDDEN: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """x: what is pending of the residual, in parts or whole; without a residual what is normed."""
+    """Norm x, or what x, in parts or whole, adds to a residual."""
     row = tl.program_id(0).to(tl.int64) * HIDDEN
     lane = tl.arange(0, BLOCK)
     inside = lane < HIDDEN

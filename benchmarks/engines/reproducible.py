@@ -1,0 +1,208 @@
+"""Proof that answers do not depend on what else an engine computes, and what that costs.
+
+    python -m benchmarks.engines.reproducible --shape qwen3-8b --layers 4 --requests 10000
+
+Distinct requests, greedy and seeded, are answered alone first: one at a time, without graphs, in
+whole prompts, without a prefix cache. Then all of them are asked for again in engines of other
+settings (graphs, chunks, prefix cache, drafts, memory so tight that requests are preempted, rows at
+once) in a random order. Tokens and log-probabilities, the likeliest ones' too, are compared bit by
+bit. Weights are random, and the same in each engine. With --cost: steps of 1, 64 and 256 decoding
+rows and a mixture of short requests, with --reproducible and without. The last line is one JSON
+object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from atom.sampling_params import SamplingParams
+from atom.speculative_config import SpeculativeConfig
+from benchmarks.engines.decode_steps import begin_decodes, decode_step_seconds
+from benchmarks.engines.offline_engine import OfflineEngine
+from benchmarks.workloads.shapes import add_model_arguments, model_folder
+
+DISTINCT = 400
+LONGEST_PROMPT, MOST_TOKENS = 700, 24
+LOGPROBS = 3
+ROWS = (1, 64, 256)
+ALONE = {
+    "enforce_eager": True,
+    "max_num_seqs": 1,
+    "max_num_batched_tokens": 8192,
+    "enable_prefix_caching": False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One distinct request."""
+
+    prompt: list[int]
+    params: SamplingParams
+
+
+def requests(vocabulary: int, count: int) -> list[Asked]:
+    """Draw requests: half of the prompts begin as another does, and repeat themselves, so that a
+    prefix is found and drafts are accepted; half of them are drawn with a seed."""
+    draw = np.random.default_rng(7)
+    heads = [draw.integers(0, vocabulary, size=LONGEST_PROMPT // 2).tolist() for _ in range(8)]
+    asked = []
+    for number in range(count):
+        length = int(draw.integers(1, LONGEST_PROMPT))
+        prompt = draw.integers(0, vocabulary, size=length).tolist()
+        if number % 2:
+            head = heads[number % len(heads)]
+            prompt = (head[: int(draw.integers(1, len(head)))] + prompt[:20] * 3)[:LONGEST_PROMPT]
+        asked.append(Asked(prompt, _params(number, int(draw.integers(2, MOST_TOKENS)))))
+    return asked
+
+
+def _params(number: int, tokens: int) -> SamplingParams:
+    limits: dict[str, Any] = {"temperature": 0.0}
+    if number % 4 == 2:
+        limits = {"temperature": 0.9, "seed": number}
+    elif number % 4 == 3:
+        limits = {"temperature": 0.8, "seed": number, "top_k": 40, "top_p": 0.95}
+    return SamplingParams(max_tokens=tokens, ignore_eos=True, logprobs=LOGPROBS, **limits)
+
+
+Answer = tuple[list[int], list[bytes]]
+
+
+def answers(engine: OfflineEngine, asked: Sequence[Asked], order: Sequence[int]) -> list[Answer]:
+    """Ask for requests in an order; of each in it, tokens and the bits of its log-probabilities."""
+    numbers = {engine.add(asked[at].prompt, asked[at].params): place
+               for place, at in enumerate(order)}  # fmt: skip
+    found: list[Answer] = [([], []) for _ in order]
+    while engine.has_work():
+        result = engine.step()
+        if result is None:
+            continue
+        for request, tokens in result.runs():
+            found[numbers[request]][0].extend(tokens)
+        if result.logprobs is not None:
+            rows = result.logprobs
+            for at, request in enumerate(rows.request_ids.tolist()):
+                bits = rows.token_ids[at].tobytes() + rows.logprobs[at].tobytes()
+                found[numbers[request]][1].append(bits)
+    return found
+
+
+def settings(count: int) -> list[dict[str, Any]]:
+    """Combine what must not matter, so many combinations of it."""
+    drafts = SpeculativeConfig(num_tokens=3, adaptive=False)
+    all_of = itertools.product(
+        (False, True), (64, 300, 8192), (True, False), (None, drafts), (256, 5, 64), (None, 160)
+    )
+    named = [
+        {
+            "enforce_eager": eager,
+            "max_num_batched_tokens": tokens,
+            "enable_prefix_caching": cached,
+            "speculative": speculative,
+            "max_num_seqs": min(rows, tokens),
+            "num_kv_blocks": blocks,
+        }
+        for eager, tokens, cached, speculative, rows, blocks in all_of
+    ]
+    draw = np.random.default_rng(11)
+    chosen = draw.permutation(len(named))[:count]
+    return [named[at] for at in chosen]
+
+
+def prove(path: Path, wanted: int, options: dict[str, Any]) -> dict[str, Any]:
+    """Compare so many requests with those that were answered alone."""
+    engine = open_engine(path, {**options, **ALONE})
+    distinct = min(DISTINCT, wanted)
+    asked = requests(engine.config.model.vocab_size, distinct)
+    expected: list[Answer] = []
+    for number in range(distinct):
+        expected += answers(engine, asked, [number])
+    engine.close()
+    different = {"tokens": 0, "logprobs": 0}
+    compared, draw = 0, np.random.default_rng(3)
+    for setting in settings(-(-wanted // distinct)):
+        own = open_engine(path, {**options, **setting})
+        order = draw.permutation(distinct)[: wanted - compared].tolist()
+        wrong = {"tokens": 0, "logprobs": 0}
+        for at, (tokens, bits) in zip(order, answers(own, asked, order), strict=True):
+            wrong["tokens"] += tokens != expected[at][0]
+            wrong["logprobs"] += bits != expected[at][1]
+        preempted = own.scheduler.stats().preemptions_total
+        own.close()
+        compared += len(order)
+        different = {key: different[key] + wrong[key] for key in different}
+        print(f"{_said(setting)}: {len(order)} requests, preemptions {preempted}, {wrong}")
+    return {"requests": compared, "distinct": distinct, "different": different}
+
+
+def _said(setting: dict[str, Any]) -> str:
+    drafts = setting["speculative"] is not None
+    return ", ".join(f"{key} {value}" for key, value in {**setting, "speculative": drafts}.items())
+
+
+def open_engine(path: Path, options: dict[str, Any]) -> OfflineEngine:
+    """Start an engine on random weights."""
+    return OfflineEngine(str(path), load_dummy=True, max_model_len=2048, **options)
+
+
+def cost(path: Path, options: dict[str, Any]) -> dict[str, float]:
+    """Measure the steps of decoding rows, and a mixture, one engine after the other: seconds, and
+    reproducible over usual."""
+    seconds: dict[str, list[float]] = {}
+    for reproducible in (False, True, False, True):
+        engine = open_engine(path, {**options, "reproducible": reproducible})
+        for rows in ROWS:
+            begin_decodes(engine, rows, SamplingParams(temperature=0.0, ignore_eos=True))
+            seconds.setdefault(f"{rows} rows", []).append(decode_step_seconds(engine))
+        draw = np.random.default_rng(5)
+        for _ in range(256):
+            params = SamplingParams(
+                temperature=0.0, ignore_eos=True, max_tokens=int(draw.integers(100, 400))
+            )
+            engine.add(engine.random_prompt(int(draw.integers(100, 900)), draw), params)
+        begun = time.perf_counter()
+        engine.run()
+        seconds.setdefault("mixture", []).append(time.perf_counter() - begun)
+        engine.close()
+        print({name: [round(each, 5) for each in times] for name, times in seconds.items()})
+    return {
+        name: round((times[1] + times[3]) / (times[0] + times[2]), 3)
+        for name, times in seconds.items()
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    add_model_arguments(parser)
+    parser.add_argument("--requests", type=int, default=10_000, help="to compare; 0 for none")
+    parser.add_argument("--cost", action="store_true", help="measure speed as well")
+    parser.add_argument("--tensor-parallel-size", type=int, default=1)
+    args = parser.parse_args()
+    options = {"tensor_parallel_size": args.tensor_parallel_size}
+    found: dict[str, Any] = {"shape": args.shape, "layers": args.layers, **options}
+    found["device"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    with tempfile.TemporaryDirectory() as folder:
+        path = model_folder(args, Path(folder))
+        if args.requests:
+            found |= prove(path, args.requests, {**options, "reproducible": True})
+        if args.cost:
+            found["times the usual seconds"] = cost(path, options)
+    print(json.dumps(found))
+    return 1 if any(found.get("different", {}).values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
