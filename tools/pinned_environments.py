@@ -21,9 +21,10 @@ from pathlib import Path
 REQUIREMENTS = Path(__file__).parents[1] / "requirements"
 AGENTS, CLIENTS, LOAD, VLLM_BENCH, ROUTERS = "agents", "clients", "load", "vllm-bench", "routers"
 GATEWAY = "gateway"
+S3_SERVER = "s3-server"
 OPENAI_TESTS, ANTHROPIC_TESTS = "openai-tests", "anthropic-tests"
 ENVIRONMENTS = (
-    *(AGENTS, CLIENTS, LOAD, VLLM_BENCH, ROUTERS, GATEWAY),
+    *(AGENTS, CLIENTS, LOAD, VLLM_BENCH, ROUTERS, GATEWAY, S3_SERVER),
     *(OPENAI_TESTS, ANTHROPIC_TESTS),
 )
 

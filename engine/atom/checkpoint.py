@@ -19,16 +19,13 @@ from typing import Any
 from atom.errors import ModelError
 from atom.gguf_file.header import is_gguf, read_header
 from atom.gguf_file.model_config import model_config
+from atom.model_source.s3_snapshot import SCHEME, S3Source, downloaded_folder
+from atom.model_source.snapshot_folder import MISTRAL_WEIGHTS, NEEDED_PATTERNS, ensure_snapshot
 
 INDEX_FILE = "model.safetensors.index.json"
 SINGLE_FILE = "model.safetensors"
 GENERATION_FILE = "generation_config.json"
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-# What serving needs of a hub repository; never code, never other weight formats.
-HUB_PATTERNS = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]
-# The checkpoint's weights once more, under Mistral's own names.
-_MISTRAL_WEIGHTS = "consolidated*.safetensors"
-HUB_SPARED = [_MISTRAL_WEIGHTS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +83,7 @@ class Checkpoint:
         return files
 
     def _refuse_mistral_names(self) -> None:
-        for file in sorted(self.path.glob(_MISTRAL_WEIGHTS)):
+        for file in sorted(self.path.glob(MISTRAL_WEIGHTS)):
             raise ModelError(
                 f"{file}: holds weights under Mistral's own names, which are not read; add the "
                 "model*.safetensors files of the same repository, or give a repository that has "
@@ -95,11 +92,15 @@ class Checkpoint:
 
 
 def find_checkpoint(model: str, revision: str | None = None) -> Path:
-    """The folder of `model`: a path as it is, a hub id (org/name) downloaded into the hub's cache;
-    or a GGUF file.
+    """The folder of `model`: a path as it is, a hub id (org/name) downloaded into the hub's cache,
+    s3://bucket/prefix into ours; or a GGUF file.
 
-    Raises `ModelError` when it is neither, or when the download fails.
+    Raises `ModelError` when it is none of these, or when the download fails.
     """
+    if model.startswith(SCHEME):
+        bucket = downloaded_folder(model)
+        ensure_snapshot(S3Source(model), model, revision, bucket)
+        return bucket
     folder = Path(model).expanduser()
     if folder.is_dir():
         return folder
@@ -109,10 +110,10 @@ def find_checkpoint(model: str, revision: str | None = None) -> Path:
         raise ModelError(f"{model}: is a file; give the checkpoint's folder, or a GGUF file")
     if not is_hub_id(model):
         raise ModelError(
-            f"{model}: no such folder; give a checkpoint folder, a GGUF file, or a hub id such as "
-            "Qwen/Qwen3-0.6B"
+            f"{model}: no such folder; give a checkpoint folder, a GGUF file, a hub id such as "
+            "Qwen/Qwen3-0.6B, or s3://bucket/prefix"
         )
-    return download(model, HUB_PATTERNS, spared=HUB_SPARED, revision=revision)
+    return download(model, NEEDED_PATTERNS, spared=[MISTRAL_WEIGHTS], revision=revision)
 
 
 def is_hub_id(model: str) -> bool:

@@ -1,4 +1,5 @@
-"""`python -m atom.entrypoints.download`: put a hub model into a folder, whole or not at all.
+"""`python -m atom.entrypoints.download`: put a model of the hub, or of a bucket, into a
+folder, whole or not at all.
 
 What the operator's weights Job runs. While it works it answers /health like a starting engine, so
 that it can be watched as engines are; what it did is its last line of output, and the pod's
@@ -22,7 +23,8 @@ from atom.entrypoints.process.process_conduct import leave_message
 from atom.entrypoints.startup.progress_server import ProgressServer
 from atom.entrypoints.startup.startup_timeline import DOWNLOADING_WEIGHTS, StartupTimeline
 from atom.errors import AtomError
-from atom.model_loader.hub_snapshot import Snapshot, bytes_present, ensure_snapshot
+from atom.model_source.choose_source import model_source
+from atom.model_source.snapshot_folder import Snapshot, bytes_present, ensure_snapshot
 
 logger = logging.getLogger(__name__)
 _KILLED_BY_TERM = 143
@@ -37,7 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     begun = time.monotonic()
     try:
         with _Watched(args.folder, args.status_port) as watched:
-            snapshot = ensure_snapshot(args.model, args.revision, args.folder, watched.expect)
+            snapshot = ensure_snapshot(
+                model_source(args.model), args.model, args.revision, args.folder, watched.expect
+            )
     except AtomError as error:
         print_error(error)
         return 1
@@ -53,9 +57,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = FlagParser(prog="atom-download", description="Download a model from the hub, once")
-    parser.add_argument("--model", required=True, help="hub id such as Qwen/Qwen3-8B")
-    parser.add_argument("--revision", default=None, help="branch, tag or commit; default: main")
+    parser = FlagParser(prog="atom-download", description="Download a model, once")
+    parser.add_argument(
+        "--model", required=True, help="hub id such as Qwen/Qwen3-8B, or s3://bucket/prefix"
+    )
+    parser.add_argument(
+        "--revision", default=None, help="branch, tag or commit on the hub; default: main"
+    )
     parser.add_argument("--folder", required=True, type=Path, help="where its files go")
     parser.add_argument(
         "--status-port", type=int, default=None, help="answer /health here; default: nowhere"
@@ -70,7 +78,7 @@ class _Watched:
     def __init__(self, folder: Path, port: int | None) -> None:
         self._folder = folder
         self._timeline = StartupTimeline()
-        self._timeline.note("asking the hub", 0.0)
+        self._timeline.note("asking what belongs to it", 0.0)
         self._expected_bytes = 0
         self._server = ProgressServer(self._progress, port) if port is not None else None
 

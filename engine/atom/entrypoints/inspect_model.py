@@ -1,9 +1,9 @@
 """`python -m atom.entrypoints.inspect_model`: what a model's config.json says, without its weights.
 
 What the operator's inspection Job runs, for a folder (of the image, or on a claim), a GGUF file,
-whose metadata are told as a config.json, and a hub id alike. The answer, the config packed to fit,
-is its last line of output and the pod's termination message. Exit codes: 0
-found, 1 a fault that its one line explains.
+whose metadata are told as a config.json, a hub id and a bucket alike. The answer, the config packed
+to fit, is its last line of output and the pod's termination message. Exit codes: 0 found, 1 a
+fault that its one line explains.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from atom.entrypoints.flags.flag_parser import FlagParser
 from atom.entrypoints.process.logs import print_error
 from atom.entrypoints.process.process_conduct import MOST_MESSAGE_BYTES, leave_message
 from atom.errors import AtomError, ModelError
-from atom.model_loader.hub_errors import hub_error
+from atom.model_source.hub_errors import hub_error
+from atom.model_source.s3_snapshot import SCHEME, S3Source
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,7 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def read_config(model: str, revision: str | None) -> dict[str, object]:
-    """The config.json of a folder, a GGUF file or a hub id. Raises `ModelError`."""
+    """The config.json of a folder, a GGUF file, a hub id or a bucket. Raises `ModelError`."""
+    if model.startswith(SCHEME):
+        return _config_of_bucket(model)
     folder = Path(model)
     if folder.exists() or folder.is_absolute():
         return open_checkpoint(folder).config
@@ -58,6 +61,13 @@ def read_config(model: str, revision: str | None) -> dict[str, object]:
         return open_checkpoint(Path(temporary)).config
 
 
+def _config_of_bucket(model: str) -> dict[str, object]:
+    with tempfile.TemporaryDirectory() as temporary:
+        file = Path(temporary) / "config.json"
+        file.write_bytes(S3Source(model).read(model, file.name))
+        return open_checkpoint(file.parent).config
+
+
 def pack(config: dict[str, object]) -> str:
     """A JSON object as text that fits where few bytes do: deflated, in base64."""
     text = json.dumps(config, separators=(",", ":"))
@@ -66,7 +76,9 @@ def pack(config: dict[str, object]) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = FlagParser(prog="atom-inspect", description="Report a model's config.json")
-    parser.add_argument("--model", required=True, help="checkpoint folder, GGUF file or hub id")
+    parser.add_argument(
+        "--model", required=True, help="checkpoint folder, GGUF file, hub id, or s3://bucket/prefix"
+    )
     parser.add_argument("--revision", default=None, help="branch, tag or commit on the hub")
     return parser
 

@@ -13,8 +13,8 @@ from mistral_common.protocol.instruct.request import ChatCompletionRequest
 from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
 
 from atom.chat_template import load_chat_template
-from atom.checkpoint import HUB_PATTERNS
 from atom.errors import ModelError
+from atom.model_source.snapshot_folder import NEEDED_PATTERNS
 from atom.tokenizer import Tokenizer, has_tokenizer
 from tests.support.models.vocabularies import SAMPLES, write_kimi, write_sentencepiece, write_tekken
 
@@ -211,4 +211,4 @@ def test_a_vocabulary_that_cannot_be_converted_says_why(
 
 @pytest.mark.parametrize("name", ["tekken.json", "tiktoken.model", "tokenizer.model"])
 def test_every_kind_is_downloaded(name: str) -> None:
-    assert any(Path(name).match(pattern) for pattern in HUB_PATTERNS)
+    assert any(Path(name).match(pattern) for pattern in NEEDED_PATTERNS)

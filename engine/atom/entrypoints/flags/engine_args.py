@@ -72,8 +72,8 @@ def _add_model_flags(group: Any) -> None:
     add(
         "--model",
         default=None,
-        help="checkpoint folder, GGUF file, or hub id such as Qwen/Qwen3-0.6B; also as a word of "
-        "its own",
+        help="checkpoint folder, GGUF file, hub id such as Qwen/Qwen3-0.6B, or "
+        "s3://bucket/prefix; also as a word of its own",
     )
     add(
         "--config",

@@ -1,4 +1,4 @@
-"""How far the server's own download of a hub model is, measured on the disk meanwhile.
+"""How far the server's own download of a model is, measured on the disk meanwhile.
 
 The download itself says nothing that /health could show, and is the longest part of a first start:
 a pod that moves must be told from one that is stuck. Only tells; faults of the hub are left to the
@@ -17,7 +17,9 @@ from atom.checkpoint import is_hub_id
 from atom.entrypoints.process.stop_requests import on_daemon_thread
 from atom.entrypoints.startup.startup_timeline import DOWNLOADING_WEIGHTS
 from atom.errors import ModelError
-from atom.model_loader.hub_snapshot import Snapshot, look_up
+from atom.model_source.choose_source import model_source
+from atom.model_source.s3_snapshot import SCHEME, downloaded_folder
+from atom.model_source.snapshot_folder import Snapshot, bytes_present
 
 logger = logging.getLogger(__name__)
 _PERIOD_SECONDS = 1.0
@@ -31,18 +33,19 @@ async def follow_download(
 ) -> None:
     """Follow a model's download until cancelled. note: told of the share that is there, while
     something is missing; expect: of the bytes that there will be."""
-    if not is_hub_id(model):
+    is_bucket = model.startswith(SCHEME)
+    if not is_bucket and not is_hub_id(model):
         return
     try:
         snapshot = await on_daemon_thread(
-            lambda: look_up(model, revision or "main"), name="ask-the-hub"
+            lambda: model_source(model).look_up(model, revision or "main"), name="ask-the-source"
         )
     except (ModelError, ImportError) as error:
         logger.debug("no progress of the download is known: %s", error)
         return
-    folder = _blobs(model)
+    folder = downloaded_folder(model) if is_bucket else _blobs(model)
     while True:
-        present = bytes_in_cache(folder, snapshot)
+        present = bytes_present(folder) if is_bucket else bytes_in_cache(folder, snapshot)
         if present < snapshot.total_bytes:
             expect(snapshot.total_bytes)
             note(DOWNLOADING_WEIGHTS, present / snapshot.total_bytes)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from atom.model_loader.hub_snapshot import MARKER, read_marker
+from atom.model_source.snapshot_folder import MARKER, read_marker
 from tests.support.server.hub_server import COMMIT, HubServer
 from tests.support.server.server_process import command_environment
 from tests.support.waiting import HANG_SECONDS, wait_until

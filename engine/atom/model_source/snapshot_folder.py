@@ -1,0 +1,181 @@
+"""A model's files in a folder that many pods share: fetched once, proven whole, then marked.
+
+    lock ─▶ complete already? ─▶ ask the source what belongs to it ─▶ download what is not there ─▶
+    prove every file ─▶ completion marker, written last and atomically
+
+Who finds the marker may read the folder without asking the source (the hub, or an S3 bucket). One
+process works on a folder at a time: a lock of the file system, which the death of its holder
+releases. Torch-free. Called by `python -m atom.entrypoints.download` and, for buckets, by the
+engine itself; every fault is a `ModelError` with the remedy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, Protocol
+
+from atom.errors import ModelError
+
+logger = logging.getLogger(__name__)
+
+MARKER = ".atom-complete.json"
+# What serving needs of a model's files; never code, never other weight formats.
+NEEDED_PATTERNS = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]
+# The checkpoint's weights once more, under Mistral's own names.
+MISTRAL_WEIGHTS = "consolidated*.safetensors"
+# Small files next to the weights, and what a client keeps beside them.
+_SPARE_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """One file of a revision. `sha256` of the hub's large files, `git_sha1` of those that git
+    holds, `etag` of a bucket's objects."""
+
+    name: str
+    size_bytes: int
+    sha256: str | None = None
+    git_sha1: str | None = None
+    etag: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Hold what a revision of a model consists of: the files that serving needs."""
+
+    model: str
+    revision: str  # as it was asked for
+    commit: str
+    files: tuple[SourceFile, ...]
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
+
+class ModelSource(Protocol):
+    """Tells what a model consists of, and fetches it. All raise `ModelError`."""
+
+    def look_up(self, model: str, revision: str) -> Snapshot:
+        """Ask what belongs to a revision of a model."""
+        ...
+
+    def fetch(self, folder: Path, snapshot: Snapshot) -> None:
+        """Download what of the snapshot is not in the folder yet, and prove every file."""
+        ...
+
+
+def ensure_snapshot(
+    source: ModelSource,
+    model: str,
+    revision: str | None,
+    folder: Path,
+    on_plan: Callable[[Snapshot], None] = lambda _: None,
+) -> Snapshot:
+    """Fetch the whole revision into `folder`; without asking its source where it is complete
+    already.
+
+    on_plan: told what will be there before anything is fetched. Raises `ModelError`."""
+    revision = revision or "main"
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder):
+        found = read_marker(folder)
+        if found is not None and (found.model, found.revision) == (model, revision):
+            if not _missing(folder, found):
+                logger.info("%s holds %s at %s already", folder, model, found.commit)
+                return found
+            logger.warning("%s is marked complete and lacks files: fetching these again", folder)
+        (folder / MARKER).unlink(missing_ok=True)
+        snapshot = source.look_up(model, revision)
+        on_plan(snapshot)
+        _remove_leftovers(folder)
+        _check_space(folder, snapshot)
+        source.fetch(folder, snapshot)
+        _mark(folder, snapshot)
+    return snapshot
+
+
+def is_needed(name: str) -> bool:
+    """Return whether serving needs a file: never code, never other formats of the weights."""
+    needed = any(fnmatch(name, pattern) for pattern in NEEDED_PATTERNS)
+    return needed and not fnmatch(name, MISTRAL_WEIGHTS)
+
+
+def read_marker(folder: Path) -> Snapshot | None:
+    """Return what a former run left complete; None where there is no marker that can be read."""
+    try:
+        stored: dict[str, Any] = json.loads((folder / MARKER).read_text(encoding="utf-8"))
+        files = tuple(SourceFile(**file) for file in stored["files"])
+        return Snapshot(stored["model"], stored["revision"], stored["commit"], files)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def bytes_present(folder: Path) -> int:
+    """Bytes of the files below `folder`, half-downloaded ones included."""
+    total = 0
+    for root, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):  # renamed while we look
+                total += (Path(root) / name).stat().st_size
+    return total
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    path = folder.parent / f".{folder.name}.lock"
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            logger.info("another download into %s is under way: waiting for it", folder)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _missing(folder: Path, snapshot: Snapshot) -> list[SourceFile]:
+    return [file for file in snapshot.files if not has_size(folder / file.name, file.size_bytes)]
+
+
+def has_size(path: Path, size_bytes: int) -> bool:
+    """Return whether a file is there and has so many bytes."""
+    try:
+        return path.stat().st_size == size_bytes
+    except OSError:
+        return False
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Halves of files that a killed process left: clients resume by whole files (shards), because
+    not every file system keeps two writers apart."""
+    for path in folder.glob(".cache/**/*.incomplete"):
+        path.unlink(missing_ok=True)
+
+
+def _check_space(folder: Path, snapshot: Snapshot) -> None:
+    wanted = snapshot.total_bytes - bytes_present(folder) + _SPARE_BYTES
+    free = shutil.disk_usage(folder).free
+    if wanted > free:
+        raise ModelError(
+            f"{folder}: {snapshot.model} needs {wanted} bytes more and {free} are free; enlarge "
+            "the volume claim or remove other models from it"
+        )
+
+
+def _mark(folder: Path, snapshot: Snapshot) -> None:
+    content = asdict(snapshot)
+    temporary = folder / f"{MARKER}.part"
+    with temporary.open("w", encoding="utf-8") as file:
+        json.dump(content, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(folder / MARKER)
