@@ -56,10 +56,15 @@ from atom.sizing.engine_support import (
     unsupported_architecture,
 )
 from atom.sizing.errors import ModelFactsError, UnknownFamilyError
-from atom.sizing.expert_parallelism import ExpertOptions, expert_parallel_problem
 from atom.sizing.model_facts import ModelFacts
 from atom.sizing.online_quantization import ONLINE, online_scheme, read_online_config
-from atom.sizing.parallelism import tensor_parallel_problems, valid_tensor_parallel_sizes
+from atom.sizing.parallelism import (
+    ExpertOptions,
+    expert_parallel_problem,
+    tensor_parallel_problems,
+    valid_tensor_parallel_sizes,
+)
+from atom.sizing.reproducibility import reproducible_problems
 from atom.sizing.text_part import text_part
 
 __all__ = [
@@ -89,6 +94,8 @@ def build_config(options: EngineOptions) -> Config:
     path = find_checkpoint(options.model, options.revision)
     model = _model_config(options, open_checkpoint(path))
     _check_ranks(model.facts, options)
+    if options.reproducible:
+        _refuse("reproducible", reproducible_problems(model.facts, options.beside_reproducible()))
     return Config(
         model=model,
         cache=_cache_config(options),
@@ -122,6 +129,7 @@ def build_config(options: EngineOptions) -> Config:
         device=options.device,
         backend=options.backend,
         op_backends=dict(options.op_backends),
+        reproducible=options.reproducible,
         # A prompt that is pooled has no decode steps, and graphs of prompts draw tokens.
         enforce_eager=options.enforce_eager or model.pooling is not None,
         seed=options.seed,

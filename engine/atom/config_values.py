@@ -19,6 +19,7 @@ from atom.kv_events_config import KVEventsConfig
 from atom.lora_config import LoraConfig
 from atom.pooling_config import Convert, PoolingConfig, Runner
 from atom.sizing.model_facts import ModelFacts
+from atom.sizing.reproducibility import ReproducibleOptions
 from atom.speculative_config import SpeculativeConfig
 
 SchedulingPolicy = Literal["mixed", "prefill_first"]
@@ -49,6 +50,7 @@ class EngineOptions:
     device: str = "auto"
     backend: str = "auto"
     op_backends: dict[str, str] = field(default_factory=dict)
+    reproducible: bool = False
     load_dummy: bool = False
     seed: int = 0
     max_model_len: int | None = None
@@ -84,6 +86,17 @@ class EngineOptions:
     lora: LoraConfig | None = None
     enable_sleep_mode: bool = False
     sleep_queue: bool = False
+
+    def beside_reproducible(self) -> ReproducibleOptions:
+        """Return what is asked for beside reproducible answers."""
+        by_layer = None if self.online_quant_config is None else "quantised"
+        return ReproducibleOptions(
+            quantization=self.quantization or by_layer,
+            names_backends=self.backend != "auto" or bool(self.op_backends),
+            lora=self.lora is not None,
+            expert_parallel=self.enable_expert_parallel or self.enable_dp_attention,
+            kv_cache_dtype=self.kv_cache_dtype,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,6 +275,7 @@ class SleepConfig:
 class Config:
     """Everything one engine needs to know before it touches a device. enforce_eager: no graphs.
     torch_profiler_dir: where traces of the running engine may be written; None for none.
+    reproducible: a row's result never depends on the others of its step.
     speculative: how tokens are drafted; None for a token a step. draft: the checkpoint that drafts
     them, if it is one of its own. lora: the adapters that it is served with; None for none. sleep:
     whether its device may be lent to others."""
@@ -275,6 +289,7 @@ class Config:
     op_backends: dict[str, str]
     enforce_eager: bool
     seed: int
+    reproducible: bool = False
     torch_profiler_dir: str | None = None
     speculative: SpeculativeConfig | None = None
     draft: ModelConfig | None = None

@@ -44,7 +44,7 @@ from atom.model_engine.runner.warm_up import (
 from atom.model_engine.wire.engine_protocol import EngineReport
 from atom.model_ops.all_reduce import with_all_reduce
 from atom.model_ops.attention import CachedLayer
-from atom.model_ops.backends import resolve_ops
+from atom.model_ops.backends import resolve_ops, resolve_reproducible_ops
 from atom.model_ops.linear import Build
 from atom.model_ops.lora import with_lora
 from atom.model_ops.moe.experts import ExpertParallelExperts
@@ -92,16 +92,16 @@ class ModelRunner:
         )
         layers = self._speculation.all_layers()
         case = layers.op_case(self._dtype, self._kv_dtype, config.cache.block_size)
-        self._resolved = resolve_ops(
-            self._device.type,
-            replace(
-                case,
-                drafts=self._speculation.is_on,
-                partial_experts=config.parallel.expert_parallel,
-                lora=config.lora is not None,
-            ),
-            config.backend,
-            config.op_backends,
+        case = replace(
+            case,
+            drafts=self._speculation.is_on,
+            partial_experts=config.parallel.expert_parallel,
+            lora=config.lora is not None,
+        )
+        self._resolved = (
+            resolve_reproducible_ops(self._device.type, case)
+            if config.reproducible
+            else resolve_ops(self._device.type, case, config.backend, config.op_backends)
         )
         if group.size > 1 and self._resolved.join is not None:
             row_bytes = config.model.facts.hidden_size * self._dtype.itemsize

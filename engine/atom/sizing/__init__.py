@@ -29,7 +29,6 @@ from atom.sizing.errors import (
     SizingError,
     UnknownFamilyError,
 )
-from atom.sizing.expert_parallelism import ExpertOptions, expert_parallel_problem
 from atom.sizing.kernel_padding import aiter_expert_unit, aiter_position_bytes
 from atom.sizing.kv_budget import (
     Concurrency,
@@ -74,6 +73,8 @@ from atom.sizing.overheads import (
 )
 from atom.sizing.parallelism import (
     MAX_TENSOR_PARALLEL,
+    ExpertOptions,
+    expert_parallel_problem,
     tensor_parallel_problems,
     valid_tensor_parallel_sizes,
 )

@@ -326,6 +326,13 @@ def _add_device_flags(group: Any) -> None:
         help="another implementation for one op; may be given several times",
     )
     add(
+        "--reproducible",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="the same tokens and log-probabilities whatever else is served: kernels that compute "
+        "each row apart; what cannot hold is refused",
+    )
+    add(
         "--torch-profiler-dir",
         default=os.environ.get(PROFILER_VARIABLE),
         help=f"folder for traces of the running engine (default: ${PROFILER_VARIABLE}, else none)",

@@ -40,6 +40,7 @@ _SAME: tuple[FlagRow, ...] = (
     _same("--seed", "--random-seed"),
     _same("--num-kv-blocks", "--num-gpu-blocks-override"),
     _same("--enforce-eager", "--disable-cuda-graph"),
+    _same("--reproducible", "--enable-deterministic-inference"),
     _same("--no-enable-prefix-caching", "--disable-radix-cache"),
     _same("--disable-access-log", "--disable-uvicorn-access-log"),
     _same("--enable-eplb", "--eplb-enable"),

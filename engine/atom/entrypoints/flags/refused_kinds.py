@@ -201,9 +201,9 @@ REFUSED_KINDS: tuple[FlagRow, ...] = (
     ),
     refused(
         "steps are set by --scheduling-policy, --max-num-seqs and --max-num-batched-tokens alone",
-        "--disable-overlap-schedule --enable-deterministic-inference --enable-mis "
-        "--enable-streaming-session --min-free-slots-delay --num-continuous-decode-steps "
-        "--num-scheduler-steps --optimistic-prefill-attempts --preemption-mode "
+        "--disable-overlap-schedule --enable-mis --enable-streaming-session "
+        "--min-free-slots-delay --num-continuous-decode-steps --num-scheduler-steps "
+        "--optimistic-prefill-attempts --preemption-mode "
         "--prefill-decode-interval-min-bs --prefill-delayer-forward-passes-buckets "
         "--prefill-delayer-queue-min-ratio --prefill-delayer-token-usage-low-watermark "
         "--prefill-delayer-wait-seconds-buckets --schedule-conservativeness "

@@ -107,6 +107,7 @@ def describe_start(config: Config) -> str:
         parallel.expert_parallel,
         config.backend,
         sorted(config.op_backends.items()),
+        config.reproducible,
         config.enforce_eager,
         None if config.lora is None else (config.lora.max_loras, config.lora.max_rank),
     )

@@ -40,12 +40,19 @@ _FACTORIES = {
     "triton": "atom.model_ops.backends.triton_ops:backend",
     "batch_invariant": "atom.model_ops.backends.batch_invariant:backend",
     "aiter": "atom.model_ops.backends.aiter_ops:backend",
+    "batch_invariant_cpu": "atom.model_ops.backends.batch_invariant_cpu:backend",
 }
 # First usable one wins, per device type.
 _PREFERENCES: dict[str, tuple[str, ...]] = {
     "cpu": ("native_cpu", "torch_cpu", "torch_ref"),
     "cuda": ("triton", "torch_ref"),
     "rocm": ("aiter", "triton", "torch_ref"),
+}
+# Of reproducible runs: no other's operations fall in.
+_REPRODUCIBLE = {
+    "cpu": "batch_invariant_cpu",
+    "cuda": "batch_invariant",
+    "rocm": "batch_invariant",
 }
 
 
@@ -86,9 +93,38 @@ def resolve_ops(
     _require_pairs(chosen)
     for why, ops_of in search.passed_over.items():
         logger.info("%s: computed by another backend: %s", why, ", ".join(ops_of))
+    return _resolved(chosen, case)
+
+
+def resolve_reproducible_ops(device_type: str, case: OpCase) -> ResolvedOps:
+    """Let the device's batch-invariant backend compute all that a model needs. Raises `ConfigError`
+    for what it has no kernel of fixed order for."""
+    backend = load_backend(_REPRODUCIBLE[device_type])
+    if backend.unusable:
+        raise ConfigError(
+            f"reproducible: backend {backend.name}: {'; '.join(backend.unusable)}; "
+            "drop --reproducible"
+        )
+    problems = {}
+    for op in filter(case.needs, OPS):
+        reasons = backend.reasons_against(op, case)
+        if op not in backend.operations:
+            reasons = ("there is no kernel of fixed order",)
+        if reasons:
+            problems[op] = "; ".join(reasons)
+    if problems:
+        found = " | ".join(f"{op}: {why}" for op, why in problems.items())
+        raise ConfigError(f"reproducible: {found}; drop --reproducible")
+    return _resolved({op: backend for op in OPS if op in backend.operations}, case)
+
+
+def _resolved(chosen: dict[str, Backend], case: OpCase) -> ResolvedOps:
+    """Join these operations. Those that are not chosen are never asked for."""
     ops = SimpleNamespace(**{op: provider.operations[op] for op, provider in chosen.items()})
     composed = ComposedOps(cast(Ops, ops))
     for op, parts in FUSED_OPS.items():
+        if not chosen.keys() >= set(parts):
+            continue
         providers = {chosen[part].name: chosen[part] for part in parts}
         fused = _fused(op, list(providers.values()), case)
         setattr(ops, op, fused or getattr(composed, op))

@@ -20,7 +20,15 @@ import torch
 
 from atom.collectives.group import Group
 from atom.model_ops.backends.draft_ops import DraftOps
-from atom.model_ops.backends.op_names import DRAFT_OPS, LORA_OPS, SPARSE_OPS, STATE_OPS
+from atom.model_ops.backends.op_names import (
+    DRAFT_OPS,
+    EXPERTS_OPS,
+    HEADS_OPS,
+    LORA_OPS,
+    MLA_OPS,
+    SPARSE_OPS,
+    STATE_OPS,
+)
 from atom.model_ops.backends.pinned_ring import PinnedRing
 from atom.model_ops.linear_attention import (
     ConvWeight,
@@ -426,6 +434,17 @@ class OpCase:
         if op in LORA_OPS:
             return self.lora
         return op not in SPARSE_OPS or bool(self.index)
+
+    def needs(self, op: str) -> bool:
+        """Return whether a step may compute the operation at all, as far as the model decides,
+        too."""
+        if op in HEADS_OPS:
+            return bool(self.attention)
+        if op in MLA_OPS:
+            return bool(self.latent)
+        if op in EXPERTS_OPS:
+            return bool(self.routings)
+        return self.asks_for(op)
 
 
 def _no_reasons(op: str, case: OpCase) -> tuple[str, ...]:

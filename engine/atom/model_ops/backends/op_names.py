@@ -66,6 +66,9 @@ PAIRED_OPS = (
 
 
 # Operations that only some models' steps compute; those of states by what has one.
+HEADS_OPS = ("qk_norm_rope_store", "paged_attention")
+MLA_OPS = ("mla_rope_store", "mla_attention")
+EXPERTS_OPS = ("prepare_experts", "route", "experts")
 SPARSE_OPS = ("select_tokens", "sparse_mla_attention")
 STATE_OPS = {
     "short_convolution": StateShape,

@@ -139,7 +139,8 @@ INLINE void attend(const Cases *c, Task *task, long row, long kv_head, const lon
         task->sum[i] = 0;
         for (long d = 0; d < dim; d++) task->out[i][d] = 0;
     }
-    for (long first = task->begin[0]; first < longest; first += TILE) {
+    /* Tiles lie where positions do, not where a chunk begins: a query's sum is its own. */
+    for (long first = task->begin[0] / TILE * TILE; first < longest; first += TILE) {
         place(c, row, kv_head, first, MIN(TILE, longest - first), at);
         for (int i = 0; i < task->count; i++) {
             long skipped = MAX(0, task->begin[i] - first);

@@ -83,11 +83,18 @@ static void pack(const float *w, long stride, long depth, long width, float *pac
     }
 }
 
+static void copy_rows(
+    const float *from, long from_stride, float *to, long to_stride, int rows, long width
+) {
+    for (int i = 0; i < rows; i++)
+        for (long j = 0; j < width; j++) to[i * to_stride + j] = from[i * from_stride + j];
+}
+
 /* out[:, column : column + width] (+)= x[:, k : k + depth] · packed panel. */
 static void multiply_panel(
     const Product *p, const float *packed, long column, long width, long k, long depth
 ) {
-    float part[ROWS * PANEL];
+    float part[ROWS * PANEL] = {0};
     for (long row = 0; row < p->rows; row += ROWS) {
         int rows = (int)MIN(ROWS, p->rows - row);
         const float *a = p->x + row * p->inputs + k;
@@ -96,12 +103,10 @@ static void multiply_panel(
             panel_tile(rows, a, p->inputs, packed, PANEL, c, p->outputs, depth, k > 0);
             continue;
         }
-        panel_tile(rows, a, p->inputs, packed, PANEL, part, PANEL, depth, 0);
-        for (int i = 0; i < rows; i++)
-            for (long j = 0; j < width; j++) {
-                float *to = c + i * p->outputs + j;
-                *to = part[i * PANEL + j] + (k > 0 ? *to : 0);
-            }
+        /* Added up front to back as well: where a column lies changes no bit of it. */
+        if (k > 0) copy_rows(c, p->outputs, part, PANEL, rows, width);
+        panel_tile(rows, a, p->inputs, packed, PANEL, part, PANEL, depth, k > 0);
+        copy_rows(part, PANEL, c, p->outputs, rows, width);
     }
 }
 

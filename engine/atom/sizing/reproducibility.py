@@ -1,0 +1,67 @@
+"""What keeps an engine from giving the same answer always: one table for engine and operator.
+
+Reproducible runs have kernels of their own, whose every row is computed apart from the others
+(model_ops/backends/batch_invariant*). What these do not compute is refused here by name, before a
+device is looked at; what depends on the device (a compiler, a mask, a dtype) they refuse
+themselves. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from atom.sizing.model_facts import ModelFacts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReproducibleOptions:
+    """Says what is asked for beside reproducible answers. quantization: how a plain checkpoint's
+    matrices are stored; names_backends: whether operations' backends are named; lora: whether
+    requests may have adapters; expert_parallel: whether ranks have whole experts each."""
+
+    quantization: str | None = None
+    names_backends: bool = False
+    lora: bool = False
+    expert_parallel: bool = False
+    kv_cache_dtype: str = "auto"
+
+
+def reproducible_problems(facts: ModelFacts, asked: ReproducibleOptions) -> tuple[str, ...]:
+    """List what stands in the way, each with what to drop; empty where nothing does."""
+    return (*_of_options(asked), *_of_model(facts, asked))
+
+
+def _of_options(asked: ReproducibleOptions) -> Iterator[str]:
+    if asked.names_backends:
+        yield "operations have one backend, which is given; drop --backend and --op-backend"
+    if asked.quantization is not None:
+        yield (
+            f"products of {asked.quantization} matrices are tuned by the number of rows; drop "
+            "--quantization and --online-quant-config"
+        )
+    if asked.lora:
+        yield "adapters' products are grouped by the rows of a step; drop --enable-lora"
+    if asked.expert_parallel:
+        yield (
+            "ranks add what each other's experts found in an order of their own; drop "
+            "--enable-expert-parallel, --enable-dp-attention and --expert-exchange"
+        )
+    if asked.kv_cache_dtype == "fp8":
+        yield "attention over an fp8 cache has no kernel of fixed order; drop --kv-cache-dtype fp8"
+
+
+def _of_model(facts: ModelFacts, asked: ReproducibleOptions) -> Iterator[str]:
+    if facts.quantization is not None and asked.quantization is None:
+        yield (
+            f"the checkpoint is quantised ({facts.quantization}), and its products are tuned by "
+            "the number of rows; use the plain checkpoint, or drop --reproducible"
+        )
+    if facts.keeps_states:
+        yield (
+            "its layers keep states, which chunks and drafts sum up in another order; drop "
+            "--reproducible"
+        )
+    latents = [alike.layer.attention.latent for alike in facts.layer_counts]
+    if any(latent is not None and latent.index_top_k for latent in latents):
+        yield "its layers choose tokens by an indexer; drop --reproducible"
