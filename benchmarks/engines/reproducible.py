@@ -7,13 +7,16 @@ whole prompts, without a prefix cache. Then all of them are asked for again in e
 settings (graphs, chunks, prefix cache, drafts, memory so tight that requests are preempted, rows at
 once) in a random order. Tokens and log-probabilities, the likeliest ones' too, are compared bit by
 bit. Weights are random, and the same in each engine. With --cost: steps of 1, 64 and 256 decoding
-rows and a mixture of short requests, with --reproducible and without. The last line is one JSON
-object.
+rows and 256 requests of 100 to 1,024 tokens in and out, with --reproducible and without. The last
+line is one JSON object; `alone` in it is a digest of the answers alone, for two runs to compare,
+of tensor-parallel sizes for instance.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
+import hashlib
 import itertools
 import json
 import sys
@@ -31,9 +34,9 @@ from atom.sampling_params import SamplingParams
 from atom.speculative_config import SpeculativeConfig
 from benchmarks.engines.decode_steps import begin_decodes, decode_step_seconds
 from benchmarks.engines.offline_engine import OfflineEngine
+from benchmarks.workloads.checkpoints import write_checkpoint
 from benchmarks.workloads.shapes import add_model_arguments, model_folder
 
-DISTINCT = 400
 LONGEST_PROMPT, MOST_TOKENS = 700, 24
 LOGPROBS = 3
 ROWS = (1, 64, 256)
@@ -122,30 +125,39 @@ def settings(count: int) -> list[dict[str, Any]]:
     return [named[at] for at in chosen]
 
 
-def prove(path: Path, wanted: int, options: dict[str, Any]) -> dict[str, Any]:
-    """Compare so many requests with those that were answered alone."""
-    engine = open_engine(path, {**options, **ALONE})
-    distinct = min(DISTINCT, wanted)
-    asked = requests(engine.config.model.vocab_size, distinct)
-    expected: list[Answer] = []
-    for number in range(distinct):
-        expected += answers(engine, asked, [number])
-    engine.close()
+def prove(path: Path, wanted: int, distinct: int, options: dict[str, Any]) -> dict[str, Any]:
+    """Compare so many requests with the distinct ones of them, answered alone."""
+    asked, expected = _alone(path, distinct, {**options, **ALONE})
     different = {"tokens": 0, "logprobs": 0}
     compared, draw = 0, np.random.default_rng(3)
     for setting in settings(-(-wanted // distinct)):
-        own = open_engine(path, {**options, **setting})
+        gc.collect()  # the last engine's memory, before the next takes as much
+        engine = open_engine(path, {**options, **setting})
         order = draw.permutation(distinct)[: wanted - compared].tolist()
         wrong = {"tokens": 0, "logprobs": 0}
-        for at, (tokens, bits) in zip(order, answers(own, asked, order), strict=True):
+        for at, (tokens, bits) in zip(order, answers(engine, asked, order), strict=True):
             wrong["tokens"] += tokens != expected[at][0]
             wrong["logprobs"] += bits != expected[at][1]
-        preempted = own.scheduler.stats().preemptions_total
-        own.close()
+        preempted = engine.scheduler.stats().preemptions_total
+        engine.close()
+        del engine
         compared += len(order)
         different = {key: different[key] + wrong[key] for key in different}
-        print(f"{_said(setting)}: {len(order)} requests, preemptions {preempted}, {wrong}")
-    return {"requests": compared, "distinct": distinct, "different": different}
+        line = f"{_said(setting)}: {len(order)} requests, preemptions {preempted}, {wrong}"
+        print(line, flush=True)
+    digest = hashlib.sha256(repr(expected).encode()).hexdigest()[:16]
+    return {"requests": compared, "distinct": distinct, "different": different, "alone": digest}
+
+
+def _alone(path: Path, count: int, options: dict[str, Any]) -> tuple[list[Asked], list[Answer]]:
+    """Draw requests, and answer them one at a time."""
+    engine = open_engine(path, options)
+    asked = requests(engine.config.model.vocab_size, count)
+    found: list[Answer] = []
+    for number in range(count):
+        found += answers(engine, asked, [number])
+    engine.close()
+    return asked, found
 
 
 def _said(setting: dict[str, Any]) -> str:
@@ -154,50 +166,68 @@ def _said(setting: dict[str, Any]) -> str:
 
 
 def open_engine(path: Path, options: dict[str, Any]) -> OfflineEngine:
-    """Start an engine on random weights."""
-    return OfflineEngine(str(path), load_dummy=True, max_model_len=2048, **options)
+    """Start an engine for requests of this length."""
+    return OfflineEngine(str(path), max_model_len=2048, **options)
 
 
 def cost(path: Path, options: dict[str, Any]) -> dict[str, float]:
-    """Measure the steps of decoding rows, and a mixture, one engine after the other: seconds, and
-    reproducible over usual."""
-    seconds: dict[str, list[float]] = {}
+    """Measure steps of decoding rows and a mixture, usual and reproducible in turn: how many times
+    the usual seconds each takes."""
+    seconds: dict[bool, dict[str, float]] = {False: {}, True: {}}
     for reproducible in (False, True, False, True):
-        engine = open_engine(path, {**options, "reproducible": reproducible})
-        for rows in ROWS:
-            begin_decodes(engine, rows, SamplingParams(temperature=0.0, ignore_eos=True))
-            seconds.setdefault(f"{rows} rows", []).append(decode_step_seconds(engine))
-        draw = np.random.default_rng(5)
-        for _ in range(256):
-            params = SamplingParams(
-                temperature=0.0, ignore_eos=True, max_tokens=int(draw.integers(100, 400))
-            )
-            engine.add(engine.random_prompt(int(draw.integers(100, 900)), draw), params)
-        begun = time.perf_counter()
-        engine.run()
-        seconds.setdefault("mixture", []).append(time.perf_counter() - begun)
-        engine.close()
-        print({name: [round(each, 5) for each in times] for name, times in seconds.items()})
-    return {
-        name: round((times[1] + times[3]) / (times[0] + times[2]), 3)
-        for name, times in seconds.items()
-    }
+        found = _seconds(path, {**options, "reproducible": reproducible})
+        gc.collect()  # the engine's memory, before the next takes as much
+        print("reproducible" if reproducible else "usual", found, flush=True)
+        for name, each in found.items():
+            seconds[reproducible][name] = seconds[reproducible].get(name, 0.0) + each
+    return {name: round(each / seconds[False][name], 3) for name, each in seconds[True].items()}
+
+
+def _seconds(path: Path, options: dict[str, Any]) -> dict[str, float]:
+    engine = open_engine(path, options)
+    found = {}
+    for rows in ROWS:
+        begin_decodes(engine, rows, SamplingParams(temperature=0.0, ignore_eos=True))
+        found[f"{rows} rows"] = decode_step_seconds(engine)
+    draw = np.random.default_rng(5)
+    for _ in range(256):
+        tokens = int(draw.integers(100, 1025))
+        params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=tokens)
+        engine.add(engine.random_prompt(int(draw.integers(100, 1025)), draw), params)
+    begun = time.perf_counter()
+    engine.run()
+    found["mixture"] = time.perf_counter() - begun
+    engine.close()
+    return found
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     add_model_arguments(parser)
     parser.add_argument("--requests", type=int, default=10_000, help="to compare; 0 for none")
+    parser.add_argument("--distinct", type=int, default=1000, help="of these")
     parser.add_argument("--cost", action="store_true", help="measure speed as well")
     parser.add_argument("--tensor-parallel-size", type=int, default=1)
+    parser.add_argument(
+        "--on-disk", action="store_true", help="weights: the same for any tensor-parallel size"
+    )
     args = parser.parse_args()
-    options = {"tensor_parallel_size": args.tensor_parallel_size}
-    found: dict[str, Any] = {"shape": args.shape, "layers": args.layers, **options}
+    size = args.tensor_parallel_size
+    options = {"tensor_parallel_size": size, "load_dummy": not args.on_disk}
+    found: dict[str, Any] = {"shape": args.shape, "layers": args.layers, "ranks": size}
     found["device"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     with tempfile.TemporaryDirectory() as folder:
         path = model_folder(args, Path(folder))
+        if args.on_disk:
+            torch.manual_seed(0)
+            write_checkpoint(args.shape, path, args.layers)
         if args.requests:
-            found |= prove(path, args.requests, {**options, "reproducible": True})
+            found |= prove(
+                path,
+                args.requests,
+                min(args.distinct, args.requests),
+                {**options, "reproducible": True},
+            )
         if args.cost:
             found["times the usual seconds"] = cost(path, options)
     print(json.dumps(found))

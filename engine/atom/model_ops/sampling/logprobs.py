@@ -50,10 +50,11 @@ def joined(parts: list[LogprobTensors]) -> LogprobTensors:
 def _of_few(logits: torch.Tensor, token_ids: torch.Tensor, num_top: int) -> LogprobTensors:
     logits = logits.float()
     own = logits.gather(1, token_ids.unsqueeze(1))
-    top, top_ids = logits.topk(num_top, dim=-1)
-    normalizer = logits.logsumexp(dim=-1, keepdim=True)
+    _, top_ids = logits.topk(num_top, dim=-1)
+    chosen = torch.cat([token_ids.unsqueeze(1), top_ids], dim=1)
     return LogprobTensors(
-        token_ids=torch.cat([token_ids.unsqueeze(1), top_ids], dim=1).to(torch.int32),
-        logprobs=torch.cat([own, top], dim=1) - normalizer,
+        token_ids=chosen.to(torch.int32),
+        # Not by a sum over rows' logits, whose order torch chooses by the number of rows.
+        logprobs=logits.log_softmax(dim=-1).gather(1, chosen),
         ranks=((logits > own).sum(dim=-1) + 1).to(torch.int32),
     )

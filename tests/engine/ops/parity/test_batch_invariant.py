@@ -195,15 +195,16 @@ def test_a_row_of_a_product_is_the_same_in_any_number(
         torch.randn(SIZES[-1], inner, device=device, dtype=dtype),
         _matrix(outputs, inner, device, dtype),
     )
-    w = replace(w, ranks=ranks)
+    w = own.operations["prepare_linear"](replace(w, ranks=ranks))
     whole = own.operations["linear"](x, w)
     for size in SIZES:
         first = (SIZES[-1] - size) // 2
         part = own.operations["linear"](x[first : first + size], w)
         assert torch.equal(part, whole[first : first + size]), f"{size} rows"
-    parts = own.operations["linear_parts"](x, replace(w, bias=None))
+    w = own.operations["prepare_linear"](replace(w, bias=None))
+    parts = own.operations["linear_parts"](x, w)
     tree = (parts[0] + parts[1]) + (parts[2] + parts[3]) if len(parts) == 4 else parts[0]
-    assert torch.equal(tree.to(dtype), own.operations["linear"](x, replace(w, bias=None)))
+    assert torch.equal(tree.to(dtype), own.operations["linear"](x, w))
 
 
 @gpu

@@ -40,8 +40,8 @@ def backend() -> Backend:
         compiler_process.prepare_triton()
     operations = {
         "embedding": embedding,
-        "prepare_linear": linear.as_stored,
-        "prepare_experts": linear.as_stored,
+        "prepare_linear": linear.prepare_linear,
+        "prepare_experts": linear.prepare_experts,
         "linear": linear.linear,
         "linear_parts": linear.linear_parts,
         "add": linear.add,

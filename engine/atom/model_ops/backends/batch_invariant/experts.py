@@ -16,10 +16,10 @@ from atom.model_ops.backends.triton_ops.moe.grouped_tiles import ExpertTile
 from atom.model_ops.routing import Routed, Routing
 from atom.model_ops.values import ExpertsWeight, RouterWeight
 
-# Of few pairs an expert and of many: see linear.py.
-_FEW_PAIRS = 12
-_FEW = ExpertTile(block_m=16, block_n=64, block_k=128, num_warps=4, num_stages=3)
-_MANY = ExpertTile(block_m=64, block_n=128, block_k=64, num_warps=8, num_stages=4)
+# Pairs of an expert, on average, from which tiles are large: see linear.py.
+_MANY_PAIRS = 96
+_FEW = ExpertTile(block_m=64, block_n=64, block_k=64, num_warps=4, num_stages=3)
+_MANY = ExpertTile(block_m=128, block_n=128, block_k=64, num_warps=8, num_stages=3)
 _AMD = ExpertTile(block_m=64, block_n=64, block_k=64, num_warps=4, num_stages=2)
 _TOKENS = 2048
 
@@ -43,4 +43,4 @@ def experts(x: torch.Tensor, w: ExpertsWeight, routed: Routed) -> torch.Tensor:
 def _tile(routed: Routed, w: ExpertsWeight) -> ExpertTile:
     if torch.version.hip:
         return _AMD
-    return _FEW if routed.ids.numel() <= _FEW_PAIRS * w.count else _MANY
+    return _FEW if routed.ids.numel() < _MANY_PAIRS * w.count else _MANY

@@ -4,11 +4,12 @@
 A product is summed front to back over its inputs. A matrix that ranks divide by its inputs has them
 in leaves, each summed so, which are added as a tree: ((0 + 1) + (2 + 3)). A rank has whole leaves,
 and the sum over ranks is the tree's upper levels: one rank, two and four then give the same bits.
-A program computes one leaf of a tile; the next norm adds them, or a kernel does.
+A program computes one leaf of a tile; the next norm adds them, or a kernel does. A matrix that is
+not divided so may be the vendor's library's to multiply (library.py).
 
-On NVIDIA's cards tiles are chosen by rows: their matrix units add up the same for tiles of any size
-(tests/engine/ops/parity/test_batch_invariant.py shows it). On AMD's the instruction is fixed, and
-so is the tile.
+On NVIDIA's cards tiles are chosen by rows, but of 64 at least: they are then multiplied by the same
+instruction, which adds up alike for tiles of any size (tests/engine/ops/parity/
+test_batch_invariant.py shows it). On AMD's the instruction is said, and the tile is one.
 """
 
 from __future__ import annotations
@@ -19,6 +20,11 @@ import torch
 import triton
 import triton.language as tl
 
+from atom.model_ops.backends.batch_invariant.library import (
+    library_linear,
+    note_sizes_alike,
+    sizes_alike,
+)
 from atom.model_ops.values import LinearWeight, Pending, Stream
 
 # Leaves of a matrix that ranks divide: among so many of them without another result.
@@ -39,10 +45,12 @@ class Tile:
     num_stages: int
 
 
-# Up to so many rows, which tile.
-_TILES = {16: Tile(16, 64, 128, 4, 4), 64: Tile(64, 64, 64, 4, 4)}
+# Up to so many rows, which tile: none below 64 rows, which take another instruction.
+_TILES = {64: Tile(64, 64, 64, 4, 4)}
 _LARGE_TILE = Tile(128, 128, 64, 8, 3)
 _AMD_TILE = Tile(64, 64, 64, 4, 2)
+# Rows from which the library is as fast, which has to have them filled up to more.
+_LIBRARY_ROWS = 33
 # Rows whose leaves are kept at a time.
 _MOST_ROWS = 1024
 
@@ -120,8 +128,26 @@ def leaves_of(w: LinearWeight) -> int:
     return leaves if w.inputs % (leaves * _LEAF_MULTIPLE) == 0 else 1
 
 
-def as_stored(w: LinearWeight) -> LinearWeight:
-    """Leave a matrix as the checkpoint has it."""
+def prepare_linear(w: LinearWeight) -> LinearWeight:
+    """Leave a matrix as the checkpoint has it, and try the library with it."""
+    if w.ranks is None and w.inputs % 2 == 0 and w.data.is_cuda:
+        note_sizes_alike(w, _whole_or_halves)
+    return w
+
+
+def _whole_or_halves(x: torch.Tensor, w: LinearWeight, *, in_two: bool) -> torch.Tensor:
+    out = torch.empty((x.shape[0], w.outputs), dtype=x.dtype, device=x.device)
+    if not in_two:
+        multiply(x[None], w.data[None], out[None, None], w.bias)
+        return out
+    parts = torch.empty((2, *out.shape), dtype=torch.float32, device=x.device)
+    multiply(x[None], w.data[None], parts[:, None], None)
+    sum_parts(parts, out, w.bias)
+    return out
+
+
+def prepare_experts(w: LinearWeight) -> LinearWeight:
+    """Leave a stack as the checkpoint has it."""
     return w
 
 
@@ -132,6 +158,9 @@ def add(stream: Stream, x: torch.Tensor, w: LinearWeight) -> Stream:
 
 
 def linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
+    if x.shape[0] >= _LIBRARY_ROWS and w.ranks is None and (sizes := sizes_alike(w)):
+        found = [library_linear(some, w, sizes) for some in x.split(sizes[-1])]
+        return found[0] if len(found) == 1 else torch.cat(found)
     out = torch.empty((x.shape[0], w.outputs), dtype=x.dtype, device=x.device)
     if leaves_of(w) == 1:
         multiply(x[None], w.data[None], out[None, None], w.bias)
