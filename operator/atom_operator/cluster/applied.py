@@ -3,7 +3,8 @@
 Exact, not a guess: a write is left out only when the manifest is the one applied before and the
 object, read in this pass, is the one that the API server answered then, its status aside. That is
 lost with the process and with a term; what a former one applied is told by an annotation, and left
-alone where every value of the manifest is still there. Called by apply_children.
+alone where every value of the manifest is still there. So is what another client has only added to:
+a controller numbers each revision of a Deployment. Called by apply_children.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ class AppliedChildren:
     ) -> bool:
         """Return whether applying `manifest` again would change nothing about `existing`."""
         known = self._known.get(key, {}).get(child)
-        if known is not None:
-            return known == (_digest(manifest), content_digest(existing))
+        if known is not None and known == (_digest(manifest), content_digest(existing)):
+            return True
         if not _was_applied(manifest, existing):
             return False
         self.remember(key, child, manifest, existing)

@@ -9,6 +9,7 @@ answers is kept, so that we read our own writes. Wired by the runtime.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from atom_operator.cluster.informer import Informers
@@ -95,7 +96,8 @@ class CachedCluster:
         return await self._port.list_placed_pods()
 
     async def apply(self, kind: Kind, manifest: Manifest) -> Manifest:
-        return self._keep(kind, await self._port.apply(kind, manifest))
+        with self._writing(kind, manifest["metadata"]["namespace"], manifest["metadata"]["name"]):
+            return self._keep(kind, await self._port.apply(kind, manifest))
 
     async def dry_run(self, kind: Kind, manifest: Manifest) -> Manifest:
         return await self._port.dry_run(kind, manifest)
@@ -106,10 +108,16 @@ class CachedCluster:
         await self._port.hand_over_replicas(kind, namespace, name, replicas)
 
     async def replace(self, kind: Kind, manifest: Manifest) -> Manifest:
-        return self._keep(kind, await self._port.replace(kind, manifest))
+        with self._writing(kind, manifest["metadata"]["namespace"], manifest["metadata"]["name"]):
+            return self._keep(kind, await self._port.replace(kind, manifest))
 
-    async def delete(self, kind: Kind, namespace: str, name: str) -> None:
-        await self._port.delete(kind, namespace, name)
+    async def delete(self, kind: Kind, namespace: str, name: str) -> bool:
+        with self._writing(kind, namespace, name):
+            gone = await self._port.delete(kind, namespace, name)
+            informer = self._informers.find(kind, namespace)
+            if gone and informer is not None:
+                informer.drop(namespace, name)
+        return gone
 
     async def evict(self, namespace: str, name: str, uid: str) -> str | None:
         return await self._port.evict(namespace, name, uid)
@@ -137,6 +145,10 @@ class CachedCluster:
         if not labels or not labels.keys() <= INDEXED_LABELS:
             return None
         return informer.cache.select(namespace, labels)
+
+    def _writing(self, kind: Kind, namespace: str, name: str) -> AbstractContextManager[None]:
+        informer = self._informers.find(kind, namespace)
+        return nullcontext() if informer is None else informer.writing(namespace, name)
 
     def _keep(self, kind: Kind, answer: Manifest) -> Manifest:
         informer = self._informers.find(kind, answer["metadata"]["namespace"])

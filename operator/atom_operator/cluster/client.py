@@ -29,6 +29,9 @@ from atom_operator.domain import (
 )
 
 PAGE_SIZE = 250
+# Of what is mostly skipped while it is decoded: an API server answers a first page from memory, and
+# the rollouts of a thousand wait for the last one.
+_PAGE_SIZE_OF_PARTS = 1000
 _FORBIDDEN = 403
 _PLACED = "spec.nodeName!=,status.phase!=Failed,status.phase!=Succeeded"
 _APPLIED = {"fieldManager": constants.FIELD_MANAGER, "force": "true"}
@@ -241,15 +244,16 @@ class ApiCluster:
                 body=manifest,
             )
 
-    async def delete(self, kind: Kind, namespace: str, name: str) -> None:
+    async def delete(self, kind: Kind, namespace: str, name: str) -> bool:
         with self._request("delete", kind, f"delete {kind.kind} {namespace}/{name}"):
             query = {"propagationPolicy": "Background"}
+            path = object_path(kind, namespace, name)
             try:
-                await self._connection.request(
-                    "DELETE", object_path(kind, namespace, name), query=query
-                )
+                answer = await self._connection.request("DELETE", path, query=query)
             except NotFoundError:
-                return
+                return True
+        # What a finalizer keeps is answered as it is.
+        return bool(answer.get("kind") == "Status")
 
     async def evict(self, namespace: str, name: str, uid: str) -> str | None:
         body = {
@@ -294,7 +298,8 @@ class ApiCluster:
     ) -> list[T]:
         """List objects in pages, all of one version."""
         action = f"list {kind.kind}" + (f" in {namespace}" if namespace else "")
-        asked = {**query, "limit": str(PAGE_SIZE)}
+        size = PAGE_SIZE if page_type is _MANIFESTS else _PAGE_SIZE_OF_PARTS
+        asked = {**query, "limit": str(size)}
         items: list[T] = []
         with self._request("list", kind, action):
             while True:

@@ -72,9 +72,9 @@ class FencedCluster:
         self._check(f"replace {kind.kind}/{manifest['metadata']['name']}")
         return await self._port.replace(kind, manifest)
 
-    async def delete(self, kind: Kind, namespace: str, name: str) -> None:
+    async def delete(self, kind: Kind, namespace: str, name: str) -> bool:
         self._check(f"delete {kind.kind}/{name}")
-        await self._port.delete(kind, namespace, name)
+        return await self._port.delete(kind, namespace, name)
 
     async def evict(self, namespace: str, name: str, uid: str) -> str | None:
         self._check(f"evict pod {namespace}/{name}")

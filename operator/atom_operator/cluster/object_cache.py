@@ -48,8 +48,10 @@ class StoredObject:
         kept = {name: value for name, value in manifest.items() if name not in _NOT_KEPT}
         kept["metadata"] = {name: value for name, value in metadata.items() if name != _WRITERS}
         labels = metadata.get("labels") or {}
-        # Of who wrote which field when, only what others than we did to a child is asked.
-        if constants.LABEL_DEPLOYMENT in labels:
+        # Of who wrote which field when, only what others than we did to a child is asked; of pods,
+        # which kubelets write, nothing.
+        is_pod = "containers" in (manifest.get("spec") or {})
+        if constants.LABEL_DEPLOYMENT in labels and not is_pod:
             others = fields_of_others(metadata.get(_WRITERS))
             kept["metadata"] |= {_WRITERS: others} if others else {}
         return cls(
@@ -105,6 +107,10 @@ class ObjectCache:
             return False  # a namesake was made since
         self._forget(known)
         return True
+
+    def forget(self, namespace: str, name: str) -> None:
+        """It is gone, in whichever version."""
+        self._forget(self._objects.get((namespace, name)))
 
     def replace(self, items: Iterable[StoredObject], version: str) -> list[StoredObject]:
         """Everything there was at `version`; what of it is news, and what is gone."""

@@ -74,8 +74,9 @@ class ClusterPort(Protocol):
         TransientError when what exists has another resourceVersion than `manifest` names.
         """
 
-    async def delete(self, kind: Kind, namespace: str, name: str) -> None:
-        """Delete in the background; nothing happens when it is gone already."""
+    async def delete(self, kind: Kind, namespace: str, name: str) -> bool:
+        """Delete in the background, and return whether it is gone: what a finalizer keeps is not
+        yet."""
 
     async def evict(self, namespace: str, name: str, uid: str) -> str | None:
         """Ask for the end of the pod that has this uid, which disruption budgets may refuse: by

@@ -35,6 +35,7 @@ from atom_operator.domain import (
     POD,
     ObjectKey,
 )
+from atom_operator.handlers.deployment_news import DeploymentNews
 from atom_operator.handlers.deployments import DeploymentEvent, DeploymentHandlers
 from atom_operator.handlers.leadership_session import LeadershipSession
 from atom_operator.kinds import (
@@ -102,6 +103,7 @@ class Runtime:
             settings.resync_seconds,
         )
         self._known = KnownDeployments()
+        self._news = DeploymentNews(self._known, self._look_at)
         self._handlers = DeploymentHandlers(
             settings.namespaces, self._hear, lambda: self._cluster.serves(ATOM_DEPLOYMENT)
         )
@@ -190,11 +192,15 @@ class Runtime:
             self._session.add(ObjectKey(namespace, name))
 
     def _hear(self, event: DeploymentEvent) -> None:
-        """An AtomDeployment changed; a spec that no status speaks of yet comes first. What a canary
-        reports is news to the one that it belongs to."""
+        """An AtomDeployment changed. What a canary reports is news to the one that it belongs
+        to."""
         if self._session is not None and event.owner is not None:
             self._session.add(event.owner)
-        if self._session is not None and self._known.is_news(event.key, event.version):
+        self._news.hear(event)
+
+    def _look_at(self, event: DeploymentEvent) -> None:
+        """A spec that no status speaks of yet comes first."""
+        if self._session is not None:
             self._session.add(event.key, urgent=event.is_unreported)
 
     def check_alive(self) -> int:
@@ -257,7 +263,7 @@ class Runtime:
         return keys
 
     async def _reconcile(self, key: ObjectKey) -> float | None:
-        with self.metrics.reconcile():
+        with self.metrics.reconcile(), self._news.reconciling(key):
             outcome = await self._reconciler.reconcile(key)
         return outcome.requeue_after_seconds
 

@@ -7,6 +7,7 @@ out, and by the webhook, which tells.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -397,7 +398,7 @@ class Decider:
 
     async def _survey(self, plan: Plan, asked: PodsAsked, age: Age) -> Supply | None:
         """Read the supply of the cluster; None where it cannot be read."""
-        nodes, pods = await self.fleet.nodes(age), await self.fleet.pods(age)
+        nodes, pods = await asyncio.gather(self.fleet.nodes(age), self.fleet.pods(age))
         if nodes is None or pods is None:
             return None
         picture = await self.fleet.devices(age) if plan.accelerator.claim else None

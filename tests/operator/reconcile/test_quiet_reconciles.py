@@ -33,6 +33,20 @@ async def test_progress_of_a_child_is_no_reason_to_write_it() -> None:
     assert "apply Deployment/chat" not in cluster.writes
 
 
+async def test_what_a_controller_adds_to_a_child_is_no_reason_to_write_it() -> None:
+    cluster = cluster_with()
+    same = reconciler(cluster)
+    await same.reconcile(KEY)
+    metadata = cluster.find(DEPLOYMENT, "chat")["metadata"]
+    metadata["annotations"]["deployment.kubernetes.io/revision"] = "1"
+    cluster.writes.clear()
+    await same.reconcile(KEY)
+    assert cluster.writes == []
+    metadata["labels"]["app.kubernetes.io/name"] = "mine"
+    await same.reconcile(KEY)
+    assert cluster.writes == ["apply Deployment/chat"]
+
+
 @pytest.mark.parametrize("kind", [DEPLOYMENT, SERVICE], ids=lambda kind: kind.kind)
 async def test_a_child_that_somebody_changed_is_put_right(kind: Kind) -> None:
     cluster = cluster_with()

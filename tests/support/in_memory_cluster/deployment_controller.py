@@ -20,6 +20,7 @@ from tests.support.in_memory_cluster.state import (
 )
 from tests.support.operator.fake_cluster import copied
 
+_REVISION = "deployment.kubernetes.io/revision"
 _DESIRED = "deployment.kubernetes.io/desired-replicas"
 _DEADLINE_SECONDS = 600
 _COMPLETE = "NewReplicaSetAvailable"
@@ -190,7 +191,22 @@ class _Deployment:
 
     # --- status ------------------------------------------------------------------------------
 
+    def _number(self) -> None:
+        """Give the template in force the highest number, on its ReplicaSet and on the
+        Deployment."""
+        if self.new is None:
+            return
+        highest = max((_revision(one) for one in self.old), default=0)
+        if _revision(self.new) <= highest:
+            self.new["metadata"]["annotations"][_REVISION] = str(highest + 1)
+            self.state.api.touch(self.new)
+        annotations = self.item["metadata"].setdefault("annotations", {})
+        if annotations.get(_REVISION) != str(_revision(self.new)):
+            annotations[_REVISION] = str(_revision(self.new))
+            self.state.api.touch(self.item)
+
     def _report(self) -> None:
+        self._number()
         counts = {name: sum(_count(one, name) for one in self.sets) for name in _COUNTS}
         updated = _count(self.new, "replicas") if self.new else 0
         before: Manifest = self.item.get("status") or {}
@@ -301,6 +317,10 @@ def _digest(item: Manifest) -> str:
 
 def _hash(one: Manifest) -> str:
     return str(one["spec"]["template"]["metadata"]["labels"][HASH_LABEL])
+
+
+def _revision(one: Manifest) -> int:
+    return int(one["metadata"]["annotations"].get(_REVISION, 0))
 
 
 def _available(one: Manifest) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -12,6 +12,7 @@ from atom_operator.cluster.informer import Informers, Scope
 from atom_operator.cluster.known_deployments import KnownDeployments
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.domain import ATOM_DEPLOYMENT
+from atom_operator.handlers.deployment_news import DeploymentNews
 from atom_operator.handlers.deployments import DeploymentEvent
 from atom_operator.handlers.runtime import followed as followed_scopes
 from tests.support.operator.fake_cluster import FakeCluster
@@ -23,12 +24,15 @@ _DEPLOYMENTS = Scope(ATOM_DEPLOYMENT, None, "")
 
 @dataclass
 class Followed:
-    """`port` is what to reconcile with; `announced` names who should be reconciled."""
+    """`port` is what to reconcile with; `announced` names who should be reconciled, and so is
+    `wake` told, with whether it is urgent."""
 
     cluster: FakeCluster
     watch: FakeWatch
     port: ClusterPort
+    news: DeploymentNews
     announced: list[str] = field(default_factory=list)
+    wake: Callable[[str, bool], None] = lambda _name, _urgent: None
 
     async def tell(self) -> None:
         """The watches deliver everything up to now."""
@@ -42,14 +46,19 @@ async def followed(
     cluster: FakeCluster, behind: ClusterPort | None = None
 ) -> AsyncIterator[Followed]:
     """Informers of `cluster`; requests go to `behind` where that is something else."""
-    watch, announced = FakeWatch(cluster), list[str]()
+    watch = FakeWatch(cluster)
+
+    def announce(name: str, urgent: bool) -> None:
+        world.announced.append(name)
+        world.wake(name, urgent)
+
     informers = Informers(
-        watch,
-        followed_scopes(),
-        lambda _, name: announced.append(name),
-        period_seconds=300.0,
+        watch, followed_scopes(), lambda _, name: announce(name, False), period_seconds=300.0
     )
     known = KnownDeployments()
+    news = DeploymentNews(known, lambda event: announce(event.key.name, event.is_unreported))
+    port = CachedCluster(behind or cluster, informers, known)
+    world = Followed(cluster, watch, port, news)
 
     async def hear() -> None:
         """As kopf's handler does."""
@@ -57,16 +66,13 @@ async def followed(
         async with watch.watch_scope(_DEPLOYMENTS, listing.version, HANG_SECONDS) as changes:
             async for change in changes:
                 assert change.item is not None
-                event = DeploymentEvent.of(change.item.manifest())
-                if known.is_news(event.key, event.version):
-                    announced.append(event.key.name)
+                news.hear(DeploymentEvent.of(change.item.manifest()))
 
     tasks = [asyncio.create_task(informers.run()), asyncio.create_task(hear())]
-    port = CachedCluster(behind or cluster, informers, known)
     try:
         assert await informers.wait_tried(HANG_SECONDS)
-        announced.clear()
-        yield Followed(cluster, watch, port, announced)
+        world.announced.clear()
+        yield world
     finally:
         for task in tasks:
             task.cancel()

@@ -200,9 +200,10 @@ class FakeCluster:
         self.touch(stored)
         return copied(stored)
 
-    async def delete(self, kind: Kind, namespace: str, name: str) -> None:
+    async def delete(self, kind: Kind, namespace: str, name: str) -> bool:
         self._before_write(f"delete {kind.kind}/{name}")
         self.objects.pop((kind, namespace, name), None)
+        return True
 
     async def evict(self, namespace: str, name: str, uid: str) -> str | None:
         self._before_write(f"evict Pod/{name}")

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -81,8 +82,17 @@ async def test_a_kind_that_we_may_not_read_is_refused() -> None:
 async def test_an_object_that_is_absent_is_none_and_its_removal_done() -> None:
     async with cluster(lambda _: status(404, "NotFound")) as (client, _):
         assert await client.get(SERVICE, "default", "chat") is None
-        await client.delete(SERVICE, "default", "chat")
+        assert await client.delete(SERVICE, "default", "chat")
         assert await client.apply_status(ObjectKey("default", "chat"), {}) is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "gone"),
+    [({"kind": "Status", "status": "Success"}, True), ({"kind": "Job", "metadata": CHAT}, False)],
+)
+async def test_what_a_finalizer_keeps_is_not_gone(answer: dict[str, Any], gone: bool) -> None:
+    async with cluster(lambda _: web.json_response(answer)) as (client, _):
+        assert await client.delete(SERVICE, "default", "chat") == gone
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+
 from atom_operator.cluster.errors import TransientError
 from atom_operator.cluster.informer import Informer, Informers, Scope, scopes_of
 from atom_operator.constants import LABEL_DEPLOYMENT, LABEL_JOB_FOR
@@ -127,6 +129,60 @@ def test_what_we_wrote_ourselves_is_known_at_once_and_announced_to_nobody() -> N
             assert world.announced == []
             world.cluster.create(CONFIG_MAP, config_map("plan", a="not ours"))
             await world.tell()
+            assert world.announced == ["default/chat"]
+
+    run_virtually(main())
+
+
+def test_a_watch_that_is_faster_than_the_answer_to_our_write_tells_nobody() -> None:
+    async def main() -> None:
+        world = World()
+        async with world.following():
+            with world.informer.writing("default", "plan"):
+                answer = world.cluster.create(CONFIG_MAP, config_map("plan", a="1"))
+                await world.tell()
+                world.informer.keep(answer)
+            with world.informer.writing("default", "plan"):
+                await world.cluster.delete(CONFIG_MAP, "default", "plan")
+                world.informer.drop("default", "plan")
+            assert world.seen() == {}
+            await world.tell()
+            assert world.seen() == {}
+            assert world.announced == []
+
+    run_virtually(main())
+
+
+def test_what_another_does_while_we_write_is_announced() -> None:
+    async def main() -> None:
+        world = World()
+        async with world.following():
+            with world.informer.writing("default", "plan"):
+                answer = world.cluster.create(CONFIG_MAP, config_map("plan", a="1"))
+                await world.tell()
+                world.cluster.create(CONFIG_MAP, config_map("plan", b="2"))
+                await world.tell()
+                world.informer.keep(answer)
+                assert world.announced == []
+            assert world.announced == ["default/chat"]
+            assert world.seen() == {"plan": {"b": "2"}}
+
+    run_virtually(main())
+
+
+async def _write_without_answer(world: World) -> None:
+    with world.informer.writing("default", "plan"):
+        world.cluster.create(CONFIG_MAP, config_map("plan", a="1"))
+        await world.tell()
+        raise TransientError("no answer came")
+
+
+def test_what_a_watch_shows_beside_a_write_that_fails_is_announced() -> None:
+    async def main() -> None:
+        world = World()
+        async with world.following():
+            with pytest.raises(TransientError):
+                await _write_without_answer(world)
             assert world.announced == ["default/chat"]
 
     run_virtually(main())

@@ -8,6 +8,8 @@ from atom_operator.cluster.cached import CachedCluster
 from atom_operator.cluster.informer import Informers
 from atom_operator.cluster.known_deployments import KnownDeployments
 from atom_operator.domain import ATOM_DEPLOYMENT
+from atom_operator.handlers.deployment_news import DeploymentNews
+from atom_operator.handlers.deployments import DeploymentEvent
 from tests.support.operator.builders_operator import KEY, atom_deployment
 from tests.support.operator.fake_cluster import FakeCluster
 from tests.support.operator.fake_watch import FakeWatch
@@ -47,6 +49,21 @@ async def test_a_version_that_comes_late_is_no_news() -> None:
     world.cluster.change_spec(ATOM_DEPLOYMENT, "chat", replicas=3)
     await world.port.get(ATOM_DEPLOYMENT, *KEY)
     assert not world.known.is_news(KEY, late)
+
+
+async def test_an_event_that_comes_during_a_reconcile_is_judged_at_its_end() -> None:
+    world, told = World(), list[str]()
+    news = DeploymentNews(world.known, lambda event: told.append(event.version))
+    with news.reconciling(KEY):
+        await world.port.get(ATOM_DEPLOYMENT, *KEY)
+        own = await world.cluster.apply_status(KEY, {"observedGeneration": 1})
+        assert own is not None
+        news.hear(DeploymentEvent.of(own))  # faster than the answer
+        world.known.reported(own)
+        world.cluster.change_spec(ATOM_DEPLOYMENT, "chat", replicas=3)
+        news.hear(DeploymentEvent.of(world.shown()))
+        assert told == []
+    assert told == [world.shown()["metadata"]["resourceVersion"]]
 
 
 async def test_our_own_status_is_no_news_and_another_client_s_is() -> None:

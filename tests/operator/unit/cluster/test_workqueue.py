@@ -191,3 +191,69 @@ def test_what_becomes_urgent_while_it_is_processed_is_the_next_to_be() -> None:
         assert seen == ["a", "a", "b", "c"]
 
     run(scenario)
+
+
+def test_a_burst_of_events_is_one_look_and_what_is_urgent_does_not_rest() -> None:
+    async def scenario() -> None:
+        times: list[float] = []
+
+        async def handle(key: str) -> None:
+            times.append(round(asyncio.get_running_loop().time() - started, 1))
+
+        queue: WorkQueue[str] = WorkQueue(handle, expected=ExpectedError)
+        started = asyncio.get_running_loop().time()
+        async with working(queue):
+            for _ in range(8):
+                queue.add("a")
+                await asyncio.sleep(0.1)
+            queue.add("a", urgent=True)
+            await asyncio.sleep(0.1)
+            queue.add("a")
+            await asyncio.sleep(100)
+        assert times == [0.0, 0.8, 1.8]
+
+    run(scenario)
+
+
+def test_a_newer_look_says_when_the_next_one_is() -> None:
+    async def scenario() -> None:
+        times: list[float] = []
+
+        async def handle(key: str) -> float | None:
+            times.append(asyncio.get_running_loop().time())
+            return 30.0 if len(times) == 1 else None
+
+        queue: WorkQueue[str] = WorkQueue(handle, expected=ExpectedError)
+        queue.add("a")
+        async with working(queue):
+            await asyncio.sleep(10)
+            queue.add("a")
+            await asyncio.sleep(100)
+        assert len(times) == 2
+
+    run(scenario)
+
+
+def test_what_is_urgent_finds_a_worker_and_shares_with_one_other() -> None:
+    async def scenario() -> None:
+        begun: list[str] = []
+
+        async def handle(key: str) -> None:
+            begun.append(key)
+            await asyncio.sleep(30 if key == "urgent" else 10)
+
+        queue: WorkQueue[str] = WorkQueue(handle, expected=ExpectedError)
+        for number in range(9):
+            queue.add(f"calm {number}")
+        async with working(queue, workers=4):
+            await asyncio.sleep(1)
+            assert begun == ["calm 0", "calm 1", "calm 2"]
+            queue.add("urgent", urgent=True)
+            await asyncio.sleep(1)
+            assert begun[3:] == ["urgent"]
+            await asyncio.sleep(10)
+            assert begun[4:] == ["calm 3"]
+            await asyncio.sleep(100)
+        assert len(begun) == 10
+
+    run(scenario)
