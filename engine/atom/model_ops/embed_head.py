@@ -83,7 +83,9 @@ class ParallelLMHead(nn.Module):
     def draw(self, hidden: torch.Tensor, sampling: SamplingTensors) -> torch.Tensor:
         """Tokens [R] int64 of rows that ask for nothing but a draw, as `Ops.sample` of all
         logits."""
-        if self._group.size > 1 and can_draw_apart(self.w.outputs, sampling):
+        # Scores of shards may be rounded otherwise than a whole row's: not where runs repeat.
+        draws_shards = self._group.size > 1 and hasattr(self._ops, "sample_vocab_shard")
+        if draws_shards and can_draw_apart(self.w.outputs, sampling):
             return ranked_draw(self._own_logits(hidden), sampling, self._ops, self._group)
         return self._ops.sample(self(hidden), sampling)
 

@@ -115,7 +115,7 @@ def resolve_reproducible_ops(device_type: str, case: OpCase) -> ResolvedOps:
     if problems:
         found = " | ".join(f"{op}: {why}" for op, why in problems.items())
         raise ConfigError(f"reproducible: {found}; drop --reproducible")
-    return _resolved({op: backend for op in OPS if op in backend.operations}, case)
+    return _resolved(dict.fromkeys(filter(case.needs, OPS), backend), case)
 
 
 def _resolved(chosen: dict[str, Backend], case: OpCase) -> ResolvedOps:
@@ -137,7 +137,9 @@ def _resolved(chosen: dict[str, Backend], case: OpCase) -> ResolvedOps:
             if case.asks_for(op) and op not in (*provider.capturable, *LORA_OPS)
         ),
         uncapturable_prompts=tuple(
-            op for op in ATTENTION_OPS if case.asks_for(op) and op not in chosen[op].prompts
+            op
+            for op in ATTENTION_OPS
+            if op in chosen and case.asks_for(op) and op not in chosen[op].prompts
         ),
         captures_lora=case.lora and all(op in chosen[op].capturable for op in LORA_OPS),
         expands=chosen["prepare_linear"].expands,

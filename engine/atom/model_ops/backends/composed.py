@@ -11,6 +11,7 @@ from dataclasses import replace
 import torch
 import torch.nn.functional as F
 
+from atom.model_ops.backends.expert_choice import sigmoid
 from atom.model_ops.backends.interface import Ops
 from atom.model_ops.linear_attention import ConvWeight, DeltaNetWeight, DeltaSlots, DeltaTokens
 from atom.model_ops.routing import Routed
@@ -103,4 +104,4 @@ def shared_part(ops: Ops, x: torch.Tensor, w: SharedWeight | None) -> torch.Tens
     if w is None:
         return None
     shared = ops.linear(ops.gated_linear(x, w.gate_up, w.activation), w.down)
-    return shared if w.gate is None else shared * ops.linear(x, w.gate).sigmoid()
+    return shared if w.gate is None else shared * sigmoid(ops.linear(x, w.gate))

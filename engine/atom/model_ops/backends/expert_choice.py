@@ -31,30 +31,44 @@ def wide_logits(x: torch.Tensor, w: RouterWeight) -> torch.Tensor:
     return logits if w.matrix.bias is None else logits + w.matrix.bias.float()
 
 
+def sigmoid(x: torch.Tensor) -> torch.Tensor:
+    """Compute 1 / (1 + e^-x) of each element by itself: torch's own takes another function for the
+    last ones of a tensor, and so gives them other bits."""
+    return 1.0 / (1.0 + torch.exp(-x))
+
+
 def choose(
-    logits: torch.Tensor, e_score_correction_bias: torch.Tensor | None, routing: Routing
+    logits: torch.Tensor,
+    e_score_correction_bias: torch.Tensor | None,
+    routing: Routing,
+    total: Callable[[torch.Tensor, int], torch.Tensor] = torch.sum,
 ) -> Routed:
-    """Choose experts by logits [T, E] float32 and e_score_correction_bias [E]."""
+    """Choose experts by logits [T, E] float32 and e_score_correction_bias [E]. total: adds up along
+    a dimension."""
     if routing.scoring is Scoring.SIGMOID:
-        scores = logits.sigmoid()
+        scores = sigmoid(logits)
     else:
         # Not torch's own, which starts its threads for however few numbers.
         scores = (logits - logits.amax(dim=-1, keepdim=True)).exp_()
-        scores /= scores.sum(dim=-1, keepdim=True)
+        scores /= total(scores, -1).unsqueeze(-1)
     choosable = scores if e_score_correction_bias is None else scores + e_score_correction_bias
     if routing.is_grouped:
-        choosable = _of_best_groups(choosable, routing)
+        choosable = _of_best_groups(choosable, routing, total)
     ids = choosable.topk(routing.top_k, dim=-1).indices
     weights = scores.gather(1, ids)
     if routing.renormalize:
-        weights = weights / (weights.sum(dim=-1, keepdim=True) + _LEAST_SUM)
+        weights = weights / (total(weights, -1).unsqueeze(-1) + _LEAST_SUM)
     return Routed(ids.to(torch.int32), weights * routing.scale)
 
 
-def _of_best_groups(scores: torch.Tensor, routing: Routing) -> torch.Tensor:
+def _of_best_groups(
+    scores: torch.Tensor,
+    routing: Routing,
+    total: Callable[[torch.Tensor, int], torch.Tensor],
+) -> torch.Tensor:
     """Scores [T, E] with -inf for the experts of all but the best groups."""
     groups = scores.unflatten(1, (routing.groups, -1))  # [T, G, E / G]
-    group_scores = groups.topk(routing.group_top, dim=-1).values.sum(dim=-1)
+    group_scores = total(groups.topk(routing.group_top, dim=-1).values, -1)
     kept = group_scores.topk(routing.groups_kept, dim=-1).indices
     is_kept = torch.zeros_like(group_scores, dtype=torch.bool).scatter_(1, kept, True)
     return groups.masked_fill(~is_kept.unsqueeze(2), -torch.inf).flatten(1)

@@ -17,8 +17,13 @@ Product = Callable[[torch.Tensor, LinearWeight], torch.Tensor]
 Activate = Callable[[torch.Tensor, Gating], torch.Tensor]
 
 
-def grouped_experts(linear: Product, act_and_mul: Activate) -> Callable[..., torch.Tensor]:
-    """Build `Ops.experts` over a backend's products and activations."""
+def grouped_experts(
+    linear: Product,
+    act_and_mul: Activate,
+    total: Callable[[torch.Tensor, int], torch.Tensor] = torch.sum,
+) -> Callable[..., torch.Tensor]:
+    """Build `Ops.experts` over a backend's products and activations. total: adds up along a
+    dimension."""
 
     def experts(x: torch.Tensor, w: ExpertsWeight, routed: Routed) -> torch.Tensor:
         tokens, chosen = routed.ids.shape
@@ -42,7 +47,7 @@ def grouped_experts(linear: Product, act_and_mul: Activate) -> Callable[..., tor
         results = out.view(tokens, chosen, -1)
         if not w.weighs_inputs:
             results = results * routed.weights.unsqueeze(2)
-        return results.sum(dim=1).to(x.dtype)
+        return total(results, 1).to(x.dtype)
 
     return experts
 

@@ -26,6 +26,7 @@ from atom.model_ops.backends.op_names import (
     HEADS_OPS,
     LORA_OPS,
     MLA_OPS,
+    SHARD_OPS,
     SPARSE_OPS,
     STATE_OPS,
 )
@@ -436,8 +437,10 @@ class OpCase:
         return op not in SPARSE_OPS or bool(self.index)
 
     def needs(self, op: str) -> bool:
-        """Return whether a step may compute the operation at all, as far as the model decides,
-        too."""
+        """Return whether a step of reproducible runs may compute the operation at all, as far as
+        the model decides, too."""
+        if op in SHARD_OPS:
+            return False
         if op in HEADS_OPS:
             return bool(self.attention)
         if op in MLA_OPS:

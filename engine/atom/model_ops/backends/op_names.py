@@ -75,5 +75,7 @@ STATE_OPS = {
     "gated_delta_rule": DeltaShape,
     "state_space_dual": SsdShape,
 }
+# Of ranks that draw without each other's logits.
+SHARD_OPS = ("sample_vocab_shard",)
 LORA_OPS = ("add_lora",)
 ATTENTION_OPS = ("paged_attention", "mla_attention", *SPARSE_OPS, *STATE_OPS)

@@ -15,6 +15,7 @@ import torch
 from atom.model_ops.backends import triton_ops
 from atom.model_ops.backends.draft_ops import draft_ops_of
 from atom.model_ops.backends.interface import Backend, OpCase
+from atom.model_ops.tree_sums import join_by_tree
 from atom.model_ops.values import WeightFormat
 
 
@@ -69,6 +70,7 @@ def backend() -> Backend:
         capturable=operations.keys() if torch.cuda.is_available() else (),
         prompts=("paged_attention", "mla_attention"),
         reasons_against=reasons_against,
+        join=join_by_tree(norms.norm),
         warmup_compile=triton_ops.warmup_compile(),
     )
 

@@ -53,13 +53,20 @@ def qk_norm_rope_store(
     return qkv.view(tokens, -1, dim)[:, :heads]
 
 
+def attend_query_by_query(
+    q: torch.Tensor, shape: AttentionShape, cache: LayerCache, step: AttentionMetaData
+) -> torch.Tensor:
+    """Compute `paged_attention` by the kernel alone, however long prompts are: what a query finds
+    depends on its context and on no other query."""
+    out = _empty_result(q, shape, cache)
+    _attend(q, shape, cache, _Rows(step, 0, step.context_lens.shape[0]), out)
+    return out
+
+
 def paged_attention(
     q: torch.Tensor, shape: AttentionShape, cache: LayerCache, step: AttentionMetaData
 ) -> torch.Tensor:
-    _check_cache(cache, shape)
-    if q.stride(2) != 1 or q.stride(1) != shape.head_dim or q.dtype is not torch.float32:
-        raise TypeError(f"queries of {q.dtype} with strides {q.stride()}")
-    out = torch.empty(q.shape[0], shape.num_heads * shape.head_dim)
+    out = _empty_result(q, shape, cache)
     rows = step.context_lens.shape[0]
     first = 0
     for row in [*_long_prompts(step), rows]:
@@ -73,6 +80,13 @@ def paged_attention(
             )
         first = row + 1
     return out
+
+
+def _empty_result(q: torch.Tensor, shape: AttentionShape, cache: LayerCache) -> torch.Tensor:
+    _check_cache(cache, shape)
+    if q.stride(2) != 1 or q.stride(1) != shape.head_dim or q.dtype is not torch.float32:
+        raise TypeError(f"queries of {q.dtype} with strides {q.stride()}")
+    return torch.empty(q.shape[0], shape.num_heads * shape.head_dim)
 
 
 def _long_prompts(step: AttentionMetaData) -> list[int]:

@@ -29,8 +29,14 @@ def prepare_linear(w: LinearWeight) -> LinearWeight:
 
 
 def linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
-    if not _is_ours(x, w):
-        return _library_product(x, w)
+    return product(x, w) if _is_ours(x, w) else _library_product(x, w)
+
+
+def product(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
+    """Multiply any number of rows x [T, in] by the kernel, each summed front to back whatever the
+    others are; w float32, inputs outermost."""
+    if x.shape[1] != w.inputs or not w.data.mT.is_contiguous() or w.data.dtype is not x.dtype:
+        raise ValueError(f"rows {tuple(x.shape)} times {tuple(w.data.shape)} {w.data.dtype}")
     out = torch.empty(x.shape[0], w.outputs)
     library().atom_linear(
         floats(x), w.data.data_ptr(), _bias(w), out.data_ptr(), x.shape[0], w.inputs, w.outputs,

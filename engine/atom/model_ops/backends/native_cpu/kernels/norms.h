@@ -34,5 +34,8 @@ INLINE void gate(const float *gates, const float *ups, float *out, long width) {
         vec g = load(gates + i);
         store(out + i, g / (1.0f + exponential(-g)) * load(ups + i));
     }
-    for (; i < width; i++) out[i] = gates[i] / (1.0f + expf(-gates[i])) * ups[i];
+    for (; i < width; i++) { /* by the same function: where a column lies changes no bit of it */
+        vec g = splat(gates[i]);
+        out[i] = (g / (1.0f + exponential(-g)) * splat(ups[i]))[0];
+    }
 }

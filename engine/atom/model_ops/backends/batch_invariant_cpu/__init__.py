@@ -1,0 +1,65 @@
+"""The CPU's backend of reproducible answers: the compiled kernels that compute a row by itself.
+
+Products, attention, norms and activations are native_cpu's, which add up each row front to back
+whatever else is in a step; torch's library, which is faster for many rows, chooses its order by
+their number and is never asked. What is one element's own, or integers, is torch's as elsewhere.
+Made of other backends' parts, and so known to none of them.
+"""
+
+from __future__ import annotations
+
+from atom.model_ops.backends.batch_invariant_cpu import experts, linear, logit_filters, mla
+from atom.model_ops.backends.draft_ops import draft_ops_of
+from atom.model_ops.backends.interface import Backend, OpCase
+from atom.model_ops.backends.native_cpu import attention, dense, sampling
+from atom.model_ops.backends.native_cpu import reasons_against as reasons_against_native
+from atom.model_ops.backends.native_cpu.library import why_not
+from atom.model_ops.backends.torch_cpu import ngram_drafts
+from atom.model_ops.backends.torch_ref import decode_state, drafting, token_mask
+from atom.model_ops.backends.torch_ref.dense import embedding
+from atom.model_ops.tree_sums import join_by_tree
+
+
+def backend() -> Backend:
+    reason = why_not()
+    return Backend(
+        name="batch_invariant_cpu",
+        operations={
+            "embedding": embedding,
+            "prepare_linear": dense.prepare_linear,
+            "prepare_experts": dense.prepare_linear,
+            "linear": linear.linear,
+            "rms_norm": dense.rms_norm,
+            "norm": dense.norm,
+            "act_and_mul": dense.act_and_mul,
+            "route": experts.route,
+            "experts": experts.experts,
+            "qk_norm_rope_store": attention.qk_norm_rope_store,
+            "paged_attention": attention.attend_query_by_query,
+            "mla_rope_store": mla.mla_rope_store,
+            "mla_attention": mla.mla_attention,
+            "sample": sampling.sample,
+            "filter_logits": logit_filters.filter_logits,
+            "apply_token_mask": token_mask.apply_token_mask,
+            "receive_step": decode_state.receive_step,
+            "prepare_decode": decode_state.prepare_decode,
+            "commit_tokens": decode_state.commit_tokens,
+            **draft_ops_of(drafting),
+            "draft_ngrams": ngram_drafts.draft_ngrams,
+        },
+        unusable=() if reason is None else (reason,),
+        reasons_against=reasons_against,
+        expands=True,
+        join=join_by_tree(dense.norm),
+    )
+
+
+_CACHED = ("qk_norm_rope_store", "paged_attention", "mla_rope_store", "mla_attention")
+
+
+def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
+    """See `Backend`: native_cpu's, whose kernels these are, and other dtypes of the cache."""
+    found = reasons_against_native(op, case)
+    if not found and op in _CACHED and case.kv_dtype is not case.dtype:
+        return (f"a cache of {case.kv_dtype} beside {case.dtype}",)
+    return found

@@ -1,0 +1,61 @@
+"""Sums over ranks in a fixed tree: each rank gets every other's share, and adds them up itself.
+
+A library's all-reduce takes its order from the size of the message and from the links; here it is
+((0 + 1) + (2 + 3)) always, in float32, and what comes of it is rounded once. Products by inputs
+have leaves in the same tree (backends/batch_invariant*), of which a rank adds up its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from atom.collectives.group import Group
+from atom.model_ops.values import NormWeight, Pending, Stream
+
+Norm = Callable[[Stream, NormWeight], tuple[torch.Tensor, Stream]]
+
+
+def tree_sum(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Add up neighbours, then the sums of neighbours, until one is left."""
+    while len(parts) > 1:
+        pairs = [one + other for one, other in zip(parts[::2], parts[1::2], strict=False)]
+        parts = [*pairs, *parts[len(pairs) * 2 :]]
+    return parts[0]
+
+
+def join_by_tree(norm: Norm) -> Callable[[Group, torch.device, int], Group]:
+    """Build `Backend.join` over a backend's norm."""
+    return lambda group, _device, _row_bytes: TreeSumGroup(group, norm)
+
+
+class TreeSumGroup:
+    """A group that adds up by a tree what another group carries."""
+
+    def __init__(self, group: Group, norm: Norm) -> None:
+        self._group = group
+        self._norm = norm
+        self.rank, self.size, self.nodes = group.rank, group.size, group.nodes
+        self.gather, self.enter = group.gather, group.enter
+        self.barrier, self.close = group.barrier, group.close
+
+    def reduce(self, x: torch.Tensor) -> torch.Tensor:
+        flat = x.reshape(1, -1)
+        return self._tree(flat).to(x.dtype).view_as(x)
+
+    def add_and_norm(
+        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        own = tree_sum(x.unbind()) if x.dim() == 3 else x
+        total = self._tree(own).to(residual.dtype)
+        normed, stream = self._norm(Stream(residual, total, Pending.WHOLE), NormWeight(weight, eps))
+        return normed, stream.residual
+
+    def takes_parts(self, tokens: int) -> bool:
+        return True
+
+    def _tree(self, x: torch.Tensor) -> torch.Tensor:
+        """Add up the ranks' x [R, n], float32 as soon as they are added."""
+        everyone = self._group.gather(x).view(x.shape[0], self.size, x.shape[1])
+        return tree_sum(everyone.float().unbind(1))
