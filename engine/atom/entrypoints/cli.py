@@ -1,5 +1,5 @@
-"""`atom`: serve, generate, batch, bench, preflight, completion. Parses, dispatches, and makes
-errors one line each.
+"""`atom`: serve, generate, batch, bench, replay, preflight, completion. Parses, dispatches, and
+makes errors one line each.
 
 Torch-free and quick to import: what a command needs is imported when it runs.
 """
@@ -18,6 +18,7 @@ from atom.entrypoints.bench import add_bench_commands
 from atom.entrypoints.flags.flag_parser import FlagParser
 from atom.entrypoints.generate import add_generate_arguments, run_generate
 from atom.entrypoints.process.logs import LEVELS, print_error
+from atom.entrypoints.replay import add_replay_arguments, run_replay
 from atom.entrypoints.serve import add_serve_arguments, run_serve
 from atom.errors import AtomError
 from atom.preflight import add_preflight_arguments, run_preflight
@@ -88,6 +89,10 @@ def build_parser() -> argparse.ArgumentParser:
     bench = commands.add_parser("bench", help="measure throughput, latency, or a server")
     for command in add_bench_commands(bench):
         _add_log_level(command, "warning")
+
+    replay = commands.add_parser("replay", help="ask a recorded request again, and compare")
+    add_replay_arguments(replay)
+    replay.set_defaults(run=run_replay, log_level="warning")
 
     preflight = commands.add_parser("preflight", help="say what of this machine can be used")
     add_preflight_arguments(preflight)

@@ -29,6 +29,7 @@ from atom.model_engine.front.admission import Admission
 from atom.model_engine.front.async_text import AsyncText
 from atom.model_engine.front.core_event_hop import CoreEventHop
 from atom.model_engine.front.engine_lifecycle import EngineLifecycle, EngineStatus
+from atom.model_engine.front.fingerprint import fingerprint
 from atom.model_engine.front.input_output_processor import InputOutputProcessor
 from atom.model_engine.front.input_processor import Prompt
 from atom.model_engine.front.open_requests import OpenRequests
@@ -284,7 +285,9 @@ class AsyncLLMEngine:
         self._admission.check(len(requests), client_id)
         name = request_id or f"req-{uuid.uuid4().hex}"
         group = self._requests.open(itertools.repeat(name), requests)
-        group.weights_version = self.pauses.weights_version
+        group.fingerprint = fingerprint(
+            self.pauses.weights_version, self.config, self.status.report
+        )
         trace = CURRENT_TRACE.get()
         if trace is not None:
             group.trace = trace

@@ -80,6 +80,7 @@ from atom.sizing.parallelism import (
 )
 from atom.sizing.quantization import Quantization
 from atom.sizing.quantization_scheme import QuantizationScheme
+from atom.sizing.reproducibility import ReproducibleOptions, reproducible_problems
 from atom.sizing.rotary_table_bytes import position_bytes, rotary_bytes
 from atom.sizing.states import StateKind, StateNet
 from atom.sizing.weights import Sharding, WeightPart
@@ -113,6 +114,7 @@ __all__ = [
     "ModelFactsError",
     "Quantization",
     "QuantizationScheme",
+    "ReproducibleOptions",
     "RunLimits",
     "Sharding",
     "SizingError",
@@ -140,6 +142,7 @@ __all__ = [
     "online_scheme",
     "plan_kv_cache",
     "position_bytes",
+    "reproducible_problems",
     "rotary_bytes",
     "running_sequences",
     "runtime_overhead_bytes",

@@ -90,6 +90,8 @@ def engine_args(plan: Plan) -> list[str]:
     args.append(
         "--enable-prefix-caching" if engine.prefix_caching else "--no-enable-prefix-caching"
     )
+    if engine.reproducible:
+        args.append("--reproducible")
     if engine.expert_parallel:
         args.append("--enable-expert-parallel")
     if engine.shares_experts:

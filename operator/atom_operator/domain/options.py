@@ -115,6 +115,7 @@ class EngineOptions:
     pull_secrets: tuple[str, ...] = ()  # that the spec names
     api_key_secret: tuple[str, str] | None = None  # name, key
     lora: LoraOptions | None = None  # None: no adapters are served
+    reproducible: bool = False  # a row's result never depends on the others of its step
 
     @property
     def argument_words(self) -> list[str]:

@@ -44,6 +44,7 @@ def learning_key(model: ModelLocation, options: EngineOptions, accelerator: Acce
         options.kv_cache_dtype,
         f"tp{options.tensor_parallel}",
         f"nodes{options.nodes}",
+        *(["reproducible"] if options.reproducible else []),
         *(["experts"] if options.expert_parallel else []),
         *([f"shared{options.data_parallel}"] if options.shares_experts else []),
         *([f"drafts{options.speculative_tokens}"] if options.speculative_tokens else []),

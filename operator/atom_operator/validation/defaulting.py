@@ -103,6 +103,7 @@ def resolve_options(spec: AtomDeploymentSpec, *, image: str) -> EngineOptions:
         gpu_memory_utilization=_or(engine.gpu_memory_utilization, 0.9),
         kv_cache_dtype=engine.kv_cache_dtype or "auto",
         prefix_caching=_or(engine.prefix_caching, True),
+        reproducible=_or(engine.reproducible, False),
         scheduling_policy=engine.scheduling_policy or "mixed",
         tensor_parallel=_or(spec.parallelism.tensor, 1),
         data_parallel=_or(spec.parallelism.data, 1),

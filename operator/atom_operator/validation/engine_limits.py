@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from atom.sizing import (
     ExpertOptions,
     ModelFacts,
+    ReproducibleOptions,
     UnknownFamilyError,
     expert_parallel_problem,
+    reproducible_problems,
     spread_problems,
     unsupported,
     unsupported_architecture,
@@ -56,6 +58,25 @@ def validate_experts(
             "spec.parallelism.expert", f"{message}, {another}", Reason.UNSUPPORTED_BY_ENGINE
         ),
     )
+
+
+def validate_reproducible(
+    options: EngineOptions, facts: ModelFacts | None
+) -> Iterator[FieldProblem]:
+    """Yield what reproducible answers do not go with, each with what to leave out."""
+    if facts is None or not options.reproducible:
+        return
+    words = {word.partition("=")[0] for word in options.extra_args}
+    quantises = words & {"--quantization", "--online-quant-config"}
+    asked = ReproducibleOptions(
+        quantization="online quantised" if quantises else None,
+        names_backends=bool(words & {"--backend", "--op-backend"}),
+        lora=options.lora is not None,
+        expert_parallel=options.expert_parallel,
+        kv_cache_dtype=options.kv_cache_dtype,
+    )
+    for problem in reproducible_problems(facts, asked):
+        yield FieldProblem("spec.engine.reproducible", problem, Reason.UNSUPPORTED_BY_ENGINE)
 
 
 def validate_unknown_family(

@@ -45,6 +45,8 @@ _OWNED_ARGUMENTS = {
     "revision": "spec.model.revision",
     "max-model-len": "spec.engine.maxModelLen",
     "max-num-seqs": "spec.engine.maxNumSeqs",
+    "reproducible": "spec.engine.reproducible",
+    "no-reproducible": "spec.engine.reproducible",
     "max-num-batched-tokens": "spec.engine.maxNumBatchedTokens",
     "block-size": "spec.engine.blockSize",
     "gpu-memory-utilization": "spec.engine.gpuMemoryUtilization",

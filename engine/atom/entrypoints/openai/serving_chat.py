@@ -132,7 +132,7 @@ async def complete_chat(answers: Answers, head: AnswerHead) -> bytes:
                 model=head.model,
                 choices=[_whole(answers, index, choice) for index, choice in enumerate(choices)],
                 usage=answers.usage(),
-                system_fingerprint=answers.group.weights_version,
+                system_fingerprint=answers.group.fingerprint,
                 prompt_logprobs=UNSET if prompt is None else prompt_logprobs(prompt, answers.names),
                 prompt_token_ids=_prompt_ids(answers),
             )
@@ -274,7 +274,7 @@ class ChatEvents(StreamEvents):
                 created=self._head.created,
                 model=self._head.model,
                 choices=choices,
-                system_fingerprint=self._answers.group.weights_version,
+                system_fingerprint=self._answers.group.fingerprint,
                 usage=self._answers.usage_shown(usage) if self._with_usage else UNSET,
                 prompt_logprobs=prompt,
                 prompt_token_ids=prompt_token_ids,

@@ -109,7 +109,7 @@ async def complete_text(answers: Answers, head: AnswerHead) -> bytes:
                 model=head.model,
                 choices=[_whole(answers, index, choice) for index, choice in enumerate(choices)],
                 usage=answers.usage(),
-                system_fingerprint=answers.group.weights_version,
+                system_fingerprint=answers.group.fingerprint,
             )
         )
 
@@ -167,7 +167,7 @@ class TextEvents(StreamEvents):
                 created=self._head.created,
                 model=self._head.model,
                 choices=choices,
-                system_fingerprint=self._answers.group.weights_version,
+                system_fingerprint=self._answers.group.fingerprint,
                 usage=self._answers.usage_shown(usage) if self._with_usage else UNSET,
             )
         )

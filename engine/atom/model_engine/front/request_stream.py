@@ -46,7 +46,7 @@ class RequestGroup(AsyncIterator[list[tuple[int, RequestOutput]]]):
     or
     `listen` and `take`. Raises the first error that one of them ended with, behind what is unread:
     one answer is missing then, and there is no whole. trace: told of each request's end.
-    weights_version: of the weights that the requests began with."""
+    fingerprint: of what the requests began to be computed by."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class RequestGroup(AsyncIterator[list[tuple[int, RequestOutput]]]):
             for request in requests
         ]
         self.trace: RequestTrace | None = None
-        self.weights_version = ""
+        self.fingerprint = ""
         self._leave = leave
         self._limits = limits
         self._unread: list[tuple[int, RequestOutput]] = []

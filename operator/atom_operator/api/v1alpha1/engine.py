@@ -150,6 +150,10 @@ class EngineSpec(ApiModel):
     scheduling_policy: Literal["mixed", "prefillFirst"] | None = None
     """mixed puts prefill chunks and decodes in one batch; prefillFirst runs waiting prompts before
     decodes. Default: mixed."""
+    reproducible: bool | None = None
+    """The same tokens and log-probabilities for a request, whatever else is served. What that
+    cannot hold beside, such as quantised models, adapters and parallelism.expert, is refused.
+    Default: false."""
     speculative: SpeculativeSpec | None = None
     """Speculative decoding, which changes no token. Default: none."""
     lora: LoraSpec | None = None

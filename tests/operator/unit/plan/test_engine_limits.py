@@ -436,3 +436,29 @@ def test_a_draft_model_is_named_whole_or_not_at_all(
         ABLE, model=R1["model"], accelerator=MI300X, engine={"speculative": speculative}
     )
     assert f"spec.engine.speculative.{field}" in {problem.field for problem in found}
+
+
+@pytest.mark.parametrize(
+    ("changes", "drop"),
+    [
+        ({"engine": {"kvCacheDtype": "fp8"}}, "drop --kv-cache-dtype fp8"),
+        ({"engine": {"lora": {}}}, "drop --enable-lora"),
+        ({"engine": {"extraArgs": ["--quantization=fp8"]}}, "drop --quantization"),
+        ({"engine": {"extraArgs": ["--backend", "triton"]}}, "drop --backend"),
+    ],
+)
+def test_what_reproducible_answers_do_not_go_with_is_refused(
+    changes: dict[str, Any], drop: str
+) -> None:
+    model = {"model": {"source": "hf://Qwen/Qwen3-8B"}, "accelerator": MI300X}
+    asked = {**model, "engine": {"reproducible": True, **changes["engine"]}}
+    (found,) = problems(**asked)
+    assert found.field == "spec.engine.reproducible"
+    assert drop in found.message
+
+
+def test_reproducible_answers_are_asked_of_the_engine() -> None:
+    model = {"model": {"source": "hf://Qwen/Qwen3-8B"}, "accelerator": MI300X}
+    asked = {**model, "engine": {"reproducible": True}, "parallelism": {"tensor": 2}}
+    assert "--reproducible" in engine_args(plan(**asked))
+    assert "--reproducible" not in engine_args(plan(**model))
