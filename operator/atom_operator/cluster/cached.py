@@ -8,19 +8,21 @@ answers is kept, so that we read our own writes. Wired by the runtime.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from atom_operator.cluster.informer import Informers
+from atom_operator.cluster.informer import Informer, Informers
 from atom_operator.cluster.known_deployments import KnownDeployments
 from atom_operator.cluster.object_cache import INDEXED_LABELS, ObjectCache
+from atom_operator.cluster.partial_objects.placed_pods import PlacedPod
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.constants import LABEL_PROFILE
 from atom_operator.domain import (
     ATOM_DEPLOYMENT,
     ATOM_PROFILE,
     NAMESPACE,
+    POD,
     Kind,
     Manifest,
     ObjectKey,
@@ -92,8 +94,15 @@ class CachedCluster:
     async def list_nodes(self) -> list[Manifest]:
         return await self._port.list_nodes()
 
-    async def list_placed_pods(self) -> list[Manifest]:
-        return await self._port.list_placed_pods()
+    async def list_placed_pods(self, *, others: bool = False) -> list[Manifest]:
+        informers = self._informers.of(POD)
+        if others or not informers or not _are_current(informers):
+            return await self._port.list_placed_pods(others=others)
+        found = await self._port.list_placed_pods(others=True)
+        if not _are_current(informers):
+            return await self._port.list_placed_pods()
+        ours = (pod for informer in informers for pod in informer.cache.every_as(PlacedPod))
+        return [*found, *(pod.manifest() for pod in ours)]
 
     async def apply(self, kind: Kind, manifest: Manifest) -> Manifest:
         with self._writing(kind, manifest["metadata"]["namespace"], manifest["metadata"]["name"]):
@@ -155,3 +164,7 @@ class CachedCluster:
         if informer is not None:
             informer.keep(answer)
         return answer
+
+
+def _are_current(informers: Iterable[Informer]) -> bool:
+    return all(informer.is_current for informer in informers)

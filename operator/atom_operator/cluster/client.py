@@ -194,9 +194,20 @@ class ApiCluster:
         found = await self._list(NODE, None, {}, Page[ListedNode])
         return [item.manifest() for item in found]
 
-    async def list_placed_pods(self) -> list[Manifest]:
-        found = await self._list(POD, None, {"fieldSelector": _PLACED}, Page[PlacedPod])
-        return [item.manifest() for item in found]
+    async def list_placed_pods(self, *, others: bool = False) -> list[Manifest]:
+        everything: list[tuple[str | None, dict[str, str]]] = [(None, {"fieldSelector": _PLACED})]
+        asked = self._others() if others else everything
+        found = [await self._list(POD, where, query, Page[PlacedPod]) for where, query in asked]
+        return [item.manifest() for items in found for item in items]
+
+    def _others(self) -> list[tuple[str | None, dict[str, str]]]:
+        """Return where and what to list for the pods that no AtomDeployment of ours has."""
+        mine = [namespace for namespace in self._namespaces if namespace is not None]
+        unlabelled = {"fieldSelector": _PLACED, "labelSelector": f"!{constants.LABEL_DEPLOYMENT}"}
+        if not mine:
+            return [(None, unlabelled)]
+        elsewhere = ",".join((_PLACED, *(f"metadata.namespace!={name}" for name in mine)))
+        return [(None, {"fieldSelector": elsewhere}), *((name, unlabelled) for name in mine)]
 
     async def apply(self, kind: Kind, manifest: Manifest) -> Manifest:
         metadata = manifest["metadata"]

@@ -52,8 +52,8 @@ class FencedCluster:
     async def list_nodes(self) -> list[Manifest]:
         return await self._port.list_nodes()
 
-    async def list_placed_pods(self) -> list[Manifest]:
-        return await self._port.list_placed_pods()
+    async def list_placed_pods(self, *, others: bool = False) -> list[Manifest]:
+        return await self._port.list_placed_pods(others=others)
 
     async def apply(self, kind: Kind, manifest: Manifest) -> Manifest:
         self._check(f"apply {kind.kind}/{manifest['metadata']['name']}")

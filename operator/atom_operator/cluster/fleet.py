@@ -1,8 +1,9 @@
 """FleetReader: nodes and placed pods, read when a decision needs them, shared for a few seconds.
 
 Not watched: a rollout or a pod without a node asks, and at rest each resync for the nodes of pods
-that have devices; a thousand reconciles at once cost one list. Where the operator may not read
-nodes (it watches single namespaces) there is no fleet, and decisions do without.
+that have devices; a thousand reconciles at once cost one list, which leaves out the pods that
+informers follow anyhow. Where the operator may not read nodes (it watches single namespaces) there
+is no fleet, and decisions do without.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 
@@ -17,6 +18,7 @@ from atom_operator import constants
 from atom_operator.cluster.foreign_edits import fields_of_others
 from atom_operator.domain import Manifest
 
+T = TypeVar("T")
 # What objects can be asked for by.
 INDEXED_LABELS = frozenset(
     {
@@ -83,6 +85,10 @@ class ObjectCache:
     def every(self) -> list[Manifest]:
         """A copy of each object."""
         return [item.manifest() for item in self._objects.values()]
+
+    def every_as(self, type_: type[T]) -> list[T]:
+        """Each object, decoded as `type_`: what it has no field for is skipped."""
+        return [msgspec.json.decode(item.body, type=type_) for item in self._objects.values()]
 
     def get(self, namespace: str, name: str) -> Manifest | None:
         """A copy of the object of that name, None where there is none."""

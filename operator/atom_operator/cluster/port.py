@@ -48,8 +48,9 @@ class ClusterPort(Protocol):
     async def list_nodes(self) -> list[Manifest]:
         """List every node of the cluster."""
 
-    async def list_placed_pods(self) -> list[Manifest]:
-        """List every pod of the cluster that is on a node and has not finished, ours or not."""
+    async def list_placed_pods(self, *, others: bool = False) -> list[Manifest]:
+        """List every pod of the cluster that is on a node and has not finished; `others`: but those
+        of AtomDeployments that we watch."""
 
     async def apply(self, kind: Kind, manifest: Manifest) -> Manifest:
         """Server-side apply with our field manager, forced; the object as it is now."""

@@ -114,7 +114,7 @@ class Runtime:
         self._turns = StagedImageRollout(settings.image_rollouts, lambda key: self.enqueue(*key))
         self._budget = RolloutBudget(settings.max_rollouts, lambda key: self.enqueue(*key))
         self._moves = DeviceMoves()
-        fleet = FleetReader(self._cluster, time.monotonic)
+        fleet = FleetReader(cached, time.monotonic)
         engines = EnginesWithBackoff(self._engines, time.monotonic)
         address = settings.site.prometheus_address
         self._prometheus = HttpPrometheus(address) if address else None

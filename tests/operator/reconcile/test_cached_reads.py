@@ -15,9 +15,16 @@ from atom_operator.domain import (
     DISRUPTION_BUDGET,
     SERVICE,
 )
+from atom_operator.domain.placed_pods import placed_pods
 from atom_operator.kinds import LEADER_WORKER_SET
 from tests.support.in_memory_cluster.rollouts import finish_rollout
-from tests.support.operator.builders_operator import KEY, cluster_with, gpu_node, reconciler
+from tests.support.operator.builders_operator import (
+    KEY,
+    cluster_with,
+    gpu_node,
+    gpu_pod,
+    reconciler,
+)
 from tests.support.operator.cached_cluster import Followed, followed
 from tests.support.operator.fake_cluster import FakeCluster
 from tests.support.operator.faulty_cluster import FaultyCluster, Killed
@@ -61,6 +68,24 @@ async def test_nodes_are_read_once_for_many_steady_reconciles_with_gpus() -> Non
             await same.reconcile(KEY)
         assert set(world.cluster.reads) <= {"get AtomDeployment", "list Node"}
         assert world.cluster.reads.count("list Node") <= 1
+
+
+async def test_pods_on_nodes_are_ours_as_the_watch_shows_them_and_others_as_listed() -> None:
+    cluster = cluster_with()
+    ours, ended = gpu_pod("ours", "one", of="chat"), gpu_pod("ended", "one", of="chat")
+    ended["status"]["phase"] = "Failed"
+    foreign = gpu_pod("foreign", "two")
+    foreign["metadata"]["labels"] = {}
+    for each in (ours, ended, foreign):
+        cluster.put_pod(each)
+    async with followed(cluster) as world:
+        seen = placed_pods(await world.port.list_placed_pods())
+        listed = placed_pods(await cluster.list_placed_pods())
+        assert {pod.name: pod.requests for pod in seen.pods} == {
+            pod.name: pod.requests for pod in listed.pods
+        }
+        assert {pod.name for pod in seen.pods} == {"ours", "foreign"}
+        assert [pod.name for pod in seen.of(KEY)] == ["ours"]
 
 
 async def test_what_a_pass_wrote_the_next_one_reads_before_any_watch_has_told() -> None:

@@ -140,13 +140,15 @@ class FakeCluster:
             raise RefusedError("nodes is forbidden", 403)
         return copied(self.nodes)
 
-    async def list_placed_pods(self) -> list[Manifest]:
+    async def list_placed_pods(self, *, others: bool = False) -> list[Manifest]:
         self.reads.append("list placed Pod")
         self.pod_reads += 1
         return [
             copied(item)
             for (kind, _, _), item in self.objects.items()
             if kind == POD and (item.get("spec") or {}).get("nodeName")
+            if not others
+            or constants.LABEL_DEPLOYMENT not in (item["metadata"].get("labels") or {})
         ]
 
     async def apply(self, kind: Kind, manifest: Manifest) -> Manifest:

@@ -42,16 +42,22 @@ class _Spec(msgspec.Struct, omit_defaults=True):
     hostNetwork: bool | None = None  # noqa: N815
 
 
+class _Status(msgspec.Struct, omit_defaults=True):
+    phase: str | None = None
+
+
 class PlacedPod(msgspec.Struct):
-    """Hold what the client decodes an item of a list into."""
+    """Hold what the client decodes an item of a list into, and the cache a pod of ours."""
 
     metadata: _Metadata
     spec: _Spec
+    status: _Status = msgspec.field(default_factory=_Status)
 
     def manifest(self) -> Manifest:
         """Return the pod without what it lacks and what the search does not read."""
         found: Manifest = {
             "metadata": msgspec.to_builtins(self.metadata),
             "spec": msgspec.to_builtins(self.spec),
+            "status": msgspec.to_builtins(self.status),
         }
         return found

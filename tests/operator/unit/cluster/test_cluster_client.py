@@ -209,6 +209,20 @@ async def test_only_pods_that_hold_devices_are_listed() -> None:
     )
 
 
+async def test_pods_that_are_followed_anyhow_are_left_out() -> None:
+    async with cluster(lambda _: page()) as (client, stub):
+        await client.list_placed_pods(others=True)
+    (seen,) = stub.seen
+    assert seen.query["labelSelector"] == f"!{LABEL_DEPLOYMENT}"
+    async with cluster(lambda _: page(), ("a", "b")) as (client, stub):
+        await client.list_placed_pods(others=True)
+    elsewhere, *mine = stub.seen
+    assert "labelSelector" not in elsewhere.query
+    assert elsewhere.query["fieldSelector"].endswith("metadata.namespace!=a,metadata.namespace!=b")
+    assert [seen.path for seen in mine] == [f"/api/v1/namespaces/{name}/pods" for name in "ab"]
+    assert {seen.query["labelSelector"] for seen in mine} == {f"!{LABEL_DEPLOYMENT}"}
+
+
 async def test_credentials_that_were_renewed_are_read_when_the_old_ones_are_rejected() -> None:
     def answer(request: web.Request) -> web.Response:
         known = request.headers["Authorization"] == "Bearer second"
