@@ -28,8 +28,8 @@ _CALLS = {"even": _STRIDES, "num_warps": 4, "num_stages": 2}
 CASES: list[Any] = [
     pytest.param(kernel, constants, options, id=name)
     for name, kernel, constants, options in [
-        ("product of a row", linear._product_kernel,
-         {**_PRODUCT, "BLOCK_M": 16, "BLOCK_N": 64, "BLOCK_K": 128}, _CALLS),
+        ("product of few rows", linear._product_kernel,
+         {**_PRODUCT, **_FEW, "BLOCK_K": 128}, _CALLS),
         ("leaves of few rows", linear._product_kernel, {**_PRODUCT, **_FEW},
          {**_CALLS, "types": {"out_ptr": "*fp32"}}),
         ("product of heads, odd sizes", linear._product_kernel,

@@ -45,8 +45,10 @@ class Tile:
     num_stages: int
 
 
-# Up to so many rows, which tile: none below 64 rows, which take another instruction.
-_TILES = {64: Tile(64, 64, 64, 4, 4)}
+# None has fewer rows than 64, which take another instruction. A deep one is for few rows of a
+# matrix without leaves, which has few programs.
+_FEW_ROWS = 64
+_FEW_ROWS_TILE, _DEEP_TILE = Tile(64, 64, 64, 4, 4), Tile(64, 64, 128, 4, 4)
 _LARGE_TILE = Tile(128, 128, 64, 8, 3)
 _AMD_TILE = Tile(64, 64, 64, 4, 2)
 # Rows from which the library is as fast, which has to have them filled up to more.
@@ -163,7 +165,7 @@ def linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
         return found[0] if len(found) == 1 else torch.cat(found)
     out = torch.empty((x.shape[0], w.outputs), dtype=x.dtype, device=x.device)
     if leaves_of(w) == 1:
-        multiply(x[None], w.data[None], out[None, None], w.bias)
+        multiply(x[None], w.data[None], out[None, None], w.bias, deep=w.ranks is None)
         return out
     for some, into in zip(x.split(_MOST_ROWS), out.split(_MOST_ROWS), strict=True):
         sum_parts(linear_parts(some, w), into, w.bias)
@@ -187,16 +189,21 @@ def sum_parts(parts: torch.Tensor, out: torch.Tensor, bias: torch.Tensor | None 
 
 
 def multiply(
-    x: torch.Tensor, w: torch.Tensor, out: torch.Tensor, bias: torch.Tensor | None
+    x: torch.Tensor,
+    w: torch.Tensor,
+    out: torch.Tensor,
+    bias: torch.Tensor | None,
+    *,
+    deep: bool = False,
 ) -> None:
     """Write x [B, T, in] times each w [B, out, in], transposed, into out [leaves, B, T, out]: each
     leaf's product, with a bias where it is the only one. Any strides but of out's last
-    dimension."""
+    dimension. deep: see _DEEP_TILE."""
     batch, rows, inner = x.shape
     outputs, leaves = w.shape[1], out.shape[0]
     if rows == 0:
         return
-    tile = _tile(rows)
+    tile = _tile(rows, deep=deep)
     tiles = triton.cdiv(rows, tile.block_m) * triton.cdiv(outputs, tile.block_n)
     # An option of AMD's compiler alone: the instruction, whose inputs are summed at once.
     instruction = {"matrix_instr_nonkdim": 16} if torch.version.hip else {}
@@ -210,7 +217,9 @@ def multiply(
     )  # fmt: skip
 
 
-def _tile(rows: int) -> Tile:
+def _tile(rows: int, *, deep: bool) -> Tile:
     if torch.version.hip:
         return _AMD_TILE
-    return next((tile for most, tile in _TILES.items() if rows <= most), _LARGE_TILE)
+    if rows > _FEW_ROWS:
+        return _LARGE_TILE
+    return _DEEP_TILE if deep else _FEW_ROWS_TILE
