@@ -7,7 +7,7 @@ is read. Where no time is given (at admission) the canary is as it was.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -117,10 +117,14 @@ async def look_at_canary(
     return CanaryLook(promoted_spec(raw, spec) if promoted else raw, canary, asked)
 
 
-def canary_in_force(key: ObjectKey, parent: Manifest) -> Canary | None:
-    """The canary as it was last told of, which stays so while the spec is held back."""
+def canary_in_force(key: ObjectKey, parent: Manifest, observed: Observed) -> Canary | None:
+    """The canary as it was last told of, which stays so while the spec is held back; without
+    requests while none of its pods serves."""
     state = state_of(parent.get("status") or {})
-    return Canary(naming.canary_name(key), state) if state is not None else None
+    child = observed.children.get(ChildKey(ATOM_DEPLOYMENT, naming.canary_name(key)))
+    if state is None or child is None:
+        return None
+    return Canary(naming.canary_name(key), state if _is_ready(child) else replace(state, weight=0))
 
 
 _NO_TIME = datetime.min.replace(tzinfo=UTC)

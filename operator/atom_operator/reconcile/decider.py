@@ -212,7 +212,7 @@ class Decider:
             plan = plan_of_pods(plan, pods, None, observed)  # no more pods than can share a claim
         if plan is None:
             return Decision()
-        canary = canary_in_force(key, parent)
+        canary = canary_in_force(key, parent, observed)
         plan = replace(plan, canary=canary)
         may_roll_back = accepted.rollout.auto_rollback is not False
         target = target_in_force(

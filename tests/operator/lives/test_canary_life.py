@@ -8,7 +8,8 @@ from tests.operator.lives.test_generated_life import broken
 from tests.support.operator_life.canaries import draw_canary_story
 from tests.support.operator_life.story import shortest
 
-DAILY = 2
+# The last: the spec is refused when the canary is deleted by hand, and its share with it.
+DAILY = (0, 1, 19)
 
 
 def live(seed: int) -> None:
@@ -20,7 +21,7 @@ def live(seed: int) -> None:
 
 
 def test_lives_with_a_canary_hold_what_the_documents_promise() -> None:
-    for seed in range(DAILY):
+    for seed in DAILY:
         live(seed)
 
 
