@@ -22,7 +22,8 @@ from atom_operator.validation.rules import validate
 
 _MIN_REQUESTS, _INTERVAL_SECONDS, _FAILURES = 20, 60, 3
 # Of the model that another source takes the place of.
-_OF_THE_SOURCE = ("config", "configRef", "revision")
+_OF_THE_SOURCE = frozenset({"config", "configRef", "revision"})
+_OF_THE_SCHEME = frozenset({"tokenSecretRef", "s3", "image"})
 _WHOLE = ("config", "draftConfig", "valueFrom", "configRef")  # no maps whose keys are joined
 
 
@@ -30,8 +31,10 @@ def promoted_spec(raw: Mapping[str, Any], spec: AtomDeploymentSpec) -> dict[str,
     """The spec of `raw`, whose typed form is `spec`, with its canary's change."""
     change: Mapping[str, Any] = raw["canary"]["change"]
     below = dict(raw)
-    if (change.get("model") or {}).get("source"):
-        kept = {k: v for k, v in raw["model"].items() if k not in _OF_THE_SOURCE}
+    if source := (change.get("model") or {}).get("source"):
+        other = source.partition("://")[0] != raw["model"]["source"].partition("://")[0]
+        dropped = _OF_THE_SOURCE | (_OF_THE_SCHEME if other else frozenset())
+        kept = {k: v for k, v in raw["model"].items() if k not in dropped}
         below["model"] = {**kept, "servedName": served_name(spec)}
     return _join(below, change)
 

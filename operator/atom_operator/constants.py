@@ -38,6 +38,7 @@ PICKER_NAME: Final = "atom-endpoint-picker"
 PICKER_COMPONENT: Final = "endpoint-picker"
 PICKER_PORT: Final = 9002
 MODELS_DIRECTORY: Final = "/models"  # claims are mounted below it
+MODEL_IMAGE_DIRECTORY = "/model-image"  # the root of an image that holds a model
 
 LABEL_PROFILE: Final = f"{GROUP}/profile"  # of a namespace: the AtomProfile of what is in it
 LABEL_DEPLOYMENT: Final = f"{GROUP}/deployment"
@@ -164,6 +165,7 @@ class Reason(StrEnum):
     DOWNLOADING_WEIGHTS = "DownloadingWeights"
     DOWNLOAD_STALLED = "DownloadStalled"
     DOWNLOAD_FAILED = "DownloadFailed"
+    CLAIM_TOO_SMALL = "ClaimTooSmall"
     # CapacityMatched
     MATCHES_PLAN = "MatchesPlan"
     CAPACITY_DRIFT = "CapacityDrift"

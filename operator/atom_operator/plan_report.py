@@ -83,7 +83,7 @@ def facts(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "warning", warning
     if plan.profile is not None:
         yield "profile", f"{plan.profile.name}, below the spec: {plan.profile.summary}"
-    yield "model", plan.model.argument
+    yield "model", plan.model.image.reference if plan.model.image else plan.model.argument
     if plan.engine.lora is not None:
         names = ", ".join(f"{each.name} from {each.path}" for each in plan.adapters) or "none"
         yield "adapters", f"room for {plan.engine.lora.max_cpu_loras}: {names}"

@@ -13,6 +13,7 @@ from typing import Any
 from atom_operator import constants
 from atom_operator.api.v1alpha1.common import memory_quantity
 from atom_operator.children import volumes
+from atom_operator.children.bucket_access import bucket_environment
 from atom_operator.children.device_claim import devices_of_container
 from atom_operator.children.endpoint_picker.cache_events import (
     event_arguments,
@@ -128,7 +129,7 @@ def _environment(plan: Plan) -> list[dict[str, Any]]:
     rendered: dict[str, dict[str, Any]] = {
         name: {"name": name, **source} for name, source in fixed.items()
     }
-    rendered |= _hub_token(plan) | event_environment(plan)
+    rendered |= _hub_token(plan) | bucket_environment(plan.model.bucket) | event_environment(plan)
     for variable in plan.engine.env:
         rendered[variable["name"]] = dict(variable)
     return list(rendered.values())

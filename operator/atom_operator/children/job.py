@@ -16,7 +16,9 @@ from typing import Any
 
 from atom_operator import constants
 from atom_operator.children import naming
+from atom_operator.children.bucket_access import bucket_environment
 from atom_operator.children.engine_container import engine_container
+from atom_operator.children.model_image import image_mount, image_sidecar, image_volume
 from atom_operator.children.overlay import OverlayError, copied, merge_pod_template
 from atom_operator.children.volumes import CACHE_ENVIRONMENT, volumes
 from atom_operator.children.workload import pod_template
@@ -66,7 +68,10 @@ def weights_job(plan: Plan) -> JobRequest | None:
     if download.revision:
         command += ["--revision", download.revision]
     command += ["--folder", plan.model.argument, "--status-port", str(constants.ENGINE_PORT)]
-    name = f"atom-weights-{_hash(plan.model.claim, download.repository, download.revision)}"
+    fetched = [plan.model.claim, download.repository, download.revision]
+    if download.bucket is not None and download.bucket.endpoint is not None:
+        fetched.append(download.bucket.endpoint)
+    name = f"atom-weights-{_hash(*fetched)}"
     template = _template(plan, command, download.token_secret, writable=True)
     return _request(plan, JobPurpose.WEIGHTS, name, template)
 
@@ -167,6 +172,8 @@ def _template(
             *_added_volumes(plan, engine_pod, container),
         ],
     }
+    if beside := image_sidecar(plan):
+        spec |= {"initContainers": beside, "shareProcessNamespace": True}
     if plan.own_account is not None:
         spec["serviceAccountName"] = plan.own_account
     nodes = (engine_pod.get("affinity") or {}).get("nodeAffinity")
@@ -202,6 +209,8 @@ def _container(
     if _mounts_claim(plan, writable=writable):
         path = f"{MODELS_DIRECTORY}/{plan.model.claim}"
         mounts.append({"name": "models", "mountPath": path, "readOnly": not writable})
+    if plan.model.image is not None:
+        mounts.append(image_mount())
     rendered = engine_container(plan)
     known = [mount["mountPath"] for mount in rendered["volumeMounts"]]
     added = [mount for mount in engine.get("volumeMounts") or () if mount["mountPath"] not in known]
@@ -226,6 +235,8 @@ def _volumes(plan: Plan, *, writable: bool) -> list[dict[str, Any]]:
     if _mounts_claim(plan, writable=writable):
         claim = {"claimName": plan.model.claim, "readOnly": not writable}
         found.append({"name": "models", "persistentVolumeClaim": claim})
+    if plan.model.image is not None:
+        found.append(image_volume(plan.model.image))
     return found
 
 
@@ -260,6 +271,8 @@ def _environment(
         secret, key = token
         reference = {"secretKeyRef": {"name": secret, "key": key}}
         found["HF_TOKEN"] = {"name": "HF_TOKEN", "valueFrom": reference}
+    model = plan.model
+    found |= bucket_environment(model.download.bucket if model.download else model.bucket)
     for variable in plan.engine.env:
         found[variable["name"]] = dict(variable)
     for variable in engine.get("env") or ():

@@ -6,6 +6,7 @@ from typing import Any
 
 from atom_operator.api.v1alpha1.common import memory_quantity
 from atom_operator.children import naming
+from atom_operator.children.model_image import image_mount, image_volume
 from atom_operator.constants import ADAPTERS_KEY, ENGINE_CONTAINER, MODELS_DIRECTORY
 from atom_operator.domain import Manifest, Plan, SourceKind
 from atom_operator.domain.resources import EPHEMERAL_STORAGE
@@ -79,6 +80,8 @@ def mounts(plan: Plan) -> list[dict[str, Any]]:
                 "readOnly": True,
             }
         )
+    if plan.model.image is not None:
+        result.append(image_mount())
     if plan.engine.lora is not None:
         result.append({"name": "adapters", "mountPath": _ADAPTERS_FOLDER, "readOnly": True})
         for number, claim in enumerate(plan.engine.lora.claims):
@@ -117,6 +120,8 @@ def volumes(plan: Plan) -> list[dict[str, Any]]:
     if plan.model.kind is SourceKind.CLAIM:
         claim = {"claimName": plan.model.claim, "readOnly": True}
         result.append({"name": "models", "persistentVolumeClaim": claim})
+    if plan.model.image is not None:
+        result.append(image_volume(plan.model.image))
     if plan.engine.lora is not None:
         # Where it is missing there are no adapters: pods of before may outlive it.
         listed = {"name": naming.adapters_name(plan.key), "optional": True}

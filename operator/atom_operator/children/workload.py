@@ -16,6 +16,7 @@ from atom_operator.children.device_claim import CLAIM, claim_template_name
 from atom_operator.children.endpoint_picker.cache_events import picked_labels
 from atom_operator.children.engine_container import PRE_STOP_SECONDS, engine_container
 from atom_operator.children.leader_worker_set import group_annotations, leader_worker_set
+from atom_operator.children.model_image import image_sidecar
 from atom_operator.children.overlay import OverlayError, merge_pod_template
 from atom_operator.children.preflight import preflight_container
 from atom_operator.children.template_removal import remove_fields
@@ -170,8 +171,9 @@ def _pod_template(plan: Plan) -> Manifest:
     }
     if plan.engine.pull_secrets:
         spec["imagePullSecrets"] = [{"name": name} for name in plan.engine.pull_secrets]
-    if plan.integrations.preflight:
-        spec["initContainers"] = [preflight_container(plan)]
+    first = [preflight_container(plan)] if plan.integrations.preflight else []
+    if before := [*first, *image_sidecar(plan)]:
+        spec["initContainers"] = before
     if plan.accelerator.type == "amd":
         claim = plan.accelerator.claim
         resource = DEVICE_TAINT if claim is not None else str(plan.accelerator.resource_name)

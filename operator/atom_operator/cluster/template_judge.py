@@ -19,6 +19,7 @@ from atom_operator.domain.preparation import JobRequest
 from atom_operator.kinds import Kind
 
 _INVALID_CODES = (400, 422)
+_IMAGE_VOLUMES = "ImageVolume"
 # What stands before the words about fields: the action, the made-up name, the decoder.
 _PREAMBLE = re.compile(r"^.*?( is invalid: |strict decoding error: )", re.DOTALL)
 
@@ -30,6 +31,7 @@ class AcceptedTemplates:
 
     known: dict[ObjectKey, str] = field(default_factory=dict)
     jobs: dict[ObjectKey, str] = field(default_factory=dict)
+    features: dict[str, bool] = field(default_factory=dict)  # of the API server, by name
 
     def forget(self, key: ObjectKey) -> None:
         self.known.pop(key, None)
@@ -64,6 +66,25 @@ async def judge_job(
         accepted.jobs[key] = job.digest
         return None
     return FieldProblem("spec.jobs.template", f"the API server refuses such pods: {words}")
+
+
+async def takes_image_volumes(
+    port: ClusterPort, key: ObjectKey, accepted: AcceptedTemplates
+) -> bool:
+    """Tell whether pods may have images as volumes: where the feature is off, the API server drops
+    the field, and then refuses the volume for being none. Asked once of an operator's life; pods
+    that serve stay as they are. Raises TransientError where it does not answer."""
+    if _IMAGE_VOLUMES not in accepted.features:
+        labels = {constants.LABEL_DEPLOYMENT: key.name}
+        pod = {
+            "containers": [{"name": constants.ENGINE_CONTAINER, "image": "image"}],
+            "volumes": [{"name": "image", "image": {"reference": "image"}}],
+        }
+        template = {"metadata": {"labels": labels}, "spec": pod}
+        spec = {"replicas": 0, "selector": {"matchLabels": labels}, "template": template}
+        words = await _refusal(port, DEPLOYMENT, key, spec)
+        accepted.features[_IMAGE_VOLUMES] = words is None
+    return accepted.features[_IMAGE_VOLUMES]
 
 
 async def _refusal(port: ClusterPort, kind: Kind, key: ObjectKey, spec: Manifest) -> str | None:

@@ -30,15 +30,41 @@ class SourceKind(StrEnum):
     HUB = "hf"
     CLAIM = "pvc"
     PATH = "path"
+    BUCKET = "s3"
+    IMAGE = "oci"
+
+
+@dataclass(frozen=True, slots=True)
+class BucketAccess:
+    """Say how a bucket is reached. secret: the name of the Secret with the credentials."""
+
+    endpoint: str | None = None
+    region: str | None = None
+    secret: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelImage:
+    """An image that holds a model. folder: in the image; by_volume: else by a sidecar."""
+
+    reference: str
+    folder: str
+    by_volume: bool
+
+    @property
+    def name(self) -> str:
+        """Its repository's last part."""
+        return self.reference.partition("@")[0].rsplit("/", 1)[-1].partition(":")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """Hold what a Job fetches from the hub before pods mount it."""
+    """Hold what a Job fetches from the hub or a bucket before pods mount it."""
 
     repository: str
     revision: str | None = None
     token_secret: tuple[str, str] | None = None  # name, key
+    bucket: BucketAccess | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +85,21 @@ class ModelLocation:
     revision: str | None = None
     token_secret: tuple[str, str] | None = None  # name, key
     download: Download | None = None  # how they get there, when that is ours to do
+    bucket: BucketAccess | None = None  # that pods download from themselves
+    image: ModelImage | None = None  # that pods mount
+
+    @property
+    def source(self) -> str:
+        """Name the model apart from where pods find it: a repository, an image or a folder."""
+        if self.image is not None:
+            return self.image.reference
+        return self.download.repository if self.download else self.argument
 
     @property
     def default_name(self) -> str:
-        name = self.download.repository if self.download else self.argument
-        return name.rstrip("/").rsplit("/", 1)[-1]
+        if self.image is not None:
+            return self.image.name
+        return self.source.rstrip("/").rsplit("/", 1)[-1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ def disk_bytes(
     if stated is not None:
         return stated
     total = _COMPILED_BYTES[accelerator]
-    if model.kind is SourceKind.HUB:
+    if model.kind in (SourceKind.HUB, SourceKind.BUCKET):
         weights = facts.weight_bytes(with_mtp=True) if facts else _UNKNOWN_DOWNLOAD_BYTES
         total += weights * _DOWNLOAD_PERCENT // 100
     return -(-total // _GIB) * _GIB

@@ -35,7 +35,7 @@ def learning_key(model: ModelLocation, options: EngineOptions, accelerator: Acce
     """Names the kind of engine that evidence is about."""
     download = model.download
     parts = (
-        download.repository if download else model.argument,
+        model.source,
         (download.revision if download else model.revision) or "",
         options.image,
         accelerator.type,

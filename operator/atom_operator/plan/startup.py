@@ -16,6 +16,8 @@ _BYTES_PER_SECOND = {
     SourceKind.HUB: 50_000_000,
     SourceKind.CLAIM: 200_000_000,
     SourceKind.PATH: 400_000_000,
+    SourceKind.BUCKET: 50_000_000,
+    SourceKind.IMAGE: 400_000_000,
 }
 # Imports, device initialisation, warm-up; on a GPU also kernel compilation with a cold cache.
 _BASE_SECONDS = {"amd": 600, "cpu": 180}
@@ -49,7 +51,8 @@ def startup_budget_seconds(
 def _bytes_per_second(source: SourceKind, measured: StartupTimes | None) -> float:
     assumed = _BYTES_PER_SECOND[source]
     # A model that every pod downloads is loaded from its own disk: that says nothing of the hub.
-    if source is SourceKind.HUB or measured is None or measured.weights_seconds <= 0:
+    own = (SourceKind.HUB, SourceKind.BUCKET)
+    if source in own or measured is None or measured.weights_seconds <= 0:
         return assumed
     found = measured.checkpoint_bytes / measured.weights_seconds
     return max(1.0, min(found, _MOST_SPEED_UP * assumed))

@@ -9,10 +9,14 @@ from __future__ import annotations
 import base64
 import json
 import zlib
+from collections.abc import Mapping
+from typing import Any
 
+from atom_operator.api.v1alpha1.common import quantity_bytes
 from atom_operator.constants import Reason
-from atom_operator.domain import EngineHealth
+from atom_operator.domain import EngineHealth, Plan
 from atom_operator.domain.preparation import JobState, Waiting
+from atom_operator.sizes import size_text
 
 _MOST_CONFIG_BYTES = 1 << 20
 _RETRY = "It is tried again every ten minutes, and at once when the spec changes"
@@ -38,6 +42,26 @@ def waiting_for_weights(
     reason = Reason.DOWNLOAD_STALLED if stalled else Reason.DOWNLOADING_WEIGHTS
     message, lost = f"Job {name} runs{words}", state.unschedulable
     return Waiting(reason, message, progress=progress, unschedulable=_named(name, lost))
+
+
+def claim_too_small(plan: Plan, claim: Mapping[str, Any] | None) -> Waiting | None:
+    """Say why nothing is fetched into a claim: the weights alone are larger. None where they are
+    not, or where either is unknown; other models on it are the download's to find."""
+    claim = claim or {}
+    bound = (claim.get("status") or {}).get("capacity")
+    asked = ((claim.get("spec") or {}).get("resources") or {}).get("requests")
+    size = (bound or asked or {}).get("storage")
+    if plan.facts is None or size is None:
+        return None
+    wanted, room = plan.facts.weight_bytes(with_mtp=True), quantity_bytes(str(size))
+    if wanted <= room:
+        return None
+    message = (
+        f"claim {plan.model.claim} has {size_text(room)}, and the weights alone are"
+        f" {size_text(wanted)}; enlarge it (spec.resources.requests.storage of the claim, where its"
+        " StorageClass allows that), or name another in spec.cache.weights.claim"
+    )
+    return Waiting(Reason.CLAIM_TOO_SMALL, message, failed=True)
 
 
 def _blocked(name: str, state: JobState) -> Waiting:

@@ -24,7 +24,12 @@ from atom_operator.cluster.engines import EnginePort
 from atom_operator.cluster.fleet import Age, FleetReader
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.cluster.prometheus import PrometheusPort
-from atom_operator.cluster.template_judge import AcceptedTemplates, judge_job, judge_template
+from atom_operator.cluster.template_judge import (
+    AcceptedTemplates,
+    judge_job,
+    judge_template,
+    takes_image_volumes,
+)
 from atom_operator.domain import (
     ATOM_DEPLOYMENT,
     CONFIG_MAP,
@@ -260,6 +265,8 @@ class Decider:
             served=frozenset(OPTIONAL_KINDS) - observed.unserved,
             site=self.settings.site,
             measured=engines.measured.capacity if engines.measured else None,
+            image_volumes=not spec.model.source.startswith("oci://")
+            or await takes_image_volumes(self.port, key, self.templates),
             inspected=observed.inspected,
             learned=observed.learned,
         )

@@ -75,6 +75,7 @@ class Surroundings:
     image_before: str | None = None  # the default that `images` takes the place of
     image_waits: str | None = None  # why `images` is not the operator's newest default
     canary: Canary | None = None
+    image_volumes: bool = True  # whether the API server takes them; asked where it matters
 
 
 def wants_nodes(spec: AtomDeploymentSpec) -> bool:
@@ -146,7 +147,9 @@ def _plan(
 ) -> Plan:
     memory = _memory_of_devices(spec, around)
     findings = Findings(lookup, memory, around.site, around.learned)
-    plan = build_plan(owner, spec, options, locate_model(spec), findings)
+    plan = build_plan(
+        owner, spec, options, locate_model(spec, image_volumes=around.image_volumes), findings
+    )
     capacity = plan.capacity.capacity or around.measured
     served = frozenset(OPTIONAL_KINDS) if around.served is None else around.served
     asked = resolve_integrations(spec, options, capacity, served, around.site)

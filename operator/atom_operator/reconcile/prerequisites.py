@@ -51,6 +51,7 @@ from atom_operator.plan.pvc_access import (
 )
 from atom_operator.plan.route_collisions import route_collisions
 from atom_operator.plan.waiting import (
+    claim_too_small,
     inspected_config,
     waiting_for_inspection,
     waiting_for_weights,
@@ -88,6 +89,10 @@ async def fetch_weights(port: ClusterPort, engines: EnginePort, plan: Plan) -> S
     if job is None:
         return NOTHING
     state = await read_job(port, plan.key.namespace, job)
+    if state is None and plan.model.claim is not None:
+        claim = await port.get(VOLUME_CLAIM, plan.key.namespace, plan.model.claim)
+        if small := claim_too_small(plan, claim):
+            return Step(waiting=small)
     running = state is not None and state.phase == "Running"
     address = state.address if state is not None and running else None
     health = await engines.health(address) if address else None

@@ -10,14 +10,17 @@ import re
 from typing import Any, TypeVar
 
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
+from atom_operator.api.v1alpha1.atomdeployment import BucketSpec, ModelImageSpec
 from atom_operator.api.v1alpha1.engine import ApiKeySecretRef, EnvVar, SpeculativeSpec
 from atom_operator.api.v1alpha1.lora import LoraSpec
-from atom_operator.constants import MODELS_DIRECTORY
+from atom_operator.constants import MODEL_IMAGE_DIRECTORY, MODELS_DIRECTORY
 from atom_operator.domain import (
     Adapter,
+    BucketAccess,
     Download,
     EngineOptions,
     LoraOptions,
+    ModelImage,
     ModelLocation,
     SourceKind,
 )
@@ -30,26 +33,46 @@ _MAX_NUM_SEQS = 512
 _MAX_NUM_BATCHED_TOKENS = 16_384
 # Of adapters: the engine's rank, and enough of them that a list can grow without a rollout.
 _MAX_LORAS, _MAX_LORA_RANK, _MAX_CPU_LORAS = 4, 16, 16
+# Where images of models have their files, by the custom of modelcars.
+_IMAGE_FOLDER = "/models"
 # Drafted by look-up, which costs next to nothing: what the engine drafts when it is not told.
 _NGRAM_TOKENS = 5
 
 
-def locate_model(spec: AtomDeploymentSpec) -> ModelLocation:
-    """Return what spec.model.source means to a pod."""
+def locate_model(spec: AtomDeploymentSpec, *, image_volumes: bool = False) -> ModelLocation:
+    """Return what spec.model.source means to a pod. image_volumes: the API server takes them."""
     scheme, _, rest = spec.model.source.partition("://")
     if scheme == SourceKind.PATH:
         return ModelLocation(SourceKind.PATH, rest)
     if scheme == SourceKind.CLAIM:
         claim = rest.partition("/")[0]
         return ModelLocation(SourceKind.CLAIM, f"{MODELS_DIRECTORY}/{rest}", claim=claim)
+    if scheme == SourceKind.IMAGE:
+        return _model_image(rest, spec.model.image or ModelImageSpec(), image_volumes)
     secret, revision = spec.model.token_secret_ref, spec.model.revision
     token = (secret.name, secret.key) if secret else None
+    bucket, model = None, rest
+    if scheme == SourceKind.BUCKET:
+        bucket, model = _bucket_access(spec.model.s3 or BucketSpec()), spec.model.source
     if spec.cache.weights is not None:
-        claim = spec.cache.weights.claim
-        folder = f"{MODELS_DIRECTORY}/{claim}/{rest.replace('/', '--')}/{_folder_name(revision)}"
-        download = Download(rest, revision, token)
+        claim, stored = spec.cache.weights.claim, model.replace("://", "/").replace("/", "--")
+        folder = f"{MODELS_DIRECTORY}/{claim}/{stored}/{_folder_name(revision)}"
+        download = Download(model, revision, token, bucket)
         return ModelLocation(SourceKind.CLAIM, folder, claim=claim, download=download)
-    return ModelLocation(SourceKind.HUB, rest, revision=revision, token_secret=token)
+    return ModelLocation(
+        SourceKind(scheme), model, revision=revision, token_secret=token, bucket=bucket
+    )
+
+
+def _bucket_access(asked: BucketSpec) -> BucketAccess:
+    secret = asked.secret_ref.name if asked.secret_ref else None
+    return BucketAccess(asked.endpoint, asked.region, secret)
+
+
+def _model_image(reference: str, asked: ModelImageSpec, image_volumes: bool) -> ModelLocation:
+    folder = asked.folder or _IMAGE_FOLDER
+    image = ModelImage(reference, folder, _or(asked.volume, image_volumes))
+    return ModelLocation(SourceKind.IMAGE, f"{MODEL_IMAGE_DIRECTORY}{folder}", image=image)
 
 
 def locate_adapters(spec: AtomDeploymentSpec) -> tuple[Adapter, ...]:

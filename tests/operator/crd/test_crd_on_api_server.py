@@ -29,6 +29,16 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "only a model": {},
     "hub": {"model": {"source": HUB, "revision": "main", "tokenSecretRef": {"name": "hub"}}},
     "claim": {"model": {"source": "pvc://weights/a/b-1.0"}},
+    "bucket": {
+        "model": {"source": "s3://models/qwen/3", "s3": {"secretRef": {"name": "bucket"}}},
+        "cache": {"weights": {"claim": "models"}},
+    },
+    "image": {
+        "model": {
+            "source": f"oci://registry.acme:5000/models/qwen-3:v1@sha256:{'0' * 64}",
+            "image": {"folder": "/weights", "volume": False},
+        }
+    },
     "nested path": {"model": {"source": "path:///models/qwen/3"}},
     "config map": {"model": {"source": PATH, "configRef": {"name": "shape"}}},
     "block size 1": {"engine": {"blockSize": 1}},
@@ -113,8 +123,12 @@ ACCEPTED: dict[str, dict[str, Any]] = {
 }
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"model": {"source": "s3://bucket/x"}}, "spec.model.source: Invalid value"),
-    ({"model": {"source": "s3://bucket/x"}}, "must be hf://ORG/NAME, pvc://CLAIM/PATH or path:///"),
+    ({"model": {"source": "gs://bucket/x"}}, "spec.model.source: Invalid value"),
+    ({"model": {"source": "gs://bucket/x"}}, "must be hf://ORG/NAME, pvc://CLAIM/PATH, path:///"),
+    ({"model": {"source": "s3://bucket/../x"}}, "must be hf://ORG/NAME"),
+    ({"model": {"source": "oci://registry"}}, "must be hf://ORG/NAME"),
+    ({"model": {"source": HUB, "s3": {"region": "eu"}}}, "s3 applies to s3:// sources only"),
+    ({"model": {"source": HUB, "image": {}}}, "image applies to oci:// sources only"),
     ({"model": {"source": "hf://only-a-name"}}, "must be hf://ORG/NAME"),
     ({"model": {"source": "path://relative"}}, "path:///DIRECTORY/IN/THE/IMAGE"),
     ({"model": {"source": "path:///models/../etc"}}, "path:///DIRECTORY/IN/THE/IMAGE"),

@@ -17,6 +17,7 @@ from atom_operator.api.v1alpha1.common import PRESERVE, ApiModel, MemoryQuantity
 from atom_operator.api.v1alpha1.engine import (
     ConfigMapKeyRef,
     EngineSpec,
+    LocalRef,
     ParallelismSpec,
     ResourceName,
 )
@@ -26,7 +27,7 @@ from atom_operator.api.v1alpha1.integration_fields import (
     MonitoringSpec,
     NetworkPolicySpec,
 )
-from atom_operator.api.v1alpha1.lora import SOURCE_PATTERN, AdapterSpec
+from atom_operator.api.v1alpha1.lora import MODEL_FORMS, MODEL_PATTERN, AdapterSpec
 from atom_operator.api.v1alpha1.object_metadata import ObjectsSpec
 from atom_operator.api.v1alpha1.rollout import RolloutSpec
 
@@ -61,6 +62,28 @@ class SecretKeyRef(ApiModel):
     """Key in the Secret."""
 
 
+class BucketSpec(ApiModel):
+    """How a bucket is reached. What is left out follows from the pod's identity and variables."""
+
+    endpoint: Annotated[str, Field(max_length=512, pattern=r"^https?://[^\s]+$")] | None = None
+    """Address of what speaks S3, such as https://minio.example.org:9000; default: AWS."""
+    region: Annotated[str, Field(min_length=1, max_length=64)] | None = None
+    """Region of the bucket; default: us-east-1."""
+    secret_ref: LocalRef | None = None
+    """Secret with the keys AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, where there is one,
+    AWS_SESSION_TOKEN. Default: none are given."""
+
+
+class ModelImageSpec(ApiModel):
+    """How an image that holds a model is mounted."""
+
+    folder: Annotated[str, Field(max_length=256, pattern=r"^(/[^/:\s]+)+$")] | None = None
+    """Directory of the image with config.json and *.safetensors; default: /models."""
+    volume: bool | None = None
+    """true: an image volume; false: a sidecar of the image, which must have sh, ln and sleep.
+    Default: an image volume where the API server takes one."""
+
+
 class ModelSpec(ApiModel):
     """Which model is served."""
 
@@ -78,6 +101,14 @@ class ModelSpec(ApiModel):
                 "!has(self.tokenSecretRef) || self.source.startsWith('hf://')",
                 "tokenSecretRef applies to hf:// sources only",
             ),
+            (
+                "!has(self.s3) || self.source.startsWith('s3://')",
+                "s3 applies to s3:// sources only",
+            ),
+            (
+                "!has(self.image) || self.source.startsWith('oci://')",
+                "image applies to oci:// sources only",
+            ),
         )
     )
 
@@ -87,15 +118,20 @@ class ModelSpec(ApiModel):
             max_length=512,
             json_schema_extra=cel(
                 (
-                    f"self.matches(r'{SOURCE_PATTERN}') && !self.contains('/../')"
+                    f"self.matches(r'{MODEL_PATTERN}') && !self.contains('/../')"
                     " && !self.endsWith('/..')",
-                    "must be hf://ORG/NAME, pvc://CLAIM/PATH or path:///DIRECTORY/IN/THE/IMAGE",
+                    MODEL_FORMS,
                 )
             ),
         ),
     ]
     """Where the weights are: hf://Org/Name on the Hugging Face hub, pvc://claim/path on a claim
-    mounted read-only, or path:///dir inside the image."""
+    mounted read-only, path:///dir inside the engine's image, s3://bucket/prefix, or an image of the
+    model's own, oci://registry/repository:tag, by digest where it should not move."""
+    s3: BucketSpec | None = None
+    """How the bucket of an s3:// source is reached."""
+    image: ModelImageSpec | None = None
+    """How the image of an oci:// source is mounted."""
     served_name: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     """Model name in the HTTP API; default: the last part of source."""
     revision: Annotated[str, Field(min_length=1, max_length=128)] | None = None
@@ -173,8 +209,9 @@ class AtomDeploymentSpec(ApiModel):
         json_schema_extra=cel(
             (
                 "!has(self.cache) || !has(self.cache.weights)"
-                " || self.model.source.startsWith('hf://')",
-                "cache.weights applies to hf:// sources only",
+                " || self.model.source.startsWith('hf://')"
+                " || self.model.source.startsWith('s3://')",
+                "cache.weights applies to hf:// and s3:// sources only",
             ),
             (
                 "!has(self.adapters) || self.adapters.size() == 0"

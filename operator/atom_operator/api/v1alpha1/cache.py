@@ -45,7 +45,7 @@ class CacheSpec(ApiModel):
     compile: CompileCacheSpec | None = None
     """Compiled kernels; default: they live as long as the pod."""
     weights: WeightsCacheSpec | None = None
-    """The weights of an hf:// model; default: every pod downloads them for itself."""
+    """The weights of an hf:// or s3:// model; default: every pod downloads them for itself."""
     ephemeral_storage: MemoryQuantity | None = None
     """Disk of its node that each pod asks for, for what it downloads and compiles. Default: by the
     size of the weights where pods download them, and a few GiB for the rest."""

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field
 
 from atom_operator.api.v1alpha1.common import PRESERVE, ApiModel, cel, keyed_by
 from atom_operator.api.v1alpha1.engine import ConfigMapKeyRef, EngineSpec, ParallelismSpec
-from atom_operator.api.v1alpha1.lora import SOURCE_PATTERN
+from atom_operator.api.v1alpha1.lora import MODEL_FORMS, MODEL_PATTERN
 
 _Percent = Annotated[int, Field(ge=1, le=100)]
 
@@ -34,9 +34,9 @@ class CanaryModel(ApiModel):
                 max_length=512,
                 json_schema_extra=cel(
                     (
-                        f"self.matches(r'{SOURCE_PATTERN}') && !self.contains('/../')"
+                        f"self.matches(r'{MODEL_PATTERN}') && !self.contains('/../')"
                         " && !self.endsWith('/..')",
-                        "must be hf://ORG/NAME, pvc://CLAIM/PATH or path:///DIRECTORY/IN/THE/IMAGE",
+                        MODEL_FORMS,
                     )
                 ),
             ),

@@ -13,6 +13,16 @@ SOURCE_PATTERN = (
     rf"^(hf://{_NAME}/{_NAME}|pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[^/:\s]+(/[^/:\s]+)*"
     r"|path://(/[^/:\s]+)+)$"
 )
+_BUCKET = r"s3://[a-z0-9][-a-z0-9.]{1,61}[a-z0-9](/[^/:\s]+)*"
+_IMAGE = (
+    r"oci://[A-Za-z0-9.-]+(:[0-9]+)?(/[a-z0-9][a-z0-9._-]*)+"
+    r"(:[A-Za-z0-9_][A-Za-z0-9._-]*)?(@sha256:[a-f0-9]{64})?"
+)
+MODEL_PATTERN = f"{SOURCE_PATTERN[:-2]}|{_BUCKET}|{_IMAGE})$"
+MODEL_FORMS = (
+    "must be hf://ORG/NAME, pvc://CLAIM/PATH, path:///DIRECTORY/IN/THE/IMAGE, s3://BUCKET/PREFIX or"
+    " oci://REGISTRY/REPOSITORY:TAG"
+)
 # A name is part of a label's key, too.
 ADAPTER_PATTERN = r"^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
 
