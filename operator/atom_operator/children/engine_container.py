@@ -13,7 +13,6 @@ from typing import Any
 from atom_operator import constants
 from atom_operator.api.v1alpha1.common import memory_quantity
 from atom_operator.children import volumes
-from atom_operator.children.bucket_access import bucket_environment
 from atom_operator.children.device_claim import devices_of_container
 from atom_operator.children.endpoint_picker.cache_events import (
     event_arguments,
@@ -21,6 +20,7 @@ from atom_operator.children.endpoint_picker.cache_events import (
     event_ports,
 )
 from atom_operator.children.leader_worker_set import group_arguments, group_environment
+from atom_operator.children.model_sources.bucket_access import bucket_environment
 from atom_operator.domain import EngineOptions, Plan
 
 # The endpoints of a stopping pod leave the Service during this pause, before it refuses work.

@@ -16,9 +16,13 @@ from typing import Any
 
 from atom_operator import constants
 from atom_operator.children import naming
-from atom_operator.children.bucket_access import bucket_environment
 from atom_operator.children.engine_container import engine_container
-from atom_operator.children.model_image import image_mount, image_sidecar, image_volume
+from atom_operator.children.model_sources.bucket_access import bucket_environment
+from atom_operator.children.model_sources.model_image import (
+    image_mount,
+    image_sidecar,
+    image_volume,
+)
 from atom_operator.children.overlay import OverlayError, copied, merge_pod_template
 from atom_operator.children.volumes import CACHE_ENVIRONMENT, volumes
 from atom_operator.children.workload import pod_template

@@ -6,7 +6,7 @@ from typing import Any
 
 from atom_operator.api.v1alpha1.common import memory_quantity
 from atom_operator.children import naming
-from atom_operator.children.model_image import image_mount, image_volume
+from atom_operator.children.model_sources.model_image import image_mount, image_volume
 from atom_operator.constants import ADAPTERS_KEY, ENGINE_CONTAINER, MODELS_DIRECTORY
 from atom_operator.domain import Manifest, Plan, SourceKind
 from atom_operator.domain.resources import EPHEMERAL_STORAGE

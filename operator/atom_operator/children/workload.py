@@ -16,7 +16,7 @@ from atom_operator.children.device_claim import CLAIM, claim_template_name
 from atom_operator.children.endpoint_picker.cache_events import picked_labels
 from atom_operator.children.engine_container import PRE_STOP_SECONDS, engine_container
 from atom_operator.children.leader_worker_set import group_annotations, leader_worker_set
-from atom_operator.children.model_image import image_sidecar
+from atom_operator.children.model_sources.model_image import image_sidecar
 from atom_operator.children.overlay import OverlayError, merge_pod_template
 from atom_operator.children.preflight import preflight_container
 from atom_operator.children.template_removal import remove_fields

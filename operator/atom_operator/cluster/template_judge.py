@@ -71,9 +71,9 @@ async def judge_job(
 async def takes_image_volumes(
     port: ClusterPort, key: ObjectKey, accepted: AcceptedTemplates
 ) -> bool:
-    """Tell whether pods may have images as volumes: where the feature is off, the API server drops
-    the field, and then refuses the volume for being none. Asked once of an operator's life; pods
-    that serve stay as they are. Raises TransientError where it does not answer."""
+    """Tell whether pods may have images as volumes: where the feature is off, the API server takes
+    these away without a word. Asked once of an operator's life; pods that serve stay as they are.
+    Raises TransientError where it does not answer."""
     if _IMAGE_VOLUMES not in accepted.features:
         labels = {constants.LABEL_DEPLOYMENT: key.name}
         pod = {
@@ -82,22 +82,29 @@ async def takes_image_volumes(
         }
         template = {"metadata": {"labels": labels}, "spec": pod}
         spec = {"replicas": 0, "selector": {"matchLabels": labels}, "template": template}
-        words = await _refusal(port, DEPLOYMENT, key, spec)
-        accepted.features[_IMAGE_VOLUMES] = words is None
+        try:
+            made = await port.dry_run(DEPLOYMENT, _unnamed(DEPLOYMENT, key, spec))
+        except RefusedError:
+            return False
+        kept = made["spec"]["template"]["spec"].get("volumes") or ()
+        accepted.features[_IMAGE_VOLUMES] = any(volume.get("image") for volume in kept)
     return accepted.features[_IMAGE_VOLUMES]
 
 
 async def _refusal(port: ClusterPort, kind: Kind, key: ObjectKey, spec: Manifest) -> str | None:
     """Return what is invalid about an object with this spec."""
-    manifest = {
+    try:
+        await port.dry_run(kind, _unnamed(kind, key, spec))
+    except RefusedError as error:
+        if error.code in _INVALID_CODES:
+            return _PREAMBLE.sub("", str(error))
+    return None
+
+
+def _unnamed(kind: Kind, key: ObjectKey, spec: Manifest) -> Manifest:
+    return {
         "apiVersion": kind.api_version,
         "kind": kind.kind,
         "metadata": {"generateName": f"{key.name}-", "namespace": key.namespace},
         "spec": spec,
     }
-    try:
-        await port.dry_run(kind, manifest)
-    except RefusedError as error:
-        if error.code in _INVALID_CODES:
-            return _PREAMBLE.sub("", str(error))
-    return None

@@ -53,7 +53,7 @@ class ModelImage:
 
     @property
     def name(self) -> str:
-        """Its repository's last part."""
+        """Return the last part of its repository."""
         return self.reference.partition("@")[0].rsplit("/", 1)[-1].partition(":")[0]
 
 

@@ -8,6 +8,7 @@ the n-th write raise, `controllers` plays the Deployment controller.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -19,6 +20,7 @@ from atom_operator import constants
 from atom_operator.cluster.errors import ClusterError, RefusedError, TransientError
 from atom_operator.domain import (
     ATOM_DEPLOYMENT,
+    DEPLOYMENT,
     EVENT,
     NAMESPACE,
     POD,
@@ -52,6 +54,7 @@ class FakeCluster:
     failures: dict[int, ClusterError] = field(default_factory=dict)
     refused_kinds: dict[Kind, str] = field(default_factory=dict)
     refused_dry_run: RefusedError | None = None
+    image_volumes: bool = True  # else the API server takes them out of what is created
     # Kinds in whose objects somebody put an entry that makes every apply invalid.
     spoilt_kinds: set[Kind] = field(default_factory=set)
     unserved_kinds: set[Kind] = field(default_factory=set)  # whose CRD nobody has installed
@@ -167,6 +170,10 @@ class FakeCluster:
         self.reads.append(f"dry run {kind.kind}")
         if self.refused_dry_run is not None:
             raise self.refused_dry_run
+        if not self.image_volumes and kind is DEPLOYMENT:
+            manifest = copy.deepcopy(manifest)
+            pod = manifest["spec"]["template"]["spec"]
+            pod["volumes"] = [item for item in pod.get("volumes") or () if "image" not in item]
         return manifest
 
     async def hand_over_replicas(

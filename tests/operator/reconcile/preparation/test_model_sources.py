@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from atom_operator.cluster.errors import RefusedError
 from atom_operator.domain import DEPLOYMENT, JOB, VOLUME_CLAIM
 from tests.support.operator.builders_operator import (
     KEY,
@@ -23,9 +22,6 @@ BUCKET: dict[str, Any] = {"source": "s3://models/acme/tiny", "s3": S3, "config":
 IMAGE: dict[str, Any] = {"source": "oci://registry.acme/models/tiny:v1", "config": TINY_CONFIG}
 ROOM = {"type": "cpu", "memory": "16Gi"}
 CLAIMED = {"weights": {"claim": "models"}}
-NO_IMAGE_VOLUMES = RefusedError(
-    "Deployment is invalid: spec.template.spec.volumes[0]: must specify a volume type", 422
-)
 
 
 async def pod_of_engine(cluster: FakeCluster) -> dict[str, Any]:
@@ -92,7 +88,7 @@ async def test_elsewhere_it_is_a_sidecar_that_starts_before_the_engine(
     asked: dict[str, Any],
 ) -> None:
     cluster = cluster_with(model={**IMAGE, **asked}, accelerator=ROOM)
-    cluster.refused_dry_run = None if asked else NO_IMAGE_VOLUMES
+    cluster.image_volumes = bool(asked)
     pod = await pod_of_engine(cluster)
     (sidecar,) = pod["initContainers"]
     assert (sidecar["image"], sidecar["restartPolicy"]) == (

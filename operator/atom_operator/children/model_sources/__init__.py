@@ -1,0 +1,1 @@
+"""What pods need to reach models of buckets, and of images of their own."""
