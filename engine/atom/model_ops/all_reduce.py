@@ -49,8 +49,7 @@ class _AllReduceOps:
         self._group = group
 
     def add(self, stream: Stream, x: torch.Tensor, w: LinearWeight) -> Stream:
-        # A bias is within what `linear` rounds, and may not be within parts.
-        if w.bias is None and self._group.takes_parts(x.shape[0]):
+        if self._group.takes_parts(x.shape[0]):
             return _share(stream, self._ops.linear_parts(x, w))
         return _share(stream, self._ops.linear(x, w))
 

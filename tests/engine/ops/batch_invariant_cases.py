@@ -35,7 +35,7 @@ CASES: list[Any] = [
         ("product of heads, odd sizes", linear._product_kernel,
          {key: value for key, value in _PRODUCT.items() if key != "bias_ptr"}
          | {**_FEW, "BATCH": 16, "EVEN_N": False, "EVEN_K": False}, _CALLS),
-        ("sum of leaves", linear._sum_kernel, {"PARTS": 4, "BLOCK": 1024, "bias_ptr": None}, {}),
+        ("sum of leaves", linear._sum_kernel, {"PARTS": 4, "BLOCK": 1024}, {}),
         ("norm", norms._rms_norm_kernel,
          {"HIDDEN": 4096, "BLOCK": 4096, "PARTS": 1, "residual_ptr": None}, {"num_warps": 16}),
         ("norm of leaves", norms._rms_norm_kernel, {"HIDDEN": 4096, "BLOCK": 4096, "PARTS": 4},

@@ -7,6 +7,8 @@ in float32.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from atom.model_ops.backends.batch_invariant.linear import linear_parts
@@ -25,7 +27,8 @@ _TOKENS = 2048
 
 
 def route(x: torch.Tensor, w: RouterWeight, routing_: Routing) -> Routed:
-    found = [routing.choose(linear_parts(part, w.matrix), w, routing_) for part in x.split(_TOKENS)]
+    matrix = replace(w.matrix, bias=None)  # which the choice adds
+    found = [routing.choose(linear_parts(part, matrix), w, routing_) for part in x.split(_TOKENS)]
     if len(found) == 1:
         return found[0]
     return Routed(torch.cat([one.ids for one in found]), torch.cat([one.weights for one in found]))

@@ -91,7 +91,9 @@ def _product_kernel(
             w = tl.load(w_rows + k * w_k, mask=w_mask, other=0.0)
         acc = tl.dot(x, tl.trans(w), acc, input_precision="ieee")
     if bias_ptr is not None:
-        acc += tl.load(bias_ptr + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
+        # Within the first leaf, so that ranks' sums, of which the first has the bias, are a tree's.
+        bias_end = tl.where(leaf == 0, N, 0)
+        acc += tl.load(bias_ptr + n, mask=n < bias_end, other=0.0).to(tl.float32)[None, :]
     out_at = out_ptr + leaf.to(tl.int64) * out_leaf + batch.to(tl.int64) * out_batch
     out_at += m.to(tl.int64)[:, None] * out_row + n[None, :]
     tl.store(out_at, acc.to(out_ptr.dtype.element_ty), mask=real_m & (n < N)[None, :])
@@ -111,14 +113,10 @@ def sum_leaves(parts_ptr, at, part, inside, PARTS: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["size"])
-def _sum_kernel(
-    parts_ptr, bias_ptr, out_ptr, size, N, PARTS: tl.constexpr, BLOCK: tl.constexpr
-):  # fmt: skip
+def _sum_kernel(parts_ptr, out_ptr, size, PARTS: tl.constexpr, BLOCK: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < size
     total = sum_leaves(parts_ptr, at, size, inside, PARTS)
-    if bias_ptr is not None:
-        total += tl.load(bias_ptr + at % N, mask=inside, other=0.0).to(tl.float32)
     tl.store(out_ptr + at, total.to(out_ptr.dtype.element_ty), mask=inside)
 
 
@@ -143,8 +141,8 @@ def _whole_or_halves(x: torch.Tensor, w: LinearWeight, *, in_two: bool) -> torch
         multiply(x[None], w.data[None], out[None, None], w.bias)
         return out
     parts = torch.empty((2, *out.shape), dtype=torch.float32, device=x.device)
-    multiply(x[None], w.data[None], parts[:, None], None)
-    sum_parts(parts, out, w.bias)
+    multiply(x[None], w.data[None], parts[:, None], w.bias)
+    sum_parts(parts, out)
     return out
 
 
@@ -154,7 +152,7 @@ def prepare_experts(w: LinearWeight) -> LinearWeight:
 
 
 def add(stream: Stream, x: torch.Tensor, w: LinearWeight) -> Stream:
-    if w.bias is not None or leaves_of(w) == 1 or x.shape[0] > _MOST_ROWS:
+    if leaves_of(w) == 1 or x.shape[0] > _MOST_ROWS:
         return stream.plus(linear(x, w))
     return Stream(stream.residual, linear_parts(x, w), Pending.PARTS)
 
@@ -168,24 +166,23 @@ def linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
         multiply(x[None], w.data[None], out[None, None], w.bias, deep=w.ranks is None)
         return out
     for some, into in zip(x.split(_MOST_ROWS), out.split(_MOST_ROWS), strict=True):
-        sum_parts(linear_parts(some, w), into, w.bias)
+        sum_parts(linear_parts(some, w), into)
     return out
 
 
 def linear_parts(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
-    """The product's leaves [leaves, T, out] float32, without a bias."""
+    """The product's leaves [leaves, T, out] float32, a bias within the first."""
     size = (leaves_of(w), x.shape[0], w.outputs)
     parts = torch.empty(size, dtype=torch.float32, device=x.device)
-    multiply(x[None], w.data[None], parts[:, None], None)
+    multiply(x[None], w.data[None], parts[:, None], w.bias)
     return parts
 
 
-def sum_parts(parts: torch.Tensor, out: torch.Tensor, bias: torch.Tensor | None = None) -> None:
-    """Add up parts [1, 2 or 4, ..] float32, and a bias of the last dimension, into `out`."""
+def sum_parts(parts: torch.Tensor, out: torch.Tensor) -> None:
+    """Add up parts [1, 2 or 4, ..] float32 into `out`."""
     _sum_kernel[(triton.cdiv(out.numel(), _SUM_BLOCK),)](
-        parts, bias, out, out.numel(), out.shape[-1], PARTS=parts.shape[0], BLOCK=_SUM_BLOCK,
-        num_warps=4,
-    )  # fmt: skip
+        parts, out, out.numel(), PARTS=parts.shape[0], BLOCK=_SUM_BLOCK, num_warps=4
+    )
 
 
 def multiply(
@@ -197,7 +194,7 @@ def multiply(
     deep: bool = False,
 ) -> None:
     """Write x [B, T, in] times each w [B, out, in], transposed, into out [leaves, B, T, out]: each
-    leaf's product, with a bias where it is the only one. Any strides but of out's last
+    leaf's product, a bias within the first. Any strides but of out's last
     dimension. deep: see _DEEP_TILE."""
     batch, rows, inner = x.shape
     outputs, leaves = w.shape[1], out.shape[0]
