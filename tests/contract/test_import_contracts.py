@@ -21,6 +21,11 @@ from importlinter.domain.contract import Contract
 
 ROOT = Path(__file__).resolve().parents[2]
 BACKENDS = "atom.model_ops.backends"
+# Backends of the other ones' kernels, and whose.
+MADE_OF = {
+    "batch_invariant": {"triton_ops"},
+    "batch_invariant_cpu": {"native_cpu", "torch_cpu", "torch_ref"},
+}
 # A contract of layers is also broken by a module that stands in none: see the test of those.
 PROBES: dict[str, list[tuple[str, str]]] = {
     "programs": [("atom.sizing.kv_budget", "atom_operator.constants")],
@@ -45,7 +50,11 @@ PROBES: dict[str, list[tuple[str, str]]] = {
     "entrypoint-layers": [("atom.entrypoints.flags", "atom.entrypoints.api_server")],
     "circles": [("atom.errors", "atom.config")],
     "torch-free": [("atom.model_engine.scheduler", "torch")],
-    "backends": [],  # every pair of them: see the test of backends
+    # Of these every pair of backends: see their test.
+    "backends": [],
+    "batch-invariant": [],
+    "batch-invariant-cpu": [],
+    "made-of-backends": [],
     "kernels": [("atom.models.registry", "triton")],
 }
 
@@ -118,15 +127,18 @@ def test_the_operator_may_take_one_package_of_the_engine(walls: Walls) -> None:
             assert walls.keeps("shared") is (package == "atom.sizing"), package
 
 
-def test_every_backend_is_independent_of_every_other(walls: Walls) -> None:
+def test_every_backend_is_independent_of_every_other_but_those_it_is_made_of(walls: Walls) -> None:
     packages = [
         child for child in walls.graph.find_children(BACKENDS) if walls.graph.find_children(child)
     ]
     assert len(packages) >= 5
+    contracts = ("backends", "batch-invariant", "batch-invariant-cpu", "made-of-backends")
     for one, other in itertools.permutations(packages, 2):
+        if other.rpartition(".")[2] in MADE_OF.get(one.rpartition(".")[2], ()):
+            continue
         inside = next(iter(walls.graph.find_children(one)))
         with walls.importing(inside, other):
-            assert not walls.keeps("backends"), f"{one} may import {other}"
+            assert not all(map(walls.keeps, contracts)), f"{one} may import {other}"
 
 
 @pytest.mark.parametrize(

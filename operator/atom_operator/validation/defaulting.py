@@ -59,9 +59,8 @@ def locate_model(spec: AtomDeploymentSpec, *, image_volumes: bool = False) -> Mo
         folder = f"{MODELS_DIRECTORY}/{claim}/{stored}/{_folder_name(revision)}"
         download = Download(model, revision, token, bucket)
         return ModelLocation(SourceKind.CLAIM, folder, claim=claim, download=download)
-    return ModelLocation(
-        SourceKind(scheme), model, revision=revision, token_secret=token, bucket=bucket
-    )
+    kind = SourceKind.HUB if bucket is None else SourceKind.BUCKET
+    return ModelLocation(kind, model, revision=revision, token_secret=token, bucket=bucket)
 
 
 def _bucket_access(asked: BucketSpec) -> BucketAccess:

@@ -91,7 +91,7 @@ SCRATCH_BYTES = {
     mla_decode._mla_decode_kernel: 1536,
     mla_prefill._mla_prefill_kernel: 2048,
     prefill._prefill_kernel: 768,
-    mla._mla_kernel: 1280,
+    mla._mla_kernel: 1344,
 }
 WAVE = 64  # lanes of a wavefront of these cards
 

@@ -34,8 +34,10 @@ BASES: dict[str, dict[str, Any]] = {
     },
 }
 _COUNTERS = ("resourceVersion", "generation", "observedGeneration", "lastTransitionTime")
+# The Deployment controller counts rollouts.
+_REVISION = "deployment.kubernetes.io/revision"
 # The digest of an applied manifest is of the reason for a rollout too, which may differ.
-_NOT_COMPARED = (*_COUNTERS, "uid", "creationTimestamp", ANNOTATION_APPLIED)
+_NOT_COMPARED = (*_COUNTERS, "uid", "creationTimestamp", ANNOTATION_APPLIED, _REVISION)
 
 
 async def settle(cluster: FakeCluster) -> None:

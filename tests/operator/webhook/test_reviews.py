@@ -41,7 +41,9 @@ AMD: dict[str, Any] = {
 
 
 async def review(cluster: FakeCluster, body: dict[str, Any]) -> Verdict:
-    return await Reviewer(cluster, reconciler(cluster).decider).review(parse_review(body))
+    return await Reviewer(cluster, reconciler(cluster).decider, answer_seconds=60).review(
+        parse_review(body)
+    )
 
 
 async def warnings(cluster: FakeCluster, body: dict[str, Any]) -> list[str]:
@@ -203,7 +205,7 @@ async def test_what_other_objects_may_still_mend_is_a_warning() -> None:
     (line,) = await warnings(FakeCluster(), body)
     assert "ConfigMap not-yet" in line
     cluster = FakeCluster()
-    reviewer = Reviewer(cluster, reconciler(cluster, images={}).decider)
+    reviewer = Reviewer(cluster, reconciler(cluster, images={}).decider, answer_seconds=60)
     verdict = await reviewer.review(parse_review(creation(dry_run=False)))
     assert verdict.refusal is None
     assert verdict.warnings[0].startswith("will not be accepted: spec.engine.image")

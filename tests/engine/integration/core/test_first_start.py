@@ -52,7 +52,7 @@ def met(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Counter[str
     forms: Counter[str] = Counter()
     monkeypatch.setenv("ATOM_COMPILE_AHEAD", "threads")
     monkeypatch.setattr(Specialisation, "compile", lambda self: forms.update([self.kernel]))
-    monkeypatch.setattr(triton_ops, "_unusable", lambda: ())
+    monkeypatch.setattr(triton_ops, "unusable", lambda: ())
     monkeypatch.setattr("atom.model_ops.backends._PREFERENCES", {"cpu": ("triton", "torch_ref")})
     with compile_only(), triton.knobs.cache.scope():
         triton.knobs.cache.dir = str(tmp_path / "cache")

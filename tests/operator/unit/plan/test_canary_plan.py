@@ -57,7 +57,7 @@ def test_the_plan_says_what_both_need(tmp_path: Path, capsys: Any) -> None:
 async def test_an_apply_is_told_what_both_need_and_refused_what_can_never_be() -> None:
     cluster = cluster_with()
     cluster.nodes = [gpu_node("a", 4)]
-    reviewer = Reviewer(cluster, reconciler(cluster).decider)
+    reviewer = Reviewer(cluster, reconciler(cluster).decider, answer_seconds=60)
     verdict = await reviewer.review(parse_review(creation(dry_run=False, **CANARY)))
     said = "\n".join(verdict.warnings)
     assert "canary, with the other pods: 3 + 2 replicas, 7 amd.com/gpu" in said
