@@ -12,9 +12,21 @@ from collections.abc import Callable, Sequence
 import torch
 
 from atom.collectives.group import Group
-from atom.model_ops.values import NormWeight, Pending, Stream
+from atom.model_ops.values import LinearWeight, NormWeight, Pending, Stream
+
+# Leaves of a matrix that ranks divide: among so many of them without another result.
+_LEAVES = 4
 
 Norm = Callable[[Stream, NormWeight], tuple[torch.Tensor, Stream]]
+
+
+def leaves_of(w: LinearWeight, unit: int = 1) -> int:
+    """Count the leaves that a rank's matrix has, each of whole `unit`s of inputs: one where several
+    would not be equally many, or with more ranks than leaves."""
+    if w.ranks is None:
+        return 1
+    leaves = max(1, _LEAVES // w.ranks)
+    return leaves if w.inputs % (leaves * unit) == 0 else 1
 
 
 def tree_sum(parts: Sequence[torch.Tensor]) -> torch.Tensor:

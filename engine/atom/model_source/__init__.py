@@ -1,1 +1,2 @@
-"""Where models are downloaded from (the hub, buckets), and folders that are whole or not marked."""
+"""Sources that models are downloaded from (the hub, buckets), into folders that are marked when
+they are whole."""

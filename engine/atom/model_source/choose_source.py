@@ -1,4 +1,4 @@
-"""Where a model is downloaded from, by how it is named: a hub id, or s3://bucket/prefix."""
+"""Choose where a model is downloaded from, by its name: a hub id, or s3://bucket/prefix."""
 
 from __future__ import annotations
 

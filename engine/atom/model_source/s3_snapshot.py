@@ -34,8 +34,8 @@ _REMEDY = (
 
 
 class S3Source:
-    """One prefix of a bucket. store: the bucket; default: the one that `model` names, by the
-    environment."""
+    """Reads what is below one prefix of a bucket. store: the bucket; default: the one that `model`
+    names, by the environment."""
 
     def __init__(self, model: str, store: ObjectStore | None = None) -> None:
         bucket, _, prefix = model.removeprefix(SCHEME).partition("/")

@@ -38,8 +38,8 @@ _SPARE_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One file of a revision. `sha256` of the hub's large files, `git_sha1` of those that git
-    holds, `etag` of a bucket's objects."""
+    """Says what is known of one file of a revision. `sha256` of the hub's large files, `git_sha1`
+    of those that git holds, `etag` of a bucket's objects."""
 
     name: str
     size_bytes: int

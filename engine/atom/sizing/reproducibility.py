@@ -1,4 +1,4 @@
-"""What keeps an engine from giving the same answer always: one table for engine and operator.
+"""Refuse what keeps an engine from giving the same answer always: one table for both programs.
 
 Reproducible runs have kernels of their own, whose every row is computed apart from the others
 (model_ops/backends/batch_invariant*). What these do not compute is refused here by name, before a

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from atom.model_ops.backends.batch_invariant import attention, linear, mla, norms
+from atom.model_ops.backends.batch_invariant import attention, linear, mla
+from atom.model_ops.backends.triton_ops import norms
 
 _NO_SCALES = {"k_scale_ptr": None, "v_scale_ptr": None}
 _HEADS = {"HKV": 8, "D": 128, "GROUP": 4, "BLOCK_SIZE": 16, "BLOCK_M": 64, "BLOCK_N": 64}
@@ -21,6 +22,7 @@ _PRODUCT = {
     "x_k": 1, "w_k": 1, "LEAF_K": 1024, "BATCH": 1, "BLOCK_K": 64, "EVEN_N": True, "EVEN_K": True,
     "bias_ptr": None,
 }  # fmt: skip
+_NORM = {"HIDDEN": 4096, "BLOCK": 4096, "IN_TREE": True}
 _STRIDES = ("K", "x_row", "w_n", "out_row", "x_batch", "w_batch", "out_batch", "out_leaf")
 _FEW = {"BLOCK_M": 64, "BLOCK_N": 64}
 _CALLS = {"even": _STRIDES, "num_warps": 4, "num_stages": 2}
@@ -36,9 +38,9 @@ CASES: list[Any] = [
          {key: value for key, value in _PRODUCT.items() if key != "bias_ptr"}
          | {**_FEW, "BATCH": 16, "EVEN_N": False, "EVEN_K": False}, _CALLS),
         ("sum of leaves", linear._sum_kernel, {"PARTS": 4, "BLOCK": 1024}, {}),
-        ("norm", norms._rms_norm_kernel,
-         {"HIDDEN": 4096, "BLOCK": 4096, "PARTS": 1, "residual_ptr": None}, {"num_warps": 16}),
-        ("norm of leaves", norms._rms_norm_kernel, {"HIDDEN": 4096, "BLOCK": 4096, "PARTS": 4},
+        ("norm", norms._rms_norm_kernel, {**_NORM, "HAS_RESIDUAL": False, "PARTS": 1},
+         {"num_warps": 16}),
+        ("norm of leaves", norms._rms_norm_kernel, {**_NORM, "HAS_RESIDUAL": True, "PARTS": 4},
          {"num_warps": 16, "types": {"x_ptr": "*fp32"}}),
         ("attention of prompts", attention._attention_kernel,
          {**_HEADS, **_PLAIN, **_NO_SINKS, **_NO_PARTS, **_NO_SCALES, "ALONE": False, "SHARED": 1},

@@ -156,9 +156,9 @@ CASES: list[Any] = [
     pytest.param(kernel, constants, options, id=name)
     for name, kernel, constants, options in [
         ("rms_norm", norms._rms_norm_kernel,
-         {"HIDDEN": 4096, "BLOCK": 4096, "HAS_RESIDUAL": True, "PARTS": 1}, {}),
+         {"HIDDEN": 4096, "BLOCK": 4096, "HAS_RESIDUAL": True, "PARTS": 1, "IN_TREE": False}, {}),
         ("rms_norm of parts", norms._rms_norm_kernel,
-         {"HIDDEN": 4096, "BLOCK": 4096, "HAS_RESIDUAL": True, "PARTS": 4}, {}),
+         {"HIDDEN": 4096, "BLOCK": 4096, "HAS_RESIDUAL": True, "PARTS": 4, "IN_TREE": False}, {}),
         ("norm of a sum over 2 ranks", allreduce_norm._allreduce_norm_kernel,
          {"HIDDEN": 4096, "BLOCK": 4096, "PARTS": 1, "PAIRED": True, "WORDS": 2048} | RANKS, {}),
         ("norm of a sum of parts over 8 ranks", allreduce_norm._allreduce_norm_kernel,

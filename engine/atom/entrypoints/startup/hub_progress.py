@@ -1,4 +1,4 @@
-"""How far the server's own download of a model is, measured on the disk meanwhile.
+"""Tell how far the server's own download of a model is, measured on the disk meanwhile.
 
 The download itself says nothing that /health could show, and is the longest part of a first start:
 a pod that moves must be told from one that is stuck. Only tells; faults of the hub are left to the

@@ -63,7 +63,8 @@ class SecretKeyRef(ApiModel):
 
 
 class BucketSpec(ApiModel):
-    """How a bucket is reached. What is left out follows from the pod's identity and variables."""
+    """Says how a bucket is reached. What is left out follows from the pod's identity and
+    variables."""
 
     endpoint: Annotated[str, Field(max_length=512, pattern=r"^https?://[^\s]+$")] | None = None
     """Address of what speaks S3, such as https://minio.example.org:9000; default: AWS."""
@@ -75,7 +76,7 @@ class BucketSpec(ApiModel):
 
 
 class ModelImageSpec(ApiModel):
-    """How an image that holds a model is mounted."""
+    """Says how an image that holds a model is mounted."""
 
     folder: Annotated[str, Field(max_length=256, pattern=r"^(/[^/:\s]+)+$")] | None = None
     """Directory of the image with config.json and *.safetensors; default: /models."""

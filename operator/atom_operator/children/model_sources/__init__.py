@@ -1,1 +1,1 @@
-"""What pods need to reach models of buckets, and of images of their own."""
+"""Give pods what they need to reach models of buckets, and of images of their own."""

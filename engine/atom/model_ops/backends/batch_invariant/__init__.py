@@ -56,7 +56,6 @@ def backend() -> Backend:
         "mla_rope_store": mla_store.mla_rope_store,
         "mla_attention": mla.mla_attention,
         "sample": partial(sampling.sample, in_one_order=True),
-        "sample_vocab_shard": partial(sampling.sample_vocab_shard, in_one_order=True),
         "filter_logits": top_k_top_p_min_p.filter_logits,
         "apply_token_mask": token_bitmask.apply_token_mask,
         "receive_step": decode_state.receive_step,
@@ -78,12 +77,9 @@ def backend() -> Backend:
 def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
     """See `Backend`."""
     from atom.model_ops.backends.batch_invariant import attention
-    from atom.model_ops.backends.triton_ops.attention import mla
 
     formats = {"linear": case.formats, "experts": case.expert_formats}.get(op, ())
     others = sorted({kind.value for kind in formats} - {WeightFormat.PLAIN.value})
     if others:
         return (f"multiplies no matrices of {' and '.join(others)}: give it a plain checkpoint",)
-    if op in ("qk_norm_rope_store", "paged_attention"):
-        return triton_ops.reasons_against(op, case) or attention.reasons_against(op, case)
-    return mla.reasons_against(op, case) if op in ("mla_rope_store", "mla_attention") else ()
+    return triton_ops.reasons_against(op, case) or attention.reasons_against(op, case)

@@ -18,23 +18,19 @@ import triton
 import triton.language as tl
 
 from atom.model_ops.backends.interface import OpCase
-from atom.model_ops.backends.triton_ops.attention import gqa
 from atom.model_ops.backends.triton_ops.attention.paged_tiles import (
     LayerStep,
     add_sinks,
     begin_softmax,
-    cap_scores,
     first_seen,
     head_elements,
-    load_blocks,
     load_sinks,
     mask_constants,
     real_elements,
     real_lanes,
     score_constants,
-    score_tile,
-    softmax_step,
 )
+from atom.model_ops.backends.triton_ops.attention.prefill import attend, find_row
 from atom.model_ops.backends.triton_ops.launch import (
     cache_pointers,
     compute_units,
@@ -70,7 +66,7 @@ def most_splits(context: int) -> int:
 def fold(highest, total, acc, other_highest, other_total, other_acc):
     """Fold a later split's softmax [M] of values [M, LANES] into that of the ones before it."""
     both = tl.maximum(highest, other_highest)
-    # Rows that nobody asked for, and a window's first splits, may have seen nothing.
+    # Rows of no query, and a window's first splits, may have seen nothing.
     base = tl.where(both == float("-inf"), 0.0, both)
     kept, added = tl.exp2(highest - base), tl.exp2(other_highest - base)
     # Said as fused: a compiler may fuse either product, and would in one kernel and not in another.
@@ -93,62 +89,15 @@ def position_tile(
         position = tl.maximum(tl.load(contexts_ptr + row) - 1, 0) // TOKENS * TOKENS
         return row, query, position, query >= 0
     else:
-        base = tl.load(starts_ptr + first_row)
-        low, high = 0, rows
-        # A row's tiles are as many as its queries fill, and two more at most: where it begins and
-        # where it ends.
-        while low < high:
-            middle = (low + high) // 2
-            begins = (tl.load(starts_ptr + first_row + middle) - base) // TOKENS + 2 * middle
-            if begins <= tile:
-                low = middle + 1
-            else:
-                high = middle
-        row = first_row + low - 1
+        # As many tiles as a row's queries fill, and two more at most: where it begins and ends.
+        index = find_row(starts_ptr, tile, first_row, rows, TOKENS, 2)
+        row = first_row + index
         query = tl.load(starts_ptr + row)
         queries = tl.load(starts_ptr + row + 1) - query
         context = tl.load(contexts_ptr + row)
-        number = tile - ((query - base) // TOKENS + 2 * (low - 1))
+        number = tile - ((query - tl.load(starts_ptr + first_row)) // TOKENS + 2 * index)
         position = ((context - queries) // TOKENS + number) * TOKENS
         return row, query, position, (queries > 0) & (position < context)
-
-
-@triton.jit
-def _attend(
-    q, cache, table_ptr, head, position, first, end, low, limit, scale,
-    running_max, running_sum, acc,
-    HKV: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
-    WINDOW: tl.constexpr, IN_CHUNKS: tl.constexpr, SOFTCAP: tl.constexpr, MASKED: tl.constexpr,
-):  # fmt: skip
-    """Tokens [first, end) of the cache; where MASKED those from `low` to `limit` that a query
-    sees."""
-    HAS_LOW: tl.constexpr = MASKED and WINDOW > 0
-    LANES: tl.constexpr = q.shape[1]
-    element, real = head_elements(D, LANES), real_elements(D, LANES)
-    block = load_blocks(table_ptr, first, low, limit, BLOCK_SIZE, BLOCK_N, HAS_LOW)
-    for start in tl.range(first, end, BLOCK_N, num_stages=1 if MASKED else None):
-        token = start + tl.arange(0, BLOCK_N)
-        inside = token < limit
-        # Blocks that left the window of all queries are other rows' by now.
-        if HAS_LOW:
-            inside = inside & (token >= low)
-        scores, value, value_scale = score_tile(
-            q, cache, block, start, head, element, real, inside, HKV, D, BLOCK_SIZE, BLOCK_N, MASKED
-        )
-        block = load_blocks(table_ptr, start + BLOCK_N, low, limit, BLOCK_SIZE, BLOCK_N, HAS_LOW)
-        scores = cap_scores(scores, scale, SOFTCAP)
-        if MASKED:
-            seen = inside[None, :] & (token[None, :] <= position[:, None])
-            if IN_CHUNKS:
-                seen &= token[None, :] >= first_seen(position + 1, WINDOW, True)[:, None]
-            elif WINDOW:
-                seen &= token[None, :] > position[:, None] - WINDOW
-            scores = tl.where(seen, scores, float("-inf"))
-        running_max, running_sum, acc = softmax_step(
-            scores, value, value_scale, scale, running_max, running_sum, acc, MASKED,
-            cache[2] is not None,
-        )  # fmt: skip
-    return running_max, running_sum, acc
 
 
 @triton.jit
@@ -170,16 +119,16 @@ def _split(
         begin = first_seen(tile_position + 1, WINDOW, IN_CHUNKS)
         first = tl.maximum(first, begin // BLOCK_N * BLOCK_N)
         edge = tl.minimum(tl.cdiv(all_see, BLOCK_N) * BLOCK_N, last)
-        highest, total, acc = _attend(
+        highest, total, acc = attend(
             q, cache, table_ptr, head, position, first, edge, low, end, scale, highest, total, acc,
             HKV, D, BLOCK_SIZE, BLOCK_N, WINDOW, IN_CHUNKS, SOFTCAP, True,
         )  # fmt: skip
         first = tl.maximum(first, edge)
-    highest, total, acc = _attend(
+    highest, total, acc = attend(
         q, cache, table_ptr, head, position, first, unmasked, low, end, scale, highest, total, acc,
         HKV, D, BLOCK_SIZE, BLOCK_N, WINDOW, IN_CHUNKS, SOFTCAP, False,
     )  # fmt: skip
-    return _attend(
+    return attend(
         q, cache, table_ptr, head, position, tl.maximum(first, unmasked), last, low, end, scale,
         highest, total, acc,
         HKV, D, BLOCK_SIZE, BLOCK_N, WINDOW, IN_CHUNKS, SOFTCAP, True,
@@ -296,7 +245,7 @@ def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
     crowds = {shape.num_heads // shape.num_kv_heads for shape in case.attention}
     if op == "paged_attention" and max(crowds, default=1) > _BLOCK_M:
         return (f"computes up to {_BLOCK_M} query heads for a KV head, not {max(crowds)}",)
-    return gqa.reasons_against(op, case)
+    return ()
 
 
 def paged_attention(

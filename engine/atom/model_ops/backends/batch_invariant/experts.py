@@ -35,12 +35,15 @@ def route(x: torch.Tensor, w: RouterWeight, routing_: Routing) -> Routed:
 
 
 def experts(x: torch.Tensor, w: ExpertsWeight, routed: Routed) -> torch.Tensor:
-    out = torch.empty((x.shape[0], w.down.outputs), dtype=x.dtype, device=x.device)
-    for first in range(0, x.shape[0], _TOKENS):
-        own = slice(first, first + _TOKENS)
-        some = Routed(routed.ids[own], routed.weights[own], routed.is_partial)
-        out[own] = sum_choices(sorted_expert_parts(x[own], w, some, _tile(some, w)), x.dtype)
-    return out
+    slices = zip(
+        x.split(_TOKENS), routed.ids.split(_TOKENS), routed.weights.split(_TOKENS), strict=True
+    )
+    found = []
+    for own, ids, weights in slices:
+        some = Routed(ids, weights, routed.is_partial)
+        parts = sorted_expert_parts(own, w, some, _tile(some, w))
+        found.append(sum_choices(parts, x.dtype))
+    return found[0] if len(found) == 1 else torch.cat(found)
 
 
 def _tile(routed: Routed, w: ExpertsWeight) -> ExpertTile:

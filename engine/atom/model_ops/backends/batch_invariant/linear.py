@@ -25,10 +25,10 @@ from atom.model_ops.backends.batch_invariant.library import (
     note_sizes_alike,
     sizes_alike,
 )
+from atom.model_ops.backends.triton_ops.norms import sum_in_tree
+from atom.model_ops.tree_sums import leaves_of
 from atom.model_ops.values import LinearWeight, Pending, Stream
 
-# Leaves of a matrix that ranks divide: among so many of them without another result.
-LEAVES = 4
 # Leaves are made of whole ones of these inputs.
 _LEAF_MULTIPLE = 64
 _SUM_BLOCK = 1024
@@ -99,33 +99,12 @@ def _product_kernel(
     tl.store(out_at, acc.to(out_ptr.dtype.element_ty), mask=real_m & (n < N)[None, :])
 
 
-@triton.jit
-def sum_leaves(parts_ptr, at, part, inside, PARTS: tl.constexpr):
-    """Add up what stands `part` apart as a tree: of 1, 2 or 4."""
-    total = tl.load(parts_ptr + at, mask=inside, other=0.0)
-    if PARTS > 1:
-        total += tl.load(parts_ptr + part + at, mask=inside, other=0.0)
-    if PARTS > 2:
-        upper = tl.load(parts_ptr + 2 * part + at, mask=inside, other=0.0)
-        upper += tl.load(parts_ptr + 3 * part + at, mask=inside, other=0.0)
-        total += upper
-    return total
-
-
 @triton.jit(do_not_specialize=["size"])
 def _sum_kernel(parts_ptr, out_ptr, size, PARTS: tl.constexpr, BLOCK: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < size
-    total = sum_leaves(parts_ptr, at, size, inside, PARTS)
+    total = sum_in_tree(parts_ptr, at, size, inside, PARTS)
     tl.store(out_ptr + at, total.to(out_ptr.dtype.element_ty), mask=inside)
-
-
-def leaves_of(w: LinearWeight) -> int:
-    """Count the leaves that a rank's matrix has: with more ranks than leaves, one."""
-    if w.ranks is None:
-        return 1
-    leaves = max(1, LEAVES // w.ranks)
-    return leaves if w.inputs % (leaves * _LEAF_MULTIPLE) == 0 else 1
 
 
 def prepare_linear(w: LinearWeight) -> LinearWeight:
@@ -152,7 +131,7 @@ def prepare_experts(w: LinearWeight) -> LinearWeight:
 
 
 def add(stream: Stream, x: torch.Tensor, w: LinearWeight) -> Stream:
-    if leaves_of(w) == 1 or x.shape[0] > _MOST_ROWS:
+    if leaves_of(w, _LEAF_MULTIPLE) == 1 or x.shape[0] > _MOST_ROWS:
         return stream.plus(linear(x, w))
     return Stream(stream.residual, linear_parts(x, w), Pending.PARTS)
 
@@ -162,7 +141,7 @@ def linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
         found = [library_linear(some, w, sizes) for some in x.split(sizes[-1])]
         return found[0] if len(found) == 1 else torch.cat(found)
     out = torch.empty((x.shape[0], w.outputs), dtype=x.dtype, device=x.device)
-    if leaves_of(w) == 1:
+    if leaves_of(w, _LEAF_MULTIPLE) == 1:
         multiply(x[None], w.data[None], out[None, None], w.bias, deep=w.ranks is None)
         return out
     for some, into in zip(x.split(_MOST_ROWS), out.split(_MOST_ROWS), strict=True):
@@ -172,7 +151,7 @@ def linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
 
 def linear_parts(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
     """The product's leaves [leaves, T, out] float32, a bias within the first."""
-    size = (leaves_of(w), x.shape[0], w.outputs)
+    size = (leaves_of(w, _LEAF_MULTIPLE), x.shape[0], w.outputs)
     parts = torch.empty(size, dtype=torch.float32, device=x.device)
     multiply(x[None], w.data[None], parts[:, None], w.bias)
     return parts

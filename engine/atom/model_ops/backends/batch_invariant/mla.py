@@ -24,6 +24,7 @@ from atom.model_ops.backends.batch_invariant.linear import multiply
 from atom.model_ops.backends.triton_ops.attention.mla import up_by_head
 from atom.model_ops.backends.triton_ops.attention.mla_prefill import LatentStep
 from atom.model_ops.backends.triton_ops.attention.mla_tiles import attend_entries, load_part
+from atom.model_ops.backends.triton_ops.attention.paged_tiles import begin_softmax
 from atom.model_ops.backends.triton_ops.launch import head_lanes, next_power_of_2
 from atom.model_ops.values import LatentCache, LatentShape, LatentTokens, LinearWeight
 from atom.utils.forward_context import AttentionMetaData
@@ -42,8 +43,7 @@ def _split(
     cache_ptr, key_cache_ptr, entry_scale_ptr = entries
     ROWS: tl.constexpr = absorbed.shape[0]
     LANES: tl.constexpr = absorbed.shape[1]
-    highest = tl.full([ROWS], float("-inf"), tl.float32)
-    total, acc = tl.zeros([ROWS], tl.float32), tl.zeros([ROWS, LANES], tl.float32)
+    highest, total, acc = begin_softmax(ROWS, LANES)
     first, last = split * length, tl.minimum((split + 1) * length, end)
     unmasked = tl.maximum(tl.minimum(tile_position // BLOCK_N * BLOCK_N, last), first)
     highest, total, acc = attend_entries(
@@ -88,9 +88,7 @@ def _mla_kernel(
     table_ptr = tables_ptr + row.to(tl.int64) * table_stride
     element = tl.arange(0, LANES)
     stored = real[:, None] & (element < RANK)[None, :]
-    highest = tl.full([TOKENS * HEADS], float("-inf"), tl.float32)
-    total = tl.zeros([TOKENS * HEADS], tl.float32)
-    acc = tl.zeros([TOKENS * HEADS, LANES], tl.float32)
+    highest, total, acc = begin_softmax(TOKENS * HEADS, LANES)
     for split in range(tl.program_id(2), tl.cdiv(end, length), SHARED):
         own_highest, own_total, own_acc = _split(
             absorbed, q_rope, entries, table_ptr, position, tile_position, split, length, end,

@@ -12,11 +12,8 @@ from dataclasses import replace
 import torch
 
 from atom.model_ops.backends.native_cpu.dense import product
-from atom.model_ops.tree_sums import tree_sum
+from atom.model_ops.tree_sums import leaves_of, tree_sum
 from atom.model_ops.values import LinearWeight
-
-# Leaves of a matrix that ranks divide: among so many of them without another result.
-LEAVES = 4
 
 
 def linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
@@ -33,11 +30,3 @@ def linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
         bias = w.bias if leaf == 0 else None
         parts.append(product(x[:, own].contiguous(), LinearWeight(w.data[:, own], bias)))
     return tree_sum(parts)
-
-
-def leaves_of(w: LinearWeight) -> int:
-    """Count the leaves that a rank's matrix has: with more ranks than leaves, one."""
-    if w.ranks is None:
-        return 1
-    leaves = max(1, LEAVES // w.ranks)
-    return leaves if w.inputs % leaves == 0 else 1

@@ -44,15 +44,18 @@ from atom.model_ops.backends.triton_ops.xcd_order import head_dies, head_tile
 
 
 @triton.jit
-def find_row(starts_ptr, tile, first_row, rows, TOKENS: tl.constexpr):
-    """The row that owns a tile, counted from first_row: row r begins at tile start/TOKENS + r."""
+def find_row(
+    starts_ptr, tile, first_row, rows, TOKENS: tl.constexpr, SPARE: tl.constexpr = 1
+):  # fmt: skip
+    """Find the row that owns a tile, counted from first_row: row r begins at tile start/TOKENS + r
+    · SPARE, which are the tiles that a row may have beside those that its queries fill."""
     base = tl.load(starts_ptr + first_row)
     low, high = 0, rows
     # A search of a few loads that hit the cache, instead of a table of tiles that the host would
     # have to make.
     while low < high:
         middle = (low + high) // 2
-        begins = (tl.load(starts_ptr + first_row + middle) - base) // TOKENS + middle
+        begins = (tl.load(starts_ptr + first_row + middle) - base) // TOKENS + SPARE * middle
         if begins <= tile:
             low = middle + 1
         else:
@@ -61,7 +64,7 @@ def find_row(starts_ptr, tile, first_row, rows, TOKENS: tl.constexpr):
 
 
 @triton.jit
-def _attend(
+def attend(
     q, cache, table_ptr, head, position, first, end, low, limit, scale,
     running_max, running_sum, acc,
     HKV: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -153,17 +156,17 @@ def _prefill_kernel(
         all_see = first_seen(first_position + tokens_per_tile, WINDOW, IN_CHUNKS)
         unmasked = tl.minimum(tl.cdiv(all_see, BLOCK_N) * BLOCK_N, unmasked_end)
         unmasked = tl.maximum(unmasked, low // BLOCK_N * BLOCK_N)
-        running_max, running_sum, acc = _attend(
+        running_max, running_sum, acc = attend(
             q, cache, table_ptr, head, position, low // BLOCK_N * BLOCK_N, unmasked, low, end,
             scale, running_max, running_sum, acc,
             HKV, D, BLOCK_SIZE, BLOCK_N, WINDOW, IN_CHUNKS, SOFTCAP, True,
         )  # fmt: skip
-    running_max, running_sum, acc = _attend(
+    running_max, running_sum, acc = attend(
         q, cache, table_ptr, head, position, unmasked, unmasked_end, low, end,
         scale, running_max, running_sum, acc,
         HKV, D, BLOCK_SIZE, BLOCK_N, WINDOW, IN_CHUNKS, SOFTCAP, False,
     )  # fmt: skip
-    running_max, running_sum, acc = _attend(
+    running_max, running_sum, acc = attend(
         q, cache, table_ptr, head, position, unmasked_end, end, low, end,
         scale, running_max, running_sum, acc,
         HKV, D, BLOCK_SIZE, BLOCK_N, WINDOW, IN_CHUNKS, SOFTCAP, True,

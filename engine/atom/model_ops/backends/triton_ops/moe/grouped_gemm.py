@@ -157,16 +157,10 @@ def expert_parts(
     x: torch.Tensor, w: ExpertsWeight, routed: Routed, tile: ExpertTile | None = None
 ) -> torch.Tensor:
     """[k, T, H] that add up to the result: float32, or of many tokens x's dtype."""
-    tokens, chosen = routed.ids.shape
     tile = tile or expert_tile(w.down, routed.ids.numel(), x.element_size())
     plan, given = _planned(x, w, routed, tile)
-    active = _active(w, plan, x.device)
-    _launch(given, _multiplied(w.gate_up, plan), active, plan, w.activation)
-    wide = torch.float32 if tokens <= _PARTS_TOKENS else x.dtype
-    make = torch.zeros if routed.is_partial else torch.empty  # pairs of other ranks write nothing
-    parts = make((chosen, tokens, w.down.outputs), dtype=wide, device=x.device)
-    _launch(active, _multiplied(w.down, plan), _Activations(parts), plan, None)
-    return parts
+    wide = torch.float32 if x.shape[0] <= _PARTS_TOKENS else x.dtype
+    return _multiply(given, w, plan, wide)
 
 
 def sorted_expert_parts(
@@ -174,15 +168,23 @@ def sorted_expert_parts(
 ) -> torch.Tensor:
     """Give what `expert_parts` does of plain stacks, in float32 and by sorted pairs and that tile
     however many tokens there are."""
-    pairs, (tokens, chosen) = routed.ids.numel(), routed.ids.shape
     order = order_by_expert(routed.ids, w.count)
-    rows = pairs // tile.block_m + w.count
+    rows = routed.ids.numel() // tile.block_m + w.count
     plan = _Plan(routed, w.weighs_inputs, x.dtype, Programs.TILE, rows, tile, order)
-    active = _active(w, plan, x.device)
-    _launch(_Activations(x), w.gate_up, active, plan, w.activation)
-    make = torch.zeros if routed.is_partial else torch.empty
-    parts = make((chosen, tokens, w.down.outputs), dtype=torch.float32, device=x.device)
-    _launch(active, w.down, _Activations(parts), plan, None)
+    return _multiply(_Activations(x), w, plan, torch.float32)
+
+
+def _multiply(
+    given: _Activations, w: ExpertsWeight, plan: _Plan, dtype: torch.dtype
+) -> torch.Tensor:
+    """Give both products' parts [k, T, H] in a dtype."""
+    routed, device = plan.routed, given.data.device
+    tokens, chosen = routed.ids.shape
+    active = _active(w, plan, device)
+    _launch(given, _multiplied(w.gate_up, plan), active, plan, w.activation)
+    make = torch.zeros if routed.is_partial else torch.empty  # pairs of other ranks write nothing
+    parts = make((chosen, tokens, w.down.outputs), dtype=dtype, device=device)
+    _launch(active, _multiplied(w.down, plan), _Activations(parts), plan, None)
     return parts
 
 

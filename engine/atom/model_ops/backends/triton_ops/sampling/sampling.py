@@ -145,15 +145,16 @@ def sample(
     logits: torch.Tensor, sampling: SamplingTensors, *, in_one_order: bool = False
 ) -> torch.Tensor:
     """in_one_order: sums are taken alike for any number of rows."""
-    return _sample(logits, 0, sampling, None, in_one_order)
+    return _sample(logits, 0, sampling, None, few_rows=in_one_order or len(logits) < _MANY_ROWS)
 
 
 def sample_vocab_shard(
-    logits: torch.Tensor, first: int, sampling: SamplingTensors, *, in_one_order: bool = False
+    logits: torch.Tensor, first: int, sampling: SamplingTensors
 ) -> tuple[torch.Tensor, torch.Tensor]:
     scores = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
     # Of a chunk that splits a group rows are greedy, and look for no noise.
-    tokens = _sample(logits, first // GROUP, sampling, scores, in_one_order)
+    few_rows = len(logits) < _MANY_ROWS
+    tokens = _sample(logits, first // GROUP, sampling, scores, few_rows=few_rows)
     return tokens + first % GROUP, scores
 
 
@@ -162,10 +163,11 @@ def _sample(
     first_group: int,
     sampling: SamplingTensors,
     scores: torch.Tensor | None,
-    in_one_order: bool,
+    *,
+    few_rows: bool,
 ) -> torch.Tensor:
     rows, vocab = logits.shape
-    chunk, warps = _FEW if in_one_order or rows < _MANY_ROWS else _MANY
+    chunk, warps = _FEW if few_rows else _MANY
     chunks = triton.cdiv(vocab, chunk)
     best = torch.empty((rows, chunks), dtype=torch.float32, device=logits.device)
     group = torch.empty((rows, chunks), dtype=torch.int32, device=logits.device)
