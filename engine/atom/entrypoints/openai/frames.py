@@ -93,26 +93,39 @@ class AnswerFrames:
         self._group.listen(listener)
 
     def take(self) -> bytes:
-        """Raises the error that an answer ended with, after what came before it."""
+        """Return nothing only where nothing waits: outputs that show no text are passed over, so
+        that what waits behind them, an error perhaps, is not left there. Raises the error that an
+        answer ended with, after what came before it."""
         if not self._opened:
             self._opened = True
-            return self._shape.opening() + self.take()
-        if self._writing is None:
-            found = self._group.take()
-            if self._tells_of_prompts and any(map(_takes_long, found)):
-                self._writing = self._write_beside(found)
-                return b""
-            events = b"".join(map(self._event, found))
-        elif self._writing.done():
+            opening = self._shape.opening()
+            if opening:  # alone, since an error must not take it along
+                return opening
+        events = b""
+        while not events and not self.ended and (found := self._take_events()) is not None:
+            events = found
+            if self._group.drained:
+                self.ended = True
+                events += self._shape.closing()
+        return events
+
+    def _take_events(self) -> bytes | None:
+        """Take the events of what has come, which may be none at all; None when nothing waits, or
+        what does is being written on a thread."""
+        if self._writing is not None:
+            if not self._writing.done():
+                return None
             events, self._writing = self._writing.result(), None
             # What came meanwhile, an error perhaps, is for a call of its own.
             asyncio.get_running_loop().call_soon(self._tell)
-        else:
-            return b""
-        if self._group.drained:
-            self.ended = True
-            events += self._shape.closing()
-        return events
+            return events
+        found = self._group.take()
+        if self._tells_of_prompts and any(map(_takes_long, found)):
+            self._writing = self._write_beside(found)
+            return None
+        if not found and not self._group.drained:
+            return None
+        return b"".join(map(self._event, found))
 
     def failure(self, error: Exception) -> bytes:
         return self._shape.failure(error)

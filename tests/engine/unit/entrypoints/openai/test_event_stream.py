@@ -12,10 +12,14 @@ from hypothesis import strategies as st
 
 from atom.entrypoints.http.json_body import to_json
 from atom.entrypoints.http.sse import EventStream, FrameWriter, error_frame
-from atom.entrypoints.openai.choices import AnswerHead
-from atom.entrypoints.openai.frames import TextTemplate
+from atom.entrypoints.openai.choices import AnswerHead, Answers, Piece, Shown
+from atom.entrypoints.openai.frames import AnswerFrames, TextTemplate
+from atom.entrypoints.openai.logprobs import TokenNames
 from atom.entrypoints.openai.responses import TextChoice, TextCompletion
 from atom.errors import RequestError
+from atom.model_engine.front.request_stream import RequestGroup
+from atom.model_engine.request import FinishReason, Request, RequestOutput
+from atom.sampling_params import SamplingParams
 from atom.utils.eager import run_eagerly
 from tests.support.waiting import HANG_SECONDS
 
@@ -188,6 +192,79 @@ async def test_a_client_that_leaves_closes_the_frames_and_gets_nothing_more(lags
     source.give(b"c", end=True)
     await asyncio.sleep(0)
     assert reader.bodies == [b"a"]
+
+
+# ---- an answer's frames -------------------------------------------------------------------------
+
+
+class TextShape:
+    """Events of nothing but text between an opening and a closing."""
+
+    def opening(self) -> bytes:
+        return b"["
+
+    def shows_as_is(self, index: int) -> bool:
+        return True
+
+    def text(self, index: int, text: str) -> bytes:
+        return to_json(text)
+
+    def piece(self, index: int, piece: Piece) -> bytes:
+        return to_json(piece.text)
+
+    def closing(self) -> bytes:
+        return b"]"
+
+    def failure(self, error: Exception) -> bytes:
+        return b"!"
+
+
+def output(text: str, *, end: bool = False) -> RequestOutput:
+    reason = FinishReason.LENGTH if end else None
+    return RequestOutput("name", [1], text, end, reason, None, 1, 1, 0)
+
+
+@given(
+    texts=st.lists(st.sampled_from(["", "a"]), max_size=4),
+    unread=st.lists(st.sampled_from(["", "b"]), max_size=4),
+    reads_again=st.booleans(),
+    fails=st.booleans(),
+    token_ids=st.booleans(),
+)
+async def test_a_stream_ends_whatever_its_outputs_show(
+    texts: list[str], unread: list[str], reads_again: bool, fails: bool, token_ids: bool
+) -> None:
+    """Outputs without text (half a character, a stop string that may be forming) are no reason to
+    leave behind what waits after them."""
+    request = Request(1, [1], SamplingParams(), 100, 0.0)
+    group, reader = RequestGroup([request], lambda group: None), Reader()
+    answers = Answers(group, Shown(token_ids=token_ids), None, TokenNames(None))
+    running = asyncio.create_task(
+        FrameWriter(AnswerFrames(answers, TextShape()), reader.send).run()
+    )
+    await asyncio.sleep(0)
+
+    def put(text: str, *, end: bool = False) -> None:
+        assert group.put(0, output(text, end=end), 0.0)
+        group.notify()
+
+    for text in texts:
+        put(text)
+    reader.room.clear()
+    for text in unread:
+        put(text)
+    if reads_again:
+        reader.room.set()
+        await asyncio.sleep(0)
+    if fails:
+        group.fail(RequestError("too slow", status=408, code="slow_reader"))
+    else:
+        put("", end=True)
+    reader.room.set()
+    await asyncio.wait_for(running, HANG_SECONDS)
+    told = "[" + "".join(texts + unread) + ("!" if fails else "]")
+    assert b"".join(reader.bodies).replace(b'"', b"") == told.encode()
+    assert reader.messages[-1]["more_body"] is False
 
 
 # ---- a coroutine as far as it comes -------------------------------------------------------------
