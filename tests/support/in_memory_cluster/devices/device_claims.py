@@ -17,6 +17,7 @@ from atom_operator.kinds import (
     RESOURCE_CLAIM,
     RESOURCE_CLAIM_TEMPLATE,
     RESOURCE_SLICE,
+    Kind,
 )
 from tests.support.in_memory_cluster.quantities import thousandths
 from tests.support.in_memory_cluster.state import ClusterState, is_terminal
@@ -29,14 +30,13 @@ _AT_LEAST = re.compile(
 )
 
 
-def publish_class(state: ClusterState, name: str = DRIVER) -> None:
+def device_class(name: str = DRIVER) -> Manifest:
     """The DeviceClass that AMD's chart installs."""
     selector = {"cel": {"expression": f"device.driver == '{DRIVER}'"}}
-    metadata = {"name": name, "namespace": ""}
-    state.create(DEVICE_CLASS, {"metadata": metadata, "spec": {"selectors": [selector]}})
+    return {"metadata": {"name": name}, "spec": {"selectors": [selector]}}
 
 
-def publish_devices(state: ClusterState, node: str, count: int, **attributes: str) -> Manifest:
+def resource_slice(node: str, count: int, **attributes: str) -> Manifest:
     """The slice of a node: so many whole MI300X, unless something else is said."""
     memory = attributes.pop("memory", "192Gi")
     told = {"type": "amdgpu", "deviceID": "0x74a1", "productName": "AMD_Instinct_MI300X_OAM"}
@@ -51,8 +51,17 @@ def publish_devices(state: ClusterState, node: str, count: int, **attributes: st
     ]
     pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
     spec = {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": devices}
-    metadata = {"name": f"{node}-{DRIVER}", "namespace": ""}
-    return state.create(RESOURCE_SLICE, {"metadata": metadata, "spec": spec})
+    return {"metadata": {"name": f"{node}-{DRIVER}"}, "spec": spec}
+
+
+def publish_class(state: ClusterState, name: str = DRIVER) -> None:
+    """Create the DeviceClass."""
+    _create(state, DEVICE_CLASS, device_class(name))
+
+
+def publish_devices(state: ClusterState, node: str, count: int, **attributes: str) -> Manifest:
+    """Create the slice of a node."""
+    return _create(state, RESOURCE_SLICE, resource_slice(node, count, **attributes))
 
 
 def sync_claims(state: ClusterState) -> None:
@@ -192,3 +201,8 @@ def _reserved(claim: Manifest) -> list[Mapping[str, Any]]:
 def _pod_of(state: ClusterState, claim: Manifest, user: Mapping[str, Any]) -> Manifest | None:
     pod = state.api.objects.get((POD, claim["metadata"]["namespace"], user["name"]))
     return pod if pod is not None and pod["metadata"]["uid"] == user["uid"] else None
+
+
+def _create(state: ClusterState, kind: Kind, manifest: Manifest) -> Manifest:
+    """Create an object that is in no namespace."""
+    return state.create(kind, {**manifest, "metadata": {**manifest["metadata"], "namespace": ""}})
