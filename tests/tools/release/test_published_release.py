@@ -1,14 +1,13 @@
 """A dry run of a release: into a registry on this machine, and installed from what it holds.
 
-The registry is crane's; helm and pip are the real ones. The chart is pulled and rendered; what
-installs a chart on a cluster is tested from the checkout's, whose files are the same.
+The registry is crane's; helm and pip are the real ones. The chart is pulled and rendered here, and
+installed on a cluster by tests/operator/live/test_published_chart.py.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -18,14 +17,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from devcluster.programs.crane import ensure_crane
 from devcluster.settings import REPOSITORY, read_settings
 from tests.support.cluster.helm_chart import KUBE_VERSION
+from tests.support.release.dry_run import crane_program, local_registry, release_of_checkout
 from tests.support.release.keys import key_files
-from tests.support.release.small_repository import exported, git
-from tools.release import recipes, signing
-from tools.release.contents import build_tools, contents, verify
-from tools.release.provenance import PREDICATE, Build
+from tools.release import signing
+from tools.release.provenance import PREDICATE
 from tools.release.registry import Registry
 
 pytestmark = pytest.mark.slow
@@ -40,25 +37,14 @@ def run(*command: str | Path, cwd: Path | None = None) -> str:
 
 @pytest.fixture(scope="module")
 def crane() -> Path:
-    return ensure_crane(read_settings(os.environ))
+    return crane_program()
 
 
 @pytest.fixture(scope="module")
-def address(crane: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The registry of this run, on a port that the system chose."""
-    folder = tmp_path_factory.mktemp("registry")
-    command = [crane, "registry", "serve", "--address", "127.0.0.1:0", "--disk", folder]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
-        assert server.stderr is not None
-        try:
-            for line in server.stderr:
-                if found := re.search(r"serving on (?:port |\S*:)(\d+)", line):
-                    yield f"localhost:{found.group(1)}/atom"
-                    break
-            else:
-                raise AssertionError("the registry ended before it served")
-        finally:
-            server.terminate()
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The registry of this run, with a path."""
+    with local_registry(tmp_path_factory.mktemp("registry")) as port:
+        yield f"localhost:{port}/atom"
 
 
 @pytest.fixture(scope="module")
@@ -70,19 +56,8 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def release(
     address: str, keys: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """Of this checkout's commit, with an operator's image of that registry."""
-    folder = tmp_path_factory.mktemp("release")
-    git(folder, "clone", "--quiet", "--shared", str(REPOSITORY), "clone")
-    source = exported(folder / "clone", folder / "export")
-    images = recipes.named_images({"atom-operator": f"{address}/atom-operator@{DIGEST}"})
-    build = Build("https://ci.test/builder", None, build_tools())
-    made = folder / source.version
-    made.mkdir()
-    key = signing.read_private_key(keys[0], None)
-    for name, data in contents(source, images, build, key).items():
-        (made / name).write_bytes(data)
-    verify(made, signing.read_public_key(keys[1]))
-    return made
+    operator = f"{address}/atom-operator@{DIGEST}"
+    return release_of_checkout(tmp_path_factory.mktemp("release"), operator, keys)
 
 
 @pytest.fixture(scope="module")
