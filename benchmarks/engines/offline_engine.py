@@ -62,8 +62,13 @@ class OfflineEngine:
         self.executor.close()
 
     def add(
-        self, prompt: Sequence[int], params: SamplingParams, lora: LoRARequest | None = None
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        lora: LoRARequest | None = None,
+        generated: Sequence[int] = (),
     ) -> int:
+        """Queue a request; the answer goes on behind what of it was `generated` before."""
         request_id = next(self._ids)
         limit = self.config.model.max_model_len
         self.pipeline.add(
@@ -74,6 +79,7 @@ class OfflineEngine:
                 max_total_tokens=min(limit, len(prompt) + (params.max_tokens or limit)),
                 arrive_time=time.monotonic(),
                 lora=lora,
+                output_token_ids=list(generated),
             )
         )
         return request_id

@@ -66,6 +66,10 @@ class Histogram:
         return pairs
 
 
+# Why an answer goes on elsewhere: what computed it ended without notice, or was asked to end.
+LOST, HANDED_OVER = "lost", "handed_over"
+
+
 @dataclass(frozen=True, slots=True)
 class RequestMetrics:
     """Hold what one server's requests waited for and how long they were; recorded by the output
@@ -78,6 +82,11 @@ class RequestMetrics:
     prompt_tokens: Histogram = field(default_factory=lambda: Histogram(LENGTH_TOKENS))
     output_tokens: Histogram = field(default_factory=lambda: Histogram(LENGTH_TOKENS))
     finished: dict[str, int] = field(default_factory=dict)  # finish reason → requests
+    continued: dict[str, int] = field(default_factory=dict)  # why → requests, each time one is
+
+    def record_continued(self, *, lost: bool) -> None:
+        cause = LOST if lost else HANDED_OVER
+        self.continued[cause] = self.continued.get(cause, 0) + 1
 
     def record_end(self, reason: str, prompt_tokens: int, output_tokens: int) -> None:
         self.finished[reason] = self.finished.get(reason, 0) + 1

@@ -27,6 +27,7 @@ from atom.lora_config import LoraModule
 from atom.model_engine.engine_core_mgr import CoreManager
 from atom.model_engine.front.admission import Admission
 from atom.model_engine.front.async_text import AsyncText
+from atom.model_engine.front.continuations import Continuations
 from atom.model_engine.front.core_event_hop import CoreEventHop
 from atom.model_engine.front.engine_lifecycle import EngineLifecycle, EngineStatus
 from atom.model_engine.front.fingerprint import fingerprint
@@ -96,6 +97,7 @@ class AsyncLLMEngine:
             self._tell_of_abort,
             reader_limits=reader_limits,
             is_contended=lambda: bool(self._rank_stats.num_waiting),
+            keeps_answers=config.parallel.data_parallel_size > 1,
             clock=clock,
         )
         self._admission = Admission(
@@ -114,6 +116,7 @@ class AsyncLLMEngine:
         self._core = core_factory(config, self._events.put)
         self._delivery = StepDelivery(self.processor.outputs, self._requests, clock)
         self._ids = itertools.count(first_id(client))
+        self._continuations = Continuations(self._requests, self._delivery, self._ids)
         self._intake = RequestIntake(self.processor.inputs, self._text, self._ids, clock)
 
     @staticmethod
@@ -465,11 +468,14 @@ class AsyncLLMEngine:
             self._rank_stats.put(told, self._wall_clock())
 
     def _lose(self, event: CoreLost) -> None:
-        """End a lost rank's requests; those of other ranks go on."""
+        """Let a lost rank's requests go on at the others."""
         message = f"the engine stopped: {event.message}"
-        self._requests.fail_each(event.request_ids, lambda: EngineDeadError(message))
         self._rank_stats.lose(event.rank)
         self._lifecycle.maim(event.message)
+        again = self._continuations.of(
+            event.request_ids, lambda: EngineDeadError(message), lost=True
+        )
+        self._core.add_requests(again)
 
     def _die(self, reason: str) -> None:
         if self._lifecycle.die(reason):

@@ -27,6 +27,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from atom.config import Config, EngineOptions, build_config
 from atom.errors import ConfigError, EngineDeadError, RequestError
 from atom.model_engine.engine_core_mgr import CoreManager
+from atom.model_engine.front.continuations import Continuations
 from atom.model_engine.front.input_output_processor import InputOutputProcessor
 from atom.model_engine.front.input_processor import Prompt
 from atom.model_engine.front.open_requests import OpenRequests
@@ -125,8 +126,13 @@ class LLMEngine:
         # Also ends the engine process when the program forgets to, or ends by an exception.
         self._closer = weakref.finalize(self, self._core.shutdown)
         # Not a method of ours: a circle would keep a forgotten engine, and its process, alive.
-        self._open = OpenRequests(self.processor.outputs, partial(_abort, self._core, self._closer))
+        self._open = OpenRequests(
+            self.processor.outputs,
+            partial(_abort, self._core, self._closer),
+            keeps_answers=config.parallel.data_parallel_size > 1,
+        )
         self._delivery = StepDelivery(self.processor.outputs, self._open, time.monotonic)
+        self._continuations = Continuations(self._open, self._delivery, self._ids)
         self._core.start()
         self.report = self._wait_ready()
 
@@ -261,12 +267,23 @@ class LLMEngine:
 
     # ---- events -------------------------------------------------------------------------------
 
+    def _lose(self, event: CoreLost) -> None:
+        """Let a lost rank's requests go on at the others."""
+        logger.error("the engine goes on with a rank less: %s", event.message)
+        self._rank_stats.lose(event.rank)
+        again = self._continuations.of(
+            event.request_ids, lambda: EngineDeadError(event.message), lost=True
+        )
+        self._core.add_requests(again)
+
     def _step(self) -> None:
         """Wait for the next event; what it brings is in the streams then."""
         event = self._events.get()
-        if isinstance(event, CoreFailed | CoreLost):  # a batch wants every answer
+        if isinstance(event, CoreFailed):
             self.close()
             raise EngineDeadError(event.message)
+        if isinstance(event, CoreLost):
+            self._lose(event)
         if isinstance(event, CoreStalled):
             logger.warning(
                 "rank %d has computed nothing for %.0f s", event.rank, event.silent_seconds

@@ -47,6 +47,8 @@ class Request(msgspec.Struct, frozen=True):
     most 64 characters, "" where that is not known. What stands before a slash vouches
     for what follows: clients of one such group share what the group gets.
     lora: the adapter that computes it; None for the model alone.
+    output_token_ids: tokens of the answer that another engine, or a rank that is gone, has
+    generated: the answer goes on behind them, and they are not told again.
     """
 
     id: int
@@ -58,6 +60,7 @@ class Request(msgspec.Struct, frozen=True):
     cache_salt: str = ""
     client_id: str = ""
     lora: LoRARequest | None = None
+    output_token_ids: list[int] = []
 
 
 def group_of(client_id: str) -> str:

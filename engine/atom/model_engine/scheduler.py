@@ -332,7 +332,7 @@ class Scheduler:
         """Note what no preemption changes, and count."""
         sequence.seed = self._seed_of(sequence)
         sequence.scheduled_time = now
-        sequence.num_cached_tokens = cached
+        sequence.num_cached_tokens = min(cached, sequence.num_prompt_tokens)
         self._prompt_tokens += sequence.num_tokens
         looked_up = len(sequence.cacheable_token_ids)
         if self.blocks.enable_prefix_caching and looked_up:

@@ -71,8 +71,9 @@ class Sequence:
     def __init__(self, request: Request) -> None:
         self.id = request.id
         self.params: SamplingParams = request.params
-        self.token_ids: NDArray[np.int32] = np.asarray(request.prompt_token_ids, dtype=np.int32)
-        self.num_prompt_tokens = len(self.token_ids)
+        given = [*request.prompt_token_ids, *request.output_token_ids]
+        self.token_ids: NDArray[np.int32] = np.asarray(given, dtype=np.int32)
+        self.num_prompt_tokens = len(request.prompt_token_ids)
         self.max_total_tokens = request.max_total_tokens
         self.arrive_time = request.arrive_time
         self.priority = request.priority

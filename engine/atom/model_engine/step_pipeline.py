@@ -65,6 +65,7 @@ class StepPipeline:
     def add(self, request: Request) -> None:
         if self._guided is not None and request.params.thinking is not None:
             self._guided.thinking.enter(request.id, request.params.thinking)
+            self._guided.thinking.accept([(request.id, request.output_token_ids)])
         if self._guided is not None and request.params.structured_outputs is not None:
             self._guided.hold(request)
         else:

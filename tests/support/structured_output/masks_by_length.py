@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from random import Random
 
 import numpy as np
@@ -31,8 +31,8 @@ class EveryFifth:
         self._late = late
         self._random = Random(seed)
 
-    def enter(self, request_id: int, grammar: Grammar) -> None:
-        self._lengths[request_id] = 0
+    def enter(self, request_id: int, grammar: Grammar, tokens: Sequence[int] = ()) -> None:
+        self._lengths[request_id] = len(tokens)
         self._due.append(MaskNews(request_id, MaskState.READY))
 
     def accept(self, tokens: Iterable[tuple[int, int]]) -> None:

@@ -26,7 +26,7 @@ import atom
 from atom.client_figures import ClientCounts
 from atom.entrypoints.openai.metrics_exchange import ServerNumbers
 from atom.entrypoints.openai.state import ServerState
-from atom.metrics import Histogram, RequestMetrics
+from atom.metrics import HANDED_OVER, LOST, Histogram, RequestMetrics
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.front.engine_lifecycle import EngineState
 from atom.model_engine.request import FinishReason
@@ -188,6 +188,14 @@ def _request_metrics(metrics: RequestMetrics, name: str) -> Iterator[Metric]:
     for reason in FinishReason:  # also those of no request yet: a rate needs its start
         finished.add_metric([name, reason], metrics.finished.get(reason, 0))
     yield finished
+    continued = CounterMetricFamily(
+        "atom:requests_continued",
+        "Answers that went on elsewhere, since what computed them was lost or had to end.",
+        labels=["model_name", "cause"],
+    )
+    for cause in (LOST, HANDED_OVER):
+        continued.add_metric([name, cause], metrics.continued.get(cause, 0))
+    yield continued
     values: dict[str, tuple[str, Histogram]] = {
         "time_to_first_token_seconds": (
             "From the arrival of a request to its first token.",

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from asyncio import TimerHandle
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from atom.metrics import RequestMetrics
+from atom.model_engine.front.answer_so_far import AnswerSoFar
 from atom.model_engine.front.request_stream import RequestGroup
 from atom.model_engine.front.stop_strings import StopMatcher
-from atom.model_engine.request import FinishReason, RequestOutput, TokenLogprobs
+from atom.model_engine.request import FinishReason, Request, RequestOutput, TokenLogprobs
 from atom.model_engine.wire.engine_protocol import FinishedRow
 from atom.model_engine.wire.logprob_rows import PromptEntries
 from atom.tokenizer import TokenStream
@@ -58,7 +59,8 @@ class OpenRequest:
     None when they were not asked for. client: whose it is. group, index: its reader, and its place
     among what that reads. stopped: a stop string ended the text, further tokens are not shown.
     queue_seconds, num_cached_tokens: known at its regular end. answered: its first output is put.
-    ended: its last one, or that it ended early."""
+    ended: its last one, or that it ended early. so_far: where it may go on elsewhere. number: under
+    which an engine computes it now; first_number: under which it came."""
 
     number: int
     name: str
@@ -82,11 +84,29 @@ class OpenRequest:
     answered: bool = False
     ended: bool = False
     timer: TimerHandle | None = None
+    so_far: AnswerSoFar | None = None
+    first_number: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.first_number = self.number
+
+    def go_on(self, number: int, *, lost: bool) -> Request | None:
+        """Return what is to be asked under another number, so that the answer goes on; None where
+        nothing is kept for that, a stop string has ended the text, or too much that computed it is
+        `lost`."""
+        if self.so_far is None or self.stopped or (lost and not self.so_far.survives()):
+            return None
+        self.number = number
+        if self.prompt_logprobs is not None:
+            self.prompt_logprobs.clear()  # they come again, from the first
+        return self.so_far.request(number, tells_prompt=self.prompt_logprobs is not None)
 
     def take(self, tokens: list[int], times: TokenTimes) -> tuple[list[int], str]:
         """Count the next tokens: those up to a stop string, if one ends the text with them, and the
         text that is then certain."""
         text, before = "", self.num_output_tokens
+        if self.so_far is not None:
+            self.so_far.add(tokens)
         for token_id in tokens:
             times.note(self)
             piece = self.detokenizer.push(token_id)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from atom.client_figures import ClientCounts
 from atom.errors import RequestError
+from atom.model_engine.front.answer_so_far import AnswerSoFar
 from atom.model_engine.front.open_request import OpenRequest
 from atom.model_engine.front.output_processor import OutputProcessor
 from atom.model_engine.front.request_stream import ReaderLimits, RequestGroup
@@ -29,15 +30,17 @@ class OpenRequests:
         *,
         reader_limits: ReaderLimits | None = None,
         is_contended: Callable[[], bool] = lambda: False,
+        keeps_answers: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """abort: tells the engine to end requests early. reader_limits: how far a reader may lag;
         None for as far as it likes. is_contended: whether requests wait for a place in the
-        engine."""
+        engine. keeps_answers: they may have to go on elsewhere (`go_on`)."""
         self.abort = abort
         self._outputs = outputs
         self._reader_limits = reader_limits
         self._is_contended = is_contended
+        self._keeps_answers = keeps_answers
         self._clock = clock
         self._requests: dict[int, OpenRequest] = {}
         self._num_answered = 0  # of these, with an output already
@@ -82,6 +85,8 @@ class OpenRequests:
         group = RequestGroup(requests, self._leave, self._reader_limits)
         for index, (name, request) in enumerate(zip(names, requests, strict=False)):
             opened = self._outputs.begin(request, name, group, index)
+            if self._keeps_answers:
+                opened.so_far = AnswerSoFar(request)
             self._requests[request.id] = opened
             self._count_unanswered(opened, 1)
             self._idle.clear()
@@ -118,6 +123,19 @@ class OpenRequests:
                 self._forget(request, output.finish_reason)
         for group in groups:
             group.notify()
+
+    def go_on(self, number: int, another: int, *, lost: bool) -> Request | None:
+        """Return what is to be asked under `another` number, so that a request's answer goes on; it
+        is known by that from now on, and what comes under the old one is nobody's. lost: what
+        computed it ended without notice. None where it cannot: then all is as before."""
+        opened = self._requests.get(number)
+        request = None if opened is None else opened.go_on(another, lost=lost)
+        if opened is not None and request is not None:
+            del self._requests[number]
+            self._requests[another] = opened
+            opened.group.numbers[opened.index] = another
+            self._outputs.metrics.record_continued(lost=lost)
+        return request
 
     # ---- ends ---------------------------------------------------------------------------------
 
@@ -193,7 +211,7 @@ class OpenRequests:
 
 def _ended(request: OpenRequest, reason: FinishReason, error: Exception | None) -> EndedRequest:
     return EndedRequest(
-        number=request.number,
+        number=request.first_number,
         finish_reason=reason.value,
         num_cached_tokens=request.num_cached_tokens,
         num_output_tokens=request.num_output_tokens,

@@ -179,7 +179,8 @@ class GuidedRequests:
         while self._passed and self._pool.has_room:
             passed = self._passed.popleft()
             self._entered[passed.request.id] = passed.request
-            self.rows.enter(passed.request.id, passed.grammar, passed.request.params)
+            request = passed.request
+            self.rows.enter(request.id, passed.grammar, request.params, request.output_token_ids)
 
 
 def refused_row(request: Request, reason: str) -> FinishedRow:

@@ -75,7 +75,7 @@ _NO_NEWS = GuidedNews()
 class MaskSource(Protocol):
     """Name who makes the masks; MatcherPool has the words."""
 
-    def enter(self, request_id: int, grammar: Grammar) -> None: ...
+    def enter(self, request_id: int, grammar: Grammar, tokens: Sequence[int]) -> None: ...
 
     def accept(self, tokens: Iterable[tuple[int, int]]) -> None: ...
 
@@ -132,13 +132,16 @@ class GuidedRows:
 
     # ---- sequences ----------------------------------------------------------------------------
 
-    def enter(self, request_id: int, grammar: Grammar, params: SamplingParams) -> None:
-        """Follow a new sequence. It is apart until its first mask is there."""
+    def enter(
+        self, request_id: int, grammar: Grammar, params: SamplingParams, tokens: Sequence[int] = ()
+    ) -> None:
+        """Follow a new sequence, which has these tokens of its answer already. It is apart until
+        its first mask is there."""
         asked = params.structured_outputs
         assert asked is not None
-        ends = [*self._end_token_ids, *params.stop_token_ids]
-        self._guides[request_id] = _Guide(asked, params.min_tokens, np.array(ends, dtype=np.int64))
-        self._source.enter(request_id, grammar)
+        ends = np.array([*self._end_token_ids, *params.stop_token_ids], dtype=np.int64)
+        self._guides[request_id] = _Guide(asked, params.min_tokens, ends, len(tokens))
+        self._source.enter(request_id, grammar, tokens)
 
     def leave(self, request_ids: Iterable[int]) -> None:
         """Forget requests that have ended; others than guided ones are ignored."""

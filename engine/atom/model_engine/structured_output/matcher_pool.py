@@ -109,11 +109,12 @@ class MatcherPool:
 
     # ---- sequences ----------------------------------------------------------------------------
 
-    def enter(self, request_id: int, grammar: Grammar) -> None:
-        """Follow a new sequence, at its beginning; there is room. News of its first mask come."""
+    def enter(self, request_id: int, grammar: Grammar, tokens: Sequence[int] = ()) -> None:
+        """Follow a new sequence, which has these tokens already; there is room. News of its first
+        mask come."""
         slot = self._arena.take()
         assert slot is not None, "no room for one more guided sequence"
-        row = self._rows[request_id] = _Row(request_id, grammar, slot)
+        row = self._rows[request_id] = _Row(request_id, grammar, slot, array("i", tokens))
         self._place(row)
 
     def accept(self, tokens: Iterable[tuple[int, int]]) -> None:

@@ -73,6 +73,10 @@ class PromptEntries(Sequence[TokenLogprobs | None]):
             )
         )
 
+    def clear(self) -> None:
+        """Forget what was added."""
+        self._parts.clear()
+
     def __len__(self) -> int:
         return 1 + sum(len(part.ranks) for part in self._parts)
 

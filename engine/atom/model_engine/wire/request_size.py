@@ -58,7 +58,8 @@ def parts_of(requests: Sequence[Request]) -> Iterator[list[Request]]:
     part: list[Request] = []
     part_bytes = 0
     for request in requests:
-        size_bytes = len(request.prompt_token_ids) * _TOKEN_BYTES + _bytes_of(request.params)
+        tokens = len(request.prompt_token_ids) + len(request.output_token_ids)
+        size_bytes = tokens * _TOKEN_BYTES + _bytes_of(request.params)
         if part and part_bytes + size_bytes > _PART_BYTES:
             yield part
             part, part_bytes = [], 0

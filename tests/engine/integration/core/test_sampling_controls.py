@@ -193,6 +193,21 @@ def test_no_order_of_arrival_changes_what_is_drawn(checkpoint, alone) -> None:
     assert answers(checkpoint, backwards=True) == alone
 
 
+@pytest.mark.parametrize("run", RUNS)
+def test_an_answer_goes_on_behind_what_another_engine_generated(checkpoint, alone, run) -> None:
+    """Whatever controls look at (penalties, bad words, fewest tokens, seeds) is as it was."""
+    driver = driver_of(checkpoint, **RUNS[run])
+    rest: dict[int, list[int]] = {}
+    for index, (prompt, params) in enumerate(mixed_requests(driver.vocab_size, NEW_TOKENS)):
+        begun = alone[index][: index % len(alone[index])]  # one at least is left
+        rest[driver.add(prompt, params, generated=begun)] = list(begun)
+    while driver.has_work():
+        result = driver.step()
+        for number, run_of_tokens in result.runs() if result is not None else ():
+            rest[number] += run_of_tokens
+    assert list(rest.values()) == alone
+
+
 @pytest.mark.parametrize("depth", [0, 1])
 def test_nothing_ends_an_answer_before_its_fewest_tokens(checkpoint, depth) -> None:
     driver = driver_of(checkpoint, depth=depth)

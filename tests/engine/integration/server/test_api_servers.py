@@ -127,7 +127,7 @@ def streams_of_both(server: ServerProcess, tokens: int) -> list[OpenStream]:
     return streams
 
 
-def test_a_killed_rank_takes_its_own_answers_alone(checkpoint: Path, tmp_path: Path) -> None:
+def test_a_killed_rank_takes_no_answer_with_it(checkpoint: Path, tmp_path: Path) -> None:
     with ready_servers(checkpoint, tmp_path) as server:
         children = everyone(server)
         streams = streams_of_both(server, 4000)
@@ -142,13 +142,8 @@ def test_a_killed_rank_takes_its_own_answers_alone(checkpoint: Path, tmp_path: P
         assert refused.status_code == 503
         assert words in refused.json()["error"]["message"]
         other.resume()
-        ends = [stream.end()[-1] for stream in streams]
-        told = [error_of(end) for end in ends if end != "[DONE]"]
-        assert 0 < len(told) < len(streams)
-        for error in told:
-            assert error["code"] == "engine_dead"
-            assert words in error["message"]
-            assert "killed by signal 9" in error["message"]
+        assert server.metric("requests_continued_total") > 0
+        assert {stream.end()[-1] for stream in streams} == {"[DONE]"}
         assert_ended(server, children, words)
 
 

@@ -121,7 +121,7 @@ def test_a_killed_engine_process_ends_open_requests_and_the_server_with_code_1(
         assert "Traceback" not in server.log
 
 
-def test_a_killed_rank_of_two_is_named_while_the_other_finishes(
+def test_a_killed_rank_of_two_is_named_while_the_other_finishes_what_both_began(
     checkpoint: Path, tmp_path: Path
 ) -> None:
     """And until the end the port answers: it is refused once no engine process is left."""
@@ -137,12 +137,8 @@ def test_a_killed_rank_of_two_is_named_while_the_other_finishes(
         refused = ask(server)
         assert refused.status_code == 503
         assert reason in refused.json()["error"]["message"]
-        assert server.metric("requests_running") == 2, "of the rank that is left"
         other.resume()
-        ends = [stream.end()[-1] for stream in streams]
-        assert ends.count("[DONE]") == 2
-        for end in ends:
-            assert end == "[DONE]" or reason in error_of(end)["message"]
+        assert [stream.end()[-1] for stream in streams] == ["[DONE]"] * 4
         wait_until(lambda: server.health() == (0, {}), "the port is closed")
         assert has_ended(other)
         assert server.wait_exit() == 1
@@ -157,8 +153,7 @@ def test_a_rank_that_fails_in_a_step_says_why_and_the_other_finishes(
     with ready_server(checkpoint, tmp_path, "--data-parallel-size", "2") as server:
         streams = [OpenStream(server, prompt=f"s {n}", max_tokens=4000) for n in range(4)]
         server.engine_processes()[1].send_signal(signal.SIGSEGV)
-        ends = [stream.end()[-1] for stream in streams]
-        assert ends.count("[DONE]") == 2
+        assert [stream.end()[-1] for stream in streams] == ["[DONE]"] * 4
         assert server.wait_exit() == 1
         assert "was killed by signal 11" in server.log.strip().splitlines()[-1]
 

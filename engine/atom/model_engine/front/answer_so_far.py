@@ -1,0 +1,53 @@
+"""AnswerSoFar: what has to be asked, and of what, so that an answer goes on elsewhere.
+
+Every draw is a function of seed, position and logits, so an answer that goes on behind its tokens
+is the answer that would have come. Kept per open request where there is another place to go on;
+prompts as packed integers, since they may be long and many.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+import msgspec
+
+from atom.model_engine.request import Request
+
+_MOST_LOSSES = 1  # of what computed it: the request itself may be what ends an engine
+
+
+class AnswerSoFar:
+    """Holds a request and the tokens that have come of its answer. tokens: those that a stop
+    string hides included. losses: engines or ranks that ended without notice while they computed
+    it."""
+
+    __slots__ = ("_asked", "_prompt", "losses", "tokens")
+
+    def __init__(self, request: Request) -> None:
+        self._asked = msgspec.structs.replace(request, prompt_token_ids=[], output_token_ids=[])
+        self._prompt = array("i", request.prompt_token_ids)
+        self.tokens = array("i", request.output_token_ids)
+        self.losses = 0
+
+    def add(self, tokens: Sequence[int]) -> None:
+        self.tokens.extend(tokens)
+
+    def survives(self) -> bool:
+        """Count a loss; tell whether the answer may go on behind it."""
+        self.losses += 1
+        return self.losses <= _MOST_LOSSES
+
+    def request(self, number: int, *, tells_prompt: bool) -> Request:
+        """Make the request for the rest of the answer. tells_prompt: the prompt's
+        log-probabilities are still to come, if they were asked for."""
+        params = self._asked.params
+        if not tells_prompt and params.prompt_logprobs is not None:
+            params = msgspec.structs.replace(params, prompt_logprobs=None)
+        return msgspec.structs.replace(
+            self._asked,
+            id=number,
+            prompt_token_ids=self._prompt.tolist(),
+            output_token_ids=self.tokens.tolist(),
+            params=params,
+        )
