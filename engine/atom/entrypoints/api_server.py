@@ -32,6 +32,8 @@ from atom.entrypoints.console.console_routes import console_routes
 from atom.entrypoints.control.control_routes import control_routes
 from atom.entrypoints.control.lora_adapters import LORA_DOCUMENTED, lora_routes
 from atom.entrypoints.control.weights import WEIGHTS_DOCUMENTED, weights_routes
+from atom.entrypoints.handover.continue_route import continue_handler
+from atom.entrypoints.handover.token_frames import PATH as CONTINUE_PATH
 from atom.entrypoints.http.access import ApiKeyCheck
 from atom.entrypoints.http.api_key import FollowedKeys
 from atom.entrypoints.http.dispatch import Dispatch, Endpoint, response_for_fault
@@ -140,6 +142,7 @@ def build_routes(
         WEIGHTS_DOCUMENTED,
     )
     document_bodies(app, facts, *beside)
+    handlers[CONTINUE_PATH] = continue_handler(state)
     endpoints = {path: Endpoint(handle) for path, handle in handlers.items()}
     inner: ASGIApp = Dispatch(app, endpoints)
     if tracer is not None:

@@ -11,6 +11,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from atom.answer_parsing.tool_parsers import AUTO, CALL_PARSERS, REASONING_PARSERS
 from atom.entrypoints.flags.engine_args import (
@@ -83,6 +84,14 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         type=_seconds,
         default=30.0,
         help="how long running requests may finish after SIGTERM",
+    )
+    add(
+        "--handover-url",
+        type=_http_url,
+        default=None,
+        metavar="URL",
+        help="where other replicas of the model answer, such as their Service: after SIGTERM, or "
+        "when the engine process dies, open answers go on there, relayed by this server",
     )
     add(
         "--startup-budget-seconds",
@@ -288,6 +297,11 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
             "--enable-sleep-mode: of several HTTP processes one would know that the engine sleeps "
             "and the others would not; leave out --api-server-count"
         )
+    if args.handover_url is not None and args.api_server_count > 1:
+        raise ConfigError(
+            "--handover-url: answers are handed over by servers of one HTTP process; leave out "
+            "--api-server-count, or the URL"
+        )
     engine = options_from_args(args)
     if args.lora_modules_file is not None:
         engine = _with_followed_adapters(args, engine)
@@ -307,6 +321,7 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
         port=_http_port(args),
         api_servers=args.api_server_count,
         drain_seconds=args.drain_seconds,
+        handover_url=args.handover_url,
         startup_budget_seconds=args.startup_budget_seconds or None,
         chat_template=args.chat_template,
         tool_call_parser=args.tool_call_parser,
@@ -385,6 +400,13 @@ def _header_name(text: str) -> str:
 
 def _whole_seconds(text: str) -> int:
     return int(_seconds(text))
+
+
+def _http_url(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise argparse.ArgumentTypeError(f"{text} is not http://HOST:PORT or https://HOST:PORT")
+    return text
 
 
 def _seconds(text: str) -> float:

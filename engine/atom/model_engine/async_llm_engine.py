@@ -23,16 +23,20 @@ from atom.client_figures import ClientCounts
 from atom.config import Config, EngineOptions, build_config
 from atom.config_values import SleepLevel
 from atom.errors import EngineDeadError, RequestError
-from atom.lora_config import LoraModule
 from atom.model_engine.engine_core_mgr import CoreManager
 from atom.model_engine.front.admission import Admission
 from atom.model_engine.front.async_text import AsyncText
-from atom.model_engine.front.continuations import Continuations
 from atom.model_engine.front.core_event_hop import CoreEventHop
 from atom.model_engine.front.engine_lifecycle import EngineLifecycle, EngineStatus
 from atom.model_engine.front.fingerprint import fingerprint
+from atom.model_engine.front.handover.continuations import Continuations
+from atom.model_engine.front.handover.handed_intake import HandedIntake
+from atom.model_engine.front.handover.handed_request import HandedRequest
+from atom.model_engine.front.handover.handover import Handover
+from atom.model_engine.front.handover.relays import Replicas
 from atom.model_engine.front.input_output_processor import InputOutputProcessor
 from atom.model_engine.front.input_processor import Prompt
+from atom.model_engine.front.lora_changes import LoraChanges
 from atom.model_engine.front.open_requests import OpenRequests
 from atom.model_engine.front.pauses import Pauses
 from atom.model_engine.front.request_intake import RequestIntake
@@ -76,6 +80,7 @@ class AsyncLLMEngine:
         on_progress: Callable[[str, float], None] | None = None,
         request_timeout_seconds: float | None = None,
         reader_limits: ReaderLimits | None = None,
+        replicas: Replicas | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
@@ -83,7 +88,8 @@ class AsyncLLMEngine:
         among those that share the engine processes. on_progress: told the phase of
         start-up and the share of it that is done. request_timeout_seconds: how long any request
         may take, from its arrival to its last token; None for any time. reader_limits: how far a
-        stream's reader may lag; None for as far as it likes. Raises `ModelError`."""
+        stream's reader may lag; None for as far as it likes. replicas: of the model, at which open
+        answers may go on. Raises `ModelError`."""
         self.config = config
         if processor is None:
             processor = InputOutputProcessor(config)
@@ -97,7 +103,7 @@ class AsyncLLMEngine:
             self._tell_of_abort,
             reader_limits=reader_limits,
             is_contended=lambda: bool(self._rank_stats.num_waiting),
-            keeps_answers=config.parallel.data_parallel_size > 1,
+            keeps_answers=replicas is not None or config.parallel.data_parallel_size > 1,
             clock=clock,
         )
         self._admission = Admission(
@@ -107,7 +113,7 @@ class AsyncLLMEngine:
             fair=config.scheduler.fairness == "clients",
         )
         self.loras = ServedLoras(config.lora, config.model.served_name)
-        self._lora_changes = asyncio.Lock()  # one at a time
+        self.lora_changes = LoraChanges(self.loras, self.call_utility)
         self.pauses = Pauses(config.model, self._lifecycle, self._requests, self._call)
         self._calls = UtilityCalls()
         self._request_timeout_seconds = request_timeout_seconds
@@ -117,7 +123,17 @@ class AsyncLLMEngine:
         self._delivery = StepDelivery(self.processor.outputs, self._requests, clock)
         self._ids = itertools.count(first_id(client))
         self._continuations = Continuations(self._requests, self._delivery, self._ids)
-        self._intake = RequestIntake(self.processor.inputs, self._text, self._ids, clock)
+        self._core_ended = False
+        self._handover: Handover | None = None
+        if replicas is not None and config.model.pooling is None:
+            self._handover = Handover(
+                replicas, self._requests, self._delivery, lambda: self.pauses.weights_version
+            )
+        inputs = self.processor.inputs
+        self._intake = RequestIntake(inputs, self._text, self._ids, clock)
+        self._handed = HandedIntake(
+            inputs, self._intake, self.loras, lambda: self.pauses.weights_version
+        )
 
     @staticmethod
     def of_model(model: str, **options: Any) -> AsyncLLMEngine:
@@ -202,11 +218,31 @@ class AsyncLLMEngine:
         )
         return self._requests.fail_all(lambda: RequestError(message, status=503))
 
+    async def hand_over(self) -> bool:
+        """Let other replicas go on with what is open, as far as they take it; whether the engine
+        process has nothing left to do. What goes on elsewhere stays open here."""
+        if self._handover is None:
+            return not self._requests
+        await self._handover.hand_over(self._core, self._continuations)
+        return not self._handover.num_left
+
+    async def end_core(self, timeout_seconds: float = 10.0) -> None:
+        """End the engine process, which has nothing left to do, and let what goes on elsewhere go
+        on."""
+        self._core_ended = True
+        await asyncio.to_thread(self._core.shutdown, timeout_seconds)
+
+    async def wait_idle(self, timeout_seconds: float) -> None:
+        """Wait until no request is open, but no longer than that."""
+        await self._requests.wait_idle(timeout_seconds)
+
     async def shutdown(self, timeout_seconds: float = 10.0) -> None:
         """End the engine process. Open requests get an error."""
+        if self._handover is not None:
+            self._handover.close()
         if not self._lifecycle.is_dead:
             self._lifecycle.shut_down()
-            self._fail_open("the engine was shut down")
+        self._fail_open("the engine was shut down")
         self._text.close()
         await asyncio.to_thread(self._core.shutdown, timeout_seconds)
         self._lifecycle.gone()
@@ -299,41 +335,18 @@ class AsyncLLMEngine:
         self._core.add_requests(requests)
         return group
 
-    async def pool(
-        self,
-        prompts: Sequence[Prompt],
-        *,
-        request_id: str | None = None,
-        add_special_tokens: bool = True,
-        truncate_prompt_tokens: int | None = None,
-        priority: int = 0,
-        timeout_seconds: float | None = None,
-        cache_salt: str = "",
-        client_id: str = "",
-        model: str | None = None,
-    ) -> list[RequestOutput]:
-        """The last output of each prompt, which has its vector, in order; of a model that was
-        started for pooling. Raises as `add_requests`; cancelling it aborts what runs."""
-        params = SamplingParams(
-            max_tokens=1, temperature=0.0, truncate_prompt_tokens=truncate_prompt_tokens
-        )
-        group = await self.add_requests(
-            prompts,
-            params,
-            request_id=request_id,
-            add_special_tokens=add_special_tokens,
-            priority=priority,
-            timeout_seconds=timeout_seconds,
-            cache_salt=cache_salt,
-            client_id=client_id,
-            model=model,
-            pools=True,
-        )
-        try:
-            lasts = {index: output async for outputs in group for index, output in outputs}
-        finally:
-            group.close()
-        return [lasts[index] for index in range(len(prompts))]
+    async def continue_request(self, handed: HandedRequest) -> RequestGroup:
+        """Go on with an answer that another replica has begun: its tokens, without text. Raises as
+        `add_requests`, and `RequestError` (409) where the weights are others."""
+        request = self._handed.request_of(handed)
+        client, seconds = request.client_id, self._request_timeout_seconds
+        self._admission.check(1, client)
+        if self._lifecycle.held_because:
+            await self._admission.wait_awake(1, client, seconds)
+            self._admission.check(1, client)
+        group = self._requests.open([handed.name], [request], shows_text=False)
+        self._core.add_requests([request])
+        return group
 
     async def tokenize(
         self, prompt: Prompt, *, add_special_tokens: bool = True, client_id: str = ""
@@ -360,37 +373,13 @@ class AsyncLLMEngine:
         return await self._call(method, *args)
 
     async def _call(self, method: str, *args: Any) -> list[Any]:
-        if self._lifecycle.is_dead:  # nobody would answer
+        if self._core_ended or self._lifecycle.is_dead:  # nobody would answer
             raise EngineDeadError(self.status.reason)
         call_id = next(self._ids)
         answers: list[Any] = await self._calls.answer(
             call_id, lambda: self._core.call_utility(call_id, method, args)
         )
         return answers
-
-    async def load_lora(self, module: LoraModule, *, in_place: bool = False) -> None:
-        """Serve another adapter, beside all that runs. in_place: one that has its name goes, once
-        this one is there. Raises `RequestError` where it cannot be, and as `call_utility`."""
-        async with self._lora_changes:
-            self.loras.check_new(module, in_place=in_place)
-            before = self.loras.get(module.name)
-            lora = self.loras.numbered(module)
-            number = lora.request.lora_int_id
-            told = await self.call_utility("load_lora", number, module.path)
-            refusal = next((each for each in told if each is not None), None)
-            if refusal is not None:
-                await self.call_utility("unload_lora", number)  # of ranks that have it
-                raise RequestError(refusal, param="lora_path")
-            self.loras.add(lora)
-            if before is not None:
-                await self.call_utility("unload_lora", before.request.lora_int_id)
-
-    async def unload_lora(self, name: str) -> None:
-        """Serve an adapter to no more requests; those that are open go on. Raises `RequestError`
-        for an unknown one, and as `call_utility`."""
-        async with self._lora_changes:
-            lora = self.loras.remove(name)
-            await self.call_utility("unload_lora", lora.request.lora_int_id)
 
     # ---- sleep --------------------------------------------------------------------------------
 
@@ -428,7 +417,9 @@ class AsyncLLMEngine:
         return self._requests.counts_by_client()
 
     def _tell_of_abort(self, numbers: Sequence[int]) -> None:
-        if not self._lifecycle.is_dead:
+        if self._handover is not None:
+            numbers = self._handover.abort(numbers)
+        if not (self._core_ended or self._lifecycle.is_dead):
             self._core.abort_requests(numbers)
 
     # ---- events -------------------------------------------------------------------------------
@@ -478,7 +469,13 @@ class AsyncLLMEngine:
         self._core.add_requests(again)
 
     def _die(self, reason: str) -> None:
-        if self._lifecycle.die(reason):
+        if not self._lifecycle.die(reason):
+            return
+        if self._handover is not None:
+            message = f"the engine stopped: {reason}"
+            self._handover.hand_over_lost(self._continuations, message)
+            self._calls.fail_all(lambda: EngineDeadError(message))
+        else:
             self._fail_open(reason)
 
     def _fail_open(self, reason: str) -> None:

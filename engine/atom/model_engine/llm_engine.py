@@ -27,7 +27,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from atom.config import Config, EngineOptions, build_config
 from atom.errors import ConfigError, EngineDeadError, RequestError
 from atom.model_engine.engine_core_mgr import CoreManager
-from atom.model_engine.front.continuations import Continuations
+from atom.model_engine.front.handover.continuations import Continuations
 from atom.model_engine.front.input_output_processor import InputOutputProcessor
 from atom.model_engine.front.input_processor import Prompt
 from atom.model_engine.front.open_requests import OpenRequests

@@ -12,7 +12,7 @@ from typing import Any
 
 from atom_operator import constants
 from atom_operator.api.v1alpha1.common import memory_quantity
-from atom_operator.children import volumes
+from atom_operator.children import naming, volumes
 from atom_operator.children.device_claim import devices_of_container
 from atom_operator.children.endpoint_picker.cache_events import (
     event_arguments,
@@ -91,6 +91,8 @@ def engine_args(plan: Plan) -> list[str]:
     args.append(
         "--enable-prefix-caching" if engine.prefix_caching else "--no-enable-prefix-caching"
     )
+    if engine.handover:
+        args.extend(["--handover-url", naming.service_url(plan.key)])
     if engine.reproducible:
         args.append("--reproducible")
     if engine.expert_parallel:

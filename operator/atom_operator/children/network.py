@@ -30,6 +30,8 @@ def network_policy(plan: Plan, access: NetworkAccess) -> Manifest:
     labels = naming.selector_labels(plan.key.name)
     if plan.integrations.picker_program is not None:
         rules.append(_of_picker(plan))
+    if plan.engine.handover:
+        rules.append(_of_replicas(labels))
     if plan.engine.nodes > 1:  # ranks talk on ports of their own choice
         rules.append({"from": [{"podSelector": {"matchLabels": labels}}]})
     return {
@@ -41,6 +43,14 @@ def network_policy(plan: Plan, access: NetworkAccess) -> Manifest:
             "policyTypes": ["Ingress"],
             "ingress": rules,
         },
+    }
+
+
+def _of_replicas(labels: dict[str, str]) -> dict[str, Any]:
+    """Replicas that have to go hand their open answers over."""
+    return {
+        "from": [{"podSelector": {"matchLabels": labels}}],
+        "ports": [{"port": constants.ENGINE_PORT_NAME, "protocol": "TCP"}],
     }
 
 

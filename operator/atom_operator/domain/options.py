@@ -143,6 +143,7 @@ class EngineOptions:
         1  # copies of the model in each pod, or in a group those that share experts
     )
     expert_parallel: bool = False  # whole experts on each rank
+    handover: bool = False  # open answers of a pod that goes go on at another
     speculative_tokens: int = 0  # drafted per step; 0 for none
     speculative_method: Literal["ngram", "mtp", "eagle3"] | None = None
     speculative_adaptive: bool = True  # as many as pay, at most so many

@@ -131,6 +131,7 @@ def resolve_options(spec: AtomDeploymentSpec, *, image: str) -> EngineOptions:
         data_parallel=_or(spec.parallelism.data, 1),
         nodes=_or(spec.parallelism.nodes, 1),
         drain_seconds=_or(spec.rollout.drain_seconds, DEFAULT_DRAIN_SECONDS),
+        handover=_or(spec.rollout.handover, False),
         extra_args=tuple(engine.extra_args or ()),
         env=tuple(_env(item) for item in engine.env or ()),
         expert_parallel=_or(spec.parallelism.expert, False),

@@ -68,6 +68,7 @@ _OWNED_ARGUMENTS = {
     "master-port": None,
     "drain-seconds": "spec.rollout.drainSeconds",
     "shutdown-timeout": "spec.rollout.drainSeconds",
+    "handover-url": "spec.rollout.handover",
     "data-parallel-size": "spec.parallelism.data",
     "dp": "spec.parallelism.data",
     "startup-budget-seconds": None,
@@ -304,6 +305,19 @@ def _prefixes_can_be_known(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
             )
 
 
+def _one_process_hands_over(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
+    if not spec.rollout.handover:
+        return
+    for position, argument in enumerate(spec.engine.extra_args or ()):
+        if _argument_name(argument) == "api-server-count":
+            yield FieldProblem(
+                f"spec.engine.extraArgs[{position}]",
+                "--api-server-count makes several HTTP processes, and spec.rollout.handover needs "
+                "one; leave one of the two out",
+                Reason.RESERVED_ARGUMENT,
+            )
+
+
 def _argument_name(argument: str) -> str:
     return argument.lstrip("-").partition("=")[0].replace("_", "-")
 
@@ -317,6 +331,7 @@ _RULES: tuple[Rule, ...] = (
     _prefixes_can_be_known,
     _words_are_labels,
     _api_key_is_said_once,
+    _one_process_hands_over,
     _extra_args_are_not_owned,
     _copies_have_their_devices,
     _batch_holds_every_sequence,

@@ -35,14 +35,14 @@ class Engine:
     def loras(self) -> Iterator[ServedLora]:
         return iter(self.served)
 
-    async def load_lora(self, module: LoraModule, *, in_place: bool = False) -> None:
+    async def load(self, module: LoraModule, *, in_place: bool = False) -> None:
         self.tries += 1
         self.served.check_new(module, in_place=in_place)
         if module.path in self.broken:
             raise RequestError(self.broken[module.path])
         self.served.add(self.served.numbered(module))
 
-    async def unload_lora(self, name: str) -> None:
+    async def unload(self, name: str) -> None:
         self.served.remove(name)
 
 

@@ -25,6 +25,7 @@ from atom_operator.domain import (
 from atom_operator.domain.canary import Canary, CanaryPhase, CanaryState
 from atom_operator.integration_values import FORBIDDEN_BY_DEFAULT, Site, TemplateFeature
 from atom_operator.kinds import HTTP_ROUTE, LEADER_WORKER_SET, NETWORK_POLICY
+from atom_operator.validation.rules import validate
 from tests.support.operator.builders_operator import parsed, plan, spec
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -418,3 +419,21 @@ def test_a_policy_admits_clients_prometheus_and_the_operator_only() -> None:
             }
         },
     }
+
+
+def test_open_answers_are_handed_over_through_the_service_where_it_is_asked() -> None:
+    arguments = pod_template(rollout={"handover": True})["spec"]["containers"][0]["args"]
+    url = arguments[arguments.index("--handover-url") + 1]
+    assert url == "http://chat.default.svc:8000"
+    assert "--handover-url" not in pod_template()["spec"]["containers"][0]["args"]
+    asked = {**CASES["every-integration"], "rollout": {"handover": True}}
+    rules = render(plan(site=SITE, **asked))[ChildKey(NETWORK_POLICY, "chat")]["spec"]["ingress"]
+    labels = rules[-1]["from"][0]["podSelector"]["matchLabels"]
+    assert labels["serving.atom.dev/deployment"] == "chat", "the replicas are let in"
+
+
+def test_several_http_processes_hand_nothing_over() -> None:
+    asked = {"rollout": {"handover": True}, "engine": {"extraArgs": ["--api-server-count=2"]}}
+    (found,) = validate(parsed(**asked))
+    assert found.field == "spec.engine.extraArgs[0]"
+    assert "spec.rollout.handover needs one" in found.message

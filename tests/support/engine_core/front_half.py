@@ -154,7 +154,7 @@ class EchoCore:
         with self._lock:
             for request in requests:
                 self.added.append(request)
-                self._open[request.id] = _Echo(request)
+                self._open[request.id] = _Echo(request, len(request.output_token_ids))
             while self._open and not self.held:
                 self.step()
 

@@ -58,7 +58,7 @@ def lora_routes(state: ServerState) -> APIRouter:
             raise RequestError(
                 f"lora_name: {asked.lora_name} is the model's own name", param="lora_name"
             )
-        await engine.load_lora(LoraModule(name=asked.lora_name, path=asked.lora_path))
+        await engine.lora_changes.load(LoraModule(name=asked.lora_name, path=asked.lora_path))
         return Response(to_json(Empty()), media_type="application/json")
 
     @router.post(
@@ -72,7 +72,7 @@ def lora_routes(state: ServerState) -> APIRouter:
         asked = await read_control_body(state, http, UnloadLoraAdapterRequest)
         engine = state.serving_engine(None)
         _check_not_followed(state)
-        await engine.unload_lora(asked.lora_name)
+        await engine.lora_changes.unload(asked.lora_name)
         return Response(to_json(Empty()), media_type="application/json")
 
     return router

@@ -27,7 +27,6 @@ logger = logging.getLogger(__name__)
 
 DONE = b"data: [DONE]\n\n"
 _HEADERS = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),  # proxies that would collect events pass them on
 ]
@@ -69,6 +68,8 @@ class Frames(Protocol):
 class EventStream(Response):
     """Sends frames as they come. A reader that does not read makes no other wait."""
 
+    content_type = b"text/event-stream; charset=utf-8"
+
     def __init__(self, frames: Frames) -> None:
         """frames: closed at the end in any case."""
         super().__init__()
@@ -76,7 +77,8 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+            headers = [(b"content-type", self.content_type), *_HEADERS]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
             response = open_response_of(scope)
             writer = FrameWriter(self._frames, body_sender(scope, send), response)
             if response is None:

@@ -85,6 +85,17 @@ async def read_json(request: Request, share: BodyShare, wait_for_turn: BodyTurn)
     declared = header_of(request.scope, "content-length") or ""
     if declared.isdigit() and int(declared) > MAX_BODY_BYTES:
         raise _too_large()
+    data = await read_bytes(request, share)
+    # RFC 8259 lets readers pass over a byte order mark, which some clients of Windows write.
+    if data.startswith(codecs.BOM_UTF8):
+        del data[: len(codecs.BOM_UTF8)]
+    await wait_for_turn(len(data))
+    check_value_count(data)
+    return data
+
+
+async def read_bytes(request: Request, share: BodyShare) -> bytearray:
+    """Read a body of any kind. Raises `RequestError` as `read_body` does."""
     response = open_response_of(request.scope)
     waits = response is None or not response.whole_request_came
     data = bytearray()
@@ -102,11 +113,6 @@ async def read_json(request: Request, share: BodyShare, wait_for_turn: BodyTurn)
         ) from None
     except ClientDisconnect:
         raise RequestError("the client left before the body was complete", status=499) from None
-    # RFC 8259 lets readers pass over a byte order mark, which some clients of Windows write.
-    if data.startswith(codecs.BOM_UTF8):
-        del data[: len(codecs.BOM_UTF8)]
-    await wait_for_turn(len(data))
-    check_value_count(data)
     return data
 
 

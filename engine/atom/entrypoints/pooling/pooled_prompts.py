@@ -18,6 +18,7 @@ from atom.errors import RequestError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.front.input_processor import Prompt
 from atom.pooling_config import PoolingKind
+from atom.sampling_params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +58,24 @@ async def pool(
 ) -> Pooled:
     """Pool each prompt. truncates: they are cut where the request says so; else they were."""
     request = asked.request
-    outputs = await asked.engine.pool(
+    cut = request.truncate_prompt_tokens if truncates else None
+    group = await asked.engine.add_requests(
         prompts,
+        SamplingParams(max_tokens=1, temperature=0.0, truncate_prompt_tokens=cut),
         request_id=asked.id,
         add_special_tokens=add_special_tokens,
-        truncate_prompt_tokens=request.truncate_prompt_tokens if truncates else None,
         priority=request.priority or 0,
         timeout_seconds=asked.timeout_seconds,
         cache_salt=request.cache_salt or "",
         client_id=asked.client_id,
         model=request.model,
+        pools=True,
     )
+    try:
+        lasts = {index: output async for found in group for index, output in found}
+    finally:
+        group.close()
+    outputs = [lasts[index] for index in range(len(prompts))]
     for output in outputs:
         if output.pooled is None:
             raise RequestError(f"an input was not pooled: {output.finish_detail}", status=503)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from atom.config import Config, build_config
+from atom.entrypoints.http.api_key import FollowedKeys
 from atom.entrypoints.openai.metrics_exchange import MetricsExchange, ServerNumbers
 from atom.entrypoints.process.stop_requests import on_daemon_thread
 from atom.entrypoints.server.owner_messages import ModelOpened
@@ -22,6 +23,7 @@ from atom.entrypoints.startup.hub_progress import follow_download
 from atom.errors import EngineDeadError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.engine_core_mgr import CoreManager
+from atom.model_engine.front.handover.relays import Replicas
 from atom.model_engine.front.input_output_processor import InputOutputProcessor
 from atom.model_engine.front.request_stream import reader_limits
 from atom.model_engine.wire.core_port import CoreEvent
@@ -84,10 +86,23 @@ class OwnEngine:
             on_progress=show,
             request_timeout_seconds=self._options.request_timeout_seconds,
             reader_limits=reader_limits(self._options.reader_timeout_seconds),
+            replicas=_replicas(self._options),
         )
 
     def exchange(self, numbers: Callable[[], ServerNumbers]) -> MetricsExchange | None:
         return None
+
+
+def _replicas(options: ServerOptions) -> Replicas | None:
+    """Build the way to other replicas of the model, by the keys and the certificate that are
+    this server's too."""
+    if options.handover_url is None:
+        return None
+    from atom.entrypoints.handover.http_replicas import HttpReplicas  # loads an HTTP client
+
+    keys = FollowedKeys(options.api_keys, options.api_key_file)
+    certificate = None if options.tls is None else options.tls.certfile
+    return HttpReplicas(options.handover_url, keys.current, certificate)
 
 
 class AttachedEngine:

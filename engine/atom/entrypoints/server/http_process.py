@@ -49,6 +49,7 @@ logger = logging.getLogger(__name__)
 _TICK_SECONDS = 1.0
 _RESPONSES_FLUSH_SECONDS = 3  # for what is already generated to reach its readers
 _ENGINE_END_SECONDS = 10.0
+_HAND_OVER_AGAIN_SECONDS = 1.0
 _LOADING_ADAPTERS = "loading adapters"
 _NOT_SHARED = "the processes of --api-server-count above 1 share no store"
 _LOADING_ENGINE_END_SECONDS = 0.5  # it has nothing to finish, and may be deep in a load
@@ -194,7 +195,7 @@ class HttpProcess:
         if file is None:
             return
         names = self._state.served_names(engine)
-        self._state.followed_loras = FollowedLoras(file, engine, names)
+        self._state.followed_loras = FollowedLoras(file, engine.lora_changes, names)
         await self._state.followed_loras.turn()
         self._state.waits_for = ""
 
@@ -230,6 +231,7 @@ class HttpProcess:
         if following is not None:
             following.cancel()
         if died.done():
+            await self._relay_rest(engine)
             raise EngineDeadError(f"the engine stopped: {died.result()}")
         if maimed.done():
             await self._drain(engine)
@@ -250,12 +252,30 @@ class HttpProcess:
         logger.info("%d requests are open; waiting up to %g s", engine.open_requests, seconds)
         stop_now = self._stopping.stop_now
         draining = asyncio.ensure_future(engine.drain(seconds))
+        handing = asyncio.ensure_future(self._hand_over(engine))
         died = asyncio.ensure_future(engine.wait_dead())
         await first_of(draining, died, asyncio.ensure_future(stop_now.wait()))
+        handing.cancel()
         if died.done():
+            await self._relay_rest(engine)
             raise EngineDeadError(f"the engine stopped: {died.result()}")
         if draining.done() and draining.result():
             logger.warning("%d requests did not finish in time", draining.result())
+
+    async def _hand_over(self, engine: AsyncLLMEngine) -> None:
+        """Let other replicas go on with what is open, as soon as there are any; the device is free
+        once they do."""
+        if self._options.handover_url is None:
+            return
+        while not await engine.hand_over():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.stop_now.wait(), _HAND_OVER_AGAIN_SECONDS)
+        await engine.end_core(_ENGINE_END_SECONDS)
+
+    async def _relay_rest(self, engine: AsyncLLMEngine) -> None:
+        """Wait for answers that go on at other replicas, since the engine here is dead."""
+        idle = asyncio.ensure_future(engine.wait_idle(self._options.drain_seconds))
+        await first_of(idle, asyncio.ensure_future(self._stopping.stop_now.wait()))
 
     async def _close(self, engine: AsyncLLMEngine | None, serving: asyncio.Task[None]) -> None:
         """The engine process ends, then open responses get their end: the port answers for as long

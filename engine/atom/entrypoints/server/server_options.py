@@ -19,18 +19,20 @@ from atom.entrypoints.responses.store import DEFAULT_BYTES as STORE_BYTES
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
     """Options of the OpenAI-compatible server. api_servers: HTTP processes on the one port.
-    created: seconds since 1970 that the API shows as the model's, the same in all of them; None for
-    the time of the start. console: a page for browsers at /. body_memory_bytes: for the bodies of
-    requests that are being read, in each of them; 0 for no bound. responses_store_bytes: for
-    responses that are kept, where one process serves alone; 0 to keep none. allowed_origins: of web
-    pages whose requests browsers are told to let through. otlp_traces_endpoint: URL that
-    spans of requests go to; None for no spans. keep_alive_seconds: longer than clients
-    keep a connection that is idle (5 to 60 s), which they would find closed as they use it again.
-    fairness_header: of requests, that a gateway in front sets to name the client; None to believe
-    none. lora_modules_file: that adapters are followed in. root_path: prefix that a proxy shows it
-    under. served_names: that requests may name the model by; none for its own. template_kwargs:
-    variables of the chat template where a request has none. tool_call_parser, reasoning_parser:
-    names out of `tool_parsers`. verbose: the start-up table has backends."""
+    created: seconds since 1970 that the API shows as the model's, the same in all of them;
+    None for the time of the start. console: a page for browsers at /. body_memory_bytes: for
+    the bodies of requests that are being read, in each of them; 0 for no bound.
+    responses_store_bytes: for responses that are kept, where one process serves alone; 0 to
+    keep none. allowed_origins: of web pages whose requests browsers are told to let through.
+    otlp_traces_endpoint: URL that spans of requests go to; None for no spans.
+    keep_alive_seconds: longer than clients keep a connection that is idle (5 to 60 s), which
+    they would find closed as they use it again. handover_url: of a Service whose pods serve
+    the same model, at which open answers go on when this server has to end; None for none.
+    fairness_header: of requests, that a gateway in front sets to name the client; None to
+    believe none. lora_modules_file: that adapters are followed in. root_path: prefix that a
+    proxy shows it under. served_names: that requests may name the model by; none for its own.
+    template_kwargs: variables of the chat template where a request has none. tool_call_parser,
+    reasoning_parser: names out of `tool_parsers`. verbose: the start-up table has backends."""
 
     engine: EngineOptions
     host: str = "0.0.0.0"
@@ -49,6 +51,7 @@ class ServerOptions:
     responses_store_bytes: int = STORE_BYTES
     allowed_origins: tuple[str, ...] = ()
     fairness_header: str | None = None
+    handover_url: str | None = None
     api_keys: tuple[str, ...] = field(default=(), repr=False)
     api_key_file: KeyFile | None = field(default=None, repr=False)
     lora_modules_file: Path | None = None

@@ -25,13 +25,13 @@ _FIRST_PAUSE_SECONDS, _LAST_PAUSE_SECONDS = 5.0, 300.0
 logger = logging.getLogger(__name__)
 
 
-class _Engine(Protocol):
+class _Adapters(Protocol):
     @property
     def loras(self) -> Iterable[ServedLora]: ...
 
-    async def load_lora(self, module: LoraModule, *, in_place: bool = False) -> None: ...
+    async def load(self, module: LoraModule, *, in_place: bool = False) -> None: ...
 
-    async def unload_lora(self, name: str) -> None: ...
+    async def unload(self, name: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +51,12 @@ class FollowedLoras:
     def __init__(
         self,
         file: Path,
-        engine: _Engine,
+        adapters: _Adapters,
         model_names: tuple[str, ...],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._file = file
-        self._engine = engine
+        self._adapters = adapters
         self._model_names = model_names
         self._monotonic = monotonic
         self._asked: tuple[LoraModule, ...] = ()
@@ -76,9 +76,9 @@ class FollowedLoras:
         """Load and unload what differs. Raises `EngineDeadError`."""
         self._look()
         asked = {module.name: module for module in self._asked}
-        for name in [lora.name for lora in self._engine.loras]:
+        for name in [lora.name for lora in self._adapters.loras]:
             if name not in asked:
-                await self._engine.unload_lora(name)
+                await self._adapters.unload(name)
                 logger.info("adapter %s is served no more", name)
         for name, refusal in list(self._refusals.items()):
             if asked.get(name) != refusal.module:
@@ -109,7 +109,7 @@ class FollowedLoras:
         try:
             if module.name in self._model_names:
                 raise RequestError(f"{module.name} is the model's own name; give it another")
-            await self._engine.load_lora(module, in_place=True)
+            await self._adapters.load(module, in_place=True)
         except RequestError as error:
             pause = _FIRST_PAUSE_SECONDS
             if before is not None:
@@ -123,7 +123,7 @@ class FollowedLoras:
         logger.info("adapter %s is served, from %s", module.name, module.path)
 
     def _roots(self) -> dict[str, str]:
-        return {lora.name: lora.root for lora in self._engine.loras}
+        return {lora.name: lora.root for lora in self._adapters.loras}
 
     def _look(self) -> None:
         """Read the file; what it said last counts while it cannot be read."""

@@ -154,6 +154,23 @@ class InputProcessor:
             for params in params_of_each_answer(fitting)
         ]
 
+    def check_handed(self, request: Request) -> None:
+        """Check a request that another replica has begun, as it comes from outside. Raises
+        `RequestError`."""
+        known = len(request.prompt_token_ids) + len(request.output_token_ids)
+        self.check_length(request.prompt_token_ids)
+        self.vocabulary.check(request.prompt_token_ids, "prompt_token_ids")
+        self.vocabulary.check(request.output_token_ids, "output_token_ids")
+        if not known < request.max_total_tokens <= self._model.max_model_len:
+            raise RequestError(
+                f"max_total_tokens is {request.max_total_tokens}: it must be more than the {known} "
+                f"tokens that are known, and at most {self._model.max_model_len}",
+                param="max_total_tokens",
+            )
+        self._check_tokens(request.params)
+        if request.params.structured_outputs is not None:
+            self._check_structured(request.params.structured_outputs)
+
     def truncated(self, token_ids: list[int], params: SamplingParams) -> list[int]:
         """The part of a prompt that is kept (truncate_prompt_tokens)."""
         most = params.truncate_prompt_tokens

@@ -80,11 +80,14 @@ class OpenRequests:
             (request.client, request.answered) for request in self._requests.values()
         )
 
-    def open(self, names: Iterable[str], requests: Sequence[Request]) -> RequestGroup:
-        """The reader's side of one call's requests; their outputs carry these names."""
+    def open(
+        self, names: Iterable[str], requests: Sequence[Request], *, shows_text: bool = True
+    ) -> RequestGroup:
+        """The reader's side of one call's requests; their outputs carry these names. shows_text:
+        False for tokens alone, which no stop string ends."""
         group = RequestGroup(requests, self._leave, self._reader_limits)
         for index, (name, request) in enumerate(zip(names, requests, strict=False)):
-            opened = self._outputs.begin(request, name, group, index)
+            opened = self._outputs.begin(request, name, group, index, shows_text=shows_text)
             if self._keeps_answers:
                 opened.so_far = AnswerSoFar(request)
             self._requests[request.id] = opened
@@ -126,7 +129,7 @@ class OpenRequests:
 
     def go_on(self, number: int, another: int, *, lost: bool) -> Request | None:
         """Return what is to be asked under `another` number, so that a request's answer goes on; it
-        is known by that from now on, and what comes under the old one is nobody's. lost: what
+        is known by that from now on, and what comes under the old one reaches no client. lost: what
         computed it ended without notice. None where it cannot: then all is as before."""
         opened = self._requests.get(number)
         request = None if opened is None else opened.go_on(another, lost=lost)

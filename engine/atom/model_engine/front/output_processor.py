@@ -55,11 +55,21 @@ class OutputProcessor:
         self.metrics = metrics
         self.clients = clients or ClientFigures()
 
-    def begin(self, request: Request, name: str, group: RequestGroup, index: int) -> OpenRequest:
-        """The record of `request`, whose outputs are read as those of `index` in `group`."""
+    def begin(
+        self,
+        request: Request,
+        name: str,
+        group: RequestGroup,
+        index: int = 0,
+        *,
+        shows_text: bool = True,
+    ) -> OpenRequest:
+        """The record of `request`, whose outputs are read as those of `index` in `group`.
+        shows_text: False for tokens alone."""
         self.clients.came(request.client_id)
         params = request.params
-        stops, scores = params.stop_strings, params.prompt_logprobs
+        stops = params.stop_strings if shows_text else ()
+        scores = params.prompt_logprobs
         return OpenRequest(
             number=request.id,
             name=name,
@@ -70,7 +80,7 @@ class OutputProcessor:
                     skip_special_tokens=params.skip_special_tokens,
                     shown_ids=params.shown_special_token_ids,
                 )
-                if self._tokenizer
+                if self._tokenizer and shows_text
                 else _NoText()
             ),
             matcher=(

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+import msgspec
+
 from atom.model_engine.front.async_text import AsyncText
 from atom.model_engine.front.input_processor import InputProcessor, Prompt
 from atom.model_engine.request import LoRARequest, Request
@@ -67,3 +69,10 @@ class RequestIntake:
                 lora=lora,
             )
         ]
+
+    def arrived(self, handed: Request, lora: LoRARequest | None) -> Request:
+        """Make of a request that another replica has begun one of this server's, which arrives
+        now. lora: its adapter here."""
+        return msgspec.structs.replace(
+            handed, id=next(self._numbers), arrive_time=self._clock(), lora=lora
+        )

@@ -34,6 +34,10 @@ class RolloutSpec(ApiModel):
     status.rollout says why. Default: Auto."""
     drain_seconds: Annotated[int, Field(ge=0, le=7200)] | None = None
     """How long a stopping pod may finish its running requests; default: 120."""
+    handover: bool | None = None
+    """Open answers of a pod that has to go, or whose engine process has died, go on at another
+    replica, and the pod relays them to their clients; its devices are free at once. What no replica
+    takes is finished where it is, within drainSeconds. Default: false."""
     progress_deadline_seconds: Annotated[int, Field(ge=10, le=86_400)] | None = None
     """How long a rollout may make no progress before it has failed; default: drainSeconds, ten
     minutes for the image, and the start-up budget that the weights need."""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.models.tiny_model import make_tiny_checkpoint
-from tests.support.server.server_process import server_process
+from tests.support.server.server_process import ServerProcess, server_process
 from tests.support.server.streamed_answers import StreamedAnswers, asks
 from tests.support.waiting import wait_until
 
 TOKENS = 400
+ASKED = asks(TOKENS, per_kind=2)
 FLAGS = ("--max-num-seqs", "32", "--num-kv-blocks", "1200")
 
 
@@ -21,14 +25,27 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_checkpoint(folder, "qwen3", max_position_embeddings=2048)
 
 
+@contextlib.contextmanager
+def two_replicas(checkpoint: Path, tmp_path: Path) -> Iterator[tuple[ServerProcess, ServerProcess]]:
+    """The first hands over to the second."""
+    with server_process(checkpoint, tmp_path / "second", *FLAGS) as second:
+        flags = (*FLAGS, "--handover-url", second.url)
+        with server_process(checkpoint, tmp_path / "first", *flags) as first:
+            yield first.wait_ready(), second.wait_ready()
+
+
+def calm_answers(server: ServerProcess) -> list[tuple[object, ...]]:
+    calm = StreamedAnswers(server.url, ASKED).end()
+    assert not any(trouble for *_, trouble in calm), calm
+    return calm
+
+
 def test_answers_of_a_lost_rank_go_on_at_the_other(checkpoint: Path, tmp_path: Path) -> None:
-    asked = asks(TOKENS, per_kind=2)
     flags = ("--data-parallel-size", "2", *FLAGS)
     with server_process(checkpoint, tmp_path / "log", *flags) as server:
         server.wait_ready()
-        calm = StreamedAnswers(server.url, asked).end()
-        assert not any(trouble for *_, trouble in calm), calm
-        streams = StreamedAnswers(server.url, asked)
+        calm = calm_answers(server)
+        streams = StreamedAnswers(server.url, ASKED)
         streams.wait_begun()
         victim, other = server.engine_processes()
         other.suspend()
@@ -37,3 +54,45 @@ def test_answers_of_a_lost_rank_go_on_at_the_other(checkpoint: Path, tmp_path: P
         other.resume()
         assert streams.end() == calm
         assert server.wait_exit() == 1
+
+
+def test_answers_of_a_replica_that_has_to_go_go_on_at_another(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    with two_replicas(checkpoint, tmp_path) as (first, second):
+        calm = calm_answers(second)
+        streams = StreamedAnswers(first.url, ASKED)
+        streams.wait_begun()
+        engine, other = first.engine_process(), second.engine_process()
+        other.suspend()  # no answer ends before this has looked
+        first.signal(signal.SIGTERM)
+        wait_until(lambda: not engine.is_running(), "the device is free")
+        assert first.metric("requests_continued_total") > 0
+        other.resume()
+        assert streams.end() == calm
+        assert first.wait_exit() == 0
+        assert second.metric("requests_running") == second.metric("kv_cache_blocks_used") == 0
+
+
+def test_answers_of_a_killed_engine_process_go_on_at_another_replica(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    with two_replicas(checkpoint, tmp_path) as (first, second):
+        calm = calm_answers(second)
+        streams = StreamedAnswers(first.url, ASKED)
+        streams.wait_begun()
+        first.engine_process().kill()
+        assert streams.end() == calm
+        assert first.wait_exit() == 1
+
+
+def test_what_no_replica_takes_is_finished_where_it_is(checkpoint: Path, tmp_path: Path) -> None:
+    with two_replicas(checkpoint, tmp_path) as (first, second):
+        calm = calm_answers(second)
+        streams = StreamedAnswers(first.url, ASKED)
+        streams.wait_begun()
+        second.process.kill()
+        second.wait_exit()
+        first.signal(signal.SIGTERM)
+        assert streams.end() == calm
+        assert first.wait_exit() == 0

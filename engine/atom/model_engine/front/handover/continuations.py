@@ -1,8 +1,8 @@
 """Continuations: answers that go on elsewhere when what computed them is gone.
 
 What is asked for again is the rest of each answer, under a new number, so that late tokens of the
-old place are nobody's. Who is asked is the caller's business. Both engines own one; it belongs to
-their thread.
+old place reach no client. Who is asked is the caller's business. Both engines own one; it belongs
+to their thread.
 """
 
 from __future__ import annotations

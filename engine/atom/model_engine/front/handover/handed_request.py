@@ -1,0 +1,70 @@
+"""HandedRequest: an open request on its way to another replica of the model, and its tokens back.
+
+What a replica computes, it tells as token ids: text, stop strings and the shape of the answer are
+the business of who holds the client's connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from atom.model_engine.request import Request, RequestOutput, TokenLogprobs
+from atom.model_engine.wire.engine_protocol import FinishedRow, StreamBody
+from atom.model_engine.wire.logprob_rows import LogprobRows, LogprobsBody
+
+
+class HandedRequest(msgspec.Struct, frozen=True):
+    """A request with what has come of its answer. name: by which its client knows it.
+    weights_version: of the weights that it was begun with. The number of an adapter is its sender's
+    own: its name tells which is meant."""
+
+    request: Request
+    name: str
+    weights_version: str
+
+    def behind(self, tokens: Sequence[int]) -> HandedRequest:
+        """Make the request for what comes behind these further tokens. What was told of the prompt
+        is not asked for again."""
+        if not tokens:
+            return self
+        params = msgspec.structs.replace(self.request.params, prompt_logprobs=None)
+        known = [*self.request.output_token_ids, *tokens]
+        request = msgspec.structs.replace(self.request, output_token_ids=known, params=params)
+        return msgspec.structs.replace(self, request=request)
+
+
+def step_of(number: int, output: RequestOutput) -> StreamBody:
+    """Write what a replica told of a request as the step of a core that has it under `number`."""
+    rows = len(output.output_tokens)
+    finished = []
+    if output.finish_reason is not None:
+        reason, detail = output.finish_reason.value, output.finish_detail or ""
+        row = FinishedRow(number, reason, detail, output.num_cached_tokens)
+        finished.append(msgspec.structs.replace(row, param=output.error_param))
+    return StreamBody(
+        request_ids=np.array([number] * bool(rows), dtype="<i8").tobytes(),
+        token_ids=np.array(output.output_tokens, dtype="<i4").tobytes(),
+        counts=np.array([rows] * (rows > 1), dtype="<i4").tobytes(),
+        finished=finished,
+        logprobs=_packed(number, output.logprobs or ()),
+        prompt_logprobs=_packed(number, output.prompt_logprobs or ()),
+    )
+
+
+def _packed(number: int, entries: Sequence[TokenLogprobs | None]) -> LogprobsBody | None:
+    """Pack entries of one request, which all have as many alternatives."""
+    told = [each for each in entries if each is not None]
+    if not told:
+        return None
+    columns = [((each.token_id, each.logprob), *each.top_logprobs) for each in told]
+    return LogprobsBody.packed(
+        LogprobRows(
+            request_ids=np.full(len(told), number, dtype=np.int64),
+            token_ids=np.array([[pair[0] for pair in row] for row in columns], dtype=np.int32),
+            logprobs=np.array([[pair[1] for pair in row] for row in columns], dtype=np.float32),
+            ranks=np.array([each.rank for each in told], dtype=np.int32),
+        )
+    )

@@ -1,0 +1,110 @@
+"""Handover: open answers go on at other replicas when what computes them here has to end, or did.
+
+Each answer goes by itself: it is taken from the core, asked of a replica, and given back to the
+core where no replica takes it. Who holds the client's connection relays until the end. Owned by
+AsyncLLMEngine, on whose loop it runs; an engine without other replicas has none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from atom.errors import EngineDeadError, RequestError
+from atom.model_engine.front.handover.continuations import Continuations
+from atom.model_engine.front.handover.handed_request import HandedRequest
+from atom.model_engine.front.handover.relays import Relays, Replicas
+from atom.model_engine.front.open_requests import OpenRequests
+from atom.model_engine.front.step_delivery import StepDelivery
+from atom.model_engine.request import Request
+from atom.model_engine.wire.core_port import CorePort
+from atom.model_engine.wire.engine_protocol import StreamBody
+
+logger = logging.getLogger(__name__)
+
+
+class Handover:
+    def __init__(
+        self,
+        replicas: Replicas,
+        requests: OpenRequests,
+        delivery: StepDelivery,
+        weights_version: Callable[[], str],
+    ) -> None:
+        """weights_version: of the weights that answers are computed by now."""
+        self._replicas = replicas
+        self._requests = requests
+        self._delivery = delivery
+        self._weights_version = weights_version
+        self._relays = Relays(replicas, self._deliver, self._fail)
+        self._lost: asyncio.Task[None] | None = None  # held, or it could be collected
+
+    @property
+    def num_left(self) -> int:
+        """Count the open requests that no replica goes on with."""
+        return len(self._requests) - len(self._relays)
+
+    def abort(self, numbers: Sequence[int]) -> list[int]:
+        """End those of these requests that are relayed; the others."""
+        return self._relays.abort(numbers)
+
+    def close(self) -> None:
+        self._relays.close()
+
+    async def hand_over(self, core: CorePort, continuations: Continuations) -> None:
+        """Let replicas go on with all that a core computes, as far as they take it."""
+        if not self.num_left or not await self._replicas.are_there():
+            return
+        numbers = self._numbers_here()
+        requests = continuations.of(numbers, _gone, lost=False)
+        core.abort_requests(numbers)
+        refused = await self._begin(requests)
+        core.add_requests([request for request, _ in refused])
+        handed = len(requests) - len(refused)
+        logger.info("%d of %d open answers go on at other replicas", handed, len(requests))
+        for _, error in refused[:1]:
+            logger.warning("a replica took an answer not: %s", error)
+
+    def hand_over_lost(self, continuations: Continuations, reason: str) -> None:
+        """Let replicas go on with what a core computed that has ended; what none takes fails."""
+
+        async def go_on() -> None:
+            for request, _ in await self._begin(requests):
+                self._requests.fail_each([request.id], lambda: EngineDeadError(reason))
+
+        requests = continuations.of(
+            self._numbers_here(), lambda: EngineDeadError(reason), lost=True
+        )
+        self._lost = asyncio.create_task(go_on())
+
+    def _numbers_here(self) -> list[int]:
+        return [each for each in self._requests.by_number if not self._relays.has(each)]
+
+    async def _begin(self, requests: Sequence[Request]) -> list[tuple[Request, RequestError]]:
+        """Begin to relay them, side by side; those that no replica takes, and why."""
+        handed = list(map(self._handed, requests))
+        results = await asyncio.gather(*map(self._relays.begin, handed), return_exceptions=True)
+        refused = []
+        for request, result in zip(requests, results, strict=True):
+            if isinstance(result, RequestError):
+                refused.append((request, result))
+            elif result is not None:
+                raise result
+        # One that its client has left meanwhile is over.
+        return [pair for pair in refused if pair[0].id in self._requests.by_number]
+
+    def _handed(self, request: Request) -> HandedRequest:
+        name = self._requests.by_number[request.id].name
+        return HandedRequest(request, name, self._weights_version())
+
+    def _deliver(self, step: StreamBody) -> None:
+        self._delivery.take(step)
+        self._requests.deliver(self._delivery.taken())
+
+    def _fail(self, number: int, error: Exception) -> None:
+        self._requests.fail_each([number], lambda: error)
+
+
+def _gone() -> Exception:
+    return RequestError("the server shut down before the answer was complete", status=503)

@@ -1,0 +1,131 @@
+"""Relays: answers that other replicas go on with, told as the steps of a core.
+
+A relay asks a replica for the rest of an answer and hands on its tokens. One whose replica is lost
+asks another, behind the tokens that have come; but a request may be what ends replicas, so one
+loss is the most. How replicas are reached is not its business. Belongs to the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from atom.errors import RequestError
+from atom.model_engine.front.handover.handed_request import HandedRequest, step_of
+from atom.model_engine.request import FinishReason, RequestOutput
+from atom.model_engine.wire.engine_protocol import FinishedRow, StreamBody
+
+_MOST_LOSSES = 1
+
+
+class ReplicaLostError(Exception):
+    """A replica has ended in the middle of an answer, or cannot be reached any more."""
+
+
+class Replicas(Protocol):
+    """The other replicas of the model, one of which answers at a time."""
+
+    async def are_there(self) -> bool:
+        """Ask whether one of them takes requests now."""
+
+    def ask(
+        self, handed: HandedRequest
+    ) -> AbstractAsyncContextManager[AsyncIterator[RequestOutput]]:
+        """Let one of them go on with a request: what it tells is in the context. Raises
+        `RequestError` when none takes it, and within `ReplicaLostError`."""
+
+
+class Relays:
+    """Holds the open relays, by the number under which their requests are known here."""
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        deliver: Callable[[StreamBody], None],
+        fail: Callable[[int, Exception], None],
+    ) -> None:
+        """deliver: takes what would be a core's step. fail: ends a request with an error."""
+        self._replicas = replicas
+        self._deliver = deliver
+        self._fail = fail
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def has(self, number: int) -> bool:
+        return number in self._tasks
+
+    async def begin(self, handed: HandedRequest) -> None:
+        """Returns once a replica goes on with it. Raises `RequestError` when none does; then no
+        relay is left."""
+        taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        number = handed.request.id
+        self._tasks[number] = asyncio.create_task(self._relay(handed, taken))
+        try:
+            await taken
+        except RequestError:
+            self._tasks.pop(number, None)
+            raise
+
+    def abort(self, numbers: Sequence[int]) -> list[int]:
+        """End the relays of these requests, each of which is told its end as a core would; those
+        that have none here."""
+        others = []
+        for number in numbers:
+            task = self._tasks.pop(number, None)
+            if task is None:
+                others.append(number)
+                continue
+            task.cancel()
+            row = FinishedRow(number, FinishReason.ABORT.value, "aborted", 0)
+            # Not within the call: it may come from within a delivery.
+            asyncio.get_running_loop().call_soon(self._deliver, StreamBody(b"", b"", [row]))
+        return others
+
+    def close(self) -> None:
+        """End all of them without a word."""
+        for task in self._tasks.values():
+            task.cancel()
+        self._tasks.clear()
+
+    async def _relay(self, handed: HandedRequest, taken: asyncio.Future[None]) -> None:
+        number, losses = handed.request.id, 0
+        try:
+            while (lost := await self._follow(handed, taken)) is not None:
+                losses += 1
+                if losses > _MOST_LOSSES:
+                    raise RequestError(
+                        "two replicas ended while they went on with this answer", status=503
+                    )
+                handed = lost
+        except Exception as error:
+            if not taken.done():
+                taken.set_exception(error)
+            else:
+                self._fail(number, error)
+        finally:
+            self._tasks.pop(number, None)
+            if not taken.done():  # aborted
+                taken.set_result(None)
+
+    async def _follow(
+        self, handed: HandedRequest, taken: asyncio.Future[None]
+    ) -> HandedRequest | None:
+        """Hand on what one replica tells, to the answer's end; what is to be asked of another when
+        it is lost before."""
+        tokens: list[int] = []
+        try:
+            async with self._replicas.ask(handed) as outputs:
+                if not taken.done():
+                    taken.set_result(None)
+                async for output in outputs:
+                    tokens += output.output_tokens
+                    self._deliver(step_of(handed.request.id, output))
+                    if output.finished:
+                        return None
+        except ReplicaLostError:
+            pass
+        return handed.behind(tokens)

@@ -1,0 +1,48 @@
+"""LoraChanges: adapters that come and go while the engine serves. One at a time.
+
+The engine's processes read and hold them; which names there are is ServedLoras. Owned by
+AsyncLLMEngine, on whose loop it runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from atom.errors import RequestError
+from atom.lora_config import LoraModule
+from atom.model_engine.front.served_loras import ServedLoras
+
+
+class LoraChanges:
+    def __init__(self, loras: ServedLoras, call: Callable[..., Awaitable[list[Any]]]) -> None:
+        """loras: those that are served. call: asks every engine core for a utility, by its name
+        and arguments."""
+        self.loras = loras
+        self._call = call
+        self._one = asyncio.Lock()
+
+    async def load(self, module: LoraModule, *, in_place: bool = False) -> None:
+        """Serve another adapter, beside all that runs. in_place: one that has its name goes, once
+        this one is there. Raises `RequestError` where it cannot be, and as `call`."""
+        async with self._one:
+            self.loras.check_new(module, in_place=in_place)
+            before = self.loras.get(module.name)
+            lora = self.loras.numbered(module)
+            number = lora.request.lora_int_id
+            told = await self._call("load_lora", number, module.path)
+            refusal = next((each for each in told if each is not None), None)
+            if refusal is not None:
+                await self._call("unload_lora", number)  # of ranks that have it
+                raise RequestError(refusal, param="lora_path")
+            self.loras.add(lora)
+            if before is not None:
+                await self._call("unload_lora", before.request.lora_int_id)
+
+    async def unload(self, name: str) -> None:
+        """Serve an adapter to no more requests; those that are open go on. Raises `RequestError`
+        for an unknown one, and as `call`."""
+        async with self._one:
+            lora = self.loras.remove(name)
+            await self._call("unload_lora", lora.request.lora_int_id)

@@ -1,0 +1,208 @@
+"""Answers that go on at another replica, whichever step they are taken at and whatever is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from atom.config import Config
+from atom.entrypoints.handover.token_frames import Failure, TokenFrames, next_frame
+from atom.errors import AtomError, RequestError
+from atom.model_engine.async_llm_engine import AsyncLLMEngine
+from atom.model_engine.front.engine_lifecycle import EngineState
+from atom.model_engine.front.handover.handed_request import HandedRequest
+from atom.model_engine.front.handover.relays import ReplicaLostError
+from atom.model_engine.request import Request, RequestOutput
+from atom.sampling_params import SamplingParams
+from tests.support.engine_core.front_half import EchoCore, build_test_config, write_model_folder
+from tests.support.waiting import HANG_SECONDS
+
+TOKENS = 12
+MOST_TURNS = 10_000
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
+    return build_test_config(write_model_folder(tmp_path_factory.mktemp("model")))
+
+
+@dataclass
+class Replica:
+    """Another engine, reached as over a connection. losses: after so many outputs each of the
+    next connections breaks; refuses: it takes nothing."""
+
+    engine: AsyncLLMEngine
+    losses: list[int] = field(default_factory=list)
+    refuses: bool = False
+    asked: int = 0
+
+    async def are_there(self) -> bool:
+        return True
+
+    @asynccontextmanager
+    async def ask(self, handed: HandedRequest) -> AsyncIterator[AsyncIterator[RequestOutput]]:
+        self.asked += 1
+        if self.refuses:
+            raise RequestError("full", status=503)
+        data = msgspec.msgpack.encode(handed)
+        group = await self.engine.continue_request(msgspec.msgpack.decode(data, type=HandedRequest))
+        frames = TokenFrames(group)
+        try:
+            yield self._outputs(frames)
+        finally:
+            frames.close()
+
+    async def _outputs(self, frames: TokenFrames) -> AsyncIterator[RequestOutput]:
+        left = self.losses.pop(0) if self.losses else None
+        came = asyncio.Event()
+        frames.listen(came.set)
+        while not frames.ended:
+            reader = asyncio.StreamReader()
+            reader.feed_data(data := frames.take())
+            reader.feed_eof()
+            if not data:
+                came.clear()
+                await came.wait()
+            while not reader.at_eof():
+                if left is not None and (left := left - 1) < 0:
+                    raise ReplicaLostError("gone")
+                frame = await next_frame(reader)
+                assert frame is not None
+                assert not isinstance(frame, Failure), frame
+                yield frame.output
+
+
+def echo(engine: AsyncLLMEngine) -> EchoCore:
+    core = engine._core
+    assert isinstance(core, EchoCore)
+    return core
+
+
+def held_engine(config: Config, replica: Replica | None = None) -> AsyncLLMEngine:
+    return AsyncLLMEngine(
+        config, core_factory=lambda c, on: EchoCore(c, on, held=True), replicas=replica
+    )
+
+
+@asynccontextmanager
+async def steps_of(engine: AsyncLLMEngine) -> AsyncIterator[None]:
+    """A step of its core in every turn of the loop."""
+
+    async def run() -> None:
+        while True:
+            echo(engine).step()
+            await asyncio.sleep(0)
+
+    running = asyncio.create_task(run())
+    yield
+    running.cancel()
+
+
+async def until(so: Callable[[], bool]) -> None:
+    for _ in range(MOST_TURNS):
+        if so():
+            return
+        await asyncio.sleep(0)  # the next turn of the loop
+    raise AssertionError("it did not come")
+
+
+def expected(prompt: str) -> str:
+    return (prompt * TOKENS)[:TOKENS]
+
+
+async def text_of(engine: AsyncLLMEngine, prompt: str) -> str:
+    params = SamplingParams(max_tokens=TOKENS, logprobs=None)
+    return "".join([output.text async for output in engine.generate(prompt, params)])
+
+
+CASES = {
+    "prompts": st.lists(st.text("abc", min_size=1, max_size=5), min_size=1, max_size=3),
+    "steps": st.integers(0, TOKENS - 1),
+    "dies": st.booleans(),
+    "refuses": st.booleans(),
+    "losses": st.lists(st.integers(0, TOKENS), max_size=2),
+}
+
+
+@given(**CASES)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+async def test_an_answer_goes_on_whatever_becomes_of_what_computes_it(
+    config: Config, prompts: list[str], steps: int, dies: bool, refuses: bool, losses: list[int]
+) -> None:
+    """One loss is survived, a second may be the request's own doing; nothing stays open."""
+    async with held_engine(config) as other, steps_of(other):
+        replica = Replica(other, losses[: len(losses) if len(prompts) == 1 else 1], refuses)
+        async with held_engine(config, replica) as engine:
+            core = echo(engine)
+            answers = [asyncio.create_task(text_of(engine, prompt)) for prompt in prompts]
+            await until(lambda: len(core.added) == len(prompts))
+            for _ in range(steps):
+                core.step()
+            if dies:
+                core.die()
+                await until(lambda: engine.status.state is EngineState.DEAD)
+            else:
+                assert await asyncio.wait_for(engine.hand_over(), HANG_SECONDS) is not refuses
+                core.release()  # what it still has
+            done = await asyncio.wait_for(
+                asyncio.gather(*answers, return_exceptions=True), HANG_SECONDS
+            )
+            lost = refuses and dies
+            lost_twice = not refuses and len(losses) == 2 and len(prompts) == 1
+            for prompt, text in zip(prompts, done, strict=True):
+                if isinstance(text, BaseException):
+                    assert isinstance(text, AtomError)
+                    assert lost or lost_twice
+                else:
+                    assert text == expected(prompt)
+            assert not (lost and any(isinstance(text, str) for text in done))
+            assert replica.asked >= len(prompts)
+            await asyncio.wait_for(engine.wait_idle(HANG_SECONDS), HANG_SECONDS)
+            assert engine.open_requests == 0
+        await asyncio.wait_for(other.wait_idle(HANG_SECONDS), HANG_SECONDS)
+        assert other.open_requests == 0
+
+
+async def test_a_client_that_leaves_ends_the_relay_and_what_the_replica_computes(
+    config: Config,
+) -> None:
+    async with held_engine(config) as other:
+        replica = Replica(other)
+        async with held_engine(config, replica) as engine:
+            group = await engine.add_requests(["ab"], SamplingParams(max_tokens=TOKENS))
+            assert await engine.hand_over()
+            await until(lambda: bool(other.open_requests))
+            group.close()
+            await asyncio.wait_for(other.wait_idle(HANG_SECONDS), HANG_SECONDS)
+            assert other.open_requests == engine.open_requests == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"prompt_token_ids": [10**6]}, "outside the vocabulary"),
+        ({"output_token_ids": [-1]}, "outside the vocabulary"),
+        ({"prompt_token_ids": []}, "empty"),
+        ({"max_total_tokens": 3}, "must be more than the 3 tokens"),
+        ({"max_total_tokens": 10**6}, "at most 64"),
+    ],
+)
+async def test_what_comes_from_outside_is_checked(
+    config: Config, change: dict[str, object], words: str
+) -> None:
+    async with AsyncLLMEngine(config, core_factory=EchoCore) as engine:
+        good = Request(1, [5, 6], SamplingParams(), 9, arrive_time=0.0, output_token_ids=[5])
+        bad = msgspec.structs.replace(good, **change)
+        version = engine.pauses.weights_version
+        with pytest.raises(RequestError, match=words):
+            await engine.continue_request(HandedRequest(bad, "name", version))
+        with pytest.raises(RequestError, match="begun with weights") as error:
+            await engine.continue_request(HandedRequest(good, "name", "others"))
+        assert error.value.status == 409
