@@ -5,6 +5,7 @@ Torch-free and frozen. `atom.config` makes the one of the other.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
@@ -86,6 +87,7 @@ class EngineOptions:
     lora: LoraConfig | None = None
     enable_sleep_mode: bool = False
     sleep_queue: bool = False
+    sleep_idle_seconds: float | None = None
 
     def beside_reproducible(self) -> ReproducibleOptions:
         """Return what is asked for beside reproducible answers."""
@@ -245,19 +247,26 @@ class SleepLevel(IntEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SleepConfig:
     """Says whether the engine may sleep, so that others have its device meanwhile. holds_requests:
-    those that come then wait for its waking up; else they are refused."""
+    those that come then wait for its waking up; else they are refused. idle_seconds: without a
+    request, behind which it falls asleep until one comes; None for never."""
 
     enabled: bool = False
     holds_requests: bool = False
+    idle_seconds: float | None = None
 
     @staticmethod
     def of(options: EngineOptions) -> SleepConfig:
         """Check what was asked for. Raises `ConfigError`."""
-        if options.sleep_queue and not options.enable_sleep_mode:
-            raise ConfigError(
-                "--sleep-queue: requests wait for an engine that may sleep; give "
-                "--enable-sleep-mode too, or leave it out"
-            )
+        idle = options.sleep_idle_seconds
+        asked = {"--sleep-queue": options.sleep_queue, "--sleep-idle-seconds": idle is not None}
+        for flag, given in asked.items():
+            if given and not options.enable_sleep_mode:
+                raise ConfigError(
+                    f"{flag} is for an engine that may sleep; give --enable-sleep-mode too, or "
+                    "leave it out"
+                )
+        if idle is not None and not 0 < idle < math.inf:
+            raise ConfigError(f"--sleep-idle-seconds must be more than 0, got {idle:g}")
         if options.enable_sleep_mode and options.enable_dp_attention:
             raise ConfigError(
                 "--enable-sleep-mode: ranks that share experts (--enable-dp-attention) do not "
@@ -268,7 +277,11 @@ class SleepConfig:
                 "--enable-sleep-mode: an engine over several nodes does not sleep; leave it "
                 "out, or use one node"
             )
-        return SleepConfig(enabled=options.enable_sleep_mode, holds_requests=options.sleep_queue)
+        return SleepConfig(
+            enabled=options.enable_sleep_mode,
+            holds_requests=options.sleep_queue,
+            idle_seconds=idle,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,7 +52,12 @@ def canary_spec(raw: Mapping[str, Any], spec: AtomDeploymentSpec) -> dict[str, A
         result["rollout"] = rollout
     if gateway:
         result["gateway"] = gateway
-    return {**result, "replicas": spec.canary.replicas or 1}
+    replicas = spec.canary.replicas or 1
+    if spec.autoscaling is not None and spec.autoscaling.idle is not None:
+        asked = raw["autoscaling"]  # whose pods sleep in a number that stays
+        idle = {k: v for k, v in asked.items() if k in ("idle", "idleSeconds")}
+        result["autoscaling"] = {**idle, "minReplicas": replicas, "maxReplicas": replicas}
+    return {**result, "replicas": replicas}
 
 
 def asks_for_the_same(spec: AtomDeploymentSpec, other: Mapping[str, Any]) -> bool:

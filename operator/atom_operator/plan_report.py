@@ -90,6 +90,8 @@ def facts(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "replicas", "0, by spec.suspend" if plan.suspended else str(plan.replicas)
     if plan.integrations.autoscaling is not None:
         yield "autoscaling", _autoscaling(plan.integrations.autoscaling)
+    if plan.engine.sleep_idle_seconds is not None:
+        yield "idle", _idle(plan, plan.engine.sleep_idle_seconds)
     yield "device", _device(plan)
     if plan.engine.tensor_parallel > 1:
         yield "a copy's ranks", _ranks(plan)
@@ -107,6 +109,11 @@ def facts(plan: Plan) -> Iterator[tuple[str, str]]:
     if plan.may_start:
         minutes = -(-plan.startup_budget_seconds // 60)
         yield "start-up budget", f"{minutes} minutes until a pod that does not serve is restarted"
+
+
+def _idle(plan: Plan, seconds: int) -> str:
+    kept = f"{size_text(plan.host_bytes)} of the host's memory" if plan.host_bytes else "the host"
+    return f"pods sleep after {seconds} s without a request; their weights then wait in {kept}"
 
 
 def _autoscaling(scaling: Autoscaling) -> str:

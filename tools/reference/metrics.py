@@ -10,6 +10,7 @@ import msgspec
 from prometheus_client.core import Metric
 
 from atom.client_figures import ClientCounts
+from atom.config_values import SleepConfig
 from atom.entrypoints.openai.metrics import EngineCollector
 from atom.entrypoints.openai.metrics_exchange import ServerNumbers
 from atom.entrypoints.openai.state import ServerState
@@ -58,7 +59,7 @@ def _engine() -> list[Metric]:
     """Collect the metrics of a server with two ranks that share experts, speculation and
     clients."""
     lora = SimpleNamespace(max_loras=1)
-    config = SimpleNamespace(model=SimpleNamespace(served_name="m"), lora=lora)
+    config = SimpleNamespace(model=SimpleNamespace(served_name="m"), lora=lora, sleep=SleepConfig())
     status = SimpleNamespace(report=SimpleNamespace(block_size=16, num_blocks=1))
     state = SimpleNamespace(
         status=SimpleNamespace(state=EngineState.READY),

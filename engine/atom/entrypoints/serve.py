@@ -277,6 +277,10 @@ def models_of(args: argparse.Namespace) -> list[ServedModel]:
             args.line, {**named, "enable-sleep-mode": True, **entry.options}
         )
         options = server_options(own)
+        if options.engine.sleep_idle_seconds is not None:
+            raise ConfigError(
+                f"--sleep-idle-seconds: the models of {file} sleep for each other; leave it out"
+            )
         share = options.engine.gpu_memory_utilization
         shares.append((entry, share))
         models.append(ServedModel(SharingModel(entry.name, share, entry.pinned), options))

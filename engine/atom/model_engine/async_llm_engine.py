@@ -34,6 +34,7 @@ from atom.model_engine.front.handover.handed_intake import HandedIntake
 from atom.model_engine.front.handover.handed_request import HandedRequest
 from atom.model_engine.front.handover.handover import Handover
 from atom.model_engine.front.handover.relays import Replicas
+from atom.model_engine.front.idle_sleep import IdleSleep
 from atom.model_engine.front.input_output_processor import InputOutputProcessor
 from atom.model_engine.front.input_processor import Prompt
 from atom.model_engine.front.lora_changes import LoraChanges
@@ -115,6 +116,8 @@ class AsyncLLMEngine:
         self.loras = ServedLoras(config.lora, config.model.served_name)
         self.lora_changes = LoraChanges(self.loras, self.call_utility)
         self.pauses = Pauses(config.model, self._lifecycle, self._requests, self._call)
+        idle = config.sleep.idle_seconds
+        self._idle = IdleSleep(idle, self._lifecycle, self._requests, self.pauses, clock)
         self._calls = UtilityCalls()
         self._request_timeout_seconds = request_timeout_seconds
         self._wall_clock = wall_clock
@@ -149,6 +152,7 @@ class AsyncLLMEngine:
         """Begin to load; `status` tells how far it is, `wait_ready` waits for it."""
         self._events.start()
         self._core.start()
+        self._idle.start()
 
     async def wait_ready(self) -> EngineReport:
         """Return what start-up found out. Raises `EngineDeadError` when it failed."""
@@ -243,6 +247,7 @@ class AsyncLLMEngine:
         if not self._lifecycle.is_dead:
             self._lifecycle.shut_down()
         self._fail_open("the engine was shut down")
+        self._idle.stop()
         self._text.close()
         await asyncio.to_thread(self._core.shutdown, timeout_seconds)
         self._lifecycle.gone()
@@ -368,7 +373,9 @@ class AsyncLLMEngine:
     async def call_utility(self, method: str, *args: Any) -> list[Any]:
         """Return what the engine cores' utility of this name returns, by rank. Raises
         `EngineDeadError` when a process ends before it answers, `AtomError` when the utility fails
-        in any."""
+        in any. One that requests wake up is woken up for it."""
+        if self._lifecycle.wakes_for_requests:
+            await self._lifecycle.wait_awake()
         self._lifecycle.check_awake()
         return await self._call(method, *args)
 
@@ -386,6 +393,15 @@ class AsyncLLMEngine:
     @property
     def is_sleeping(self) -> bool:
         return self._lifecycle.is_asleep
+
+    @property
+    def holds_asleep(self) -> bool:
+        return self._lifecycle.holds_asleep
+
+    @property
+    def requests_held(self) -> int:
+        """Count requests that wait for a pause's end."""
+        return self._admission.num_held
 
     async def sleep(self, level: SleepLevel, *, abort: bool = False) -> None:
         """Give the device's memory back once no request is open; an engine that sleeps goes on as

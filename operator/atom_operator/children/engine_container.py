@@ -95,6 +95,8 @@ def engine_args(plan: Plan) -> list[str]:
         args.extend(["--handover-url", naming.service_url(plan.key)])
     if engine.reproducible:
         args.append("--reproducible")
+    if engine.sleep_idle_seconds is not None:
+        args.extend(["--enable-sleep-mode", "--sleep-idle-seconds", str(engine.sleep_idle_seconds)])
     if engine.expert_parallel:
         args.append("--enable-expert-parallel")
     if engine.shares_experts:
@@ -158,7 +160,8 @@ def _resources(plan: Plan) -> dict[str, Any]:
         memory = memory_quantity(accelerator.memory_bytes)
         return {"requests": {"cpu": _CPU_REQUEST, "memory": memory}, "limits": {"memory": memory}}
     copies = plan.engine.copies_per_pod
-    host = {"cpu": str(_GPU_HOST_CORES * copies), "memory": f"{_GPU_HOST_GIB * copies}Gi"}
+    gib = _GPU_HOST_GIB * copies + math.ceil(plan.host_bytes / 2**30)
+    host = {"cpu": str(_GPU_HOST_CORES * copies), "memory": f"{gib}Gi"}
     devices, claims = devices_of_container(plan)
     limits = {"limits": devices} if devices else {}
     return {"requests": {**host, **devices}, **limits, **claims}

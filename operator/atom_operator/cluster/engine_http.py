@@ -24,6 +24,7 @@ from atom_operator.domain import (
     EngineMetrics,
     LoadProgress,
     RequestCounts,
+    SleepCounts,
     StartupTimes,
 )
 
@@ -49,6 +50,7 @@ _FINISHED = re.compile(
 _FIRST_TOKENS = re.compile(
     r"^atom:time_to_first_token_seconds_(count|sum)(?:\{.*\})? ([0-9.e+-]+)$", re.MULTILINE
 )
+_SLEEP = re.compile(r"^atom:(sleeping|model_wakes_total)(?:\{.*\})? ([0-9.e+]+)$", re.MULTILINE)
 _CLIENT_LEFT, _FAILED = "abort", "error"  # of finish reasons
 _BLOCK_SIZE = re.compile(r'^atom:cache_config_info\{.*block_size="([0-9]{1,6})"', re.MULTILINE)
 
@@ -148,7 +150,7 @@ def _adapters(answer: Any) -> tuple[AdapterState, ...] | None:
 
 
 def _metrics(body: bytes) -> EngineMetrics:
-    return EngineMetrics(_draft_counts(body), _load(body), _requests(body))
+    return EngineMetrics(_draft_counts(body), _load(body), _requests(body), _sleep(body))
 
 
 def _requests(metrics: bytes) -> RequestCounts | None:
@@ -165,6 +167,16 @@ def _requests(metrics: bytes) -> RequestCounts | None:
         return None
     whole = sum(count for reason, count in ended.items() if reason != _CLIENT_LEFT)
     return RequestCounts(whole, ended.get(_FAILED, 0), tokens, seconds)
+
+
+def _sleep(metrics: bytes) -> SleepCounts | None:
+    """Read how the engine sleeps; None of one that does not when it is idle."""
+    try:
+        found = _sums(_SLEEP, metrics.decode())
+        return SleepCounts(int(found["sleeping"] > 0), found["model_wakes_total"])
+    except (KeyError, ValueError, OverflowError) as error:
+        _logger.debug("/metrics does not tell of sleep: %r", error)
+        return None
 
 
 def _draft_counts(metrics: bytes) -> DraftCounts | None:

@@ -20,10 +20,11 @@ from atom_operator.domain import (
     Measured,
     Observed,
     PodState,
+    SleepCounts,
 )
 
 _MOST_LOADING_PODS = 3
-_MOST_ADAPTED_PODS = 64  # of more the others are taken to do as well
+_MOST_ASKED_PODS = 64  # of more the others are taken to do as well
 _MOST_DRAFTING_PODS = 8  # of more replicas behind one Service these are a fair sample
 
 
@@ -88,13 +89,21 @@ async def ask_drafts(metrics: MetricsReader, observed: Observed) -> DraftCounts 
     return sum(told[1:], start=told[0]) if told else None
 
 
+async def ask_sleep(metrics: MetricsReader, observed: Observed) -> SleepCounts | None:
+    """The sum over pods that serve; None where none of them tells."""
+    pods = [pod for pod in _by_name(observed) if pod.ready and pod.serves and pod.address]
+    found = await metrics.of(pods[:_MOST_ASKED_PODS])
+    told = [each.sleep for each in found if each.sleep is not None]
+    return sum(told[1:], start=told[0]) if told else None
+
+
 async def ask_adapters(
     engines: EnginePort, observed: Observed
 ) -> dict[str, tuple[AdapterState, ...] | None]:
     """Return what pods that serve say of adapters, whatever their revision: callers meet them
     all."""
     pods = [pod for pod in _by_name(observed) if pod.ready and pod.serves and pod.address]
-    asked = pods[:_MOST_ADAPTED_PODS]
+    asked = pods[:_MOST_ASKED_PODS]
     answers = await asyncio.gather(*(engines.adapters(str(pod.address)) for pod in asked))
     return {pod.name: answer for pod, answer in zip(asked, answers, strict=True)}
 

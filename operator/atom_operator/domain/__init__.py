@@ -14,6 +14,7 @@ from atom_operator.domain.engines import (
     LoadProgress,
     Measured,
     RequestCounts,
+    SleepCounts,
 )
 from atom_operator.domain.objects import (
     ATOM_DEPLOYMENT,
@@ -158,6 +159,7 @@ __all__ = [
     "RouteFindings",
     "SickPod",
     "SilentPod",
+    "SleepCounts",
     "SourceKind",
     "StartupTimes",
     "Supply",

@@ -53,6 +53,17 @@ class DraftCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class SleepCounts:
+    """Hold how engines sleep."""
+
+    asleep: int  # engines that do now
+    wakes: int  # times that a request woke one up, since each of them began
+
+    def __add__(self, other: SleepCounts) -> SleepCounts:
+        return SleepCounts(self.asleep + other.asleep, self.wakes + other.wakes)
+
+
+@dataclass(frozen=True, slots=True)
 class EngineLoad:
     """Hold what an engine has to do, and what it would take along."""
 
@@ -77,6 +88,7 @@ class EngineMetrics:
     drafts: DraftCounts | None = None
     load: EngineLoad | None = None
     requests: RequestCounts | None = None
+    sleep: SleepCounts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +109,7 @@ class EngineView:
     measured: Measured | None = None
     not_serving: tuple[tuple[str, EngineHealth], ...] = ()  # by pod, in the order of their names
     drafts: DraftCounts | None = None  # of the pods of the latest revision, where it speculates
+    sleep: SleepCounts | None = None  # of the pods that serve, where they sleep when they are idle
     # By pod that serves; None of one that does not tell.
     adapters: Mapping[str, tuple[AdapterState, ...] | None] = field(default_factory=dict)
 

@@ -152,6 +152,7 @@ class EngineOptions:
     pull_secrets: tuple[str, ...] = ()  # that the spec names
     api_key_secret: tuple[str, str] | None = None  # name, key
     lora: LoraOptions | None = None  # None: no adapters are served
+    sleep_idle_seconds: int | None = None  # without a request; None: it never sleeps
     reproducible: bool = False  # a row's result never depends on the others of its step
 
     @property

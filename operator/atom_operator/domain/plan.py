@@ -45,6 +45,7 @@ class Plan:
     user_id: int | None = ENGINE_USER_ID  # of the pods' processes; None: the cluster gives them one
     disk_bytes: int | None = None  # of its node that each pod asks for
     disk_is_stated: bool = False  # by the spec, wherever the caches are
+    host_bytes: int = 0  # of the node's memory, for adapters and for weights that sleep
     objects: ObjectMetadata = field(default_factory=ObjectMetadata)  # of what is made beside pods
     learning_key: str = ""  # names the kind of engine that evidence is about
     learned: tuple[Evidence, ...] = ()  # kept for the next plans

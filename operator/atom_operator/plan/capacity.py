@@ -187,6 +187,22 @@ def held_parts(
     return (*parts, WeightPart("rotary tables", tables, sharded=False), *rooms)
 
 
+def host_memory_bytes(lookup: FactsLookup, options: EngineOptions, accelerator: Accelerator) -> int:
+    """Return what adapters and weights that sleep take of the host's memory in a pod on GPUs: a
+    part of its memory request, so nothing but what the spec itself settles counts."""
+    facts = lookup.facts
+    if facts is None or not lookup.pinned or accelerator.type == "cpu":
+        return 0
+    each = 0  # of its ranks
+    if options.lora is not None:
+        room = LoraRoom(options.lora.max_cpu_loras, options.lora.max_rank)
+        each += lora_bytes(facts, room, _compute_bytes(facts, accelerator), options.sharding)
+    if options.sleep_idle_seconds is not None:
+        parts = held_parts(facts, replace(options, lora=None), accelerator)
+        each += sum(part.size_bytes for part in parts)
+    return each * options.devices_per_pod
+
+
 def _adapter_rooms(
     facts: ModelFacts, options: EngineOptions, accelerator: Accelerator
 ) -> Iterator[WeightPart]:

@@ -23,7 +23,7 @@ from atom_operator.domain import (
 )
 from atom_operator.integration_values import ObjectMetadata, Site, Words
 from atom_operator.plan.accelerators import choose_accelerator
-from atom_operator.plan.capacity import judge_capacity
+from atom_operator.plan.capacity import host_memory_bytes, judge_capacity
 from atom_operator.plan.disk import disk_bytes
 from atom_operator.plan.learning import evidence_for, learning_key
 from atom_operator.plan.startup import (
@@ -93,6 +93,7 @@ def build_plan(
             lookup.facts,
             accelerator.type,
         ),
+        host_bytes=host_memory_bytes(lookup, options, accelerator),
         disk_is_stated=spec.cache.ephemeral_storage is not None,
         objects=_objects(spec.objects),
         jobs=JobOptions(spec.jobs.template, spec.jobs.active_deadline_seconds),

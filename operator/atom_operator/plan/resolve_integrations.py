@@ -64,7 +64,7 @@ def asked_kinds(spec: AtomDeploymentSpec) -> dict[Kind, str]:
 
 def _asked_kinds(spec: AtomDeploymentSpec) -> Iterator[tuple[Kind, str]]:
     gateway, monitoring = spec.gateway, spec.monitoring
-    if spec.autoscaling:
+    if spec.autoscaling and spec.autoscaling.moves_replicas:
         method = spec.autoscaling.method
         if method != "KEDA":
             yield AUTOSCALER, "spec.autoscaling"
@@ -103,6 +103,8 @@ def resolve_integrations(
     gateway, monitoring = spec.gateway or GatewaySpec(), spec.monitoring or MonitoringSpec()
     monitor, alerts = monitoring.pod_monitor, monitoring.alerts
     cache, scaling = spec.cache.compile, spec.autoscaling
+    if scaling is not None and not scaling.moves_replicas:
+        scaling = None
     return Integrations(
         autoscaling=_autoscaling(scaling, options, capacity, served, site) if scaling else None,
         endpoint_picker=_endpoint_picker(gateway, site) if INFERENCE_POOL in served else None,
@@ -151,7 +153,7 @@ def _autoscaling(
     cooldown = asked.cooldown_seconds
     return Autoscaling(
         method=scaling_method(asked, served),
-        min_replicas=1 if asked.min_replicas is None else asked.min_replicas,
+        min_replicas=asked.fewest,
         max_replicas=asked.max_replicas,
         targets=scaling_targets(asked, options, capacity),
         cooldown_seconds=_COOLDOWN_SECONDS if cooldown is None else cooldown,

@@ -38,6 +38,9 @@ def spec_digest(
         asked.get("rollout", {}).pop(name, None)
     if spec.gateway is not None and spec.gateway.prefix_aware:
         asked["gateway"] = {"prefixAware": True}  # the one thing there that pods notice
+    if spec.autoscaling is not None and spec.autoscaling.idle is not None:
+        idle = {"idle": spec.autoscaling.idle, "idleSeconds": spec.autoscaling.idle_seconds}
+        asked["autoscaling"] = idle  # likewise
     asked = {name: value for name, value in asked.items() if value not in (None, {})}
     parts: list[Any] = [asked, image, config_text]
     if profile is not None and profile.template is not None:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.children.workload import workload_kind
 from atom_operator.domain import Observed, Plan, PodRevision, Target
+from atom_operator.plan.resolve_integrations import first_replicas
 from atom_operator.plan.rollback import choose_target
 
 
@@ -58,6 +59,7 @@ def plan_of_pods(
 def _replicas(plan: Plan, newest: AtomDeploymentSpec | None, observed: Observed) -> int:
     if newest is not None and newest.suspend:
         return 0
-    if newest is not None and newest.autoscaling is None:
-        return newest.replicas
+    scaling = newest.autoscaling if newest is not None else None
+    if newest is not None and not (scaling and scaling.moves_replicas):
+        return first_replicas(newest)
     return observed.deployment.desired if observed.deployment else plan.replicas

@@ -22,6 +22,7 @@ from atom_operator.cluster.engines import (
     ask_adapters,
     ask_drafts,
     ask_engines,
+    ask_sleep,
 )
 from atom_operator.cluster.errors import ClusterError
 from atom_operator.cluster.jobs import ensure_jobs
@@ -125,6 +126,8 @@ class Reconciler:
         self.optional.remember(key, look, observed.children)
         if decision.plan is not None and decision.plan.engine.speculative_method is not None:
             engines = replace(engines, drafts=await ask_drafts(metrics, observed))
+        if decision.plan is not None and decision.plan.engine.sleep_idle_seconds is not None:
+            engines = replace(engines, sleep=await ask_sleep(metrics, observed))
         if decision.plan is not None and decision.plan.engine.lora is not None:
             asked, told = decision.plan.adapters, await ask_adapters(self.engines, observed)
             engines = replace(engines, adapters=told)

@@ -18,8 +18,8 @@ _LOOK_AGAIN_SECONDS = 30.0
 _BOUND_SECONDS = 60.0
 # A loading engine tells how far it is only when it is asked.
 _LOADING_SECONDS = 10.0
-# How drafts do is told by engines only when they are asked.
-_DRAFTS_SECONDS = 60.0
+# How drafts do, and who sleeps, is told by engines only when they are asked.
+_FIGURES_SECONDS = 60.0
 # That the other pods have become what a canary is this pass tells and the next one reads.
 _PROMOTING_SECONDS = 10.0
 # An engine that serves and yet says nothing to us may never do so (a network policy): asked ever
@@ -59,7 +59,7 @@ def requeue_after(
         asking,
         bound,
         _adapters_again(decision, engines),
-        _drafts_again(decision, observed),
+        _figures_again(decision, observed),
         _to_deadline(observed, now),
         _canary_again(decision, now),
         _rollout_again(decision, now),
@@ -87,10 +87,13 @@ def _rollout_again(decision: Decision, now: datetime) -> float | None:
     return _BOUND_SECONDS if until is None else max(0.0, (until - now).total_seconds())
 
 
-def _drafts_again(decision: Decision, observed: Observed) -> float | None:
-    """Choose when to look at drafts again; None where nothing serves with drafts."""
-    speculates = decision.plan is not None and decision.plan.engine.speculative_method is not None
-    return _DRAFTS_SECONDS if speculates and any(pod.ready for pod in observed.pods) else None
+def _figures_again(decision: Decision, observed: Observed) -> float | None:
+    """Choose when to look at drafts and sleep again; None where nothing serves with either."""
+    engine = decision.plan.engine if decision.plan is not None else None
+    tells = engine is not None and (
+        engine.speculative_method is not None or engine.sleep_idle_seconds is not None
+    )
+    return _FIGURES_SECONDS if tells and any(pod.ready for pod in observed.pods) else None
 
 
 def _adapters_again(decision: Decision, engines: EngineView) -> float | None:

@@ -24,7 +24,7 @@ def capacity_limited(plan: Plan | None) -> Verdict:
     kind = ConditionType.CAPACITY_LIMITED
     scaling = plan.integrations.autoscaling if plan else None
     if scaling is None:
-        return Verdict(kind, "False", Reason.NOT_AUTOSCALED, "spec.autoscaling is not set")
+        return Verdict(kind, "False", Reason.NOT_AUTOSCALED, "no autoscaler is asked for")
     if plan is not None and plan.accelerator.resource_name is None:
         message = f"at most {scaling.max_replicas} replicas, and none of them takes an accelerator"
         return Verdict(kind, "False", Reason.NO_ACCELERATORS, message)

@@ -40,6 +40,7 @@ from atom_operator.status.kstatus import kstatus_verdicts
 from atom_operator.status.loading import model_loaded
 from atom_operator.status.preparing import model_not_there, waits
 from atom_operator.status.silent_nodes import silent_verdict
+from atom_operator.status.sleep import sleep_status
 from atom_operator.status.speculation import speculation_status
 from atom_operator.status.steady import steady
 from atom_operator.status.suspended import suspended_verdict
@@ -142,6 +143,9 @@ def roll_up(situation: StatusInputs, previous: Mapping[str, Any], now: datetime)
     speculation = speculation_status(situation.engines.drafts, deployment.revision, previous)
     if speculation is not None:
         status["speculation"] = speculation
+    sleep = sleep_status(situation.engines.sleep, situation.plan, previous)
+    if sleep is not None:
+        status["sleep"] = sleep
     return status
 
 

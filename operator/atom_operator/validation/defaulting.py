@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.api.v1alpha1.atomdeployment import BucketSpec, ModelImageSpec
 from atom_operator.api.v1alpha1.engine import ApiKeySecretRef, EnvVar, SpeculativeSpec
+from atom_operator.api.v1alpha1.integration_fields import AutoscalingSpec
 from atom_operator.api.v1alpha1.lora import LoraSpec
 from atom_operator.constants import MODEL_IMAGE_DIRECTORY, MODELS_DIRECTORY
 from atom_operator.domain import (
@@ -33,6 +34,7 @@ _MAX_NUM_SEQS = 512
 _MAX_NUM_BATCHED_TOKENS = 16_384
 # Of adapters: the engine's rank, and enough of them that a list can grow without a rollout.
 _MAX_LORAS, _MAX_LORA_RANK, _MAX_CPU_LORAS = 4, 16, 16
+_IDLE_SECONDS = 600  # without a request, before a pod sleeps
 # Where images of models have their files, by the custom of modelcars.
 _IMAGE_FOLDER = "/models"
 # Drafted by look-up, which costs next to nothing: what the engine drafts when it is not told.
@@ -142,7 +144,14 @@ def resolve_options(spec: AtomDeploymentSpec, *, image: str) -> EngineOptions:
         pull_secrets=tuple(item.name for item in engine.image_pull_secrets or ()),
         api_key_secret=_api_key(engine.api_key_secret_ref),
         lora=resolve_lora(engine.lora, locate_model(spec).claim),
+        sleep_idle_seconds=_sleep_idle_seconds(spec.autoscaling),
     )
+
+
+def _sleep_idle_seconds(asked: AutoscalingSpec | None) -> int | None:
+    if asked is None or asked.idle is None:
+        return None
+    return _or(asked.idle_seconds, _IDLE_SECONDS)
 
 
 def _api_key(reference: ApiKeySecretRef | None) -> tuple[str, str] | None:

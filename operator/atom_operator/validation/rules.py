@@ -28,6 +28,7 @@ from atom_operator.validation.adapters import (
     lora_goes_with_the_rest,
 )
 from atom_operator.validation.canary import canary_has_a_route
+from atom_operator.validation.idle_sleep import pods_can_sleep
 from atom_operator.validation.rollout import window_has_a_zone
 from atom_operator.validation.template_shape import shape_problems
 
@@ -45,6 +46,7 @@ _OWNED_ARGUMENTS = {
     "revision": "spec.model.revision",
     "max-model-len": "spec.engine.maxModelLen",
     "max-num-seqs": "spec.engine.maxNumSeqs",
+    "sleep-idle-seconds": "spec.autoscaling.idleSeconds",
     "reproducible": "spec.engine.reproducible",
     "no-reproducible": "spec.engine.reproducible",
     "max-num-batched-tokens": "spec.engine.maxNumBatchedTokens",
@@ -333,6 +335,7 @@ _RULES: tuple[Rule, ...] = (
     _api_key_is_said_once,
     _one_process_hands_over,
     _extra_args_are_not_owned,
+    pods_can_sleep,
     _copies_have_their_devices,
     _batch_holds_every_sequence,
     _draft_model_goes_with_eagle3,

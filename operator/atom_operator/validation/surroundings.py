@@ -75,7 +75,7 @@ def _autoscaler(
     spec: AtomDeploymentSpec, served: Set[Kind] | None, site: Site
 ) -> Iterator[FieldProblem]:
     asked = spec.autoscaling
-    if asked is None:
+    if asked is None or not asked.moves_replicas:
         return
     # Zero replicas and KEDA by name leave no other choice.
     needs_keda = asked.method == "KEDA" or asked.min_replicas == 0

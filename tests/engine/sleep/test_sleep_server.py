@@ -136,9 +136,28 @@ async def test_requests_are_held_over_a_sleep_of_ranks_with_adapters(
         await rig.assert_well()
 
 
+async def test_a_server_that_nobody_asks_sleeps_until_a_request_comes(checkpoint: Path) -> None:
+    async with serve_model(build_config(options_of(checkpoint, sleep_idle_seconds=0.01))) as rig:
+        before = await text(rig)
+        for wakes in (1, 2):
+            await eventually(lambda: rig.engine.is_sleeping, "it falls asleep")
+            assert (await rig.client.get("/health")).status_code == 200
+            assert await asyncio.gather(*(text(rig) for _ in range(3))) == [before] * 3
+            assert rig.engine.pauses.wakes_for_requests >= wakes
+        await eventually(lambda: rig.engine.is_sleeping, "it falls asleep")
+        metrics = (await rig.client.get("/metrics")).text
+        assert 'atom:sleeping{model_name="tiny"} 1.0' in metrics
+        woke = rig.engine.pauses.wakes_for_requests
+        assert f'atom:model_wakes_total{{model_name="tiny"}} {woke:.1f}' in metrics
+        await rig.engine.call_utility("reset_prefix_cache")  # wakes it up
+        await rig.assert_well()
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
+        ({"sleep_idle_seconds": 5, "enable_sleep_mode": False}, "give --enable-sleep-mode too"),
+        ({"sleep_idle_seconds": 0}, "must be more than 0"),
         ({"sleep_queue": True, "enable_sleep_mode": False}, "give --enable-sleep-mode too"),
         ({"nnodes": 2, "tensor_parallel_size": 2}, "several nodes does not sleep"),
     ],

@@ -91,6 +91,7 @@ ACCEPTED: dict[str, dict[str, Any]] = {
             },
         }
     },
+    "sleep": {"autoscaling": {"maxReplicas": 1, "idle": "Sleep", "idleSeconds": 60}},
     "an HPA": {"autoscaling": {"maxReplicas": 1, "minReplicas": 1, "method": "HPA"}},
     "gateway": {
         "gateway": {
@@ -209,6 +210,18 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "minReplicas must be at most maxReplicas",
     ),
     ({"autoscaling": {"maxReplicas": 2, "minReplicas": 0}}, "minReplicas 0 needs activationQuery"),
+    ({"autoscaling": {"maxReplicas": 1, "idleSeconds": 60}}, "idleSeconds needs idle"),
+    (
+        {
+            "autoscaling": {
+                "maxReplicas": 2,
+                "minReplicas": 0,
+                "activationQuery": "vector(1)",
+                "idle": "Sleep",
+            }
+        },
+        "idle Sleep keeps the pods",
+    ),
     (
         {
             "autoscaling": {

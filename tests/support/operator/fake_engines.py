@@ -12,6 +12,7 @@ from atom_operator.domain import (
     EngineLoad,
     EngineMetrics,
     RequestCounts,
+    SleepCounts,
 )
 
 
@@ -25,6 +26,7 @@ class FakeEngines:
     loads: dict[str, EngineLoad] = field(default_factory=dict)
     adapted: dict[str, tuple[AdapterState, ...]] = field(default_factory=dict)
     requests: dict[str, RequestCounts] = field(default_factory=dict)
+    sleeps: dict[str, SleepCounts] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
 
     async def health(self, address: str) -> EngineHealth | None:
@@ -37,8 +39,8 @@ class FakeEngines:
 
     async def metrics(self, address: str) -> EngineMetrics | None:
         self.asked.append(f"{address}/metrics")
-        requests = self.requests.get(address)
-        return EngineMetrics(self.counts.get(address), self.loads.get(address), requests)
+        requests, sleep = self.requests.get(address), self.sleeps.get(address)
+        return EngineMetrics(self.counts.get(address), self.loads.get(address), requests, sleep)
 
     async def adapters(self, address: str) -> tuple[AdapterState, ...] | None:
         self.asked.append(f"{address}/server_info")

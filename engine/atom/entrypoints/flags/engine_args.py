@@ -314,6 +314,14 @@ def _add_device_flags(group: Any) -> None:
         default=False,
         help="hold requests that come while the server sleeps; else they are refused with 503",
     )
+    add(
+        "--sleep-idle-seconds",
+        type=float,
+        default=None,
+        metavar="SECONDS",
+        help="sleep at level 1 after so long without a request, until one comes; it is held and "
+        "wakes the server up (default: never)",
+    )
     add("--device", choices=DEVICES, default=_default("device"), help="where the model runs")
     add(
         "--backend", choices=BACKENDS, default=_default("backend"), help="implementation of the ops"

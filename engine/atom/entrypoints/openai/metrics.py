@@ -84,10 +84,31 @@ class EngineCollector(Collector):
             yield _weights(engine.pauses.weights_version, name)
             level = engine.pauses.sleep_level
             yield _gauge("sleeping", "Level at which the engine sleeps; 0 awake.", name, level)
+            if engine.config.sleep.idle_seconds is not None:
+                yield from wake_metrics(
+                    {name: (engine.requests_held, engine.pauses.wakes_for_requests)}
+                )
             yield from _engine_metrics(name, self._numbers)
             told = [each.stats for each in self._numbers.stats_by_rank.values()]
             if engine.config.lora is not None and told:
                 yield _lora_requests(engine, add_stats(told))
+
+
+def wake_metrics(models: Mapping[str, tuple[int, int]]) -> Iterator[Metric]:
+    """Tell of models that requests wake up, by name: requests that wait for it, and how often it
+    came to that."""
+    labels = ["model_name"]
+    held = GaugeMetricFamily(
+        "atom:model_requests_held", "Requests that wait for their model to be awake.", labels=labels
+    )
+    wakes = CounterMetricFamily(
+        "atom:model_wakes", "Times that a model has woken up for requests.", labels=labels
+    )
+    for name, (waiting, count) in models.items():
+        held.add_metric([name], waiting)
+        wakes.add_metric([name], count)
+    yield held
+    yield wakes
 
 
 def _engine_metrics(name: str, numbers: ServerNumbers) -> Iterator[Metric]:

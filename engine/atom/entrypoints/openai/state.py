@@ -61,11 +61,7 @@ class ServerState:
     @property
     def holds_requests(self) -> bool:
         """Tell whether requests wait for the engine to wake up."""
-        return (
-            self.engine is not None
-            and self.engine.is_sleeping
-            and self.engine.config.sleep.holds_requests
-        )
+        return self.engine is not None and self.engine.holds_asleep
 
     @property
     def is_ending(self) -> bool:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.responses import Response
 
-from atom.entrypoints.openai.metrics import EngineCollector
+from atom.entrypoints.openai.metrics import EngineCollector, wake_metrics
 from atom.entrypoints.openai.state import ServerState
 from atom.entrypoints.swap.shared_device import SharedDevice
 
@@ -44,19 +44,12 @@ class DeviceCollector(Collector):
         yield GaugeMetricFamily(
             "atom:ready", "1 while requests are served.", value=int(self._is_ready)
         )
-        labels = ["model_name"]
-        held = GaugeMetricFamily(
-            "atom:model_requests_held", "Requests that wait for their model to be awake.",
-            labels=labels,
-        )  # fmt: skip
-        wakes = CounterMetricFamily(
-            "atom:model_wakes", "Times that a model has woken up for requests.", labels=labels
+        yield from wake_metrics(
+            {
+                name: (self._device.num_waiting(name), self._device.wakes(name))
+                for name in self._names
+            }
         )
-        for name in self._names:
-            held.add_metric([name], self._device.num_waiting(name))
-            wakes.add_metric([name], self._device.wakes(name))
-        yield held
-        yield wakes
 
 
 class Merged(Collector):

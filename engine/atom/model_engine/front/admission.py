@@ -35,11 +35,16 @@ class Admission:
         self._fair = fair
         self._held: Counter[str] = Counter()  # while the engine pauses, by group
 
+    @property
+    def num_held(self) -> int:
+        """Count requests that wait for a pause's end."""
+        return self._held.total()
+
     def check(self, count: int, client_id: str = "") -> None:
         """Refuse `count` more requests if they cannot be served, or would wait behind too many
         others: their client can then try elsewhere. Raises `RequestError` or `EngineDeadError`."""
         self._lifecycle.check_serving()
-        waiting = self._requests.num_unanswered + self._held.total()
+        waiting = self._requests.num_unanswered + self.num_held
         if not self._max_waiting or waiting + count <= self._max_waiting:
             return
         if not self._fair or not self._has_room_beyond(waiting, count, client_id):
@@ -53,7 +58,7 @@ class Admission:
     async def wait_awake(self, count: int, client_id: str, seconds: float | None) -> None:
         """Hold `count` requests, which `check` let in, as long as the engine is asleep, or holds
         them for another reason. seconds: that they may take; None for any time. Raises
-        `RequestError` (504) behind them."""
+        `RequestError`: 504 behind them, 503 where the engine cannot be woken up for them."""
         why = self._lifecycle.held_because
         group = group_of(client_id)
         self._held[group] += count

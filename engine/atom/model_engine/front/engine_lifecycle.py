@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from atom.errors import EngineDeadError, RequestError
@@ -54,6 +54,7 @@ class EngineLifecycle:
         """on_progress: told the phase of start-up and the share of it that is done. holds_requests:
         those that come while it is asleep wait."""
         self._holds_requests = holds_requests
+        self._waker: Callable[[], Awaitable[None]] | None = None
         self.status = EngineStatus(EngineState.STARTING, "starting the engine process")
         self._on_progress = on_progress
         self._stalled: dict[int, str] = {}  # rank → what is wrong with it
@@ -110,10 +111,13 @@ class EngineLifecycle:
         reason = "; ".join(self._stalled.values())
         self.status = replace(self.status, state=state, reason=reason)
 
-    def fall_asleep(self, reason: str) -> None:
-        """Let the device's memory be others'. Raises as `check_serving`."""
-        self.check_awake()
+    def fall_asleep(self, reason: str, waker: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Let the device's memory be others'. waker: awaited for requests that come; None where
+        they do not wake it. Raises as `check_serving`, unless it is asleep already."""
+        if not self.is_asleep:
+            self.check_awake()
         self._woke.clear()
+        self._waker = waker
         self.status = replace(self.status, state=EngineState.ASLEEP, reason=reason)
 
     def wake_up(self) -> None:
@@ -138,6 +142,16 @@ class EngineLifecycle:
         if self.is_asleep:
             return self.status.reason
         return "" if self.is_ending else self._holds_because
+
+    @property
+    def holds_asleep(self) -> bool:
+        """Tell whether it sleeps and requests that come wait, for who wakes it or to wake it."""
+        return self.is_asleep and (self._holds_requests or self._waker is not None)
+
+    @property
+    def wakes_for_requests(self) -> bool:
+        """Tell whether it sleeps until a request comes."""
+        return self.is_asleep and self._waker is not None
 
     @property
     def is_ending(self) -> bool:
@@ -193,7 +207,16 @@ class EngineLifecycle:
         return self.status.report
 
     async def wait_awake(self) -> None:
-        """Returns once requests are not held any more, whatever becomes of them instead."""
+        """Returns once requests are not held any more, whatever becomes of them instead. Wakes up
+        an engine that requests wake; raises as its waker."""
+        while self.held_because and (self.holds_asleep or not self.is_asleep):
+            if self._waker is not None and self.is_asleep:
+                await self._waker()
+            else:
+                await self._woke.wait()
+
+    async def wait_woken(self) -> None:
+        """Returns as `wait_awake`, and wakes nothing up."""
         while self.held_because:
             await self._woke.wait()
 
@@ -209,9 +232,8 @@ class EngineLifecycle:
 
     def check_serving(self) -> None:
         """Raises the error that tells why a request cannot be taken now."""
-        if self._holds_requests and self.status.state is EngineState.ASLEEP:
-            return
-        self.check_awake()
+        if not self.holds_asleep:
+            self.check_awake()
 
     def check_awake(self) -> None:
         """Raises as `check_serving`, also while requests are held."""

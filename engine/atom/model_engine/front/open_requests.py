@@ -45,6 +45,7 @@ class OpenRequests:
         self._requests: dict[int, OpenRequest] = {}
         self._num_answered = 0  # of these, with an output already
         self._unanswered: dict[str, int] = {}  # the others, by group of clients
+        self.quiet_since = clock()  # when the last request ended, where none is open
         self._idle = asyncio.Event()  # no request is open
         self._idle.set()
 
@@ -204,6 +205,7 @@ class OpenRequests:
         if request.group.trace is not None:
             request.group.trace.ended(_ended(request, reason, error))
         if not self._requests:
+            self.quiet_since = self._clock()
             self._idle.set()
 
     async def wait_idle(self, timeout_seconds: float | None) -> None:

@@ -1,7 +1,8 @@
 """Pauses: calls for which no step runs: sleep, waking up, and other weights. One at a time.
 
-Each goes on when who asked for it has gone. Owned by AsyncLLMEngine, on whose loop all runs; what
-may be asked and when is EngineLifecycle's word.
+An engine that fell asleep for want of requests is woken up by the first that comes. Each call goes
+on when who asked for it has gone. Owned by AsyncLLMEngine, on whose loop all runs; what may be
+asked and when is EngineLifecycle's word.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from atom.config_values import ModelConfig, SleepLevel
-from atom.errors import RequestError
+from atom.errors import AtomError, EngineDeadError, RequestError
 from atom.model_engine.front.engine_lifecycle import EngineLifecycle
 from atom.model_engine.front.open_requests import OpenRequests
 from atom.model_engine.front.weights_update import (
@@ -27,7 +28,7 @@ CallCores = Callable[..., Awaitable[list[Any]]]
 
 class Pauses:
     """Carries out these calls. weights_version: of the weights that requests which begin now are
-    computed by."""
+    computed by. wakes_for_requests: how often one woke the engine up."""
 
     def __init__(
         self,
@@ -43,7 +44,9 @@ class Pauses:
         self._one = asyncio.Lock()
         self._under_way: asyncio.Future[None]  # held, or it could be collected
         self.weights_version = version_of(model)
+        self.wakes_for_requests = 0
         self._level: SleepLevel | None = None
+        self._waking: asyncio.Future[None] | None = None  # for requests that are held
 
     @property
     def sleep_level(self) -> int:
@@ -54,6 +57,11 @@ class Pauses:
         """Give the device's memory back once no request is open. Raises `RequestError` (503) where
         the engine does not serve, and as `call`."""
         await self._carry_out(self._fall_asleep(level, abort))
+
+    async def sleep_until_asked(self, idle_seconds: float) -> None:
+        """Let the weights wait in the host's memory until a request comes; nothing where one is
+        open. idle_seconds: since the last one. Raises as `sleep`."""
+        await self._carry_out(self._doze(idle_seconds))
 
     async def wake_up(self) -> None:
         """Take the memory again and serve. Raises as `call`; then it sleeps on."""
@@ -81,18 +89,50 @@ class Pauses:
             await pause
 
     async def _fall_asleep(self, level: SleepLevel, abort: bool) -> None:
-        if self._lifecycle.is_asleep:
+        sleeps = self._lifecycle.is_asleep
+        depth = self._level if sleeps else level
+        self._lifecycle.fall_asleep(f"asleep at level {depth}; POST /wake_up wakes it up")
+        if sleeps:
             return
-        self._lifecycle.fall_asleep(f"asleep at level {level}; POST /wake_up wakes it up")
+        if abort:
+            self._abort_open("the server was put to sleep")
+        await self._give_back(level)
+
+    async def _doze(self, idle_seconds: float) -> None:
+        if len(self._requests) or self._lifecycle.is_asleep:
+            return
+        level = SleepLevel.WEIGHTS_ON_HOST
+        reason = f"asleep at level {level} after {idle_seconds:g} s without a request"
+        self._lifecycle.fall_asleep(f"{reason}; the next one wakes it up", self._wake_for_requests)
+        await self._give_back(level)
+
+    async def _give_back(self, level: SleepLevel) -> None:
+        """Give the memory back once no request is open; who fails to is awake."""
         try:
-            if abort:
-                self._abort_open("the server was put to sleep")
             await self._requests.wait_idle(None)
             await self._call("sleep", int(level))
             self._level = level
         except Exception:
             self._lifecycle.wake_up()
             raise
+
+    async def _wake_for_requests(self) -> None:
+        """Wake up once for all that are held. Raises `RequestError` (503) where it fails."""
+        if self._waking is None or self._waking.done():
+            self._waking = asyncio.ensure_future(self._in_turn(self._end_doze()))
+        try:
+            await asyncio.shield(self._waking)
+        except EngineDeadError:
+            raise
+        except AtomError as error:
+            raise RequestError(
+                f"the engine sleeps and could not be woken up: {error}; try again soon", status=503
+            ) from None
+
+    async def _end_doze(self) -> None:
+        if self._lifecycle.wakes_for_requests:
+            await self._end_sleep()
+            self.wakes_for_requests += 1
 
     async def _end_sleep(self) -> None:
         if self._lifecycle.is_asleep:

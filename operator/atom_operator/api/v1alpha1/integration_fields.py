@@ -55,6 +55,11 @@ class AutoscalingSpec(ApiModel):
                 " || self.minReplicas > 0",
                 "minReplicas 0 needs method KEDA: a HorizontalPodAutoscaler never goes below 1",
             ),
+            (
+                "!has(self.idle) || !has(self.minReplicas) || self.minReplicas > 0",
+                "idle Sleep keeps the pods: minReplicas must be at least 1",
+            ),
+            ("!has(self.idleSeconds) || has(self.idle)", "idleSeconds needs idle"),
         )
     )
 
@@ -77,11 +82,28 @@ class AutoscalingSpec(ApiModel):
     """Waiting requests per replica that are tolerated. Default: a tenth of targetConcurrency."""
     cooldown_seconds: Annotated[int, Field(ge=0, le=3600)] | None = None
     """How long the load must be lower before a replica goes. Default: 300."""
+    idle: Literal["Sleep"] | None = None
+    """Sleep: a pod that nobody asks gives its device's memory back and keeps its weights in the
+    host's, for which the pod's memory request has room; the next request wakes it up and is not
+    lost. With maxReplicas as small as minReplicas no autoscaler is made. Default: pods stay
+    awake."""
+    idle_seconds: Annotated[int, Field(ge=1, le=604_800)] | None = None
+    """How long nobody asks a pod before it sleeps. Default: 600."""
     activation_query: Annotated[str, Field(min_length=1, max_length=2048)] | None = None
     """PromQL whose value above 0 starts the first replica, such as the requests that a gateway in
     front holds; KEDA only."""
     prometheus: PrometheusSpec | None = None
     """Where KEDA asks. Default: the operator's setting."""
+
+    @property
+    def fewest(self) -> int:
+        """Return how few replicas there may be."""
+        return 1 if self.min_replicas is None else self.min_replicas
+
+    @property
+    def moves_replicas(self) -> bool:
+        """Return whether the load decides their number: not where pods sleep and nothing else."""
+        return self.idle is None or self.max_replicas > self.fewest
 
 
 class EndpointPickerSpec(ApiModel):

@@ -91,6 +91,15 @@ class SpeculationStatus(ApiModel):
     """Tokens of an answer from each of its steps with drafts, on average; 1 is none kept."""
 
 
+class SleepStatus(ApiModel):
+    """How pods sleep that get no requests."""
+
+    asleep_pods: int
+    """Pods that serve and sleep now: the next request wakes one up."""
+    wakes: int
+    """Times that a request woke one up, since each of the pods began."""
+
+
 class AdapterOnPod(ApiModel):
     """How an adapter does on a pod that serves."""
 
@@ -173,6 +182,9 @@ class AtomDeploymentStatus(ApiModel):
     """The capacity of one replica; absent while neither a plan nor an engine tells it."""
     speculation: SpeculationStatus | None = None
     """What comes of spec.engine.speculative; absent while nothing was drafted. Looked at once a
+    minute."""
+    sleep: SleepStatus | None = None
+    """How the pods sleep with spec.autoscaling.idle; absent without it. Looked at once a
     minute."""
     adapters: Annotated[list[AdapterStatus], Field(json_schema_extra=keyed_by("name"))] | None = (
         None

@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 from atom_operator.cluster.engine_http import HttpEngines
-from atom_operator.domain import DraftCounts, EngineHealth, EngineLoad, EngineMetrics, StartupTimes
+from atom_operator.domain import (
+    DraftCounts,
+    EngineHealth,
+    EngineLoad,
+    EngineMetrics,
+    SleepCounts,
+    StartupTimes,
+)
 
 INFO = {
     "weights_bytes": 1000,
@@ -127,6 +134,14 @@ atom:cache_config_info{block_size="16",model_name="m",num_gpu_blocks="2000"} 1.0
 async def test_what_an_engine_has_to_do_and_has_cached() -> None:
     async with engine(http(LOADED.encode())) as engines:
         assert await engines.metrics("127.0.0.1") == EngineMetrics(load=EngineLoad(5, 24_000))
+
+
+async def test_who_sleeps_and_how_often_a_request_woke_it_up() -> None:
+    told = 'atom:sleeping{model_name="m"} 1.0\natom:model_wakes_total{model_name="m"} 4.0\n'
+    async with engine(http(told.encode())) as engines:
+        assert await engines.metrics("127.0.0.1") == EngineMetrics(sleep=SleepCounts(1, 4))
+    async with engine(http(told.replace("wakes", "w").encode())) as engines:
+        assert await engines.metrics("127.0.0.1") == EngineMetrics()
 
 
 async def test_one_answer_tells_of_drafts_and_load() -> None:

@@ -91,6 +91,9 @@ def test_a_change_is_joined_by_key_and_by_name() -> None:
     assert own["replicas"] == 1
     assert own["rollout"] == {"drainSeconds": 5}  # a window keeps pods that serve, and not it
     assert not own.keys() & {"canary", "autoscaling", "gateway"}
+    idle = {"maxReplicas": 2, "idle": "Sleep", "idleSeconds": 9}  # which is of the pods
+    asleep = canary_spec({**raw, "autoscaling": idle}, parsed(**changes | {"autoscaling": idle}))
+    assert asleep["autoscaling"] == {**idle, "minReplicas": 1, "maxReplicas": 1}
     promoted = promoted_spec(raw, typed)
     assert promoted["engine"] == own["engine"]
     assert promoted["autoscaling"] == {"maxReplicas": 2}

@@ -62,6 +62,7 @@ def test_what_no_pod_notices_does_not_count(changes: dict[str, Any]) -> None:
         {"template": {"metadata": {"annotations": {"again": "1"}}}},
         {"template": {"spec": {"affinity": None}}},
         {"cache": {"compile": {"claim": "compiled"}}},
+        {"autoscaling": {"maxReplicas": 1, "idle": "Sleep"}},
     ],
     ids=str,
 )

@@ -1,0 +1,20 @@
+"""status.sleep: which pods sleep for want of requests, and that requests wake them up. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from atom_operator.domain import Plan, SleepCounts
+
+
+def sleep_status(
+    counts: SleepCounts | None, plan: Plan | None, previous: Mapping[str, Any]
+) -> Mapping[str, Any] | None:
+    """The object for the status; None where pods do not sleep. While no engine answers, what they
+    said last stays said."""
+    if plan is not None and plan.engine.sleep_idle_seconds is None:
+        return None
+    if counts is None:
+        return previous.get("sleep")
+    return {"asleepPods": counts.asleep, "wakes": counts.wakes}
