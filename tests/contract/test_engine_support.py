@@ -40,7 +40,6 @@ SIZES: dict[str, Any] = {
 OWN_SIZES: dict[str, dict[str, Any]] = {
     "GraniteMoeHybridForCausalLM": {"layer_types": ["full_attention", "linear_attention"]},
     "KimiLinearForCausalLM": {"linear_attn_config": {"full_attn_layers": [1]}},
-    "Gemma4ForCausalLM": {"hidden_size_per_layer_input": 0},
     "Qwen3_5ForCausalLM": {"full_attention_interval": 2},
     "Qwen3_5MoeForCausalLM": {"full_attention_interval": 2},
     "Qwen3NextForCausalLM": {"full_attention_interval": 2},

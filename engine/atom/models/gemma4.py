@@ -1,6 +1,7 @@
-"""Gemma 4 (Gemma team, 2026), text, the dense models: heads of another size where all tokens are
-seen, whose keys are their values too; heads of queries, keys and values normed, scores unscaled,
-and a factor for what each layer gives."""
+"""Gemma 4 (Gemma team, 2026), text: heads of another size where all tokens are seen, whose keys may
+be their values too; heads of queries, keys and values normed, scores unscaled, and a factor for
+what each layer gives; in the small models inputs of each layer's own, and layers that share the
+keys of others; in the one with experts an MLP beside them."""
 
 from __future__ import annotations
 
@@ -8,11 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 from atom.config import ModelConfig
+from atom.model_ops.routing import Routing
 from atom.model_ops.values import AttentionShape
 from atom.models.decoder.spec import (
     LayerSpec,
     ModelSpec,
     NormPlacement,
+    PerLayerInputsSpec,
     decoder_spec,
     rope_by_kind,
 )
@@ -27,7 +30,7 @@ _ROPES: dict[str, dict[str, Any]] = {
 
 def spec(config: ModelConfig) -> ModelSpec:
     """Return what config.json says of a Gemma 4. Raises `ModelError` as `decoder_spec` does."""
-    plain = decoder_spec(config)
+    plain = decoder_spec(config, lambda experts: Routing(top_k=experts.per_token, renormalize=True))
     ropes: dict[str, dict[str, Any]] = _ROPES
     if config.hf_config.get("rope_parameters"):
         ropes = {kind: {"rope_theta": rope["rope_theta"]} for kind, rope in _ROPES.items()}
@@ -41,8 +44,11 @@ def spec(config: ModelConfig) -> ModelSpec:
             rope=rope_by_kind(config, layer, ropes),
         )
 
+    facts, size = config.facts, plain.layers[0].facts.per_layer_input
+    inputs = PerLayerInputsSpec(facts.per_layer_vocab_size, facts.num_layers, size)
     return replace(
         plain.with_layers(changed),
         embedding_scale=plain.hidden_size**0.5,
         logits_softcap=config.hf_config.get("final_logit_softcapping"),
+        per_layer_inputs=inputs if size else None,
     )

@@ -49,7 +49,7 @@ SUPPORTED_ARCHITECTURES: dict[str, str] = {
     "KimiLinearForCausalLM": "Kimi Linear",
     "Gemma2ForCausalLM": "Gemma 2",
     "Gemma3ForCausalLM": "Gemma 3",
-    "Gemma4ForCausalLM": "Gemma 4 (31B)",
+    "Gemma4ForCausalLM": "Gemma 4",
     "Llama4ForCausalLM": "Llama 4",
     "DeepseekV2ForCausalLM": "DeepSeek V2",
     "DeepseekV3ForCausalLM": "DeepSeek V3, R1 and Kimi-K2",

@@ -176,13 +176,13 @@ def kv_layout(
     sizes = {
         id(alike.layer): _shared_and_own(alike.layer.attention, element, tensor_parallel)
         for alike in counts
-        if alike.layer.attention.state is None
+        if alike.layer.attention.keeps_tokens
     }
     # Scales are shared as their elements are where they are as many to an element everywhere.
     apart = len({Fraction(own, shared) for shared, own in sizes.values()}) > 1
     kinds: dict[MaskRule, list[CachedLayer]] = {}
     for index, layer in enumerate((*facts.layers, *speculation.proposing_layers(facts))):
-        if layer.attention.state is None:
+        if layer.attention.keeps_tokens:
             kind = kinds.setdefault(layer.attention.mask, [])
             shared, own = sizes[id(layer)]
             cached = (shared, own) if apart else (shared + own, 0)
@@ -239,7 +239,7 @@ def _terms(
     counts: dict[AttentionFacts, int] = {}
     for alike in layers:
         attention = alike.layer.attention
-        if attention.state is None:
+        if attention.keeps_tokens:
             counts[attention] = counts.get(attention, 0) + alike.count
     for attention, number in counts.items():
         yield KvTerm(

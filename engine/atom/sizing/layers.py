@@ -82,6 +82,8 @@ class AttentionFacts:
     `values_are_keys`: there is no matrix of values, they are what keys are before their norm.
     `value_norm`: an RMSNorm without a weight over each head of values.
     `fused`: checkpoints have one matrix of queries, keys and values.
+    `kv_sharing_target`: the layer whose keys and values are attended to where it has none of its
+    own (Gemma 4).
     """
 
     num_heads: int
@@ -103,6 +105,12 @@ class AttentionFacts:
     narrow_values: int = 0
     values_are_keys: bool = False
     value_norm: bool = False
+    kv_sharing_target: int | None = None
+
+    @property
+    def keeps_tokens(self) -> bool:
+        """Return whether the layer has keys and values, or latents, in the cache itself."""
+        return self.state is None and self.kv_sharing_target is None
 
     @property
     def value_dim(self) -> int:
@@ -133,7 +141,9 @@ class Experts:
 
     `shared_intermediate_size`: of the experts that every token goes through, together;
     `shared_gate`: a row decides for each token how much of them.
-    `router_bias` is a bias of the router's matrix; `router_correction` one float32 per expert.
+    `router_bias` is a bias of the router's matrix; `router_correction` one float32 per expert;
+    `router_scales`: a factor for each element that the router sees, and one for each expert
+    (Gemma 4).
     """
 
     count: int
@@ -144,6 +154,7 @@ class Experts:
     bias: bool = False
     router_bias: bool = False
     router_correction: bool = False
+    router_scales: bool = False
 
 
 class Stacking(enum.StrEnum):
@@ -199,7 +210,8 @@ PLAIN_BLOCK = ExpertsBlock()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MlpFacts:
-    """A gated MLP of `intermediate_size`, or routed `experts` in its place; nothing of 0 without.
+    """A gated MLP of `intermediate_size`, routed `experts`, or both beside each other; nothing of 0
+    without.
 
     `gated` False: it and its experts have no gate beside what goes up. `fused`: checkpoints have
     one matrix of gates and ups, of experts for all tokens too.
@@ -212,6 +224,11 @@ class MlpFacts:
     experts: Experts | None = None
 
     @property
+    def is_beside(self) -> bool:
+        """Return whether an MLP stands beside the experts."""
+        return self.experts is not None and bool(self.intermediate_size)
+
+    @property
     def is_absent(self) -> bool:
         """Return whether the layer ends behind its attention."""
         return self.experts is None and not self.intermediate_size
@@ -220,7 +237,8 @@ class MlpFacts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerFacts:
     """Hold one layer. `norms`: RMSNorms of the hidden size in it; `output_factor`: a number that
-    multiplies what it gives.
+    multiplies what it gives; `per_layer_input`: elements of an embedding of each token that is this
+    layer's own (Gemma 4), 0 without.
 
     `formats`: of projections (weights.py) by name that are not in the model's own element type.
     """
@@ -229,6 +247,7 @@ class LayerFacts:
     mlp: MlpFacts
     norms: int = 2
     output_factor: bool = False
+    per_layer_input: int = 0
     formats: tuple[tuple[str, Quantization], ...] = ()
 
     def format_of(self, name: str) -> Quantization | None:

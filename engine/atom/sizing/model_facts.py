@@ -14,6 +14,7 @@ from atom.sizing.config_fields import Config, count, element_bytes, flag, positi
 from atom.sizing.errors import ModelFactsError
 from atom.sizing.families import family_of
 from atom.sizing.families.checkpoint_names import checkpoint_name
+from atom.sizing.families.gemma4 import per_layer_vocab_size
 from atom.sizing.layers import PLAIN_BLOCK, ExpertsBlock, LayerCount, LayerFacts, count_layers
 from atom.sizing.projection import Projection
 from atom.sizing.quantization import Quantization
@@ -35,6 +36,7 @@ class ModelFacts:
     multimodal architecture that this is the text part of, "" of a text model. `names`: of the
     checkpoint's parts that are called otherwise here. `mtp_prefix`: how names of what predicts
     further tokens begin, "" where its layers are numbered on from the model's.
+    `per_layer_vocab_size`: of the embedding that has an input of each layer's own, 0 without.
     """
 
     architecture: str
@@ -54,6 +56,7 @@ class ModelFacts:
     wrapper: str = ""
     names: tuple[tuple[str, str], ...] = ()
     mtp_prefix: str = ""
+    per_layer_vocab_size: int = 0
     # Counted once: what is told of a model sums over its layers again and again.
     layer_counts: tuple[LayerCount, ...] = field(init=False, compare=False, repr=False)
     mtp_counts: tuple[LayerCount, ...] = field(init=False, compare=False, repr=False)
@@ -106,6 +109,7 @@ class ModelFacts:
             wrapper=wrapper or "",
             names=tuple(family.names(config)),
             mtp_prefix=family.mtp_prefix,
+            per_layer_vocab_size=per_layer_vocab_size(config) if layers[0].per_layer_input else 0,
         )
         return plain if quantization is None else plain.stored_as(quantization)
 

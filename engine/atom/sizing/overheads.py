@@ -71,7 +71,7 @@ def activation_bytes(
         for alike in facts.layer_counts
     )
     layers = (3 * facts.hidden_size * tokens + widest) * dtype_bytes
-    layers += _selection_bytes(facts, tokens)
+    layers += _selection_bytes(facts, tokens) + _input_bytes(facts, tokens, dtype_bytes)
     rows = limits.max_num_seqs * (1 + drafts)
     logits = rows * facts.vocab_size * _LOGITS_BYTES * _LOGITS_COPIES
     return layers + logits
@@ -85,6 +85,19 @@ def _selection_bytes(facts: ModelFacts, tokens: int) -> int:
         return 0
     scores = min(MOST_SCORES, tokens * facts.max_position_embeddings)
     return scores * _SCORE_BYTES + tokens * selected * _PLACE_BYTES
+
+
+def _input_bytes(facts: ModelFacts, tokens: int, dtype_bytes: int) -> int:
+    """Inputs of each layer's own, which all layers' are computed at once: of embedding and
+    projection, and their sum; and keys and values that other layers attend to."""
+    inputs = sum(alike.count * alike.layer.per_layer_input for alike in facts.layer_counts)
+    sharing = {
+        alike.layer.attention.kv_sharing_target: alike.layer.attention
+        for alike in facts.layer_counts
+        if alike.layer.attention.kv_sharing_target is not None
+    }
+    kept = sum(2 * each.num_kv_heads * each.head_dim for each in sharing.values())
+    return (3 * inputs + kept) * tokens * dtype_bytes
 
 
 def _attention_width(attention: AttentionFacts, ranks: int) -> int:
@@ -105,15 +118,18 @@ def _attention_width(attention: AttentionFacts, ranks: int) -> int:
 
 def _mlp_width(facts: ModelFacts, mlp: MlpFacts, sharding: Sharding) -> int:
     experts, ranks = mlp.experts, sharding.tensor_parallel
+    beside = 3 * -(-mlp.intermediate_size // ranks)
     if experts is None:
-        return 3 * -(-mlp.intermediate_size // ranks)
+        return beside
     inner = experts.intermediate_size
     if not sharding.expert_parallel:
         inner = -(-inner // ranks)
     # Every token goes through several experts, and each gives an output of the hidden size. Of
     # ranks with tokens of their own, all may come to one.
     routed = sharding.sharing * experts.per_token * (3 * inner + facts.hidden_size)
-    return routed + 3 * -(-experts.shared_intermediate_size // ranks)
+    if mlp.is_beside:
+        beside += 2 * facts.hidden_size  # what the MLP gives, and what the experts are given
+    return routed + beside + 3 * -(-experts.shared_intermediate_size // ranks)
 
 
 def runtime_overhead_bytes(device: Literal["cpu", "gpu"], total_bytes: int) -> int:

@@ -34,6 +34,9 @@ def tensor_parallel_problems(
                 problems[f"{name} {value} is not divisible by {size}"] = None
     if facts.vocab_size % size:
         problems[f"vocabulary size {facts.vocab_size} is not divisible by {size}"] = None
+    if facts.per_layer_vocab_size % size:
+        size_of_inputs = facts.per_layer_vocab_size
+        problems[f"vocab_size_per_layer_input {size_of_inputs} is not divisible by {size}"] = None
     for alike in facts.layer_counts:
         kv_heads = alike.layer.attention.num_kv_heads
         if alike.layer.attention.latent is None and kv_heads % size and size % kv_heads:
@@ -66,8 +69,9 @@ def _divided(layer: LayerFacts, expert_parallel: bool) -> Iterator[tuple[str, in
     if state is not None and isinstance(state.shape, DeltaShape):
         yield "key heads of linear attention", state.key_heads
     experts = layer.mlp.experts
-    if experts is None:
+    if experts is None or layer.mlp.is_beside:
         yield "intermediate size", layer.mlp.intermediate_size
+    if experts is None:
         return
     if expert_parallel:
         yield "number of experts", experts.count

@@ -126,7 +126,7 @@ WRAPPERS: dict[str, Wrapper] = {
         "Gemma 3", {"gemma3_text": "Gemma3ForCausalLM"}, _GEMMA3
     ),
     "Gemma4ForConditionalGeneration": Wrapper(
-        "Gemma 4 (31B)", {"gemma4_text": "Gemma4ForCausalLM"}, _GEMMA4
+        "Gemma 4", {"gemma4_text": "Gemma4ForCausalLM"}, _GEMMA4
     ),
     "Mistral3ForConditionalGeneration": Wrapper(
         "Mistral Small 3", {"mistral": "MistralForCausalLM"}, _MISTRAL

@@ -23,6 +23,8 @@ from atom.sizing.projection import Projection, Split, fused_projections
 from atom.sizing.states.weights import state_floats, state_projections, state_vectors
 
 _FLOAT32_BYTES = 4
+_INPUTS = "inputs of each layer"
+PER_LAYER_INPUT = "per_layer_"  # how names of the matrices of a layer's own inputs begin
 # How names of the matrices of a layer's attention begin, below the layer.
 ATTENTION_MODULES = ("self_attn.", "linear_attn.")
 
@@ -72,6 +74,9 @@ class WeightFacts(Protocol):
     @property
     def joined_size(self) -> int: ...
 
+    @property
+    def per_layer_vocab_size(self) -> int: ...
+
 
 @dataclass(frozen=True, slots=True)
 class WeightPart:
@@ -92,11 +97,18 @@ def weight_parts(
     tables = 1 if facts.tie_word_embeddings else 2
     vocabulary = _ceil(facts.vocab_size, ranks) * facts.hidden_size * tables * element
     sizes: dict[str, int] = {"embedding and head": vocabulary}
+    inputs = sum(alike.count * alike.layer.per_layer_input for alike in facts.layer_counts)
+    if inputs:
+        sizes["embedding of each layer"] = (
+            _ceil(facts.per_layer_vocab_size, ranks) * inputs * element
+        )
+        norm = next(alike.layer.per_layer_input for alike in facts.layer_counts)
+        sizes[_INPUTS] = (inputs * facts.hidden_size + norm) * element
     for alike in facts.layer_counts:
         _add_layers(sizes, facts, alike, element_bytes, sharding)
     sizes["norms and routers"] = sizes.pop("norms and routers") + facts.hidden_size * element
     sizes["joining projection"] = facts.joined_size * facts.hidden_size * element
-    replicated = {"compressing projections", "norms and routers", "joining projection"}
+    replicated = {"compressing projections", _INPUTS, "norms and routers", "joining projection"}
     parts = [WeightPart(name, size, name not in replicated) for name, size in sizes.items() if size]
     if with_mtp and facts.mtp_counts:
         size = sum(_mtp_bytes(facts, alike, element_bytes, sharding) for alike in facts.mtp_counts)
@@ -110,6 +122,13 @@ def projections(
     """Yield every matrix of a layer, undivided."""
     yield from _attention(layer.attention, hidden_size)
     yield from _mlp(layer.mlp, hidden_size, experts_block)
+    if layer.per_layer_input:
+        size = layer.per_layer_input
+        for name, rows, columns in (
+            ("input_gate", size, hidden_size), ("projection", hidden_size, size)
+        ):  # fmt: skip
+            named = f"{PER_LAYER_INPUT}{name}"
+            yield Projection(name=named, rows=rows, columns=columns, split=Split.NOTHING)
 
 
 def stored_projections(facts: WeightFacts, layer: LayerFacts) -> Iterator[Projection]:
@@ -160,6 +179,8 @@ def _part_of(matrix: Projection) -> str:
         return "norms and routers"
     if matrix.copies > 1:
         return "routed experts"
+    if matrix.name.startswith(PER_LAYER_INPUT):
+        return _INPUTS
     if ".shared_" in matrix.name:
         return "shared experts"
     if matrix.name.startswith(ATTENTION_MODULES):
@@ -191,11 +212,13 @@ def _projection_bytes(
 
 def _vector_elements(layer: LayerFacts, hidden_size: int, ranks: int) -> int:
     attention, state = layer.attention, layer.attention.state
-    count = layer.norms * hidden_size + layer.output_factor
+    count, experts = layer.norms * hidden_size + layer.output_factor, layer.mlp.experts
+    if experts is not None and experts.router_scales:
+        count += hidden_size + experts.count
     if state is not None:
         return count + state_vectors(state, ranks)
     if attention.qk_norm:
-        count += 2 * attention.head_dim
+        count += (2 if attention.kv_sharing_target is None else 1) * attention.head_dim
     if attention.qk_norm_whole:
         heads = _ceil(attention.num_heads, ranks) + attention.kv_heads_per_rank(ranks)
         count += heads * attention.head_dim
@@ -232,7 +255,9 @@ def _attention(attention: AttentionFacts, hidden: int) -> Iterator[Projection]:
             ("v_proj", attention.num_kv_heads, attention.value_dim),
         )
     ]
-    if attention.values_are_keys:
+    if attention.kv_sharing_target is not None:
+        del matrices[1:]
+    elif attention.values_are_keys:
         del matrices[-1]
     yield from fused_projections("self_attn.qkv_proj", matrices) if attention.fused else matrices
     yield _output(attention, hidden, attention.value_dim)
@@ -286,10 +311,10 @@ def _latent_attention(attention: AttentionFacts, hidden: int) -> Iterator[Projec
 
 def _mlp(mlp: MlpFacts, hidden: int, block: ExpertsBlock) -> Iterator[Projection]:
     experts = mlp.experts
+    if mlp.intermediate_size:
+        plain = PLAIN_BLOCK.matrices
+        yield from _of_all_tokens(block.dense, plain, mlp, mlp.intermediate_size, hidden)
     if experts is None:
-        if not mlp.is_absent:
-            plain = PLAIN_BLOCK.matrices
-            yield from _of_all_tokens(block.dense, plain, mlp, mlp.intermediate_size, hidden)
         return
     yield Projection(
         name=f"{block.name}.{block.router}",

@@ -123,7 +123,7 @@ FAMILIES: dict[str, Family] = {
         }},
         r"block_sparse_moe\.gate$",
     ),
-    "Gemma 4 (31B)": Family("gemma4", {"layers": 3, "tie_word_embeddings": True}),
+    "Gemma 4": Family("gemma4", {"layers": 3, "tie_word_embeddings": True}),
     "Nemotron-H": Family(
         "nemotron_h",
         {"extra": {

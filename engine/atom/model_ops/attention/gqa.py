@@ -18,6 +18,9 @@ from atom.model_ops.quantised.cached_heads import FP8_DTYPES
 from atom.model_ops.rotary_embedding import RotaryEmbedding
 from atom.model_ops.values import AttentionShape, LayerCache
 
+# Keys and values of a step, unrotated, for layers of the group that have none of their own.
+_SHARED = "shared keys and values"
+
 
 class Attention(CachedAttention):
     """Grouped-query attention of one layer. norms: of queries and of keys, per head, if there are;
@@ -39,8 +42,22 @@ class Attention(CachedAttention):
         self.shape = shape
         # Kept out of the module tree: parameters and tables belong to who names them.
         self._rotary = (rotary,)
-        self._norms = norms or (None, None)
+        self._norms: tuple[RMSNorm | None, RMSNorm | None] = norms or (None, None)
         self._norms_rotated = norms_rotated
+        self._target: tuple[Attention, ...] = ()
+        self._sharing: list[Attention] = []
+
+    def share(self, target: Attention) -> None:
+        """Attend to keys and values of `target`, which runs before in every step, instead of own
+        ones: what it was given of them is given once more here, and its cache keeps it."""
+        self._target, self._norms = (target,), (self._norms[0], target._norms[1])
+        target._sharing.append(self)
+
+    def bind(self, tensors: Sequence[torch.Tensor], group: int) -> None:
+        """Use these tensors, here and in the layers that attend to what is kept here."""
+        super().bind(tensors, group)
+        for layer in self._sharing:
+            layer.bind(tensors, group)
 
     def cache_layout(self, block_size: int, dtype: torch.dtype) -> CacheLayout:
         """K and V of each token, by KV head; in fp8 with the scales of each."""
@@ -58,8 +75,14 @@ class Attention(CachedAttention):
         self._cache = LayerCache(torch.empty(0), torch.empty(0))
 
     def forward(self, qkv: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Attend: qkv [T, (Hq + 2·Hkv)·D], positions [T] → [T, Hq·D]. Overwrites qkv."""
-        queries = qkv[:, : self.shape.num_heads * self.shape.head_dim]
+        """Attend: qkv [T, (Hq + 2·Hkv)·D], of a layer that shares another's keys queries [T, Hq·D]
+        alone, positions [T] → [T, Hq·D]. Overwrites qkv."""
+        width = self.shape.num_heads * self.shape.head_dim
+        if self._target:
+            qkv = torch.cat((qkv, self._step.per_step[_SHARED]), dim=1)
+        elif self._sharing:
+            self._step.per_step[_SHARED] = qkv[:, width:].clone()
+        queries = qkv[:, :width]
         self._rotary[0].scale_queries(queries, positions)
         q_norm, k_norm = (norm and norm.norm for norm in self._norms)
         if self._norms_rotated:

@@ -7,6 +7,7 @@ family (llama.py, gemma.py) says what differs. It knows neither backends nor pro
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import cast
 
 import torch
@@ -20,10 +21,13 @@ from atom.model_ops.moe.router import Router
 from atom.model_ops.moe.stacked_linear import StackedLinear
 from atom.model_ops.rotary_embedding import RopeConfig, RotaryEmbedding
 from atom.model_ops.values import Stream
-from atom.models.decoder.decoder_layers import DecoderLayer, layer_class
+from atom.models.decoder.decoder_layers import DecoderLayer
 from atom.models.decoder.hidden_states import HiddenStates
+from atom.models.decoder.layer_class import layer_class
 from atom.models.decoder.layer_norm import build_norm
 from atom.models.decoder.mlp import MoE
+from atom.models.decoder.per_layer_inputs import PerLayerInputs
+from atom.models.decoder.shared_kv_attention import SharedKvAttention
 from atom.models.decoder.spec import ModelSpec
 
 
@@ -42,10 +46,25 @@ class Decoder(nn.Module):
             layer_class(layer)(layer, self.rotary_of(layer.rope), build, spec.hidden_size)
             for layer in spec.layers
         )
+        self._share_keys(spec)
         cast(DecoderLayer, self.layers[-1]).is_last = True
+        self.per_layer_inputs = None
+        if spec.per_layer_inputs is not None:
+            self.per_layer_inputs = PerLayerInputs(
+                spec.per_layer_inputs, spec.hidden_size, spec.norm, build
+            )
         self.norm = build_norm(spec.hidden_size, spec.norm, build)
         self._logits_scale = spec.logits_scale
         self._aux_layers = {layer: number for number, layer in enumerate(spec.aux_layers)}
+
+    def _share_keys(self, spec: ModelSpec) -> None:
+        """Let layers without keys of their own attend to those of others."""
+        attentions = [cast(DecoderLayer, layer).attention for layer in self.layers]
+        for layer, attention in zip(spec.layers, attentions, strict=True):
+            if isinstance(attention, SharedKvAttention):
+                target = layer.facts.attention.kv_sharing_target
+                assert target is not None
+                attention.share(attentions[target])
 
     def rotary_of(self, rope: RopeConfig) -> RotaryEmbedding:
         """The table of a kind of rope that some layer has."""
@@ -55,13 +74,17 @@ class Decoder(nn.Module):
         """Compute input_ids [T] at positions [T] → hidden states, the last of the tokens that the
         forward context says are looked at."""
         stream, aux = Stream(self.embed_tokens(input_ids)), None
+        inputs = None
+        if self.per_layer_inputs is not None:
+            inputs = self.per_layer_inputs(input_ids, stream.residual)
         if self._aux_layers:
             size = stream.residual.shape
             aux = stream.residual.new_empty(size[0], len(self._aux_layers), size[1])
         for index, layer in enumerate(self.layers):
             number = self._aux_layers.get(index)
             seen = None if aux is None or number is None else aux[:, number]
-            stream = layer(stream, positions, seen)
+            own = () if inputs is None else (inputs[:, index],)
+            stream = layer(stream, positions, seen, *own)
         last = self.norm(stream).tensor()
         if self._logits_scale != 1.0:
             last = last * self._logits_scale
@@ -100,9 +123,9 @@ class CausalLM(nn.Module):
     def run_dummy_batch(self) -> None:
         """Compute the layers' experts for other ranks' tokens, in a step without any of ours."""
         for layer in self.model.layers:
-            mlp = getattr(layer, "mlp", None)  # some layers end behind their attention
-            if isinstance(mlp, MoE):
-                mlp.run_dummy_batch()
+            for module in layer.children():  # beside an MLP, in its place, or none
+                if isinstance(module, MoE):
+                    module.run_dummy_batch()
 
     def unused_tensors(self) -> tuple[str, ...]:
         """Return how names of tensors begin that a checkpoint may hold and this model does not
@@ -120,7 +143,14 @@ class CausalLM(nn.Module):
             "model.mtp.",
             *(f"model.layers.{index}." for index in range(first, last)),
         )
-        return (*drafting, *others)
+        return (*drafting, *others, *self._unused_keys())
+
+    def _unused_keys(self) -> Iterator[str]:
+        """Yield what published checkpoints have of layers that attend to keys of others."""
+        for index, layer in enumerate(self.spec.layers):
+            if layer.facts.attention.kv_sharing_target is not None:
+                for name in ("k_proj", "v_proj", "k_norm", "v_norm"):
+                    yield f"model.layers.{index}.self_attn.{name}."
 
 
 def finish_weights(model: nn.Module) -> None:

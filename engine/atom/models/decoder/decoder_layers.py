@@ -1,25 +1,23 @@
 """The layers of a decoder: attention, then MLP or experts, with norms before, around or behind.
 
 x → x + Attention(RMSNorm(x)) → x + MLP(RMSNorm(x)) where nothing else is said; a class for each
-other order, chosen by `layer_class`.
+other order, chosen in layer_class.py.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import torch
 from torch import nn
 
 from atom.model_ops.linear import Build
-from atom.model_ops.placement import Placement
 from atom.model_ops.rotary_embedding import RotaryEmbedding
 from atom.model_ops.values import LatentShape, Stream
 from atom.models.decoder.layer_norm import build_norm
 from atom.models.decoder.mla import MLASelfAttention
 from atom.models.decoder.mlp import build_mlp
 from atom.models.decoder.self_attention import SelfAttention
-from atom.models.decoder.spec import LayerSpec, NormPlacement
+from atom.models.decoder.shared_kv_attention import SharedKvAttention
+from atom.models.decoder.spec import LayerSpec
 from atom.models.decoder.state_block import StateBlock, state_block
 from atom.sizing.states import StateShape
 from atom.utils.forward_context import get_forward_context, narrow_lora
@@ -40,15 +38,14 @@ class DecoderLayer(nn.Module):
         if self._is_linear:
             self.linear_attn = state_block(spec, build)
         else:
-            is_latent = isinstance(spec.attention, LatentShape)
-            self.self_attn = (MLASelfAttention if is_latent else SelfAttention)(spec, rotary, build)
+            self.self_attn = _attention_class(spec)(spec, rotary, build)
         if not spec.facts.mlp.is_absent:
             self.post_attention_layernorm = build_norm(hidden_size, spec.norm, build)
             self.mlp = build_mlp(spec, build)
         self._group = build.group
 
     @property
-    def attention(self) -> SelfAttention | MLASelfAttention | StateBlock:
+    def attention(self) -> SelfAttention | SharedKvAttention | MLASelfAttention | StateBlock:
         """The layer's attention, of whichever kind."""
         return self.linear_attn if self._is_linear else self.self_attn
 
@@ -93,6 +90,15 @@ class DecoderLayer(nn.Module):
         return stream.of(tokens), attended[tokens]
 
 
+def _attention_class(
+    spec: LayerSpec,
+) -> type[SelfAttention] | type[SharedKvAttention] | type[MLASelfAttention]:
+    if isinstance(spec.attention, LatentShape):
+        return MLASelfAttention
+    is_sharing = spec.facts.attention.kv_sharing_target is not None
+    return SharedKvAttention if is_sharing else SelfAttention
+
+
 class MixerLayer(DecoderLayer):
     """End behind the attention (Nemotron-H, where a mixer follows another)."""
 
@@ -118,28 +124,13 @@ class SandwichLayer(DecoderLayer):
     ) -> Stream:
         stream, projected = self.attend(stream, positions, aux)
         h = self.pre_feedforward_layernorm(stream.plus(self.post_attention_layernorm.of(projected)))
-        projected = self._group.reduce(self.mlp(h))
+        projected = self.with_experts(self._group.reduce(self.mlp(h)), h.stream)
         return h.stream.plus(self.post_feedforward_layernorm.of(projected))
 
-
-class FactorLayer(SandwichLayer):
-    """Multiply what the layer gives by a number of its own (Gemma 4)."""
-
-    def __init__(
-        self, spec: LayerSpec, rotary: RotaryEmbedding, build: Build, hidden_size: int
-    ) -> None:
-        super().__init__(spec, rotary, build, hidden_size)
-        self.layer_scalar = nn.Parameter(torch.empty(1), requires_grad=False)
-
-    def placements(self, name: str) -> Iterator[Placement]:
-        """Yield where the factor comes from in a checkpoint."""
-        yield Placement.whole(f"{name}.layer_scalar", self.layer_scalar.data)
-
-    def forward(
-        self, stream: Stream, positions: torch.Tensor, aux: torch.Tensor | None = None
-    ) -> Stream:
-        given = super().forward(stream, positions, aux).settled()
-        return Stream(given.residual * self.layer_scalar)
+    def with_experts(self, projected: torch.Tensor, stream: Stream) -> torch.Tensor:
+        """Return what the MLP gives [T, H], for layers with experts beside it together with what
+        these make of the stream."""
+        return projected
 
 
 class PostNormLayer(DecoderLayer):
@@ -182,19 +173,3 @@ class ScaledLayer(DecoderLayer):
         h = self.post_attention_layernorm(stream.plus(projected * self._scale))
         projected = self._group.reduce(self.mlp(h))
         return h.stream.plus(projected * self._scale)
-
-
-_LAYERS = {
-    NormPlacement.BEFORE: DecoderLayer,
-    NormPlacement.AROUND: SandwichLayer,
-    NormPlacement.BEHIND: PostNormLayer,
-}
-
-
-def layer_class(spec: LayerSpec) -> type[DecoderLayer]:
-    if spec.facts.mlp.is_absent:
-        return MixerLayer
-    if spec.facts.output_factor:
-        assert spec.norms is NormPlacement.AROUND, "no layer without has such a factor"
-        return FactorLayer
-    return ScaledLayer if spec.residual_scale != 1.0 else _LAYERS[spec.norms]

@@ -22,7 +22,9 @@ def one_of_each_kind(model: CausalLM, groups: Sequence[Sequence[int]]) -> Iterat
     share block tables."""
     decoder, group_of = model.model, {at: n for n, group in enumerate(groups) for at in group}
     layers = decoder.layers
-    kinds = [(layer, group_of.get(index, 0)) for index, layer in enumerate(model.spec.layers)]
+    specs = model.spec.layers
+    lending = {spec.facts.attention.kv_sharing_target for spec in specs}
+    kinds = [(spec, group_of.get(index, 0), index in lending) for index, spec in enumerate(specs)]
     decoder.layers = nn.ModuleList(layers[index] for index in kept_layers(kinds))
     try:
         yield

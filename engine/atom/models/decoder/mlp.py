@@ -102,7 +102,11 @@ class MoE(nn.Module):
 
 
 def build_mlp(spec: LayerSpec, build: Build) -> MLP | MoE:
-    """Return what the layer's facts ask for, whose MLP is not absent."""
+    """Return what the layer's facts ask for, whose MLP is not absent; of those with an MLP beside
+    experts the MLP."""
+    if spec.facts.mlp.is_beside:
+        matrices = [each for name, each in spec.others.items() if name.startswith("mlp.")]
+        return MLP(tuple(matrices), spec.activation, build)
     if spec.experts is not None:
         return MoE(spec, build)
     return MLP(spec.mlp, spec.activation, build)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -29,11 +29,11 @@ from atom.model_ops.values import (
     LatentShape,
     WeightFormat,
 )
-from atom.sizing.layers import Experts, ExpertsBlock, LayerFacts, Stacking
+from atom.sizing.layers import PLAIN_BLOCK, Experts, ExpertsBlock, LayerFacts, Stacking
 from atom.sizing.mask_rule import CAUSAL
 from atom.sizing.projection import Projection
 from atom.sizing.states import StateShape
-from atom.sizing.weights import ATTENTION_MODULES, stored_projections
+from atom.sizing.weights import ATTENTION_MODULES, PER_LAYER_INPUT, stored_projections
 
 # Heads of a layer's attention, of whichever kind it is.
 Shape = AttentionShape | LatentShape | StateShape
@@ -72,7 +72,8 @@ class LayerSpec:
     rope: of whole heads, in latent attention of their rotated parts; index: of what says which
     tokens are attended to; norms: where attention and MLP have one; head_norm: of each head of
     queries and keys, where it has no weight; residual_scale: multiplies what attention and MLP
-    add; value_scale: multiplies values."""
+    add; value_scale: multiplies values; others: matrices of an MLP beside the experts, and of
+    inputs of the layer's own, by the module's name."""
 
     facts: LayerFacts
     matrices: Mapping[str, Projection]
@@ -87,11 +88,21 @@ class LayerSpec:
     head_norm: NormSpec | None = None
     residual_scale: float = 1.0
     value_scale: float = 1.0
+    others: Mapping[str, Projection] = field(default_factory=dict)
 
     @property
     def own_matrices(self) -> dict[str, Projection]:
         """The matrices of its attention by their names below that module."""
         return {name.partition(".")[2]: matrix for name, matrix in self.matrices.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class PerLayerInputsSpec:
+    """Holds the size of an embedding that has, of each token, an input of `size` for each layer."""
+
+    vocab_size: int
+    layers: int
+    size: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +112,7 @@ class ModelSpec:
     max_position: one more than the last position that is computed; mtp_layers: that a checkpoint
     may hold behind the model's, for speculation alone; mtp_prefix: how names of these begin, ""
     where they are numbered on; aux_layers: layers whose inputs are wanted beside the last hidden
-    states."""
+    states; per_layer_inputs: embeddings that are inputs of each layer's own."""
 
     hidden_size: int
     vocab_size: int
@@ -115,6 +126,7 @@ class ModelSpec:
     mtp_layers: tuple[LayerSpec, ...] = ()
     mtp_prefix: str = ""
     aux_layers: tuple[int, ...] = ()
+    per_layer_inputs: PerLayerInputsSpec | None = None
 
     def on_rank(self, ranks: int) -> ModelSpec:
         """Return what one of `ranks` ranks computes by: its share of the heads. Matrices stay whole
@@ -178,7 +190,9 @@ class ModelSpec:
         """List the formats of the layers' matrices that are wanted, and the others (the head is
         always plain)."""
         matrices = (
-            matrix for layer in self.layers for matrix in (*layer.matrices.values(), *layer.mlp)
+            matrix
+            for layer in self.layers
+            for matrix in (*layer.matrices.values(), *layer.mlp, *layer.others.values())
         )
         found = [format_of(matrix.quantization) for matrix in matrices if wanted(matrix)]
         return tuple(dict.fromkeys((*others, *found)))
@@ -200,7 +214,8 @@ def decoder_spec(
         LayerSpec(
             facts=layer,
             matrices={matrix.name: matrix for matrix in matrices if _is_attention(matrix)},
-            mlp=tuple([matrix for matrix in matrices if not _is_attention(matrix)]),
+            mlp=tuple([matrix for matrix in matrices if _is_mlp(layer, matrix)]),
+            others={matrix.name: matrix for matrix in matrices if _is_other(layer, matrix)},
             attention=_shape(layer),
             rope=rope,
             activation=activation,
@@ -273,6 +288,15 @@ def rope_limits(config: ModelConfig) -> RopeLimits:
 
 def _is_attention(matrix: Projection) -> bool:
     return matrix.name.startswith(ATTENTION_MODULES)
+
+
+def _is_mlp(layer: LayerFacts, matrix: Projection) -> bool:
+    return not _is_attention(matrix) and not _is_other(layer, matrix)
+
+
+def _is_other(layer: LayerFacts, matrix: Projection) -> bool:
+    beside = layer.mlp.is_beside and matrix.name.startswith(f"{PLAIN_BLOCK.dense}.")
+    return beside or matrix.name.startswith(PER_LAYER_INPUT)
 
 
 def _experts(

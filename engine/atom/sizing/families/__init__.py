@@ -24,7 +24,6 @@ from atom.sizing.families.dense import (
     exaone4,
     gemma2,
     gemma3,
-    gemma4,
     hunyuan,
     llama,
     mistral,
@@ -47,6 +46,7 @@ from atom.sizing.families.experts import (
     qwen2_moe,
     qwen3_moe,
 )
+from atom.sizing.families.gemma4 import gemma4, gemma4_names
 from atom.sizing.families.hybrid import qwen3_5, qwen3_5_moe, qwen3_next
 from atom.sizing.families.kimi_linear import (
     kimi_linear,
@@ -69,6 +69,7 @@ from atom.sizing.text_part import text_part
 # Qwen3.5's plain checkpoints have a layer's experts in one tensor, its fp8 ones each apart.
 _QWEN35_BLOCK = ExpertsBlock(shared="shared_expert", stacking=Stacking.AS_FOUND)
 _GRANITE_BLOCK = ExpertsBlock(stacking=Stacking.OUTPUTS_FIRST, stacked_by=("compressed-tensors",))
+_GEMMA4_BLOCK = ExpertsBlock(name="moe", router="router", stacking=Stacking.AS_FOUND)
 _MIXTRAL_BLOCK = ExpertsBlock(name="block_sparse_moe", matrices=("w1", "w3", "w2"))
 _MINIMAX_BLOCK = ExpertsBlock(
     name="block_sparse_moe", matrices=("w1", "w3", "w2"), correction="e_score_correction_bias"
@@ -148,7 +149,13 @@ FAMILIES: dict[str, Family] = {
     ),
     "Gemma2ForCausalLM": Family(gemma2, tied=True, activation_key="hidden_activation"),
     "Gemma3ForCausalLM": Family(gemma3, tied=True, activation_key="hidden_activation"),
-    "Gemma4ForCausalLM": Family(gemma4, tied=True, activation_key="hidden_activation"),
+    "Gemma4ForCausalLM": Family(
+        gemma4,
+        tied=True,
+        experts_block=_GEMMA4_BLOCK,
+        activation_key="hidden_activation",
+        names=gemma4_names,
+    ),
 }
 
 # Models that only draft for another: their embedding is the target's, their head a smaller one.

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from atom.sizing.config_fields import Config, count, flag, optional, positive
-from atom.sizing.errors import ModelFactsError
 from atom.sizing.families.reading import dense_mlp, grouped, ropes, slides
 from atom.sizing.layers import NO_ROPE, AttentionFacts, LayerFacts, MlpFacts, Rope
 from atom.sizing.mask_rule import CAUSAL, MaskRule, sliding_window
@@ -74,60 +72,6 @@ def gemma3(config: Config, index: int) -> LayerFacts:
     layer = _gemma(config, index, pattern=pattern, qk_norm=True)
     rope = Rope("all tokens" if layer.attention.mask == CAUSAL else "a window")
     return replace(layer, attention=replace(layer.attention, rope=rope))
-
-
-def gemma4(config: Config, index: int) -> LayerFacts:
-    """Read a layer of Gemma 4's dense models, of which the last attends in full."""
-    _refuse_gemma4_parts(config)
-    last = index == positive(config, "num_hidden_layers") - 1
-    windowed = not last and slides(config, index, default=bool((index + 1) % _GEMMA3_PATTERN))
-    plain = grouped({**config, **({} if windowed else _in_full(config, index))}, head_dim=256)
-    bias = flag(config, "attention_bias")
-    attention = replace(
-        plain,
-        mask=sliding_window(positive(config, "sliding_window", default=512))
-        if windowed
-        else CAUSAL,
-        qk_norm=True,
-        qkv_bias=bias,
-        output_bias=bias,
-        value_norm=True,
-        values_are_keys=not windowed and flag(config, "attention_k_eq_v"),
-        rope=Rope("a window" if windowed else "all tokens"),
-    )
-    return LayerFacts(attention=attention, mlp=dense_mlp(config), norms=4, output_factor=True)
-
-
-def _in_full(config: Config, index: int) -> dict[str, object]:
-    """Heads of a layer that attends in full, in either spelling: published, or transformers'."""
-    layers = config.get("per_layer_config")
-    own = layers.get(str(index)) if isinstance(layers, Mapping) else None
-    if isinstance(own, Mapping):
-        return {str(key): value for key, value in own.items()}
-    heads: dict[str, object] = {"head_dim": config.get("global_head_dim", 512)}
-    if flag(config, "attention_k_eq_v") and config.get("num_global_key_value_heads") is not None:
-        heads["num_key_value_heads"] = config["num_global_key_value_heads"]
-    return heads
-
-
-def _refuse_gemma4_parts(config: Config) -> None:
-    """Raise ModelFactsError for what smaller models and those with experts have beside."""
-    for key, has, what in (
-        ("hidden_size_per_layer_input", count(config, "hidden_size_per_layer_input", default=256),
-         "inputs of each layer's own (Gemma 4 E2B and E4B)"),
-        ("num_kv_shared_layers", count(config, "num_kv_shared_layers"),
-         "layers that attend to the keys of others (Gemma 4 E2B and E4B)"),
-        ("enable_moe_block", flag(config, "enable_moe_block"),
-         "experts beside an MLP (Gemma 4 26B-A4B)"),
-        ("use_bidirectional_attention", config.get("use_bidirectional_attention") == "all",
-         "attention to tokens behind a query"),
-    ):  # fmt: skip
-        if has:
-            raise ModelFactsError(
-                f"config.json: {key} is {config.get(key, has)!r}: {what} are not supported; "
-                "supported: the dense Gemma 4 (31B), which has none of it",
-                field=key,
-            )
 
 
 def _gemma(config: Config, index: int, *, pattern: int, qk_norm: bool) -> LayerFacts:

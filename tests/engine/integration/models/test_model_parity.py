@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from atom.errors import ModelError
 from atom.sizing import KvElement, ModelFacts, kv_layout
 from tests.support.engine_core.core_driver import CoreDriver
+from tests.support.models.gemma4_checkpoints import GEMMA4
 from tests.support.models.hybrid_checkpoints import HYBRID
 from tests.support.models.tiny_model import LLAMA3_ROPE_SCALING, make_tiny_checkpoint
 
@@ -280,23 +281,7 @@ CHECKPOINTS = {
         "architecture": "gemma3", "layers": 7, "head_dim": 24, "tie_word_embeddings": True,
         "extra": GEMMA3,
     },
-    "gemma4": {"architecture": "gemma4", "layers": 7, "tie_word_embeddings": True},
-    "gemma4-odd": {
-        "architecture": "gemma4", "layers": 5, "heads": 6, "kv_heads": 3, "head_dim": 24,
-        "hidden": 72, "intermediate": 40, "tie_word_embeddings": True,
-        "extra": {
-            "global_head_dim": 40, "attention_k_eq_v": False, "final_logit_softcapping": None,
-            "layer_types": [
-                "full_attention" if index % 2 else "sliding_attention" for index in range(5)
-            ],
-            "rope_parameters": {
-                "full_attention": {
-                    "rope_type": "default", "rope_theta": 50_000.0,
-                },
-                "sliding_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 5_000.0},
-            },
-        },
-    },
+    **GEMMA4,
     "deepseek2": {"architecture": "deepseek2", "rope_scaling": MLA_YARN},
     "deepseek2-whole-queries": {
         "architecture": "deepseek2", "heads": 3, "hidden": 96, "attention_bias": True,

@@ -28,6 +28,7 @@ from tests.support.engine_core.reproducible_requests import (
     reproducible_requests,
 )
 from tests.support.models.draft_checkpoints import add_mtp_layer, make_eagle3
+from tests.support.models.gemma4_checkpoints import GEMMA4_EXPERTS, GEMMA4_SMALL
 from tests.support.models.quantised_checkpoint import (
     GPT_OSS_LAYOUT,
     LAYOUTS,
@@ -137,7 +138,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "narrow values, and caches of unlike sizes": {
         "architecture": "mimo_v2", "layers": 6, "extra": {"sliding_window": 24},
     },
-    "keys that are values, heads of two sizes": {"architecture": "gemma4", "layers": 6},
+    "keys that are values, heads of two sizes, experts beside an MLP": GEMMA4_EXPERTS,
+    "inputs of each layer, keys of other layers": GEMMA4_SMALL,
     "indexers for several layers": {
         "architecture": "glm_moe_dsa", "layers": 4,
         "extra": {"index_topk": 20, "index_n_heads": 16, "index_head_dim": 24,

@@ -322,6 +322,29 @@ CASES: dict[str, tuple[str, Mapping[str, Any]]] = {
             "attention_k_eq_v": True,
         },
     ),
+    "gemma4-small": (
+        "Gemma4Text",
+        {
+            **COMMON,
+            "num_hidden_layers": 13,
+            "hidden_size_per_layer_input": 20,
+            "vocab_size_per_layer_input": 1100,
+            "num_kv_shared_layers": 7,
+            "use_double_wide_mlp": True,
+            "global_head_dim": 48,
+        },
+    ),
+    "gemma4-experts": (
+        "Gemma4Text",
+        {
+            **COMMON,
+            "hidden_size_per_layer_input": 0,
+            "enable_moe_block": True,
+            "num_experts": 6,
+            "top_k_experts": 2,
+            "moe_intermediate_size": 40,
+        },
+    ),
     "gemma3-pattern": ("Gemma3Text", {**COMMON, "sliding_window_pattern": 2}),
 }
 
