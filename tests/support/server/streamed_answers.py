@@ -63,18 +63,19 @@ class Answer:
         trouble = self.error or self.broken
         return self.texts, self.logprobs, self.reasons, self.completion_tokens, trouble
 
-    def add(self, line: str) -> None:
+    def add_line(self, line: str) -> None:
         data = line.removeprefix("data: ")
-        if not data or data == "[DONE]":
-            return
-        event = json.loads(data)
+        if data and data != "[DONE]":
+            self.add(json.loads(data))
+
+    def add(self, event: dict[str, Any]) -> None:
         self.events += 1
         if "error" in event:
             self.error = event["error"]["message"]
             return
         for choice in event["choices"]:
             index = choice["index"]
-            text = choice.get("text") or choice.get("delta", {}).get("content") or ""
+            text = choice.get("text") or (choice.get("delta") or {}).get("content") or ""
             self.texts[index] = self.texts.get(index, "") + text
             self.logprobs.setdefault(index, []).extend(_entries(choice.get("logprobs")))
             if choice.get("finish_reason"):
@@ -86,7 +87,7 @@ class Answer:
 def _entries(told: Any) -> list[Any]:
     if not told:
         return []
-    if "content" in told:
+    if told.get("content") is not None:
         return [(entry["token"], entry["logprob"]) for entry in told["content"]]
     return list(zip(told["tokens"], told["token_logprobs"], strict=True))
 
@@ -126,6 +127,6 @@ def _read(url: str, path: str, fields: dict[str, Any], answer: Answer) -> None:
                 answer.error = response.read().decode()
                 return
             for line in response.iter_lines():
-                answer.add(line)
+                answer.add_line(line)
     except httpx.TransportError as error:
         answer.broken = repr(error)
