@@ -65,6 +65,7 @@ _OWN_PARTS = {
                  "</seed:tool_call>"),
     "hunyuan_a13b": ("<tool_calls>", "<tool_calls>[", "]</tool_calls>", "</tool_calls>", "</tool"),
     "phi4_mini_json": ("functools", "functools[", "func", "}]", "}, {"),
+    "granite": ("<|tool_call|>", "<|tool_call|>[", "<tool_call>[", "<|tool", "}]", "}, {"),
     "nemotron_json": ("<TOOLCALL>", "<TOOLCALL>[", "]</TOOLCALL>", "</TOOLCALL>", "<TOOL"),
     "gemma4": ("<|tool_call>", "call:weather{", "call:time{", "city:", '<|"|>', "days:[1,{x:null}]",
                ",", "}", "<tool_call|>", "<|too", "<|", "}<tool_call|>", "city"),

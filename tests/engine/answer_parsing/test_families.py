@@ -94,7 +94,7 @@ MARKUP: dict[str, tuple[str, tuple[str | None, str | None]]] = {
     "Ernie4_5_MoeForCausalLM": (_HERMES + _THINK + "<response>", ("hermes", "ernie45")),
     "Exaone4ForCausalLM": (_HERMES + _THINK, ("hermes", "qwen3")),
     "Olmo3ForCausalLM": ("<function_calls></function_calls>" + _THINK, ("olmo3", "qwen3")),
-    "GraniteForCausalLM": ("<|tool_call|>[]", _NONE),  # a notation that is not read
+    "GraniteForCausalLM": ("<|tool_call|>[]", ("granite", None)),
     "Phi3ForCausalLM": ("functools[", ("phi4_mini_json", None)),
     "HunYuanDenseV1ForCausalLM": (
         f"<tool_calls>[{_THINK}<answer>", ("hunyuan_a13b", "hunyuan_a13b"),

@@ -67,6 +67,7 @@ def parsing_of(name: str) -> AnswerParsing:
         ("hunyuan_a13b", '<tool_calls>\n[\n{"name": "weather", "arguments": {"city": "Paris"}}\n]', PARIS, ""),
         ("hunyuan_a13b", "<tool_calls> are calls", [], "<tool_calls> are calls"),
         ("phi4_mini_json", 'functools[{"name": "weather", "arguments": {"city": "Paris"}}', PARIS, ""),
+        ("granite", '<tool_call>[{"name": "weather", "arguments": {"city": "Paris"}}]', PARIS, ""),
         ("phi4_mini_json", "functools is a module", [], "functools is a module"),
         ("olmo3", "<function_calls>\nweather(city='Paris')\n</function_calls>", PARIS, ""),
         ("olmo3", "<function_calls>weather(city=open('x'))</function_calls>", [], "<function_calls>weather(city=open('x'))</function_calls>"),

@@ -13,6 +13,7 @@ from atom.answer_parsing.tool_parsers.table import (
     DEEPSEEK_V32,
     GEMMA4,
     GLM45,
+    GRANITE,
     HARMONY,
     HERMES,
     HUNYUAN,
@@ -177,6 +178,10 @@ def phi4_mini(calls: Sequence[Call], dumps: Dumps = plain) -> str:
     return f"functools{_listed(calls, dumps)}"
 
 
+def granite(calls: Sequence[Call], dumps: Dumps = plain) -> str:
+    return f"<|tool_call|>{_listed(calls, dumps)}"
+
+
 def nemotron_v2(calls: Sequence[Call], dumps: Dumps = plain) -> str:
     return f"<TOOLCALL>{_listed(calls, dumps)}</TOOLCALL>"
 
@@ -235,6 +240,7 @@ WRITERS = {
     "phi4_mini_json": (PHI4_MINI, phi4_mini),
     "olmo3": (OLMO3, olmo3),
     "nemotron_json": (NEMOTRON_V2, nemotron_v2),
+    "granite": (GRANITE, granite),
     "gemma4": (GEMMA4, gemma4),
     "openai": (HARMONY, harmony),
 }

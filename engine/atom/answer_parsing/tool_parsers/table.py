@@ -22,6 +22,7 @@ from atom.answer_parsing.tool_parsers import (
     deepseek_v32,
     gemma4,
     glm45,
+    granite,
     harmony,
     hermes,
     hunyuan,
@@ -250,6 +251,13 @@ NEMOTRON_V2 = CallFormat(
     mark=nemotron_v2.CALLS,
     marks=(nemotron_v2.CALLS, nemotron_v2.CALLS_END),
 )
+GRANITE = CallFormat(
+    name="granite",
+    notation=_json_list(f"{granite.CALLS}[", "]"),
+    parser=granite.GraniteParser,
+    mark=granite.CALLS,
+    marks=(granite.CALLS, granite.CALLS_IN_WORDS),
+)
 _GEMMA_PARAMETER = ParameterNotation(
     lambda key, bare: f"{key}:{gemma4.QUOTE if bare else ''}", string_end=gemma4.QUOTE
 )
@@ -297,7 +305,7 @@ _CALLS = {
     for found in (
         HERMES, LLAMA3_JSON, LLAMA4_PYTHONIC, LFM2, MISTRAL, QWEN3_CODER, GLM45, KIMI_K2,
         DEEPSEEK_V3, DEEPSEEK_V31, DEEPSEEK_V32, MINIMAX_M2, SEED_OSS, HUNYUAN, PHI4_MINI, OLMO3,
-        GEMMA4, NEMOTRON_V2, HARMONY,
+        GEMMA4, NEMOTRON_V2, GRANITE, HARMONY,
     )
 } | {
     "harmony": HARMONY, "glm47": GLM45, "qwen3_xml": QWEN3_CODER, "mimo": QWEN3_CODER,
@@ -342,6 +350,7 @@ _WRITTEN = (
     (olmo3.SECTION, OLMO3),
     (f"{hunyuan.CALLS}[", HUNYUAN),
     (f"{phi4_mini.CALLS}[", PHI4_MINI),
+    (granite.CALLS, GRANITE),
     ("func_name1(", LLAMA4_PYTHONIC),
 )
 # And what a template has of a family's reasoning alone.

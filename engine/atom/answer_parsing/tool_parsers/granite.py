@@ -1,0 +1,17 @@
+"""Calls as Granite 3 writes them, in one list that nothing closes, behind a token or its words:
+
+<|tool_call|>[{"name": "weather", "arguments": {"city": "Paris"}}]
+"""
+
+from __future__ import annotations
+
+from atom.answer_parsing.listed_calls import ListedCallParser
+
+CALLS = "<|tool_call|>"
+CALLS_IN_WORDS = "<tool_call>"  # as Granite 3.1 has it
+
+
+class GraniteParser(ListedCallParser):
+    """A `CallParser` of one answer."""
+
+    marks = (CALLS, CALLS_IN_WORDS)
