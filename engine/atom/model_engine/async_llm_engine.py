@@ -28,7 +28,7 @@ from atom.model_engine.front.admission import Admission
 from atom.model_engine.front.async_text import AsyncText
 from atom.model_engine.front.core_event_hop import CoreEventHop
 from atom.model_engine.front.engine_lifecycle import EngineLifecycle, EngineStatus
-from atom.model_engine.front.fingerprint import fingerprint
+from atom.model_engine.front.fingerprint import Fingerprint
 from atom.model_engine.front.handover.continuations import Continuations
 from atom.model_engine.front.handover.handed_intake import HandedIntake
 from atom.model_engine.front.handover.handed_request import HandedRequest
@@ -118,6 +118,7 @@ class AsyncLLMEngine:
         self.pauses = Pauses(config.model, self._lifecycle, self._requests, self._call)
         idle = config.sleep.idle_seconds
         self._idle = IdleSleep(idle, self._lifecycle, self._requests, self.pauses, clock)
+        self._fingerprint = Fingerprint(config)
         self._calls = UtilityCalls()
         self._request_timeout_seconds = request_timeout_seconds
         self._wall_clock = wall_clock
@@ -329,9 +330,8 @@ class AsyncLLMEngine:
         self._admission.check(len(requests), client_id)
         name = request_id or f"req-{uuid.uuid4().hex}"
         group = self._requests.open(itertools.repeat(name), requests)
-        group.fingerprint = fingerprint(
-            self.pauses.weights_version, self.config, self.status.report
-        )
+        version = self.pauses.weights_version
+        group.fingerprint = self._fingerprint.of(version, self.status.report)
         trace = CURRENT_TRACE.get()
         if trace is not None:
             group.trace = trace

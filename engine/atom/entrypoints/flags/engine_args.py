@@ -29,7 +29,8 @@ from atom.entrypoints.flags.flag_values import (
 from atom.entrypoints.flags.upstream_switches import (
     EAGER_VARIABLE,
     PROFILER_VARIABLE,
-    asks_for_eager,
+    REPRODUCIBLE_VARIABLE,
+    is_switched_on,
     warn_of_switches,
 )
 from atom.eplb_config import eplb_config
@@ -336,9 +337,9 @@ def _add_device_flags(group: Any) -> None:
     add(
         "--reproducible",
         action=argparse.BooleanOptionalAction,
-        default=False,
+        default=is_switched_on(os.environ, REPRODUCIBLE_VARIABLE),
         help="the same tokens and log-probabilities whatever else is served: kernels that compute "
-        "each row apart; what cannot hold is refused",
+        f"each row apart; what cannot hold is refused (also by ${REPRODUCIBLE_VARIABLE}=1)",
     )
     add(
         "--torch-profiler-dir",
@@ -348,7 +349,7 @@ def _add_device_flags(group: Any) -> None:
     add(
         "--enforce-eager",
         action=argparse.BooleanOptionalAction,
-        default=asks_for_eager(os.environ),
+        default=is_switched_on(os.environ, EAGER_VARIABLE),
         help=f"never record steps as device graphs (also by ${EAGER_VARIABLE}=1)",
     )
 

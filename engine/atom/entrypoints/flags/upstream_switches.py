@@ -1,4 +1,4 @@
-"""Variables of upstream's ATOM and of AITER: which are honoured, and what to use for the others.
+"""Variables of upstream's ATOM, of vLLM and of AITER: which are honoured, and what else to use.
 
 A recipe's launch line often begins with some of them, and a variable that is only ignored says
 nothing. Knows names and words; read once per start of a program, when its options are built.
@@ -15,6 +15,7 @@ logger = logging.getLogger(__name__)
 PROFILER_VARIABLE = "ATOM_TORCH_PROFILER_DIR"
 EAGER_VARIABLE = "ATOM_ENFORCE_EAGER"
 HONOURED = (PROFILER_VARIABLE, EAGER_VARIABLE)
+REPRODUCIBLE_VARIABLE = "VLLM_BATCH_INVARIANT"  # vLLM's own switch of the same
 
 _RANKS = "a server starts its own ranks and finds them itself; use --data-parallel-size"
 _KERNELS = "which kernels run is chosen per operation; use --backend or --op-backend OP=NAME"
@@ -62,8 +63,9 @@ _OURS = re.compile(
 _TRUE = frozenset({"1", "true"})
 
 
-def asks_for_eager(environment: Mapping[str, str]) -> bool:
-    return environment.get(EAGER_VARIABLE, "").lower() in _TRUE
+def is_switched_on(environment: Mapping[str, str], variable: str) -> bool:
+    """Return whether a variable asks for what it stands for."""
+    return environment.get(variable, "").lower() in _TRUE
 
 
 def warn_of_switches(environment: Mapping[str, str]) -> None:

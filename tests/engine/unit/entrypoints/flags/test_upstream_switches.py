@@ -62,6 +62,15 @@ def test_each_of_upstreams_switches_is_honoured_or_has_an_answer() -> None:
     assert sorted(UPSTREAM) == sorted([*HONOURED, *INSTEAD])
 
 
+@pytest.mark.parametrize(("value", "asked"), [("1", True), ("true", True), ("0", False)])
+def test_vllms_switch_asks_for_reproducible_answers(
+    value: str, asked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_BATCH_INVARIANT", value)
+    assert options().reproducible is asked
+    assert options("--no-reproducible").reproducible is False
+
+
 @pytest.mark.parametrize("name", sorted(OF_AITER))
 def test_a_variable_of_aiters_that_surprises_is_told_of(
     name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
 
-from atom.model_engine.front.fingerprint import fingerprint
+from atom.config import Config
+from atom.config_values import GenerationDefaults
+from atom.model_engine.front.fingerprint import Fingerprint
 from tests.support.engine_core.core_driver import CoreDriver
 from tests.support.models.tiny_model import make_tiny_checkpoint
 
@@ -20,13 +23,13 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> CoreDriver:
 
 def test_it_is_the_weights_version_where_nothing_else_is_promised(driver: CoreDriver) -> None:
     config = replace(driver.config, reproducible=False)
-    assert fingerprint("fp_1", config, driver.report) == "fp_1"
+    assert Fingerprint(config).of("fp_1", driver.report) == "fp_1"
 
 
 def test_its_parts_change_one_by_one(driver: CoreDriver) -> None:
-    def parts(weights: str = "fp_1", seed: int = 0, **changed: object) -> list[str]:
+    def parts(weights: str = "fp_1", options: Config = driver.config, **changed: Any) -> list[str]:
         report = msgspec.structs.replace(driver.report, **changed)
-        return fingerprint(weights, replace(driver.config, seed=seed), report).split("/")
+        return Fingerprint(options).of(weights, report).split("/")
 
     base = parts()
     assert base[2].startswith("batch_invariant_cpu-")
@@ -40,4 +43,20 @@ def test_its_parts_change_one_by_one(driver: CoreDriver) -> None:
         assert [one != other for one, other in zip(base, changed, strict=True)] == [
             other == place for other in range(4)
         ]
-    assert parts(seed=3)[3] != base[3]
+    model = driver.config.model
+    options: list[dict[str, Any]] = [
+        {"seed": 3},
+        {"model": replace(model, max_model_len=32)},
+        {"model": replace(model, eos_token_ids=(1, 2, 3))},
+        {"model": replace(model, generation=GenerationDefaults(temperature=0.25))},
+    ]
+    told = {parts(options=replace(driver.config, **each))[3] for each in options} | {base[3]}
+    assert len(told) == 1 + len(options)
+
+
+def test_it_is_composed_once_for_each_version(driver: CoreDriver) -> None:
+    composed = Fingerprint(driver.config)
+    first = composed.of("fp_1", driver.report)
+    assert composed.of("fp_1", driver.report) is first
+    assert composed.of("fp_2", driver.report).startswith("fp_2/")
+    assert composed.of("fp_1", driver.report) == first
