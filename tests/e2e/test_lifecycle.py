@@ -32,6 +32,7 @@ CHILDREN = "deployment,service,serviceaccount,configmap,poddisruptionbudget"
 OWNED = f"app.kubernetes.io/instance={NAME}"
 NEW_MAX_MODEL_LEN = 256
 FAILS_SOON = {"progressDeadlineSeconds": 20}
+ASKED = 4  # two threads, each before and behind a change; how many more says how fast a machine is
 # Finds the engine process by its command line and kills it as the kernel's OOM killer would.
 KILL_ENGINE = """
 import os, pathlib, signal
@@ -137,7 +138,7 @@ def test_rollout_to_speculation_fails_no_request_and_changes_no_answer(
     wait_ready(kube, replicas=2)
     summary = stop_client(kube)
     assert summary["failures"] == []
-    assert summary["answered"] > 10, "the client was asking all the while"
+    assert summary["answered"] >= ASKED, "the client was asking all the while"
     with kube.port_forward(f"service/{NAME}", 8000) as url:
         assert model_length(url) == NEW_MAX_MODEL_LEN
     assert len({answer.text for answer in answers}) > 2
@@ -188,7 +189,7 @@ def test_a_bad_image_is_rolled_back_and_fails_no_request(kube: Kube, images: Ima
     wait_ready(kube, replicas=2)
     summary = stop_client(kube)
     assert summary["failures"] == []
-    assert summary["answered"] > 10, "the client was asking all the while"
+    assert summary["answered"] >= ASKED, "the client was asking all the while"
 
 
 def test_scaling_down_fails_no_request(kube: Kube, images: Images) -> None:
@@ -199,7 +200,7 @@ def test_scaling_down_fails_no_request(kube: Kube, images: Images) -> None:
     wait_until("the end of the other pod", lambda: len(all_pods(kube)) == 1, seconds=120)
     summary = stop_client(kube)
     assert summary["failures"] == []
-    assert summary["answered"] > 10, "the client was asking all the while"
+    assert summary["answered"] >= ASKED, "the client was asking all the while"
     kube.kubectl("scale", "atomd", NAME, "--replicas=2")
     wait_ready(kube, replicas=2)
 
