@@ -49,6 +49,7 @@ class Request(msgspec.Struct, frozen=True):
     lora: the adapter that computes it; None for the model alone.
     output_token_ids: tokens of the answer that another engine, or a rank that is gone, has
     generated: the answer goes on behind them, and they are not told again.
+    num_losses: engines or ranks that ended without notice while they computed it.
     """
 
     id: int
@@ -61,6 +62,7 @@ class Request(msgspec.Struct, frozen=True):
     client_id: str = ""
     lora: LoRARequest | None = None
     output_token_ids: list[int] = []
+    num_losses: int = 0
 
 
 def group_of(client_id: str) -> str:

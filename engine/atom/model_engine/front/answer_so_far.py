@@ -14,29 +14,28 @@ import msgspec
 
 from atom.model_engine.request import Request
 
-_MOST_LOSSES = 1  # of what computed it: the request itself may be what ends an engine
+MOST_LOSSES = 1  # of what computes an answer: its request may be what ends an engine
 
 
 class AnswerSoFar:
     """Holds a request and the tokens that have come of its answer. tokens: those that a stop
-    string hides included. losses: engines or ranks that ended without notice while they computed
-    it."""
+    string hides included."""
 
-    __slots__ = ("_asked", "_prompt", "losses", "tokens")
+    __slots__ = ("_asked", "_num_losses", "_prompt", "tokens")
 
     def __init__(self, request: Request) -> None:
         self._asked = msgspec.structs.replace(request, prompt_token_ids=[], output_token_ids=[])
         self._prompt = array("i", request.prompt_token_ids)
         self.tokens = array("i", request.output_token_ids)
-        self.losses = 0
+        self._num_losses = request.num_losses
 
     def add(self, tokens: Sequence[int]) -> None:
         self.tokens.extend(tokens)
 
     def survives(self) -> bool:
         """Count a loss; tell whether the answer may go on behind it."""
-        self.losses += 1
-        return self.losses <= _MOST_LOSSES
+        self._num_losses += 1
+        return self._num_losses <= MOST_LOSSES
 
     def request(self, number: int, *, tells_prompt: bool) -> Request:
         """Make the request for the rest of the answer. tells_prompt: the prompt's
@@ -50,4 +49,5 @@ class AnswerSoFar:
             prompt_token_ids=self._prompt.tolist(),
             output_token_ids=self.tokens.tolist(),
             params=params,
+            num_losses=self._num_losses,
         )

@@ -25,14 +25,19 @@ class HandedRequest(msgspec.Struct, frozen=True):
     name: str
     weights_version: str
 
-    def behind(self, tokens: Sequence[int]) -> HandedRequest:
-        """Make the request for what comes behind these further tokens. What was told of the prompt
-        is not asked for again."""
-        if not tokens:
-            return self
-        params = msgspec.structs.replace(self.request.params, prompt_logprobs=None)
-        known = [*self.request.output_token_ids, *tokens]
-        request = msgspec.structs.replace(self.request, output_token_ids=known, params=params)
+    def after_loss(self, tokens: Sequence[int]) -> HandedRequest:
+        """Make the request for what comes behind these further tokens, since the replica that told
+        them is lost. What was told of the prompt is not asked for again."""
+        asked = self.request
+        params = asked.params
+        if tokens:
+            params = msgspec.structs.replace(params, prompt_logprobs=None)
+        request = msgspec.structs.replace(
+            asked,
+            output_token_ids=[*asked.output_token_ids, *tokens],
+            params=params,
+            num_losses=asked.num_losses + 1,
+        )
         return msgspec.structs.replace(self, request=request)
 
 

@@ -13,11 +13,10 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from atom.errors import RequestError
+from atom.model_engine.front.answer_so_far import MOST_LOSSES
 from atom.model_engine.front.handover.handed_request import HandedRequest, step_of
 from atom.model_engine.request import FinishReason, RequestOutput
 from atom.model_engine.wire.engine_protocol import FinishedRow, StreamBody
-
-_MOST_LOSSES = 1
 
 
 class ReplicaLostError(Exception):
@@ -92,13 +91,12 @@ class Relays:
         self._tasks.clear()
 
     async def _relay(self, handed: HandedRequest, taken: asyncio.Future[None]) -> None:
-        number, losses = handed.request.id, 0
+        number = handed.request.id
         try:
             while (lost := await self._follow(handed, taken)) is not None:
-                losses += 1
-                if losses > _MOST_LOSSES:
+                if lost.request.num_losses > MOST_LOSSES:
                     raise RequestError(
-                        "two replicas ended while they went on with this answer", status=503
+                        "two engines ended while they computed this answer", status=503
                     )
                 handed = lost
         except Exception as error:
@@ -128,4 +126,4 @@ class Relays:
                         return None
         except ReplicaLostError:
             pass
-        return handed.behind(tokens)
+        return handed.after_loss(tokens)

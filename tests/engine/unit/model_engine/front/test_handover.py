@@ -155,7 +155,7 @@ async def test_an_answer_goes_on_whatever_becomes_of_what_computes_it(
                 asyncio.gather(*answers, return_exceptions=True), HANG_SECONDS
             )
             lost = refuses and dies
-            lost_twice = not refuses and len(losses) == 2 and len(prompts) == 1
+            lost_twice = not refuses and len(losses) + dies > 1
             for prompt, text in zip(prompts, done, strict=True):
                 if isinstance(text, BaseException):
                     assert isinstance(text, AtomError)
