@@ -129,9 +129,9 @@ def replicas_behind(tmp_path: Path) -> Iterator[tuple[Envoy, list[Replica]]]:
     make_tiny_checkpoint(checkpoint, "qwen3", max_position_embeddings=2048)
     with contextlib.ExitStack() as stack:
         ports = [stack.enter_context(reserved_port()) for _ in range(REPLICAS)]
-        nobody = ("127.0.0.1", 9)
+        no_picker = ("127.0.0.1", 9)
         servers = [("127.0.0.1", port) for port in ports]
-        gateway = stack.enter_context(envoy(servers, nobody, tmp_path))
+        gateway = stack.enter_context(envoy(servers, no_picker, tmp_path))
         replicas = [Replica(checkpoint, tmp_path, port, gateway.spread) for port in ports]
         for replica in replicas:
             stack.callback(replica.stack.close)

@@ -1,4 +1,4 @@
-"""--sleep-idle-seconds: an engine that nobody asks falls asleep, and a request wakes it up."""
+"""--sleep-idle-seconds: an engine that gets no request falls asleep, and a request wakes it up."""
 
 from __future__ import annotations
 

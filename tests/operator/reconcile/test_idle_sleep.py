@@ -1,4 +1,4 @@
-"""spec.autoscaling.idle: pods that nobody asks sleep, and the status tells who does."""
+"""spec.autoscaling.idle: pods that get no request sleep, and the status tells who does."""
 
 from __future__ import annotations
 

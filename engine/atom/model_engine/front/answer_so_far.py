@@ -14,7 +14,7 @@ import msgspec
 
 from atom.model_engine.request import Request
 
-MOST_LOSSES = 1  # of what computes an answer: its request may be what ends an engine
+_MOST_LOSSES = 1  # of what computes an answer: its request may be what ends an engine
 
 
 class AnswerSoFar:
@@ -35,7 +35,7 @@ class AnswerSoFar:
     def survives(self) -> bool:
         """Count a loss; tell whether the answer may go on behind it."""
         self._num_losses += 1
-        return self._num_losses <= MOST_LOSSES
+        return self._num_losses <= _MOST_LOSSES
 
     def request(self, number: int, *, tells_prompt: bool) -> Request:
         """Make the request for the rest of the answer. tells_prompt: the prompt's

@@ -22,7 +22,7 @@ from atom.model_engine.structured_output.guided_rows import GuidedEnd, GuidedRow
 from atom.model_engine.structured_output.mask_arena import MaskArena
 from atom.model_engine.structured_output.matcher_pool import MatcherPool
 from atom.model_engine.structured_output.thinking_rows import ThinkingRows
-from atom.model_engine.wire.engine_protocol import FinishedRow
+from atom.model_engine.wire.engine_protocol import FinishedRow, aborted_row
 
 GRAMMAR_COMPLETE = "grammar_complete"
 
@@ -140,8 +140,7 @@ class GuidedRequests:
             self._entered.pop(number, None)
         self.rows.leave(numbers)
         self.thinking.leave(numbers)
-        aborted = FinishReason.ABORT.value
-        return [FinishedRow(number, aborted, "aborted", 0) for number in sorted(dropped)]
+        return list(map(aborted_row, sorted(dropped)))
 
     def wait(self) -> None:
         """Block until `take` has something to give; for callers without a loop of their own, who

@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from atom.model_engine.request import Request
+from atom.model_engine.request import FinishReason, Request
 from atom.model_engine.wire.logprob_rows import LogprobsBody
 from atom.model_engine.wire.pooled_rows import PooledBody
 from atom.sizing.mask_rule import CAUSAL, MaskRule
@@ -182,6 +182,11 @@ class FinishedRow(msgspec.Struct, frozen=True):
     num_cached_tokens: int
     queue_seconds: float | None = None
     param: str | None = None
+
+
+def aborted_row(request_id: int) -> FinishedRow:
+    """Write the end of a request that was aborted before it was scheduled, or is no core's now."""
+    return FinishedRow(request_id, FinishReason.ABORT.value, "aborted", num_cached_tokens=0)
 
 
 class StatsBody(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Which class a decoder layer is of, by what its spec says of norms, scales and factors."""
+"""Chooses the class of a decoder layer by what its spec says of norms, scales and factors."""
 
 from __future__ import annotations
 

@@ -83,12 +83,12 @@ class AutoscalingSpec(ApiModel):
     cooldown_seconds: Annotated[int, Field(ge=0, le=3600)] | None = None
     """How long the load must be lower before a replica goes. Default: 300."""
     idle: Literal["Sleep"] | None = None
-    """Sleep: a pod that nobody asks gives its device's memory back and keeps its weights in the
+    """Sleep: a pod that gets no request gives its device's memory back and keeps its weights in the
     host's, for which the pod's memory request has room; the next request wakes it up and is not
     lost. With maxReplicas as small as minReplicas no autoscaler is made. Default: pods stay
     awake."""
     idle_seconds: Annotated[int, Field(ge=1, le=604_800)] | None = None
-    """How long nobody asks a pod before it sleeps. Default: 600."""
+    """A pod sleeps after so many seconds without a request. Default: 600."""
     activation_query: Annotated[str, Field(min_length=1, max_length=2048)] | None = None
     """PromQL whose value above 0 starts the first replica, such as the requests that a gateway in
     front holds; KEDA only."""

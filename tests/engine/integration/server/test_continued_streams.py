@@ -41,13 +41,18 @@ def calm_answers(server: ServerProcess) -> list[tuple[object, ...]]:
     return calm
 
 
+def begun_streams(server: ServerProcess) -> StreamedAnswers:
+    streams = StreamedAnswers(server.url, ASKED)
+    streams.wait_begun()
+    return streams
+
+
 def test_answers_of_a_lost_rank_go_on_at_the_other(checkpoint: Path, tmp_path: Path) -> None:
     flags = ("--data-parallel-size", "2", *FLAGS)
     with server_process(checkpoint, tmp_path / "log", *flags) as server:
         server.wait_ready()
         calm = calm_answers(server)
-        streams = StreamedAnswers(server.url, ASKED)
-        streams.wait_begun()
+        streams = begun_streams(server)
         victim, other = server.engine_processes()
         other.suspend()
         victim.kill()
@@ -62,8 +67,7 @@ def test_answers_of_a_replica_that_has_to_go_go_on_at_another(
 ) -> None:
     with two_replicas(checkpoint, tmp_path) as (first, second):
         calm = calm_answers(second)
-        streams = StreamedAnswers(first.url, ASKED)
-        streams.wait_begun()
+        streams = begun_streams(first)
         engine, other = first.engine_process(), second.engine_process()
         other.suspend()  # no answer ends before this has looked
         first.signal(signal.SIGTERM)
@@ -80,8 +84,7 @@ def test_answers_of_a_killed_engine_process_go_on_at_another_replica(
 ) -> None:
     with two_replicas(checkpoint, tmp_path) as (first, second):
         calm = calm_answers(second)
-        streams = StreamedAnswers(first.url, ASKED)
-        streams.wait_begun()
+        streams = begun_streams(first)
         first.engine_process().kill()
         assert streams.end() == calm
         assert first.wait_exit() == 1
@@ -90,8 +93,7 @@ def test_answers_of_a_killed_engine_process_go_on_at_another_replica(
 def test_what_no_replica_takes_is_finished_where_it_is(checkpoint: Path, tmp_path: Path) -> None:
     with two_replicas(checkpoint, tmp_path) as (first, second):
         calm = calm_answers(second)
-        streams = StreamedAnswers(first.url, ASKED)
-        streams.wait_begun()
+        streams = begun_streams(first)
         second.process.kill()
         second.wait_exit()
         first.signal(signal.SIGTERM)

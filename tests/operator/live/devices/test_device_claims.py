@@ -96,7 +96,7 @@ class Claiming:
         return found
 
     def wait_given(self, *each: int) -> None:
-        """Wait until these pods have these devices, and nobody else has a claim."""
+        """Wait until these pods have these devices, and no other pod has a claim."""
 
         def so() -> bool:
             return sorted(self.given().values()) == sorted(each) and set(self.given()) == set(

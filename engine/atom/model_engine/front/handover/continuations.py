@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from atom.model_engine.front.open_requests import OpenRequests
 from atom.model_engine.front.step_delivery import StepDelivery
-from atom.model_engine.request import FinishReason, Request
-from atom.model_engine.wire.engine_protocol import FinishedRow, StreamBody
+from atom.model_engine.request import Request
+from atom.model_engine.wire.engine_protocol import StreamBody, aborted_row
 
 
 class Continuations:
@@ -38,7 +38,7 @@ class Continuations:
                 continue
             opened = self._requests.by_number.get(number)
             if opened is not None and opened.stopped:
-                complete.append(FinishedRow(number, FinishReason.ABORT.value, "aborted", 0))
+                complete.append(aborted_row(number))
             else:
                 self._requests.fail_each([number], make_error)
         if complete:

@@ -25,21 +25,6 @@ class HandedRequest(msgspec.Struct, frozen=True):
     name: str
     weights_version: str
 
-    def after_loss(self, tokens: Sequence[int]) -> HandedRequest:
-        """Make the request for what comes behind these further tokens, since the replica that told
-        them is lost. What was told of the prompt is not asked for again."""
-        asked = self.request
-        params = asked.params
-        if tokens:
-            params = msgspec.structs.replace(params, prompt_logprobs=None)
-        request = msgspec.structs.replace(
-            asked,
-            output_token_ids=[*asked.output_token_ids, *tokens],
-            params=params,
-            num_losses=asked.num_losses + 1,
-        )
-        return msgspec.structs.replace(self, request=request)
-
 
 def step_of(number: int, output: RequestOutput) -> StreamBody:
     """Write what a replica told of a request as the step of a core that has it under `number`."""

@@ -12,11 +12,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
+import msgspec
+
 from atom.errors import RequestError
-from atom.model_engine.front.answer_so_far import MOST_LOSSES
+from atom.model_engine.front.answer_so_far import AnswerSoFar
 from atom.model_engine.front.handover.handed_request import HandedRequest, step_of
-from atom.model_engine.request import FinishReason, RequestOutput
-from atom.model_engine.wire.engine_protocol import FinishedRow, StreamBody
+from atom.model_engine.request import RequestOutput
+from atom.model_engine.wire.engine_protocol import StreamBody, aborted_row
 
 
 class ReplicaLostError(Exception):
@@ -79,9 +81,9 @@ class Relays:
                 others.append(number)
                 continue
             task.cancel()
-            row = FinishedRow(number, FinishReason.ABORT.value, "aborted", 0)
             # Not within the call: it may come from within a delivery.
-            asyncio.get_running_loop().call_soon(self._deliver, StreamBody(b"", b"", [row]))
+            end = StreamBody(b"", b"", [aborted_row(number)])
+            asyncio.get_running_loop().call_soon(self._deliver, end)
         return others
 
     def close(self) -> None:
@@ -91,14 +93,15 @@ class Relays:
         self._tasks.clear()
 
     async def _relay(self, handed: HandedRequest, taken: asyncio.Future[None]) -> None:
-        number = handed.request.id
+        number, so_far = handed.request.id, AnswerSoFar(handed.request)
         try:
-            while (lost := await self._follow(handed, taken)) is not None:
-                if lost.request.num_losses > MOST_LOSSES:
+            while not await self._follow(handed, so_far, taken):
+                if not so_far.survives():
                     raise RequestError(
                         "two engines ended while they computed this answer", status=503
                     )
-                handed = lost
+                rest = so_far.request(number, tells_prompt=not so_far.tokens)
+                handed = msgspec.structs.replace(handed, request=rest)
         except Exception as error:
             if not taken.done():
                 taken.set_exception(error)
@@ -110,20 +113,18 @@ class Relays:
                 taken.set_result(None)
 
     async def _follow(
-        self, handed: HandedRequest, taken: asyncio.Future[None]
-    ) -> HandedRequest | None:
-        """Hand on what one replica tells, to the answer's end; what is to be asked of another when
-        it is lost before."""
-        tokens: list[int] = []
+        self, handed: HandedRequest, so_far: AnswerSoFar, taken: asyncio.Future[None]
+    ) -> bool:
+        """Hand on what one replica tells, and note it; whether that is to the answer's end."""
         try:
             async with self._replicas.ask(handed) as outputs:
                 if not taken.done():
                     taken.set_result(None)
                 async for output in outputs:
-                    tokens += output.output_tokens
+                    so_far.add(output.output_tokens)
                     self._deliver(step_of(handed.request.id, output))
                     if output.finished:
-                        return None
+                        return True
         except ReplicaLostError:
             pass
-        return handed.after_loss(tokens)
+        return False
