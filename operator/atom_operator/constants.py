@@ -223,6 +223,7 @@ class Reason(StrEnum):
     DEVICE_UNHEALTHY = "DeviceUnhealthy"
     DEVICE_IN_DOUBT = "DeviceInDoubt"
     NO_OTHER_PLACE = "NoOtherPlace"
+    SUCCESSOR_REFUSED = "SuccessorRefused"
     MOVE_REFUSED = "MoveRefused"
     POD_MOVED = "PodMoved"
     # Suspended

@@ -155,10 +155,11 @@ of the same objects would undo each other's writes for ever. Of single namespace
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
   verbs: [get]
-# Patched is an annotation: what a pod costs that a scale-down would end.
+# Patched is an annotation: what a pod costs that a scale-down would end. Created is nothing: a dry
+# run asks whether a pod's successor would be admitted, before the pod goes.
 - apiGroups: [""]
   resources: [pods]
-  verbs: [get, list, watch, patch]
+  verbs: [get, list, watch, create, patch]
 # A pod whose devices are sick is moved by its eviction, which disruption budgets may refuse.
 - apiGroups: [""]
   resources: [pods/eviction]

@@ -85,6 +85,7 @@ from atom_operator.domain.rollout_state import (
     Target,
 )
 from atom_operator.domain.routes import RouteCollision, RouteFindings
+from atom_operator.domain.successor import Successor
 from atom_operator.domain.supply import (
     Amount,
     NodeSupply,
@@ -162,6 +163,7 @@ __all__ = [
     "SleepCounts",
     "SourceKind",
     "StartupTimes",
+    "Successor",
     "Supply",
     "Target",
     "runs_engines",

@@ -66,6 +66,13 @@ def quota_refusal(message: str | None, old: Sequence[Resources]) -> QuotaRefusal
     return QuotaRefusal(match.group("name"), requested, used, limited, old)
 
 
+def still_refused(message: str, old: Sequence[Resources], started: int) -> bool:
+    """Return whether a refusal of one more pod would stand for so many once the old ones had
+    gone."""
+    refusal = quota_refusal(message, old)
+    return refusal is None or not refusal.has_room_after(len(old), started)
+
+
 def _amounts(text: str) -> Mapping[str, int]:
     pairs = (item.partition("=") for item in text.split(","))
     return {name: amount(name, quantity) for name, _, quantity in pairs}

@@ -2,22 +2,30 @@
 
 A device that is called sick for some minutes is, and one that was for a moment is not (a plugin was
 restarted): only who looked before can tell, so the time of the first look is remembered, and lost
-with the process. A pod goes only where the nodes have a place for its successor, and in the whole
-cluster one at a time: two that count on one place would both lose theirs. Called by the reconciler,
-which evicts.
+with the process. A pod goes only where its successor is admitted and the nodes have a place for it,
+and in the whole cluster one at a time: two that count on one place would both lose theirs. Called
+by the reconciler, which evicts.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from atom_operator.cluster.fleet import Age, FleetReader
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.constants import Reason
-from atom_operator.domain import DeviceFindings, ObjectKey, Observed, PodState, SickPod, Supply
+from atom_operator.domain import (
+    DeviceFindings,
+    Manifest,
+    ObjectKey,
+    Observed,
+    PodState,
+    SickPod,
+)
 from atom_operator.domain.nodes import Nodes
-from atom_operator.domain.resources import Resources
+from atom_operator.domain.resources import Resources, requests_of
 from atom_operator.plan.devices.sick_devices import (
     group_of,
     hindrance,
@@ -29,6 +37,7 @@ from atom_operator.plan.inventory import PodsAsked, accelerator_in, survey
 from atom_operator.plan.placement import placement_of
 from atom_operator.plan.room import can_take_one, shortage
 from atom_operator.reconcile.prerequisites import volume_places
+from atom_operator.reconcile.successors import Successors, ask_for_successors
 
 # A kubelet takes devices for sick while their plugin is away, for five minutes; then it has none.
 _LASTS = timedelta(minutes=6)
@@ -95,7 +104,15 @@ class DeviceMoves:
         if waits is not None:
             outcome = f"it is moved once {waits}"
             return replace(told, reason=Reason.DEVICE_UNHEALTHY, outcome=outcome)
-        lacking = await _lacking(port, fleet, key, observed, first)
+        going, template = _going(observed, first), observed.running.template
+        successors = await ask_for_successors(port, key, going, template)
+        if successors.refusal is not None:
+            outcome = f"it cannot be moved, because its successor is refused: {successors.refusal}"
+            return replace(told, reason=Reason.SUCCESSOR_REFUSED, outcome=outcome)
+        asked = _asked(key, going, template, successors)
+        volumes = await volume_places(port, key.namespace, asked.pod_spec)
+        asked = replace(asked, volumes=volumes)
+        lacking = await _lacking(fleet, observed.running.nodes, going, asked)
         if lacking is not None:
             return replace(told, reason=Reason.NO_OTHER_PLACE, outcome=lacking)
         self._under_way = _UnderWay(key, first.uid, now)
@@ -146,27 +163,46 @@ async def _sick(
     return sick_pods(pods, found, requested, placement_of(template.get("spec") or {}))
 
 
+def _going(observed: Observed, sick: SickPod) -> tuple[PodState, ...]:
+    """The pod itself first, and its group."""
+    (pod,) = [each for each in observed.pods if each.uid == sick.uid]
+    names = group_of(pod, observed.pods)
+    others = (each for each in observed.pods if each.name in names and each is not pod)
+    return (pod, *others)
+
+
+def _asked(
+    key: ObjectKey, going: tuple[PodState, ...], template: Manifest, successors: Successors
+) -> PodsAsked:
+    """Ask for pods as admission leaves them, or as large as those before where a quota has no room
+    for both."""
+    held = accelerator_in(going[0].charged or {})
+    made = successors.admitted[0] if successors.admitted else template
+    at_least: Counter[str] = Counter()
+    for pod in successors.admitted:
+        at_least |= requests_of(pod["spec"])
+    if len(successors.admitted) < len(going):
+        for old in going:
+            at_least |= Counter(_requests(old))
+    return PodsAsked(
+        key,
+        held[0] if held is not None else None,
+        made["spec"],
+        labels=(made.get("metadata") or {}).get("labels") or {},
+        at_least=at_least,
+    )
+
+
 async def _lacking(
-    port: ClusterPort, fleet: FleetReader, key: ObjectKey, observed: Observed, sick: SickPod
+    fleet: FleetReader, pods_per_replica: int, going: tuple[PodState, ...], asked: PodsAsked
 ) -> str | None:
     """Return why no node takes a successor of the pod, or of its whole group, once that has gone;
     None where one does."""
     nodes, placed = await fleet.nodes(Age.NOW), await fleet.pods(Age.NOW)
-    if nodes is None or placed is None or observed.running is None:
+    if nodes is None or placed is None:
         return "the operator may not read nodes, so it knows of no other place"
-    (pod,) = [each for each in observed.pods if each.uid == sick.uid]
-    template = observed.running.template
-    held = accelerator_in(pod.charged or {})
-    asked = PodsAsked(
-        key,
-        held[0] if held is not None else None,
-        template["spec"],
-        labels=(template.get("metadata") or {}).get("labels") or {},
-        at_least=_requests(pod),
-        volumes=await volume_places(port, key.namespace, template["spec"]),
-    )
-    gone = placed.without(key, group_of(pod, observed.pods))
-    supply: Supply = replace(survey(nodes, gone, asked), pods_per_replica=observed.running.nodes)
+    gone = placed.without(asked.key, frozenset(pod.name for pod in going))
+    supply = replace(survey(nodes, gone, asked), pods_per_replica=pods_per_replica)
     return None if can_take_one(supply) is not None else shortage(supply)
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from atom_operator.cluster.errors import RefusedError
+from atom_operator.domain import POD
 from tests.operator.lives.test_generated_life import scene
 from tests.support.operator_life.happenings import HAPPENINGS
 from tests.support.operator_life.life import Life
@@ -40,6 +42,11 @@ class Watched:
 
     def number_of(self, node: str) -> int:
         return [self.life.node(number) for number in range(len(self.life.nodes))].index(node)
+
+    def sick(self, pod: str, seconds: float) -> None:
+        """One device of its node falls sick, by whatever its kubelet says."""
+        number = self.number_of(self.places[pod])
+        self.happens("let_devices_fall_sick", number, 1, "kubelet", seconds=seconds)
 
     def evictions(self) -> list[str]:
         return [write for write in self.life.cluster.api.writes if write.startswith("evict")]
@@ -151,3 +158,87 @@ def test_a_group_is_moved_whole_where_all_of_it_has_room(begin: Any) -> None:
     )
     assert sick not in watched.places.values()
     assert len(watched.life.cluster.serving("chat")) == 1
+
+
+REFUSALS: dict[str, tuple[Any, Any, str]] = {  # what refuses, what lifts it, and its words
+    "a quota that counts what the pod does not name": (
+        ("limit_by_a_quota", "limits.memory", 0),
+        ("lift_the_quota",),
+        "failed quota: team: must specify limits.memory for: engine",
+    ),
+    "a quota of fewer pods than there are": (
+        ("limit_by_a_quota", "pods", -1),
+        ("lift_the_quota",),
+        "exceeded quota: team, requested: pods=1, used: pods=",
+    ),
+    "a limit range": (
+        ("limit_by_a_range", {"max": {"memory": "1Gi"}}),
+        ("lift_the_range",),
+        "maximum memory usage per Container is 1Gi",
+    ),
+    "a policy": (
+        ("refuse_by_a_policy", (POD,)),
+        ("refuse_by_a_policy", ()),
+        'admission webhook "a-policy.example.org" denied the request: the label team is missing',
+    ),
+}
+SCENES = {
+    "alone": {"devices": 8, "nodes": 2},
+    "in a group": {"devices": 8, "nodes": 3, "groups": True},
+}
+
+
+@pytest.mark.parametrize("where", SCENES)
+@pytest.mark.parametrize("who", REFUSALS)
+def test_a_pod_stays_while_its_successor_would_be_refused(begin: Any, who: str, where: str) -> None:
+    refuses, lifts, words = REFUSALS[who]
+    watched = begin(**SCENES[where])
+    before = watched.places
+    watched.happens(*refuses, seconds=10)
+    watched.sick("chat-0" if "chat-0" in before else next(iter(before)), _LASTS_SECONDS)
+    assert watched.places == before
+    assert watched.evictions() == []
+    assert len(watched.life.cluster.serving("chat")) == 1
+    assert (watched.told["status"], watched.told["reason"]) == ("False", "SuccessorRefused")
+    assert words in watched.told["message"]
+    told = watched.told
+    watched.life.cluster.advance(_LASTS_SECONDS)
+    assert watched.told == told  # in words that do not change from look to look
+    watched.happens(*lifts, seconds=_LASTS_SECONDS)
+    assert watched.places.keys() | watched.places.values() != before.keys() | before.values()
+    assert len(watched.evictions()) == 1
+    assert watched.told["reason"] == "NothingSaid"
+
+
+def test_a_pod_stays_while_the_operator_may_not_ask_for_its_successor(begin: Any) -> None:
+    watched = begin(devices=8, nodes=2)
+    before = watched.places
+    words = 'User "operator" cannot create resource "pods" in API group ""'
+    watched.life.cluster.api.refused_dry_run = RefusedError(f"pods is forbidden: {words}", 403)
+    watched.sick(*before, _LASTS_SECONDS)
+    assert watched.places == before
+    assert words in watched.told["message"]
+
+
+@pytest.mark.parametrize("where", SCENES)
+@pytest.mark.parametrize("resource", ["pods", "requests.amd.com/gpu", "requests.memory"])
+def test_what_a_quota_counts_of_the_pod_itself_is_room_for_its_successor(
+    begin: Any, resource: str, where: str
+) -> None:
+    watched = begin(**SCENES[where])
+    before = watched.places
+    watched.happens("limit_by_a_quota", resource, 0, seconds=10)
+    watched.sick("chat-0" if "chat-0" in before else next(iter(before)), 3 * _LASTS_SECONDS)
+    assert len(watched.evictions()) == 1
+    assert len(watched.life.cluster.serving("chat")) == 1
+    assert watched.told["reason"] == "NothingSaid"
+
+
+def test_what_admission_adds_to_the_successor_needs_a_place_too(begin: Any) -> None:
+    watched = begin(devices=8, nodes=2, per_pod_gib=110, node_gib=110)
+    before = watched.places
+    watched.happens("inject_a_sidecar", True, seconds=10)
+    watched.sick(*before, _LASTS_SECONDS)
+    assert watched.places == before
+    assert watched.told["reason"] == "NoOtherPlace"
+    assert "memory" in watched.told["message"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from atom_operator.domain import POD, SERVICE, Manifest
-from tests.support.in_memory_cluster.admission import check, update_quotas
+from tests.support.in_memory_cluster.admission import admitted, check, update_quotas
 from tests.support.in_memory_cluster.autoscalers import sync_autoscalers
 from tests.support.in_memory_cluster.deployment_controller import sync_deployments
 from tests.support.in_memory_cluster.devices.device_claims import sync_claims
@@ -49,6 +49,7 @@ class InMemoryCluster:
         self.settled: list[Callable[[], None]] = []  # who looks when a moment is over
         self.api.clock = self.state.now
         self.api.admit = lambda kind, item: check(self.state, kind, item)
+        self.api.admit_pod = lambda pod: admitted(self.state, pod)
         self.api.evicts = self.evict
 
     # --- time --------------------------------------------------------------------------------

@@ -67,6 +67,8 @@ class FakeCluster:
     clock: Callable[[], datetime] | None = None
     # Raises RefusedError where an object may not be created.
     admit: Callable[[Kind, Manifest], None] | None = None
+    # Leaves a pod as admission does, or raises RefusedError.
+    admit_pod: Callable[[Manifest], Manifest] | None = None
     # Ends a pod that is evicted, or says why not; without one it is gone at once.
     evicts: Callable[[Manifest], str | None] | None = None
 
@@ -174,6 +176,8 @@ class FakeCluster:
             manifest = copy.deepcopy(manifest)
             pod = manifest["spec"]["template"]["spec"]
             pod["volumes"] = [item for item in pod.get("volumes") or () if "image" not in item]
+        if kind is POD and self.admit_pod is not None:
+            return self.admit_pod(manifest)
         return manifest
 
     async def hand_over_replicas(

@@ -1,4 +1,5 @@
-"""A GPU that falls sick under a pod, on real controllers: the pod is evicted to the free node.
+"""A GPU that falls sick under a pod, on real controllers: the pod stays while a quota refuses its
+successor, and is then evicted to the free node.
 
 Nodes and pods are simulated by kwok; the numbers of the node are what a kubelet writes whose device
 plugin calls one device unhealthy. Seven minutes, most of them waited.
@@ -93,7 +94,16 @@ def test_a_pod_leaves_the_node_whose_device_is_sick(
         )
         assert f"pod {pod} on node {node}: 1 of 8 {_RESOURCE}" in sick["message"]
         assert told(cluster, "Ready", status="True")
-        cluster.wait("its successor", lambda: pod not in place(cluster), seconds=480)
+        cluster.kubectl("create", "quota", "team", "--hard=limits.memory=1Ti")
+        refused = cluster.wait(
+            "word of the refusal",
+            lambda: told(cluster, "DevicesHealthy", reason="SuccessorRefused"),
+            seconds=480,
+        )
+        assert "failed quota: team: must specify limits.memory for: engine" in refused["message"]
+        assert place(cluster) == {pod: node}
+        cluster.kubectl("delete", "quota", "team")
+        cluster.wait("its successor", lambda: pod not in place(cluster), seconds=120)
         cluster.wait("Ready again", lambda: told(cluster, "Ready", status="True"), seconds=90)
         (successor,) = place(cluster).values()
         assert successor not in ("", node)

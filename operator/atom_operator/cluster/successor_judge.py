@@ -1,0 +1,80 @@
+"""Ask the API server whether it would take the pod that follows one, before that one ends.
+
+A server-side dry run of the very pod that the workload's controller would make: webhooks, policies,
+LimitRanges and quotas judge it as they would the real one, answer in their own words, and nothing
+is stored. The pod before is still there meanwhile, and a quota counts both: what its end would give
+back is the arithmetic of plan/quota.py. Called by reconcile/successors.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from atom_operator import constants
+from atom_operator.cluster.errors import RefusedError
+from atom_operator.cluster.port import ClusterPort
+from atom_operator.domain import POD, Manifest, ObjectKey, Successor
+
+# What controllers add to the labels and annotations of their pods. Anything else of a pod that
+# exists is of its template, which is taken as it is now, or of a webhook, which is asked again.
+_OF_CONTROLLERS = (
+    "pod-template-hash",
+    "controller-revision-hash",
+    "apps.kubernetes.io/",
+    "statefulset.kubernetes.io/",
+    "leaderworkerset.sigs.k8s.io/",
+    constants.LABEL_ROLE,
+)
+# No pod has it, and LeaderWorkerSet's webhook finds a number at the end of its pods' names. One
+# that is drawn would be another in each refusal, and so in the condition that tells it.
+_NUMBER = 9999
+_FORBIDDEN = " is forbidden: "
+
+
+async def ask_for_successor(
+    port: ClusterPort, key: ObjectKey, name: str, template: Manifest
+) -> Successor:
+    """Return what becomes of the pod that would be made of the template in the place of the pod
+    with this name; nothing where that is gone. Raises TransientError where the server does not
+    answer."""
+    pod = await port.get(POD, key.namespace, name)
+    if pod is None:
+        return Successor()
+    try:
+        made = await port.dry_run(POD, _successor(pod, template))
+    except RefusedError as error:
+        return Successor(refusal=_words(str(error)))
+    return Successor(made)
+
+
+def _successor(pod: Manifest, template: Manifest) -> Manifest:
+    before, metadata = pod["metadata"], template.get("metadata") or {}
+    # Policies against pods that no controller has look at their owners. To block an owner's
+    # deletion takes a right to that owner, and what is not stored blocks nothing.
+    owners = [
+        {key: value for key, value in owner.items() if key != "blockOwnerDeletion"}
+        for owner in before.get("ownerReferences") or ()
+    ]
+    return {
+        "apiVersion": POD.api_version,
+        "kind": POD.kind,
+        "metadata": {
+            "name": f"{before['name']}-{_NUMBER}",
+            "namespace": before["namespace"],
+            "labels": _of_controllers(before.get("labels")) | (metadata.get("labels") or {}),
+            "annotations": _of_controllers(before.get("annotations"))
+            | (metadata.get("annotations") or {}),
+            "ownerReferences": owners,
+        },
+        "spec": template["spec"],
+    }
+
+
+def _words(text: str) -> str:
+    """Leave out the name that was made up."""
+    _, forbidden, words = text.partition(_FORBIDDEN)
+    return words if forbidden else text
+
+
+def _of_controllers(found: Mapping[str, str] | None) -> dict[str, str]:
+    return {key: text for key, text in (found or {}).items() if key.startswith(_OF_CONTROLLERS)}

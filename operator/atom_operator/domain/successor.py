@@ -1,0 +1,15 @@
+"""What the API server makes of the pod that would follow one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from atom_operator.domain.objects import Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Successor:
+    """Hold a pod as admission would leave it, or who refuses it, in their words."""
+
+    pod: Manifest | None = None
+    refusal: str | None = None
