@@ -242,3 +242,39 @@ def test_what_admission_adds_to_the_successor_needs_a_place_too(begin: Any) -> N
     assert watched.places == before
     assert watched.told["reason"] == "NoOtherPlace"
     assert "memory" in watched.told["message"]
+
+
+def _after_a_surge(begin: Any) -> tuple[Watched, str]:
+    """A spare pod came first, so that no pod may be away."""
+    watched = begin(devices=8, nodes=2)
+    watched.happens("ask_for_a_length", 512, seconds=_LOOK_SECONDS)
+    strategy = watched.life.workload["spec"]["strategy"]
+    assert strategy == {
+        "type": "RollingUpdate",
+        "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
+    }
+    (pod,) = watched.places
+    return watched, pod
+
+
+@pytest.mark.parametrize("said_by", ["plugin", "kubelet", "engine", "taint"])
+def test_what_a_sick_device_does_to_a_pod_after_a_surge_breaks_no_promise(
+    begin: Any, said_by: str
+) -> None:
+    watched, pod = _after_a_surge(begin)
+    number = watched.number_of(watched.places[pod])
+    watched.happens("let_devices_fall_sick", number, 8, said_by, seconds=2 * _LASTS_SECONDS)
+    assert watched.evictions() == [f"evict Pod/{pod}"]
+    assert len(watched.life.cluster.serving("chat")) == 1
+
+
+@pytest.mark.parametrize("said_by", ["plugin", "kubelet", "taint"])
+def test_a_pod_that_serves_on_a_sick_device_is_nobodys_to_end(begin: Any, said_by: str) -> None:
+    """The watch over lives does not take a sick device for the end of what serves on it."""
+    watched, pod = _after_a_surge(begin)
+    number = watched.number_of(watched.places[pod])
+    watched.happens("let_devices_fall_sick", number, 8, said_by, seconds=10)
+    (found,) = watched.life.pods
+    watched.life.state.delete_pod(found)
+    with pytest.raises(AssertionError, match="what serves stays while it can: 0 serve, 1 did"):
+        watched.life.cluster.advance(10)

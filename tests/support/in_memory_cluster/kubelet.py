@@ -14,7 +14,7 @@ from atom_operator.domain import POD, Manifest
 from tests.support.in_memory_cluster.claims import attached_elsewhere
 from tests.support.in_memory_cluster.devices.device_manager import (
     devices_of,
-    sick_devices_of,
+    ends_engine,
     with_health,
 )
 from tests.support.in_memory_cluster.group_engines import missing_rank
@@ -149,10 +149,9 @@ class Kubelets:
         return ("CreateContainerConfigError", words) if words is not None else None
 
     def _has_failed(self, pod: Manifest) -> bool:
-        """Whether its engine ends, however often it is started again, by a sick device."""
+        """Whether its engine ends by a sick device."""
         devices_of(self.state, pod)  # are given out before any of them falls sick
-        sick = self.state.sick.get(pod["spec"]["nodeName"])
-        if sick is None or not sick.fail or not sick_devices_of(self.state, pod):
+        if not ends_engine(self.state, pod):
             return False
         self.state.first_note(pod, "crashes at", self.state.time)
         return True

@@ -11,6 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from atom_operator.domain import Manifest
+from tests.support.in_memory_cluster.devices.device_manager import ends_engine
 from tests.support.in_memory_cluster.state import is_ready, is_terminal
 from tests.support.operator_life.canaries import CanaryPromises
 from tests.support.operator_life.causes import untold
@@ -106,11 +107,11 @@ class Promises:
         return any(map(self._is_ended_by_others, group_of(self.life.state, pod)))
 
     def _is_ended_by_others(self, pod: Manifest) -> bool:
-        """Whether a user did, its node, its kubelet."""
+        """Whether a user did, its node, its kubelet, or its engine by itself on a sick device."""
         state, node = self.life.state, pod["spec"].get("nodeName")
         if pod["metadata"]["uid"] in self.life.disturbed or node in state.lost | state.draining:
             return True
-        return is_terminal(pod)
+        return is_terminal(pod) or ends_engine(state, pod)
 
     def _away(self, workload: Manifest) -> int:
         """Pods that may be away by the strategy, which is judged where it is chosen."""

@@ -63,6 +63,12 @@ def sick_devices_of(state: ClusterState, pod: Manifest) -> frozenset[int]:
     return devices_of(state, pod) & sick.numbers if sick is not None else frozenset()
 
 
+def ends_engine(state: ClusterState, pod: Manifest) -> bool:
+    """Whether a sick device of the pod ends its engine, however often it is started again."""
+    sick = state.sick.get(pod["spec"].get("nodeName", ""))
+    return sick is not None and sick.fail and bool(sick_devices_of(state, pod))
+
+
 def with_health(state: ClusterState, pod: Manifest, containers: list[Manifest]) -> None:
     """Add what a kubelet says of a pod's devices to the status of its engine's container."""
     sick = state.sick.get(pod["spec"].get("nodeName", ""))
