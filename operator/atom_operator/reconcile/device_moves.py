@@ -81,7 +81,8 @@ class DeviceMoves:
         self._end_move(key, observed)
         if not pods or now is None or observed.running is None:
             self._since.pop(key, None)
-            return DeviceFindings(takes_devices=bool(pods))
+            takes = any(accelerator_in(pod.charged or {}) for pod in observed.pods)
+            return DeviceFindings(takes_devices=takes)
         sick = await _sick(fleet, pods, observed)
         since = self._remember(key, sick, now)
         if not sick:

@@ -278,3 +278,13 @@ def test_a_pod_that_serves_on_a_sick_device_is_nobodys_to_end(begin: Any, said_b
     watched.life.state.delete_pod(found)
     with pytest.raises(AssertionError, match="what serves stays while it can: 0 serve, 1 did"):
         watched.life.cluster.advance(10)
+
+
+@pytest.mark.parametrize("devices", [0, 4])
+def test_pods_without_a_node_take_devices_or_do_not(begin: Any, devices: int) -> None:
+    watched = begin(devices=devices)
+    watched.happens("ask_for_replicas", 0, seconds=_LOOK_SECONDS)
+    watched.happens("let_devices_fall_sick", 0, 8, "taint", seconds=10)
+    watched.happens("ask_for_replicas", 1, seconds=_LOOK_SECONDS)
+    assert list(watched.places.values()) == [None]
+    assert watched.told["reason"] == ("NothingSaid" if devices else "NoAcceleratorsNeeded")
