@@ -218,6 +218,14 @@ REPORTED: dict[str, tuple[Scene, Steps]] = {
         scene(devices=8, nodes=3, replicas=2, scales=True),
         (("unlabel_a_node", 0, 400), ("let_the_load_move", 9.0, 900)),
     ),
+    "pods that begin while the only node has a taint for sick devices": (
+        scene(devices=4),
+        (
+            ("ask_for_replicas", 0, 400),
+            ("let_devices_fall_sick", 0, 8, "taint", 20),
+            ("ask_for_replicas", 1, 400),
+        ),
+    ),
     "groups beside a node that is tainted": (
         GROUPS,
         (("taint_a_node", 0, 400), ("ask_for_a_length", 512, 1300)),

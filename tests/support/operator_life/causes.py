@@ -13,10 +13,11 @@ from tests.support.in_memory_cluster.state import condition_of, is_ready
 if TYPE_CHECKING:
     from tests.support.operator_life.life import Life
 
+_TAINT = re.compile(r"untolerated taint \{([^:}]+)")
+_OF_NODES = "node.kubernetes.io/"  # of their controller, which the operator tells as "not ready"
 _INSUFFICIENT = re.compile(r"Insufficient ([\w./-]+\w)")
 _SAID_OTHERWISE = {
     "node(s) were unschedulable": ("cordoned",),
-    "untolerated taint": ("not ready", "taint maintenance"),
     "didn't match Pod's node affinity": ("its device id is not labelled",),
     "Too many pods": ("pods",),
 }
@@ -85,6 +86,9 @@ def _is_said_otherwise(words: str, said: str) -> bool:
     lacking = _INSUFFICIENT.findall(words)
     if lacking:
         return any(resource in said for resource in lacking)
+    taints = _TAINT.findall(words)
+    if any(("not ready" if t.startswith(_OF_NODES) else f"taint {t}") in said for t in taints):
+        return True
     return any(
         theirs in words and any(word in said for word in ours)
         for theirs, ours in _SAID_OTHERWISE.items()
