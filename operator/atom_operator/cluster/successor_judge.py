@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from atom_operator import constants
-from atom_operator.cluster.errors import RefusedError
+from atom_operator.cluster.errors import RefusedError, TransientError
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.domain import POD, Manifest, ObjectKey, Successor
 
@@ -29,21 +29,27 @@ _OF_CONTROLLERS = (
 # that is drawn would be another in each refusal, and so in the condition that tells it.
 _NUMBER = 9999
 _FORBIDDEN = " is forbidden: "
+# By the role of a chart of before, or of a webhook that does something beside its answer.
+_NOT_JUDGED = ('cannot create resource "pods"', "does not support dry run")
 
 
 async def ask_for_successor(
     port: ClusterPort, key: ObjectKey, name: str, template: Manifest
 ) -> Successor:
     """Return what becomes of the pod that would be made of the template in the place of the pod
-    with this name; nothing where that is gone. Raises TransientError where the server does not
-    answer."""
+    with this name; nothing where that is gone."""
     pod = await port.get(POD, key.namespace, name)
     if pod is None:
         return Successor()
     try:
         made = await port.dry_run(POD, _successor(pod, template))
+    except TransientError as error:
+        return Successor(unknown=str(error))
     except RefusedError as error:
-        return Successor(refusal=_words(str(error)))
+        words = _words(str(error))
+        if any(each in words for each in _NOT_JUDGED):
+            return Successor(unknown=words)
+        return Successor(refusal=words)
     return Successor(made)
 
 

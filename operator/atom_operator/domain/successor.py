@@ -9,7 +9,9 @@ from atom_operator.domain.objects import Manifest
 
 @dataclass(frozen=True, slots=True)
 class Successor:
-    """Hold a pod as admission would leave it, or who refuses it, in their words."""
+    """Hold a pod as admission would leave it, or who refuses it, in their words; those of a server
+    that did not judge it are in `unknown`."""
 
     pod: Manifest | None = None
     refusal: str | None = None
+    unknown: str | None = None

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from atom_operator.domain import DeploymentState, Observed, PodRevision
 from atom_operator.domain.resources import Resources, amount, amount_text, given_back
 
 _REFUSAL = re.compile(
@@ -64,6 +65,16 @@ def quota_refusal(message: str | None, old: Sequence[Resources]) -> QuotaRefusal
         _amounts(match.group(field)) for field in ("requested", "used", "limited")
     )
     return QuotaRefusal(match.group("name"), requested, used, limited, old)
+
+
+def refusal_of_new_pods(
+    observed: Observed, running: DeploymentState | None, wanted: PodRevision
+) -> QuotaRefusal | None:
+    """Return what a quota says against the wanted pods, beside what each old one counts as."""
+    if running is None or running.revision != wanted.name:
+        return None
+    old = [pod.charged for pod in observed.pods if pod.revision != wanted.name and pod.charged]
+    return quota_refusal(running.refused_message, old)
 
 
 def still_refused(message: str, old: Sequence[Resources], started: int) -> bool:

@@ -65,6 +65,7 @@ class RolloutQuestion:
     retiring: DeploymentState | None = None  # what of the other kind of workload still runs
     refusal: QuotaRefusal | None = None  # of pods of the wanted revision, by a ResourceQuota
     refusal_is_old: bool = False  # pods of ours have gone since, and no new one was tried
+    inadmissible: str | None = None  # why no new pod would be admitted, even if every old one went
 
 
 def needs_supply(question: RolloutQuestion) -> bool:
@@ -85,6 +86,15 @@ def stops_serving_pods(question: RolloutQuestion, chosen: Rollout) -> bool:
     if running is None or chosen.strategy is _SURGE:
         return False
     return running.revision != question.revision or chosen != running.rollout
+
+
+def gives_up_first(question: RolloutQuestion, chosen: Rollout) -> bool:
+    """Return whether a choice of ours lets pods that serve go before the first new one is asked
+    for."""
+    running = question.running
+    if running is None or question.asked != "Auto" or question.in_groups or is_changing(question):
+        return False
+    return running.revision != question.revision and chosen.strategy is not _SURGE
 
 
 def choose_rollout(question: RolloutQuestion) -> Rollout:
@@ -188,6 +198,9 @@ def _default(question: RolloutQuestion) -> RolloutStrategy:
 
 
 def _choose(question: RolloutQuestion) -> Rollout:
+    if question.inadmissible is not None:
+        waiting = "so the old ones serve until one would be admitted"
+        return Rollout(_SURGE, f"a new pod would be refused ({question.inadmissible}), {waiting}")
     if question.claim_not_shared is not None:
         return Rollout(_IN_PLACE, question.claim_not_shared)
     if question.accelerator.type == "cpu":

@@ -55,12 +55,13 @@ from atom_operator.kinds import OPTIONAL_KINDS, RESOURCE_CLAIM_TEMPLATE, Kind
 from atom_operator.plan.devices.claimed_devices import supply_of
 from atom_operator.plan.inventory import PodsAsked, pods_asked
 from atom_operator.plan.learning import evidence_for, learn
-from atom_operator.plan.quota import QuotaRefusal, quota_refusal
+from atom_operator.plan.quota import refusal_of_new_pods
 from atom_operator.plan.resolve_integrations import asked_kinds
 from atom_operator.plan.rollback import choose_target
 from atom_operator.plan.rollout import (
     RolloutQuestion,
     choose_rollout,
+    gives_up_first,
     is_changing,
     needs_supply,
     stops_serving_pods,
@@ -112,6 +113,7 @@ from atom_operator.reconcile.rollout_turn import (
     is_due,
     window_wait,
 )
+from atom_operator.reconcile.successors import refusal_of_rollout
 from atom_operator.settings import OperatorSettings
 from atom_operator.validation.parsing import parse_spec
 
@@ -327,7 +329,7 @@ class Decider:
         decision = Decision(plan=plan, overlay=overlay, jobs=_jobs(weights))
         if weights.waiting is not None and not is_in_place(observed, wanted):
             return replace(decision, waiting=weights.waiting)
-        words, waits = engines.words, rollout.begin() if is_due(observed, wanted) else None
+        words, waits = engines.words, await self._waits(plan.key, rollout, observed, wanted)
         before = as_before(plan, observed, may_roll_back=may_roll_back, engine_words=words)
         if waits is not None and before is not None:
             decision = replace(decision, waits=waits)
@@ -340,6 +342,19 @@ class Decider:
         kept = _kept(plan, observed)
         desired = render(plan, target)
         return replace(decision, plan=plan, supply=supply, desired=desired, kept=kept)
+
+    async def _waits(
+        self, key: ObjectKey, rollout: AskedRollout, observed: Observed, wanted: PodRevision
+    ) -> RolloutWait | None:
+        """Return what the change of pods that serve waits for. Of groups no strategy keeps the old
+        ones while new ones are refused."""
+        if not is_due(observed, wanted):
+            return None
+        if wanted.nodes > 1:
+            refused = await refusal_of_rollout(self.port, key, observed, wanted)
+            if refused is not None:
+                return RolloutWait(f"its pods would be refused: {refused}", is_refused=True)
+        return rollout.begin()
 
     async def _roll_out(
         self,
@@ -371,7 +386,7 @@ class Decider:
             supply=None,
             claim_not_shared=await claim_not_shared(self.port, self.fleet, namespace, pod_spec),
             in_groups=plan.engine.nodes > 1,
-            refusal=_quota_refusal(observed, own, target.pods),
+            refusal=refusal_of_new_pods(observed, own, target.pods),
             refusal_is_old=self.departures.are_newer(plan.key, observed),
         )
         scaled = plan.integrations.autoscaling is not None
@@ -387,6 +402,9 @@ class Decider:
             # still holds what the new one is about to take.
             supply = await self._survey(plan, asked_pods, Age.NOW)
             rollout = choose_rollout(replace(question, supply=supply))
+        if gives_up_first(question, rollout):
+            refused = await refusal_of_rollout(self.port, plan.key, observed, target.pods)
+            rollout = choose_rollout(replace(question, supply=supply, inadmissible=refused))
         if question.in_groups:
             rollout = replace(rollout, asked_at=_asked_at(own, question.revision) or observed.at)
         surges = rollout.strategy is RolloutStrategy.SURGE and not plan.suspended
@@ -410,16 +428,6 @@ class Decider:
             return None
         picture = await self.fleet.devices(age) if plan.accelerator.claim else None
         return supply_of(plan, nodes, pods, picture, asked)
-
-
-def _quota_refusal(
-    observed: Observed, running: DeploymentState | None, wanted: PodRevision
-) -> QuotaRefusal | None:
-    """Return what a quota says against the wanted pods, beside what each old one counts as."""
-    if running is None or running.revision != wanted.name:
-        return None
-    old = [pod.charged for pod in observed.pods if pod.revision != wanted.name and pod.charged]
-    return quota_refusal(running.refused_message, old)
 
 
 def _asked_at(running: DeploymentState | None, revision: str) -> datetime | None:

@@ -37,7 +37,7 @@ from atom_operator.plan.inventory import PodsAsked, accelerator_in, survey
 from atom_operator.plan.placement import placement_of
 from atom_operator.plan.room import can_take_one, shortage
 from atom_operator.reconcile.prerequisites import volume_places
-from atom_operator.reconcile.successors import Successors, ask_for_successors
+from atom_operator.reconcile.successors import Departure, Successors, ask_for_successors
 
 # A kubelet takes devices for sick while their plugin is away, for five minutes; then it has none.
 _LASTS = timedelta(minutes=6)
@@ -106,9 +106,11 @@ class DeviceMoves:
             outcome = f"it is moved once {waits}"
             return replace(told, reason=Reason.DEVICE_UNHEALTHY, outcome=outcome)
         going, template = _going(observed, first), observed.running.template
-        successors = await ask_for_successors(port, key, going, template)
-        if successors.refusal is not None:
-            outcome = f"it cannot be moved, because its successor is refused: {successors.refusal}"
+        departure = Departure(going, going, len(going))
+        successors = await ask_for_successors(port, key, departure, template)
+        words = successors.refusal or successors.unknown
+        if words is not None:
+            outcome = f"it cannot be moved, because its successor is refused: {words}"
             return replace(told, reason=Reason.SUCCESSOR_REFUSED, outcome=outcome)
         asked = _asked(key, going, template, successors)
         volumes = await volume_places(port, key.namespace, asked.pod_spec)

@@ -113,7 +113,7 @@ class Reconciler:
         self.budget.see(key, observed)
         turns = Turns(lambda image: self.turns.take(key, image), lambda: self.budget.take(key))
         decision = await self.decider.decide(key, parent, observed, engines, turns)
-        if decision.waits is None or decision.waits.until is not None:
+        if decision.waits is None or not decision.waits.in_row:
             self.budget.leave(key)
         todo = decision
         if todo.desired is None:
@@ -210,7 +210,7 @@ class Reconciler:
             waiting=decision.waiting,
             routes=decision.routes,
             devices=decision.devices,
-            rollout_waits=decision.waits.words if decision.waits else None,
+            rollout_waits=decision.waits.told if decision.waits else None,
             suspended=(parent.get("spec") or {}).get("suspend") is True,
         )
         previous: Mapping[str, Any] = parent.get("status") or {}

@@ -16,6 +16,8 @@ from atom_operator.reconcile.last_accepted import pods_in_force, target_in_force
 from atom_operator.reconcile.rollout_window import DAYS, RolloutWindow, opens_at
 from atom_operator.validation.rollout import find_zone
 
+_AT_ONCE = "spec.rollout.urgent begins at once"
+
 
 @dataclass(frozen=True, slots=True)
 class RolloutWait:
@@ -23,6 +25,13 @@ class RolloutWait:
 
     words: str
     until: datetime | None = None
+    in_row: bool = False  # for the turn of others to end
+    is_refused: bool = False  # by whoever admits pods, which urgency does not change
+
+    @property
+    def told(self) -> str:
+        """Return the words with what would begin at once."""
+        return self.words if self.is_refused else f"{self.words}; {_AT_ONCE}"
 
 
 Begin = Callable[[], RolloutWait | None]
@@ -58,7 +67,7 @@ def begins(asked: RolloutSpec, observed: Observed, turns: Turns) -> Begin:
         if closed is not None or asked.urgent:
             return closed
         words = turns.rollout()
-        return RolloutWait(words) if words is not None else None
+        return RolloutWait(words, in_row=True) if words is not None else None
 
     return begin
 

@@ -11,30 +11,62 @@ from dataclasses import dataclass
 
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.cluster.successor_judge import ask_for_successor
-from atom_operator.domain import Manifest, ObjectKey, PodState
+from atom_operator.domain import Manifest, ObjectKey, Observed, PodRevision, PodState
+from atom_operator.plan.devices.sick_devices import group_of
 from atom_operator.plan.quota import still_refused
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """Hold pods that are to go, those of them for whose successors to ask, and how many follow."""
+
+    going: Sequence[PodState]
+    asked: Sequence[PodState]
+    following: int
 
 
 @dataclass(frozen=True, slots=True)
 class Successors:
     """Hold pods as admission would leave them, without those for which a quota has room only once
-    the ones before have gone; or why one of them would not be admitted even then."""
+    the ones before have gone; why one of them would not be admitted even then; or why the API
+    server did not judge one."""
 
     admitted: tuple[Manifest, ...] = ()
     refusal: str | None = None
+    unknown: str | None = None
 
 
 async def ask_for_successors(
-    port: ClusterPort, key: ObjectKey, going: Sequence[PodState], template: Manifest
+    port: ClusterPort, key: ObjectKey, departure: Departure, template: Manifest
 ) -> Successors:
-    """Return what becomes of the pods that follow these. Raises TransientError where the API server
-    does not answer."""
-    charged = [pod.charged for pod in going if pod.charged is not None]
+    """Return what becomes of the pods that follow those that go."""
+    charged = [pod.charged for pod in departure.going if pod.charged is not None]
     admitted = []
-    for pod in going:
+    for pod in departure.asked:
         found = await ask_for_successor(port, key, pod.name, template)
+        if found.unknown is not None:
+            return Successors(unknown=found.unknown)
         if found.refusal is None:
             admitted += [found.pod] if found.pod is not None else []
-        elif still_refused(found.refusal, charged, len(going)):
+        elif still_refused(found.refusal, charged, departure.following):
             return Successors(refusal=found.refusal)
     return Successors(tuple(admitted))
+
+
+async def refusal_of_rollout(
+    port: ClusterPort, key: ObjectKey, observed: Observed, wanted: PodRevision
+) -> str | None:
+    """Return why no new pod would be admitted even if every old one went; None where one would, or
+    where nothing serves that could be lost. A server that cannot be asked holds no rollout up: its
+    own controllers tell of a refusal."""
+    running = observed.deployment
+    old = [pod for pod in observed.pods if pod.revision != wanted.name]
+    serving = [pod for pod in old if pod.ready]
+    if running is None or not serving or running.revision == wanted.name:
+        return None
+    names = group_of(serving[0], old)
+    asked = [pod for pod in old if pod.name in names]
+    # All of what is wanted need not fit: a new pod for each old one is no loss.
+    following = min(len(old), running.desired * wanted.nodes)
+    found = await ask_for_successors(port, key, Departure(old, asked, following), wanted.template)
+    return found.refusal

@@ -252,7 +252,7 @@ def _progressing(situation: StatusInputs) -> Verdict:
     if situation.observed.deployment is None:
         return Verdict(kind, "True", Reason.ROLLING_OUT, "the Deployment is being created")
     if situation.rollout_waits is not None:
-        message = f"a rollout waits: {situation.rollout_waits}; spec.rollout.urgent begins at once"
+        message = f"a rollout waits: {situation.rollout_waits}"
         return Verdict(kind, "True", Reason.ROLLOUT_WAITS, message)
     if deployment.complete and deployment.rollback is not None:
         message = f"revision {deployment.revision} runs again; see Degraded"

@@ -291,6 +291,18 @@ QUOTA_FILLED: dict[str, tuple[Scene, Steps]] = {
         (("lose_a_node", 3, 100), ("ask_for_an_image", _BAD, 1)),
     ),
 }
+# Who may stand against new pods, when old ones have to go first; the last counts those that go.
+REFUSALS: dict[str, tuple[Any, ...]] = {
+    "a quota of what they do not name": ("limit_by_a_quota", "limits.memory", 0, 100),
+    "a quota of fewer pods than there are": ("limit_by_a_quota", "pods", -1, 100),
+    "a limit range": ("limit_by_a_range", {"max": {"memory": "1Gi"}}, 100),
+    "a policy": ("refuse_by_a_policy", (POD,), 100),
+}
+FULL = {
+    "alone": scene(devices=8),
+    "two on one node": scene(devices=4, replicas=2),
+    "groups": scene(devices=8, nodes=2, groups=True),
+}
 
 
 def told(where: Scene, steps: Steps) -> Story:
@@ -326,6 +338,13 @@ def test_what_operators_stumble_over_breaks_no_promise(report: str) -> None:
 def test_a_quota_that_own_pods_fill_breaks_no_promise(happens: str, resource: str) -> None:
     where, steps = QUOTA_FILLED[happens]
     assert broken(told(where, (*steps, ("limit_by_a_quota", resource, 0, 1300)))) is None
+
+
+@pytest.mark.parametrize("where", FULL)
+@pytest.mark.parametrize("who", REFUSALS)
+def test_what_serves_stays_while_new_pods_would_be_refused(who: str, where: str) -> None:
+    change = ("ask_for_a_length", 512, 1300)
+    assert broken(told(FULL[where], (REFUSALS[who], change))) is None
 
 
 def test_lives_hold_what_the_documents_promise() -> None:

@@ -53,7 +53,7 @@ class FakeCluster:
     writes: list[str] = field(default_factory=list)
     failures: dict[int, ClusterError] = field(default_factory=dict)
     refused_kinds: dict[Kind, str] = field(default_factory=dict)
-    refused_dry_run: RefusedError | None = None
+    refused_dry_run: ClusterError | None = None
     image_volumes: bool = True  # else the API server takes them out of what is created
     # Kinds in whose objects somebody put an entry that makes every apply invalid.
     spoilt_kinds: set[Kind] = field(default_factory=set)

@@ -53,7 +53,7 @@ class DevicePromises:
         self._hold(lasts >= _LEAST_SECONDS, f"{name} is moved after {lasts:.0f} s on node {node}")
         group = group_of(life.state, pod)
         workload = life.workload
-        has_place = workload is not None and self._fits(workload, group)
+        has_place = workload is not None and fits(life.state, workload, group)
         self._hold(has_place, f"{name} is moved, and nothing else has a place for it")
         others = [one for one in life.pods if one not in group and not is_ready(one)]
         sick = [one for one in others if sick_devices_of(life.state, one) or self._is_certain(one)]
@@ -102,11 +102,3 @@ class DevicePromises:
             return True
         sick = self.life.state.sick.get(name)
         return sick is not None and sick.told and bool(sick_devices_of(self.life.state, pod))
-
-    def _fits(self, workload: Manifest, group: list[Manifest]) -> bool:
-        """Of a group every pod: LeaderWorkerSet has templates for leaders and workers."""
-        if "leaderWorkerTemplate" not in workload["spec"]:
-            return fits(self.life.state, workload, group)
-        parts = workload["spec"]["leaderWorkerTemplate"]
-        leader = {**workload, "spec": {**workload["spec"], "template": parts["leaderTemplate"]}}
-        return fits(self.life.state, leader, group)

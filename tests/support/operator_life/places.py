@@ -41,6 +41,9 @@ def strategy_is_due(life: Life, workload: Manifest) -> str | None:
     widened = not recreates and strategy["rollingUpdate"]["maxUnavailable"] > 1
     if "exceeded quota" in refused.get("message", "") and not widened:
         return None  # there may be room by now: the words stand until the next pod is tried
+    new = [pod for pod in life.pods if _is_newest(pod, workload)]
+    if not new and not admits(life.state, workload, _old_pods(life, workload), 1):
+        return f"old pods go for new ones that would be refused, by {strategy}"
     if fits(life.state, workload, ()):
         return f"a spare pod had a place, and old pods go first, by {strategy}"
     if recreates and all(fits(life.state, workload, [pod]) for pod in old):
@@ -48,13 +51,22 @@ def strategy_is_due(life: Life, workload: Manifest) -> str | None:
     return None
 
 
+def groups_are_due(life: Life, workload: Manifest) -> str | None:
+    """What is wrong with a change of groups, which replaces all that serve, at its beginning."""
+    old = _old_pods(life, workload)
+    if not old or len(old) != len(life.pods) or not all(map(is_ready, old)):
+        return None
+    if admits(life.state, workload, old, 1):
+        return None
+    return "groups go for new ones that would be refused"
+
+
 def fits_without(life: Life, workload: Manifest) -> bool:
     """Whether a new pod waits that its own old pods alone keep from starting."""
     old = _old_pods(life, workload)
     if not old or any(pod["metadata"].get("deletionTimestamp") for pod in old):
         return False
-    revision = workload["metadata"]["annotations"][_REVISION]
-    new = [pod for pod in life.pods if pod["metadata"]["annotations"].get(_REVISION) == revision]
+    new = [pod for pod in life.pods if _is_newest(pod, workload)]
     placed = [pod for pod in new if pod["spec"].get("nodeName")]
     waiting = [pod for pod in new if not pod["spec"].get("nodeName")]
     if len(placed) >= workload["spec"].get("replicas", 1) or not all(map(is_ready, placed)):
@@ -106,7 +118,8 @@ def _hidden(state: ClusterState, pods: Iterable[Manifest]) -> Iterator[None]:
 
 
 def _one_more(workload: Manifest, number: int = 0) -> Manifest:
-    template = copied(workload["spec"]["template"])
+    spec = workload["spec"]
+    template = copied(spec.get("template") or spec["leaderWorkerTemplate"]["leaderTemplate"])
     metadata = {**template["metadata"], "name": f"one-more-{number}", "namespace": "default"}
     metadata["uid"] = f"uid-{10**9 + number}"  # the youngest
     return {"metadata": metadata, "spec": template["spec"]}
@@ -121,14 +134,18 @@ def _key(pod: Manifest) -> tuple[Kind, str, str]:
     return POD, pod["metadata"]["namespace"], pod["metadata"]["name"]
 
 
+def _is_newest(pod: Manifest, workload: Manifest) -> bool:
+    revision = workload["metadata"]["annotations"][_REVISION]
+    return bool(pod["metadata"]["annotations"].get(_REVISION) == revision)
+
+
 def _old_pods(life: Life, workload: Manifest) -> list[Manifest]:
     """The model's pods of another revision than the newest, those that end included."""
-    revision = workload["metadata"]["annotations"][_REVISION]
     return [
         pod
         for pod in life.state.all(POD)
         if life.is_own(pod)
         and not is_terminal(pod)
         and pod["metadata"]["uid"] not in life.disturbed
-        and pod["metadata"]["annotations"].get(_REVISION) != revision
+        and not _is_newest(pod, workload)
     ]

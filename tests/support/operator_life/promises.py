@@ -17,7 +17,7 @@ from tests.support.operator_life.canaries import CanaryPromises
 from tests.support.operator_life.causes import untold
 from tests.support.operator_life.device_promises import DevicePromises
 from tests.support.operator_life.groups import group_of, leader_of
-from tests.support.operator_life.places import fits_without, strategy_is_due
+from tests.support.operator_life.places import fits_without, groups_are_due, strategy_is_due
 
 if TYPE_CHECKING:
     from tests.support.operator_life.life import Life
@@ -28,14 +28,43 @@ _WAIT_SECONDS = 180.0  # until a wait lasts
 _TELL_SECONDS = 60.0  # within which a cause is told: what no event announces is looked at by then
 _OWN_WAIT_SECONDS = 240.0  # until nothing may wait any more for what its own old pods hold
 _GROUP_SIZE = 2
+_LENGTHS, _MEMORIES = ("512", "1024"), ("48Gi", "100Gi", "200Gi")  # that happenings ask for
 _MOST_TURNS = 12  # of one condition, by one happening
 
 
 def _variable(pod: Manifest, name: str) -> str | None:
     """The value that the engine's container of a pod has for a variable."""
-    (engine,) = [item for item in pod["spec"]["containers"] if item["name"] == "engine"]
-    found = [item.get("value") for item in engine.get("env") or () if item["name"] == name]
+    variables = _engine_of(pod["spec"]).get("env") or ()
+    found = [item.get("value") for item in variables if item["name"] == name]
     return found[0] if found else None
+
+
+def _engine_of(pod_spec: Manifest) -> Manifest:
+    (engine,) = [item for item in pod_spec["containers"] if item["name"] == "engine"]
+    return engine
+
+
+def _option(pod: Manifest, name: str) -> str:
+    args = _engine_of(pod["spec"])["args"]
+    return str(args[args.index(name) + 1])
+
+
+def _memory(pod_spec: Manifest | None) -> str | None:
+    """What the engine's container requests."""
+    engine = _engine_of(pod_spec) if pod_spec else {}
+    found: str | None = ((engine.get("resources") or {}).get("requests") or {}).get("memory")
+    return found
+
+
+def _attempt(pod: Manifest) -> str | None:
+    """The annotation by which a template asks for other pods."""
+    found: str | None = ((pod.get("metadata") or {}).get("annotations") or {}).get("try")
+    return found
+
+
+def _is_asked(found: str | None, asked: str | None, others: tuple[str, ...]) -> bool:
+    """Whether a value is the one that is asked for; where none is, whether it is the default."""
+    return found == asked if asked is not None else found not in others
 
 
 class Promises:
@@ -128,13 +157,17 @@ class Promises:
     def _the_strategy_is_due(self) -> None:
         """A rollout that gives up what serves does so only where nothing else would go on."""
         workload = self.life.workload
-        if workload is None or "strategy" not in workload["spec"]:
+        if workload is None:
             return
         revision = workload["metadata"].get("annotations", {}).get(_REVISION)
-        chosen = (revision, repr(workload["spec"]["strategy"]))
+        chosen = (revision, repr(workload["spec"].get("strategy")))
         if chosen == self.chosen:
             return
         self.chosen = chosen
+        if "strategy" not in workload["spec"]:
+            words = groups_are_due(self.life, workload)
+            self._hold(words is None, f"{words}")
+            return
         rollout = self.life.spec.get("rollout") or {}
         if rollout.get("strategy", "Auto") != "Auto" or self.touched:
             return
@@ -236,19 +269,21 @@ class Promises:
             same <= {annotations[_REVISION]}
             and all(map(is_ready, pods))
             and seen == workload["metadata"]["generation"]
-            and self._has_asked_image(pods)
+            and self._has_asked_pods(pods)
         )
 
-    def _has_asked_image(self, pods: list[Manifest]) -> bool:
-        asked = (self.life.spec.get("engine") or {}).get("image")
-        length = (self.life.spec.get("engine") or {}).get("maxModelLen")
-        for pod in pods:
-            engine = next(c for c in pod["spec"]["containers"] if c["name"] == "engine")
-            if asked is not None and engine["image"] != asked:
-                return False
-            if length is not None and str(length) not in engine["args"]:
-                return False
-        return True
+    def _has_asked_pods(self, pods: list[Manifest]) -> bool:
+        """Whether they are what the spec asks for, in all that happenings change of pods."""
+        engine, template = self.life.spec.get("engine") or {}, self.life.spec.get("template") or {}
+        images = {engine["image"]} if "image" in engine else {*self.life.operator.images.values()}
+        length, memory = engine.get("maxModelLen"), _memory(template.get("spec"))
+        return all(
+            _engine_of(pod["spec"])["image"] in images
+            and _is_asked(_option(pod, "--max-model-len"), length and str(length), _LENGTHS)
+            and _is_asked(_memory(pod["spec"]), memory, _MEMORIES)
+            and _attempt(pod) == _attempt(template)
+            for pod in pods
+        )
 
     def _every_wait_has_its_cause(self, parent: Manifest) -> None:
         said = " | ".join(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from atom_operator.cluster.errors import RefusedError
+from atom_operator.cluster.errors import ClusterError, RefusedError, TransientError
 from atom_operator.cluster.successor_judge import ask_for_successor
 from atom_operator.domain import POD, Manifest, ObjectKey
 from tests.support.operator.fake_cluster import FakeCluster
@@ -86,7 +86,6 @@ async def test_the_pod_that_is_asked_for_is_the_one_that_would_follow() -> None:
             'dry run of Pod in default: pods "chat-9999" is forbidden: failed quota: a',
             "failed quota: a",
         ),
-        ("pods is forbidden: User x cannot create", "User x cannot create"),
         (
             'admission webhook "a" denied the request: no',
             'admission webhook "a" denied the request: no',
@@ -98,6 +97,23 @@ async def test_a_refusal_is_told_in_the_words_of_whoever_refuses(said: str, word
     cluster.refused_dry_run = RefusedError(said, 403)
     found = await ask_for_successor(cluster, _KEY, "chat-1-abcde", _TEMPLATE)
     assert (found.pod, found.refusal) == (None, words)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RefusedError('pods is forbidden: User "x" cannot create resource "pods" in', 403),
+        RefusedError('admission webhook "a" does not support dry run', 400),
+        TransientError("failed calling webhook"),
+    ],
+)
+async def test_a_server_that_judged_nothing_is_no_refusal(error: ClusterError) -> None:
+    cluster, _ = _cluster()
+    cluster.refused_dry_run = error
+    found = await ask_for_successor(cluster, _KEY, "chat-1-abcde", _TEMPLATE)
+    assert (found.pod, found.refusal) == (None, None)
+    assert found.unknown is not None
+    assert str(error).endswith(found.unknown)
 
 
 async def test_nothing_is_asked_for_in_the_place_of_a_pod_that_is_gone() -> None:

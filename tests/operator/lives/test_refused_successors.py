@@ -1,0 +1,131 @@
+"""A change of pods that would take the place of those that serve begins once new ones would be
+admitted; until then what serves stays, and whoever refuses is told in its own words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from atom_operator.cluster.errors import RefusedError, TransientError
+from atom_operator.domain import ObjectKey
+from atom_operator.reconcile.rollout_budget import RolloutBudget
+from tests.operator.lives.test_generated_life import FULL, REFUSALS, scene
+from tests.support.operator_life.happenings import HAPPENINGS
+from tests.support.operator_life.life import Life
+
+_WORDS = {
+    "a quota of what they do not name": "must specify limits.memory for: engine",
+    "a quota of fewer pods than there are": "exceeded quota: team, requested: pods=1",
+    "a limit range": "maximum memory usage per Container is 1Gi",
+    "a policy": 'admission webhook "a-policy.example.org" denied the request: the label team',
+}
+
+
+class Changed:
+    """A life that has begun, whose pods are asked to be others."""
+
+    def __init__(self, where: Any) -> None:
+        self.life = Life(where)
+        self.life.cluster.advance(400)
+        self.before = {pod["metadata"]["uid"] for pod in self.life.pods}
+
+    def happens(self, name: str, *arguments: Any) -> None:
+        self.life.promises.happens(name)
+        HAPPENINGS[name].does(self.life, *arguments)
+        self.life.cluster.advance(100)
+
+    @property
+    def stays(self) -> bool:
+        return self.before <= {pod["metadata"]["uid"] for pod in self.life.pods}
+
+    @property
+    def is_new(self) -> bool:
+        """All that serve are what is asked for now."""
+        lengths = [pod["spec"]["containers"][0]["args"] for pod in self.life.pods]
+        return all(args[args.index("--max-model-len") + 1] == "1024" for args in lengths)
+
+    def said(self, kind: str) -> dict[str, Any]:
+        conditions = (self.life.parent or {})["status"]["conditions"]
+        (found,) = [item for item in conditions if item["type"] == kind]
+        return dict(found)
+
+
+@pytest.fixture
+def begin() -> Iterator[Any]:
+    begun: list[Changed] = []
+
+    def _begin(where: Any) -> Changed:
+        begun.append(Changed(where))
+        return begun[-1]
+
+    yield _begin
+    for changed in begun:
+        changed.life.operator.close()
+
+
+@pytest.mark.parametrize("where", ["alone", "groups"])
+@pytest.mark.parametrize("who", REFUSALS)
+def test_pods_stay_until_those_that_follow_would_be_admitted(
+    begin: Any, who: str, where: str
+) -> None:
+    changed = begin(FULL[where])
+    *refuses, _ = REFUSALS[who]
+    changed.happens(*refuses)
+    changed.happens("ask_for_a_length", 1024)
+    assert changed.stays
+    said = changed.said("Ready")
+    assert (said["status"], _WORDS[who] in said["message"]) == ("False", True)
+    if where == "groups":
+        progress = changed.said("Progressing")
+        assert (progress["reason"], "urgent" in progress["message"]) == ("RolloutWaits", False)
+    else:
+        rollout = changed.life.parent["status"]["rollout"]
+        assert rollout["strategy"] == "Surge"
+        assert _WORDS[who] in rollout["reason"]
+    for lifts in ("lift_the_quota", "lift_the_range"):
+        changed.happens(lifts)
+    changed.happens("refuse_by_a_policy", ())
+    changed.life.cluster.advance(900)
+    assert changed.is_new
+    assert changed.said("Ready")["status"] == "True"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RefusedError('pods is forbidden: User "operator" cannot create resource "pods"', 403),
+        RefusedError('admission webhook "old" does not support dry run', 400),
+        TransientError("failed calling webhook: no endpoints available"),
+    ],
+)
+@pytest.mark.parametrize("where", ["alone", "groups"])
+def test_a_server_that_does_not_judge_holds_no_rollout_up(
+    begin: Any, where: str, error: Any
+) -> None:
+    changed = begin(FULL[where])
+    changed.life.cluster.api.refused_dry_run = error
+    changed.happens("ask_for_a_length", 1024)
+    changed.life.cluster.advance(900)
+    assert changed.is_new
+    assert changed.said("Ready")["status"] == "True"
+
+
+@pytest.mark.parametrize("strategy", ["InPlace", "Recreate"])
+def test_a_strategy_that_the_spec_names_is_kept(begin: Any, strategy: str) -> None:
+    changed = begin(scene(devices=8))
+    changed.happens("ask_for_a_strategy", strategy)
+    changed.happens("refuse_by_a_policy", REFUSALS["a policy"][1])
+    changed.happens("ask_for_a_length", 1024)
+    assert not changed.stays
+    assert changed.life.parent["status"]["rollout"]["strategy"] == strategy
+
+
+def test_a_rollout_that_would_be_refused_takes_no_turn_from_others(begin: Any) -> None:
+    changed, budget = begin(FULL["groups"]), RolloutBudget(1)
+    object.__setattr__(changed.life.operator.reconciler, "budget", budget)
+    changed.happens("refuse_by_a_policy", REFUSALS["a policy"][1])
+    changed.happens("ask_for_a_length", 1024)
+    assert changed.stays
+    assert budget.take(ObjectKey("default", "other")) is None
