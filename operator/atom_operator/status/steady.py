@@ -2,8 +2,9 @@
 
 The controller of groups deletes every pod of one that failed and makes new ones, every few seconds
 for ever. What a look finds then is chance: an end, no pod, pods that have not ended yet, or a quota
-that those which still end have filled. So the last failure is said until a leader of the revision
-is ready, or another revision is asked for; a quota's refusal is told beside it, and turns nothing.
+that those which still end have filled. So the last failure is said until no group is missing or on
+its way, whichever others serve meanwhile, or another revision is asked for; a quota's refusal is
+told beside it, and turns nothing.
 """
 
 from __future__ import annotations
@@ -27,14 +28,21 @@ def steady(
 ) -> list[Verdict]:
     """The verdicts, with what was said before in place of those that a remade group makes empty."""
     running = observed.deployment
-    serves = any(pod.ready and pod.serves for pod in observed.pods)
     failure = known_failure(previous, running)
-    if running is None or running.complete or serves or not failure:
+    if running is None or not failure or not _is_made_anew(running, observed):
         return list(verdicts)
     before = {item["type"]: item for item in previous.get("conditions") or ()}
     held = [_held(verdict, before.get(verdict.type)) for verdict in verdicts]
     beside = [_beside_failure(verdict, running, before) for verdict in held]
     return [_with_failure(verdict, failure) for verdict in beside]
+
+
+def _is_made_anew(running: DeploymentState, observed: Observed) -> bool:
+    """Return whether a group is missing, or has a pod that does not serve on its node. One that
+    waits for a node has not failed, and may wait for long."""
+    leaders = sum(pod.serves for pod in observed.pods)
+    begins = any(pod.scheduled and not pod.ready for pod in observed.pods)
+    return not running.complete and (begins or leaders < running.desired)
 
 
 def known_failure(previous: Mapping[str, Any], running: DeploymentState | None) -> str | None:
