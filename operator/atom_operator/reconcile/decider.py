@@ -346,11 +346,11 @@ class Decider:
     async def _waits(
         self, key: ObjectKey, rollout: AskedRollout, observed: Observed, wanted: PodRevision
     ) -> RolloutWait | None:
-        """Return what the change of pods that serve waits for. Of groups no strategy keeps the old
-        ones while new ones are refused."""
+        """Return what the change of pods that serve waits for. While new ones are refused no
+        strategy keeps old groups, nor old pods of another kind that hold what new ones need."""
         if not is_due(observed, wanted):
             return None
-        if wanted.nodes > 1:
+        if wanted.nodes > 1 or (observed.deployment and observed.deployment.in_groups):
             refused = await refusal_of_rollout(self.port, key, observed, wanted)
             if refused is not None:
                 return RolloutWait(f"its pods would be refused: {refused}", is_refused=True)

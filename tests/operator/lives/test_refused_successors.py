@@ -92,6 +92,28 @@ def test_pods_stay_until_those_that_follow_would_be_admitted(
     assert changed.said("Ready")["status"] == "True"
 
 
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_pods_of_another_kind_stay_until_those_that_follow_would_be_admitted(
+    begin: Any, nodes: int
+) -> None:
+    changed = begin(scene(devices=8, nodes=2, groups=nodes == 1))
+    changed.life.cluster.settled.clear()  # the promises know of one kind in a life
+    changed.life.cluster.clients.remove(changed.life.promises.watch)
+    changed.happens("let_others_take_devices", 0, 8)
+    changed.happens("let_others_take_devices", 1, 8)
+    changed.happens("refuse_by_a_policy", REFUSALS["a policy"][1])
+    changed.life.ask(parallelism={"tensor": 8 * nodes, "nodes": nodes})
+    changed.life.cluster.advance(400)
+    assert changed.stays
+    assert _WORDS["a policy"] in changed.said("Progressing")["message"]
+    changed.happens("refuse_by_a_policy", ())
+    changed.happens("let_others_go")
+    changed.life.cluster.advance(900)
+    assert not changed.stays
+    assert len(changed.life.pods) == nodes
+    assert changed.said("Ready")["status"] == "True"
+
+
 @pytest.mark.parametrize(
     "error",
     [
