@@ -85,11 +85,11 @@ async def test_a_successor_is_judged_as_the_pod_would_be(
     namespaced: LiveCluster, client: ApiCluster
 ) -> None:
     cluster = namespaced
+    # The range first: admission learns of it by a watch, and has by the time of the first pod.
+    cluster.kubectl("apply", "--filename=-", manifest=_RANGE)
     cluster.kubectl("apply", "--filename=-", manifest=_REPLICA_SET)
     cluster.wait("pod", lambda: bool(_pods(cluster)), seconds=60)
     (pod,) = _pods(cluster)
-
-    cluster.kubectl("apply", "--filename=-", manifest=_RANGE)
     found = await _ask(cluster, client)
     assert found.pod is not None
     (container,) = found.pod["spec"]["containers"]
