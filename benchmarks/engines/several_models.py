@@ -73,25 +73,30 @@ async def load(address: str, models: Sequence[int], moments: Sequence[float]) ->
         return list(await asyncio.gather(*asked))
 
 
-def arrivals(args: argparse.Namespace) -> tuple[list[int], list[float]]:
+def arrivals(args: argparse.Namespace, rate: float) -> tuple[list[int], list[float]]:
     """Draw which models are asked, and when."""
     draw = np.random.default_rng(2)
     shares = 1 / np.arange(1, len(args.shapes) + 1)
-    count = int(args.seconds * args.rate)
+    count = int(args.seconds * rate)
     models = draw.choice(len(args.shapes), count, p=shares / shares.sum())
-    moments = np.cumsum(draw.exponential(1 / args.rate, count))
+    moments = np.cumsum(draw.exponential(1 / rate, count))
     return models.tolist(), moments.tolist()
 
 
-async def measure(args: argparse.Namespace, address: str) -> dict[str, object]:
-    models, moments = arrivals(args)
+async def measure(args: argparse.Namespace, address: str) -> list[dict[str, object]]:
     for model in range(len(args.shapes)):  # each once, for what is compiled at the first time
         await load(address, [model], [0.0])
+    return [await measure_rate(args, address, rate) for rate in args.rates]
+
+
+async def measure_rate(args: argparse.Namespace, address: str, rate: float) -> dict[str, object]:
+    models, moments = arrivals(args, rate)
     hottest = [moment for model, moment in zip(models, moments, strict=True) if model == 0]
     alone = await load(address, [0] * len(hottest), hottest)
     together = await load(address, models, moments)
     firsts = np.array([each.first for each in together])
     result: dict[str, object] = {
+        "rate": rate,
         "requests": len(together),
         "first_token_p50_s": float(np.quantile(firsts, 0.5)),
         "first_token_p95_s": float(np.quantile(firsts, 0.95)),
@@ -103,6 +108,7 @@ async def measure(args: argparse.Namespace, address: str) -> dict[str, object]:
     ]
     result["hottest_tokens_per_second"] = {"alone": speeds[0], "together": speeds[1]}
     result["hottest_share"] = speeds[1] / speeds[0]
+    print(json.dumps(result), flush=True)
     return result
 
 
@@ -111,7 +117,9 @@ def main() -> int:
     parser.add_argument("--shapes", nargs="+", choices=sorted(SHAPES), required=True)
     parser.add_argument("--shares", nargs="+", type=float, help="of the device's memory, by model")
     parser.add_argument("--capacity", type=float, default=0.8, help="of the models awake")
-    parser.add_argument("--rate", type=float, default=4.0, help="requests a second")
+    parser.add_argument(
+        "--rates", nargs="+", type=float, default=[2.0, 4.0], help="requests a second, in turn"
+    )
     parser.add_argument("--seconds", type=float, default=60.0)
     args = parser.parse_args()
     shares = args.shares or [args.capacity / 2] * len(args.shapes)
@@ -131,8 +139,8 @@ def main() -> int:
         begun = time.perf_counter()
         with started("atom.entrypoints.cli", *arguments) as server:
             start_seconds = time.perf_counter() - begun
-            result = asyncio.run(measure(args, server.address))
-    print(json.dumps({"start_s": start_seconds, **result}))
+            rates = asyncio.run(measure(args, server.address))
+    print(json.dumps({"start_s": start_seconds, "rates": rates}))
     return 0
 
 

@@ -63,12 +63,18 @@ class _LoraOps:
     def norm_linear(
         self, stream: Stream, norm: NormWeight, w: LinearWeight
     ) -> tuple[torch.Tensor, Stream]:
-        return self._for(w).norm_linear(stream, norm, w)
+        tokens = _tokens(w)
+        if tokens is None:
+            return self._ops.norm_linear(stream, norm, w)
+        return self._ops.norm_linear_lora(stream, norm, w, tokens, None)
 
     def norm_gated_linear(
         self, stream: Stream, norm: NormWeight, w: LinearWeight, activation: Gating
     ) -> tuple[torch.Tensor, Stream]:
-        return self._for(w).norm_gated_linear(stream, norm, w, activation)
+        tokens = _tokens(w)
+        if tokens is None:
+            return self._ops.norm_gated_linear(stream, norm, w, activation)
+        return self._ops.norm_linear_lora(stream, norm, w, tokens, activation)
 
     def norm_experts(self, stream: Stream, norm: NormWeight, w: MoEWeight) -> Stream:
         ops = self._ops if w.shared is None else self._for(w.shared.gate_up)

@@ -35,6 +35,7 @@ from atom.model_ops.backends.triton_ops.attention import (
 from atom.model_ops.backends.triton_ops.gemm import (
     lora_shrink_expand,
     norm_linear,
+    norm_linear_lora,
     packed_bytes_gemm,
     quantised_tiles,
     skinny_linear,
@@ -145,6 +146,7 @@ LORA = {
     "types": {"slots_ptr": "*i32", "order_ptr": "*i64"},
     "even": ("x_stride", "y_stride"),
 }
+NUMBERS = {"slot_ptr": "*i32", "shrunk_ptr": "*i32"}
 KIMI_DELTA = {"HK": 32, "HV": 32, "DK": 128, "DV": 128, "K_LANES": 128}
 ODD_DELTA_RULE = {"HK": 3, "HV": 9, "DK": 96, "DV": 80}
 SELECTED = {key: value for key, value in LATENT.items() if key != "BLOCK_SIZE"} | {
@@ -417,6 +419,14 @@ CASES: list[Any] = [
         ("w13 of what is normed", norm_linear._norm_linear_kernel,
          {"K": 4096, "BLOCK_K": 4096, "ROWS": 1, "GATED": True, "HAS_RESIDUAL": False,
           "HAS_BIAS": False, "bias_ptr": None, "norm_ptr": None, **UNSCALED}, {}),
+        ("norm_linear with an adapter", norm_linear_lora._norm_linear_lora_kernel,
+         {"K": 4096, "BLOCK_K": 4096, "ROWS": 4, "GATED": False, "HAS_RESIDUAL": True,
+          "HAS_BIAS": False, "bias_ptr": None, "RANK": 16, "LANES": 16,
+          "ENDS": (4096, 5120, 6144)}, {"num_warps": 8, "types": NUMBERS}),
+        ("norm_gated_linear with an adapter", norm_linear_lora._norm_linear_lora_kernel,
+         {"K": 4096, "BLOCK_K": 4096, "ROWS": 1, "GATED": True, "HAS_RESIDUAL": True,
+          "HAS_BIAS": True, "RANK": 16, "LANES": 16, "ENDS": (12288, 24576)},
+         {"num_warps": 4, "types": NUMBERS}),
         *W8A16_GEMV,
         ("router", routing._logits_kernel, {"BLOCK_T": 16, "BLOCK_E": 16, "BLOCK_K": 128}, {}),
         ("choice", routing._choose_kernel, CHOICE, {"num_warps": 1}),

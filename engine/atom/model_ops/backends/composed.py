@@ -7,6 +7,7 @@ here as well. The contract of each is in interface.py.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -27,7 +28,7 @@ from atom.model_ops.values import (
     SharedWeight,
     Stream,
 )
-from atom.utils.forward_context import AttentionMetaData
+from atom.utils.forward_context import AttentionMetaData, LoraTokens
 
 
 class ComposedOps:
@@ -73,6 +74,19 @@ class ComposedOps:
     ) -> tuple[torch.Tensor, Stream]:
         normed, stream = self._ops.norm(stream, norm)
         return self.gated_linear(normed, w, activation), stream
+
+    def norm_linear_lora(
+        self,
+        stream: Stream,
+        norm: NormWeight,
+        w: LinearWeight,
+        tokens: LoraTokens,
+        activation: Gating | None,
+    ) -> tuple[torch.Tensor, Stream]:
+        normed, stream = self._ops.norm(stream, norm)
+        assert w.lora is not None, "a matrix with low-rank parts"
+        y = self._ops.add_lora(partial(self._ops.linear, normed, w), normed, w.lora, tokens)
+        return (y if activation is None else self._ops.act_and_mul(y, activation)), stream
 
     def attention(
         self,

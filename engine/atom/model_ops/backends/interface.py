@@ -316,6 +316,18 @@ class Ops(DraftOps, Protocol):
     ) -> tuple[torch.Tensor, Stream]:
         """Compute `norm_linear`, then `act_and_mul`: w [2·I, in] → ([T, I], the settled stream)."""
 
+    def norm_linear_lora(
+        self,
+        stream: Stream,
+        norm: NormWeight,
+        w: LinearWeight,
+        tokens: LoraTokens,
+        activation: Gating | None,
+    ) -> tuple[torch.Tensor, Stream]:
+        """Compute `norm`, `linear` with what `add_lora` adds of w's low-rank parts, and
+        `act_and_mul` where an activation is given: ([T, out] or [T, out / 2], the settled
+        stream)."""
+
     def attention(
         self,
         qkv: torch.Tensor,

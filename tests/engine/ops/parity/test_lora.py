@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 import torch
 
-from atom.model_ops.backends.interface import Backend
-from atom.model_ops.values import LoraWeight
+from atom.model_ops.backends.composed import ComposedOps
+from atom.model_ops.backends.interface import Backend, Ops
+from atom.model_ops.values import Activation, LinearWeight, LoraWeight, NormWeight, Stream
 from atom.utils.forward_context import LoraTokens
+from tests.engine.ops.inputs import assert_rows_agree
+
+gpu = pytest.mark.gpu
 
 SLOTS = 3
 # Rows of a matrix' projections, inputs, rank: odd sizes; projections that meet within a tile; more
@@ -72,3 +79,72 @@ def test_a_token_has_what_it_has_alone(backend: Backend, device: torch.device) -
         one = slice(token, token + 1)
         alone = add_lora(y[one].clone, x[one], w, LoraTokens(slots[one]))
         torch.testing.assert_close(together[one], alone, rtol=1e-5, atol=1e-5)
+
+
+# Rows of a matrix' projections, inputs, rank, slots of the tokens: one token with an adapter and
+# without; more rank than a program holds; tokens that have one kernel after the other.
+NORMED = {
+    "q, k and v": ((24, 10, 6), 96, 5, (2,)),
+    "no adapter": ((24, 8, 8), 64, 8, (-1,)),
+    "gate and up": ((36, 36), 1100, 16, (0,)),
+    "a high rank": ((20, 20), 64, 70, (1,)),
+    "several": ((20, 20), 64, 16, (1, -1, 0)),
+    "q, k and v of 8B": pytest.param(((4096, 1024, 1024), 4096, 16, (1,)), marks=gpu),
+    "gate and up of 8B": pytest.param(((12288, 12288), 4096, 16, (2,)), marks=gpu),
+}
+NORMED_CASES = [
+    case if hasattr(case, "marks") else pytest.param(case, id=name) for name, case in NORMED.items()
+]
+
+
+@pytest.mark.usefixtures("bfloat16")
+@pytest.mark.parametrize("case", NORMED_CASES)
+@pytest.mark.parametrize("begins", [False, True])
+@pytest.mark.parametrize("is_gated", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_norm_and_a_product_with_adapters(
+    backend: Backend,
+    reference: Backend,
+    device: torch.device,
+    case: tuple[tuple[int, ...], int, int, tuple[int, ...]],
+    begins: bool,
+    is_gated: bool,
+    dtype: torch.dtype,
+) -> None:
+    rows, inputs, rank, slots_of = case
+    draw = torch.randn
+    count, outputs = len(slots_of), sum(rows)
+    x, addend = (draw(count, inputs, device=device).to(dtype) for _ in range(2))
+    norm = NormWeight(draw(inputs, device=device).to(dtype), 1e-6)
+    lora = LoraWeight(
+        draw(SLOTS, len(rows) * rank, inputs, device=device).to(dtype),
+        (draw(SLOTS, outputs, rank, device=device) / (inputs * rank) ** 0.5).to(dtype),
+        rows,
+    )
+    bias = draw(outputs, device=device).to(dtype) if begins else None
+    weight = (draw(outputs, inputs, device=device) / inputs**0.5).to(dtype)
+    slots = torch.tensor(slots_of, dtype=torch.int32, device=device)
+    activation = Activation.SILU if is_gated else None
+
+    def stream(of: torch.dtype) -> Stream:
+        residual = x.to(of, copy=True)
+        return Stream(residual) if begins else Stream(residual).plus(addend.to(of, copy=True))
+
+    wide = LoraWeight(lora.a.double(), lora.b.double(), rows)
+    composed = ComposedOps(cast(Ops, SimpleNamespace(**reference.operations)))
+    expected, settled = composed.norm_linear_lora(
+        stream(torch.float64),
+        NormWeight(norm.weight.double(), norm.eps),
+        LinearWeight(weight.double(), None if bias is None else bias.double(), lora=wide),
+        LoraTokens(slots),
+        activation,
+    )
+    # One step's tokens for several products, as layers have them.
+    tokens = LoraTokens(slots)
+    for _ in range(2):
+        out, after = backend.operations["norm_linear_lora"](
+            stream(dtype), norm, LinearWeight(weight, bias, lora=lora), tokens, activation
+        )
+        assert after.is_settled
+        torch.testing.assert_close(after.residual, settled.residual.to(dtype))
+        assert_rows_agree(out, expected, dtype, slack=2.0)

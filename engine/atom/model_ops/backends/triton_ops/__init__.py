@@ -41,6 +41,7 @@ _PRODUCTS = (
     "add",
     "norm_linear",
     "norm_gated_linear",
+    "norm_linear_lora",
 )
 
 
@@ -64,7 +65,11 @@ def backend() -> Backend:
         sparse_mla,
     )
     from atom.model_ops.backends.triton_ops.compile import compiler_process
-    from atom.model_ops.backends.triton_ops.gemm import linear, lora_shrink_expand
+    from atom.model_ops.backends.triton_ops.gemm import (
+        linear,
+        lora_shrink_expand,
+        norm_linear_lora,
+    )
     from atom.model_ops.backends.triton_ops.linear_attention import (
         gated_delta_net,
         gated_delta_rule,
@@ -111,6 +116,7 @@ def backend() -> Backend:
         "state_space_dual": state_space_dual.state_space_dual,
         "gated_delta_net": gated_delta_net.gated_delta_net,
         "add_lora": lora_shrink_expand.add_lora,
+        "norm_linear_lora": norm_linear_lora.norm_linear_lora,
         "sample": sampling.sample,
         "sample_vocab_shard": sampling.sample_vocab_shard,
         "filter_logits": top_k_top_p_min_p.filter_logits,

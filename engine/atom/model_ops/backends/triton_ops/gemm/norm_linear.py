@@ -22,10 +22,40 @@ from atom.model_ops.values import LinearWeight, NormWeight, Pending, Stream, Wei
 _MAX_INNER = 8192
 # Rows of W a program (a gated one takes as many again) and warps, measured on H200: 20 to 50
 # weights a thread, several programs per multiprocessor.
-_ROWS, _WARPS = 4, 8
-_GATED_ROWS, _GATED_WARPS = 1, 4
+PROGRAM = 4, 8
+GATED_PROGRAM = 1, 4
 # Of fp8 more rows: half the bytes leave less time for the norm, which each program computes.
 _NARROW_ROWS, _NARROW_GATED_ROWS = 8, 4
+
+
+@triton.jit
+def normed_token(
+    x_ptr, residual_ptr, norm_ptr, residual_out_ptr, eps, writes, k, inside,
+    K: tl.constexpr, HAS_RESIDUAL: tl.constexpr, dtype: tl.constexpr,
+):  # fmt: skip
+    """Add the residual to the token [BLOCK_K] and norm it, as every program does again: cheaper
+    than a launch, and than waiting for another. writes: whether this one keeps the new residual."""
+    x = tl.load(x_ptr + k, mask=inside, other=0.0)
+    if HAS_RESIDUAL:
+        residual = tl.load(residual_ptr + k, mask=inside, other=0.0)
+        x = (x.to(tl.float32) + residual.to(tl.float32)).to(dtype)
+        # To another tensor than it was read from: other programs may not have read it yet.
+        if writes:
+            tl.store(residual_out_ptr + k, x, mask=inside)
+    normed = x.to(tl.float32)
+    if norm_ptr is not None:
+        normed *= tl.rsqrt(tl.sum(normed * normed, axis=0) / K + eps)
+        norm = tl.load(norm_ptr + k, mask=inside, other=0.0).to(tl.float32)
+        normed = (norm * normed.to(dtype).to(tl.float32)).to(dtype).to(tl.float32)
+    return normed
+
+
+@triton.jit
+def silu_gated(gate, up, dtype: tl.constexpr):
+    """Give silu(gate) · up, rounded as the separate operations round."""
+    gate = gate.to(dtype).to(tl.float32)
+    silu = (gate / (1.0 + tl.exp(-gate))).to(dtype).to(tl.float32)
+    return silu * up.to(dtype).to(tl.float32)
 
 
 @triton.jit
@@ -67,20 +97,10 @@ def _norm_linear_kernel(
         up_at = w_at + N.to(tl.int64) * K
         up_weights = tl.load(up_at, mask=within, other=0.0, eviction_policy="evict_first")
 
-    x = tl.load(x_ptr + k, mask=inside, other=0.0)
-    if HAS_RESIDUAL:
-        residual = tl.load(residual_ptr + k, mask=inside, other=0.0)
-        x = (x.to(tl.float32) + residual.to(tl.float32)).to(dtype)
-        # To another tensor than it was read from: other programs may not have read it yet.
-        if tl.program_id(0) == 0:
-            tl.store(residual_out_ptr + k, x, mask=inside)
-    normed = x.to(tl.float32)
-    if norm_ptr is not None:
-        # Every program norms the token again: cheaper than a launch, and than waiting for another.
-        normed *= tl.rsqrt(tl.sum(normed * normed, axis=0) / K + eps)
-        norm = tl.load(norm_ptr + k, mask=inside, other=0.0).to(tl.float32)
-        normed = (norm * normed.to(dtype).to(tl.float32)).to(dtype).to(tl.float32)
-
+    normed = normed_token(
+        x_ptr, residual_ptr, norm_ptr, residual_out_ptr, eps, tl.program_id(0) == 0, k, inside,
+        K, HAS_RESIDUAL, dtype,
+    )  # fmt: skip
     result = _row_sums(weights, normed, n, n < N, inside, k, scale_ptr, K, SCALED, TALL, WIDE)
     if HAS_BIAS:
         result += tl.load(bias_ptr + n, mask=n < N, other=0.0).to(tl.float32)
@@ -90,10 +110,7 @@ def _norm_linear_kernel(
         )
         if HAS_BIAS:
             up += tl.load(bias_ptr + N + n, mask=n < N, other=0.0).to(tl.float32)
-        # Rounded as the separate operations round, here and below.
-        gate = result.to(dtype).to(tl.float32)
-        silu = (gate / (1.0 + tl.exp(-gate))).to(dtype).to(tl.float32)
-        result = silu * up.to(dtype).to(tl.float32)
+        result = silu_gated(result, up, dtype)
     tl.store(out_ptr + n, result.to(dtype), mask=n < N)
 
 
@@ -117,9 +134,9 @@ def norm_linear(
     residual, inner = stream.residual, w.inputs
     outputs = w.outputs // 2 if gated else w.outputs
     if w.scales is None:
-        rows, warps = (_GATED_ROWS, _GATED_WARPS) if gated else (_ROWS, _WARPS)
+        rows, warps = GATED_PROGRAM if gated else PROGRAM
     else:
-        rows, warps = _NARROW_GATED_ROWS if gated else _NARROW_ROWS, _WARPS
+        rows, warps = _NARROW_GATED_ROWS if gated else _NARROW_ROWS, PROGRAM[1]
     out = torch.empty((1, outputs), dtype=residual.dtype, device=residual.device)
     has_residual = stream.pending is not None
     x = residual if stream.pending is None else stream.pending

@@ -1,0 +1,223 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""One token with an adapter: residual addition, norm, product, low-rank product and activation.
+
+The kernel of norm_linear.py with the adapter in it. The first programs shrink: each has some rows
+of a, as the others have of W, and tells what they make of the token. The others multiply by W, and
+then take what was shrunk, which has mostly come by then. A number that is told is its own sign that
+it was: all stand at a bit pattern before that no product has, so nothing counts or waits for all.
+The first programs run first on every device that we know of, so that none waits for one that does
+not run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import triton
+import triton.language as tl
+
+from atom.model_ops.backends.triton_ops.activation import act_and_mul
+from atom.model_ops.backends.triton_ops.gemm import norm_linear as alone
+from atom.model_ops.backends.triton_ops.gemm.linear import linear
+from atom.model_ops.backends.triton_ops.gemm.lora_shrink_expand import add_lora
+from atom.model_ops.backends.triton_ops.launch import head_lanes, next_power_of_2
+from atom.model_ops.backends.triton_ops.norms import norm as settle_and_norm
+from atom.model_ops.values import (
+    Activation,
+    Gating,
+    LinearWeight,
+    LoraWeight,
+    NormWeight,
+    Stream,
+    WeightFormat,
+)
+from atom.utils.forward_context import LoraTokens
+
+# Of an adapter that a program holds beside its rows of W.
+_MAX_RANK = 64
+# Each number is told in so many places, one for every so many programs: thousands of programs that
+# read one place wait for each other (of 8B's w13 a third of the kernel's time).
+COPIES: tl.constexpr = tl.constexpr(16)
+# Numbers that a step's shrinks may tell before another tensor of them is begun.
+_TOLD = 1 << 17
+_NUMBERS = "lora_numbers"  # of a step, in what is found once a step
+# All bits: a NaN that no operation makes, of which the card's own has other bits.
+UNTOLD: tl.constexpr = tl.constexpr(-1)
+
+
+@triton.jit
+def _tell(shrunk_ptr, row, value, told, PLACE: tl.constexpr):
+    """Write numbers [ROWS] to their places, past the caches of this program's die."""
+    bits = value.to(tl.int32, bitcast=True)
+    bits = tl.where(bits == UNTOLD, 0x7FC00000, bits)
+    for copy in range(COPIES):
+        tl.atomic_xchg(shrunk_ptr + copy * PLACE + row, bits, mask=told, sem="relaxed")
+
+
+@triton.jit
+def _told(at, wanted):
+    """Wait for numbers at pointers [N, R] until each one `wanted` is there."""
+    bits = tl.load(at, mask=wanted, other=0, volatile=True)
+    while tl.sum((bits == UNTOLD).to(tl.int32)) > 0:
+        bits = tl.load(at, mask=wanted, other=0, volatile=True)
+    # Several threads hold a number, and the sum has seen what one of them read: once more, behind
+    # it.
+    bits = tl.load(at, mask=wanted, other=0, volatile=True)
+    return bits.to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _low_rank(
+    b_ptr, shrunk_ptr, slot, n, known, OUT: tl.constexpr, RANK: tl.constexpr,
+    LANES: tl.constexpr, ENDS: tl.constexpr,
+):  # fmt: skip
+    """Ask for rows n of b, and find the numbers that each of them is multiplied by: rows, pointers,
+    which are wanted. None are where slot is -1."""
+    lane = tl.arange(0, LANES)
+    wanted = known[:, None] & (lane < tl.where(slot >= 0, RANK, 0))[None, :]
+    at_b = b_ptr + (slot.to(tl.int64) * OUT + n)[:, None] * RANK + lane[None, :]
+    b = tl.load(at_b, mask=wanted, other=0.0)
+    projection = tl.zeros_like(n)
+    for which in tl.static_range(len(ENDS) - 1):
+        projection += (n >= ENDS[which]).to(tl.int32)
+    return b, shrunk_ptr + projection[:, None] * RANK + lane[None, :], wanted
+
+
+@triton.jit
+def _norm_linear_lora_kernel(
+    x_ptr, residual_ptr, norm_ptr, w_ptr, bias_ptr, a_ptr, b_ptr, slot_ptr, shrunk_ptr, out_ptr,
+    residual_out_ptr, eps, N,
+    K: tl.constexpr, BLOCK_K: tl.constexpr, ROWS: tl.constexpr, GATED: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr, HAS_BIAS: tl.constexpr,
+    RANK: tl.constexpr, LANES: tl.constexpr, ENDS: tl.constexpr,
+):  # fmt: skip
+    """ENDS: of the matrix' projections, the row behind each. N: of W, half of it if GATED."""
+    shrunk_rows: tl.constexpr = len(ENDS) * RANK
+    shrinkers: tl.constexpr = (shrunk_rows + ROWS - 1) // ROWS
+    place: tl.constexpr = _place(shrunk_rows)
+    slot = tl.load(slot_ptr)
+    program = tl.program_id(0)
+    dtype = out_ptr.dtype.element_ty
+    k = tl.arange(0, BLOCK_K)
+    inside = k < K
+    if program < shrinkers:
+        row = program * ROWS + tl.arange(0, ROWS)
+        known = row < tl.where(slot >= 0, shrunk_rows, 0)
+        at = a_ptr + (slot.to(tl.int64) * shrunk_rows + row)[:, None] * K + k[None, :]
+        a = tl.load(at, mask=known[:, None] & inside[None, :], other=0.0)
+        token = alone.normed_token(
+            x_ptr, residual_ptr, norm_ptr, residual_out_ptr, eps, False, k, inside,
+            K, HAS_RESIDUAL, dtype,
+        )  # fmt: skip
+        _tell(shrunk_ptr, row, tl.sum(a.to(tl.float32) * token[None, :], axis=1), known, place)
+    else:
+        n = (program - shrinkers) * ROWS + tl.arange(0, ROWS)
+        known = n < N
+        within = known[:, None] & inside[None, :]
+        # As in norm_linear.py weights are on their way while the token is normed: nothing that they
+        # wait for may be before them, the slot neither.
+        at = w_ptr + n.to(tl.int64)[:, None] * K + k[None, :]
+        weights = tl.load(at, mask=within, other=0.0, eviction_policy="evict_first")
+        if GATED:
+            up_at = at + N.to(tl.int64) * K
+            up_weights = tl.load(up_at, mask=within, other=0.0, eviction_policy="evict_first")
+        token = alone.normed_token(
+            x_ptr, residual_ptr, norm_ptr, residual_out_ptr, eps, program == shrinkers, k, inside,
+            K, HAS_RESIDUAL, dtype,
+        )  # fmt: skip
+        out: tl.constexpr = ENDS[len(ENDS) - 1]
+        shrunk_ptr += program % COPIES * place
+        b, told_at, wanted = _low_rank(b_ptr, shrunk_ptr, slot, n, known, out, RANK, LANES, ENDS)
+        if GATED:
+            up_b, up_told_at, _ = _low_rank(
+                b_ptr, shrunk_ptr, slot, N + n, known, out, RANK, LANES, ENDS
+            )
+        result = tl.sum(weights.to(tl.float32) * token[None, :], axis=1)
+        if HAS_BIAS:
+            result += tl.load(bias_ptr + n, mask=known, other=0.0).to(tl.float32)
+        result += tl.sum(b.to(tl.float32) * _told(told_at, wanted), axis=1)
+        if GATED:
+            up = tl.sum(up_weights.to(tl.float32) * token[None, :], axis=1)
+            if HAS_BIAS:
+                up += tl.load(bias_ptr + N + n, mask=known, other=0.0).to(tl.float32)
+            up += tl.sum(up_b.to(tl.float32) * _told(up_told_at, wanted), axis=1)
+            result = alone.silu_gated(result, up, dtype)
+        tl.store(out_ptr + n, result.to(dtype), mask=known)
+
+
+@triton.constexpr_function
+def _place(count: int) -> int:
+    """Numbers from one place of a matrix' to the next, which no line of a cache shares."""
+    return -(-count // 64) * 64
+
+
+def norm_linear_lora(
+    stream: Stream,
+    norm: NormWeight,
+    w: LinearWeight,
+    tokens: LoraTokens,
+    activation: Gating | None,
+) -> tuple[torch.Tensor, Stream]:
+    """See `Ops.norm_linear_lora`."""
+    assert w.lora is not None, "a matrix with low-rank parts"
+    if _can_fuse(stream, w) and activation in (None, Activation.SILU):
+        return _one_token(stream, norm, w, tokens, gated=activation is not None)
+    normed, stream = settle_and_norm(stream, norm)
+    y = add_lora(partial(linear, normed, w), normed, w.lora, tokens)
+    return (y if activation is None else act_and_mul(y, activation)), stream
+
+
+def _can_fuse(stream: Stream, w: LinearWeight) -> bool:
+    assert w.lora is not None, "a matrix with low-rank parts"
+    is_plain = w.format is WeightFormat.PLAIN
+    return is_plain and w.lora.rank <= _MAX_RANK and alone.can_fuse(stream, w)
+
+
+def _one_token(
+    stream: Stream, norm: NormWeight, w: LinearWeight, tokens: LoraTokens, *, gated: bool
+) -> tuple[torch.Tensor, Stream]:
+    lora, residual = w.lora, stream.residual
+    assert lora is not None, "a matrix with low-rank parts"
+    outputs = w.outputs // 2 if gated else w.outputs
+    rows, warps = alone.GATED_PROGRAM if gated else alone.PROGRAM
+    out = torch.empty((1, outputs), dtype=residual.dtype, device=residual.device)
+    has_residual = stream.pending is not None
+    x = residual if stream.pending is None else stream.pending
+    settled = torch.empty_like(residual) if has_residual else residual
+    shrunk = _numbers(tokens, lora)
+    programs = triton.cdiv(lora.a.shape[1], rows) + triton.cdiv(outputs, rows)
+    _norm_linear_lora_kernel[(programs,)](
+        x, residual, norm.weight, w.data, w.bias, lora.a, lora.b, tokens.slots, shrunk, out,
+        settled, norm.eps, outputs,
+        K=w.inputs, BLOCK_K=next_power_of_2(w.inputs), ROWS=rows, GATED=gated,
+        HAS_RESIDUAL=has_residual, HAS_BIAS=w.bias is not None,
+        RANK=lora.rank, LANES=head_lanes(lora.rank), ENDS=_ends(lora.rows),
+        num_warps=warps,
+    )  # fmt: skip
+    return out, Stream(settled)
+
+
+def _ends(rows: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sum(rows[: count + 1]) for count in range(len(rows)))
+
+
+@dataclass(slots=True)
+class _Numbers:
+    """Numbers of a step that nobody has told yet, int32; used: from their beginning."""
+
+    untold: torch.Tensor
+    used: int = 0
+
+
+def _numbers(tokens: LoraTokens, lora: LoraWeight) -> torch.Tensor:
+    """Take the places for what one matrix shrinks the token to, of those that a step fills at
+    once."""
+    count = COPIES.value * _place(lora.a.shape[1])
+    found: _Numbers | None = tokens.per_step.get(_NUMBERS)
+    if found is None or found.used + count > len(found.untold):
+        untold = torch.full((_TOLD,), UNTOLD.value, dtype=torch.int32, device=lora.a.device)
+        found = tokens.per_step[_NUMBERS] = _Numbers(untold)
+    found.used += count
+    return found.untold[found.used - count : found.used]
