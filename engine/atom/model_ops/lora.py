@@ -7,7 +7,6 @@ a server without adapters runs. A rank of several adds its part of it to its sha
 
 from __future__ import annotations
 
-from functools import partial
 from types import SimpleNamespace
 from typing import cast
 
@@ -47,9 +46,9 @@ class _LoraOps:
 
     def linear(self, x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
         tokens = _tokens(w)
-        if w.lora is None or tokens is None:
+        if tokens is None:
             return self._ops.linear(x, w)
-        return self._ops.add_lora(partial(self._ops.linear, x, w), x, w.lora, tokens)
+        return self._ops.linear_lora(x, w, tokens)
 
     def linear_parts(self, x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
         return self._for(w).linear_parts(x, w)

@@ -75,6 +75,10 @@ class ComposedOps:
         normed, stream = self._ops.norm(stream, norm)
         return self.gated_linear(normed, w, activation), stream
 
+    def linear_lora(self, x: torch.Tensor, w: LinearWeight, tokens: LoraTokens) -> torch.Tensor:
+        assert w.lora is not None, "a matrix with low-rank parts"
+        return self._ops.add_lora(partial(self._ops.linear, x, w), x, w.lora, tokens)
+
     def norm_linear_lora(
         self,
         stream: Stream,
@@ -84,8 +88,7 @@ class ComposedOps:
         activation: Gating | None,
     ) -> tuple[torch.Tensor, Stream]:
         normed, stream = self._ops.norm(stream, norm)
-        assert w.lora is not None, "a matrix with low-rank parts"
-        y = self._ops.add_lora(partial(self._ops.linear, normed, w), normed, w.lora, tokens)
+        y = self.linear_lora(normed, w, tokens)
         return (y if activation is None else self._ops.act_and_mul(y, activation)), stream
 
     def attention(

@@ -316,6 +316,9 @@ class Ops(DraftOps, Protocol):
     ) -> tuple[torch.Tensor, Stream]:
         """Compute `norm_linear`, then `act_and_mul`: w [2·I, in] → ([T, I], the settled stream)."""
 
+    def linear_lora(self, x: torch.Tensor, w: LinearWeight, tokens: LoraTokens) -> torch.Tensor:
+        """Compute `linear` with what `add_lora` adds of w's low-rank parts: [T, in] → [T, out]."""
+
     def norm_linear_lora(
         self,
         stream: Stream,
@@ -324,9 +327,8 @@ class Ops(DraftOps, Protocol):
         tokens: LoraTokens,
         activation: Gating | None,
     ) -> tuple[torch.Tensor, Stream]:
-        """Compute `norm`, `linear` with what `add_lora` adds of w's low-rank parts, and
-        `act_and_mul` where an activation is given: ([T, out] or [T, out / 2], the settled
-        stream)."""
+        """Compute `norm`, `linear_lora`, and `act_and_mul` where an activation is given: ([T, out]
+        or [T, out / 2], the settled stream)."""
 
     def attention(
         self,

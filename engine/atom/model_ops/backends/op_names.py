@@ -51,6 +51,7 @@ FUSED_OPS: dict[str, tuple[str, ...]] = {
     "norm_experts": ("norm", "route", "linear", "act_and_mul", "experts"),
     "norm_linear": ("norm", "linear"),
     "norm_gated_linear": ("norm", "linear", "act_and_mul"),
+    "linear_lora": ("linear", "add_lora"),
     "norm_linear_lora": ("norm", "linear", "add_lora", "act_and_mul"),
     "attention": ("qk_norm_rope_store", "paged_attention"),
     "gated_delta_net": ("short_convolution", "gated_delta_rule", "rms_norm"),

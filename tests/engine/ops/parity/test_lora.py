@@ -87,9 +87,11 @@ NORMED = {
     "q, k and v": ((24, 10, 6), 96, 5, (2,)),
     "no adapter": ((24, 8, 8), 64, 8, (-1,)),
     "gate and up": ((36, 36), 1100, 16, (0,)),
+    "many inputs": ((18,), 9000, 16, (0,)),
     "a high rank": ((20, 20), 64, 70, (1,)),
     "several": ((20, 20), 64, 16, (1, -1, 0)),
     "q, k and v of 8B": pytest.param(((4096, 1024, 1024), 4096, 16, (1,)), marks=gpu),
+    "down of 8B": pytest.param(((4096,), 12288, 16, (2,)), marks=gpu),
     "gate and up of 8B": pytest.param(((12288, 12288), 4096, 16, (2,)), marks=gpu),
 }
 NORMED_CASES = [
@@ -130,21 +132,26 @@ def test_a_norm_and_a_product_with_adapters(
         residual = x.to(of, copy=True)
         return Stream(residual) if begins else Stream(residual).plus(addend.to(of, copy=True))
 
+    narrow = LinearWeight(weight, bias, lora=lora)
     wide = LoraWeight(lora.a.double(), lora.b.double(), rows)
+    exact = LinearWeight(weight.double(), None if bias is None else bias.double(), lora=wide)
     composed = ComposedOps(cast(Ops, SimpleNamespace(**reference.operations)))
     expected, settled = composed.norm_linear_lora(
         stream(torch.float64),
         NormWeight(norm.weight.double(), norm.eps),
-        LinearWeight(weight.double(), None if bias is None else bias.double(), lora=wide),
+        exact,
         LoraTokens(slots),
         activation,
     )
+    product = composed.linear_lora(x.double(), exact, LoraTokens(slots))
     # One step's tokens for several products, as layers have them.
     tokens = LoraTokens(slots)
     for _ in range(2):
         out, after = backend.operations["norm_linear_lora"](
-            stream(dtype), norm, LinearWeight(weight, bias, lora=lora), tokens, activation
+            stream(dtype), norm, narrow, tokens, activation
         )
         assert after.is_settled
         torch.testing.assert_close(after.residual, settled.residual.to(dtype))
         assert_rows_agree(out, expected, dtype, slack=2.0)
+        told = backend.operations["linear_lora"](x, narrow, tokens)
+        assert_rows_agree(told, product, dtype, slack=2.0)

@@ -41,6 +41,7 @@ _PRODUCTS = (
     "add",
     "norm_linear",
     "norm_gated_linear",
+    "linear_lora",
     "norm_linear_lora",
 )
 
@@ -116,6 +117,7 @@ def backend() -> Backend:
         "state_space_dual": state_space_dual.state_space_dual,
         "gated_delta_net": gated_delta_net.gated_delta_net,
         "add_lora": lora_shrink_expand.add_lora,
+        "linear_lora": norm_linear_lora.linear_lora,
         "norm_linear_lora": norm_linear_lora.norm_linear_lora,
         "sample": sampling.sample,
         "sample_vocab_shard": sampling.sample_vocab_shard,

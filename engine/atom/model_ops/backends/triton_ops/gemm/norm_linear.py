@@ -22,7 +22,7 @@ from atom.model_ops.values import LinearWeight, NormWeight, Pending, Stream, Wei
 _MAX_INNER = 8192
 # Rows of W a program (a gated one takes as many again) and warps, measured on H200: 20 to 50
 # weights a thread, several programs per multiprocessor.
-PROGRAM = 4, 8
+_ROWS, _WARPS = 4, 8
 GATED_PROGRAM = 1, 4
 # Of fp8 more rows: half the bytes leave less time for the norm, which each program computes.
 _NARROW_ROWS, _NARROW_GATED_ROWS = 8, 4
@@ -134,9 +134,9 @@ def norm_linear(
     residual, inner = stream.residual, w.inputs
     outputs = w.outputs // 2 if gated else w.outputs
     if w.scales is None:
-        rows, warps = GATED_PROGRAM if gated else PROGRAM
+        rows, warps = GATED_PROGRAM if gated else (_ROWS, _WARPS)
     else:
-        rows, warps = _NARROW_GATED_ROWS if gated else _NARROW_ROWS, PROGRAM[1]
+        rows, warps = _NARROW_GATED_ROWS if gated else _NARROW_ROWS, _WARPS
     out = torch.empty((1, outputs), dtype=residual.dtype, device=residual.device)
     has_residual = stream.pending is not None
     x = residual if stream.pending is None else stream.pending

@@ -35,6 +35,10 @@ from atom.model_ops.values import (
 )
 from atom.utils.forward_context import LoraTokens
 
+# Rows of W a program and warps: fewer than without an adapter, whose numbers take registers. Inputs
+# that are multiplied at once, where no norm wants all of them.
+_PROGRAM = 2, 4
+_BLOCK_K = 4096
 # Of an adapter that a program holds beside its rows of W.
 _MAX_RANK = 64
 # Each number is told in so many places, one for every so many programs: thousands of programs that
@@ -69,20 +73,64 @@ def _told(at, wanted):
 
 
 @triton.jit
-def _low_rank(
+def _asked(
     b_ptr, shrunk_ptr, slot, n, known, OUT: tl.constexpr, RANK: tl.constexpr,
     LANES: tl.constexpr, ENDS: tl.constexpr,
 ):  # fmt: skip
     """Ask for rows n of b, and find the numbers that each of them is multiplied by: rows, pointers,
     which are wanted. None are where slot is -1."""
+    place: tl.constexpr = _place(len(ENDS) * RANK)
     lane = tl.arange(0, LANES)
     wanted = known[:, None] & (lane < tl.where(slot >= 0, RANK, 0))[None, :]
     at_b = b_ptr + (slot.to(tl.int64) * OUT + n)[:, None] * RANK + lane[None, :]
-    b = tl.load(at_b, mask=wanted, other=0.0)
+    b = tl.load(at_b, mask=wanted, other=0.0).to(tl.float32)
     projection = tl.zeros_like(n)
     for which in tl.static_range(len(ENDS) - 1):
         projection += (n >= ENDS[which]).to(tl.int32)
-    return b, shrunk_ptr + projection[:, None] * RANK + lane[None, :], wanted
+    own = shrunk_ptr + tl.program_id(0) % COPIES * place
+    return b, own + projection[:, None] * RANK + lane[None, :], wanted
+
+
+@triton.jit
+def _row_sums(at, known, x_ptr, K: tl.constexpr, BLOCK_K: tl.constexpr):
+    """Multiply rows at pointers [ROWS, 1] by a token → float32 [ROWS]."""
+    total = tl.zeros([at.shape[0], BLOCK_K], dtype=tl.float32)
+    for begin in tl.static_range(0, K, BLOCK_K):
+        k = begin + tl.arange(0, BLOCK_K)
+        within = known[:, None] & (k < K)[None, :]
+        row = tl.load(at + k[None, :], mask=within, other=0.0, eviction_policy="evict_first")
+        x = tl.load(x_ptr + k, mask=k < K, other=0.0).to(tl.float32)
+        total += row.to(tl.float32) * x[None, :]
+    return tl.sum(total, axis=1)
+
+
+@triton.jit
+def _linear_lora_kernel(
+    x_ptr, w_ptr, bias_ptr, a_ptr, b_ptr, slot_ptr, shrunk_ptr, out_ptr, N,
+    K: tl.constexpr, BLOCK_K: tl.constexpr, ROWS: tl.constexpr, HAS_BIAS: tl.constexpr,
+    RANK: tl.constexpr, LANES: tl.constexpr, ENDS: tl.constexpr,
+):  # fmt: skip
+    """Multiply a token that is normed already; ENDS as below."""
+    shrunk_rows: tl.constexpr = len(ENDS) * RANK
+    shrinkers: tl.constexpr = (shrunk_rows + ROWS - 1) // ROWS
+    slot = tl.load(slot_ptr)
+    program = tl.program_id(0)
+    if program < shrinkers:
+        row = program * ROWS + tl.arange(0, ROWS)
+        known = row < tl.where(slot >= 0, shrunk_rows, 0)
+        at = a_ptr + (slot.to(tl.int64) * shrunk_rows + row)[:, None] * K
+        sums = _row_sums(at, known, x_ptr, K, BLOCK_K)
+        _tell(shrunk_ptr, row, sums, known, _place(shrunk_rows))
+    else:
+        n = (program - shrinkers) * ROWS + tl.arange(0, ROWS)
+        known = n < N
+        result = _row_sums(w_ptr + n.to(tl.int64)[:, None] * K, known, x_ptr, K, BLOCK_K)
+        if HAS_BIAS:
+            result += tl.load(bias_ptr + n, mask=known, other=0.0).to(tl.float32)
+        out: tl.constexpr = ENDS[len(ENDS) - 1]
+        b, told_at, wanted = _asked(b_ptr, shrunk_ptr, slot, n, known, out, RANK, LANES, ENDS)
+        result += tl.sum(b * _told(told_at, wanted), axis=1)
+        tl.store(out_ptr + n, result.to(out_ptr.dtype.element_ty), mask=known)
 
 
 @triton.jit
@@ -96,7 +144,6 @@ def _norm_linear_lora_kernel(
     """ENDS: of the matrix' projections, the row behind each. N: of W, half of it if GATED."""
     shrunk_rows: tl.constexpr = len(ENDS) * RANK
     shrinkers: tl.constexpr = (shrunk_rows + ROWS - 1) // ROWS
-    place: tl.constexpr = _place(shrunk_rows)
     slot = tl.load(slot_ptr)
     program = tl.program_id(0)
     dtype = out_ptr.dtype.element_ty
@@ -111,7 +158,13 @@ def _norm_linear_lora_kernel(
             x_ptr, residual_ptr, norm_ptr, residual_out_ptr, eps, False, k, inside,
             K, HAS_RESIDUAL, dtype,
         )  # fmt: skip
-        _tell(shrunk_ptr, row, tl.sum(a.to(tl.float32) * token[None, :], axis=1), known, place)
+        _tell(
+            shrunk_ptr,
+            row,
+            tl.sum(a.to(tl.float32) * token[None, :], axis=1),
+            known,
+            _place(shrunk_rows),
+        )
     else:
         n = (program - shrinkers) * ROWS + tl.arange(0, ROWS)
         known = n < N
@@ -128,22 +181,29 @@ def _norm_linear_lora_kernel(
             K, HAS_RESIDUAL, dtype,
         )  # fmt: skip
         out: tl.constexpr = ENDS[len(ENDS) - 1]
-        shrunk_ptr += program % COPIES * place
-        b, told_at, wanted = _low_rank(b_ptr, shrunk_ptr, slot, n, known, out, RANK, LANES, ENDS)
         if GATED:
-            up_b, up_told_at, _ = _low_rank(
-                b_ptr, shrunk_ptr, slot, N + n, known, out, RANK, LANES, ENDS
-            )
+            # Rows of gate and up in turn, so that both are waited for at once.
+            turn = tl.arange(0, 2 * ROWS)
+            gate_row = (program - shrinkers) * ROWS + turn // 2
+            b, told_at, wanted = _asked(
+                b_ptr, shrunk_ptr, slot, gate_row + turn % 2 * N, gate_row < N,
+                out, RANK, LANES, ENDS,
+            )  # fmt: skip
+        else:
+            b, told_at, wanted = _asked(b_ptr, shrunk_ptr, slot, n, known, out, RANK, LANES, ENDS)
         result = tl.sum(weights.to(tl.float32) * token[None, :], axis=1)
         if HAS_BIAS:
             result += tl.load(bias_ptr + n, mask=known, other=0.0).to(tl.float32)
-        result += tl.sum(b.to(tl.float32) * _told(told_at, wanted), axis=1)
         if GATED:
             up = tl.sum(up_weights.to(tl.float32) * token[None, :], axis=1)
             if HAS_BIAS:
                 up += tl.load(bias_ptr + N + n, mask=known, other=0.0).to(tl.float32)
-            up += tl.sum(up_b.to(tl.float32) * _told(up_told_at, wanted), axis=1)
-            result = alone.silu_gated(result, up, dtype)
+        added = tl.sum(b * _told(told_at, wanted), axis=1)
+        if GATED:
+            added, up_added = tl.split(tl.reshape(added, [ROWS, 2]))
+            result = alone.silu_gated(result + added, up + up_added, dtype)
+        else:
+            result += added
         tl.store(out_ptr + n, result.to(dtype), mask=known)
 
 
@@ -162,17 +222,36 @@ def norm_linear_lora(
 ) -> tuple[torch.Tensor, Stream]:
     """See `Ops.norm_linear_lora`."""
     assert w.lora is not None, "a matrix with low-rank parts"
-    if _can_fuse(stream, w) and activation in (None, Activation.SILU):
+    if _takes(w) and alone.can_fuse(stream, w) and activation in (None, Activation.SILU):
         return _one_token(stream, norm, w, tokens, gated=activation is not None)
     normed, stream = settle_and_norm(stream, norm)
-    y = add_lora(partial(linear, normed, w), normed, w.lora, tokens)
+    y = linear_lora(normed, w, tokens)
     return (y if activation is None else act_and_mul(y, activation)), stream
 
 
-def _can_fuse(stream: Stream, w: LinearWeight) -> bool:
-    assert w.lora is not None, "a matrix with low-rank parts"
+def linear_lora(x: torch.Tensor, w: LinearWeight, tokens: LoraTokens) -> torch.Tensor:
+    """See `Ops.linear_lora`."""
+    lora = w.lora
+    assert lora is not None, "a matrix with low-rank parts"
+    if x.shape[0] != 1 or not _takes(w):
+        return add_lora(partial(linear, x, w), x, lora, tokens)
+    out = torch.empty((1, w.outputs), dtype=x.dtype, device=x.device)
+    block_k = min(_BLOCK_K, next_power_of_2(w.inputs))
+    rows, warps = _PROGRAM
+    programs = triton.cdiv(lora.a.shape[1], rows) + triton.cdiv(w.outputs, rows)
+    _linear_lora_kernel[(programs,)](
+        x.contiguous(), w.data, w.bias, lora.a, lora.b, tokens.slots, _numbers(tokens, lora), out,
+        w.outputs,
+        K=w.inputs, BLOCK_K=block_k, ROWS=rows, HAS_BIAS=w.bias is not None,
+        RANK=lora.rank, LANES=head_lanes(lora.rank), ENDS=_ends(lora.rows), num_warps=warps,
+    )  # fmt: skip
+    return out
+
+
+def _takes(w: LinearWeight) -> bool:
+    """Tell whether the kernels here take the matrix and its adapters."""
     is_plain = w.format is WeightFormat.PLAIN
-    return is_plain and w.lora.rank <= _MAX_RANK and alone.can_fuse(stream, w)
+    return w.lora is not None and is_plain and w.lora.rank <= _MAX_RANK
 
 
 def _one_token(
@@ -181,7 +260,7 @@ def _one_token(
     lora, residual = w.lora, stream.residual
     assert lora is not None, "a matrix with low-rank parts"
     outputs = w.outputs // 2 if gated else w.outputs
-    rows, warps = alone.GATED_PROGRAM if gated else alone.PROGRAM
+    rows, warps = alone.GATED_PROGRAM if gated else _PROGRAM
     out = torch.empty((1, outputs), dtype=residual.dtype, device=residual.device)
     has_residual = stream.pending is not None
     x = residual if stream.pending is None else stream.pending
