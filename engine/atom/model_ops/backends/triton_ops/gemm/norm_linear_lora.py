@@ -1,7 +1,8 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """One token with an adapter: residual addition, norm, product, low-rank product and activation.
 
-The kernel of norm_linear.py with the adapter in it. The first programs shrink: each has some rows
+The kernel of norm_linear.py with the adapter in it, and one without a norm, whose inputs may be
+many. The first programs shrink: each has some rows
 of a, as the others have of W, and tells what they make of the token. The others multiply by W, and
 then take what was shrunk, which has mostly come by then. A number that is told is its own sign that
 it was: all stand at a bit pattern before that no product has, so nothing counts or waits for all.
@@ -38,11 +39,11 @@ from atom.utils.forward_context import LoraTokens
 # Rows of W a program and warps: fewer than without an adapter, whose numbers take registers. Inputs
 # that are multiplied at once, where no norm wants all of them.
 _PROGRAM = 2, 4
-_BLOCK_K = 4096
+_BLOCK_K = 2048
 # Of an adapter that a program holds beside its rows of W.
 _MAX_RANK = 64
 # Each number is told in so many places, one for every so many programs: thousands of programs that
-# read one place wait for each other (of 8B's w13 a third of the kernel's time).
+# read one place would wait for each other.
 COPIES: tl.constexpr = tl.constexpr(16)
 # Numbers that a step's shrinks may tell before another tensor of them is begun.
 _TOLD = 1 << 17
