@@ -285,7 +285,7 @@ def _ends(rows: tuple[int, ...]) -> tuple[int, ...]:
 
 @dataclass(slots=True)
 class _Numbers:
-    """Numbers of a step that nobody has told yet, int32; used: from their beginning."""
+    """Numbers of a step that no program has told yet, int32; used: from their beginning."""
 
     untold: torch.Tensor
     used: int = 0
