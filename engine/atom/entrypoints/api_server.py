@@ -32,7 +32,7 @@ from atom.entrypoints.console.console_routes import console_routes
 from atom.entrypoints.control.control_routes import control_routes
 from atom.entrypoints.control.lora_adapters import LORA_DOCUMENTED, lora_routes
 from atom.entrypoints.control.weights import WEIGHTS_DOCUMENTED, weights_routes
-from atom.entrypoints.handover.continue_route import continue_handler
+from atom.entrypoints.handover.continue_route import continue_handler, continue_routes
 from atom.entrypoints.handover.token_frames import PATH as CONTINUE_PATH
 from atom.entrypoints.http.access import ApiKeyCheck
 from atom.entrypoints.http.api_key import FollowedKeys
@@ -130,6 +130,7 @@ def build_routes(
     app.include_router(weights_routes(state))
     app.include_router(pooling_routes(state))
     app.include_router(render_routes(state))
+    app.include_router(continue_routes(state))
     app.include_router(console_routes(shown=console))
     add_error_handlers(app)
     facts = DocumentFacts(needs_key, state.names_now)

@@ -94,6 +94,15 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         "when the engine process dies, open answers go on there, relayed by this server",
     )
     add(
+        "--worker-urls",
+        type=_http_url,
+        nargs="+",
+        default=[],
+        metavar="URL",
+        help="where servers of the model compute: this one then has no engine and needs no device. "
+        "Every address of each name is a worker; an answer whose worker dies goes on at another",
+    )
+    add(
         "--startup-budget-seconds",
         type=_seconds,
         default=0.0,
@@ -277,6 +286,11 @@ def models_of(args: argparse.Namespace) -> list[ServedModel]:
             args.line, {**named, "enable-sleep-mode": True, **entry.options}
         )
         options = server_options(own)
+        if options.worker_urls:
+            raise ConfigError(
+                f"--worker-urls: the models of {file} share a device, and a server with workers "
+                "has none; leave it out"
+            )
         if options.engine.sleep_idle_seconds is not None:
             raise ConfigError(
                 f"--sleep-idle-seconds: the models of {file} sleep for each other; leave it out"
@@ -306,6 +320,8 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
             "--handover-url: answers are handed over by servers of one HTTP process; leave out "
             "--api-server-count, or the URL"
         )
+    if args.worker_urls:
+        _check_beside_workers(args)
     engine = options_from_args(args)
     if args.lora_modules_file is not None:
         engine = _with_followed_adapters(args, engine)
@@ -326,6 +342,7 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
         api_servers=args.api_server_count,
         drain_seconds=args.drain_seconds,
         handover_url=args.handover_url,
+        worker_urls=tuple(args.worker_urls),
         startup_budget_seconds=args.startup_budget_seconds or None,
         chat_template=args.chat_template,
         tool_call_parser=args.tool_call_parser,
@@ -339,6 +356,24 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
         body_memory_bytes=args.body_memory_mib * 2**20,
         responses_store_bytes=args.responses_store_mib * 2**20,
     )
+
+
+def _check_beside_workers(args: argparse.Namespace) -> None:
+    """Raises `ConfigError` for what a server without an engine cannot do."""
+    refused = {
+        "--handover-url": args.handover_url is not None,
+        "--api-server-count": args.api_server_count > 1,
+        "--nnodes": args.nnodes > 1,
+        "--enable-sleep-mode": args.enable_sleep_mode,
+        "--sleep-idle-seconds": args.sleep_idle_seconds is not None,
+        "--allow-runtime-lora-updating": args.allow_runtime_lora_updating,
+    }
+    given = ", ".join(flag for flag, is_given in refused.items() if is_given)
+    if given:
+        raise ConfigError(
+            f"{given}: a server with --worker-urls has no engine; leave it out here, and give "
+            f"it to the workers where they need it"
+        )
 
 
 def _with_followed_adapters(args: argparse.Namespace, engine: EngineOptions) -> EngineOptions:

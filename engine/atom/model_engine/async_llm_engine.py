@@ -52,12 +52,11 @@ from atom.model_engine.wire.core_port import (
     CoreFactory,
     CoreFailed,
     CoreLost,
-    CoreResumed,
-    CoreStalled,
+    RequestFailed,
+    WeightsAre,
 )
 from atom.model_engine.wire.engine_protocol import (
     EngineReport,
-    ProgressBody,
     RankStats,
     StatsBody,
     StreamBody,
@@ -459,16 +458,14 @@ class AsyncLLMEngine:
             self._die(event.message)
         elif isinstance(event, CoreLost):
             self._lose(event)
-        elif isinstance(event, CoreStalled):
-            self._lifecycle.stall(event)
-        elif isinstance(event, CoreResumed):
-            self._lifecycle.resume(event)
+        elif isinstance(event, RequestFailed):
+            self._requests.fail_each([event.request_id], lambda: event.error)
         elif isinstance(event, UtilityResponseBody):
             self._calls.settle(event)
-        elif isinstance(event, EngineReport):
-            self._lifecycle.started(event)
-        elif isinstance(event, ProgressBody):
-            self._lifecycle.progress(event)
+        elif isinstance(event, WeightsAre):
+            self.pauses.weights_version = event.version
+        else:
+            self._lifecycle.note(event)
 
     def _note_stats(self, told: RankStats | None) -> None:
         if told is not None:

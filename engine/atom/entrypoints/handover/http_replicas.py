@@ -1,103 +1,130 @@
-"""HttpReplicas: the other replicas of the model behind one URL, a Kubernetes Service's say.
+"""HttpReplicas: the other replicas of the model, asked over HTTP.
 
-Every request is a connection of its own, so that the Service chooses a replica that is ready for
+Every request is a connection of its own, so that a Service chooses a replica that is ready for
 each. A replica that refuses is no reason to give up: the next may be another.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ssl
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator
 
 import aiohttp
 import msgspec
 
-from atom.entrypoints.handover.token_frames import BEAT_SECONDS, PATH, Failure, next_frame
+from atom.entrypoints.handover.places import OnePlace, Place, Places
+from atom.entrypoints.handover.replica_session import ReplicaSessions
+from atom.entrypoints.handover.token_frames import PATH, WEIGHTS_HEADER, Failure, next_frame
+from atom.entrypoints.http.errors import ErrorResponse
 from atom.errors import RequestError
 from atom.model_engine.front.handover.handed_request import HandedRequest
-from atom.model_engine.front.handover.relays import ReplicaLostError
+from atom.model_engine.front.handover.relays import ReplicaLostError, TakenRequest
 from atom.model_engine.request import RequestOutput
 
-_TRIES = 4
+_LEAST_TRIES = 4
 _SECONDS_BETWEEN = 0.2
-_CONNECT_SECONDS = 2.0
-_SILENT_SECONDS = 4 * BEAT_SECONDS
-_MOST_ERROR_BYTES = 500
+_MOST_ERROR_BYTES = 10_000
+_MOST_WORDS = 500
+_BAD_KEY = (401, 403)
+# Of what the request itself says, which every replica would refuse.
+_FINAL = (400, 413, 422)
+
+# One that ends before it has answered at all has not begun: it answers before it computes.
+NOT_TAKEN = (aiohttp.ClientError, TimeoutError, OSError)
 
 
 class HttpReplicas:
-    def __init__(
-        self, url: str, keys: Callable[[], Sequence[bytes]], certificate: str | None = None
-    ) -> None:
-        """keys: those that count here, which count there as well; none where no key is needed.
-        certificate: that replicas of an https URL show, a PEM file; this server's own."""
-        self._url = url.rstrip("/")
-        self._keys = keys
-        self._ssl: ssl.SSLContext | bool = True
-        if certificate is not None:
-            self._ssl = ssl.create_default_context(cafile=certificate)
-            self._ssl.check_hostname = False  # the same file is shown under every name
-            self._ssl.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    def __init__(self, places: Places, sessions: ReplicaSessions) -> None:
+        self._places = places
+        self._sessions = sessions
+        self._open_at: Counter[Place] = Counter()
+
+    @staticmethod
+    def behind(url: str, sessions: ReplicaSessions) -> HttpReplicas:
+        """Build the way to those behind one URL, a Kubernetes Service's say."""
+        return HttpReplicas(OnePlace(url), sessions)
 
     async def are_there(self) -> bool:
-        """Ask the URL for one that is ready."""
-        try:
-            async with self._session() as session, session.get(f"{self._url}/ready") as response:
-                return response.status == 200
-        except (aiohttp.ClientError, TimeoutError, OSError):
-            return False
-
-    @asynccontextmanager
-    async def ask(self, handed: HandedRequest) -> AsyncIterator[AsyncIterator[RequestOutput]]:
-        """Let one of them go on with a request. Raises `RequestError` (503) when none takes it,
-        with the words of the last that refused, and within `ReplicaLostError`."""
-        body = msgspec.msgpack.encode(handed)
-        async with self._session() as session:
-            response = await self._taken(session, body)
+        """Ask for one that is ready."""
+        for place in self._places.in_order(self._open_at):
             try:
-                yield _outputs(response)
-            finally:
-                response.close()
+                async with (
+                    self._sessions.to(place) as session,
+                    session.get(f"{place.url}/ready") as response,
+                ):
+                    if response.status == 200:
+                        return True
+            except (aiohttp.ClientError, TimeoutError, OSError):
+                continue
+        return False
 
-    def _session(self) -> aiohttp.ClientSession:
-        return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(force_close=True, ssl=self._ssl),
-            timeout=aiohttp.ClientTimeout(
-                total=None, sock_connect=_CONNECT_SECONDS, sock_read=_SILENT_SECONDS
-            ),
-        )
+    @contextlib.asynccontextmanager
+    async def ask(self, handed: HandedRequest) -> AsyncIterator[TakenRequest]:
+        """Let one of them go on with a request. Raises `RequestError` when none takes it, with what
+        the last said, and within `ReplicaLostError`."""
+        body = msgspec.msgpack.encode(handed)
+        place, stack, response = await self._taken(body, begun=bool(_tokens(handed)))
+        self._open_at[place] += 1
+        try:
+            async with stack:
+                yield TakenRequest(_outputs(response), response.headers.get(WEIGHTS_HEADER, ""))
+        finally:
+            response.close()
+            self._open_at[place] -= 1
 
-    async def _taken(self, session: aiohttp.ClientSession, body: bytes) -> aiohttp.ClientResponse:
-        """Return the response of the first that takes it."""
-        words = ""
-        for number in range(_TRIES):
+    async def _taken(
+        self, body: bytes, *, begun: bool
+    ) -> tuple[Place, contextlib.AsyncExitStack, aiohttp.ClientResponse]:
+        """Return the response of the first that takes it, and what closes its session. begun: a
+        part of the answer has come."""
+        words, refusal, number = "no address is known", None, 0
+        while number < _LEAST_TRIES:
             if number:
                 await asyncio.sleep(_SECONDS_BETWEEN * number)
-            try:
-                response = await session.post(
-                    self._url + PATH, data=body, headers=self._headers(number)
-                )
-                if response.status == 200:
-                    return response
-                said = (await response.content.read(_MOST_ERROR_BYTES)).decode(errors="replace")
-                words = f"HTTP {response.status}: {said}"
-                response.close()
-            except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                words = f"{type(error).__name__}: {error}"
+            for place in self._places.in_order(self._open_at):
+                async with contextlib.AsyncExitStack() as stack:
+                    session = await stack.enter_async_context(self._sessions.to(place))
+                    headers = self._sessions.headers(number)
+                    try:
+                        response = await session.post(place.url + PATH, data=body, headers=headers)
+                    except NOT_TAKEN as error:
+                        words, refusal = f"{place}: {type(error).__name__}: {error}", None
+                    else:
+                        if response.status == 200:
+                            return place, stack.pop_all(), response
+                        refusal = await _refusal(place, response)
+                        words = f"HTTP {response.status}: {refusal}"
+                if refusal is not None and refusal.status in _FINAL and not begun:
+                    raise refusal
+                number += 1
+            number += not number  # where there is no place to ask
+        if refusal is not None and not begun:
+            raise refusal
         raise RequestError(
-            f"the answer could not go on at another replica of {self._url} ({words}); send the "
-            f"request again",
+            f"the answer could not {'go on' if begun else 'begin'} at any replica ({words}); send "
+            f"the request again",
             status=503,
         )
 
-    def _headers(self, number: int) -> dict[str, str]:
-        """Headers of the next try. A Secret may be changing: another key may be the one."""
-        keys = self._keys()
-        if not keys:
-            return {}
-        return {"authorization": f"Bearer {keys[number % len(keys)].decode('latin-1')}"}
+
+def _tokens(handed: HandedRequest) -> list[int]:
+    return handed.request.output_token_ids
+
+
+async def _refusal(place: Place, response: aiohttp.ClientResponse) -> RequestError:
+    """Read the error that a replica answered with, as its client is to hear it."""
+    status = response.status
+    try:
+        data = await response.content.read(_MOST_ERROR_BYTES)
+        told = msgspec.json.decode(data, type=ErrorResponse).error
+    except (aiohttp.ClientError, TimeoutError, OSError, msgspec.MsgspecError) as error:
+        return RequestError(f"{place} answered HTTP {status} ({error})"[:_MOST_WORDS], status=503)
+    if status in _BAD_KEY:
+        return RequestError(f"{place} takes no key of this server: {told.message}", status=503)
+    code = told.code if isinstance(told.code, str) else None
+    return RequestError(told.message[:_MOST_WORDS], param=told.param, status=status, code=code)
 
 
 async def _outputs(response: aiohttp.ClientResponse) -> AsyncIterator[RequestOutput]:

@@ -19,6 +19,9 @@ from atom.model_engine.front.request_stream import RequestGroup
 from atom.model_engine.request import RequestOutput
 
 PATH = "/continue_request"
+PROTOCOL = 1  # of what servers say to each other here; one more when it changes its meaning
+PROTOCOL_HEADER = "x-atom-handover"
+WEIGHTS_HEADER = "x-atom-weights-version"
 BEAT_SECONDS = 5.0
 _LENGTH = struct.Struct("!I")
 _MOST_BYTES = 2**28

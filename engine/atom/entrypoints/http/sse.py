@@ -73,11 +73,12 @@ class EventStream(Response):
     def __init__(self, frames: Frames) -> None:
         """frames: closed at the end in any case."""
         super().__init__()
+        self.more_headers: list[tuple[bytes, bytes]] = []
         self._frames = frames
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            headers = [(b"content-type", self.content_type), *_HEADERS]
+            headers = [(b"content-type", self.content_type), *_HEADERS, *self.more_headers]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             response = open_response_of(scope)
             writer = FrameWriter(self._frames, body_sender(scope, send), response)

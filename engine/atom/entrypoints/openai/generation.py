@@ -143,7 +143,7 @@ async def _begin(
         head,
         streams=bool(request.stream),
         with_usage=request.wants_usage_chunk,
-        may_be_refused=request.compiles_grammar,
+        may_be_refused=request.compiles_grammar or state.refuses_late,
     )
 
 

@@ -32,13 +32,15 @@ class ServerState:
     serves, such as other processes on the same port. exchange: with those processes, where there
     are any. bodies: what requests' bodies may take of this process's memory. turns: when large ones
     are parsed. names: that requests may name the model by; none for its own. clients: whose a
-    request is. followed_loras: those of --lora-modules-file, where there is one."""
+    request is. refuses_late: only what computes a request knows whether it can. followed_loras:
+    those of --lora-modules-file, where there is one."""
 
     phase: str = "opening the model"
     names: tuple[str, ...] = ()
     engine: AsyncLLMEngine | None = None
     stopping: bool = False
     waits_for: str = ""
+    refuses_late: bool = False
     exchange: MetricsExchange | None = None
     followed_loras: FollowedLoras | None = None
     bodies: BodyBudget = field(default_factory=BodyBudget)

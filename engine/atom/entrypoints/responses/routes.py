@@ -160,7 +160,7 @@ async def _begin(
         AnswerReader(answers, output_items(request, asked.tools, answers)),
         begun_response(request, head, model.generation, stores=stores),
         streams=bool(request.stream),
-        may_be_refused=asked.chat.compiles_grammar or asked.tools.has_strict,
+        may_be_refused=asked.chat.compiles_grammar or asked.tools.has_strict or state.refuses_late,
         owner=owner_of(client_id),
         before=before if stores else (),
         items=asked.items if stores else (),

@@ -1,6 +1,7 @@
-"""Where an HTTP process gets its engine from: it starts its own, or shares the owner's.
+"""Where an HTTP process gets its engine from: its own, one that it shares, or workers.
 
-OwnEngine is the server of one process; AttachedEngine is one of several HTTP processes
+OwnEngine is the server of one process, WorkersEngine one that has none and lets other servers
+compute; AttachedEngine is one of several HTTP processes
 (api_process.py), whose owner (api_fleet.py) opens the model and starts the engine processes.
 """
 
@@ -11,7 +12,7 @@ import dataclasses
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from atom.config import Config, build_config
 from atom.entrypoints.http.api_key import FollowedKeys
@@ -20,7 +21,7 @@ from atom.entrypoints.process.stop_requests import on_daemon_thread
 from atom.entrypoints.server.owner_messages import ModelOpened
 from atom.entrypoints.server.server_options import ServerOptions
 from atom.entrypoints.startup.hub_progress import follow_download
-from atom.errors import EngineDeadError
+from atom.errors import ConfigError, EngineDeadError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.engine_core_mgr import CoreManager
 from atom.model_engine.front.handover.relays import Replicas
@@ -29,6 +30,9 @@ from atom.model_engine.front.request_stream import reader_limits
 from atom.model_engine.wire.core_port import CoreEvent
 from atom.model_engine.wire.core_sockets import ClientAddress
 from atom.model_engine.wire.other_nodes import ClientPorts
+
+if TYPE_CHECKING:
+    from atom.entrypoints.handover.replica_session import ReplicaSessions
 
 logger = logging.getLogger(__name__)
 
@@ -71,15 +75,7 @@ class OwnEngine:
         self._options = options
 
     async def open(self, show: ShowProgress, expect: Callable[[int], None]) -> AsyncLLMEngine:
-        """Opens the model on a thread: a download may take long."""
-        asked = self._options.engine
-        following = asyncio.create_task(follow_download(asked.model, asked.revision, show, expect))
-        try:
-            config, processor = await on_daemon_thread(
-                lambda: open_model(self._options), name=OPENING_THREAD
-            )
-        finally:
-            following.cancel()
+        config, processor = await _opened(self._options, show, expect)
         return AsyncLLMEngine(
             config,
             processor,
@@ -93,16 +89,68 @@ class OwnEngine:
         return None
 
 
+async def _opened(
+    options: ServerOptions, show: ShowProgress, expect: Callable[[int], None]
+) -> tuple[Config, InputOutputProcessor]:
+    """Open the model on a thread: a download may take long."""
+    asked = options.engine
+    following = asyncio.create_task(follow_download(asked.model, asked.revision, show, expect))
+    try:
+        return await on_daemon_thread(lambda: open_model(options), name=OPENING_THREAD)
+    finally:
+        following.cancel()
+
+
 def _replicas(options: ServerOptions) -> Replicas | None:
-    """Build the way to other replicas of the model, by the keys and the certificate that are
-    this server's too."""
+    """Build the way to other replicas of the model."""
     if options.handover_url is None:
         return None
     from atom.entrypoints.handover.http_replicas import HttpReplicas  # loads an HTTP client
 
+    return HttpReplicas.behind(options.handover_url, _sessions(options))
+
+
+def _sessions(options: ServerOptions) -> ReplicaSessions:
+    """Connections to replicas by the keys and the certificate that are this server's too."""
+    from atom.entrypoints.handover.replica_session import ReplicaSessions
+
     keys = FollowedKeys(options.api_keys, options.api_key_file)
     certificate = None if options.tls is None else options.tls.certfile
-    return HttpReplicas(options.handover_url, keys.current, certificate)
+    return ReplicaSessions(keys.current, certificate)
+
+
+class WorkersEngine:
+    """No engine of its own: --worker-urls name the servers that compute. How many requests may wait
+    is their business."""
+
+    def __init__(self, options: ServerOptions) -> None:
+        unbounded = dataclasses.replace(options.engine, max_waiting_requests=0)
+        self._options = dataclasses.replace(options, engine=unbounded)
+
+    async def open(self, show: ShowProgress, expect: Callable[[int], None]) -> AsyncLLMEngine:
+        """Opens what belongs to text of the model. Raises `ConfigError` for one that pools."""
+        from atom.entrypoints.handover.http_workers import HttpWorkers
+        from atom.model_engine.front.handover.worker_core import WorkerCore
+
+        options = self._options
+        config, processor = await _opened(options, show, expect)
+        if config.model.pooling is not None:
+            raise ConfigError(
+                "--worker-urls: vectors and scores are not computed by workers; let clients ask "
+                "the servers of a pooling model themselves"
+            )
+        workers = HttpWorkers(options.worker_urls, _sessions(options), config.model.architecture)
+        return AsyncLLMEngine(
+            config,
+            processor,
+            core_factory=lambda _, on_event: WorkerCore(workers, on_event),
+            on_progress=show,
+            request_timeout_seconds=options.request_timeout_seconds,
+            reader_limits=reader_limits(options.reader_timeout_seconds),
+        )
+
+    def exchange(self, numbers: Callable[[], ServerNumbers]) -> MetricsExchange | None:
+        return None
 
 
 class AttachedEngine:

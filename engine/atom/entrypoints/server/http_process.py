@@ -130,6 +130,7 @@ class HttpProcess:
             waits_for=_LOADING_ADAPTERS if options.lora_modules_file else _waits_for(alone),
             bodies=BodyBudget(options.body_memory_bytes),
             names=options.served_names,
+            refuses_late=bool(options.worker_urls),
             clients=ClientIdentity(header=options.fairness_header, num_keys=options.num_keys),
         )
         self._http = HttpServer(

@@ -20,7 +20,7 @@ from atom.entrypoints.http.listener import listen, listen_shared, url_of
 from atom.entrypoints.process.logs import flush_logs
 from atom.entrypoints.process.process_conduct import allow_many_open_files
 from atom.entrypoints.server.api_fleet import ApiFleet
-from atom.entrypoints.server.engine_source import OPENING_THREAD, OwnEngine
+from atom.entrypoints.server.engine_source import OPENING_THREAD, OwnEngine, WorkersEngine
 from atom.entrypoints.server.http_process import HttpProcess
 from atom.entrypoints.server.server_options import ServerOptions
 from atom.entrypoints.startup.startup_table import Address, print_startup_table
@@ -73,7 +73,7 @@ async def _run(options: ServerOptions, listeners: list[socket.socket]) -> int:
     process = HttpProcess(
         options,
         listeners[0],
-        OwnEngine(options),
+        WorkersEngine(options) if options.worker_urls else OwnEngine(options),
         stop_signals=STOP_SIGNALS,
         announce=announce,
     )

@@ -28,6 +28,7 @@ class ServerOptions:
     keep_alive_seconds: longer than clients keep a connection that is idle (5 to 60 s), which
     they would find closed as they use it again. handover_url: of a Service whose pods serve
     the same model, at which open answers go on when this server has to end; None for none.
+    worker_urls: of the servers that compute, where this one has no engine; none where it has.
     fairness_header: of requests, that a gateway in front sets to name the client; None to
     believe none. lora_modules_file: that adapters are followed in. root_path: prefix that a
     proxy shows it under. served_names: that requests may name the model by; none for its own.
@@ -52,6 +53,7 @@ class ServerOptions:
     allowed_origins: tuple[str, ...] = ()
     fairness_header: str | None = None
     handover_url: str | None = None
+    worker_urls: tuple[str, ...] = ()
     api_keys: tuple[str, ...] = field(default=(), repr=False)
     api_key_file: KeyFile | None = field(default=None, repr=False)
     lora_modules_file: Path | None = None

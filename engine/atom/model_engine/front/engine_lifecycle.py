@@ -14,19 +14,27 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from atom.errors import EngineDeadError, RequestError
-from atom.model_engine.wire.core_port import CoreResumed, CoreStalled
+from atom.model_engine.wire.core_port import (
+    CoreEvent,
+    CoreReached,
+    CoreResumed,
+    CoreStalled,
+    CoreUnreachable,
+)
 from atom.model_engine.wire.engine_protocol import EngineReport, ProgressBody
 
 logger = logging.getLogger(__name__)
 
 
 class EngineState(enum.StrEnum):
-    """STALLED: a rank has been silent for too long; it becomes READY again if that ends."""
+    """STALLED: a rank has been silent for too long; UNREACHABLE: what computes is elsewhere, and
+    does not answer. Both become READY again if that ends."""
 
     STARTING = "starting"
     READY = "ready"
     ASLEEP = "asleep"
     STALLED = "stalled"
+    UNREACHABLE = "unreachable"
     DRAINING = "draining"
     DEAD = "dead"
 
@@ -42,8 +50,8 @@ class EngineStatus:
 
 
 class EngineLifecycle:
-    """STARTING → READY ⇄ STALLED or ASLEEP; DRAINING from any of them; DEAD from all, and for
-    good."""
+    """STARTING → READY ⇄ STALLED, UNREACHABLE or ASLEEP; DRAINING from any of them; DEAD from all,
+    and for good."""
 
     def __init__(
         self,
@@ -75,6 +83,19 @@ class EngineLifecycle:
         return self.status.state is EngineState.ASLEEP
 
     # ---- what happens -------------------------------------------------------------------------
+
+    def note(self, event: CoreEvent) -> None:
+        """Note what a core tells of itself; other events say nothing here."""
+        if isinstance(event, CoreStalled):
+            self.stall(event)
+        elif isinstance(event, CoreResumed):
+            self.resume(event)
+        elif isinstance(event, CoreUnreachable | CoreReached):
+            self._show_reach(event)
+        elif isinstance(event, EngineReport):
+            self.started(event)
+        elif isinstance(event, ProgressBody):
+            self.progress(event)
 
     def progress(self, news: ProgressBody) -> None:
         if self.status.state is not EngineState.STARTING:
@@ -110,6 +131,17 @@ class EngineLifecycle:
         state = EngineState.STALLED if self._stalled else EngineState.READY
         reason = "; ".join(self._stalled.values())
         self.status = replace(self.status, state=state, reason=reason)
+
+    def _show_reach(self, event: CoreUnreachable | CoreReached) -> None:
+        """Open requests stay: each hears itself whether it can go on."""
+        if self.status.state not in (EngineState.READY, EngineState.UNREACHABLE):
+            return
+        if isinstance(event, CoreUnreachable):
+            logger.error("requests cannot be computed: %s", event.reason)
+            self.status = replace(self.status, state=EngineState.UNREACHABLE, reason=event.reason)
+        else:
+            logger.warning("requests can be computed again")
+            self.status = replace(self.status, state=EngineState.READY, reason="")
 
     def fall_asleep(self, reason: str, waker: Callable[[], Awaitable[None]] | None = None) -> None:
         """Let the device's memory be others'. waker: awaited for requests that come; None where

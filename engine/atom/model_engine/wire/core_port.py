@@ -1,8 +1,8 @@
 """CorePort: what an engine asks of what runs its requests, and the events that come back.
 
-The messages of all ranks come as one engine's; AsyncLLMEngine and LLMEngine handle every kind.
-CoreManager is the only implementation the product has; tests drive both engines with an in-process
-one, without a model or sockets.
+The messages of all ranks come as one engine's. CoreManager implements it for processes of this
+server, of which both engines handle every event; WorkerCore for replicas that AsyncLLMEngine
+alone may have. Tests drive both engines with an in-process one, without a model or sockets.
 """
 
 from __future__ import annotations
@@ -52,6 +52,33 @@ class CoreResumed:
     rank: int
 
 
+@dataclass(frozen=True, slots=True)
+class CoreUnreachable:
+    """Nothing that computes can be reached now; CoreReached follows if that ends."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CoreReached:
+    """Tells that what computes can be reached again."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsAre:
+    """Requests that begin now are computed by weights of this version."""
+
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFailed:
+    """A request has ended with an error instead of its FinishedRow."""
+
+    request_id: int
+    error: Exception
+
+
 CoreEvent = (
     EngineReport
     | ProgressBody
@@ -60,6 +87,10 @@ CoreEvent = (
     | UtilityResponseBody
     | CoreStalled
     | CoreResumed
+    | CoreUnreachable
+    | CoreReached
+    | WeightsAre
+    | RequestFailed
     | CoreLost
     | CoreFailed
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from atom.errors import RequestError
-from atom.model_engine.front.handover.handed_request import HandedRequest
+from atom.model_engine.front.handover.handed_request import ANY_WEIGHTS, HandedRequest
 from atom.model_engine.front.input_processor import InputProcessor
 from atom.model_engine.front.request_intake import RequestIntake
 from atom.model_engine.front.served_loras import ServedLoras
@@ -31,9 +31,10 @@ class HandedIntake:
         here: 409 where the weights are others, 404 where its adapter is not served."""
         asked = handed.request
         self._inputs.check_handed(asked)
-        if handed.weights_version != self._weights_version():
+        begun_with = handed.weights_version
+        if begun_with != self._weights_version() and not _may_begin(handed):
             raise RequestError(
-                f"the answer was begun with weights {handed.weights_version}, and these are "
+                f"the answer was begun with weights {begun_with}, and these are "
                 f"{self._weights_version()}",
                 status=409,
             )
@@ -41,3 +42,8 @@ class HandedIntake:
         if lora is None and asked.lora is not None:
             raise RequestError(f"no adapter {asked.lora.lora_name!r} is served here", status=404)
         return self._intake.arrived(asked, None if lora is None else lora.request)
+
+
+def _may_begin(handed: HandedRequest) -> bool:
+    """Tell whether nothing of the answer has come, so that any weights may compute it."""
+    return handed.weights_version == ANY_WEIGHTS and not handed.request.output_token_ids

@@ -15,11 +15,13 @@ from atom.model_engine.request import Request, RequestOutput, TokenLogprobs
 from atom.model_engine.wire.engine_protocol import FinishedRow, StreamBody
 from atom.model_engine.wire.logprob_rows import LogprobRows, LogprobsBody
 
+ANY_WEIGHTS = ""
+
 
 class HandedRequest(msgspec.Struct, frozen=True):
     """A request with what has come of its answer. name: by which its client knows it.
-    weights_version: of the weights that it was begun with. The number of an adapter is its sender's
-    own: its name tells which is meant."""
+    weights_version: of the weights that it was begun with; ANY_WEIGHTS where it was not begun. The
+    number of an adapter is its sender's own: its name tells which is meant."""
 
     request: Request
     name: str

@@ -8,8 +8,10 @@ loss is the most. How replicas are reached is not its business. Belongs to the e
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -20,9 +22,20 @@ from atom.model_engine.front.handover.handed_request import HandedRequest, step_
 from atom.model_engine.request import RequestOutput
 from atom.model_engine.wire.engine_protocol import StreamBody, aborted_row
 
+logger = logging.getLogger(__name__)
+
 
 class ReplicaLostError(Exception):
     """A replica has ended in the middle of an answer, or cannot be reached any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakenRequest:
+    """Holds what the replica that took a request tells of it. weights_version: by which it is
+    computed."""
+
+    outputs: AsyncIterator[RequestOutput]
+    weights_version: str
 
 
 class Replicas(Protocol):
@@ -31,9 +44,7 @@ class Replicas(Protocol):
     async def are_there(self) -> bool:
         """Ask whether one of them takes requests now."""
 
-    def ask(
-        self, handed: HandedRequest
-    ) -> AbstractAsyncContextManager[AsyncIterator[RequestOutput]]:
+    def ask(self, handed: HandedRequest) -> AbstractAsyncContextManager[TakenRequest]:
         """Let one of them go on with a request: what it tells is in the context. Raises
         `RequestError` when none takes it, and within `ReplicaLostError`."""
 
@@ -59,17 +70,15 @@ class Relays:
     def has(self, number: int) -> bool:
         return number in self._tasks
 
-    async def begin(self, handed: HandedRequest) -> None:
-        """Returns once a replica goes on with it. Raises `RequestError` when none does; then no
-        relay is left."""
+    def begin(self, handed: HandedRequest) -> asyncio.Future[None]:
+        """Return what is done once a replica goes on with it, or its client has left. It has a
+        `RequestError` when none does; then no relay is left."""
         taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        number = handed.request.id
-        self._tasks[number] = asyncio.create_task(self._relay(handed, taken))
-        try:
-            await taken
-        except RequestError:
-            self._tasks.pop(number, None)
-            raise
+        task = asyncio.create_task(self._relay(handed, taken))
+        self._tasks[handed.request.id] = task
+        # Of a task that is cancelled before its first turn nothing else runs.
+        task.add_done_callback(lambda _: None if taken.done() else taken.set_result(None))
+        return taken
 
     def abort(self, numbers: Sequence[int]) -> list[int]:
         """End the relays of these requests, each of which is told its end as a core would; those
@@ -95,13 +104,13 @@ class Relays:
     async def _relay(self, handed: HandedRequest, taken: asyncio.Future[None]) -> None:
         number, so_far = handed.request.id, AnswerSoFar(handed.request)
         try:
-            while not await self._follow(handed, so_far, taken):
+            while (version := await self._follow(handed, so_far, taken)) is not None:
                 if not so_far.survives():
                     raise RequestError(
                         "two engines ended while they computed this answer", status=503
                     )
                 rest = so_far.request(number, tells_prompt=not so_far.tokens)
-                handed = msgspec.structs.replace(handed, request=rest)
+                handed = msgspec.structs.replace(handed, request=rest, weights_version=version)
         except Exception as error:
             if not taken.done():
                 taken.set_exception(error)
@@ -109,22 +118,23 @@ class Relays:
                 self._fail(number, error)
         finally:
             self._tasks.pop(number, None)
-            if not taken.done():  # aborted
-                taken.set_result(None)
 
     async def _follow(
         self, handed: HandedRequest, so_far: AnswerSoFar, taken: asyncio.Future[None]
-    ) -> bool:
-        """Hand on what one replica tells, and note it; whether that is to the answer's end."""
+    ) -> str | None:
+        """Hand on what one replica tells, and note it. None when that is to the answer's end, else
+        the version of the weights that the rest needs."""
+        version = handed.weights_version
         try:
-            async with self._replicas.ask(handed) as outputs:
+            async with self._replicas.ask(handed) as told:
                 if not taken.done():
                     taken.set_result(None)
-                async for output in outputs:
+                async for output in told.outputs:
+                    version = version or told.weights_version  # of the first that told something
                     so_far.add(output.output_tokens)
                     self._deliver(step_of(handed.request.id, output))
                     if output.finished:
-                        return True
-        except ReplicaLostError:
-            pass
-        return False
+                        return None
+        except ReplicaLostError as error:
+            logger.warning("a replica was lost while it computed an answer: %s", error)
+        return version

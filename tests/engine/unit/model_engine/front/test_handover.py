@@ -18,7 +18,8 @@ from atom.errors import AtomError, RequestError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.front.engine_lifecycle import EngineState
 from atom.model_engine.front.handover.handed_request import HandedRequest
-from atom.model_engine.front.handover.relays import ReplicaLostError
+from atom.model_engine.front.handover.relays import ReplicaLostError, TakenRequest
+from atom.model_engine.front.handover.worker_core import WorkerCore, WorkerFacts
 from atom.model_engine.request import Request, RequestOutput
 from atom.sampling_params import SamplingParams
 from tests.support.engine_core.front_half import EchoCore, build_test_config, write_model_folder
@@ -47,7 +48,7 @@ class Replica:
         return True
 
     @asynccontextmanager
-    async def ask(self, handed: HandedRequest) -> AsyncIterator[AsyncIterator[RequestOutput]]:
+    async def ask(self, handed: HandedRequest) -> AsyncIterator[TakenRequest]:
         self.asked += 1
         if self.refuses:
             raise RequestError("full", status=503)
@@ -55,7 +56,7 @@ class Replica:
         group = await self.engine.continue_request(msgspec.msgpack.decode(data, type=HandedRequest))
         frames = TokenFrames(group)
         try:
-            yield self._outputs(frames)
+            yield TakenRequest(self._outputs(frames), self.engine.pauses.weights_version)
         finally:
             frames.close()
 
@@ -182,6 +183,78 @@ async def test_a_client_that_leaves_ends_the_relay_and_what_the_replica_computes
             group.close()
             await asyncio.wait_for(other.wait_idle(HANG_SECONDS), HANG_SECONDS)
             assert other.open_requests == engine.open_requests == 0
+
+
+@dataclass
+class Worker(Replica):
+    """Computes for an engine that has none of its own."""
+
+    async def look(self) -> WorkerFacts:
+        report = self.engine.status.report
+        assert report is not None
+        return WorkerFacts(report, "theirs")
+
+
+def engine_of(config: Config, worker: Worker) -> AsyncLLMEngine:
+    return AsyncLLMEngine(config, core_factory=lambda _, on_event: WorkerCore(worker, on_event))
+
+
+@given(prompts=CASES["prompts"], refuses=st.booleans(), losses=CASES["losses"])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+async def test_an_answer_of_workers_is_theirs_whatever_becomes_of_one(
+    config: Config, prompts: list[str], refuses: bool, losses: list[int]
+) -> None:
+    """It goes on behind one loss from its very beginning; a second may be its own doing."""
+    async with held_engine(config) as other, steps_of(other):
+        other.pauses.weights_version = "theirs"
+        worker = Worker(other, losses[: len(losses) if len(prompts) == 1 else 1], refuses)
+        async with engine_of(config, worker) as engine:
+            assert engine.pauses.weights_version == "theirs"
+            answers = [text_of(engine, prompt) for prompt in prompts]
+            done = await asyncio.wait_for(
+                asyncio.gather(*answers, return_exceptions=True), HANG_SECONDS
+            )
+            lost_twice = len(worker.losses) == 0 and len(losses) > 1 and len(prompts) == 1
+            for prompt, text in zip(prompts, done, strict=True):
+                if isinstance(text, BaseException):
+                    assert isinstance(text, RequestError)
+                    assert text.status == 503
+                    assert refuses or lost_twice
+                else:
+                    assert text == expected(prompt)
+                    assert not refuses
+            await asyncio.wait_for(engine.wait_idle(HANG_SECONDS), HANG_SECONDS)
+        await asyncio.wait_for(other.wait_idle(HANG_SECONDS), HANG_SECONDS)
+
+
+async def test_a_client_that_leaves_before_a_worker_was_asked_leaves_nothing_behind(
+    config: Config,
+) -> None:
+    async with held_engine(config) as other, engine_of(config, worker := Worker(other)) as engine:
+        group = await engine.add_requests(["ab"], SamplingParams(max_tokens=TOKENS))
+        group.close()
+        await asyncio.wait_for(engine.wait_idle(HANG_SECONDS), HANG_SECONDS)
+        assert worker.asked == other.open_requests == engine.open_requests == 0
+
+
+async def test_an_answer_that_was_begun_keeps_to_the_weights_of_its_beginning(
+    config: Config,
+) -> None:
+    async with held_engine(config) as other:
+        other.pauses.weights_version = "theirs"
+        async with engine_of(config, Worker(other, [3])) as engine:
+            answer = asyncio.create_task(text_of(engine, "ab"))
+            for turn in range(MOST_TURNS):
+                if answer.done():
+                    break
+                if turn == MOST_TURNS // 2:
+                    raise AssertionError("it does not end")
+                if len(echo(other).added) and other.open_requests:
+                    other.pauses.weights_version = "others"
+                echo(other).step()
+                await asyncio.sleep(0)
+            with pytest.raises(RequestError, match="begun with weights theirs"):
+                await answer
 
 
 @pytest.mark.parametrize(

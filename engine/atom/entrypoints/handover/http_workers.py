@@ -1,0 +1,78 @@
+"""HttpWorkers: the servers that compute for one without an engine, found by their URLs.
+
+Names are resolved anew at each look, so that a headless Service's pods come and go. A worker of
+another model, or of another version of what is spoken here, is named and never asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import aiohttp
+import msgspec
+
+from atom.entrypoints.handover.http_replicas import HttpReplicas
+from atom.entrypoints.handover.places import FoundPlaces, Place
+from atom.entrypoints.handover.replica_session import ReplicaSessions
+from atom.entrypoints.handover.token_frames import PATH
+from atom.entrypoints.http.errors import ErrorResponse
+from atom.model_engine.front.handover.worker_core import NoWorkerError, WorkerFacts
+
+_LOOK_SECONDS = 5.0
+_MOST_FACTS_BYTES = 2**20
+_ABSENT = (404, 405)
+
+
+class HttpWorkers(HttpReplicas):
+    def __init__(self, urls: Sequence[str], sessions: ReplicaSessions, architecture: str) -> None:
+        """architecture: of the model that all of them have to serve."""
+        self._found = FoundPlaces(urls)
+        self._architecture = architecture
+        self._looks = 0
+        super().__init__(self._found, sessions)
+
+    async def look(self) -> WorkerFacts:
+        """Find out which of them take requests; what the first of these tells. Raises
+        `NoWorkerError`."""
+        self._looks += 1
+        trouble = await self._found.resolve()
+        told = await asyncio.gather(*map(self._facts, self._found.found))
+        serving = {
+            place: facts
+            for place, facts in zip(self._found.found, told, strict=True)
+            if isinstance(facts, WorkerFacts)
+        }
+        self._found.note_serving(list(serving))
+        for facts in serving.values():
+            return facts
+        reasons = [trouble] * bool(trouble) + [each for each in told if isinstance(each, str)]
+        raise NoWorkerError("; ".join(reasons))
+
+    async def _facts(self, place: Place) -> WorkerFacts | str:
+        """Return what one tells of itself, or why it takes no requests."""
+        try:
+            async with (
+                self._sessions.to(place, _LOOK_SECONDS) as session,
+                session.get(
+                    place.url + PATH, headers=self._sessions.headers(self._looks)
+                ) as response,
+            ):
+                data = await response.content.read(_MOST_FACTS_BYTES)
+                status = response.status
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            return f"{place}: {type(error).__name__}: {error}"
+        try:
+            if status == 200:
+                return self._fitting(place, msgspec.msgpack.decode(data, type=WorkerFacts))
+            if status in _ABSENT:
+                return f"{place}: no server of this version; run the same one there"
+            return f"{place}: {msgspec.json.decode(data, type=ErrorResponse).error.message}"
+        except msgspec.MsgspecError as error:
+            return f"{place}: HTTP {status}, no answer of this version's ({error})"
+
+    def _fitting(self, place: Place, facts: WorkerFacts) -> WorkerFacts | str:
+        served = facts.report.architecture
+        if served == self._architecture:
+            return facts
+        return f"{place}: serves a {served}, and this is to be a {self._architecture}"

@@ -1,0 +1,142 @@
+"""WorkerCore: a core whose engines are other servers of the model, its workers.
+
+Every request is handed to one of them from its beginning, and its tokens come back as the steps of
+a core. A worker that ends without notice breaks no answer: the request goes to another one, behind
+the tokens that have come. How workers are reached is not its business. A CorePort; belongs to the
+event loop of AsyncLLMEngine, but for `shutdown`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import msgspec
+
+from atom.errors import RequestError
+from atom.model_engine.front.handover.handed_request import ANY_WEIGHTS, HandedRequest
+from atom.model_engine.front.handover.relays import Relays, Replicas
+from atom.model_engine.request import Request
+from atom.model_engine.wire.core_port import (
+    CoreEvent,
+    CoreReached,
+    CoreUnreachable,
+    RequestFailed,
+    WeightsAre,
+)
+from atom.model_engine.wire.engine_protocol import (
+    EngineReport,
+    ProgressBody,
+    UtilityResponseBody,
+)
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+_LOOKS_IN_VAIN = 2  # until none is said to answer: a Service may still know one that has ended
+_NAMES_ALONE = frozenset({"load_lora", "unload_lora"})  # what they load, the workers load
+
+
+class WorkerFacts(msgspec.Struct, frozen=True):
+    """What a worker tells of itself. weights_version: of the weights that requests which begin now
+    are computed by."""
+
+    report: EngineReport
+    weights_version: str
+
+
+class NoWorkerError(Exception):
+    """No worker takes requests now; the message says why."""
+
+
+class Workers(Replicas, Protocol):
+    """The servers that compute."""
+
+    async def look(self) -> WorkerFacts:
+        """Find out which of them take requests; what one of these tells. Raises `NoWorkerError`."""
+
+
+class WorkerCore:
+    def __init__(self, workers: Workers, on_event: Callable[[CoreEvent], None]) -> None:
+        self._workers = workers
+        self._on_event = on_event
+        self._relays = Relays(workers, on_event, self._fail)
+        self._sender = uuid.uuid4().hex
+        self._version = ANY_WEIGHTS
+        self._began = False
+        self._reached = False
+        self._in_vain = 0
+        self._loop: asyncio.AbstractEventLoop
+        self._watching: asyncio.Task[None]
+
+    def start(self) -> None:
+        """Begin to look for workers; the first that serves makes the engine ready."""
+        self._loop = asyncio.get_running_loop()
+        self._watching = asyncio.create_task(self._watch())
+
+    def add_requests(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            handed = HandedRequest(request, f"{self._sender}-{request.id}", ANY_WEIGHTS)
+            self._relays.begin(handed).add_done_callback(partial(self._note_taken, request.id))
+
+    def abort_requests(self, request_ids: Sequence[int]) -> None:
+        self._relays.abort(request_ids)
+
+    def call_utility(self, call_id: int, method: str, args: Sequence[Any] = ()) -> None:
+        """Raises `RequestError` (501) for what only an engine can do."""
+        if method not in _NAMES_ALONE:
+            raise RequestError(
+                f"{method}: no engine runs here, and each of the --worker-urls has its own; ask "
+                f"these servers",
+                status=501,
+            )
+        self._on_event(UtilityResponseBody(call_id, None, [None]))
+
+    def shutdown(self, timeout_seconds: float = 10.0) -> None:
+        """End the relays without a word; workers see their ends."""
+        self._loop.call_soon_threadsafe(self._close)
+
+    def _close(self) -> None:
+        self._watching.cancel()
+        self._relays.close()
+
+    def _note_taken(self, number: int, taken: asyncio.Future[None]) -> None:
+        error = taken.exception()
+        if isinstance(error, Exception):
+            self._fail(number, error)
+
+    def _fail(self, number: int, error: Exception) -> None:
+        self._on_event(RequestFailed(number, error))
+
+    # ---- who is there -------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                self._see(await self._workers.look())
+            except NoWorkerError as error:
+                self._miss(str(error))
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _see(self, facts: WorkerFacts) -> None:
+        self._in_vain = 0
+        if facts.weights_version != self._version:
+            self._version = facts.weights_version
+            self._on_event(WeightsAre(self._version))
+        if not self._began:
+            self._on_event(facts.report)
+        elif not self._reached:
+            self._on_event(CoreReached())
+        self._began = self._reached = True
+
+    def _miss(self, reason: str) -> None:
+        self._in_vain += 1
+        if not self._began:
+            self._on_event(ProgressBody(f"waiting for a worker ({reason})", 0.0))
+        elif self._reached and self._in_vain >= _LOOKS_IN_VAIN:
+            self._reached = False
+            self._on_event(CoreUnreachable(reason))
