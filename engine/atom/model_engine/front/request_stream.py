@@ -149,10 +149,13 @@ class RequestGroup(AsyncIterator[list[tuple[int, RequestOutput]]]):
 
     async def wait_accepted(self) -> None:
         """Wait until something can be read, without taking it. Raises `RequestError` when it is
-        that the requests cannot be served as asked: their status can then still be sent."""
+        that the requests cannot be served as asked, and what ended one of them before anything
+        came: a status can then still be sent."""
         while not (self._unread or self._error or self.drained):
             self._something.clear()
             await self._something.wait()
+        if self._error is not None and not self._unread:
+            raise self._error
         for _, output in self._unread:
             refusal = output.refusal()
             if refusal is not None:
