@@ -42,7 +42,7 @@ _NAMES_ALONE = frozenset({"load_lora", "unload_lora"})  # what they load, the wo
 
 
 class WorkerFacts(msgspec.Struct, frozen=True):
-    """What a worker tells of itself. weights_version: of the weights that requests which begin now
+    """Holds what a worker tells of itself. weights_version: of the weights that requests which begin now
     are computed by."""
 
     report: EngineReport

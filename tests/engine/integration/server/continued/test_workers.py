@@ -135,9 +135,7 @@ def test_without_a_worker_clients_hear_so_and_are_served_again_once_there_is_one
         assert front.post("/v1/completions", prompt="x").status_code == 200
 
 
-def test_what_workers_refuse_is_told_with_their_status_and_engines_are_not_asked_for(
-    checkpoint: Path, tmp_path: Path
-) -> None:
+def test_what_workers_refuse_is_told_with_their_status(checkpoint: Path, tmp_path: Path) -> None:
     flags = ("--max-waiting-requests", "1", "--max-model-len", "64")
     with front_of(checkpoint, tmp_path, *flags) as front:
         longer = front.server.post("/v1/completions", prompt="x", max_tokens=200)
@@ -151,7 +149,4 @@ def test_what_workers_refuse_is_told_with_their_status_and_engines_are_not_asked
             engine.resume()
         assert many.status_code == 429
         assert many.headers["retry-after"]
-        cache = front.server.post("/reset_prefix_cache")
-        assert cache.status_code == 501
-        assert "--worker-urls" in cache.text
         assert front.server.post("/v1/completions", prompt="x", max_tokens=2).status_code == 200

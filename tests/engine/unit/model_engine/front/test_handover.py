@@ -237,6 +237,17 @@ async def test_a_client_that_leaves_before_a_worker_was_asked_leaves_nothing_beh
         assert worker.asked == other.open_requests == engine.open_requests == 0
 
 
+async def test_what_only_an_engine_can_do_is_refused_and_names_of_adapters_are_not(
+    config: Config,
+) -> None:
+    async with held_engine(config) as other, engine_of(config, Worker(other)) as engine:
+        for method in ("reset_prefix_cache", "sleep", "update_weights"):
+            with pytest.raises(RequestError, match=f"{method}: no engine runs here") as error:
+                await engine.call_utility(method)
+            assert error.value.status == 501
+        assert await engine.call_utility("load_lora", 1, "folder") == [None]
+
+
 async def test_an_answer_that_was_begun_keeps_to_the_weights_of_its_beginning(
     config: Config,
 ) -> None:
