@@ -42,8 +42,8 @@ _NAMES_ALONE = frozenset({"load_lora", "unload_lora"})  # what they load, the wo
 
 
 class WorkerFacts(msgspec.Struct, frozen=True):
-    """Holds what a worker tells of itself. weights_version: of the weights that requests which begin now
-    are computed by."""
+    """Holds what a worker tells of itself. weights_version: of the weights that requests which
+    begin now are computed by."""
 
     report: EngineReport
     weights_version: str
