@@ -137,7 +137,10 @@ def build_config(options: EngineOptions) -> Config:
         speculative=options.speculative,
         draft=_proposing_model(options, model),
         lora=adapters_to_serve(
-            options.lora, shares_experts=options.enable_dp_attention, nodes=options.nnodes
+            options.lora,
+            has_experts=any(alike.layer.mlp.experts for alike in model.facts.layer_counts),
+            shares_experts=options.enable_dp_attention,
+            nodes=options.nnodes,
         ),
         sleep=SleepConfig.of(options),
     )

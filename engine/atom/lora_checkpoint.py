@@ -25,7 +25,6 @@ _REFUSED = {
     "use_dora": "DoRA, which scales the base's rows",
     "modules_to_save": "whole modules of its own (modules_to_save)",
     "trainable_token_indices": "embeddings of its own (trainable_token_indices)",
-    "target_parameters": "matrices of stacked experts (target_parameters)",
     "layer_replication": "layers that the model has not (layer_replication)",
     "lora_bias": "biases of its own (lora_bias)",
     "use_qalora": "pooled inputs (use_qalora)",
@@ -42,7 +41,8 @@ _OTHER_BASE = ("pissa", "olora", "loftq", "corda", "lora_ga")
 @dataclass(frozen=True, slots=True)
 class AdapterConfig:
     """Holds what adapter_config.json says. rank, alpha: of every matrix but those that a pattern
-    names; base: the model that it was trained on, "" where that is not said."""
+    names; base: the model that it was trained on, "" where that is not said; target_parameters: the
+    ends of names of stacked experts' matrices."""
 
     folder: Path
     rank: int
@@ -51,6 +51,7 @@ class AdapterConfig:
     base: str
     rank_pattern: Mapping[str, int] = field(default_factory=dict)
     alpha_pattern: Mapping[str, float] = field(default_factory=dict)
+    target_parameters: tuple[str, ...] = ()
 
     def rank_of(self, module: str) -> int:
         return int(_by_pattern(self.rank_pattern, module, self.rank))
@@ -66,10 +67,11 @@ class AdapterConfig:
 
 
 def adapters_to_serve(
-    lora: LoraConfig | None, *, shares_experts: bool, nodes: int
+    lora: LoraConfig | None, *, has_experts: bool, shares_experts: bool, nodes: int
 ) -> LoraConfig | None:
-    """Find and check the adapters that are served from the start. shares_experts: ranks of data
-    parallelism share experts; nodes: that share a model. Raises `ConfigError` or `AdapterError`."""
+    """Find and check the adapters that are served from the start. has_experts: whether the model
+    does; shares_experts: ranks of data parallelism share them; nodes: that share a model. Raises
+    `ConfigError` or `AdapterError`."""
     if lora is None:
         return None
     if shares_experts:
@@ -77,6 +79,8 @@ def adapters_to_serve(
             "enable_lora: ranks that share experts agree on their steps before they know of "
             "adapters; leave out --enable-dp-attention"
         )
+    if lora.experts and not has_experts:
+        raise ConfigError("--lora-experts: the model has no experts; leave it out")
     if lora.may_load and nodes > 1:
         raise ConfigError(
             "allow_runtime_lora_updating: an adapter's folder is read on every node, and one that "
@@ -151,6 +155,7 @@ def read_adapter_config(folder: Path, most_rank: int) -> AdapterConfig:
             key: _number(file, f"alpha_pattern {key}", value)
             for key, value in _pattern(file, "alpha_pattern", raw).items()
         },
+        target_parameters=tuple(map(str, raw.get("target_parameters") or ())),
     )
     if config.most_rank > most_rank:
         raise AdapterError(

@@ -36,13 +36,14 @@ class LoraConfig:
     """Says what adapters there may be. modules: those that are there from the start, numbered from
     1 in their order; max_loras: that rows of one step may have; max_rank: of their matrices;
     max_cpu_loras: that are kept in the host's memory; may_load: others may come and go while the
-    model serves."""
+    model serves; experts: their matrices may be of experts, which takes the most room."""
 
     modules: tuple[LoraModule, ...] = ()
     max_loras: int = 1
     max_rank: int = DEFAULT_RANK
     max_cpu_loras: int = 1
     may_load: bool = False
+    experts: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +56,7 @@ class LoraFlags:
     max_rank: int | None
     max_cpu_loras: int | None
     may_load: bool
+    experts: bool = False
     model_names: Sequence[str] = ()
 
 
@@ -68,9 +70,14 @@ def lora_config(enabled: bool, flags: LoraFlags) -> LoraConfig | None:
     """Put the flags together; None where adapters are not enabled. Raises `ConfigError`."""
     numbers = (flags.max_loras, flags.max_rank, flags.max_cpu_loras)
     if not enabled:
-        if flags.modules or flags.may_load or any(number is not None for number in numbers):
+        if (
+            flags.modules
+            or flags.may_load
+            or flags.experts
+            or any(number is not None for number in numbers)
+        ):
             raise ConfigError(
-                "--lora-modules, --max-loras, --max-lora-rank, --max-cpu-loras and "
+                "--lora-modules, --max-loras, --max-lora-rank, --max-cpu-loras, --lora-experts and "
                 "--allow-runtime-lora-updating need --enable-lora; add it, or leave them out"
             )
         return None
@@ -99,6 +106,7 @@ def lora_config(enabled: bool, flags: LoraFlags) -> LoraConfig | None:
         max_rank=max_rank,
         max_cpu_loras=kept,
         may_load=flags.may_load,
+        experts=flags.experts,
     )
 
 

@@ -97,6 +97,7 @@ class ModelRunner:
             drafts=self._speculation.is_on,
             partial_experts=config.parallel.expert_parallel,
             lora=config.lora is not None,
+            lora_experts=config.lora is not None and config.lora.experts,
         )
         self._resolved = (
             resolve_reproducible_ops(self._device.type, case)

@@ -62,16 +62,17 @@ class WeightHolder(nn.Module):
     def _hold(self, w: LinearWeight) -> None:
         """Make the weight's tensors the module's parameters, under the names of checkpoints."""
         self.w = w
-        self.weight = _parameter(w.data)
-        self.bias = _parameter(w.bias)
-        self.weight_scale = _parameter(None if w.scales is None else w.scales.scale)
+        self.weight = held_parameter(w.data)
+        self.bias = held_parameter(w.bias)
+        self.weight_scale = held_parameter(None if w.scales is None else w.scales.scale)
         groups = None if w.scales is None else w.scales.groups
-        self.weight_groups = _parameter(None if groups is None else groups.index)
-        self.weight_order = _parameter(None if groups is None else groups.order)
-        self.weight_zero = _parameter(None if w.scales is None else w.scales.zero)
+        self.weight_groups = held_parameter(None if groups is None else groups.index)
+        self.weight_order = held_parameter(None if groups is None else groups.order)
+        self.weight_zero = held_parameter(None if w.scales is None else w.scales.zero)
 
 
-def _parameter(tensor: torch.Tensor | None) -> nn.Parameter | None:
+def held_parameter(tensor: torch.Tensor | None) -> nn.Parameter | None:
+    """Make a tensor a parameter that is never trained."""
     return None if tensor is None else nn.Parameter(tensor, requires_grad=False)
 
 
@@ -147,8 +148,8 @@ class Linear(WeightHolder):
         dtype and device that they are to have."""
         rows = tuple(region.shape[0] for _, region in self._parts)
         columns = self._parts[0][1].shape[1]
-        self.lora_a = _parameter(place.new_zeros(slots, len(rows) * rank, columns))
-        self.lora_b = _parameter(place.new_zeros(slots, sum(rows), rank))
+        self.lora_a = held_parameter(place.new_zeros(slots, len(rows) * rank, columns))
+        self.lora_b = held_parameter(place.new_zeros(slots, sum(rows), rank))
         assert self.lora_a is not None
         assert self.lora_b is not None
         self.w = replace(self.w, lora=LoraWeight(self.lora_a.data, self.lora_b.data, rows))

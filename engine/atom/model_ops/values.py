@@ -137,7 +137,8 @@ class LoraWeight:
     """The low-rank parts of a matrix, of as many adapters as have a slot: a [slots, parts · R, in],
     b [slots, out, R], in the model's dtype. rows: of each part (a projection) of the matrix, one
     below the other, whose shrink is its own R rows of a. An adapter of a lower rank than R has
-    zeros, as has one that leaves the matrix alone; its scaling is in b."""
+    zeros, as has one that leaves the matrix alone; its scaling is in b. Of a stack of E matrices a
+    [slots, E, parts · R, in], b [slots, E, out, R]."""
 
     a: torch.Tensor
     b: torch.Tensor
@@ -146,6 +147,10 @@ class LoraWeight:
     @property
     def rank(self) -> int:
         return self.b.shape[-1]
+
+    def of_stack(self) -> LoraWeight:
+        """Give each matrix of a stack slots of its own: slot · E + matrix."""
+        return replace(self, a=self.a.flatten(0, 1), b=self.b.flatten(0, 1))
 
 
 @dataclass(frozen=True, slots=True)

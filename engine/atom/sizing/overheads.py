@@ -161,10 +161,12 @@ def rows_of_a_sum(row_bytes: int, ranks: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LoraRoom:
-    """Says how many adapters there is room for, and of which rank at most."""
+    """Says how many adapters there is room for, of which rank at most, and whether they may be of
+    experts' matrices too."""
 
     slots: int
     rank: int
+    experts: bool = False
 
 
 def lora_bytes(facts: WeightFacts, room: LoraRoom, element_bytes: int, sharding: Sharding) -> int:
@@ -172,26 +174,31 @@ def lora_bytes(facts: WeightFacts, room: LoraRoom, element_bytes: int, sharding:
     rank rows of the inputs and rank columns of the outputs of every matrix that adapters add to. An
     adapter in the host's memory takes as much as one slot."""
     vectors = sum(
-        alike.count * _lora_elements(matrix, sharding.tensor_parallel)
+        alike.count * _lora_elements(matrix, sharding)
         for alike in facts.layer_counts
-        for matrix in lora_projections(facts, alike.layer)
+        for matrix in lora_projections(facts, alike.layer, experts=room.experts)
     )
     return room.slots * room.rank * vectors * element_bytes
 
 
-def lora_projections(facts: WeightFacts, layer: LayerFacts) -> Iterator[Projection]:
-    """Yield the matrices of a layer that adapters may add to: none of experts, no router, and not
-    what latent attention multiplies with in halves."""
+def lora_projections(
+    facts: WeightFacts, layer: LayerFacts, *, experts: bool = False
+) -> Iterator[Projection]:
+    """Yield the matrices of a layer that adapters may add to: of experts where asked for, no
+    router, and not what latent attention multiplies with in halves."""
     block = facts.experts_block
     router = f"{block.name}.{block.router}"
     for matrix in projections(layer, facts.hidden_size, block):
-        if matrix.copies == 1 and not matrix.absorbed and matrix.name != router:
+        if (matrix.copies == 1 or experts) and not matrix.absorbed and matrix.name != router:
             yield matrix
 
 
-def _lora_elements(matrix: Projection, ranks: int) -> int:
+def _lora_elements(matrix: Projection, sharding: Sharding) -> int:
     """Count the elements of an input and of an output; queries, keys and values that a delta net
     has in one matrix are parts with an input each."""
+    ranks, copies = sharding.tensor_parallel, matrix.copies
+    if copies > 1 and sharding.expert_parallel:
+        ranks, copies = 1, -(-(copies + sharding.redundant) // sharding.expert_ranks)
     rows, columns = matrix.on_rank(ranks)
     parts = 3 if matrix.name.endswith(".in_proj_qkv") else 1
-    return rows + parts * columns
+    return copies * (rows + parts * columns)

@@ -125,7 +125,8 @@ def _lora_arguments(engine: EngineOptions) -> list[str]:
         "--max-cpu-loras": lora.max_cpu_loras,
     }
     sized = [text for flag, value in numbers.items() for text in (flag, str(value))]
-    return ["--enable-lora", *sized, "--lora-modules-file", volumes.ADAPTERS_PATH]
+    experts = ["--lora-experts"] if lora.experts else []
+    return ["--enable-lora", *sized, *experts, "--lora-modules-file", volumes.ADAPTERS_PATH]
 
 
 def _environment(plan: Plan) -> list[dict[str, Any]]:

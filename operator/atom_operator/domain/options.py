@@ -110,6 +110,7 @@ class LoraOptions:
     max_rank: int
     max_cpu_loras: int
     claims: tuple[str, ...] = ()
+    experts: bool = False
 
 
 @dataclass(frozen=True, slots=True)

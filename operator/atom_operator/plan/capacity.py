@@ -195,7 +195,7 @@ def host_memory_bytes(lookup: FactsLookup, options: EngineOptions, accelerator: 
         return 0
     each = 0  # of its ranks
     if options.lora is not None:
-        room = LoraRoom(options.lora.max_cpu_loras, options.lora.max_rank)
+        room = LoraRoom(options.lora.max_cpu_loras, options.lora.max_rank, options.lora.experts)
         each += lora_bytes(facts, room, _compute_bytes(facts, accelerator), options.sharding)
     if options.sleep_idle_seconds is not None:
         parts = held_parts(facts, replace(options, lora=None), accelerator)
@@ -216,7 +216,8 @@ def _adapter_rooms(
     if accelerator.type == "cpu":
         rooms["adapters in the host's memory"] = lora.max_cpu_loras
     for name, count in rooms.items():
-        size = lora_bytes(facts, LoraRoom(count, lora.max_rank), element, options.sharding)
+        room = LoraRoom(count, lora.max_rank, lora.experts)
+        size = lora_bytes(facts, room, element, options.sharding)
         yield WeightPart(name, size, sharded=True)
 
 

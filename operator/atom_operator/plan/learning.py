@@ -49,6 +49,7 @@ def learning_key(model: ModelLocation, options: EngineOptions, accelerator: Acce
         *([f"shared{options.data_parallel}"] if options.shares_experts else []),
         *([f"drafts{options.speculative_tokens}"] if options.speculative_tokens else []),
         *(["ngram"] if options.speculative_method == "ngram" else []),
+        *(["lora experts"] if options.lora and options.lora.experts else []),
         *([options.draft_model] if options.draft_model else []),
         *([f"lora{lora.max_loras}x{lora.max_rank}"] if (lora := options.lora) else []),
     )

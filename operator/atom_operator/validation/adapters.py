@@ -16,6 +16,8 @@ _OWNED = {
     "max-loras": "spec.engine.lora.maxLoras",
     "max-lora-rank": "spec.engine.lora.maxLoraRank",
     "max-cpu-loras": "spec.engine.lora.maxCpuLoras",
+    "lora-experts": "spec.engine.lora.experts",
+    "no-lora-experts": "spec.engine.lora.experts",
     "lora-modules": "spec.adapters",
     "lora-modules-file": "spec.adapters",
     "allow-runtime-lora-updating": "spec.adapters",

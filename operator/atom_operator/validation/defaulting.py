@@ -101,6 +101,7 @@ def resolve_lora(lora: LoraSpec | None, model_claim: str | None = None) -> LoraO
         max_rank=_or(lora.max_lora_rank, _MAX_LORA_RANK),
         max_cpu_loras=_or(lora.max_cpu_loras, max(max_loras, _MAX_CPU_LORAS)),
         claims=tuple(claim for claim in lora.claims or () if claim != model_claim),
+        experts=bool(lora.experts),
     )
 
 

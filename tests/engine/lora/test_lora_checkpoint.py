@@ -23,7 +23,6 @@ REFUSED: dict[str, Any] = {
     "use_dora": True,
     "modules_to_save": ["lm_head"],
     "trainable_token_indices": [1, 2],
-    "target_parameters": ["mlp.experts.down_proj"],
     "layer_replication": [[0, 1], [0, 1]],
     "lora_bias": True,
     "use_qalora": True,

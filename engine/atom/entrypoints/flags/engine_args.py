@@ -294,6 +294,12 @@ def _add_lora_flags(group: Any) -> None:
         "--lora-modules names)",
     )  # fmt: skip
     add(
+        "--lora-experts",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="make room for adapters of experts' matrices too, of a model that has experts",
+    )
+    add(
         "--allow-runtime-lora-updating",
         action=argparse.BooleanOptionalAction,
         default=False,
@@ -470,6 +476,7 @@ def _lora_config(args: argparse.Namespace) -> LoraConfig | None:
             max_rank=args.max_lora_rank,
             max_cpu_loras=args.max_cpu_loras,
             may_load=args.allow_runtime_lora_updating,
+            experts=args.lora_experts,
             model_names=args.served_model_name or (args.model.rstrip("/"),),
         ),
     )

@@ -43,7 +43,7 @@ class PredictedMemory:
         lora = self.config.lora
         if lora is None:
             return 0
-        room = LoraRoom(lora.max_loras, lora.max_rank)
+        room = LoraRoom(lora.max_loras, lora.max_rank, lora.experts)
         return lora_bytes(self.config.model.facts, room, self.element_bytes, self.sharding)
 
     def _model_bytes(self, facts: ModelFacts, *, with_mtp: bool) -> int:

@@ -109,7 +109,9 @@ def describe_start(config: Config) -> str:
         sorted(config.op_backends.items()),
         config.reproducible,
         config.enforce_eager,
-        None if config.lora is None else (config.lora.max_loras, config.lora.max_rank),
+        None
+        if config.lora is None
+        else (config.lora.max_loras, config.lora.max_rank, config.lora.experts),
     )
     return repr(values)
 

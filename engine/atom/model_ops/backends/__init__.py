@@ -90,7 +90,7 @@ def resolve_ops(
     names = _in_order(device_type, backend)
     search = _Search(case, overrides, cache(load_backend))
     chosen = {op: search.first_usable(op, names) for op in OPS}
-    _require_pairs(chosen)
+    _require_pairs({op: found for op, found in chosen.items() if case.asks_for(op)})
     for why, ops_of in search.passed_over.items():
         logger.info("%s: computed by another backend: %s", why, ", ".join(ops_of))
     return _resolved(chosen, case)
@@ -141,7 +141,8 @@ def _resolved(chosen: dict[str, Backend], case: OpCase) -> ResolvedOps:
             for op in ATTENTION_OPS
             if op in chosen and case.asks_for(op) and op not in chosen[op].prompts
         ),
-        captures_lora=case.lora and all(op in chosen[op].capturable for op in LORA_OPS),
+        captures_lora=case.lora
+        and all(op in chosen[op].capturable for op in LORA_OPS if case.asks_for(op)),
         expands=chosen["prepare_linear"].expands,
         join=chosen["norm"].join,
         warmup_compile=_warmup_compile(chosen.values()),
@@ -209,11 +210,13 @@ class _Search:
         reasons = backend.reasons_against(op, self._case)
         if reasons or not backend.arranges:
             return reasons
-        for other in _partners(op):
+        for other in filter(self._case.asks_for, _partners(op)):
             given = self._overrides.get(other, backend.name)
             if given != backend.name:
                 return (f"{other} is {given}'s, which reads another arrangement",)
             reasons += backend.reasons_against(other, self._case)
+            if self._case.asks_for(other) and other not in backend.operations:
+                reasons += (f"it does not provide {other}, which reads what it arranges",)
         return reasons
 
 
@@ -224,6 +227,8 @@ def _partners(op: str) -> tuple[str, ...]:
 def _require_pairs(chosen: dict[str, Backend]) -> None:
     """Refuse what an override alone can bring about: half of a pair of a backend that arranges."""
     for first, second in PAIRED_OPS:
+        if not {first, second} <= chosen.keys():
+            continue
         one, other = chosen[first], chosen[second]
         if one.name != other.name and (one.arranges or other.arranges):
             name = one.name if one.arranges else other.name

@@ -280,6 +280,11 @@ class Ops(DraftOps, Protocol):
         of x: part by part b · (a · x), whose sum is rounded once. y of tokens without one stays as
         it is. May shrink x beside the product, and overwrite y."""
 
+    def expert_products(self, x: torch.Tensor, w: LinearWeight, ids: torch.Tensor) -> torch.Tensor:
+        """Multiply each x [P, in] with the matrix of a stack that its id [P] int32 names → [P,
+        out], biases added. Where it names none, what stands there is finite and of no meaning. May
+        round x as `linear` does."""
+
     def linear_parts(self, x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
         """Compute `linear`, whose result may be left as its parts: [T, out], or [parts, T, out]
         float32 whose sum it is."""
@@ -415,11 +420,11 @@ class Ops(DraftOps, Protocol):
 class OpCase:
     """Hold what an engine is going to ask of its operations: dtypes of the model and of its KV
     cache, every kind of attention layer, of those with a latent or a state and of indexers, tokens
-    per block,
-    formats of matrices, and of those of experts, activations, rules of routers, inputs and inner
-    size of experts; fp4_inputs: whether experts are for inputs of MXFP4; wide_norms: whether norms'
-    weights are float32 in a model that is not; drafts: whether rows carry drafts; partial_experts:
-    whether ranks have whole experts each; lora: whether rows may have adapters."""
+    per block, formats of matrices, and of those of experts, activations, rules of routers, inputs
+    and inner size of experts; fp4_inputs: whether experts are for inputs of MXFP4; wide_norms:
+    whether norms' weights are float32 in a model that is not; drafts: whether rows carry drafts;
+    partial_experts: whether ranks have whole experts each; lora: whether rows may have adapters,
+    lora_experts: of experts too."""
 
     dtype: torch.dtype
     kv_dtype: torch.dtype
@@ -438,6 +443,7 @@ class OpCase:
     drafts: bool = False
     partial_experts: bool = False
     lora: bool = False
+    lora_experts: bool = False
 
     def asks_for(self, op: str) -> bool:
         """Return whether a step computes the operation at all, as far as attention, drafts
@@ -446,6 +452,8 @@ class OpCase:
             return self.drafts
         if op in STATE_OPS:
             return any(isinstance(state, STATE_OPS[op]) for state in self.states)
+        if op == "expert_products":
+            return self.lora_experts and bool(self.routings)
         if op in LORA_OPS:
             return self.lora
         return op not in SPARSE_OPS or bool(self.index)

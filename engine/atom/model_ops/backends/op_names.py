@@ -30,6 +30,7 @@ OPS = (
     "gated_delta_rule",
     "state_space_dual",
     "add_lora",
+    "expert_products",
     "sample",
     "sample_vocab_shard",
     "filter_logits",
@@ -63,6 +64,7 @@ FUSED_OPS: dict[str, tuple[str, ...]] = {
 PAIRED_OPS = (
     ("prepare_linear", "linear"),
     ("prepare_experts", "experts"),
+    ("prepare_experts", "expert_products"),
     ("qk_norm_rope_store", "paged_attention"),
 )
 
@@ -79,5 +81,5 @@ STATE_OPS = {
 }
 # Of ranks that draw without each other's logits.
 SHARD_OPS = ("sample_vocab_shard",)
-LORA_OPS = ("add_lora",)
+LORA_OPS = ("add_lora", "expert_products")
 ATTENTION_OPS = ("paged_attention", "mla_attention", *SPARSE_OPS, *STATE_OPS)

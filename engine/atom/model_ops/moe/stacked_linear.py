@@ -7,20 +7,33 @@ one tensor of all, is the placements' affair. Either way it is read expert by ex
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 
-from atom.model_ops.linear import Build, WeightHolder
+from atom.model_ops.linear import Build, LoraPart, WeightHolder, held_parameter
 from atom.model_ops.parallel import ONE_RANK, Region
 from atom.model_ops.placement import Placement, checkpoint_name
 from atom.model_ops.quantised.checkpoint_layouts import InStack
 from atom.model_ops.quantised.stored_matrix import StoredMatrix
-from atom.model_ops.values import Gating, LinearWeight
+from atom.model_ops.values import Gating, LinearWeight, LoraWeight
 from atom.sizing.layers import Stacking
 from atom.sizing.projection import Projection
 
 _DEPTH = 3  # of this module's name below its layer
+
+
+@dataclass(frozen=True, slots=True)
+class LoraStack:
+    """Says where an adapter's matrices of a stack belong. name: of the stack in a checkpoint; held:
+    this rank's of `count` experts; in_turn: rows of its parts take turns there; parts: of each
+    expert that is held, where it has matrices of its own."""
+
+    name: str
+    held: tuple[int, ...]
+    count: int
+    in_turn: bool
+    parts: list[list[LoraPart]]
 
 
 class StackedLinear(WeightHolder):
@@ -156,6 +169,39 @@ class StackedLinear(WeightHolder):
                     target=self.w.data[slot, first:end].t(),
                 )
             first, before = end, before + matrix.rows
+
+    def make_lora(self, slots: int, rank: int, place: torch.Tensor) -> None:
+        """Let every matrix have low-rank parts of as many adapters, as `Linear.make_lora` does."""
+        rows, experts = tuple(region.shape[0] for _, region in self._parts), len(self._held)
+        columns = self._parts[0][1].shape[1]
+        self.lora_a = held_parameter(place.new_zeros(slots, experts, len(rows) * rank, columns))
+        self.lora_b = held_parameter(place.new_zeros(slots, experts, sum(rows), rank))
+        assert self.lora_a is not None
+        assert self.lora_b is not None
+        self.w = replace(self.w, lora=LoraWeight(self.lora_a.data, self.lora_b.data, rows))
+
+    def lora_stack(self, name: str) -> LoraStack:
+        """Say which of an adapter's matrices belong to these. name: this module's."""
+        matrix, _ = self._parts[0]
+        own = checkpoint_name(name, f"{matrix.stack_name}.{name.rpartition('.')[2]}", _DEPTH)
+        return LoraStack(
+            own,
+            tuple(self._held),
+            matrix.copies,
+            self._stacking is Stacking.IN_TURN,
+            [
+                [
+                    LoraPart(
+                        checkpoint_name(name, each.copy_name(expert), _DEPTH),
+                        (each.rows, each.columns),
+                        region,
+                        None,
+                    )
+                    for each, region in self._parts
+                ]
+                for expert in self._held
+            ],
+        )
 
     def tensors(self) -> Iterator[torch.Tensor]:
         """All that is stored of each expert, [E, ..]."""

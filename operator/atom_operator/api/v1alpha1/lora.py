@@ -48,6 +48,9 @@ class LoraSpec(ApiModel):
     max_cpu_loras: Annotated[int, Field(ge=1, le=1024)] | None = None
     """Adapters in the host's memory, and so in spec.adapters; default: 16, or maxLoras where that
     is more."""
+    experts: bool | None = None
+    """Make room for adapters of experts' matrices too, of a model that has experts: the most of all
+    memory for adapters. Default: false."""
     claims: (
         Annotated[
             list[Annotated[str, Field(min_length=1, max_length=253)]],

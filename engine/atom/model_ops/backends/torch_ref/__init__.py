@@ -50,6 +50,7 @@ def backend() -> Backend:
             "gated_delta_rule": delta_net.gated_delta_rule,
             "state_space_dual": state_space_dual.state_space_dual,
             "add_lora": lora.add_lora,
+            "expert_products": experts.expert_products,
             "sample": sampling.sample,
             "sample_vocab_shard": sampling.sample_vocab_shard,
             "filter_logits": filter_logits,

@@ -6,7 +6,7 @@ import torch
 
 from atom.model_ops.backends.torch_ref.dense import act_and_mul, linear
 from atom.model_ops.routing import Routed
-from atom.model_ops.values import ExpertsWeight
+from atom.model_ops.values import ExpertsWeight, LinearWeight
 
 
 def experts(x: torch.Tensor, w: ExpertsWeight, routed: Routed) -> torch.Tensor:
@@ -22,3 +22,13 @@ def experts(x: torch.Tensor, w: ExpertsWeight, routed: Routed) -> torch.Tensor:
         result = linear(gated, w.down.of(expert)).float()
         out.index_add_(0, token, result if w.weighs_inputs else result * weights)
     return out.to(x.dtype)
+
+
+def expert_products(x: torch.Tensor, w: LinearWeight, ids: torch.Tensor) -> torch.Tensor:
+    """See `Ops.expert_products`."""
+    out = x.new_zeros(len(x), w.outputs)
+    for expert in ids.unique().tolist():
+        if 0 <= expert < w.data.shape[0]:
+            own = ids == expert
+            out[own] = linear(x[own], w.of(expert))
+    return out

@@ -77,7 +77,12 @@ def backend() -> Backend:
         short_convolution,
         state_space_dual,
     )
-    from atom.model_ops.backends.triton_ops.moe import grouped_gemm, norm_experts, routing
+    from atom.model_ops.backends.triton_ops.moe import (
+        expert_products,
+        grouped_gemm,
+        norm_experts,
+        routing,
+    )
     from atom.model_ops.backends.triton_ops.sampling import (
         decode_state,
         ngram_drafts,
@@ -119,6 +124,7 @@ def backend() -> Backend:
         "add_lora": lora_shrink_expand.add_lora,
         "linear_lora": norm_linear_lora.linear_lora,
         "norm_linear_lora": norm_linear_lora.norm_linear_lora,
+        "expert_products": expert_products.expert_products,
         "sample": sampling.sample,
         "sample_vocab_shard": sampling.sample_vocab_shard,
         "filter_logits": top_k_top_p_min_p.filter_logits,
@@ -154,7 +160,9 @@ def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
 
     if op in _PRODUCTS:
         return _against_fp8(case.formats)
-    if op in ("prepare_experts", "experts", "add_experts", "norm_experts"):
+    if op == "expert_products" and WeightFormat.MXFP4 in case.expert_formats:
+        return ("its MXFP4 stacks are in the order of both products at once",)
+    if op in ("prepare_experts", "experts", "add_experts", "norm_experts", "expert_products"):
         return _against_fp8(case.expert_formats)
     if op in _CACHED and case.kv_dtype in FP8_DTYPES and native_fp8(_device()) is None:
         return ("this card converts no fp8, which the KV cache is to have",)

@@ -86,10 +86,12 @@ def _expand_projection(
             shrunk += tl.load(at, mask=held, other=0.0)
         within = rows[:, None] & (begin + lane[None, :] < RANK)
         for number in range(least, tl.max(slot, axis=0) + 1):
-            at_b = b_ptr + (number * OUT + row.to(tl.int64)) * RANK
-            factors = tl.load(at_b[:, None] + begin + lane[None, :], mask=within, other=0.0)
-            own = tl.where((slot == number)[None, :], shrunk, 0.0)
-            total = product(factors, own, total)
+            # Of experts' slots, a tile has few of those between its first and its last.
+            if tl.max((slot == number).to(tl.int32), axis=0) > 0:
+                at_b = b_ptr + (number * OUT + row.to(tl.int64)) * RANK
+                factors = tl.load(at_b[:, None] + begin + lane[None, :], mask=within, other=0.0)
+                own = tl.where((slot == number)[None, :], shrunk, 0.0)
+                total = product(factors, own, total)
     return total
 
 

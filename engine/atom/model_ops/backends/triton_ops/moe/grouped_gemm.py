@@ -188,6 +188,23 @@ def _multiply(
     return parts
 
 
+def multiply_rows(x: torch.Tensor, w: LinearWeight, ids: torch.Tensor) -> torch.Tensor:
+    """Multiply each row of x [P, K] with the matrix that its id [P] names → [P, N] in x's dtype:
+    the second product of as many tokens with one choice each, which weighs nothing."""
+    pairs, count = len(x), w.data.shape[0]
+    tile = expert_tile(w, pairs, x.element_size())
+    routed = Routed(ids[:, None], ids[:, None], is_partial=True)
+    plan = _Plan(routed, True, x.dtype, Programs.EXPERT, count, tile, None)
+    if pairs >= _SORTED_TOKENS:
+        order = order_by_expert(routed.ids, count)
+        rows = pairs // tile.block_m + count
+        plan = replace(plan, programs=Programs.TILE, rows=rows, order=order)
+        x = x[order.pairs.clamp(0, pairs - 1)]
+    out = torch.zeros((1, pairs, w.outputs), dtype=x.dtype, device=x.device)
+    _launch(_Activations(x.contiguous()), _multiplied(w, plan), _Activations(out), plan, None)
+    return out[0]
+
+
 @dataclass(frozen=True, slots=True)
 class _Activations:
     """Holds what a stack is multiplied with or gives: numbers, or quantised with the scales of

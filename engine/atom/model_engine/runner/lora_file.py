@@ -1,0 +1,201 @@
+"""AdapterFile: an open safetensors file of an adapter, every name of which is understood before any
+tensor of it is read.
+
+Experts' matrices come in PEFT's two forms: a module of each expert's matrix, as checkpoints have
+them, or one matrix of all experts for each parameter of transformers' fused experts. Of the latter
+the one that wraps gate_up_proj is inside (`base_layer`) where both are adapted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from atom.errors import AdapterError
+from atom.lora_checkpoint import WEIGHTS_FILE, AdapterConfig
+from atom.model_ops.linear import LoraPart
+from atom.model_ops.moe.stacked_linear import LoraStack
+from atom.model_ops.placement import in_order
+from atom.sizing.text_part import text_name
+
+_PREFIX = "base_model.model."
+_LOW_RANK = re.compile(r"(?P<module>.+)\.lora_(?P<side>[AB])(\.default)?\.weight")
+# What a name that is none of the model's matrices stands for, by what it holds.
+_NOT_SERVED = (
+    (re.compile(r"lora_embedding|embed_tokens|lm_head"), "embeddings and output heads keep theirs"),
+    (re.compile(r"lora_magnitude"), "DoRA is not served"),
+    (
+        re.compile(r"\.experts\b"),
+        "there is room for it only where the model has experts and the server --lora-experts; "
+        "start it so, or",
+    ),
+    (
+        re.compile(r"kv_b_proj"),
+        "attention multiplies with kv_b_proj in halves, which keeps its own",
+    ),
+    (re.compile(r"(mlp|block_sparse_moe|feed_forward)\.(gate|router)\b"), "routers keep theirs"),
+    (re.compile(r"bias$"), "biases are not served"),
+)
+_INSIDE = ".base_layer"
+_PARAMETERS = ("gate_up_proj", "down_proj")  # in the order in which PEFT wraps them
+_OLD_BLOCK = re.compile(r"\.\w+\.experts\.")
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterNames:
+    """Holds what names there may be: modules of one matrix, and of each name of a stack its own."""
+
+    modules: frozenset[str]
+    stacks: Mapping[str, str]
+
+
+def stack_names(stacks: Iterable[LoraStack]) -> dict[str, str]:
+    """Map the names of stacks, and those that transformers' modules have, to the stacks' own."""
+    found = {}
+    for stack in stacks:
+        found[stack.name] = stack.name
+        found[_OLD_BLOCK.sub(".mlp.experts.", stack.name)] = stack.name
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class StackOfAdapter:
+    """Holds an adapter's matrices of all experts: shrink [E, r, in], expand [E, out, r], the latter
+    with the scaling. in_turn: see LoraStack; parts: projections whose rows expand has."""
+
+    shrink: torch.Tensor
+    expand: torch.Tensor
+    in_turn: bool
+    parts: int
+
+    def of(self, expert: int, index: int, part: LoraPart) -> tuple[torch.Tensor, torch.Tensor]:
+        """Take what this rank holds of an expert's projection, as `AdapterFile.read` gives it."""
+        rows = self.expand[expert]
+        own = rows[index :: self.parts] if self.in_turn else rows.chunk(self.parts)[index]
+        columns = slice(*part.region.columns)
+        return self.shrink[expert][:, columns], own[slice(*part.region.rows)]
+
+
+class AdapterFile:
+    """An open file of an adapter, all of whose names belong to matrices of the model. modules: the
+    matrices and stacks that it has parts of."""
+
+    def __init__(self, config: AdapterConfig, shard: Any, known: AdapterNames) -> None:
+        self._config = config
+        self._shard = shard
+        self._file = config.folder / WEIGHTS_FILE
+        self._names: dict[tuple[str, str], str] = {}
+        for stored in shard.keys():  # noqa: SIM118 - not a dict
+            found = _LOW_RANK.fullmatch(stored.removeprefix(_PREFIX))
+            module = None if found is None else self._module_of(found["module"], known)
+            if found is None or module is None:
+                raise AdapterError(f"{self._file}: {self._refusal(stored)}")
+            self._names[module, found["side"]] = stored
+        self.modules = {module for module, _ in self._names}
+        for module in sorted(self.modules):
+            for side in "AB":
+                if (module, side) not in self._names:
+                    raise AdapterError(
+                        f"{self._file}: {module} has no lora_{side}; the file is incomplete: copy "
+                        "or download it again"
+                    )
+
+    def read(self, part: LoraPart) -> tuple[torch.Tensor, torch.Tensor]:
+        """The shrinking and the expanding matrix of a projection, the part of each that this rank
+        holds: [r, in], [out, r], the latter with the scaling."""
+        rank, (rows, columns) = self._config.rank_of(part.module), part.shape
+        shapes = {"A": (rank, columns), "B": (rows, rank)}
+        slices = {"A": (slice(None), slice(*part.region.columns))}
+        slices["B"] = (slice(*part.region.rows), slice(None))
+        read = {
+            side: self._checked(part.module, side, wanted, slices[side])
+            for side, wanted in shapes.items()
+        }
+        scaled = read["B"] * self._config.scaling(part.module)
+        return read["A"], in_order(scaled, part.order)
+
+    def _checked(
+        self, module: str, side: str, wanted: tuple[int, int], region: tuple[slice, slice]
+    ) -> torch.Tensor:
+        """Read a region of a matrix of the shape that is wanted, in float32."""
+        name = self._names[module, side]
+        header = self._shard.get_slice(name)
+        if tuple(header.get_shape()) != wanted:
+            raise AdapterError(
+                f"{self._file}: {name} has shape {header.get_shape()}, where this model and "
+                f"rank {self._config.rank_of(module)} call for {list(wanted)}{self._trained_on()}"
+            )
+        found: torch.Tensor = header[region].float()
+        if not bool(found.isfinite().all()):
+            raise AdapterError(
+                f"{self._file}: {name} holds values that are no numbers; the adapter was "
+                "written by a run that failed: use another one"
+            )
+        return found
+
+    def read_stack(self, stack: LoraStack) -> StackOfAdapter:
+        """Read the matrices of all of a stack's experts, each [r, in] and [out, r]."""
+        parts = stack.parts[0]
+        rank, count = self._config.rank_of(stack.name), stack.count
+        rows, columns = sum(part.shape[0] for part in parts), parts[0].shape[1]
+        every = (slice(None), slice(None))
+        shrink = self._checked(stack.name, "A", (rank * count, columns), every)
+        expand = self._checked(stack.name, "B", (rows, rank * count), every)
+        scaled = expand.view(rows, rank, count).permute(2, 0, 1)
+        return StackOfAdapter(
+            shrink.view(count, rank, columns),
+            scaled * self._config.scaling(stack.name),
+            stack.in_turn,
+            len(parts),
+        )
+
+    def _module_of(self, name: str, known: AdapterNames) -> str | None:
+        """The model's name of what a stored matrix adds to."""
+        experts, depth = name, 0
+        while experts.endswith(_INSIDE):
+            experts, depth = experts.removesuffix(_INSIDE), depth + 1
+        if not experts.endswith(".experts"):
+            return _module_here(name, known.modules)
+        adapted = [own for own in _PARAMETERS if self._adapts(f"{experts}.{own}")]
+        if depth >= len(adapted):
+            return None
+        stack = _module_here(f"{experts}.{adapted[len(adapted) - 1 - depth]}", known.stacks)
+        return None if stack is None else known.stacks[stack]
+
+    def _adapts(self, parameter: str) -> bool:
+        """Tell whether the configuration targets a parameter, by PEFT's rule."""
+        return any(
+            parameter == target or parameter.endswith(f".{target}")
+            for target in self._config.target_parameters
+        )
+
+    def _refusal(self, stored: str) -> str:
+        for pattern, why in _NOT_SERVED:
+            if pattern.search(stored):
+                joined = "" if why.endswith(" or") else ";"
+                return f"{stored} cannot be served: {why}{joined} train the adapter without"
+        return f"{stored} belongs to no matrix of this model{self._trained_on()}"
+
+    def _trained_on(self) -> str:
+        base = self._config.base
+        return f"; the adapter was trained on {base}" if base else ""
+
+
+def _module_here(name: str, known: Container[str]) -> str | None:
+    """The model's name of a module; a multimodal wrapper's has more in front."""
+    for candidate in _names(name):
+        if candidate in known:
+            return candidate
+    return None
+
+
+def _names(name: str) -> Iterator[str]:
+    yield name
+    text = text_name(f"{name}.weight")
+    if text is not None:
+        yield text.removesuffix(".weight")
+    yield f"model.{name}"
