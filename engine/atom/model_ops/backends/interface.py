@@ -20,6 +20,7 @@ import torch
 
 from atom.collectives.group import Group
 from atom.model_ops.backends.draft_ops import DraftOps
+from atom.model_ops.backends.lora_ops import LoraOps
 from atom.model_ops.backends.op_names import (
     DRAFT_OPS,
     EXPERTS_OPS,
@@ -55,7 +56,6 @@ from atom.model_ops.values import (
     LatentTokens,
     LayerCache,
     LinearWeight,
-    LoraWeight,
     MoEWeight,
     NormWeight,
     Rotary,
@@ -64,7 +64,7 @@ from atom.model_ops.values import (
     WeightFormat,
 )
 from atom.sizing.states import DeltaShape, SsdShape, StateShape
-from atom.utils.forward_context import AttentionMetaData, LoraTokens
+from atom.utils.forward_context import AttentionMetaData
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class LogitFilters:
     any_min_p: bool
 
 
-class Ops(DraftOps, Protocol):
+class Ops(DraftOps, LoraOps, Protocol):
     """One callable per operation, bound to the backend chosen for it."""
 
     def embedding(self, ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -269,22 +269,6 @@ class Ops(DraftOps, Protocol):
         softplus(steps + dt_bias), all in float32. The states are left behind the last token that
         num_kept counts. Slots are as in `short_convolution`."""
 
-    def add_lora(
-        self,
-        product: Callable[[], torch.Tensor],
-        x: torch.Tensor,
-        w: LoraWeight,
-        tokens: LoraTokens,
-    ) -> torch.Tensor:
-        """Add to y [T, out], which `product` computes of x [T, in], what each token's adapter makes
-        of x: part by part b · (a · x), whose sum is rounded once. y of tokens without one stays as
-        it is. May shrink x beside the product, and overwrite y."""
-
-    def expert_products(self, x: torch.Tensor, w: LinearWeight, ids: torch.Tensor) -> torch.Tensor:
-        """Multiply each x [P, in] with the matrix of a stack that its id [P] int32 names → [P,
-        out], biases added. Where it names none, what stands there is finite and of no meaning. May
-        round x as `linear` does."""
-
     def linear_parts(self, x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
         """Compute `linear`, whose result may be left as its parts: [T, out], or [parts, T, out]
         float32 whose sum it is."""
@@ -320,20 +304,6 @@ class Ops(DraftOps, Protocol):
         self, stream: Stream, norm: NormWeight, w: LinearWeight, activation: Gating
     ) -> tuple[torch.Tensor, Stream]:
         """Compute `norm_linear`, then `act_and_mul`: w [2·I, in] → ([T, I], the settled stream)."""
-
-    def linear_lora(self, x: torch.Tensor, w: LinearWeight, tokens: LoraTokens) -> torch.Tensor:
-        """Compute `linear` with what `add_lora` adds of w's low-rank parts: [T, in] → [T, out]."""
-
-    def norm_linear_lora(
-        self,
-        stream: Stream,
-        norm: NormWeight,
-        w: LinearWeight,
-        tokens: LoraTokens,
-        activation: Gating | None,
-    ) -> tuple[torch.Tensor, Stream]:
-        """Compute `norm`, `linear_lora`, and `act_and_mul` where an activation is given: ([T, out]
-        or [T, out / 2], the settled stream)."""
 
     def attention(
         self,

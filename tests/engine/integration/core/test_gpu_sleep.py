@@ -34,7 +34,14 @@ MODELS: dict[str, dict[str, Any]] = {
     "states, a tied head": {"architecture": "qwen3_next", "tie_word_embeddings": True},
     "experts": MIXTURE,
     "a layer that drafts": {"architecture": "glm4_moe", "drafts": True},
-    "adapters": {"architecture": "qwen3", "head_dim": 64, "adapter": True},
+    "adapters": {"architecture": "qwen3", "head_dim": 64, "adapter": {}},
+    "adapters of experts": {
+        **MIXTURE,
+        "adapter": {
+            "target_modules": [],
+            "target_parameters": ["experts.gate_up_proj", "experts.down_proj"],
+        },
+    },
 }
 PROMPTS = [list(range(5, 40)), list(range(60, 75))]
 
@@ -68,10 +75,11 @@ class Case:
                 add_mtp_layer(path)
             drafts = SpeculativeConfig(method="mtp", num_tokens=2, adaptive=False)
             self.options["speculative"] = drafts
-        if model.get("adapter"):
-            make_adapter(folder / "adapter", self.paths[0])
+        if "adapter" in model:
+            make_adapter(folder / "adapter", self.paths[0], **model["adapter"])
             modules = (LoraModule(name="a", path=str(folder / "adapter")),)
-            self.options["lora"] = LoraConfig(modules=modules)
+            experts = "target_parameters" in model["adapter"]
+            self.options["lora"] = LoraConfig(modules=modules, experts=experts)
             self.lora = LoRARequest("a", 1)
         self.opened: list[OfflineEngine] = []
 
