@@ -119,12 +119,7 @@ def build_config(options: EngineOptions) -> Config:
             expert_parallel=options.enable_expert_parallel,
             expert_exchange=options.expert_exchange,
             balance=options.balance,
-            nodes=NodePlace(
-                count=options.nnodes,
-                rank=options.node_rank,
-                address=options.master_addr,
-                port=options.master_port,
-            ),
+            nodes=NodePlace.of(options),
         ),
         device=options.device,
         backend=options.backend,

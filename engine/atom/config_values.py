@@ -182,6 +182,13 @@ class NodePlace:
     address: str = "127.0.0.1"
     port: int = 29_500
 
+    @staticmethod
+    def of(options: EngineOptions) -> NodePlace:
+        """Take the place from what was asked for."""
+        return NodePlace(
+            options.nnodes, options.node_rank, options.master_addr, options.master_port
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelConfig:

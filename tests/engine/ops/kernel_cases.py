@@ -140,7 +140,9 @@ CHUNKS = {**STATES, "types": {**STATES["types"], "decays_ptr": "*fp32", "left_pt
 DELTA_RULE = {"HK": 16, "HV": 32, "DK": 128, "DV": 128}
 SSD = {"HK": 8, "HV": 128, "DK": 128, "DV": 80, "K_LANES": 128, "LINEAR_FROM": 20.0}
 SHRINK = {"IN": 4096, "SHRUNK": 48, "BLOCK_R": 64}
-EXPAND = {"ROWS": (4096, 1024, 1024), "RANK": 16, "LANES": 16, "BLOCK_N": 128}
+EXPAND = {
+    "ROWS": (4096, 1024, 1024), "RANK": 16, "LANES": 16, "BLOCK_N": 128, "SPARSE": False,
+}  # fmt: skip
 LORA = {
     "num_warps": 4,
     "types": {"slots_ptr": "*i32", "order_ptr": "*i64"},
@@ -291,6 +293,8 @@ CASES: list[Any] = [
          {**EXPAND, "BLOCK_T": 16, "PARTS": 16}, LORA),
         ("LoRA expand of prompts", lora_shrink_expand._expand_kernel,
          {**EXPAND, "BLOCK_T": 64, "PARTS": 1}, LORA),
+        ("LoRA expand of experts", lora_shrink_expand._expand_kernel,
+         {**EXPAND, "ROWS": (768, 768), "BLOCK_T": 64, "PARTS": 1, "SPARSE": True}, LORA),
         ("LoRA expand of rank 256", lora_shrink_expand._expand_kernel,
          {**EXPAND, "RANK": 256, "LANES": 64, "BLOCK_T": 64, "PARTS": 1}, LORA),
         ("short convolution of decodes", short_convolution._convolve_kernel,

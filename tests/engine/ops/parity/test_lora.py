@@ -63,16 +63,19 @@ def test_every_token_has_its_own_adapter(
     assert torch.equal(told[slots < 0], y[slots < 0])
 
 
-def test_a_token_has_what_it_has_alone(backend: Backend, device: torch.device) -> None:
+@pytest.mark.parametrize("spread", [1, 40], ids=["adapters", "experts of adapters"])
+def test_a_token_has_what_it_has_alone(spread: int, backend: Backend, device: torch.device) -> None:
     """Adapters of others, and padding behind it, change nothing of a token's."""
     rows, inputs, rank = (24, 8), 1100, 8
+    count = SLOTS * spread
     w = LoraWeight(
-        torch.randn(SLOTS, len(rows) * rank, inputs, device=device),
-        torch.randn(SLOTS, sum(rows), rank, device=device) / (inputs * rank) ** 0.5,
+        torch.randn(count, len(rows) * rank, inputs, device=device),
+        torch.randn(count, sum(rows), rank, device=device) / (inputs * rank) ** 0.5,
         rows,
     )
     x, y = torch.randn(9, inputs, device=device), torch.randn(9, sum(rows), device=device)
     slots = torch.tensor((1, 0, 2, 2, -1, 1, 0, -1, -1), dtype=torch.int32, device=device)
+    slots = torch.where(slots < 0, slots, slots * spread)
     add_lora = backend.operations["add_lora"]
     together = add_lora(y.clone, x, w, LoraTokens(slots))
     for token in range(len(slots)):

@@ -33,6 +33,7 @@ _INPUTS = 256  # of a program that has few tokens
 _SHRUNK = 64  # columns of what a program shrinks to
 _RANKS = 64  # of an adapter that a program multiplies with at once
 _OUTPUTS = 128
+_DENSE_SLOTS = 64  # more are of experts
 _ORDER = "lora_order"  # of a step's tokens, in what is found once a step
 
 
@@ -65,10 +66,21 @@ def _shrink_kernel(
 
 
 @triton.jit
+def _expand_slot(
+    total, shrunk, slot, number, b_ptr, row, lane, within, OUT: tl.constexpr, RANK: tl.constexpr
+):
+    """Add b of the slot `number`, some lanes of it, times what is shrunk of its tokens."""
+    at_b = b_ptr + (number * OUT + row.to(tl.int64)) * RANK
+    factors = tl.load(at_b[:, None] + lane[None, :], mask=within, other=0.0)
+    own = tl.where((slot == number)[None, :], shrunk, 0.0)
+    return product(factors, own, total)
+
+
+@triton.jit
 def _expand_projection(
     total, sums, plane, slot, b_ptr, row,
     OUT: tl.constexpr, BEGIN: tl.constexpr, END: tl.constexpr, RANK: tl.constexpr,
-    LANES: tl.constexpr, PARTS: tl.constexpr,
+    LANES: tl.constexpr, PARTS: tl.constexpr, SPARSE: tl.constexpr,
 ):  # fmt: skip
     """Add b · what is shrunk, of the rows that are a projection's. sums: pointers [T] of what is
     shrunk for it, whose parts lie a plane apart; slot: of each token, in order."""
@@ -86,12 +98,15 @@ def _expand_projection(
             shrunk += tl.load(at, mask=held, other=0.0)
         within = rows[:, None] & (begin + lane[None, :] < RANK)
         for number in range(least, tl.max(slot, axis=0) + 1):
-            # Of experts' slots, a tile has few of those between its first and its last.
-            if tl.max((slot == number).to(tl.int32), axis=0) > 0:
-                at_b = b_ptr + (number * OUT + row.to(tl.int64)) * RANK
-                factors = tl.load(at_b[:, None] + begin + lane[None, :], mask=within, other=0.0)
-                own = tl.where((slot == number)[None, :], shrunk, 0.0)
-                total = product(factors, own, total)
+            if SPARSE:
+                if tl.max((slot == number).to(tl.int32), axis=0) > 0:
+                    total = _expand_slot(
+                        total, shrunk, slot, number, b_ptr, row, begin + lane, within, OUT, RANK
+                    )
+            else:
+                total = _expand_slot(
+                    total, shrunk, slot, number, b_ptr, row, begin + lane, within, OUT, RANK
+                )
     return total
 
 
@@ -99,10 +114,10 @@ def _expand_projection(
 def _expand_kernel(
     parts_ptr, b_ptr, slots_ptr, order_ptr, y_ptr, tokens, y_stride,
     ROWS: tl.constexpr, RANK: tl.constexpr, LANES: tl.constexpr, PARTS: tl.constexpr,
-    BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, SPARSE: tl.constexpr,
 ):  # fmt: skip
     """ROWS: of the matrix' projections, one below the other; LANES: of a rank at once; PARTS: sums
-    that make what is shrunk."""
+    that make what is shrunk; SPARSE: a tile has few of the slots between its first and its last."""
     place = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
     slot = tl.load(slots_ptr + place, mask=place < tokens, other=-1)
     if tl.max(slot, axis=0) < 0:
@@ -119,7 +134,7 @@ def _expand_kernel(
     for projection in tl.static_range(len(ROWS)):
         total = _expand_projection(
             total, sums + projection * RANK, plane, slot, b_ptr, row,
-            out, _end(ROWS, projection), _end(ROWS, projection + 1), RANK, LANES, PARTS,
+            out, _end(ROWS, projection), _end(ROWS, projection + 1), RANK, LANES, PARTS, SPARSE,
         )  # fmt: skip
     tl.store(at_y, (y.to(tl.float32) + total).to(y_ptr.dtype.element_ty), mask=told)
 
@@ -187,7 +202,7 @@ def _expand(y: torch.Tensor, w: LoraWeight, order: _Order, sums: torch.Tensor) -
     _expand_kernel[(order.tiles, triton.cdiv(outputs, block_n))](
         sums, w.b, order.slots, order.tokens, y, count, y.stride(0),
         ROWS=w.rows, RANK=w.rank, LANES=min(_RANKS, head_lanes(w.rank)), PARTS=sums.shape[0],
-        BLOCK_T=order.tile, BLOCK_N=block_n, num_warps=4,
+        BLOCK_T=order.tile, BLOCK_N=block_n, SPARSE=w.b.shape[0] > _DENSE_SLOTS, num_warps=4,
     )  # fmt: skip
 
 
