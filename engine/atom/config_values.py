@@ -186,7 +186,10 @@ class NodePlace:
     def of(options: EngineOptions) -> NodePlace:
         """Take the place from what was asked for."""
         return NodePlace(
-            options.nnodes, options.node_rank, options.master_addr, options.master_port
+            count=options.nnodes,
+            rank=options.node_rank,
+            address=options.master_addr,
+            port=options.master_port,
         )
 
 
