@@ -89,12 +89,14 @@ def stops_serving_pods(question: RolloutQuestion, chosen: Rollout) -> bool:
 
 
 def gives_up_first(question: RolloutQuestion, chosen: Rollout) -> bool:
-    """Return whether a choice of ours lets pods that serve go before the first new one is asked
-    for."""
+    """Return whether a choice of ours begins to let pods that serve go before new ones have come:
+    with the revision, or where a surge was chosen for it before."""
     running = question.running
     if running is None or question.asked != "Auto" or question.in_groups or is_changing(question):
         return False
-    return running.revision != question.revision and chosen.strategy is not _SURGE
+    surges = running.rollout is not None and running.rollout.strategy is _SURGE
+    begins = surges or running.revision != question.revision
+    return begins and chosen.strategy is not _SURGE
 
 
 def choose_rollout(question: RolloutQuestion) -> Rollout:
@@ -155,6 +157,9 @@ def _choose_for_pods(question: RolloutQuestion) -> Rollout:
         return Rollout(asked, f"{_ASKED}{asked.value}{_held_up(question, asked)}")
     if running is None or running.desired == 0:
         return Rollout(_default(question), "there are no pods to replace yet")
+    if question.inadmissible is not None:
+        waiting = "so the old ones serve until one would be admitted"
+        return Rollout(_SURGE, f"a new pod would be refused ({question.inadmissible}), {waiting}")
     if running.rollout is None or _is_open(question, running):
         return _choose(question)
     if running.replicas <= running.updated:
@@ -198,9 +203,6 @@ def _default(question: RolloutQuestion) -> RolloutStrategy:
 
 
 def _choose(question: RolloutQuestion) -> Rollout:
-    if question.inadmissible is not None:
-        waiting = "so the old ones serve until one would be admitted"
-        return Rollout(_SURGE, f"a new pod would be refused ({question.inadmissible}), {waiting}")
     if question.claim_not_shared is not None:
         return Rollout(_IN_PLACE, question.claim_not_shared)
     if question.accelerator.type == "cpu":

@@ -62,11 +62,11 @@ async def refusal_of_rollout(
     running = observed.deployment
     old = [pod for pod in observed.pods if pod.revision != wanted.name]
     serving = [pod for pod in old if pod.ready]
-    if running is None or not serving or running.revision == wanted.name:
+    if running is None or not serving:
         return None
     names = group_of(serving[0], old)
     asked = [pod for pod in old if pod.name in names]
-    # All of what is wanted need not fit: a new pod for each old one is no loss.
-    following = min(len(old), running.desired * wanted.nodes)
+    # All of what is wanted need not fit: a new pod for each old one that serves is no loss.
+    following = min(len(serving), running.desired * wanted.nodes)
     found = await ask_for_successors(port, key, Departure(old, asked, following), wanted.template)
     return found.refusal

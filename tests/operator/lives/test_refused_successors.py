@@ -12,6 +12,7 @@ from atom_operator.cluster.errors import RefusedError, TransientError
 from atom_operator.domain import ObjectKey
 from atom_operator.reconcile.rollout_budget import RolloutBudget
 from tests.operator.lives.test_generated_life import FULL, REFUSALS, scene
+from tests.support.in_memory_cluster.state import is_ready
 from tests.support.operator_life.happenings import HAPPENINGS
 from tests.support.operator_life.life import Life
 
@@ -35,6 +36,10 @@ class Changed:
         self.life.promises.happens(name)
         HAPPENINGS[name].does(self.life, *arguments)
         self.life.cluster.advance(100)
+
+    @property
+    def serving(self) -> set[str]:
+        return {pod["metadata"]["uid"] for pod in self.life.pods if is_ready(pod)}
 
     @property
     def stays(self) -> bool:
@@ -90,6 +95,27 @@ def test_pods_stay_until_those_that_follow_would_be_admitted(
     changed.life.cluster.advance(900)
     assert changed.is_new
     assert changed.said("Ready")["status"] == "True"
+
+
+@pytest.mark.parametrize("who", [who for who in REFUSALS if "fewer pods" not in who])
+def test_pods_stay_while_an_old_one_waits_for_a_node(begin: Any, who: str) -> None:
+    """What waits is not what is refused: no old pod that goes would let a new one come."""
+    changed = begin(scene(devices=2, nodes=3, replicas=3, per_pod_gib=100, node_gib=110))
+    changed.happens("drain_a_node", 0)
+    changed.before = changed.serving
+    assert len(changed.before) == 2
+    changed.happens(*REFUSALS[who][:-1])
+    changed.happens("ask_for_a_length", 1024)
+    changed.life.cluster.advance(400)
+    assert changed.stays
+    assert changed.life.parent["status"]["rollout"]["strategy"] == "Surge"
+    assert _WORDS[who] in changed.said("Ready")["message"]
+    for lifts in ("lift_the_quota", "lift_the_range"):
+        changed.happens(lifts)
+    changed.happens("refuse_by_a_policy", ())
+    changed.life.cluster.advance(300)
+    assert len(changed.serving) == 2
+    assert not changed.before & changed.serving
 
 
 @pytest.mark.parametrize("nodes", [1, 2])

@@ -20,6 +20,8 @@ from tests.support.in_memory_cluster.state import (
 )
 from tests.support.operator.fake_cluster import copied
 
+# Annotations of a Deployment that its ReplicaSet has of its own, or not.
+_CONTROLLERS = ("deployment.kubernetes.io/", "kubectl.kubernetes.io/")
 _REVISION = "deployment.kubernetes.io/revision"
 _DESIRED = "deployment.kubernetes.io/desired-replicas"
 _DEADLINE_SECONDS = 600
@@ -50,6 +52,10 @@ class _Deployment:
         self.made_new = False
 
     def sync(self) -> None:
+        if self.new is not None:
+            own = self.item["metadata"].get("annotations") or {}
+            given = {name: text for name, text in own.items() if not name.startswith(_CONTROLLERS)}
+            self.new["metadata"]["annotations"].update(given)
         if self.spec.get("paused") or self._was_scaled():
             self._scale_all()
         elif self.spec.get("strategy", {}).get("type") == "Recreate":

@@ -29,15 +29,24 @@ def _sync(state: ClusterState, item: Manifest) -> None:
     missing = item["spec"]["replicas"] - len(pods)
     failure = None
     if missing > 0:
-        # The end of a pod of its own makes it look at once.
+        # The end of a pod of its own makes it look at once, and so does whoever writes it: the
+        # controller of Deployments, which hands annotations down to the newest.
         known = state.first_note(item, "pods", 0)
         ended = len(state.owned(POD, item)) < known
-        may_try = ended or state.may_try(item)
+        is_written = state.noted(item, "written") not in (None, _written(item))
+        may_try = ended or is_written or state.may_try(item)
         failure = _create(state, item, missing) if may_try else _known(item)
     for pod in sorted(pods, key=_usefulness)[: max(0, -missing)]:
         state.delete_pod(pod)
     state.note(item, "pods", len(state.owned(POD, item)))
+    state.note(item, "written", _written(item))
     _report(state, item, failure)
+
+
+def _written(item: Manifest) -> tuple[Any, ...]:
+    """What an update of the object changes."""
+    annotations = item["metadata"].get("annotations") or {}
+    return item["spec"]["replicas"], tuple(sorted(annotations.items()))
 
 
 def _known(item: Manifest) -> str | None:
