@@ -1,4 +1,4 @@
-"""What the API server makes of the pod that would follow one."""
+"""Successor says what the API server makes of the pod that would follow one."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class RolloutWait:
     words: str
     until: datetime | None = None
     in_row: bool = False  # for the turn of others to end
-    is_refused: bool = False  # by whoever admits pods, which urgency does not change
+    is_refused: bool = False  # by admission of pods, which urgency does not change
 
     @property
     def told(self) -> str:

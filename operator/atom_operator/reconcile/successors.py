@@ -1,4 +1,4 @@
-"""Whether pods that are to go would be followed: the API server is asked for each of them.
+"""Pods that are to go may have no successors: the API server is asked for each of them.
 
 Old pods go first, so what a quota counts for them comes free: its refusal stands only where that
 would not be enough. Called by the moves off sick devices and by the choice of a rollout.

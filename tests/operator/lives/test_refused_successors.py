@@ -1,5 +1,5 @@
 """A change of pods that would take the place of those that serve begins once new ones would be
-admitted; until then what serves stays, and whoever refuses is told in its own words."""
+admitted; until then what serves stays, and a refusal is told in its own words."""
 
 from __future__ import annotations
 

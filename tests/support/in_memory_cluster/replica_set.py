@@ -29,8 +29,8 @@ def _sync(state: ClusterState, item: Manifest) -> None:
     missing = item["spec"]["replicas"] - len(pods)
     failure = None
     if missing > 0:
-        # The end of a pod of its own makes it look at once, and so does whoever writes it: the
-        # controller of Deployments, which hands annotations down to the newest.
+        # The end of a pod of its own makes it look at once, and so does the controller of
+        # Deployments when it writes it, which hands annotations down to the newest.
         known = state.first_note(item, "pods", 0)
         ended = len(state.owned(POD, item)) < known
         is_written = state.noted(item, "written") not in (None, _written(item))

@@ -15,7 +15,7 @@ import aiohttp
 import msgspec
 
 from atom.entrypoints.handover.places import OnePlace, Place, Places
-from atom.entrypoints.handover.replica_session import ReplicaSessions
+from atom.entrypoints.handover.replica_session import EXCHANGE_ERRORS, ReplicaSessions
 from atom.entrypoints.handover.token_frames import PATH, WEIGHTS_HEADER, Failure, next_frame
 from atom.entrypoints.http.errors import ErrorResponse
 from atom.errors import RequestError
@@ -30,9 +30,6 @@ _MOST_WORDS = 500
 _BAD_KEY = (401, 403)
 # Of what the request itself says, which every replica would refuse.
 _FINAL = (400, 413, 422)
-
-# One that ends before it has answered at all has not begun: it answers before it computes.
-NOT_TAKEN = (aiohttp.ClientError, TimeoutError, OSError)
 
 
 class HttpReplicas:
@@ -56,7 +53,7 @@ class HttpReplicas:
                 ):
                     if response.status == 200:
                         return True
-            except (aiohttp.ClientError, TimeoutError, OSError):
+            except EXCHANGE_ERRORS:
                 continue
         return False
 
@@ -89,7 +86,7 @@ class HttpReplicas:
                     headers = self._sessions.headers(number)
                     try:
                         response = await session.post(place.url + PATH, data=body, headers=headers)
-                    except NOT_TAKEN as error:
+                    except EXCHANGE_ERRORS as error:
                         words, refusal = f"{place}: {type(error).__name__}: {error}", None
                     else:
                         if response.status == 200:
@@ -119,7 +116,7 @@ async def _refusal(place: Place, response: aiohttp.ClientResponse) -> RequestErr
     try:
         data = await response.content.read(_MOST_ERROR_BYTES)
         told = msgspec.json.decode(data, type=ErrorResponse).error
-    except (aiohttp.ClientError, TimeoutError, OSError, msgspec.MsgspecError) as error:
+    except (*EXCHANGE_ERRORS, msgspec.MsgspecError) as error:
         return RequestError(f"{place} answered HTTP {status} ({error})"[:_MOST_WORDS], status=503)
     if status in _BAD_KEY:
         return RequestError(f"{place} takes no key of this server: {told.message}", status=503)
@@ -131,7 +128,7 @@ async def _outputs(response: aiohttp.ClientResponse) -> AsyncIterator[RequestOut
     while True:
         try:
             frame = await next_frame(response.content)
-        except (aiohttp.ClientError, TimeoutError, OSError, asyncio.IncompleteReadError) as error:
+        except (*EXCHANGE_ERRORS, asyncio.IncompleteReadError) as error:
             raise ReplicaLostError(f"{type(error).__name__}: {error}") from error
         if isinstance(frame, Failure):
             if frame.lost:

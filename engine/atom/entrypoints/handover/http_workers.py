@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-import aiohttp
 import msgspec
 
 from atom.entrypoints.handover.http_replicas import HttpReplicas
 from atom.entrypoints.handover.places import FoundPlaces, Place
-from atom.entrypoints.handover.replica_session import ReplicaSessions
+from atom.entrypoints.handover.replica_session import EXCHANGE_ERRORS, ReplicaSessions
 from atom.entrypoints.handover.token_frames import PATH
 from atom.entrypoints.http.errors import ErrorResponse
 from atom.model_engine.front.handover.worker_core import NoWorkerError, WorkerFacts
@@ -60,7 +59,7 @@ class HttpWorkers(HttpReplicas):
             ):
                 data = await response.content.read(_MOST_FACTS_BYTES)
                 status = response.status
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except EXCHANGE_ERRORS as error:
             return f"{place}: {type(error).__name__}: {error}"
         try:
             if status == 200:

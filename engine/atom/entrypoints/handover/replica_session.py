@@ -1,4 +1,4 @@
-"""One connection to a replica: opened for one exchange, to an address that was chosen before.
+"""Sessions with replicas: each is opened for one exchange, to an address that was chosen before.
 
 Both ways to replicas use it: that of a server which hands its open answers over, and that of one
 whose every answer is computed by workers.
@@ -16,6 +16,9 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from atom.entrypoints.handover.places import Place
 from atom.entrypoints.handover.token_frames import BEAT_SECONDS, PROTOCOL, PROTOCOL_HEADER
 
+# By which an exchange fails. One that does before it is answered has not begun: a replica answers
+# before it computes.
+EXCHANGE_ERRORS = (aiohttp.ClientError, TimeoutError, OSError)
 _CONNECT_SECONDS = 2.0
 _SILENT_SECONDS = 4 * BEAT_SECONDS
 

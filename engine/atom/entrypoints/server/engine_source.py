@@ -1,8 +1,8 @@
-"""Where an HTTP process gets its engine from: its own, one that it shares, or workers.
+"""An HTTP process gets its engine from here: its own, one that it shares, or workers.
 
 OwnEngine is the server of one process, WorkersEngine one that has none and lets other servers
-compute; AttachedEngine is one of several HTTP processes
-(api_process.py), whose owner (api_fleet.py) opens the model and starts the engine processes.
+compute; AttachedEngine is one of several HTTP processes (api_process.py), whose owner
+(api_fleet.py) opens the model and starts the engine processes.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""One token with an adapter: residual addition, norm, product, low-rank product and activation.
+"""Kernels compute a token that has an adapter: sum, norm, product, low-rank product, activation.
 
-The kernel of norm_linear.py with the adapter in it, and one without a norm, whose inputs may be
-many. The first programs shrink: each has some rows
-of a, as the others have of W, and tells what they make of the token. The others multiply by W, and
-then take what was shrunk, which has mostly come by then. A number that is told is its own sign that
-it was: all stand at a bit pattern before that no product has, so nothing counts or waits for all.
-The first programs run first on every device that we know of, so that none waits for one that does
-not run.
+One is the kernel of norm_linear.py with the adapter in it, the other has no norm, and inputs may be
+many. The first programs shrink: each has some rows of a, as the others have of W, and tells what
+they make of the token. The others multiply by W, and then take what was shrunk, which has mostly
+come by then. A number that is told is its own sign that it was: all stand at a bit pattern before
+that no product has, so nothing counts or waits for all. The first programs run first on every
+device that we know of, so that none waits for one that does not run.
 """
 
 from __future__ import annotations
