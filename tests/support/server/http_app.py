@@ -21,6 +21,7 @@ from atom.entrypoints.http.api_key import FollowedKeys, KeyFile
 from atom.entrypoints.http.http_protocol import BoundedHttpProtocol
 from atom.entrypoints.http.listener import BACKLOG, listen
 from atom.entrypoints.openai.state import ServerState
+from atom.entrypoints.server.server_options import ServerOptions
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.front.request_stream import ReaderLimits
 from tests.support.engine_core.front_half import EchoCore
@@ -186,6 +187,7 @@ async def serve_engine(
         http=BoundedHttpProtocol,
         lifespan="off",
         backlog=BACKLOG,
+        timeout_keep_alive=ServerOptions.keep_alive_seconds,
         timeout_graceful_shutdown=1,
     )
     server = QuietServer(settings)

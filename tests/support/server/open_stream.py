@@ -16,7 +16,8 @@ LONG = {"prompt": "x", "max_tokens": 8000, "ignore_eos": True, "stream": True}
 class OpenStream:
     """A streaming request read on a thread."""
 
-    def __init__(self, server: ServerProcess, **fields: object) -> None:
+    def __init__(self, server: ServerProcess, *, wait: bool = True, **fields: object) -> None:
+        """Ask. wait: for the first event."""
         self.events: list[str] = []
         self.begun = threading.Event()
         self.broken: httpx.TransportError | None = None
@@ -24,7 +25,12 @@ class OpenStream:
         self._body = {**LONG, **fields}
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
-        assert self.begun.wait(HANG_SECONDS), "the stream did not begin"
+        if wait:
+            assert self.begun.wait(HANG_SECONDS), "the stream did not begin"
+
+    @property
+    def has_ended(self) -> bool:
+        return not self._thread.is_alive()
 
     def _read(self) -> None:
         url = f"{self._server.url}/v1/completions"

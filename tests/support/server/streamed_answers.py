@@ -104,12 +104,13 @@ class StreamedAnswers:
         for thread in self._threads:
             thread.start()
 
+    def have_begun(self, events: int) -> bool:
+        """Whether each stream has so many events, or has ended."""
+        pairs = zip(self.answers, self._threads, strict=True)
+        return all(answer.events >= events or not thread.is_alive() for answer, thread in pairs)
+
     def wait_begun(self, events: int = 3) -> None:
-        """Wait until each stream has so many events, or has ended."""
-        pairs = list(zip(self.answers, self._threads, strict=True))
-        wait_until(
-            lambda: all(a.events >= events or not t.is_alive() for a, t in pairs), "streams run"
-        )
+        wait_until(lambda: self.have_begun(events), "the streams have begun")
 
     def end(self) -> list[tuple[Any, ...]]:
         """What the clients have seen once all streams have ended."""

@@ -13,12 +13,14 @@ import pytest
 
 from tests.support.models.tiny_model import make_tiny_checkpoint
 from tests.support.server.open_stream import OpenStream, error_of
+from tests.support.server.paced_engines import PacedEngines, paced
 from tests.support.server.server_process import ServerProcess, run_atom, server_process
 from tests.support.waiting import HANG_SECONDS, wait_until
 
 FLAGS = ("--api-server-count", "2", "--data-parallel-size", "2", "--max-num-seqs", "8")
 SMALL = ("--num-kv-blocks", "1200")
 STREAMS = 8
+TOKENS = 400
 
 
 @pytest.fixture(scope="module")
@@ -117,32 +119,30 @@ def test_sigterm_drains_every_process_even_if_it_comes_to_all_of_them(
         assert "Traceback" not in server.log
 
 
-def streams_of_both(server: ServerProcess, tokens: int) -> list[OpenStream]:
+def streams_of_both(server: ServerProcess, engines: PacedEngines) -> list[OpenStream]:
     """The kernel spreads them by chance, and once in 256 times one process has all of eight."""
     streams: list[OpenStream] = []
     while len(streams) < STREAMS or not all(
         has_clients(api, server.port) for api in server.api_processes()
     ):
-        streams.append(OpenStream(server, prompt=f"s {len(streams)}", max_tokens=tokens))
+        streams += engines.begin(server, TOKENS, f"s {len(streams)}")
     return streams
 
 
 def test_a_killed_rank_takes_no_answer_with_it(checkpoint: Path, tmp_path: Path) -> None:
     with ready_servers(checkpoint, tmp_path) as server:
         children = everyone(server)
-        streams = streams_of_both(server, 4000)
-        other, victim = server.engine_processes()
-        other.suspend()  # no answer of it is over before this has looked
-        victim.kill()
-        words = "the engine process of rank 1"
-        wait_until(lambda: words in server.health()[1].get("reason", ""), "the loss is named")
-        assert server.health()[1]["status"] == "draining"
-        assert server.get("/live").status_code == 200
-        refused = server.post("/v1/completions", prompt="y")
-        assert refused.status_code == 503
-        assert words in refused.json()["error"]["message"]
-        other.resume()
-        assert server.metric("requests_continued_total") > 0
+        with paced(server) as engines:
+            streams = streams_of_both(server, engines)
+            engines.engines[1].kill()
+            words = "the engine process of rank 1"
+            wait_until(lambda: words in server.health()[1].get("reason", ""), "the loss is named")
+            assert server.health()[1]["status"] == "draining"
+            assert server.get("/live").status_code == 200
+            refused = server.post("/v1/completions", prompt="y")
+            assert refused.status_code == 503
+            assert words in refused.json()["error"]["message"]
+            assert server.metric("requests_continued_total") > 0
         assert {stream.end()[-1] for stream in streams} == {"[DONE]"}
         assert_ended(server, children, words)
 
@@ -152,8 +152,9 @@ def test_a_killed_http_process_takes_its_own_streams_alone(
 ) -> None:
     with ready_servers(checkpoint, tmp_path) as server:
         children = everyone(server)
-        streams = streams_of_both(server, 4000)
-        server.api_processes()[1].kill()
+        with paced(server) as engines:
+            streams = streams_of_both(server, engines)
+            server.api_processes()[1].kill()
         ends = [stream.end_or_break()[-1] for stream in streams]
         assert 0 < ends.count("[DONE]") < len(streams)
         for stream, end in zip(streams, ends, strict=True):
@@ -164,9 +165,10 @@ def test_a_killed_http_process_takes_its_own_streams_alone(
 def test_the_last_rank_is_the_engine(checkpoint: Path, tmp_path: Path) -> None:
     with ready_servers(checkpoint, tmp_path) as server:
         children = everyone(server)
-        streams = streams_of_both(server, 8000)
-        for victim in server.engine_processes():
-            victim.kill()
+        with paced(server) as engines:
+            streams = streams_of_both(server, engines)
+            for victim in engines.engines:
+                victim.kill()
         for stream in streams:
             assert error_of(stream.end()[-1])["code"] == "engine_dead"
         assert_ended(server, children, "the engine process of rank")

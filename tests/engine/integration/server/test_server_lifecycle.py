@@ -18,10 +18,13 @@ from tests.support.models.quantised_checkpoint import LAYOUTS, make_quantised_ch
 from tests.support.models.tiny_model import make_tiny_checkpoint
 from tests.support.processes import has_ended
 from tests.support.server.open_stream import LONG, OpenStream, error_of
+from tests.support.server.paced_engines import paced
 from tests.support.server.server_process import ServerProcess, run_atom, server_process
 from tests.support.waiting import HANG_SECONDS, wait_until
 
 FEW_FILES = 128
+TOKENS = 400
+PROMPTS = [f"s {number}" for number in range(4)]
 
 
 @pytest.fixture(scope="module")
@@ -54,13 +57,11 @@ def test_a_signal_lets_running_requests_finish_refuses_new_ones_and_exits_0(
     checkpoint: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     with ready_server(checkpoint, tmp_path, "--drain-seconds", "60") as server:
-        stream = OpenStream(server, max_tokens=400)
-        engine = server.engine_process()
-        engine.suspend()  # the answer is not over before this has looked
-        server.signal(number)
-        wait_until(lambda: server.health()[1].get("status") == "draining", "it drains")
-        refused = ask(server)
-        engine.resume()
+        with paced(server) as engines:
+            (stream,) = engines.begin(server, TOKENS, "s")
+            server.signal(number)
+            wait_until(lambda: server.health()[1].get("status") == "draining", "it drains")
+            refused = ask(server)
         assert refused.status_code == 503
         assert refused.headers["retry-after"]
         assert "draining" in refused.json()["error"]["message"]
@@ -108,8 +109,9 @@ def test_a_killed_engine_process_ends_open_requests_and_the_server_with_code_1(
     checkpoint: Path, tmp_path: Path
 ) -> None:
     with ready_server(checkpoint, tmp_path) as server:
-        streams = [OpenStream(server) for _ in range(3)]
-        server.engine_process().kill()
+        with paced(server) as engines:
+            streams = engines.begin(server, TOKENS, *PROMPTS)
+            engines.engines[0].kill()
         for stream in streams:
             error = error_of(stream.end()[-1])
             assert error["code"] == "engine_dead"
@@ -126,18 +128,17 @@ def test_a_killed_rank_of_two_is_named_while_the_other_finishes_what_both_began(
 ) -> None:
     """And until the end the port answers: it is refused once no engine process is left."""
     with ready_server(checkpoint, tmp_path, "--data-parallel-size", "2") as server:
-        streams = [OpenStream(server, prompt=f"s {n}", max_tokens=4000) for n in range(4)]
-        victim, other = server.engine_processes()
-        other.suspend()
-        victim.kill()
-        reason = "the engine process of rank 0"
-        wait_until(lambda: reason in server.health()[1].get("reason", ""), "the loss is named")
-        assert server.health()[1]["status"] == "draining"
-        assert server.get("/live").status_code == 200
-        refused = ask(server)
-        assert refused.status_code == 503
-        assert reason in refused.json()["error"]["message"]
-        other.resume()
+        with paced(server) as engines:
+            streams = engines.begin(server, TOKENS, *PROMPTS)
+            victim, other = engines.engines
+            victim.kill()
+            reason = "the engine process of rank 0"
+            wait_until(lambda: reason in server.health()[1].get("reason", ""), "the loss is named")
+            assert server.health()[1]["status"] == "draining"
+            assert server.get("/live").status_code == 200
+            refused = ask(server)
+            assert refused.status_code == 503
+            assert reason in refused.json()["error"]["message"]
         assert [stream.end()[-1] for stream in streams] == ["[DONE]"] * 4
         wait_until(lambda: server.health() == (0, {}), "the port is closed")
         assert has_ended(other)
@@ -151,8 +152,9 @@ def test_a_rank_that_fails_in_a_step_says_why_and_the_other_finishes(
     checkpoint: Path, tmp_path: Path
 ) -> None:
     with ready_server(checkpoint, tmp_path, "--data-parallel-size", "2") as server:
-        streams = [OpenStream(server, prompt=f"s {n}", max_tokens=4000) for n in range(4)]
-        server.engine_processes()[1].send_signal(signal.SIGSEGV)
+        with paced(server) as engines:
+            streams = engines.begin(server, TOKENS, *PROMPTS)
+            engines.engines[1].send_signal(signal.SIGSEGV)
         assert [stream.end()[-1] for stream in streams] == ["[DONE]"] * 4
         assert server.wait_exit() == 1
         assert "was killed by signal 11" in server.log.strip().splitlines()[-1]
@@ -162,14 +164,13 @@ def test_a_stopped_engine_process_fails_health_and_live_until_it_runs_again(
     checkpoint: Path, tmp_path: Path
 ) -> None:
     with ready_server(checkpoint, tmp_path, "--stall-seconds", "3") as server:
-        stream = OpenStream(server, max_tokens=300)
-        server.engine_process().suspend()
-        wait_until(lambda: server.health()[1].get("status") == "stalled", "a stall is seen")
-        assert "rank 0 has computed nothing" in server.health()[1]["reason"]
-        live = server.get("/live")
-        assert (live.status_code, live.json()["status"]) == (503, "stalled")
-        assert ask(server).status_code == 503
-        server.engine_process().resume()
+        with paced(server) as engines:
+            (stream,) = engines.begin(server, TOKENS, "s")
+            wait_until(lambda: server.health()[1].get("status") == "stalled", "a stall is seen")
+            assert "rank 0 has computed nothing" in server.health()[1]["reason"]
+            live = server.get("/live")
+            assert (live.status_code, live.json()["status"]) == (503, "stalled")
+            assert ask(server).status_code == 503
         wait_until(lambda: server.health()[0] == 200, "it is well again")
         assert stream.end()[-1] == "[DONE]", "nothing was lost"
         assert server.get("/live").status_code == 200

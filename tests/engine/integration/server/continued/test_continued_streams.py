@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.models.tiny_model import make_tiny_checkpoint
+from tests.support.server.paced_engines import paced
 from tests.support.server.server_process import ServerProcess, server_process
 from tests.support.server.streamed_answers import StreamedAnswers, asks
 from tests.support.waiting import wait_until
@@ -41,23 +42,15 @@ def calm_answers(server: ServerProcess) -> list[tuple[object, ...]]:
     return calm
 
 
-def begun_streams(server: ServerProcess) -> StreamedAnswers:
-    streams = StreamedAnswers(server.url, ASKED)
-    streams.wait_begun()
-    return streams
-
-
 def test_answers_of_a_lost_rank_go_on_at_the_other(checkpoint: Path, tmp_path: Path) -> None:
     flags = ("--data-parallel-size", "2", *FLAGS)
     with server_process(checkpoint, tmp_path / "log", *flags) as server:
         server.wait_ready()
         calm = calm_answers(server)
-        streams = begun_streams(server)
-        victim, other = server.engine_processes()
-        other.suspend()
-        victim.kill()
-        wait_until(lambda: server.metric("requests_continued_total") > 0, "answers go on")
-        other.resume()
+        with paced(server) as engines:
+            streams = engines.begin_asked(server, ASKED)
+            engines.engines[0].kill()
+            wait_until(lambda: server.metric("requests_continued_total") > 0, "answers go on")
         assert streams.end() == calm
         assert server.wait_exit() == 1
 
@@ -67,13 +60,13 @@ def test_answers_of_a_replica_that_has_to_go_go_on_at_another(
 ) -> None:
     with two_replicas(checkpoint, tmp_path) as (first, second):
         calm = calm_answers(second)
-        streams = begun_streams(first)
-        engine, other = first.engine_process(), second.engine_process()
-        other.suspend()  # no answer ends before this has looked
-        first.signal(signal.SIGTERM)
-        wait_until(lambda: not engine.is_running(), "the device is free")
-        assert first.metric("requests_continued_total") > 0
-        other.resume()
+        with paced(second), paced(first) as engines:
+            streams = engines.begin_asked(first, ASKED)
+            first.signal(signal.SIGTERM)
+            engines.resume()
+            (engine,) = engines.engines
+            wait_until(lambda: not engine.is_running(), "the device is free")
+            assert first.metric("requests_continued_total") > 0
         assert streams.end() == calm
         assert first.wait_exit() == 0
         assert second.metric("requests_running") == second.metric("kv_cache_blocks_used") == 0
@@ -84,8 +77,9 @@ def test_answers_of_a_killed_engine_process_go_on_at_another_replica(
 ) -> None:
     with two_replicas(checkpoint, tmp_path) as (first, second):
         calm = calm_answers(second)
-        streams = begun_streams(first)
-        first.engine_process().kill()
+        with paced(first) as engines:
+            streams = engines.begin_asked(first, ASKED)
+            engines.engines[0].kill()
         assert streams.end() == calm
         assert first.wait_exit() == 1
 
@@ -93,9 +87,10 @@ def test_answers_of_a_killed_engine_process_go_on_at_another_replica(
 def test_what_no_replica_takes_is_finished_where_it_is(checkpoint: Path, tmp_path: Path) -> None:
     with two_replicas(checkpoint, tmp_path) as (first, second):
         calm = calm_answers(second)
-        streams = begun_streams(first)
-        second.process.kill()
-        second.wait_exit()
-        first.signal(signal.SIGTERM)
+        with paced(first) as engines:
+            streams = engines.begin_asked(first, ASKED)
+            second.process.kill()
+            second.wait_exit()
+            first.signal(signal.SIGTERM)
         assert streams.end() == calm
         assert first.wait_exit() == 0

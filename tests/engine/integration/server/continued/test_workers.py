@@ -13,11 +13,12 @@ import pytest
 
 from tests.support.models.tiny_model import make_tiny_checkpoint
 from tests.support.processes import kill_all_below
+from tests.support.server.paced_engines import paced
 from tests.support.server.server_process import ServerProcess, reserved_port, server_process
 from tests.support.server.streamed_answers import StreamedAnswers, asks
 from tests.support.waiting import HANG_SECONDS, wait_until
 
-TOKENS = 1000
+TOKENS = 400
 ASKED = asks(TOKENS, per_kind=2)
 # Else the last bits of log-probabilities follow from what else is in a batch.
 FLAGS = ("--max-num-seqs", "32", "--num-kv-blocks", "1200", "--reproducible")
@@ -76,12 +77,10 @@ def test_streams_outlive_a_worker_that_is_killed_without_notice(
     with front_of(checkpoint, tmp_path) as front:
         calm = StreamedAnswers(front.workers[1].url, ASKED).end()
         assert not any(trouble for *_, trouble in calm), calm
-        streams = StreamedAnswers(front.server.url, ASKED)
-        streams.wait_begun(1)
-        # Told by an engine that runs: one that is suspended first may not have said so yet.
-        wait_until(lambda: front.running()[0] > 0, "the victim has open answers")
-        front.workers[0].engine_process().suspend()  # what it has does not end before its death
-        front.kill_worker(0)
+        with paced(*front.workers) as engines:
+            streams = engines.begin_asked(front.server, ASKED, events=1)
+            assert front.running()[0] > 0, "the victim has open answers"
+            front.kill_worker(0)
         assert streams.end() == calm
         assert StreamedAnswers(front.server.url, ASKED[:2]).end() == calm[:2]
         assert not front.server.engine_processes()
