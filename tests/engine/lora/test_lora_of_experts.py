@@ -53,6 +53,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "in one batch": {},
     "chunks of few tokens": {"max_num_batched_tokens": 16},
     "blocks for few rows, so that rows are preempted": {"num_kv_blocks": 18},
+    "no prefix is cached": {"enable_prefix_caching": False},
     "the reference's operations": {"backend": "torch_ref"},
 }
 PARAMS = SamplingParams(temperature=0.0, max_tokens=NEW_TOKENS, ignore_eos=True, logprobs=0)
@@ -117,6 +118,9 @@ def test_a_batch_changes_no_token(way: str, tmp_path: Path) -> None:
     assert others.generate_each(asked) == alone
     if "preempted" in way:
         assert others.scheduler.stats().preemptions_total > 0
+    if "prefix" in way:
+        assert engine.scheduler.stats().cached_tokens_total > 0
+        assert others.scheduler.stats().cached_tokens_total == 0
 
 
 def expert_by_expert(fused: Path, folder: Path, *, experts: int) -> Path:

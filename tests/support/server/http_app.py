@@ -15,7 +15,7 @@ import httpx
 import uvicorn
 from openai import AsyncOpenAI
 
-from atom.config import Config
+from atom.config import Config, EngineOptions
 from atom.entrypoints.api_server import build_app
 from atom.entrypoints.http.api_key import FollowedKeys, KeyFile
 from atom.entrypoints.http.http_protocol import BoundedHttpProtocol
@@ -26,6 +26,10 @@ from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.front.request_stream import ReaderLimits
 from tests.support.engine_core.front_half import EchoCore
 from tests.support.waiting import HANG_SECONDS
+
+# As our servers keep them: uvicorn's own 5 s are those after which a client is to ask again, which
+# then finds its connection closed now and then.
+_KEEP_ALIVE_SECONDS = ServerOptions(engine=EngineOptions(model="m")).keep_alive_seconds
 
 
 class QuietServer(uvicorn.Server):
@@ -187,7 +191,7 @@ async def serve_engine(
         http=BoundedHttpProtocol,
         lifespan="off",
         backlog=BACKLOG,
-        timeout_keep_alive=ServerOptions.keep_alive_seconds,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=1,
     )
     server = QuietServer(settings)
