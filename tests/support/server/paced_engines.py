@@ -43,9 +43,7 @@ class PacedEngines:
         ends, used = time.monotonic() + _TURN_SECONDS, self._cpu_seconds()
         self.resume()
         wait_until(
-            lambda: (
-                self._cpu_seconds() - used > _TURN_CPU_SECONDS or time.monotonic() > ends
-            ),
+            lambda: self._cpu_seconds() - used > _TURN_CPU_SECONDS or time.monotonic() > ends,
             "the turn ends",
         )
         for engine in self._living():
