@@ -20,7 +20,13 @@ from atom.errors import ModelError
 from atom.gguf_file.header import is_gguf, read_header
 from atom.gguf_file.model_config import model_config
 from atom.model_source.s3_snapshot import SCHEME, S3Source, downloaded_folder
-from atom.model_source.snapshot_folder import MISTRAL_WEIGHTS, NEEDED_PATTERNS, ensure_snapshot
+from atom.model_source.snapshot_folder import (
+    MISTRAL_WEIGHTS,
+    NEEDED_PATTERNS,
+    TEXT_PATTERNS,
+    WithoutWeights,
+    ensure_snapshot,
+)
 
 INDEX_FILE = "model.safetensors.index.json"
 SINGLE_FILE = "model.safetensors"
@@ -91,16 +97,21 @@ class Checkpoint:
             )
 
 
-def find_checkpoint(model: str, revision: str | None = None) -> Path:
+def find_checkpoint(model: str, revision: str | None = None, *, weights: bool = True) -> Path:
     """The folder of `model`: a path as it is, a hub id (org/name) downloaded into the hub's cache,
-    s3://bucket/prefix into ours; or a GGUF file.
+    s3://bucket/prefix into ours; or a GGUF file. weights: whether they are downloaded too.
 
     Raises `ModelError` when it is none of these, or when the download fails.
     """
     if model.startswith(SCHEME):
-        bucket = downloaded_folder(model)
-        ensure_snapshot(S3Source(model), model, revision, bucket)
-        return bucket
+        bucket, source = downloaded_folder(model), S3Source(model)
+        if weights:
+            ensure_snapshot(source, model, revision, bucket)
+            return bucket
+        # Apart from a whole one: an engine takes what is marked complete.
+        text = bucket.with_name(f"{bucket.name}--text")
+        ensure_snapshot(WithoutWeights(source), model, revision, text)
+        return text
     folder = Path(model).expanduser()
     if folder.is_dir():
         return folder
@@ -113,7 +124,8 @@ def find_checkpoint(model: str, revision: str | None = None) -> Path:
             f"{model}: no such folder; give a checkpoint folder, a GGUF file, a hub id such as "
             "Qwen/Qwen3-0.6B, or s3://bucket/prefix"
         )
-    return download(model, NEEDED_PATTERNS, spared=[MISTRAL_WEIGHTS], revision=revision)
+    patterns = NEEDED_PATTERNS if weights else TEXT_PATTERNS
+    return download(model, patterns, spared=[MISTRAL_WEIGHTS], revision=revision)
 
 
 def is_hub_id(model: str) -> bool:

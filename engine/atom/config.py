@@ -88,10 +88,11 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 
-def build_config(options: EngineOptions) -> Config:
-    """Open the model and check the options together. Raises `ConfigError` or `ModelError`."""
+def build_config(options: EngineOptions, *, weights: bool = True) -> Config:
+    """Open the model and check the options together. weights: whether they are downloaded, where
+    the model is. Raises `ConfigError` or `ModelError`."""
     _check_options(options)
-    path = find_checkpoint(options.model, options.revision)
+    path = find_checkpoint(options.model, options.revision, weights=weights)
     model = _model_config(options, open_checkpoint(path))
     _check_ranks(model.facts, options)
     if options.reproducible:

@@ -37,6 +37,8 @@ KV_EVENTS_REPLAY_PORT: Final = 5558
 PICKER_NAME: Final = "atom-endpoint-picker"
 PICKER_COMPONENT: Final = "endpoint-picker"
 PICKER_PORT: Final = 9002
+FRONTEND_NAME: Final = "atom-frontend"
+FRONTEND_COMPONENT: Final = "frontend"
 MODELS_DIRECTORY: Final = "/models"  # claims are mounted below it
 MODEL_IMAGE_DIRECTORY = "/model-image"  # the root of an image that holds a model
 
@@ -204,6 +206,7 @@ class Reason(StrEnum):
     AUTOSCALER_NOT_READY = "AutoscalerNotReady"
     ROUTE_NOT_READY = "RouteNotReady"
     PICKER_NOT_READY = "PickerNotReady"
+    FRONTEND_NOT_READY = "FrontendNotReady"
     ROUTES_COLLIDE = "RoutesCollide"
     NOT_TAKEN_UP = "NotTakenUp"
     # AdaptersReady

@@ -168,6 +168,16 @@ class Autoscaling:
 
 
 @dataclass(frozen=True, slots=True)
+class Frontend:
+    """Servers without an engine in front of the pods. memory: that each asks for, as a quantity;
+    is_limited: to that."""
+
+    replicas: int
+    memory: str
+    is_limited: bool
+
+
+@dataclass(frozen=True, slots=True)
 class EndpointPicker:
     """The Service that chooses the pod of a request. name: None where we run it."""
 
@@ -220,6 +230,7 @@ class Integrations:
 
     autoscaling: Autoscaling | None = None
     endpoint_picker: EndpointPicker | None = None
+    frontend: Frontend | None = None
     http_route: HttpRoute | None = None
     pod_monitoring: PodMonitoring | None = None
     alerts: Labels | None = None

@@ -48,6 +48,7 @@ from atom.model_engine.front.utility_calls import UtilityCalls
 from atom.model_engine.request import RequestOutput
 from atom.model_engine.request_trace import CURRENT_TRACE, QueuedCall
 from atom.model_engine.wire.core_port import (
+    AnswerWentOn,
     CoreEvent,
     CoreFactory,
     CoreFailed,
@@ -462,6 +463,8 @@ class AsyncLLMEngine:
             self._requests.fail_each([event.request_id], lambda: event.error)
         elif isinstance(event, UtilityResponseBody):
             self._calls.settle(event)
+        elif isinstance(event, AnswerWentOn):
+            self._requests.note_went_on()
         elif isinstance(event, WeightsAre):
             self.pauses.weights_version = event.version
         else:

@@ -18,7 +18,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,7 +29,9 @@ logger = logging.getLogger(__name__)
 
 MARKER = ".atom-complete.json"
 # What serving needs of a model's files; never code, never other weight formats.
-NEEDED_PATTERNS = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]
+WEIGHTS_PATTERN = "*.safetensors"
+TEXT_PATTERNS = ["*.json", "*.jinja", "*.model", "*.txt"]
+NEEDED_PATTERNS = [WEIGHTS_PATTERN, *TEXT_PATTERNS]
 # The checkpoint's weights once more, under Mistral's own names.
 MISTRAL_WEIGHTS = "consolidated*.safetensors"
 # Small files next to the weights, and what a client keeps beside them.
@@ -72,6 +74,21 @@ class ModelSource(Protocol):
     def fetch(self, folder: Path, snapshot: Snapshot) -> None:
         """Download what of the snapshot is not in the folder yet, and prove every file."""
         ...
+
+
+class WithoutWeights:
+    """A source of all but the weights, for a server whose workers hold these."""
+
+    def __init__(self, source: ModelSource) -> None:
+        self._source = source
+
+    def look_up(self, model: str, revision: str) -> Snapshot:
+        found = self._source.look_up(model, revision)
+        files = tuple(file for file in found.files if not fnmatch(file.name, WEIGHTS_PATTERN))
+        return replace(found, files=files)
+
+    def fetch(self, folder: Path, snapshot: Snapshot) -> None:
+        self._source.fetch(folder, snapshot)
 
 
 def ensure_snapshot(

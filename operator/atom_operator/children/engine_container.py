@@ -25,7 +25,7 @@ from atom_operator.domain import EngineOptions, Plan
 
 # The endpoints of a stopping pod leave the Service during this pause, before it refuses work.
 PRE_STOP_SECONDS = 5
-_COMMAND = ["python3", "-m", "atom.entrypoints.openai_server"]
+COMMAND = ["python3", "-m", "atom.entrypoints.openai_server"]
 _SCHEDULING_POLICY = {"mixed": "mixed", "prefillFirst": "prefill_first"}
 _STARTUP_PERIOD_SECONDS = {"cpu": 2, "amd": 10}
 # Host cores and GiB for each copy of the model: staging of weights, tokenisation, the server. No
@@ -39,7 +39,7 @@ def engine_container(plan: Plan) -> dict[str, Any]:
     return {
         "name": constants.ENGINE_CONTAINER,
         "image": plan.engine.image,
-        "command": list(_COMMAND),
+        "command": list(COMMAND),
         "args": engine_args(plan),
         "ports": [
             {"name": name, "containerPort": number, "protocol": "TCP"}
@@ -92,7 +92,9 @@ def engine_args(plan: Plan) -> list[str]:
         "--enable-prefix-caching" if engine.prefix_caching else "--no-enable-prefix-caching"
     )
     if engine.handover:
-        args.extend(["--handover-url", naming.service_url(plan.key)])
+        fronted = plan.integrations.frontend is not None
+        url = naming.workers_url(plan.key) if fronted else naming.service_url(plan.key)
+        args.extend(["--handover-url", url])
     if engine.reproducible:
         args.append("--reproducible")
     if engine.sleep_idle_seconds is not None:
@@ -110,11 +112,11 @@ def engine_args(plan: Plan) -> list[str]:
         args.extend(["--draft-model", engine.draft_model])
     if engine.api_key_secret is not None:
         args.extend(["--api-key-file", volumes.API_KEY_PATH])
-    args.extend(_lora_arguments(engine))
+    args.extend(lora_arguments(engine))
     return [*args, *group_arguments(plan), *event_arguments(plan), *engine.extra_args]
 
 
-def _lora_arguments(engine: EngineOptions) -> list[str]:
+def lora_arguments(engine: EngineOptions) -> list[str]:
     """Say how many adapters there is room for; which there are is in a file that may change."""
     lora = engine.lora
     if lora is None:

@@ -17,6 +17,7 @@ from typing import Any
 from atom_operator import constants
 from atom_operator.children import naming
 from atom_operator.children.engine_container import engine_container
+from atom_operator.children.inherited import engine_of, inherited_metadata, inherited_of_pod
 from atom_operator.children.model_sources.bucket_access import bucket_environment
 from atom_operator.children.model_sources.model_image import (
     image_mount,
@@ -42,25 +43,7 @@ _RESOURCES: Mapping[str, Mapping[str, str]] = {
     "requests": {"cpu": "250m", "memory": "512Mi"},
     "limits": {"cpu": "4", "memory": "4Gi"},
 }
-# Of the engine's pod, whatever its overlay made of it. Of affinity only that to nodes: engines that
-# keep away from each other need not keep away from this.
-_OF_THE_POD = (
-    "nodeSelector",
-    "tolerations",
-    "imagePullSecrets",
-    "priorityClassName",
-    "preemptionPolicy",
-    "schedulerName",
-    "runtimeClassName",
-    "hostAliases",
-    "hostUsers",
-    "dnsPolicy",
-    "dnsConfig",
-    "securityContext",
-)
 _OF_THE_CONTAINER = ("imagePullPolicy", "envFrom", "securityContext")
-# A Job needs no accelerators, which is what queues are about.
-_NOT_OF_JOBS = ("kueue.x-k8s.io/",)
 
 
 def weights_job(plan: Plan) -> JobRequest | None:
@@ -160,42 +143,24 @@ def _template(
 ) -> Manifest:
     """The pod template before spec.jobs; raises OverlayError where that of engines cannot be."""
     finished = pod_template(plan)
-    engine_pod: Mapping[str, Any] = finished["spec"]
-    (engine,) = [
-        item for item in engine_pod["containers"] if item["name"] == constants.ENGINE_CONTAINER
-    ]
+    engine = engine_of(finished)
     container = _container(plan, engine, command, token, writable=writable)
     spec: dict[str, Any] = {
-        **{key: engine_pod[key] for key in _OF_THE_POD if key in engine_pod},
+        **inherited_of_pod(finished),
         "restartPolicy": "Never",  # the last pod of a failed Job keeps its log
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "containers": [container],
         "volumes": [
             *_volumes(plan, writable=writable),
-            *_added_volumes(plan, engine_pod, container),
+            *_added_volumes(plan, finished["spec"], container),
         ],
     }
     if beside := image_sidecar(plan):
         spec |= {"initContainers": beside, "shareProcessNamespace": True}
     if plan.own_account is not None:
         spec["serviceAccountName"] = plan.own_account
-    nodes = (engine_pod.get("affinity") or {}).get("nodeAffinity")
-    if nodes:
-        spec["affinity"] = {"nodeAffinity": nodes}
-    return {"metadata": _metadata(plan, finished["metadata"]), "spec": spec}
-
-
-def _metadata(plan: Plan, engine: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what people have put on the engine's pods, without what those are selected by."""
-    ours = naming.child_labels(plan.key.name)
-    labels = {
-        name: value
-        for name, value in (engine.get("labels") or {}).items()
-        if name not in ours and not name.startswith(_NOT_OF_JOBS)
-    }
-    annotations = engine.get("annotations") or {}
-    return {"labels": labels, **({"annotations": dict(annotations)} if annotations else {})}
+    return {"metadata": inherited_metadata(plan, finished), "spec": spec}
 
 
 def _container(

@@ -46,6 +46,30 @@ def picker_labels(name: str) -> dict[str, str]:
     }
 
 
+def frontend_name(key: ObjectKey) -> str:
+    """Everything of the servers in front."""
+    return f"{key.name}-frontend"
+
+
+def frontend_labels(name: str) -> dict[str, str]:
+    """Return what selects the frontend's pods, and no engine's."""
+    return {
+        constants.LABEL_NAME: constants.FRONTEND_NAME,
+        constants.LABEL_INSTANCE: name,
+        constants.LABEL_COMPONENT: constants.FRONTEND_COMPONENT,
+    }
+
+
+def workers_name(key: ObjectKey) -> str:
+    """The headless Service by whose name a frontend finds every engine pod."""
+    return f"{key.name}-workers"
+
+
+def workers_url(key: ObjectKey) -> str:
+    """Return the address of all engine pods, each by itself."""
+    return f"http://{workers_name(key)}.{key.namespace}.svc:{constants.ENGINE_PORT}"
+
+
 def short_hash(text: str) -> str:
     """Names the same thing the same, in 16 characters."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -20,24 +20,30 @@ _NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 
 def network_policy(plan: Plan, access: NetworkAccess) -> Manifest:
     """Ingress to the pods; the kubelet's probes are not subject to policies."""
-    peers = [*access.clients, *access.prometheus, _operator(access)]
-    rules: list[dict[str, Any]] = [
-        {
-            "from": [dict(peer) for peer in peers],
-            "ports": [{"port": constants.ENGINE_PORT_NAME, "protocol": "TCP"}],
-        }
-    ]
+    rules = [_of_callers(access)]
     labels = naming.selector_labels(plan.key.name)
     if plan.integrations.picker_program is not None:
         rules.append(_of_picker(plan))
+    if plan.integrations.frontend is not None:
+        rules.append(_of_peers(naming.frontend_labels(plan.key.name)))
     if plan.engine.handover:
-        rules.append(_of_replicas(labels))
+        rules.append(_of_peers(labels))
     if plan.engine.nodes > 1:  # ranks talk on ports of their own choice
         rules.append({"from": [{"podSelector": {"matchLabels": labels}}]})
+    return _policy(plan, plan.key.name, labels, rules)
+
+
+def frontend_policy(plan: Plan, access: NetworkAccess) -> Manifest:
+    """Ingress to the frontend's pods: who may call the engines may call these."""
+    labels = naming.frontend_labels(plan.key.name)
+    return _policy(plan, naming.frontend_name(plan.key), labels, [_of_callers(access)])
+
+
+def _policy(plan: Plan, name: str, labels: dict[str, str], rules: list[dict[str, Any]]) -> Manifest:
     return {
         "apiVersion": NETWORK_POLICY.api_version,
         "kind": NETWORK_POLICY.kind,
-        "metadata": naming.metadata(plan, plan.key.name),
+        "metadata": naming.metadata(plan, name),
         "spec": {
             "podSelector": {"matchLabels": labels},
             "policyTypes": ["Ingress"],
@@ -46,8 +52,16 @@ def network_policy(plan: Plan, access: NetworkAccess) -> Manifest:
     }
 
 
-def _of_replicas(labels: dict[str, str]) -> dict[str, Any]:
-    """Replicas that have to go hand their open answers over."""
+def _of_callers(access: NetworkAccess) -> dict[str, Any]:
+    peers = [*access.clients, *access.prometheus, _operator(access)]
+    return {
+        "from": [dict(peer) for peer in peers],
+        "ports": [{"port": constants.ENGINE_PORT_NAME, "protocol": "TCP"}],
+    }
+
+
+def _of_peers(labels: dict[str, str]) -> dict[str, Any]:
+    """A frontend lets the pods compute; replicas that have to go hand their open answers over."""
     return {
         "from": [{"podSelector": {"matchLabels": labels}}],
         "ports": [{"port": constants.ENGINE_PORT_NAME, "protocol": "TCP"}],

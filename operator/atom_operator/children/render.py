@@ -15,6 +15,7 @@ from atom_operator.children.config_map import (
 )
 from atom_operator.children.device_claim import resource_claim_template
 from atom_operator.children.endpoint_picker.picker import endpoint_picker
+from atom_operator.children.frontend.frontend import frontend
 from atom_operator.children.gateway import http_route, inference_pool
 from atom_operator.children.grafana_dashboard import dashboard_config_map
 from atom_operator.children.learned import learned_config_map
@@ -102,6 +103,8 @@ def _guards(plan: Plan) -> Iterator[tuple[Kind, Manifest]]:
 def _integrations(plan: Plan) -> Iterator[tuple[Kind, Manifest]]:
     """Yield what other systems find the pods by."""
     asked = plan.integrations
+    if asked.frontend is not None:
+        yield from frontend(plan, asked.frontend)
     if asked.picker_program is not None:
         yield from endpoint_picker(plan, asked.picker_program)
     if asked.endpoint_picker is not None:

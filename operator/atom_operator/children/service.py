@@ -8,14 +8,20 @@ from atom_operator.domain import Manifest, Plan
 
 
 def service(plan: Plan) -> Manifest:
-    """One stable address for all replicas that are ready."""
+    """One stable address for all replicas that are ready; or for the frontend, as long as one of
+    its pods is."""
+    led_to_frontend = plan.integrations.frontend is not None and plan.frontend_serves
     return {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": naming.metadata(plan, plan.key.name),
         "spec": {
             "type": "ClusterIP",
-            "selector": naming.serving_labels(plan),
+            "selector": (
+                naming.frontend_labels(plan.key.name)
+                if led_to_frontend
+                else naming.serving_labels(plan)
+            ),
             "ports": [
                 {
                     "name": constants.ENGINE_PORT_NAME,

@@ -152,8 +152,12 @@ def template_revision(template: Manifest) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+def stop_seconds(plan: Plan) -> int:
+    """Return how long a pod may take to end."""
+    return PRE_STOP_SECONDS + plan.engine.drain_seconds + _STOP_MARGIN_SECONDS
+
+
 def _pod_template(plan: Plan) -> Manifest:
-    stop_seconds = PRE_STOP_SECONDS + plan.engine.drain_seconds + _STOP_MARGIN_SECONDS
     spec: dict[str, Any] = {
         "serviceAccountName": plan.service_account,
         "automountServiceAccountToken": False,
@@ -162,7 +166,7 @@ def _pod_template(plan: Plan) -> Manifest:
         # Process 1 of a pod is then the pause container: it reaps orphans, and a server that is
         # still loading dies of SIGTERM instead of waiting out the whole grace period.
         "shareProcessNamespace": True,
-        "terminationGracePeriodSeconds": stop_seconds,
+        "terminationGracePeriodSeconds": stop_seconds(plan),
         "securityContext": _security_context(plan),
         # At all numbers of replicas alike, so that scaling changes no pod.
         "topologySpreadConstraints": [_spread_over_hosts(plan)],

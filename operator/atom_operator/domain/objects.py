@@ -65,7 +65,8 @@ class ChildKey(NamedTuple):
 
 
 def runs_engines(child: ChildKey, manifest: Manifest) -> bool:
-    """Tell whether a child is a workload of engine pods; another is the endpoint picker's."""
+    """Tell whether a child is a workload of engine pods; others are the endpoint picker's and the
+    frontend's."""
     labels = manifest["metadata"].get("labels") or {}
-    is_picker = labels.get(constants.LABEL_COMPONENT) == constants.PICKER_COMPONENT
-    return child.kind in WORKLOAD_KINDS and not is_picker
+    others = (constants.PICKER_COMPONENT, constants.FRONTEND_COMPONENT)
+    return child.kind in WORKLOAD_KINDS and labels.get(constants.LABEL_COMPONENT) not in others

@@ -60,6 +60,7 @@ class Plan:
     image_before: str | None = None  # of the default, where only that has changed
     image_waits: str | None = None  # why a new default is not taken yet
     changes_kind: bool = False  # pods of the other kind of workload serve until these are ready
+    frontend_serves: bool = False  # pods of it are ready, so that callers are led there
     warnings: tuple[str, ...] = ()  # about what is accepted all the same
     keeps_rendering: bool = False  # pods stay as another version of the operator made them
 

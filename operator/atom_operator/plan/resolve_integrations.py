@@ -20,6 +20,7 @@ from atom_operator.domain import Capacity, EngineOptions
 from atom_operator.integration_values import (
     Autoscaling,
     EndpointPicker,
+    Frontend,
     HttpRoute,
     Integrations,
     Labels,
@@ -47,6 +48,8 @@ from atom_operator.plan.scaling import scaling_targets
 
 _SCRAPE_INTERVAL = "15s"
 _COOLDOWN_SECONDS = 300
+_FRONTEND_REPLICAS = 2  # of which one may die
+_FRONTEND_MEMORY = "2Gi"
 _Peers = tuple[Mapping[str, Any], ...]
 _SAME_NAMESPACE: _Peers = ({"podSelector": {}},)
 _ANY_PROMETHEUS: _Peers = (
@@ -108,6 +111,7 @@ def resolve_integrations(
     return Integrations(
         autoscaling=_autoscaling(scaling, options, capacity, served, site) if scaling else None,
         endpoint_picker=_endpoint_picker(gateway, site) if INFERENCE_POOL in served else None,
+        frontend=_frontend(spec),
         http_route=_http_route(gateway) if HTTP_ROUTE in served else None,
         pod_monitoring=(
             PodMonitoring(monitor.labels or {}, monitor.interval or _SCRAPE_INTERVAL)
@@ -170,6 +174,14 @@ def _endpoint_picker(gateway: GatewaySpec, site: Site) -> EndpointPicker | None:
         return ours if gateway.prefix_aware else None
     port = picker.port or PICKER_PORT
     return EndpointPicker(picker.name, port, picker.failure_mode or "FailOpen")
+
+
+def _frontend(spec: AtomDeploymentSpec) -> Frontend | None:
+    asked = spec.frontend
+    if asked is None:
+        return None
+    replicas = 0 if spec.suspend else asked.replicas or _FRONTEND_REPLICAS
+    return Frontend(replicas, asked.memory or _FRONTEND_MEMORY, is_limited=asked.memory is not None)
 
 
 def _http_route(gateway: GatewaySpec) -> HttpRoute | None:

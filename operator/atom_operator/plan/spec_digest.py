@@ -19,7 +19,7 @@ from atom_operator.domain.profile import Profile
 _NOT_OF_PODS = (
     *("replicas", "suspend", "adapters", "autoscaling", "gateway", "monitoring", "networkPolicy"),
     "canary",
-    *("jobs", "objects", "profile"),
+    *("frontend", "jobs", "objects", "profile"),
 )
 _NOT_OF_PODS_IN_ROLLOUT = (
     *("strategy", "progressDeadlineSeconds", "autoRollback", "window", "urgent"),
@@ -38,6 +38,8 @@ def spec_digest(
         asked.get("rollout", {}).pop(name, None)
     if spec.gateway is not None and spec.gateway.prefix_aware:
         asked["gateway"] = {"prefixAware": True}  # the one thing there that pods notice
+    if spec.frontend is not None and spec.rollout.handover:
+        asked["frontend"] = True  # where pods that go hand their answers over
     if spec.autoscaling is not None and spec.autoscaling.idle is not None:
         idle = {"idle": spec.autoscaling.idle, "idleSeconds": spec.autoscaling.idle_seconds}
         asked["autoscaling"] = idle  # likewise

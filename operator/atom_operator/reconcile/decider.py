@@ -76,6 +76,7 @@ from atom_operator.reconcile.canary import (
 )
 from atom_operator.reconcile.departures import Departures
 from atom_operator.reconcile.find_profile import with_profile
+from atom_operator.reconcile.frontend import with_frontend
 from atom_operator.reconcile.keep_rendering import (
     as_it_runs,
     engine_image,
@@ -340,6 +341,7 @@ class Decider:
             )
         plan, supply = await self._roll_out(plan, asked, target, observed)
         kept = _kept(plan, observed)
+        plan = with_frontend(plan, observed.children)
         desired = render(plan, target)
         return replace(decision, plan=plan, supply=supply, desired=desired, kept=kept)
 

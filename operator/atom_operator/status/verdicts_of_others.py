@@ -8,10 +8,10 @@ integrations_ready.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from atom_operator.constants import Reason
+from atom_operator.constants import FRONTEND_COMPONENT, LABEL_COMPONENT, Reason
 from atom_operator.domain import (
     DEPLOYMENT,
     DISRUPTION_BUDGET,
@@ -78,7 +78,14 @@ def verdicts_of_others(children: Mapping[ChildKey, Manifest]) -> Iterator[Foreig
     for child, manifest in children.items():
         place = _PLACES.get(child.kind)
         if place is not None and not runs_engines(child, manifest):
-            yield from _of_child(child, manifest, place)
+            yield from _of_child(child, manifest, _of_component(manifest, place))
+
+
+def _of_component(manifest: Manifest, place: _Place) -> _Place:
+    labels = manifest["metadata"].get("labels") or {}
+    if labels.get(LABEL_COMPONENT) == FRONTEND_COMPONENT:
+        return replace(place, reason=Reason.FRONTEND_NOT_READY)
+    return place
 
 
 def unanswered_gateways(route: Manifest) -> tuple[tuple[str, str], ...]:

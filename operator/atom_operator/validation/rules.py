@@ -307,15 +307,31 @@ def _prefixes_can_be_known(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
             )
 
 
+def _frontend_chooses_pods(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
+    gateway = spec.gateway
+    if spec.frontend is None or gateway is None:
+        return
+    pools = {"inferencePool": gateway.inference_pool, "prefixAware": gateway.prefix_aware}
+    for name, asked in pools.items():
+        if asked:
+            yield FieldProblem(
+                "spec.frontend",
+                f"chooses the pod of each request, and so does spec.gateway.{name}, past which "
+                "it would hold no connection; leave one of the two out",
+            )
+
+
 def _one_process_hands_over(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
-    if not spec.rollout.handover:
+    asked = {"spec.rollout.handover": spec.rollout.handover, "spec.frontend": spec.frontend}
+    field = next((name for name, value in asked.items() if value), None)
+    if field is None:
         return
     for position, argument in enumerate(spec.engine.extra_args or ()):
         if _argument_name(argument) == "api-server-count":
             yield FieldProblem(
                 f"spec.engine.extraArgs[{position}]",
-                "--api-server-count makes several HTTP processes, and spec.rollout.handover needs "
-                "one; leave one of the two out",
+                f"--api-server-count makes several HTTP processes, and {field} needs one; leave "
+                "one of the two out",
                 Reason.RESERVED_ARGUMENT,
             )
 
@@ -325,6 +341,7 @@ def _argument_name(argument: str) -> str:
 
 
 _RULES: tuple[Rule, ...] = (
+    _frontend_chooses_pods,
     canary_has_a_route,
     window_has_a_zone,
     adapters_have_room,

@@ -10,7 +10,13 @@ from obstore.store import MemoryStore
 
 from atom.errors import ModelError
 from atom.model_source.s3_snapshot import S3Source
-from atom.model_source.snapshot_folder import MARKER, Snapshot, ensure_snapshot, read_marker
+from atom.model_source.snapshot_folder import (
+    MARKER,
+    Snapshot,
+    WithoutWeights,
+    ensure_snapshot,
+    read_marker,
+)
 
 MODEL = "s3://models/acme/tiny"
 FILES = {
@@ -45,6 +51,12 @@ def test_a_prefix_is_fetched_once_and_without_its_code(tmp_path: Path) -> None:
     assert not (folder / "modeling_acme.py").exists()
     assert read_marker(folder) == first
     assert fetch(MemoryStore(), folder) == first, "a complete folder needs no bucket"
+
+
+def test_a_server_whose_workers_hold_the_weights_fetches_none(tmp_path: Path) -> None:
+    found = ensure_snapshot(WithoutWeights(S3Source(MODEL, bucket())), MODEL, None, tmp_path)
+    assert [file.name for file in found.files] == ["config.json"]
+    assert not list(tmp_path.glob("*.safetensors"))
 
 
 def test_what_is_whole_is_kept_and_what_has_changed_meanwhile_is_not(tmp_path: Path) -> None:

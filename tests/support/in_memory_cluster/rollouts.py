@@ -79,7 +79,8 @@ def _adopt(state: ClusterState) -> None:
         for pod in state.all(POD):
             metadata = pod["metadata"]
             revision = (metadata.get("annotations") or {}).get(ANNOTATION_REVISION)
-            same = template["annotations"].get(ANNOTATION_REVISION) == revision
+            its_own = (template.get("annotations") or {}).get(ANNOTATION_REVISION)
+            same = its_own is not None and its_own == revision
             if same and controller_of(pod) is None and _is_of(metadata, one):
                 metadata["labels"] = {**metadata["labels"], **template["labels"]}
                 metadata["ownerReferences"] = [reference_to(one)]

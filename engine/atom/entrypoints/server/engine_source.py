@@ -53,7 +53,7 @@ class EngineSource(Protocol):
 
 def open_model(options: ServerOptions) -> tuple[Config, InputOutputProcessor]:
     """Everything that can be wrong before a device is touched. Raises `AtomError`."""
-    config = build_config(options.engine)
+    config = build_config(options.engine, weights=not options.worker_urls)
     processor = _processor_of(config, options)
     processor.warn_of_misfits()
     logger.info("answers of chats: %s", processor.answer_formats)
@@ -92,7 +92,9 @@ class OwnEngine:
 async def _opened(
     options: ServerOptions, show: ShowProgress, expect: Callable[[int], None]
 ) -> tuple[Config, InputOutputProcessor]:
-    """Open the model on a thread: a download may take long."""
+    """Open the model on a thread: a download of weights may take long, and is followed."""
+    if options.worker_urls:
+        return await on_daemon_thread(lambda: open_model(options), name=OPENING_THREAD)
     asked = options.engine
     following = asyncio.create_task(follow_download(asked.model, asked.revision, show, expect))
     try:

@@ -141,6 +141,10 @@ class OpenRequests:
             self._outputs.metrics.record_continued(lost=lost)
         return request
 
+    def note_went_on(self) -> None:
+        """Count an answer that goes on elsewhere, since what computed it was lost."""
+        self._outputs.metrics.record_continued(lost=True)
+
     # ---- ends ---------------------------------------------------------------------------------
 
     def end(self, request: OpenRequest, error: Exception | None) -> None:

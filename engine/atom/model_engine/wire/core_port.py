@@ -72,6 +72,11 @@ class WeightsAre:
 
 
 @dataclass(frozen=True, slots=True)
+class AnswerWentOn:
+    """An answer goes on elsewhere, since what computed it was lost."""
+
+
+@dataclass(frozen=True, slots=True)
 class RequestFailed:
     """A request has ended with an error instead of its FinishedRow."""
 
@@ -90,6 +95,7 @@ CoreEvent = (
     | CoreUnreachable
     | CoreReached
     | WeightsAre
+    | AnswerWentOn
     | RequestFailed
     | CoreLost
     | CoreFailed

@@ -23,6 +23,7 @@ from atom_operator.api.v1alpha1.engine import (
 )
 from atom_operator.api.v1alpha1.integration_fields import (
     AutoscalingSpec,
+    FrontendSpec,
     GatewaySpec,
     MonitoringSpec,
     NetworkPolicySpec,
@@ -265,6 +266,10 @@ class AtomDeploymentSpec(ApiModel):
     canary: CanarySpec | None = None
     """Another revision beside these pods takes a share of the requests that come by
     gateway.httpRoute, until it is promoted or undone."""
+    frontend: FrontendSpec | None = None
+    """The Service leads to servers without an engine, which hold the clients' connections and have
+    the engine pods compute: an answer whose pod is killed goes on at another one. While none of
+    them is ready the Service leads to the engine pods. Default: none."""
     gateway: GatewaySpec | None = None
     """Objects of the Gateway API; they need its CRDs."""
     monitoring: MonitoringSpec | None = None

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from atom_operator.api.v1alpha1.common import PRESERVE, ApiModel, cel
+from atom_operator.api.v1alpha1.common import PRESERVE, ApiModel, MemoryQuantity, cel
 
 _Name = Annotated[str, Field(min_length=1, max_length=253)]
 _Labels = Annotated[dict[str, str] | None, Field(json_schema_extra={"maxProperties": 32})]
@@ -150,6 +150,15 @@ class HttpRouteSpec(ApiModel):
     /NAMESPACE/NAME/v1. Header: those to /v1 whose header X-Gateway-Model-Name is the served name,
     which body-based routing sets by itself. All: every other one to /v1; one model of a Gateway and
     host name can have these. Default: all three."""
+
+
+class FrontendSpec(ApiModel):
+    """Servers without an engine, and so without a device, in front of the engine pods."""
+
+    replicas: Annotated[int, Field(ge=1, le=100)] | None = None
+    """Number of their pods. Default: 2."""
+    memory: MemoryQuantity | None = None
+    """Memory of each, requested and limited. Default: 2Gi requested, and no limit."""
 
 
 class GatewaySpec(ApiModel):

@@ -45,6 +45,25 @@ def test_health_follows_the_download(tmp_path: Path) -> None:
             server.wait_ready()
 
 
+def test_a_server_with_workers_fetches_no_weights(tmp_path: Path) -> None:
+    files = {path.name: path.read_bytes() for path in DEMO.iterdir()}
+    with (
+        server_process(DEMO, tmp_path / "worker", "--max-model-len", "128") as worker,
+        HubServer(MODEL, files) as hub,
+    ):
+        home = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hub")}
+        flags = ("--max-model-len", "128", "--worker-urls", worker.url)
+        with server_process(MODEL, tmp_path / "log", *flags, environment=home) as front:
+            front.wait_ready()
+            asked = {"prompt": "Once", "max_tokens": 8, "temperature": 0}
+            told = front.post("/v1/completions", **asked).json()["choices"][0]["text"]
+            assert told == worker.post("/v1/completions", **asked).json()["choices"][0]["text"]
+    fetched = {request.rpartition("/")[2] for request in hub.requests if "/resolve/" in request}
+    assert "config.json" in fetched
+    assert "model.safetensors" in files
+    assert not any(name.endswith(".safetensors") for name in fetched)
+
+
 def test_a_model_that_is_there_already_is_no_download(tmp_path: Path) -> None:
     seen: list[str] = []
     with server_process(DEMO, tmp_path / "log", "--max-model-len", "128") as server:

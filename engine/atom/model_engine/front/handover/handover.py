@@ -37,7 +37,7 @@ class Handover:
         self._requests = requests
         self._delivery = delivery
         self._weights_version = weights_version
-        self._relays = Relays(replicas, self._deliver, self._fail)
+        self._relays = Relays(replicas, self._deliver, self._fail, requests.note_went_on)
         self._lost: asyncio.Task[None] | None = None  # held, or it could be collected
 
     @property

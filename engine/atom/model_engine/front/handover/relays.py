@@ -57,11 +57,14 @@ class Relays:
         replicas: Replicas,
         deliver: Callable[[StreamBody], None],
         fail: Callable[[int, Exception], None],
+        went_on: Callable[[], None],
     ) -> None:
-        """deliver: takes what would be a core's step. fail: ends a request with an error."""
+        """deliver: takes what would be a core's step. fail: ends a request with an error. went_on:
+        told of each answer that goes on behind a lost replica."""
         self._replicas = replicas
         self._deliver = deliver
         self._fail = fail
+        self._went_on = went_on
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
     def __len__(self) -> int:
@@ -111,6 +114,7 @@ class Relays:
                     )
                 rest = so_far.request(number, tells_prompt=not so_far.tokens)
                 handed = msgspec.structs.replace(handed, request=rest, weights_version=version)
+                self._went_on()
         except Exception as error:
             if not taken.done():
                 taken.set_exception(error)

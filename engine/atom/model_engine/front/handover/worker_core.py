@@ -22,6 +22,7 @@ from atom.model_engine.front.handover.handed_request import ANY_WEIGHTS, HandedR
 from atom.model_engine.front.handover.relays import Relays, Replicas
 from atom.model_engine.request import Request
 from atom.model_engine.wire.core_port import (
+    AnswerWentOn,
     CoreEvent,
     CoreReached,
     CoreUnreachable,
@@ -64,7 +65,7 @@ class WorkerCore:
     def __init__(self, workers: Workers, on_event: Callable[[CoreEvent], None]) -> None:
         self._workers = workers
         self._on_event = on_event
-        self._relays = Relays(workers, on_event, self._fail)
+        self._relays = Relays(workers, on_event, self._fail, lambda: on_event(AnswerWentOn()))
         self._sender = uuid.uuid4().hex
         self._version = ANY_WEIGHTS
         self._began = False

@@ -82,6 +82,7 @@ def test_streams_outlive_a_worker_that_is_killed_without_notice(
             assert front.running()[0] > 0, "the victim has open answers"
             front.kill_worker(0)
         assert streams.end() == calm
+        assert front.server.metric("requests_continued_total") > 0
         assert StreamedAnswers(front.server.url, ASKED[:2]).end() == calm[:2]
         assert not front.server.engine_processes()
         last = front.workers[1]

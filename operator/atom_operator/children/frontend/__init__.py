@@ -1,0 +1,1 @@
+"""The servers without an engine that a model's Service leads to."""

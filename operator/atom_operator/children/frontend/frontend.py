@@ -1,0 +1,115 @@
+"""The servers in front of a model's engines: their Deployment, and how they find the pods. Pure.
+
+They hold the clients' connections and compute nothing: each request goes to an engine pod, and goes
+on at another one, behind the tokens that have come, when that pod dies. Their pods are of the
+engine's image and are made from its finished template, without devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from atom_operator import constants
+from atom_operator.children import naming
+from atom_operator.children.frontend.frontend_container import frontend_container
+from atom_operator.children.inherited import engine_of, inherited_metadata, inherited_of_pod
+from atom_operator.children.model_sources.model_image import image_sidecar
+from atom_operator.children.network import frontend_policy
+from atom_operator.children.overlay import copied
+from atom_operator.children.workload import pod_template, stop_seconds
+from atom_operator.domain import DEPLOYMENT, DISRUPTION_BUDGET, SERVICE, Kind, Manifest, Plan
+from atom_operator.integration_values import Frontend
+from atom_operator.kinds import NETWORK_POLICY
+
+
+def frontend(plan: Plan, wanted: Frontend) -> Iterator[tuple[Kind, Manifest]]:
+    """Yield everything of it, what its pods need first. Raises OverlayError."""
+    if plan.integrations.network is not None:
+        yield NETWORK_POLICY, frontend_policy(plan, plan.integrations.network)
+    yield SERVICE, _workers(plan)
+    if wanted.replicas > 1:
+        yield DISRUPTION_BUDGET, _disruption_budget(plan)
+    yield DEPLOYMENT, _deployment(plan, wanted)
+
+
+def _head(plan: Plan, kind: Kind, name: str) -> Manifest:
+    metadata = naming.metadata(plan, name)
+    metadata["labels"][constants.LABEL_COMPONENT] = constants.FRONTEND_COMPONENT
+    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata}
+
+
+def _workers(plan: Plan) -> Manifest:
+    """Without an address of its own: its name has those of all pods that serve."""
+    port = {
+        "name": constants.ENGINE_PORT_NAME,
+        "port": constants.ENGINE_PORT,
+        "targetPort": constants.ENGINE_PORT_NAME,
+        "protocol": "TCP",
+    }
+    spec = {"clusterIP": "None", "selector": naming.serving_labels(plan), "ports": [port]}
+    return {**_head(plan, SERVICE, naming.workers_name(plan.key)), "spec": spec}
+
+
+def _disruption_budget(plan: Plan) -> Manifest:
+    spec = {
+        "maxUnavailable": 1,
+        "selector": {"matchLabels": naming.frontend_labels(plan.key.name)},
+        "unhealthyPodEvictionPolicy": "AlwaysAllow",
+    }
+    return {**_head(plan, DISRUPTION_BUDGET, naming.frontend_name(plan.key)), "spec": spec}
+
+
+def _deployment(plan: Plan, wanted: Frontend) -> Manifest:
+    labels = naming.frontend_labels(plan.key.name)
+    return {
+        **_head(plan, DEPLOYMENT, naming.frontend_name(plan.key)),
+        "spec": {
+            "replicas": wanted.replicas,
+            "revisionHistoryLimit": 3,
+            "selector": {"matchLabels": labels},
+            # A pod that goes takes the connections that it holds along, after its drain.
+            "strategy": {
+                "type": "RollingUpdate",
+                "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
+            },
+            "template": _pod_template(plan, wanted),
+        },
+    }
+
+
+def _pod_template(plan: Plan, wanted: Frontend) -> Manifest:
+    finished = copied(pod_template(plan))
+    container = frontend_container(plan, engine_of(finished), wanted)
+    mounted = {mount["name"] for mount in container["volumeMounts"]}
+    own = naming.frontend_labels(plan.key.name)
+    spec: dict[str, Any] = {
+        **inherited_of_pod(finished),
+        "serviceAccountName": plan.service_account,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "shareProcessNamespace": True,
+        "terminationGracePeriodSeconds": stop_seconds(plan),
+        "topologySpreadConstraints": [
+            {
+                "maxSkew": 1,
+                "topologyKey": "kubernetes.io/hostname",
+                "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": own},
+                "matchLabelKeys": ["pod-template-hash"],
+            }
+        ],
+        "containers": [container],
+        "volumes": [item for item in finished["spec"]["volumes"] if item["name"] in mounted],
+    }
+    # Any node will do: what engines need devices of is nothing to these.
+    spec.pop("affinity", None)
+    if beside := image_sidecar(plan):
+        spec["initContainers"] = beside
+    metadata = inherited_metadata(plan, finished)
+    metadata["labels"] = {
+        **metadata["labels"],
+        **own,
+        constants.LABEL_PART_OF: "atom-platform",
+    }
+    return {"metadata": metadata, "spec": spec}

@@ -1,0 +1,109 @@
+"""The container of a server without an engine: the engine's, but for devices and computing. Pure.
+
+Its command line is the engine's in what belongs to text: model, names, lengths, adapters, keys, and
+what extraArgs say of templates and parsers. What only an engine can do is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from atom_operator import constants
+from atom_operator.children import naming, volumes
+from atom_operator.children.endpoint_picker.cache_events import event_environment
+from atom_operator.children.engine_container import COMMAND, lora_arguments
+from atom_operator.children.leader_worker_set import group_environment
+from atom_operator.domain import Plan
+from atom_operator.integration_values import Frontend
+
+# Of extraArgs: a server with workers refuses them.
+_OF_ENGINES_ALONE = frozenset(
+    {
+        "api-server-count",
+        "enable-sleep-mode",
+        "sleep-idle-seconds",
+        "allow-runtime-lora-updating",
+    }
+)
+_CPU_REQUEST = "500m"
+_MOUNTS_OF_ENGINES = ("shm", "compile-cache")
+_START_PERIOD_SECONDS, _START_FAILURES = 2, 300
+
+
+def frontend_container(plan: Plan, engine: Mapping[str, Any], wanted: Frontend) -> dict[str, Any]:
+    """The container, made from the engine's with its overlay."""
+    port = {
+        "name": constants.ENGINE_PORT_NAME,
+        "containerPort": constants.ENGINE_PORT,
+        "protocol": "TCP",
+    }
+    foreign = {*group_environment(plan), *event_environment(plan)}
+    kept = ("image", "imagePullPolicy", "envFrom", "lifecycle", "securityContext")
+    return {
+        **{key: engine[key] for key in kept if key in engine},
+        "name": constants.FRONTEND_COMPONENT,
+        "command": list(COMMAND),
+        "args": frontend_args(plan),
+        "env": [item for item in engine.get("env") or () if item["name"] not in foreign],
+        "ports": [port],
+        "resources": _resources(wanted),
+        "volumeMounts": [
+            mount
+            for mount in engine.get("volumeMounts") or ()
+            if mount["name"] not in _MOUNTS_OF_ENGINES
+        ],
+        # Without a worker it lives, and takes no requests.
+        "startupProbe": {
+            **_probe("/live", _START_PERIOD_SECONDS),
+            "failureThreshold": _START_FAILURES,
+        },
+        "readinessProbe": {**_probe("/health", 2), "failureThreshold": 2},
+        "livenessProbe": {**_probe("/live", 10), "failureThreshold": 3},
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+
+
+def frontend_args(plan: Plan) -> list[str]:
+    """The command line."""
+    engine = plan.engine
+    pairs: list[tuple[str, object]] = [
+        ("--model", plan.model.argument),
+        ("--served-model-name", engine.served_name),
+        ("--host", "::"),
+        ("--server-port", constants.ENGINE_PORT),
+        ("--max-model-len", engine.max_model_len),
+        ("--revision", plan.model.revision),
+        ("--drain-seconds", engine.drain_seconds),
+        ("--worker-urls", naming.workers_url(plan.key)),
+    ]
+    args = [text for flag, value in pairs if value is not None for text in (flag, str(value))]
+    if engine.api_key_secret is not None:
+        args.extend(["--api-key-file", volumes.API_KEY_PATH])
+    args.extend(lora_arguments(engine))
+    return [*args, *_without_engines_own(engine.extra_args)]
+
+
+def _without_engines_own(words: Sequence[str]) -> Iterator[str]:
+    """Yield the words, but for flags of engines alone and the values behind them."""
+    is_kept = True
+    for word in words:
+        if word.startswith("--"):
+            name = word.removeprefix("--").partition("=")[0].replace("_", "-")
+            is_kept = name not in _OF_ENGINES_ALONE
+        if is_kept:
+            yield word
+
+
+def _resources(wanted: Frontend) -> dict[str, Any]:
+    memory = {"memory": wanted.memory}
+    limits = {"limits": memory} if wanted.is_limited else {}
+    return {"requests": {"cpu": _CPU_REQUEST, **memory}, **limits}
+
+
+def _probe(path: str, period_seconds: int) -> dict[str, Any]:
+    return {
+        "httpGet": {"path": path, "port": constants.ENGINE_PORT_NAME},
+        "periodSeconds": period_seconds,
+        "timeoutSeconds": 5,
+    }

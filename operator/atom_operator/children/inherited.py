@@ -1,0 +1,65 @@
+"""What pods beside the engines inherit from an engine's finished pod template. Pure.
+
+What spec.template says of metadata, placement and security holds for them too; none of it makes
+them one of the pods that a Service, a Deployment or a disruption budget of engines selects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from atom_operator import constants
+from atom_operator.children import naming
+from atom_operator.domain import Manifest, Plan
+
+# Of the engine's pod, whatever its overlay made of it. Of affinity only that to nodes: engines that
+# keep away from each other need not keep away from these.
+_OF_THE_POD = (
+    "nodeSelector",
+    "tolerations",
+    "imagePullSecrets",
+    "priorityClassName",
+    "preemptionPolicy",
+    "schedulerName",
+    "runtimeClassName",
+    "hostAliases",
+    "hostUsers",
+    "dnsPolicy",
+    "dnsConfig",
+    "securityContext",
+)
+# They need no accelerators, which is what queues are about.
+_NOT_INHERITED = ("kueue.x-k8s.io/",)
+
+
+def engine_of(template: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the container that serves."""
+    (engine,) = [
+        item
+        for item in template["spec"]["containers"]
+        if item["name"] == constants.ENGINE_CONTAINER
+    ]
+    found: Mapping[str, Any] = engine
+    return found
+
+
+def inherited_of_pod(template: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the pod's placement and security."""
+    pod: Mapping[str, Any] = template["spec"]
+    found = {key: pod[key] for key in _OF_THE_POD if key in pod}
+    nodes = (pod.get("affinity") or {}).get("nodeAffinity")
+    return {**found, "affinity": {"nodeAffinity": nodes}} if nodes else found
+
+
+def inherited_metadata(plan: Plan, template: Manifest) -> dict[str, Any]:
+    """Return what people have put on the engine's pods, without what those are selected by."""
+    ours = naming.child_labels(plan.key.name)
+    metadata: Mapping[str, Any] = template["metadata"]
+    labels = {
+        name: value
+        for name, value in (metadata.get("labels") or {}).items()
+        if name not in ours and not name.startswith(_NOT_INHERITED)
+    }
+    annotations = metadata.get("annotations") or {}
+    return {"labels": labels, **({"annotations": dict(annotations)} if annotations else {})}
