@@ -256,6 +256,10 @@ def _unblock(question: RolloutQuestion, current: Rollout, words: str) -> Rollout
     supply = question.supply
     if supply is not None:
         if can_take_one(supply) is not None:
+            # A surge of when no node could have taken a new pod: one can now, without the claim.
+            held = question.claim_not_shared
+            if held is not None and current.strategy is _SURGE and not question.leaving:
+                return Rollout(_IN_PLACE, held)
             return current  # what is missing is not counted, and old pods need not hold it
         if question.leaving > supply.stuck:
             return current  # the place of an old pod comes free yet

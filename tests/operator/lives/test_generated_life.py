@@ -266,6 +266,10 @@ REPORTED: dict[str, tuple[Scene, Steps]] = {
             ("ask_for_memory", None, 20),
         ),
     ),
+    "a change while the only node is lost, of pods whose claim one of them can mount": (
+        scene(devices=4, claim="pod"),
+        (("lose_a_node", 0, 1400), ("ask_for_a_length", 512, 20), ("return_a_node", 0, 1300)),
+    ),
     "a workload that is paused": (
         scene(devices=0, replicas=2),
         (

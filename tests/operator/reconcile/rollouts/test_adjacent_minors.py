@@ -83,9 +83,11 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def answered(version: Path, question: dict[str, Any]) -> dict[str, State]:
     path = os.pathsep.join(str(version / part) for part in ("engine", "operator", ""))
+    # The version before lets a set's order decide which of its pods is made first.
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "0"}
     done = subprocess.run(
         [sys.executable, one_version.__file__], cwd=version, input=json.dumps(question),
-        env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False,
+        env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     found: dict[str, State] = json.loads(done.stdout)
