@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import re
 import threading
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ import yaml
 from tests.support.operator.plugin import atom
 from tests.support.server.served_answers import Served, serve_conversations
 from tools.demo import SPECULATION, chat
-from tools.kube import Kube, condition, is_current, wait_until
+from tools.kube import Kube, KubeError, condition, is_current, wait_until
 from tools.on_cluster import Images, demo_manifest
 
 pytestmark = pytest.mark.cluster
@@ -40,6 +41,28 @@ for entry in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
     if b"atom.model_engine.core_main" in entry.read_bytes().split(b"\\0"):
         os.kill(int(entry.parent.name), signal.SIGKILL)
         print("killed", entry.parent.name)
+"""
+
+SIGNAL_ENGINE = """
+import os, pathlib, signal, sys, time
+(engine,) = [
+    int(entry.parent.name)
+    for entry in pathlib.Path("/proc").glob("[0-9]*/cmdline")
+    if b"atom.model_engine.core_main" in entry.read_bytes().split(b"\\0")
+]
+for number, name in enumerate(sys.argv[1:]):
+    time.sleep(0.05 * bool(number))
+    os.kill(engine, getattr(signal, name))
+print("sent")
+"""
+KILL_POD = """
+import os, pathlib, signal
+found = {}
+for entry in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+    for word in entry.read_bytes().split(b"\\0"):
+        found.setdefault(word, int(entry.parent.name))
+for name in (b"atom.entrypoints.openai_server", b"atom.model_engine.core_main"):
+    os.kill(found[name], signal.SIGKILL)
 """
 
 
@@ -69,7 +92,12 @@ def patch_spec(kube: Kube, **fields: Any) -> None:
 
 
 def engine_pods(kube: Kube) -> list[dict[str, Any]]:
-    return [pod for pod in all_pods(kube) if "deletionTimestamp" not in pod["metadata"]]
+    return [
+        pod
+        for pod in all_pods(kube)
+        if "deletionTimestamp" not in pod["metadata"]
+        and pod["metadata"]["labels"]["app.kubernetes.io/name"] == "atom-engine"
+    ]
 
 
 def test_apply_becomes_ready(kube: Kube, images: Images) -> None:
@@ -224,6 +252,40 @@ def test_killed_engine_process_recovers(kube: Kube) -> None:
         assert "".join(chat(url, "What is ATOM?"))
 
 
+def test_answers_outlive_a_pod_that_is_killed_behind_the_frontend(kube: Kube) -> None:
+    """Its engines stand still but for moments, so that no answer ends before its pod does."""
+    with kube.port_forward(f"service/{NAME}", 8000) as url:
+        calm = "".join(chat(url, "What is ATOM?", ignore_eos=True))
+    patch_spec(kube, frontend={"replicas": 1})
+    wait_until("the Service leads to the frontend", lambda: leads_to_frontend(kube), seconds=180)
+    victim, other = (pod["metadata"]["name"] for pod in engine_pods(kube))
+    pieces: list[list[str]] = [[] for _ in range(ASKED)]
+
+    def read(url: str, told: list[str]) -> str:
+        told.extend(chat(url, "What is ATOM?", ignore_eos=True))
+        return "".join(told)
+
+    with kube.port_forward(f"service/{NAME}", 8000) as url, ThreadPoolExecutor(ASKED) as pool:
+        signal_engine(kube, victim, "SIGSTOP")
+        signal_engine(kube, other, "SIGSTOP")
+        answers = [pool.submit(read, url, told) for told in pieces]
+
+        def begun() -> bool:
+            for pod in (victim, other):
+                signal_engine(kube, pod, "SIGCONT", "SIGSTOP")
+            return all(pieces)
+
+        wait_until("all answers have begun", begun, seconds=90)
+        assert not any(answer.done() for answer in answers)
+        kill_pod(kube, victim)
+        signal_engine(kube, other, "SIGCONT")
+        assert [answer.result() for answer in answers] == [calm] * ASKED
+        assert continued(url) > 0, "one of them was the victim's"
+    patch_spec(kube, frontend=None)
+    wait_until("the Service leads to engines", lambda: not leads_to_frontend(kube), seconds=60)
+    wait_ready(kube, replicas=2)
+
+
 def test_delete_leaves_nothing(kube: Kube) -> None:
     assert "finalizers" not in deployment(kube)["metadata"]
     kube.kubectl("delete", "atomd", NAME, "--wait")
@@ -306,8 +368,31 @@ def asking(kube: Kube) -> Iterator[None]:
         asked.result()
 
 
-def model_length(url: str) -> int:
-    import urllib.request
+def leads_to_frontend(kube: Kube) -> bool:
+    selector = kube.get("service", NAME)["spec"]["selector"]
+    return bool(selector.get("app.kubernetes.io/component") == "frontend")
 
+
+def signal_engine(kube: Kube, pod: str, *signals: str) -> None:
+    """Send signals to the engine process, with a moment for it to compute in between."""
+    words = ("exec", pod, "--container=engine", "--", "python3", "-c", SIGNAL_ENGINE)
+    assert kube.kubectl(*words, *signals).startswith("sent")
+
+
+def kill_pod(kube: Kube, pod: str) -> None:
+    """End the processes that serve at once, the one that holds connections first."""
+    words = ("exec", pod, "--container=engine", "--", "python3", "-c", KILL_POD)
+    with suppress(KubeError):  # its own container may end before it can say so
+        kube.kubectl(*words)
+
+
+def continued(url: str) -> float:
+    with urllib.request.urlopen(f"{url}/metrics", timeout=10) as response:
+        lines = response.read().decode().splitlines()
+    found = [line for line in lines if line.startswith("atom:requests_continued_total{")]
+    return sum(float(line.split()[-1]) for line in found)
+
+
+def model_length(url: str) -> int:
     with urllib.request.urlopen(f"{url}/server_info", timeout=10) as response:
         return int(json.load(response)["max_model_len"])
