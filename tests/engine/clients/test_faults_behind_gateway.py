@@ -1,5 +1,5 @@
-"""Streams through a gateway while replicas are told to end, lose their engine and come back: every
-client reads to its end what it would have read on a calm day."""
+"""Streams through a gateway while replicas are told to end, lose their engine, are killed and come
+back: every client reads to its end what it would have read on a calm day."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import openai
 import pytest
 
 from tests.support.models.tiny_model import make_tiny_checkpoint
+from tests.support.processes import kill_all_below
 from tests.support.server.envoy import Envoy, envoy
 from tests.support.server.server_process import (
     SERVED_NAME,
@@ -30,7 +31,7 @@ from tests.support.waiting import HANG_SECONDS, wait_until
 
 pytestmark = pytest.mark.slow
 
-REPLICAS, CLIENTS, TOKENS = 3, 6, 600
+REPLICAS, FRONTENDS, CLIENTS, TOKENS = 3, 2, 6, 600
 FAULTS = int(os.environ.get("ATOM_TEST_FAULTS", "12"))
 # Else the last bits of log-probabilities follow from what else is in a batch.
 FLAGS = ("--max-num-seqs", "32", "--num-kv-blocks", "2400", "--reproducible")
@@ -39,7 +40,8 @@ RETRIES = 20  # of what is refused before it begins, as by a server that is abou
 
 @dataclass
 class Replica:
-    """A pod's say: what ends there is started again at the same address."""
+    """A pod's say: what ends there is started again at the same address. handover_url: where its
+    open answers go on; empty where servers before it see to that."""
 
     checkpoint: Path
     folder: Path
@@ -52,7 +54,9 @@ class Replica:
     def start(self) -> None:
         self.starts += 1
         log = self.folder / f"{self.port}-{self.starts}.log"
-        flags = (*FLAGS, "--handover-url", self.handover_url, "--server-port", str(self.port))
+        flags = [*FLAGS, "--server-port", str(self.port)]
+        if self.handover_url:
+            flags += ["--handover-url", self.handover_url]
         server = self.stack.enter_context(server_process(self.checkpoint, log, *flags))
         server.port = self.port
         self.server = server.wait_ready()
@@ -63,6 +67,12 @@ class Replica:
         if kind == "told to end":
             self.server.signal(signal.SIGTERM)
             assert self.server.wait_exit() == 0
+        elif kind == "killed":
+            process = self.server.process
+            process.send_signal(signal.SIGSTOP)  # or it would see the end of its engine
+            kill_all_below(process.pid)
+            process.kill()
+            process.wait()
         else:
             self.server.engine_process().kill()
             assert self.server.wait_exit() == 1
@@ -140,22 +150,54 @@ def replicas_behind(tmp_path: Path) -> Iterator[tuple[Envoy, list[Replica]]]:
         yield gateway, replicas
 
 
-def test_no_stream_breaks_and_none_is_another_than_on_a_calm_day(tmp_path: Path) -> None:
+@contextlib.contextmanager
+def frontends_behind(tmp_path: Path) -> Iterator[tuple[Envoy, list[Replica]]]:
+    checkpoint = tmp_path / "qwen3"
+    make_tiny_checkpoint(checkpoint, "qwen3", max_position_embeddings=2048)
+    with contextlib.ExitStack() as stack:
+        ports = [stack.enter_context(reserved_port()) for _ in range(REPLICAS + FRONTENDS)]
+        workers = [Replica(checkpoint, tmp_path, port, "") for port in ports[:REPLICAS]]
+        for worker in workers:
+            stack.callback(worker.stack.close)
+            worker.start()
+        urls = [f"http://127.0.0.1:{worker.port}" for worker in workers]
+        for port in ports[REPLICAS:]:
+            flags = (*FLAGS, "--server-port", str(port), "--worker-urls", *urls)
+            log = tmp_path / f"frontend-{port}.log"
+            server = stack.enter_context(server_process(checkpoint, log, *flags))
+            server.port = port
+            server.wait_ready()
+        servers = [("127.0.0.1", port) for port in ports[REPLICAS:]]
+        gateway = stack.enter_context(envoy(servers, ("127.0.0.1", 9), tmp_path))
+        gateway.wait_for_servers(FRONTENDS)
+        yield gateway, workers
+
+
+def suffer_faults(gateway: Envoy, replicas: list[Replica], well: int, *kinds: str) -> None:
+    """One after the other, while clients ask. well: servers before Envoy that are to be well."""
     asked = asks(TOKENS)
+    first = replicas[0].server
+    assert first is not None
+    calm = StreamedAnswers(first.url, asked).end()
+    assert not any(trouble for *_, trouble in calm), calm
+    clients = Clients(gateway.spread, asked, calm)
+    chance = random.Random(3)
+    with clients.asking():
+        for number in range(FAULTS):
+            read = clients.read
+            replicas[number % REPLICAS].suffer(chance.choice(kinds))
+            gateway.wait_for_servers(well)
+            assert not clients.wrong, clients.wrong[0]
+            wait_until(lambda: clients.read > read + CLIENTS, "streams end")  # noqa: B023
+    assert not clients.wrong, clients.wrong[0]
+    print({"faults": FAULTS, "streams": clients.read, "wrong or broken": len(clients.wrong)})
+
+
+def test_no_stream_breaks_and_none_is_another_than_on_a_calm_day(tmp_path: Path) -> None:
     with replicas_behind(tmp_path) as (gateway, replicas):
-        first = replicas[0].server
-        assert first is not None
-        calm = StreamedAnswers(first.url, asked).end()
-        assert not any(trouble for *_, trouble in calm), calm
-        clients = Clients(gateway.spread, asked, calm)
-        chance = random.Random(3)
-        with clients.asking():
-            for number in range(FAULTS):
-                read = clients.read
-                replica = replicas[number % REPLICAS]
-                replica.suffer(chance.choice(["told to end", "engine killed"]))
-                gateway.wait_for_servers(REPLICAS)
-                assert not clients.wrong, clients.wrong[0]
-                wait_until(lambda: clients.read > read + CLIENTS, "streams end")  # noqa: B023
-        assert not clients.wrong, clients.wrong[0]
-        print({"faults": FAULTS, "streams": clients.read, "wrong or broken": len(clients.wrong)})
+        suffer_faults(gateway, replicas, REPLICAS, "told to end", "engine killed")
+
+
+def test_behind_frontends_no_stream_notices_a_replica_that_is_killed(tmp_path: Path) -> None:
+    with frontends_behind(tmp_path) as (gateway, workers):
+        suffer_faults(gateway, workers, FRONTENDS, "told to end", "engine killed", "killed")

@@ -72,7 +72,7 @@ def test_a_model_s_name_chooses_the_adapter(adapted: Adapted) -> None:
 
 
 def test_adapters_come_and_go_beside_a_stream(adapted: Adapted) -> None:
-    stream = OpenStream(adapted.server, model="first", max_tokens=400)
+    stream = OpenStream(adapted.server, model="first", max_tokens=600)
     assert adapted.load("second", adapted.folder / "1") == (200, "")
     assert adapted.load("second", adapted.folder / "1")[0] == 400  # it is there
     assert adapted.load("third", adapted.folder / "2")[0] == 409  # no room

@@ -107,7 +107,7 @@ def test_processes_that_share_no_store_say_so(checkpoint: Path, tmp_path: Path) 
 def test_sigterm_drains_every_process_even_if_it_comes_to_all_of_them(
     checkpoint: Path, tmp_path: Path
 ) -> None:
-    with ready_servers(checkpoint, tmp_path, "--shutdown-timeout", "60") as server:
+    with ready_servers(checkpoint, tmp_path, "--shutdown-timeout", "600") as server:
         children = everyone(server)
         streams = [OpenStream(server, max_tokens=400, prompt=f"s {n}") for n in range(STREAMS)]
         for process in (*children, server.process):  # as a service manager or a terminal does

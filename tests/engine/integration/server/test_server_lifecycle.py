@@ -56,7 +56,7 @@ def ask(server: ServerProcess) -> httpx.Response:
 def test_a_signal_lets_running_requests_finish_refuses_new_ones_and_exits_0(
     checkpoint: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
-    with ready_server(checkpoint, tmp_path, "--drain-seconds", "60") as server:
+    with ready_server(checkpoint, tmp_path, "--drain-seconds", "600") as server:
         with paced(server) as engines:
             (stream,) = engines.begin(server, TOKENS, "s")
             server.signal(number)
