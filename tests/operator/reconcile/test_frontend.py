@@ -155,6 +155,13 @@ def test_what_the_template_says_of_engines_holds_for_it() -> None:
     assert {"name": "HTTPS_PROXY", "value": "p"} in container(template=template)["env"]
 
 
+def test_what_is_taken_out_of_engines_is_not_in_it() -> None:
+    taken = ["spec.volumes", "spec.containers[engine].volumeMounts", "spec.containers[engine].env"]
+    spec = pod(templateRemove=taken)["spec"]
+    (container,) = spec["containers"]
+    assert spec["volumes"] == container["volumeMounts"] == container["env"] == []
+
+
 def test_it_is_told_what_belongs_to_text_and_where_engines_are() -> None:
     words = ["--tool-call-parser", "hermes", "--enable-sleep-mode"]
     words += ["--allow-runtime-lora-updating=true", "--chat-template", "t.jinja"]

@@ -82,6 +82,7 @@ def _pod_template(plan: Plan, wanted: Frontend) -> Manifest:
     finished = copied(pod_template(plan))
     container = frontend_container(plan, engine_of(finished), wanted)
     mounted = {mount["name"] for mount in container["volumeMounts"]}
+    volumes = finished["spec"].get("volumes") or ()
     own = naming.frontend_labels(plan.key.name)
     spec: dict[str, Any] = {
         **inherited_of_pod(finished),
@@ -100,7 +101,7 @@ def _pod_template(plan: Plan, wanted: Frontend) -> Manifest:
             }
         ],
         "containers": [container],
-        "volumes": [item for item in finished["spec"]["volumes"] if item["name"] in mounted],
+        "volumes": [item for item in volumes if item["name"] in mounted],
     }
     # Any node will do: what engines need devices of is nothing to these.
     spec.pop("affinity", None)
