@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from atom_operator.children.accepted_spec import accepted_spec
 from atom_operator.children.autoscaling.autoscaler import autoscaler
+from atom_operator.children.beside_engines.frontend import frontend
 from atom_operator.children.canary import canary_deployment
 from atom_operator.children.config_map import (
     adapters_config_map,
@@ -15,7 +16,6 @@ from atom_operator.children.config_map import (
 )
 from atom_operator.children.device_claim import resource_claim_template
 from atom_operator.children.endpoint_picker.picker import endpoint_picker
-from atom_operator.children.frontend.frontend import frontend
 from atom_operator.children.gateway import http_route, inference_pool
 from atom_operator.children.grafana_dashboard import dashboard_config_map
 from atom_operator.children.learned import learned_config_map

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from atom_operator.children.job import inspection_job, weights_job
+from atom_operator.children.beside_engines.job import inspection_job, weights_job
 from atom_operator.children.overlay import OverlayError
 from atom_operator.children.workload import pod_template
 from atom_operator.constants import Reason

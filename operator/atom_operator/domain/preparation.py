@@ -1,6 +1,6 @@
 """What has to happen before pods can start: Jobs, how they stand, and what is waited for.
 
-Values only. A Job is asked for by a pure function (children/job.py), read and
+Values only. A Job is asked for by a pure function (children/beside_engines/job.py), read and
 created by cluster/jobs.py, and judged by plan/waiting.py.
 """
 

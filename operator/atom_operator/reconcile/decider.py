@@ -15,8 +15,8 @@ from typing import Any
 
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.api.v1alpha1.rollout import RolloutSpec
+from atom_operator.children.beside_engines.job import inspection_job, weights_job
 from atom_operator.children.device_claim import templates_named_by
-from atom_operator.children.job import inspection_job, weights_job
 from atom_operator.children.overlay import overlay_paths
 from atom_operator.children.render import plan_of, render
 from atom_operator.children.workload import pod_revision, workload_kind

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from atom_operator.children.job import inspection_job, weights_job
+from atom_operator.children.beside_engines.job import inspection_job, weights_job
 from atom_operator.cluster.engines import EnginePort
 from atom_operator.cluster.errors import RefusedError
 from atom_operator.cluster.fleet import FleetReader

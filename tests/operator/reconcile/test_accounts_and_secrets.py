@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from atom_operator.children.job import weights_job
+from atom_operator.children.beside_engines.job import weights_job
 from atom_operator.children.render import render
 from atom_operator.children.workload import pod_template
 from atom_operator.domain import (

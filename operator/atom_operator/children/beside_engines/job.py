@@ -16,8 +16,12 @@ from typing import Any
 
 from atom_operator import constants
 from atom_operator.children import naming
+from atom_operator.children.beside_engines.inherited import (
+    engine_of,
+    inherited_metadata,
+    inherited_of_pod,
+)
 from atom_operator.children.engine_container import engine_container
-from atom_operator.children.inherited import engine_of, inherited_metadata, inherited_of_pod
 from atom_operator.children.model_sources.bucket_access import bucket_environment
 from atom_operator.children.model_sources.model_image import (
     image_mount,

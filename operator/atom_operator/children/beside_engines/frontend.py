@@ -12,8 +12,12 @@ from typing import Any
 
 from atom_operator import constants
 from atom_operator.children import naming
-from atom_operator.children.frontend.frontend_container import frontend_container
-from atom_operator.children.inherited import engine_of, inherited_metadata, inherited_of_pod
+from atom_operator.children.beside_engines.frontend_container import frontend_container
+from atom_operator.children.beside_engines.inherited import (
+    engine_of,
+    inherited_metadata,
+    inherited_of_pod,
+)
 from atom_operator.children.model_sources.model_image import image_sidecar
 from atom_operator.children.network import frontend_policy
 from atom_operator.children.overlay import copied
@@ -40,7 +44,7 @@ def _head(plan: Plan, kind: Kind, name: str) -> Manifest:
 
 
 def _workers(plan: Plan) -> Manifest:
-    """Without an address of its own: its name has those of all pods that serve."""
+    """A Service without an address: its name has those of all pods that serve."""
     port = {
         "name": constants.ENGINE_PORT_NAME,
         "port": constants.ENGINE_PORT,

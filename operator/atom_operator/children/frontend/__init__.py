@@ -1,1 +1,0 @@
-"""The servers without an engine that a model's Service leads to."""
