@@ -21,8 +21,13 @@ WAYS: dict[str, dict[str, Any]] = {
     "chunks": {"max_num_batched_tokens": 24},
     "pieces": {"max_num_batched_tokens": 64, "long_prefill_token_threshold": 7},
     "no prefix cache": {"enable_prefix_caching": False},
-    "little memory": {"num_kv_blocks": 14, "max_model_len": 128},
     "drafts": {"speculative": _DRAFTS},
+    "a step behind": {"depth": 1},
+}
+# In which of them requests are preempted, and in which not.
+MEMORIES: dict[str, dict[str, Any]] = {
+    "enough memory": {},
+    "little memory": {"num_kv_blocks": 14, "max_model_len": 128},
 }
 _ASKS: tuple[dict[str, Any], ...] = (
     {"temperature": 0.0},

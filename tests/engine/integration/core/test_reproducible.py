@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from atom.errors import ConfigError
 from tests.support.engine_core.core_driver import CoreDriver
 from tests.support.engine_core.reproducible_requests import (
+    MEMORIES,
     OPTIONS,
     WAYS,
     alone,
@@ -58,16 +60,16 @@ def _compare(model: str, folder: Path, *, requests: int, tokens: int) -> None:
     path = str(make_tiny_checkpoint(folder, **MODELS[model]))
     asked = reproducible_requests(requests, tokens)
     expected = alone(CoreDriver(path, **OPTIONS, threads=1), asked)
-    for way, options in WAYS.items():
-        driver = CoreDriver(path, **{**OPTIONS, **options}, threads=2)
+    for way, memory in product(WAYS, MEMORIES):
+        driver = CoreDriver(path, **{**OPTIONS, **WAYS[way], **MEMORIES[memory]}, threads=2)
         found = answers(driver, asked)
-        assert (way, *differing(found, expected)) == (way, 0, 0)
+        assert (way, memory, *differing(found, expected)) == (way, memory, 0, 0)
         stats = driver.scheduler.stats()
-        assert stats.preemptions_total > 0 or way != "little memory"
+        assert (way, stats.preemptions_total > 0) == (way, memory == "little memory")
         assert stats.accepted_tokens_total > 0 or way != "drafts"
         if way != "no prefix cache":  # the second time behind a warm cache
             found = answers(driver, asked[::-1])[::-1]
-            assert (way, *differing(found, expected)) == (way, 0, 0)
+            assert (way, memory, *differing(found, expected)) == (way, memory, 0, 0)
             assert driver.scheduler.stats().cached_tokens_total > 0
 
 
