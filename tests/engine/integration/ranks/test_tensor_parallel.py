@@ -21,12 +21,6 @@ from atom.sampling_params import SamplingParams
 from atom.speculative_config import SpeculativeConfig
 from atom.structured_outputs import StructuredOutputsParams
 from tests.support.engine_core.core_driver import CoreDriver
-from tests.support.engine_core.reproducible_requests import OPTIONS as REPRODUCIBLE
-from tests.support.engine_core.reproducible_requests import (
-    answers,
-    differing,
-    reproducible_requests,
-)
 from tests.support.models.draft_checkpoints import add_mtp_layer, make_eagle3
 from tests.support.models.gemma4_checkpoints import GEMMA4_EXPERTS, GEMMA4_SMALL
 from tests.support.models.quantised_checkpoint import (
@@ -270,32 +264,6 @@ def test_rows_that_ask_for_more_than_a_draw(pair: RankGroup, dense: str) -> None
     assert together.logprobs[3]
     assert together.prompt_logprobs[3]
     assert _numbers(together) == pytest.approx(_numbers(alone), abs=1e-4)
-
-
-def test_reproducible_ranks_give_the_bits_of_one(pair: RankGroup, tmp_path: Path) -> None:
-    """Of a dense model, whose projections back into the stream have biases."""
-    model = str(
-        make_tiny_checkpoint(tmp_path, "llama", attention_bias=True, extra={"vocab_size": 384})
-    )
-    requests = reproducible_requests(6, 6)
-    alone = CoreDriver(model, **REPRODUCIBLE)
-    together = pair.driver(model, **REPRODUCIBLE)
-    found = answers(together, requests)
-    together.close()
-    assert differing(found, answers(alone, requests)) == (0, 0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("family", ["experts", "latent attention with experts"])
-def test_reproducible_ranks_of_experts_repeat_themselves(
-    family: str, pair: RankGroup, tmp_path: Path
-) -> None:
-    requests = reproducible_requests(40, 12)
-    together = pair.driver(_checkpoint(tmp_path, family), **REPRODUCIBLE)
-    found = answers(together, requests)
-    one_by_one = [answers(together, [request])[0] for request in requests]
-    together.close()
-    assert differing(found, one_by_one) == (0, 0)
 
 
 @pytest.mark.parametrize("way", [{}, {"depth": 1}], ids=["at once", "a step behind"])
