@@ -12,7 +12,7 @@ from atom.speculative_config import SpeculativeConfig
 from tests.support.engine_core.core_driver import CoreDriver
 
 OPTIONS: dict[str, Any] = {
-    "reproducible": True, "num_kv_blocks": 128, "max_num_seqs": 16, "max_model_len": 192,
+    "reproducible": True, "num_kv_blocks": 256, "max_num_seqs": 16, "max_model_len": 192,
     "max_num_batched_tokens": 512, "block_size": 16,
 }  # fmt: skip
 _DRAFTS = SpeculativeConfig(num_tokens=3, fewest_matched=1, most_matched=3, adaptive=False)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -30,7 +31,6 @@ DENSE = [
     "biases of q, k and v alone",
     "layers without positions",
     "a rope of neighbours",
-    "norms behind, layers without positions",
     "scales",
     "norms of rotated heads",
     "fused matrices, a part of each head rotated",
@@ -59,14 +59,30 @@ def test_ranks_give_the_bits_of_one(kv_heads: int, ranks: RankGroup, tmp_path: P
 def test_ranks_give_the_bits_of_one_for_many_requests(
     family: str, ranks: RankGroup, tmp_path: Path
 ) -> None:
-    _compare(wide_checkpoint(tmp_path, family), ranks, requests=40, tokens=12)
+    _compare(wide_checkpoint(tmp_path, family), ranks, requests=20, tokens=8)
 
 
-def _compare(model: str, ranks: RankGroup, *, requests: int, tokens: int) -> None:
+@pytest.mark.slow
+def test_ranks_of_windows_with_blocks_of_their_own(ranks: RankGroup, tmp_path: Path) -> None:
+    """Which is why a sequence takes more blocks than elsewhere."""
+    model = wide_checkpoint(tmp_path, "norms behind, layers without positions")
+    _compare(model, ranks, requests=20, tokens=8, little={"num_kv_blocks": 24})
+
+
+def _compare(
+    model: str,
+    ranks: RankGroup,
+    *,
+    requests: int,
+    tokens: int,
+    little: Mapping[str, int] = MappingProxyType({}),
+) -> None:
+    """little: of the engine's options, where those of MEMORIES are too few."""
     asked = reproducible_requests(requests, tokens)
     expected = alone(CoreDriver(model, **OPTIONS), asked)
     for memory, options in MEMORIES.items():
-        together = ranks.driver(model, **{**OPTIONS, **options})
+        own = little if memory == "little memory" else {}
+        together = ranks.driver(model, **{**OPTIONS, **options, **own})
         found = answers(together, asked)
         preempted = together.scheduler.stats().preemptions_total
         together.close()
