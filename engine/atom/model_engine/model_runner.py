@@ -109,8 +109,8 @@ class ModelRunner:
             self._group = self._resolved.join(group, self._device.torch_device, row_bytes)
         ops = self._resolved.ops if config.lora is None else with_lora(self._resolved.ops)
         self._ops = with_all_reduce(ops, self._group)
-        ranks = Ranks(self._group.size, self._group.rank)
-        build = Build(self._ops, ranks, self._group, self._experts, self._exchange)
+        place = Ranks(self._group.size, self._group.rank), self._group, self._experts
+        build = Build(self._ops, *place, self._exchange, in_tree=config.reproducible)
         self._builder = ModelBuilder(build, self._dtype)
         self._predicted = PredictedMemory(
             config,

@@ -30,13 +30,15 @@ class Build:
     """Hold what every layer is built with: the operations it calls, its place among the ranks, and
     its way to them. experts: the place among ranks that have whole experts each, None where every
     rank has a part of all; exchange: the way to these with tokens, None where they have the same
-    ones."""
+    ones; in_tree: whether what ranks divide is added up in an order that one rank has, too
+    (tree_sums.py)."""
 
     ops: Ops
     ranks: Ranks = ONE_RANK
     group: Group = ALONE
     experts: ExpertRanks | None = None
     exchange: PaddedDispatch | None = None
+    in_tree: bool = False
 
 
 @dataclass(frozen=True, slots=True)

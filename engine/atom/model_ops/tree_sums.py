@@ -15,7 +15,7 @@ from atom.collectives.group import Group
 from atom.model_ops.values import LinearWeight, NormWeight, Pending, Stream
 
 # Leaves of a matrix that ranks divide: among so many of them without another result.
-_LEAVES = 4
+LEAVES = 4
 
 Norm = Callable[[Stream, NormWeight], tuple[torch.Tensor, Stream]]
 
@@ -25,7 +25,7 @@ def leaves_of(w: LinearWeight, unit: int = 1) -> int:
     would not be equally many, or with more ranks than leaves."""
     if w.ranks is None:
         return 1
-    leaves = max(1, _LEAVES // w.ranks)
+    leaves = max(1, LEAVES // w.ranks)
     return leaves if w.inputs % (leaves * unit) == 0 else 1
 
 
@@ -35,6 +35,16 @@ def tree_sum(parts: Sequence[torch.Tensor]) -> torch.Tensor:
         pairs = [one + other for one, other in zip(parts[::2], parts[1::2], strict=False)]
         parts = [*pairs, *parts[len(pairs) * 2 :]]
     return parts[0]
+
+
+def sum_by_halves(x: torch.Tensor) -> torch.Tensor:
+    """Add up x [.., n] → [..] by adding one half to the other: element by element, so that no
+    library chooses an order by the number of rows."""
+    while (width := x.shape[-1]) > 1:
+        half = width // 2
+        pairs = x[..., :half] + x[..., half : 2 * half]
+        x = torch.cat((pairs, x[..., 2 * half :]), dim=-1)
+    return x.squeeze(-1)
 
 
 def join_by_tree(norm: Norm) -> Callable[[Group, torch.device, int], Group]:

@@ -1,7 +1,8 @@
 """RMSNorm over all heads of a token's queries, and over all of its keys (OLMo 3, MiniMax-M2).
 
 Ranks that divide the heads add up their sums of squares, both in one collective; a KV head that
-several ranks hold counts once.
+several ranks hold counts once. Where sums have a fixed tree (tree_sums.py), one rank adds up the
+parts that several would have, and a rank that shares a head takes a part of its own of it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from torch import nn
 
 from atom.model_ops.linear import Build
 from atom.model_ops.placement import Placement
+from atom.model_ops.tree_sums import LEAVES, sum_by_halves, tree_sum
 from atom.model_ops.values import NormWeight
 from atom.sizing.projection import Projection
 
@@ -32,6 +34,12 @@ class WholeHeadsNorm(nn.Module):
         self.norm = NormWeight(self.weight.data, eps)
         # Ranks that hold the same head: each counts a part of it.
         self._holders = build.ranks.size * own / projection.rows
+        self._leaves, self._counted = 0, slice(None)
+        if build.in_tree and projection.rows % (LEAVES * build.ranks.size) == 0:
+            each = projection.rows // build.ranks.size
+            first = build.ranks.rank * each % own
+            self._leaves = max(1, LEAVES // build.ranks.size)
+            self._counted = slice(first, first + each)
 
     def placements(self, name: str) -> Iterator[Placement]:
         """Yield where the weight comes from in a checkpoint."""
@@ -39,12 +47,15 @@ class WholeHeadsNorm(nn.Module):
         yield Placement(f"{name}.weight", shape, region, self.weight.data, self._order)
 
     def squares(self, x: torch.Tensor) -> torch.Tensor:
-        """Return this rank's part of the mean of squares [T] of all heads; x [T, own heads · D]."""
-        return x.float().square().sum(-1) / (self._all * self._holders)
+        """Return this rank's part of the sum of squares [T] of all heads; x [T, own heads · D]."""
+        if not self._leaves:
+            return x.float().square().sum(-1) / self._holders
+        leaves = x[:, self._counted].float().square().unflatten(1, (self._leaves, -1))
+        return tree_sum(sum_by_halves(leaves).unbind(1))
 
-    def scaled(self, x: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
-        """Norm x [T, own heads · D] by the mean of squares [T] over all heads."""
-        unit = x.float() * torch.rsqrt(mean + self.norm.eps)[:, None]
+    def scaled(self, x: torch.Tensor, squares: torch.Tensor) -> torch.Tensor:
+        """Norm x [T, own heads · D] by the sum of squares [T] over all heads."""
+        unit = x.float() * torch.rsqrt(squares / self._all + self.norm.eps)[:, None]
         return unit.to(x.dtype) * self.weight
 
 
@@ -55,11 +66,11 @@ def norm_queries_and_keys(
     query, key = norms
     middle = len(query.weight)
     parts = qkv[:, :middle], qkv[:, middle : middle + len(key.weight)]
-    if build.group.size == 1:
+    if build.group.size == 1 and not build.in_tree:
         for part, norm in zip(parts, norms, strict=True):
             part.copy_(build.ops.rms_norm(part.contiguous(), norm.norm))
         return
     own = [norm.squares(part) for part, norm in zip(parts, norms, strict=True)]
-    means = build.group.reduce(torch.stack(own))
-    for part, norm, mean in zip(parts, norms, means, strict=True):
-        part.copy_(norm.scaled(part, mean))
+    totals = build.group.reduce(torch.stack(own))
+    for part, norm, total in zip(parts, norms, totals, strict=True):
+        part.copy_(norm.scaled(part, total))

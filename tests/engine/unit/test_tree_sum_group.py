@@ -6,10 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from typing import Any, cast
 
+import pytest
 import torch
 
 from atom.collectives.group import Group
-from atom.model_ops.tree_sums import TreeSumGroup, tree_sum
+from atom.model_ops.tree_sums import TreeSumGroup, sum_by_halves, tree_sum
 from atom.model_ops.values import NormWeight, Pending, Stream
 from tests.support.waiting import HANG_SECONDS
 
@@ -75,3 +76,12 @@ def test_four_ranks_have_the_same_bits_as_one_tree() -> None:
     for found in told:
         for one, other in zip(found, wanted, strict=True):
             assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("width", [1, 2, 7, 96])
+def test_a_row_is_summed_by_halves_whatever_rows_there_are(width: int) -> None:
+    rows = torch.randn(33, width, generator=torch.Generator().manual_seed(3))
+    found = sum_by_halves(rows)
+    torch.testing.assert_close(found, rows.double().sum(-1).float())
+    for row, total in zip(rows, found, strict=True):
+        assert torch.equal(sum_by_halves(row), total)

@@ -54,6 +54,12 @@ def test_ranks_give_the_bits_of_one(kv_heads: int, ranks: RankGroup, tmp_path: P
     _compare(str(make_tiny_checkpoint(tmp_path, "llama", **shape)), ranks, requests=6, tokens=6)
 
 
+def test_ranks_norm_all_heads_as_one_does(ranks: RankGroup, tmp_path: Path) -> None:
+    """Squares of every head are one sum; four ranks hold two heads of keys twice."""
+    model = wide_checkpoint(tmp_path, "norms of all heads", kv_heads=2)
+    _compare(model, ranks, requests=6, tokens=6, little={"num_kv_blocks": 24})
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("family", DENSE)
 def test_ranks_give_the_bits_of_one_for_many_requests(
@@ -63,9 +69,12 @@ def test_ranks_give_the_bits_of_one_for_many_requests(
 
 
 @pytest.mark.slow
-def test_ranks_of_windows_with_blocks_of_their_own(ranks: RankGroup, tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", ["norms behind, layers without positions", "norms of all heads"])
+def test_ranks_of_windows_with_blocks_of_their_own(
+    family: str, ranks: RankGroup, tmp_path: Path
+) -> None:
     """Which is why a sequence takes more blocks than elsewhere."""
-    model = wide_checkpoint(tmp_path, "norms behind, layers without positions")
+    model = wide_checkpoint(tmp_path, family)
     _compare(model, ranks, requests=20, tokens=8, little={"num_kv_blocks": 24})
 
 
