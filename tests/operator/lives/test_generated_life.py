@@ -270,6 +270,15 @@ REPORTED: dict[str, tuple[Scene, Steps]] = {
         scene(devices=4, claim="pod"),
         (("lose_a_node", 0, 1400), ("ask_for_a_length", 512, 20), ("return_a_node", 0, 1300)),
     ),
+    "a frontend through a drain, a rollout and its own end": (
+        scene(devices=4, nodes=2, replicas=2),
+        (
+            ("ask_for_a_frontend", 2, 400),
+            ("drain_a_node", 0, 400),
+            ("ask_for_a_length", 512, 900),
+            ("ask_for_a_frontend", None, 400),
+        ),
+    ),
     "a workload that is paused": (
         scene(devices=0, replicas=2),
         (

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from atom_operator.constants import FRONTEND_COMPONENT, LABEL_COMPONENT
 from atom_operator.domain import POD, SERVICE, Manifest
 from tests.support.in_memory_cluster.admission import admitted, check, update_quotas
 from tests.support.in_memory_cluster.autoscalers import sync_autoscalers
@@ -108,7 +109,14 @@ class InMemoryCluster:
         return active(self.state.all(POD))
 
     def serving(self, name: str, namespace: str = "default") -> list[Manifest]:
-        """Pods to which the Service of that name leads, and which answer."""
+        """Pods to which the Service of that name leads, and which answer: by a frontend as long as
+        one of that leads to them."""
+        found = self._behind(name, namespace)
+        if any(_component(pod) == FRONTEND_COMPONENT for pod in found):
+            return self._behind(f"{name}-workers", namespace)
+        return found
+
+    def _behind(self, name: str, namespace: str) -> list[Manifest]:
         service = self.api.objects.get((SERVICE, namespace, name))
         if service is None:
             return []
@@ -152,3 +160,8 @@ class InMemoryCluster:
 
     def make_well(self, name: str) -> None:
         self.state.sick.pop(name, None)
+
+
+def _component(pod: Manifest) -> str | None:
+    found: str | None = pod["metadata"]["labels"].get(LABEL_COMPONENT)
+    return found

@@ -70,6 +70,11 @@ def ask_for_replicas(life: Life, replicas: int) -> None:
     life.ask(replicas=replicas)
 
 
+@_happens(2, (2, 3, None))
+def ask_for_a_frontend(life: Life, replicas: int | None) -> None:
+    life.ask(frontend=None if replicas is None else {"replicas": replicas})
+
+
 @_happens(2, (None, 48, 100, 200))
 def ask_for_memory(life: Life, gib: int | None) -> None:
     life.ask_for_memory(gib)
