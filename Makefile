@@ -75,16 +75,20 @@ INTERPRETED := tests/engine/ops/test_interpreted.py
 QUICK := not cluster and not gpu and not aiter and not slow
 
 .PHONY: test-unit
-test-unit: test-integration test-parts test-interpreted ## Unit and integration tests; no cluster, no GPU
+test-unit: test-integration test-engine test-interpreted test-operator ## Unit and integration tests; no cluster, no GPU
 
 # Side by side in pieces of about the same work, so that no core is idle at the end.
 .PHONY: test-integration
 test-integration: $(STAMP) ## Engines and servers as a whole, in their processes
 	$(PYTEST) --durations=10 -m "$(QUICK)" tests/engine/integration
 
-.PHONY: test-parts
-test-parts: $(STAMP) ## All else, with the kernels compiled for every card
-	$(PYTEST) --durations=10 -m "$(QUICK)" --ignore tests/engine/integration --ignore $(INTERPRETED)
+.PHONY: test-engine
+test-engine: $(STAMP) ## The engine's parts, with the kernels compiled for every card
+	$(PYTEST) --durations=10 -m "$(QUICK)" tests/engine --ignore tests/engine/integration --ignore $(INTERPRETED)
+
+.PHONY: test-operator
+test-operator: $(STAMP) ## The operator, and all that is no engine: tools, documents, pages
+	$(PYTEST) --durations=10 -m "$(QUICK)" --ignore tests/engine
 
 .PHONY: test-interpreted
 test-interpreted: $(STAMP) ## The kernels in Triton's interpreter, which is one process for minutes

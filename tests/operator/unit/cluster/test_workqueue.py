@@ -6,37 +6,20 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 
 import pytest
 
 from atom_operator.workqueue import WorkQueue
+from tests.support.virtual_time import run_virtually
 
 
 class ExpectedError(Exception):
     """A failure that needs no traceback."""
 
 
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """Jumps to the next timer instead of waiting for it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._offset = 0.0
-
-    def time(self) -> float:
-        return super().time() + self._offset
-
-    def _run_once(self) -> None:  # type: ignore[misc]
-        if not self._ready and self._scheduled:  # type: ignore[attr-defined]
-            due = self._scheduled[0].when()  # type: ignore[attr-defined]
-            self._offset += max(0.0, due - self.time())
-        super()._run_once()  # type: ignore[misc]
-
-
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        runner.run(scenario())  # type: ignore[arg-type]
+def run(scenario: Callable[[], Coroutine[None, None, None]]) -> None:
+    run_virtually(scenario())
 
 
 @contextlib.asynccontextmanager
