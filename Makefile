@@ -123,7 +123,7 @@ test-long: agents browser ## The tests that take minutes each, and random search
 .PHONY: test
 test: lint types layers ## Everything: the only command a change needs
 	@echo "unit and cluster tests, side by side; each one's output follows when it has ended"
-	@$(MAKE) --no-print-directory --jobs=4 --output-sync=target test-unit test-cluster
+	@$(MAKE) --no-print-directory --jobs=4 --output-sync=target test-cluster test-unit
 
 # ---- cluster and demo ----------------------------------------------------------------------------
 
