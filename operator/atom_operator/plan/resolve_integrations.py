@@ -49,7 +49,7 @@ from atom_operator.plan.scaling import scaling_targets
 _SCRAPE_INTERVAL = "15s"
 _COOLDOWN_SECONDS = 300
 _FRONTEND_REPLICAS = 2  # of which one may die
-_FRONTEND_MEMORY = "2Gi"
+_FRONTEND_MEMORY = "1Gi"
 _Peers = tuple[Mapping[str, Any], ...]
 _SAME_NAMESPACE: _Peers = ({"podSelector": {}},)
 _ANY_PROMETHEUS: _Peers = (

@@ -158,7 +158,7 @@ class FrontendSpec(ApiModel):
     replicas: Annotated[int, Field(ge=1, le=100)] | None = None
     """Number of their pods. Default: 2."""
     memory: MemoryQuantity | None = None
-    """Memory of each, requested and limited. Default: 2Gi requested, and no limit."""
+    """Memory of each, requested and limited. Default: 1Gi requested, and no limit."""
 
 
 class GatewaySpec(ApiModel):
