@@ -52,8 +52,8 @@ def engine_container(plan: Plan) -> dict[str, Any]:
         "resources": _resources(plan),
         "volumeMounts": volumes.mounts(plan),
         "startupProbe": _startup_probe(plan),
-        "readinessProbe": {**_probe("/health", 2), "failureThreshold": 2},
-        "livenessProbe": {**_probe("/live", 10), "failureThreshold": 3},
+        "readinessProbe": {**http_probe("/health", 2), "failureThreshold": 2},
+        "livenessProbe": {**http_probe("/live", 10), "failureThreshold": 3},
         "lifecycle": {"preStop": {"sleep": {"seconds": PRE_STOP_SECONDS}}},
         # The engine's last lines say why it ended; they reach the Degraded condition.
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -173,10 +173,11 @@ def _resources(plan: Plan) -> dict[str, Any]:
 def _startup_probe(plan: Plan) -> dict[str, Any]:
     period = _STARTUP_PERIOD_SECONDS[plan.accelerator.type]
     failures = math.ceil(plan.startup_budget_seconds / period)
-    return {**_probe("/startup", period), "failureThreshold": failures}
+    return {**http_probe("/startup", period), "failureThreshold": failures}
 
 
-def _probe(path: str, period_seconds: int) -> dict[str, Any]:
+def http_probe(path: str, period_seconds: int) -> dict[str, Any]:
+    """Ask a path of the server every so often."""
     return {
         "httpGet": {"path": path, "port": constants.ENGINE_PORT_NAME},
         "periodSeconds": period_seconds,

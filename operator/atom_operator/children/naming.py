@@ -9,7 +9,7 @@ import hashlib
 from typing import Any
 
 from atom_operator import constants
-from atom_operator.domain import Manifest, ObjectKey, Plan
+from atom_operator.domain import Kind, Manifest, ObjectKey, Plan
 
 
 def config_map_name(key: ObjectKey) -> str:
@@ -39,11 +39,7 @@ def picker_name(key: ObjectKey) -> str:
 
 def picker_labels(name: str) -> dict[str, str]:
     """Return what selects the endpoint picker's pods, and no engine's."""
-    return {
-        constants.LABEL_NAME: constants.PICKER_NAME,
-        constants.LABEL_INSTANCE: name,
-        constants.LABEL_COMPONENT: constants.PICKER_COMPONENT,
-    }
+    return _component_labels(constants.PICKER_NAME, name, constants.PICKER_COMPONENT)
 
 
 def frontend_name(key: ObjectKey) -> str:
@@ -53,10 +49,14 @@ def frontend_name(key: ObjectKey) -> str:
 
 def frontend_labels(name: str) -> dict[str, str]:
     """Return what selects the frontend's pods, and no engine's."""
+    return _component_labels(constants.FRONTEND_NAME, name, constants.FRONTEND_COMPONENT)
+
+
+def _component_labels(program: str, name: str, component: str) -> dict[str, str]:
     return {
-        constants.LABEL_NAME: constants.FRONTEND_NAME,
+        constants.LABEL_NAME: program,
         constants.LABEL_INSTANCE: name,
-        constants.LABEL_COMPONENT: constants.FRONTEND_COMPONENT,
+        constants.LABEL_COMPONENT: component,
     }
 
 
@@ -137,6 +137,13 @@ def metadata(plan: Plan, name: str, annotations: dict[str, str] | None = None) -
     if annotations:
         result["annotations"] = annotations
     return result
+
+
+def component_head(plan: Plan, kind: Kind, name: str, component: str) -> Manifest:
+    """Begin a child of a component beside the engines: what it is, and its metadata."""
+    own = metadata(plan, name)
+    own["labels"][constants.LABEL_COMPONENT] = component
+    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": own}
 
 
 def with_words(plan: Plan, manifest: Manifest) -> Manifest:

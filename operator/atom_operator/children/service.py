@@ -8,9 +8,8 @@ from atom_operator.domain import Manifest, Plan
 
 
 def service(plan: Plan) -> Manifest:
-    """One stable address for all replicas that are ready; or for the frontend, as long as one of
-    its pods is."""
-    led_to_frontend = plan.integrations.frontend is not None and plan.frontend_serves
+    """Give all replicas that are ready one stable address; or the frontend, as long as one of its
+    pods is ready."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -19,7 +18,7 @@ def service(plan: Plan) -> Manifest:
             "type": "ClusterIP",
             "selector": (
                 naming.frontend_labels(plan.key.name)
-                if led_to_frontend
+                if plan.frontend_serves
                 else naming.serving_labels(plan)
             ),
             "ports": [

@@ -169,7 +169,7 @@ def _pod_template(plan: Plan) -> Manifest:
         "terminationGracePeriodSeconds": stop_seconds(plan),
         "securityContext": _security_context(plan),
         # At all numbers of replicas alike, so that scaling changes no pod.
-        "topologySpreadConstraints": [_spread_over_hosts(plan)],
+        "topologySpreadConstraints": [spread_over_hosts(naming.selector_labels(plan.key.name))],
         "containers": [engine_container(plan)],
         "volumes": volumes(plan),
     }
@@ -201,13 +201,14 @@ def _security_context(plan: Plan) -> dict[str, Any]:
     return context
 
 
-def _spread_over_hosts(plan: Plan) -> dict[str, Any]:
-    """Replicas on different hosts where that is possible; a preference, never a reason to wait."""
+def spread_over_hosts(labels: dict[str, str]) -> dict[str, Any]:
+    """Put pods with these labels on different hosts where that is possible; a preference, never a
+    reason to wait."""
     return {
         "maxSkew": 1,
         "topologyKey": "kubernetes.io/hostname",
         "whenUnsatisfiable": "ScheduleAnyway",
-        "labelSelector": {"matchLabels": naming.selector_labels(plan.key.name)},
+        "labelSelector": {"matchLabels": labels},
         "matchLabelKeys": ["pod-template-hash"],  # old pods of a rollout do not count
     }
 

@@ -1,4 +1,4 @@
-"""Whether callers are led to the frontend: as long as a pod of it is ready. Pure."""
+"""Leads callers to the frontend as long as a pod of it is ready. Pure."""
 
 from __future__ import annotations
 

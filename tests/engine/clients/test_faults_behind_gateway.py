@@ -18,7 +18,6 @@ import openai
 import pytest
 
 from tests.support.models.tiny_model import make_tiny_checkpoint
-from tests.support.processes import kill_all_below
 from tests.support.server.envoy import Envoy, envoy
 from tests.support.server.server_process import (
     SERVED_NAME,
@@ -68,11 +67,7 @@ class Replica:
             self.server.signal(signal.SIGTERM)
             assert self.server.wait_exit() == 0
         elif kind == "killed":
-            process = self.server.process
-            process.send_signal(signal.SIGSTOP)  # or it would see the end of its engine
-            kill_all_below(process.pid)
-            process.kill()
-            process.wait()
+            self.server.kill_without_notice()
         else:
             self.server.engine_process().kill()
             assert self.server.wait_exit() == 1

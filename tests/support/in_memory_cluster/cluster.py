@@ -112,7 +112,8 @@ class InMemoryCluster:
         """Pods to which the Service of that name leads, and which answer: by a frontend as long as
         one of that leads to them."""
         found = self._behind(name, namespace)
-        if any(_component(pod) == FRONTEND_COMPONENT for pod in found):
+        labels = (pod["metadata"]["labels"] for pod in found)
+        if any(each.get(LABEL_COMPONENT) == FRONTEND_COMPONENT for each in labels):
             return self._behind(f"{name}-workers", namespace)
         return found
 
@@ -160,8 +161,3 @@ class InMemoryCluster:
 
     def make_well(self, name: str) -> None:
         self.state.sick.pop(name, None)
-
-
-def _component(pod: Manifest) -> str | None:
-    found: str | None = pod["metadata"]["labels"].get(LABEL_COMPONENT)
-    return found

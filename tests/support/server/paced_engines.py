@@ -19,7 +19,7 @@ from tests.support.processes import has_ended
 from tests.support.server.open_stream import OpenStream
 from tests.support.server.server_process import ServerProcess
 from tests.support.server.streamed_answers import Ask, StreamedAnswers
-from tests.support.waiting import HANG_SECONDS, wait_until
+from tests.support.waiting import wait_until
 
 _TURN_CPU_SECONDS = 0.02  # some ten steps of a tiny model
 _TURN_SECONDS = 0.2  # of an engine that has nothing to compute
@@ -34,10 +34,13 @@ class PacedEngines:
 
     def run_until(self, condition: Callable[[], bool], what: str) -> None:
         """Give turns until it is so. Its servers have told on all that the engines computed."""
-        deadline = time.monotonic() + HANG_SECONDS
-        while not condition():
-            assert time.monotonic() < deadline, f"not within {HANG_SECONDS:g} s: {what}"
-            self._turn()
+
+        def so() -> bool:
+            if not condition():
+                self._turn()
+            return condition()
+
+        wait_until(so, what)
 
     def _turn(self) -> None:
         ends, used = time.monotonic() + _TURN_SECONDS, self._cpu_seconds()

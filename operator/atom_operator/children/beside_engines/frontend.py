@@ -21,7 +21,7 @@ from atom_operator.children.beside_engines.inherited import (
 from atom_operator.children.model_sources.model_image import image_sidecar
 from atom_operator.children.network import frontend_policy
 from atom_operator.children.overlay import copied
-from atom_operator.children.workload import pod_template, stop_seconds
+from atom_operator.children.workload import pod_template, spread_over_hosts, stop_seconds
 from atom_operator.domain import DEPLOYMENT, DISRUPTION_BUDGET, SERVICE, Kind, Manifest, Plan
 from atom_operator.integration_values import Frontend
 from atom_operator.kinds import NETWORK_POLICY
@@ -38,9 +38,7 @@ def frontend(plan: Plan, wanted: Frontend) -> Iterator[tuple[Kind, Manifest]]:
 
 
 def _head(plan: Plan, kind: Kind, name: str) -> Manifest:
-    metadata = naming.metadata(plan, name)
-    metadata["labels"][constants.LABEL_COMPONENT] = constants.FRONTEND_COMPONENT
-    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata}
+    return naming.component_head(plan, kind, name, constants.FRONTEND_COMPONENT)
 
 
 def _workers(plan: Plan) -> Manifest:
@@ -89,26 +87,17 @@ def _pod_template(plan: Plan, wanted: Frontend) -> Manifest:
     volumes = finished["spec"].get("volumes") or ()
     own = naming.frontend_labels(plan.key.name)
     spec: dict[str, Any] = {
+        # Without its affinity: what engines need devices of is nothing to these.
         **inherited_of_pod(finished),
         "serviceAccountName": plan.service_account,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "shareProcessNamespace": True,
         "terminationGracePeriodSeconds": stop_seconds(plan),
-        "topologySpreadConstraints": [
-            {
-                "maxSkew": 1,
-                "topologyKey": "kubernetes.io/hostname",
-                "whenUnsatisfiable": "ScheduleAnyway",
-                "labelSelector": {"matchLabels": own},
-                "matchLabelKeys": ["pod-template-hash"],
-            }
-        ],
+        "topologySpreadConstraints": [spread_over_hosts(own)],
         "containers": [container],
         "volumes": [item for item in volumes if item["name"] in mounted],
     }
-    # Any node will do: what engines need devices of is nothing to these.
-    spec.pop("affinity", None)
     if beside := image_sidecar(plan):
         spec["initContainers"] = beside
     metadata = inherited_metadata(plan, finished)

@@ -12,7 +12,7 @@ from typing import Any
 from atom_operator import constants
 from atom_operator.children import naming, volumes
 from atom_operator.children.endpoint_picker.cache_events import event_environment
-from atom_operator.children.engine_container import COMMAND, lora_arguments
+from atom_operator.children.engine_container import COMMAND, http_probe, lora_arguments
 from atom_operator.children.leader_worker_set import group_environment
 from atom_operator.domain import Plan
 from atom_operator.integration_values import Frontend
@@ -55,11 +55,11 @@ def frontend_container(plan: Plan, engine: Mapping[str, Any], wanted: Frontend) 
         ],
         # Without a worker it lives, and takes no requests.
         "startupProbe": {
-            **_probe("/live", _START_PERIOD_SECONDS),
+            **http_probe("/live", _START_PERIOD_SECONDS),
             "failureThreshold": _START_FAILURES,
         },
-        "readinessProbe": {**_probe("/health", 2), "failureThreshold": 2},
-        "livenessProbe": {**_probe("/live", 10), "failureThreshold": 3},
+        "readinessProbe": {**http_probe("/health", 2), "failureThreshold": 2},
+        "livenessProbe": {**http_probe("/live", 10), "failureThreshold": 3},
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
 
@@ -99,11 +99,3 @@ def _resources(wanted: Frontend) -> dict[str, Any]:
     memory = {"memory": wanted.memory}
     limits = {"limits": memory} if wanted.is_limited else {}
     return {"requests": {"cpu": _CPU_REQUEST, **memory}, **limits}
-
-
-def _probe(path: str, period_seconds: int) -> dict[str, Any]:
-    return {
-        "httpGet": {"path": path, "port": constants.ENGINE_PORT_NAME},
-        "periodSeconds": period_seconds,
-        "timeoutSeconds": 5,
-    }

@@ -1,4 +1,4 @@
-"""What pods beside the engines inherit from an engine's finished pod template. Pure.
+"""Pods beside the engines inherit from an engine's finished pod template. Pure.
 
 What spec.template says of metadata, placement and security holds for them too; none of it makes
 them one of the pods that a Service, a Deployment or a disruption budget of engines selects.
@@ -13,8 +13,7 @@ from atom_operator import constants
 from atom_operator.children import naming
 from atom_operator.domain import Manifest, Plan
 
-# Of the engine's pod, whatever its overlay made of it. Of affinity only that to nodes: engines that
-# keep away from each other need not keep away from these.
+# Of the engine's pod, whatever its overlay made of it.
 _OF_THE_POD = (
     "nodeSelector",
     "tolerations",
@@ -47,9 +46,7 @@ def engine_of(template: Mapping[str, Any]) -> Mapping[str, Any]:
 def inherited_of_pod(template: Mapping[str, Any]) -> dict[str, Any]:
     """Return the pod's placement and security."""
     pod: Mapping[str, Any] = template["spec"]
-    found = {key: pod[key] for key in _OF_THE_POD if key in pod}
-    nodes = (pod.get("affinity") or {}).get("nodeAffinity")
-    return {**found, "affinity": {"nodeAffinity": nodes}} if nodes else found
+    return {key: pod[key] for key in _OF_THE_POD if key in pod}
 
 
 def inherited_metadata(plan: Plan, template: Manifest) -> dict[str, Any]:

@@ -164,6 +164,10 @@ def _template(
         spec |= {"initContainers": beside, "shareProcessNamespace": True}
     if plan.own_account is not None:
         spec["serviceAccountName"] = plan.own_account
+    # Engines that keep away from each other need not keep away from this.
+    nodes = (finished["spec"].get("affinity") or {}).get("nodeAffinity")
+    if nodes:
+        spec["affinity"] = {"nodeAffinity": nodes}
     return {"metadata": inherited_metadata(plan, finished), "spec": spec}
 
 

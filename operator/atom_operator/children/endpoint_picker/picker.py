@@ -47,9 +47,8 @@ def endpoint_picker(plan: Plan, program: PickerProgram) -> Iterator[tuple[Kind, 
 
 
 def _head(plan: Plan, kind: Kind) -> Manifest:
-    metadata = naming.metadata(plan, naming.picker_name(plan.key))
-    metadata["labels"][constants.LABEL_COMPONENT] = constants.PICKER_COMPONENT
-    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata}
+    name = naming.picker_name(plan.key)
+    return naming.component_head(plan, kind, name, constants.PICKER_COMPONENT)
 
 
 def _account(plan: Plan) -> Manifest:

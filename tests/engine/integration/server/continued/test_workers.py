@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,6 @@ import httpx
 import pytest
 
 from tests.support.models.tiny_model import make_tiny_checkpoint
-from tests.support.processes import kill_all_below
 from tests.support.server.paced_engines import paced
 from tests.support.server.server_process import ServerProcess, reserved_port, server_process
 from tests.support.server.streamed_answers import StreamedAnswers, asks
@@ -31,14 +29,6 @@ class Front:
 
     server: ServerProcess
     workers: list[ServerProcess]
-
-    def kill_worker(self, number: int) -> None:
-        """End its front and its engine at once, and without notice."""
-        process = self.workers[number].process
-        process.send_signal(signal.SIGSTOP)  # or it would see the end of its engine
-        kill_all_below(process.pid)
-        process.kill()
-        process.wait()
 
     def running(self) -> list[float]:
         return [worker.metric("requests_running") for worker in self.workers]
@@ -80,7 +70,7 @@ def test_streams_outlive_a_worker_that_is_killed_without_notice(
         with paced(*front.workers) as engines:
             streams = engines.begin_asked(front.server, ASKED, events=1)
             assert front.running()[0] > 0, "the victim has open answers"
-            front.kill_worker(0)
+            front.workers[0].kill_without_notice()
         assert streams.end() == calm
         assert front.server.metric("requests_continued_total") > 0
         assert StreamedAnswers(front.server.url, ASKED[:2]).end() == calm[:2]
@@ -122,7 +112,7 @@ def test_without_a_worker_clients_hear_so_and_are_served_again_once_there_is_one
         front.wait_ready()
         streams = StreamedAnswers(front.url, [("/v1/completions", ENDLESS)] * 3)
         streams.wait_begun()
-        Front(front, [first]).kill_worker(0)
+        first.kill_without_notice()
         for *_, trouble in streams.end():
             assert "could not go on at any replica" in str(trouble)
         wait_until(lambda: front.health()[0] == 503, "it says so")
