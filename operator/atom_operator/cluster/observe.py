@@ -46,10 +46,10 @@ from atom_operator.pods.events import newest_warning
 from atom_operator.pods.kueue_verdict import waits_for_quota, with_quota_words, workload_labels
 from atom_operator.pods.pod_state import (
     annotation,
-    charged_until,
     ended_pod,
     fell_with_its_group,
     has_ended,
+    leaving_pod,
     pod_state,
     time_of,
 )
@@ -97,7 +97,7 @@ async def observe(
     observed = replace(
         describe(children, states),
         unserved=frozenset(unserved),
-        leaving=tuple(charged_until(pod) for pod in leaving),
+        leaving=tuple(leaving_pod(pod) for pod in leaving),
         silent=tuple(pod for pod in silent if pod is not None),
         ended=tuple(ended_pod(pod) for pod in pods if _tells_an_end(pod)),
     )

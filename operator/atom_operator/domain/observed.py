@@ -110,6 +110,14 @@ class EndedPod:
 
 
 @dataclass(frozen=True, slots=True)
+class LeavingPod:
+    """A pod that is to end, and may hold devices until it has."""
+
+    node: str | None
+    charged_until: datetime | None  # by a ResourceQuota; None: until it has gone
+
+
+@dataclass(frozen=True, slots=True)
 class SilentPod:
     """A pod whose node reports no more, so that it may run or not."""
 
@@ -129,8 +137,7 @@ class Observed:
     last_ready: PodRevision | None = None  # what every replica served with most lately
     learned: tuple[Evidence, ...] = ()
     at: datetime | None = None  # the time of this look; None where nothing depends on it
-    # Pods that end and may still hold devices: until when a quota counts each; None: till it goes.
-    leaving: tuple[datetime | None, ...] = ()
+    leaving: tuple[LeavingPod, ...] = ()
     unserved: frozenset[Kind] = frozenset()  # optional kinds that were looked for in vain
     inspected: InspectedConfig | None = None
     accepted_spec: Mapping[str, Any] | None = None  # the last that was carried out
@@ -145,9 +152,12 @@ class Observed:
         return next((state for key, state in self.workloads.items() if key.kind == kind), None)
 
     @property
-    def leaving_charged(self) -> int:
+    def leaving_charged(self) -> tuple[LeavingPod, ...]:
         """Pods that end and that a quota still counts."""
-        return sum(self.at is None or end is None or end >= self.at for end in self.leaving)
+        return tuple(pod for pod in self.leaving if self._is_charged(pod.charged_until))
+
+    def _is_charged(self, until: datetime | None) -> bool:
+        return self.at is None or until is None or until >= self.at
 
     def retiring(self, kind: Kind) -> Mapping[ChildKey, DeploymentState]:
         """Return what runs of another kind than `kind`, which is to run."""

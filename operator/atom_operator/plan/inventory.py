@@ -24,7 +24,12 @@ from atom_operator.domain.resources import (
     is_host_port,
     requests_of,
 )
-from atom_operator.plan.eligibility import node_blockers, own_selectors_apart, volume_blockers
+from atom_operator.plan.eligibility import (
+    is_ready,
+    node_blockers,
+    own_selectors_apart,
+    volume_blockers,
+)
 from atom_operator.plan.node_labels import share_on, unhealthy_devices
 from atom_operator.plan.placement import Placement, placement_of
 
@@ -87,7 +92,8 @@ def survey(nodes: Iterable[Manifest], pods: PlacedPods, asked: PodsAsked) -> Sup
     ours = pods.of(asked.key)
     if apart:
         demand[_APART] = 1
-    ordered = _node_supplies(Nodes.of(nodes), pods, demand, asked)
+    known = Nodes.of(nodes)
+    ordered = _node_supplies(known, pods, demand, asked)
     if apart:
         ordered = _kept_apart(ordered, pods, ours, asked, apart)
     blocked = {node.name for node in ordered if node.blockers}
@@ -96,11 +102,16 @@ def survey(nodes: Iterable[Manifest], pods: PlacedPods, asked: PodsAsked) -> Sup
         demand,
         ordered,
         stuck=sum(pod.ends and pod.node in blocked for pod in ours),
+        lost=known.once("lost", lambda: _lost(known)),
         arrived=sum(
             pod.revision is not None and pod.revision == asked.revision and not pod.ends
             for pod in ours
         ),
     )
+
+
+def _lost(nodes: Nodes) -> frozenset[str]:
+    return frozenset(str(node["metadata"]["name"]) for node in nodes if not is_ready(node))
 
 
 def _node_supplies(

@@ -45,7 +45,7 @@ _NO_SPARE_GROUP = "LeaderWorkerSet replaces groups in place: with a spare one it
 @dataclass(frozen=True, slots=True)
 class RolloutQuestion:
     """Hold what the choice depends on. `supply` is None where nodes cannot be read, and for cpu as
-    long as every pod finds a node."""
+    long as every pod is made and finds a node."""
 
     asked: str  # spec.rollout.strategy
     accelerator: Accelerator
@@ -58,7 +58,8 @@ class RolloutQuestion:
     # are of different ages, however fresh each is, and only a count in both shows it.
     arrived: int | None = None
     leaving: int = 0  # pods of ours that end and may still hold what others wait for
-    leaving_charged: int = 0  # of them, those that a ResourceQuota still counts
+    # The nodes of those of them that a ResourceQuota still counts.
+    leaving_charged: tuple[str | None, ...] = ()
     starting: int = 0  # pods of the wanted revision that are not ready
     claim_not_shared: str | None = None  # a claim that a spare pod could not mount, and why
     in_groups: bool = False  # a replica has several pods
@@ -69,10 +70,14 @@ class RolloutQuestion:
 
 
 def needs_supply(question: RolloutQuestion) -> bool:
-    """Return whether the choice will look at the free devices at all."""
-    if question.asked != "Auto" or question.accelerator.type == "cpu":
-        return False
+    """Return whether the choice will look at what is free on nodes at all."""
     running = question.running
+    if question.asked != "Auto":
+        return False
+    if question.refusal is not None:
+        return True
+    if question.accelerator.type == "cpu":
+        return False
     if is_changing(question):
         return True
     if running is None or running.desired == 0:
@@ -224,19 +229,25 @@ def _lacking(supply: Supply) -> str:
 def _without_spare(supply: Supply) -> Rollout:
     lacking = _lacking(supply)
     homes = [node for node in supply.nodes if node.ours]
-    # A home that is lost or cordoned takes no pod back; that is no reason to stop all the others.
-    open_homes = [node for node in homes if not node.blockers]
+    # A home that is lost or cordoned, or has a device less, takes no pod back, even if all went
+    # from there; that is no reason to stop all the others.
+    open_homes = [node for node in homes if takes_one(node, supply, node.ours)]
     takes_turns = all(takes_one(node, supply, 1) for node in open_homes)
     if takes_turns and (open_homes or not homes):
-        # Whichever old pod the Deployment stops, a new one fits in its place.
+        # Whichever old pod the Deployment stops, a new one fits in the place of one of them.
         return Rollout(_IN_PLACE, f"{lacking}; a new pod takes the place of an old one")
-    if any(takes_one(node, supply, node.ours) for node in homes):
+    if open_homes:
         given = released_text(supply, short_everywhere(supply))
         return Rollout(
             _RECREATE, f"{lacking}, and the {given} that one old pod gives back are not enough"
         )
     waiting = "even if every old pod went, so the old ones serve until a node can take a new one"
     return Rollout(_SURGE, f"{lacking}, {waiting}")
+
+
+def _finds_a_node(supply: Supply) -> bool:
+    """Return whether a new pod would find a node, at the latest when every old one has gone."""
+    return can_take_one(supply) is not None or _without_spare(supply).strategy is not _SURGE
 
 
 def _wider(running: DeploymentState | None, current: Rollout) -> Rollout:
@@ -282,14 +293,18 @@ def _unblock_quota(
     """The quota has no room for more pods: let old ones make room, if that would do."""
     current = running.rollout
     assert current is not None
-    waits = question.leaving_charged or question.refusal_is_old
-    if waits and (running.available or current.strategy is _IN_PLACE):
+    supply = question.supply
+    lost = supply.lost if supply is not None else ()
+    ends = any(node not in lost for node in question.leaving_charged)
+    if (ends or question.refusal_is_old) and (running.available or current.strategy is _IN_PLACE):
         return current  # there is room, or will be, once the quota counts what goes no more
     if question.starting:
         return current  # it takes the place of an old pod that serves when it is ready
     old, missing = running.replicas - running.updated, running.desired - running.updated
     # All of what is wanted need not fit: a new pod for each old one that may serve is no loss.
     if not refusal.has_room_after(old, min(old, missing)):
+        return current
+    if supply is not None and not _finds_a_node(supply):
         return current
     if current.strategy is _IN_PLACE:
         return _wider(running, current)

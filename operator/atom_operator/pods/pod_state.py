@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from atom_operator import constants
-from atom_operator.domain import EndedPod, Manifest, PodState
+from atom_operator.domain import EndedPod, LeavingPod, Manifest, PodState
 from atom_operator.domain.resources import Resources, quota_usage, requests_of
 
 _MESSAGE_LIMIT = 300
@@ -175,10 +175,15 @@ def placed_at(manifest: Manifest) -> datetime | None:
     return time_of(times[0]) if times else None
 
 
-def charged_until(manifest: Manifest) -> datetime | None:
+def leaving_pod(manifest: Manifest) -> LeavingPod:
+    """A pod that is to end, as what waits for its place sees it."""
+    node = (manifest.get("spec") or {}).get("nodeName")
+    return LeavingPod(node, _charged_until(manifest["metadata"]))
+
+
+def _charged_until(metadata: Mapping[str, Any]) -> datetime | None:
     """Tell until when a ResourceQuota counts a pod that is to end; None: until it has gone. One
     that stays for twice its grace is on a node that is lost, and is counted no more."""
-    metadata = manifest["metadata"]
     ends, grace = time_of(metadata.get("deletionTimestamp")), "deletionGracePeriodSeconds"
     if ends is None or metadata.get(grace) is None:
         return None

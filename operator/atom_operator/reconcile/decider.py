@@ -381,7 +381,7 @@ class Decider:
                 pod.scheduled and pod.revision == target.pods.name for pod in observed.pods
             ),
             leaving=len(observed.leaving),
-            leaving_charged=observed.leaving_charged,
+            leaving_charged=tuple(pod.node for pod in observed.leaving_charged),
             starting=sum(
                 pod.revision == target.pods.name and not pod.ready for pod in observed.pods
             ),

@@ -39,7 +39,7 @@ class Departures:
         running, now, refused = observed.deployment, observed.at, observed.refused_at
         if now is None:
             return False
-        counted, before = len(observed.pods) + observed.leaving_charged, self._seen.get(key)
+        counted, before = len(observed.pods) + len(observed.leaving_charged), self._seen.get(key)
         look = _Look(counted)  # whatever is refused from now on is newer
         if running is not None and running.refused_message is not None:
             if before is None or counted < before.counted:

@@ -270,6 +270,35 @@ REPORTED: dict[str, tuple[Scene, Steps]] = {
         scene(devices=4, claim="pod"),
         (("lose_a_node", 0, 1400), ("ask_for_a_length", 512, 20), ("return_a_node", 0, 1300)),
     ),
+    "a device less on the node of one of two, and then a change": (
+        scene(devices=8, nodes=2, replicas=2),
+        (("let_devices_fall_sick", 5, 1, "engine", 1300), ("ask_for_a_length", 512, 1300)),
+    ),
+    "a device less on the node of one of three, and then a change": (
+        scene(devices=8, nodes=3, replicas=3),
+        (("let_devices_fall_sick", 5, 1, "plugin", 400), ("ask_for_a_length", 512, 1300)),
+    ),
+    "a quota that a pod holds which stays on a lost node": (
+        scene(devices=4, nodes=2, per_pod_gib=100, node_gib=110, gitops=True),
+        (
+            ("ask_for_a_length", 512, 100),
+            ("ask_for_a_length", None, 1),
+            ("limit_by_a_quota", "pods", 0, 20),
+            ("lose_a_node", 1, 1301),
+        ),
+    ),
+    "a quota that a pod holds which stays on a lost node, while no other takes one": (
+        scene(devices=0, nodes=2, node_gib=20),
+        (
+            ("limit_by_a_quota", "pods", 0, 20),
+            ("ask_for_memory", 100, 1),
+            ("lose_a_node", 1, 1301),
+        ),
+    ),
+    "a drain in the second in which a rollout lets a pod go": (
+        scene(devices=8, nodes=3, replicas=3),
+        (("ask_for_memory", 48, 100), ("drain_a_node", 0, 400)),
+    ),
     "a frontend through a drain, a rollout and its own end": (
         scene(devices=4, nodes=2, replicas=2),
         (

@@ -114,7 +114,8 @@ class Promises:
         if not ours or workload is None or self.touched:
             return
         wanted = workload["spec"].get("replicas", 1)
-        floor = min(len(before) - (len(gone) - len(ours)), wanted - self._away(workload))
+        # What others end at the same moment, nobody could know of who let one go.
+        floor = min(len(before), wanted - self._away(workload)) - (len(gone) - len(ours))
         self._hold(
             len(now) >= floor,
             f"what serves stays while it can: {len(now)} serve, {len(before)} did, "
