@@ -31,6 +31,7 @@ from atom_operator.status.capacity import capacity_matched, capacity_status
 from atom_operator.status.conditions import Verdict, stamp
 from atom_operator.status.devices_healthy import devices_verdict
 from atom_operator.status.ended_pods import ended_verdict
+from atom_operator.status.failing_pods import failing_verdict
 from atom_operator.status.integrations_ready import (
     callers_meet,
     capacity_limited,
@@ -320,12 +321,7 @@ def _degraded(situation: StatusInputs) -> Verdict:
         return Verdict(kind, "True", Reason.ROLLED_BACK, text)
     if message := situation.deployment.refused_message:
         return Verdict(kind, "True", Reason.PODS_REFUSED, message)
-    failing = [pod for pod in situation.observed.pods if pod.problem and not pod.ready]
-    if failing:
-        more = f" (and {len(failing) - 1} more pods)" if len(failing) > 1 else ""
-        message = f"pod {failing[0].name}: {failing[0].problem}{more}"
-        return Verdict(kind, "True", Reason.POD_FAILING, message)
-    for explain in (silent_verdict, ended_verdict):
+    for explain in (failing_verdict, silent_verdict, ended_verdict):
         explained = explain(situation.observed, situation.deployment)
         if explained is not None:
             return explained

@@ -295,6 +295,10 @@ REPORTED: dict[str, tuple[Scene, Steps]] = {
             ("lose_a_node", 1, 1301),
         ),
     ),
+    "an image that is missed beside an old pod on a sick device": (
+        scene(devices=4, nodes=4, replicas=3, per_pod_gib=100, node_gib=110),
+        (("ask_for_an_image", _TYPO, 20), ("let_devices_fall_sick", 6, 1, "engine", 500)),
+    ),
     "a drain in the second in which a rollout lets a pod go": (
         scene(devices=8, nodes=3, replicas=3),
         (("ask_for_memory", 48, 100), ("drain_a_node", 0, 400)),
