@@ -1,12 +1,13 @@
 """One GPU, one model shape, random weights: the throughput and latency that the engine is held to.
 
-    python -m benchmarks.gpu --shape qwen3-0.6b --workload nano|decode|prefill|short|all
+    python -m benchmarks.gpu --shape qwen3-0.6b --workload nano|decode|prefill|short|long|all
     python -m benchmarks.gpu --config some/config.json
 
 Prints a table; the last line is one JSON object. Every figure is also given as a share of what one
 card allows (benchmarks.measures.limits), with `--tensor-parallel-size` too: beside it stand the
-bytes and the products of a step, its experts as they were counted. `all` is all but `short`: steps
-of prompts that are bound by the host. Offline: no server, no tokenizer, prefix cache off.
+bytes and the products of a step, its experts as they were counted. `all` is all but `short`, steps
+of prompts that are bound by the host, and `long`, prompts in chunks behind their own history.
+Offline: no server, no tokenizer, prefix cache off.
 """
 
 from __future__ import annotations
@@ -47,8 +48,15 @@ from benchmarks.workloads.shapes import add_model_arguments, model_folder
 DECODE_ROWS = (1, 8, 64, 256)
 PREFILL_PROMPTS, PREFILL_LENGTH = 16, 4096
 SHORT_PROMPTS, SHORT_LENGTH, SHORT_STEPS = 8, 120, 32
+LONG_PROMPTS, LONG_LENGTH, LONG_ROUNDS = 4, 32_768, 3
 # Tokens of the longest sequence of a workload.
-LONGEST = {"decode": 1112, "prefill": PREFILL_LENGTH + 1, "short": SHORT_LENGTH + 1, "nano": 2048}
+LONGEST = {
+    "decode": 1112,
+    "prefill": PREFILL_LENGTH + 1,
+    "short": SHORT_LENGTH + 1,
+    "long": LONG_LENGTH + 1,
+    "nano": 2048,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +155,31 @@ def short(measured: Measured) -> dict[str, float]:
     return {"ms_per_step": seconds * 1e3, **measured.share(work, seconds)}
 
 
+def long(measured: Measured) -> dict[str, float]:
+    """Prompt tokens per second of 4 prompts of 32,768 tokens that come at once, and seconds until
+    the first of them has its first token; medians of some rounds."""
+    rounds = [first_and_all(measured.engine) for _ in range(LONG_ROUNDS + 1)]  # one to warm up
+    first, seconds = np.median(rounds[1:], axis=0).tolist()
+    work = prompt_work(measured.facts, LONG_PROMPTS, LONG_LENGTH)
+    rate = LONG_PROMPTS * LONG_LENGTH / seconds
+    share = measured.share(work, seconds)
+    return {"tokens_per_second": rate, "first_token_seconds": first, **share}
+
+
+def first_and_all(engine: OfflineEngine) -> tuple[float, float]:
+    """Seconds until the first of the long prompts has its first token, and until all have."""
+    draw = np.random.default_rng(3)
+    params = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
+    for _ in range(LONG_PROMPTS):
+        engine.add(engine.random_prompt(LONG_LENGTH, draw), params)
+    started, first = time.perf_counter(), None
+    while engine.has_work():
+        result = engine.step()
+        if first is None and result is not None and len(result.token_ids):
+            first = time.perf_counter() - started
+    return first or 0.0, time.perf_counter() - started
+
+
 def prompt_seconds(engine: OfflineEngine, prompts: tuple[int, int], rounds: int) -> float:
     """Measure so many prompts of so many tokens, from their arrival to their first tokens."""
     draw = np.random.default_rng(2)
@@ -230,6 +263,8 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
             results["prefill"] = prefill(measured)
         if "short" in wanted:
             results["short"] = short(measured)
+        if "long" in wanted:
+            results["long"] = long(measured)
         if "nano" in wanted:
             nano(measured, sampling, scale=8)  # allocator and caches warm
             results["nano"] = nano(measured, sampling, scale=1)
@@ -243,9 +278,15 @@ def table(results: dict[str, Any]) -> str:
     moved, computed = (rate / 1e12 for rate in results["ceilings"].values())
     lines.append(f"  limit: {moved:.2f} TB/s, {computed:.1f} TFLOP/s")
     steps = {f"decode  B={rows:>4}": row for rows, row in results.get("decode", {}).items()}
-    steps |= {name: results[name] for name in ("prefill", "short", "nano") if name in results}
+    steps |= {
+        name: results[name] for name in ("prefill", "short", "long", "nano") if name in results
+    }
     for name, row in steps.items():
         lines.append(f"  {name:<15} {_rate(row)} {row['limit_share']:6.1%}{_work(row)}")
+        if "first_token_seconds" in row:
+            lines.append(
+                f"    the first of them has its first token in {row['first_token_seconds']:.3f} s"
+            )
     compiled = sum(results["compiled_after_start"].values())
     lines.append(f"  kernels first met after the start: {compiled}")
     return "\n".join(lines)

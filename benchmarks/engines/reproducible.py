@@ -4,12 +4,12 @@
 
 Distinct requests, greedy and seeded, are answered alone first: one at a time, without graphs, in
 whole prompts, without a prefix cache. Then all of them are asked for again in engines of other
-settings (graphs, chunks, prefix cache, drafts, memory so tight that requests are preempted, rows at
-once) in a random order. Tokens and log-probabilities, the likeliest ones' too, are compared bit by
-bit. Weights are random, and the same in each engine. With --cost: steps of 1, 64 and 256 decoding
-rows and 256 requests of 100 to 1,024 tokens in and out, with --reproducible and without. The last
-line is one JSON object; `alone` in it is a digest of the answers alone, for two runs to compare,
-of tensor-parallel sizes for instance.
+settings (graphs, chunks, prefix cache, drafts, tight memory, rows at once; and with all that run
+preempted again and again) in a random order. Tokens and log-probabilities, the likeliest ones' too,
+are compared bit by bit. Weights are random, and the same in each engine. With --cost: steps of 1,
+64 and 256 decoding rows and 256 requests of 100 to 1,024 tokens in and out, with --reproducible and
+without. The last line is one JSON object; `alone` in it is a digest of the answers alone, for two
+runs to compare, of tensor-parallel sizes for instance.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ import gc
 import hashlib
 import itertools
 import json
+import math
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from atom.model_engine.schedule.step_result import StepResult
 from atom.sampling_params import SamplingParams
 from atom.speculative_config import SpeculativeConfig
 from benchmarks.engines.decode_steps import begin_decodes, decode_step_seconds
@@ -40,6 +42,7 @@ from benchmarks.workloads.shapes import add_model_arguments, model_folder
 LONGEST_PROMPT, MOST_TOKENS = 700, 24
 LOGPROBS = 3
 ROWS = (1, 64, 256)
+PREEMPTED_FIRST, PREEMPTED_AGAIN = 6, 1.4  # steps, and how many times more until the next time
 ALONE = {
     "enforce_eager": True,
     "max_num_seqs": 1,
@@ -84,15 +87,15 @@ def _params(number: int, tokens: int) -> SamplingParams:
 Answer = tuple[list[int], list[bytes]]
 
 
-def answers(engine: OfflineEngine, asked: Sequence[Asked], order: Sequence[int]) -> list[Answer]:
-    """Ask for requests in an order; of each in it, tokens and the bits of its log-probabilities."""
+def answers(
+    engine: OfflineEngine, asked: Sequence[Asked], order: Sequence[int], *, preempts: bool = False
+) -> list[Answer]:
+    """Ask for requests in an order; of each in it, tokens and the bits of its log-probabilities.
+    preempts: all that run are computed again, at steps ever further apart, so that they end."""
     numbers = {engine.add(asked[at].prompt, asked[at].params): place
                for place, at in enumerate(order)}  # fmt: skip
     found: list[Answer] = [([], []) for _ in order]
-    while engine.has_work():
-        result = engine.step()
-        if result is None:
-            continue
+    for result in _results(engine, preempts=preempts):
         for request, tokens in result.runs():
             found[numbers[request]][0].extend(tokens)
         if result.logprobs is not None:
@@ -103,22 +106,44 @@ def answers(engine: OfflineEngine, asked: Sequence[Asked], order: Sequence[int])
     return found
 
 
-def settings(count: int) -> list[dict[str, Any]]:
-    """Combine what must not matter, so many combinations of it."""
+def _results(engine: OfflineEngine, *, preempts: bool) -> Iterator[StepResult]:
+    step, due = 0, PREEMPTED_FIRST
+    while engine.has_work():
+        step += 1
+        if preempts and step >= due:
+            yield from engine.pipeline.preempt_all()
+            due = math.ceil(step * PREEMPTED_AGAIN)
+        result = engine.step()
+        if result is not None:
+            yield result
+
+
+def settings(count: int) -> list[tuple[dict[str, Any], bool]]:
+    """Combine what must not matter, so many combinations of it: options, and whether all that run
+    are preempted now and then."""
     drafts = SpeculativeConfig(num_tokens=3, adaptive=False)
     all_of = itertools.product(
-        (False, True), (64, 300, 8192), (True, False), (None, drafts), (256, 5, 64), (None, 160)
+        (False, True),
+        (64, 300, 8192),
+        (True, False),
+        (None, drafts),
+        (256, 5, 64),
+        (None, 160),
+        (True, False),
     )
     named = [
-        {
-            "enforce_eager": eager,
-            "max_num_batched_tokens": tokens,
-            "enable_prefix_caching": cached,
-            "speculative": speculative,
-            "max_num_seqs": min(rows, tokens),
-            "num_kv_blocks": blocks,
-        }
-        for eager, tokens, cached, speculative, rows, blocks in all_of
+        (
+            {
+                "enforce_eager": eager,
+                "max_num_batched_tokens": tokens,
+                "enable_prefix_caching": cached,
+                "speculative": speculative,
+                "max_num_seqs": min(rows, tokens),
+                "num_kv_blocks": blocks,
+            },
+            preempts,
+        )
+        for eager, tokens, cached, speculative, rows, blocks, preempts in all_of
     ]
     draw = np.random.default_rng(11)
     chosen = draw.permutation(len(named))[:count]
@@ -130,12 +155,13 @@ def prove(path: Path, wanted: int, distinct: int, options: dict[str, Any]) -> di
     asked, expected = _alone(path, distinct, {**options, **ALONE})
     different = {"tokens": 0, "logprobs": 0}
     compared, draw = 0, np.random.default_rng(3)
-    for setting in settings(-(-wanted // distinct)):
+    for setting, preempts in settings(-(-wanted // distinct)):
         gc.collect()  # the last engine's memory, before the next takes as much
         engine = open_engine(path, {**options, **setting})
         order = draw.permutation(distinct)[: wanted - compared].tolist()
         wrong = {"tokens": 0, "logprobs": 0}
-        for at, (tokens, bits) in zip(order, answers(engine, asked, order), strict=True):
+        found = answers(engine, asked, order, preempts=preempts)
+        for at, (tokens, bits) in zip(order, found, strict=True):
             wrong["tokens"] += tokens != expected[at][0]
             wrong["logprobs"] += bits != expected[at][1]
         preempted = engine.scheduler.stats().preemptions_total

@@ -56,6 +56,7 @@ from atom_operator.reconcile.prerequisites import look_at_routes
 from atom_operator.reconcile.requeue import requeue_after
 from atom_operator.reconcile.rollout_budget import RolloutBudget
 from atom_operator.reconcile.rollout_turn import Turns
+from atom_operator.reconcile.silent_nodes import with_silent_nodes
 from atom_operator.status.capacity import measured_before
 from atom_operator.status.events import event, event_name, happenings
 from atom_operator.status.rollup import StatusInputs, roll_up
@@ -105,6 +106,7 @@ class Reconciler:
         # One time for all of the pass: what is told as late was late when it was decided upon.
         now = self.clock()
         observed = await observe(self.port, key, parent["metadata"]["uid"], look.kinds, now)
+        observed = await with_silent_nodes(self.decider.fleet, observed)
         known = measured_before(parent.get("status") or {})
         failure = known_failure(parent.get("status") or {}, observed.deployment)
         observed = with_deadline(replace(observed, at=now), now, failure)

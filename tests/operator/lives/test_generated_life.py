@@ -299,6 +299,14 @@ REPORTED: dict[str, tuple[Scene, Steps]] = {
         scene(devices=4, nodes=4, replicas=3, per_pod_gib=100, node_gib=110),
         (("ask_for_an_image", _TYPO, 20), ("let_devices_fall_sick", 6, 1, "engine", 500)),
     ),
+    "a pod that begins on a node that is lost": (
+        scene(devices=8, nodes=2, claim="node"),
+        (("ask_for_memory", 200, 1), ("lose_a_node", 2, 100), ("restart_the_operator", 900)),
+    ),
+    "groups whose profile is edited while their pods would be refused": (
+        GROUPS,
+        (("limit_by_a_quota", "limits.memory", 1, 400), ("change_the_profile", "1", 400)),
+    ),
     "a drain in the second in which a rollout lets a pod go": (
         scene(devices=8, nodes=3, replicas=3),
         (("ask_for_memory", 48, 100), ("drain_a_node", 0, 400)),

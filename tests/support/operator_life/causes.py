@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from atom_operator.domain import EVENT, JOB, POD, Manifest
 from tests.support.in_memory_cluster.kinds import REPLICA_SET, STATEFUL_SET
-from tests.support.in_memory_cluster.state import condition_of, is_ready
+from tests.support.in_memory_cluster.state import condition_of, is_ready, is_terminal
 
 if TYPE_CHECKING:
     from tests.support.operator_life.life import Life
@@ -49,6 +49,8 @@ def _of_pod(life: Life, pod: Manifest, said: str) -> Iterator[str]:
         known = ended.get("message") or words
         if known and known[:60] not in said:
             yield f"{name}: {known}"
+    if pod["spec"].get("nodeName") in life.state.lost:
+        return  # whatever an Event said before, its node is the cause by now
     for event in life.state.all(EVENT):
         about = event.get("involvedObject") or {}
         attaches = event.get("reason") == "FailedAttachVolume" and _has_not_begun(pod)
@@ -63,11 +65,30 @@ def _of_silent_nodes(life: Life, said: str, seconds: float) -> Iterator[str]:
         return
     for pod in filter(life.is_own, life.state.all(POD)):
         node, ready = pod["spec"].get("nodeName"), condition_of(pod, "Ready") or {}
+        if node not in life.state.lost or is_ready(pod) or is_terminal(pod):
+            continue
         found = (pod.get("status") or {}).get("containerStatuses") or ()
-        lasts = life.state.seconds_since(ready.get("lastTransitionTime")) >= seconds
         served = bool(found) and all(item.get("ready") for item in found)
-        if node in life.state.lost and lasts and served and f"node {node} has not" not in said:
+        # One that never was ready says itself what its kubelet found wrong with it before.
+        explained = not served and any(_explains(item) for item in found)
+        since = ready.get("lastTransitionTime") if served else _silent_since(life, node)
+        lasts = life.state.seconds_since(since) >= seconds
+        leaves = not served and pod["metadata"].get("deletionTimestamp")
+        if lasts and not leaves and not explained and f"node {node} has not" not in said:
             yield f"{pod['metadata']['name']}: node {node} is silent"
+
+
+def _explains(container: Manifest) -> bool:
+    """Whether what it waits for, or how it ended, is told by its pod."""
+    waiting = container["state"].get("waiting") or {}
+    return bool(waiting.get("message") or (container.get("lastState") or {}).get("terminated"))
+
+
+def _silent_since(life: Life, name: str) -> str | None:
+    nodes = (node for node in life.state.api.nodes or [] if node["metadata"]["name"] == name)
+    return next(
+        ((condition_of(node, "Ready") or {}).get("lastTransitionTime") for node in nodes), None
+    )
 
 
 def _has_not_begun(pod: Manifest) -> bool:

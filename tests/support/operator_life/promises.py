@@ -263,6 +263,8 @@ class Promises:
         size = _GROUP_SIZE if self.life.scene.groups else 1
         if len(pods) != workload["spec"].get("replicas", 1) * size:
             return False
+        if {_variable(pod, "SITE") for pod in pods} != {self.life.site}:
+            return False  # a profile is edited, and no generation tells it
         same = {pod["metadata"]["annotations"][_REVISION] for pod in pods}
         status = workload.get("status") or {}
         seen = status.get("observedGeneration", workload["metadata"]["generation"])

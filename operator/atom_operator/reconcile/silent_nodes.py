@@ -1,0 +1,53 @@
+"""Pods that begin on nodes which report no more, told by their nodes.
+
+Of a pod that served, the controller of nodes says that it is not ready, so that the pod alone tells
+(pods/silent_node.py). One that was not ready yet looks as if it still began, for the five minutes
+until it is given up: its node is asked, where nodes can be read. Called by the reconciler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+
+from atom_operator.cluster.fleet import Age, FleetReader
+from atom_operator.domain import Manifest, Observed, PodState, SilentPod
+from atom_operator.domain.nodes import Nodes
+from atom_operator.pods.pod_state import time_of
+
+
+async def with_silent_nodes(fleet: FleetReader, observed: Observed) -> Observed:
+    """Add the pods that have a node, are not ready and say nothing of why, where nobody hears of
+    the node."""
+    known = {pod.name for pod in observed.silent}
+    begins = [pod for pod in observed.pods if _begins(pod) and pod.name not in known]
+    nodes = await fleet.nodes(Age.KNOWN) if begins else None
+    if nodes is None:
+        return observed
+    silent = nodes.once("silent", lambda: _silent(nodes))
+    found = tuple(
+        SilentPod(pod.name, pod.node, silent[pod.node])
+        for pod in begins
+        if pod.node is not None and pod.node in silent
+    )
+    return replace(observed, silent=(*observed.silent, *found)) if found else observed
+
+
+def _begins(pod: PodState) -> bool:
+    return pod.scheduled and pod.node is not None and not pod.ready and pod.problem is None
+
+
+def _silent(nodes: Nodes) -> Mapping[str, datetime | None]:
+    """The nodes whose kubelet is not heard of, and since when each."""
+    return {
+        str(node["metadata"]["name"]): time_of(ready.get("lastTransitionTime"))
+        for node in nodes
+        if (ready := _ready(node)).get("status") == "Unknown"
+    }
+
+
+def _ready(node: Manifest) -> Mapping[str, str]:
+    """The condition Ready of a node; empty where it has none."""
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    return next((item for item in conditions if item.get("type") == "Ready"), {})
