@@ -307,6 +307,10 @@ REPORTED: dict[str, tuple[Scene, Steps]] = {
         GROUPS,
         (("limit_by_a_quota", "limits.memory", 1, 400), ("change_the_profile", "1", 400)),
     ),
+    "a disk on the only node that is not cordoned": (
+        scene(devices=0, nodes=2, claim="node"),
+        (("drain_a_node", 4, 20), ("ask_for_a_length", 512, 400)),
+    ),
     "a drain in the second in which a rollout lets a pod go": (
         scene(devices=8, nodes=3, replicas=3),
         (("ask_for_memory", 48, 100), ("drain_a_node", 0, 400)),

@@ -87,9 +87,11 @@ def fits(state: ClusterState, workload: Manifest, without: Iterable[Manifest]) -
             pod = admitted(state, _one_more(workload))
         except RefusedError:
             return False
-        nodes = nodes_for(state, pod)
-        # The scheduler does not ask where a disk is: it may take any of them.
-        return bool(nodes) and not any(_is_elsewhere(state, pod, node) for node in nodes)
+        if not nodes_for(state, pod):
+            return False
+        # The scheduler does not ask where a disk is, and a cordon can be lifted before it looks:
+        # it may take any node.
+        return not any(_is_elsewhere(state, pod, node) for node in state.api.nodes or [])
 
 
 def admits(
