@@ -18,8 +18,8 @@ from atom_operator.pods.pod_state import time_of
 
 
 async def with_silent_nodes(fleet: FleetReader, observed: Observed) -> Observed:
-    """Add the pods that have a node, are not ready and say nothing of why, where nobody hears of
-    the node."""
+    """Add the pods that have a node, are not ready and say nothing of why, where the node reports
+    no more."""
     known = {pod.name for pod in observed.silent}
     begins = [pod for pod in observed.pods if _begins(pod) and pod.name not in known]
     nodes = await fleet.nodes(Age.KNOWN) if begins else None
