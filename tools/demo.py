@@ -121,7 +121,10 @@ def chat(url: str, question: str, **fields: Any) -> Iterator[str]:
         for raw in response:
             data = raw.decode().removeprefix("data: ").strip()
             if data and data != "[DONE]":
-                for choice in json.loads(data)["choices"]:
+                chunk = json.loads(data)
+                if "error" in chunk:
+                    raise KubeError(f"the stream ended with {data}")
+                for choice in chunk["choices"]:
                     yield choice["delta"].get("content") or ""
     finally:
         connection.close()

@@ -11,9 +11,9 @@ import json
 import re
 import threading
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ OWNED = f"app.kubernetes.io/instance={NAME}"
 NEW_MAX_MODEL_LEN = 256
 FAILS_SOON = {"progressDeadlineSeconds": 20}
 ASKED = 4  # two threads, each before and behind a change; how many more says how fast a machine is
+SHORT = 64  # tokens of an answer that is over within a pod's drain, on a busy machine too
 # Finds the engine process by its command line and kills it as the kernel's OOM killer would.
 KILL_ENGINE = """
 import os, pathlib, signal
@@ -260,18 +261,13 @@ def test_answers_outlive_a_pod_that_is_killed_behind_the_frontend(kube: Kube) ->
     wait_until("the Service leads to the frontend", lambda: leads_to_frontend(kube), seconds=180)
     victim, other = (pod["metadata"]["name"] for pod in engine_pods(kube))
 
-    def read(url: str, told: list[str]) -> str:
-        for piece in chat(url, "What is ATOM?", ignore_eos=True):
-            told.append(piece)
-        return "".join(told)
-
     def held_in_the_middle() -> list[Future[str]] | None:
         """Answers that have begun, of which the victim computes some; on a busy machine it may have
         given all of its own within a moment."""
         for pod in (victim, other):
             signal_engine(kube, pod, "SIGSTOP")
         pieces: list[list[str]] = [[] for _ in range(ASKED)]
-        answers = [pool.submit(read, url, told) for told in pieces]
+        answers = [pool.submit(read_answer, url, told) for told in pieces]
 
         def begun() -> bool:
             for pod in (victim, other):
@@ -296,6 +292,49 @@ def test_answers_outlive_a_pod_that_is_killed_behind_the_frontend(kube: Kube) ->
     patch_spec(kube, frontend=None)
     wait_until("the Service leads to engines", lambda: not leads_to_frontend(kube), seconds=60)
     wait_ready(kube, replicas=2)
+
+
+@pytest.mark.parametrize("goes", ["drained", "scaled away"])
+def test_answers_go_on_at_another_pod_when_theirs_goes(kube: Kube, goes: str) -> None:
+    """Engines stand still from the middle of the answers on, that of the pod that goes until the
+    other pod has what it computed. A drain is an eviction through the API."""
+    patch_spec(kube, rollout={"handover": True})
+    wait_ready(kube, replicas=2)
+    pods = [pod["metadata"]["name"] for pod in engine_pods(kube)]
+    with ExitStack() as stack, ThreadPoolExecutor(ASKED) as pool:
+        urls = {pod: stack.enter_context(kube.port_forward(f"pod/{pod}", 8000)) for pod in pods}
+        calm = read_answer(urls[pods[0]], [], max_tokens=SHORT)
+        for pod in pods:
+            signal_engine(kube, pod, "SIGSTOP")
+        pieces: list[list[str]] = [[] for _ in range(ASKED)]
+        answers = [
+            pool.submit(read_answer, urls[pods[number % 2]], told, max_tokens=SHORT)
+            for number, told in enumerate(pieces)
+        ]
+
+        def begun() -> bool:
+            for pod in pods:
+                signal_engine(kube, pod, "SIGCONT", "SIGSTOP")
+            return all(pieces)
+
+        wait_until("all answers have begun", begun, seconds=90)
+        open_at = {pod: metric(urls[pod], "requests_running") for pod in pods}
+        if goes == "drained":
+            evict(kube, pods[0])
+        else:
+            kube.kubectl("scale", "atomd", NAME, "--replicas=1")
+        leaves = wait_until("a pod that goes", lambda: leaving(kube, pods), seconds=60)
+        (stays,) = set(pods) - {leaves}
+        signal_engine(kube, stays, "SIGCONT")
+        wait_until(
+            "its answers at the other pod",
+            lambda: metric(urls[leaves], "requests_continued_total") >= open_at[leaves],
+            seconds=90,
+        )
+        signal_engine(kube, leaves, "SIGCONT")
+        assert [answer.result() for answer in answers] == [calm] * ASKED
+    assert sum(open_at.values()) > 0
+    wait_ready(kube, replicas=2 if goes == "drained" else 1)
 
 
 def test_delete_leaves_nothing(kube: Kube) -> None:
@@ -389,6 +428,27 @@ def signal_engine(kube: Kube, pod: str, *signals: str) -> None:
     """Send signals to the engine process, with a moment for it to compute in between."""
     words = ("exec", pod, "--container=engine", "--", "python3", "-c", SIGNAL_ENGINE)
     assert kube.kubectl(*words, *signals).startswith("sent")
+
+
+def evict(kube: Kube, pod: str) -> None:
+    """Ask the API for what `kubectl drain` asks for."""
+    metadata = {key: kube.get("pod", pod)["metadata"][key] for key in ("name", "namespace")}
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}
+    path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{pod}/eviction"
+    kube.kubectl("create", f"--raw={path}", "--filename=-", stdin=json.dumps(eviction))
+
+
+def leaving(kube: Kube, names: Sequence[str]) -> str | None:
+    """The one of the pods that is to end; None while all stay."""
+    found = {pod["metadata"]["name"]: pod["metadata"] for pod in all_pods(kube)}
+    return next((name for name in names if "deletionTimestamp" in found.get(name, {})), None)
+
+
+def read_answer(url: str, told: list[str], **fields: Any) -> str:
+    """Stream an answer that fills the context, or `fields`' limit; `told` grows with its pieces."""
+    for piece in chat(url, "What is ATOM?", ignore_eos=True, **fields):
+        told.append(piece)
+    return "".join(told)
 
 
 def kill_pod(kube: Kube, pod: str) -> None:
