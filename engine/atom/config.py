@@ -52,6 +52,7 @@ from atom.sizing.drafting import (
 )
 from atom.sizing.engine_support import (
     SUPPORTED_ARCHITECTURES,
+    kv_cache_problems,
     unsupported,
     unsupported_architecture,
 )
@@ -95,6 +96,7 @@ def build_config(options: EngineOptions, *, weights: bool = True) -> Config:
     path = find_checkpoint(options.model, options.revision, weights=weights)
     model = _model_config(options, open_checkpoint(path))
     _check_ranks(model.facts, options)
+    _refuse("kv_cache_dtype", kv_cache_problems(model.facts, options.kv_cache_dtype))
     if options.reproducible:
         _refuse("reproducible", reproducible_problems(model.facts, options.beside_reproducible()))
     return Config(

@@ -14,6 +14,7 @@ from atom.model_ops.rotary_embedding import RopeLimits, cos_sin_table, rope_conf
 from atom.models.registry import support_model_arch_dict
 from atom.sizing import ModelFacts
 from atom.sizing.engine_support import (
+    PLAIN_ALONE,
     SUPPORTED_ARCHITECTURES,
     SUPPORTED_KV_DTYPES,
     SUPPORTED_ROPE_TYPES,
@@ -38,6 +39,7 @@ SIZES: dict[str, Any] = {
     "v_head_dim": 32,
 }  # fmt: skip
 OWN_SIZES: dict[str, dict[str, Any]] = {
+    "DeepseekV4ForCausalLM": {"o_groups": 2},
     "GraniteMoeHybridForCausalLM": {"layer_types": ["full_attention", "linear_attention"]},
     "KimiLinearForCausalLM": {"linear_attn_config": {"full_attn_layers": [1]}},
     "Qwen3_5ForCausalLM": {"full_attention_interval": 2},
@@ -85,7 +87,8 @@ def test_the_page_of_models_has_the_forms_that_are_accepted(architecture: str) -
 
 
 def test_checkpoints_are_built_in_every_form_of_every_model() -> None:
-    assert set(FORMED) | set(OLDER) | APART == set(SUPPORTED_ARCHITECTURES.values())
+    plain = {SUPPORTED_ARCHITECTURES[architecture] for architecture in PLAIN_ALONE}
+    assert set(FORMED) | set(OLDER) | APART | plain == set(SUPPORTED_ARCHITECTURES.values())
     on_page = {
         _formats({"quant_method": method, **section})
         for method, of_method in models.forms().items()

@@ -12,7 +12,12 @@ from typing import Any, cast
 
 import yaml
 
-from atom.sizing.engine_support import LACKING, SUPPORTED_ARCHITECTURES, format_problem
+from atom.sizing.engine_support import (
+    LACKING,
+    PLAIN_ALONE,
+    SUPPORTED_ARCHITECTURES,
+    format_problem,
+)
 from atom.sizing.families import FAMILIES
 from atom.sizing.quantization_config import read_quantization
 from atom.sizing.text_part import WRAPPERS, Wrapper
@@ -42,6 +47,8 @@ def forms() -> Mapping[str, Mapping[str, dict[str, Any]]]:
 
 def taken(architecture: str, method: str) -> tuple[str, ...]:
     """Name the forms of a writer that the experts, or all matrices, of an architecture may have."""
+    if architecture in PLAIN_ALONE:
+        return ()
     block = FAMILIES[architecture].experts_block.written_by(method)
     found = []
     for name, section in forms()[method].items():

@@ -84,12 +84,8 @@ class ModelRunner:
         self._kv_dtype = kv_dtype(config, self._dtype, self._device)
         self._speculation = SpeculationSetup(config, group.size)
         # What the KV cache keeps, by groups of layers.
-        self._layout = kv_layout(
-            config.model.facts,
-            kv_element(self._kv_dtype),
-            group.size,
-            self._speculation.cached,
-        )
+        kept = config.model.facts, kv_element(self._kv_dtype), group.size, self._speculation.cached
+        self._layout = kv_layout(*kept, config.cache.block_size)
         layers = self._speculation.all_layers()
         case = layers.op_case(self._dtype, self._kv_dtype, config.cache.block_size)
         case = replace(

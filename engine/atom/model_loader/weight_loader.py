@@ -206,6 +206,9 @@ def fill_dummy(model: nn.Module, seed: int) -> None:
             groups = parameters[name.removesuffix("groups") + "scale"].shape[-1]
             inputs = torch.arange(parameter.shape[-1], device=device)
             parameter.data.copy_((inputs % groups).expand_as(parameter))
+        elif parameter.dtype is torch.int64:  # experts of each token, different ones
+            count = parameter.shape[-1]
+            parameter.data.copy_(torch.arange(count, device=device).expand_as(parameter))
         elif parameter.dtype in (torch.uint8, torch.int8):
             parameter.data.random_(generator=generator)
         elif parameter.dtype is torch.float8_e4m3fn:

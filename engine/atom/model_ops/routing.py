@@ -18,6 +18,7 @@ class Scoring(enum.Enum):
 
     SOFTMAX = "softmax"
     SIGMOID = "sigmoid"
+    SQRT_SOFTPLUS = "sqrtsoftplus"  # the root of log(1 + e^x) (DeepSeek V4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,8 +69,18 @@ class ClampedSwiGLU:
     has_gate = True
 
 
+@dataclass(frozen=True, slots=True)
+class ClampedSiLU:
+    """Computes DeepSeek-V4's gated activation: silu(gate) · up, the gate at most `limit` and the up
+    between its two signs."""
+
+    limit: float
+    value = "clamped_silu"  # its name, as an Activation's
+    has_gate = True
+
+
 # How gate and up of a gated MLP become one.
-Gating = Activation | ClampedSwiGLU
+Gating = Activation | ClampedSwiGLU | ClampedSiLU
 
 
 @dataclass(frozen=True, slots=True)

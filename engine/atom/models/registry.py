@@ -54,6 +54,7 @@ support_model_arch_dict: dict[str, str] = {
     "DeepseekV2ForCausalLM": "atom.models.deepseek",
     "DeepseekV3ForCausalLM": "atom.models.deepseek",
     "DeepseekV32ForCausalLM": "atom.models.deepseek",
+    "DeepseekV4ForCausalLM": "atom.models.deepseek_v4",
 }
 
 

@@ -19,6 +19,7 @@ from atom.sizing.engine_support import (
     SUPPORTED_ARCHITECTURES,
     SUPPORTED_KV_DTYPES,
     Unsupported,
+    kv_cache_problems,
     unsupported,
     unsupported_architecture,
 )
@@ -135,6 +136,7 @@ __all__ = [
     "expert_parallel_problem",
     "filling_tokens",
     "kv_bytes_per_token",
+    "kv_cache_problems",
     "kv_layout",
     "kv_terms",
     "lora_bytes",

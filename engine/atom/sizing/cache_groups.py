@@ -10,6 +10,7 @@ The idea is that of vLLM's hybrid KV cache manager. Pure.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ from atom.sizing.mask_rule import CAUSAL, MaskRule
 
 # Each group costs a block table per sequence, and a kind of layer needs one at least.
 MAX_GROUPS = 8
+# Where a window keeps far more of a token than what grows does: groups of few layers each, so that
+# a block is no larger than what grows takes of it.
+MAX_PACKED_GROUPS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +30,21 @@ class CacheGroup:
     """Layers whose tokens lie in the same blocks.
 
     `layers`: indices of the model's layers, after them the draft's; the i-th uses the pool's tensor
-    number i // `layers_per_tensor`. `mask`: what a query sees.
+    number i // `layers_per_tensor`. `mask`: what a query sees. `offsets`: of layers that keep
+    unlike amounts behind each other in a pool of one tensor, where each begins, in bytes of a
+    token; empty where they are not packed so.
     """
 
     layers: tuple[int, ...] = ()
     mask: MaskRule = CAUSAL
     layers_per_tensor: int = 1
+    offsets: tuple[int, ...] = ()
 
     @property
     def num_tensors(self) -> int:
         """Return how many of the pool's tensors its layers are in."""
+        if self.offsets:
+            return 1
         return -(-len(self.layers) // self.layers_per_tensor)
 
     @property
@@ -106,6 +115,45 @@ def group_layers(kinds: Kinds, longest_tokens: int) -> Grouping:
     counts = dict.fromkeys(tuple(-(-number // size) for number in numbers) for size in sizes)
     divisions = [_divide(alike, each, position) for each in counts if sum(each) <= most]
     return min(divisions, key=lambda grouping: grouping.sequence_bytes(longest_tokens))
+
+
+def pack_layers(
+    growing: Sequence[CachedLayer],
+    windows: Sequence[CachedLayer],
+    mask: MaskRule,
+    longest_tokens: int,
+) -> Grouping:
+    """Pack what layers keep of all tokens into one group, and what they keep of a window into as
+    many others as make a sequence of `longest_tokens` take the fewest bytes, of equally good
+    numbers the least: one behind the other in every block, whatever the size of each."""
+    numbers = range(1, min(len(windows), MAX_PACKED_GROUPS - 1) + 1)
+    packed = [_packed(growing, _dealt(windows, number), mask) for number in numbers]
+    return min(packed, key=lambda grouping: grouping.sequence_bytes(longest_tokens))
+
+
+def _dealt(layers: Sequence[CachedLayer], number: int) -> list[list[CachedLayer]]:
+    """Deal layers, the largest first, each to where the least is."""
+    dealt: list[list[CachedLayer]] = [[] for _ in range(number)]
+    filled = [0] * number
+    for layer in sorted(layers, key=lambda each: -each.token_bytes):
+        least = filled.index(min(filled))
+        dealt[least].append(layer)
+        filled[least] += layer.token_bytes
+    return dealt
+
+
+def _packed(
+    growing: Sequence[CachedLayer], windows: Sequence[Sequence[CachedLayer]], mask: MaskRule
+) -> Grouping:
+    kinds = [(CAUSAL, growing)] if growing else []
+    kinds += [(mask, window) for window in windows]
+    groups, most = [], 0
+    for seen, layers in kinds:
+        ends = list(itertools.accumulate(each.token_bytes for each in layers))
+        offsets = (0, *ends[:-1])
+        groups.append(CacheGroup(tuple([each.layer for each in layers]), seen, 1, offsets))
+        most = max(most, ends[-1])
+    return Grouping(tuple(groups), (most,))
 
 
 def _alone(

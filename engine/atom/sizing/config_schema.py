@@ -163,6 +163,7 @@ class Object:
 
 _WIDTH, _HEADS = Whole(1, _MOST_WIDTH), Whole(1, 1 << 16)
 _TOKENS, _LAYERS = Whole(1, _MOST_TOKENS), Whole(0, _MOST_LAYERS)
+_TOKENS_OR_NONE = Whole(0, _MOST_TOKENS)
 _EXPERTS = Whole(1, _MOST_EXPERTS)
 _IDS = ListOf(Whole(-_MOST_TOKENS, _MOST_TOKENS), most=1024, alone=True)  # -1: none
 _NAMES = ListOf(Text())
@@ -251,6 +252,17 @@ FIELDS: dict[str, Kind] = {
     "index_n_heads": _HEADS,
     "index_head_dim": _HEADS,
     "index_topk": _TOKENS,
+    "o_groups": _HEADS,
+    "o_lora_rank": _WIDTH,
+    "hc_mult": Whole(1, 64),
+    "hc_sinkhorn_iters": Whole(1, 1000),
+    "hc_eps": Number(0.0, 1.0),
+    "compress_ratios": ListOf(_TOKENS_OR_NONE),
+    "compress_rates": Object(),
+    "compress_rate_csa": _TOKENS,
+    "compress_rate_hca": _TOKENS,
+    "compress_rope_theta": _THETA,
+    "num_hash_layers": _LAYERS,
     "max_position_embeddings": _TOKENS,
     "original_max_position_embeddings": _TOKENS,
     "sliding_window": Whole(0, _MOST_TOKENS),  # 0: of models that have none

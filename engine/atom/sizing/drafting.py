@@ -12,7 +12,7 @@ from atom.sizing.families import DRAFT_FAMILIES
 from atom.sizing.mask_rule import CAUSAL
 from atom.sizing.model_facts import ModelFacts
 
-_OWN_MTP = ("MiMoV2FlashForCausalLM",)
+_OWN_MTP = ("MiMoV2FlashForCausalLM", "DeepseekV4ForCausalLM")
 _AUX_LAYERS = 3
 _LEAST_LAYERS = 7  # of which three different ones give auxiliary hidden states
 
@@ -74,6 +74,11 @@ def eagle3_problems(facts: ModelFacts, draft: ModelFacts) -> Iterator[str]:
         yield (
             f"the draft model's draft_vocab_size {draft.vocab_size} is more than the model's "
             f"vocab_size {facts.vocab_size}"
+        )
+    if any(alike.layer.streams for alike in facts.layer_counts):
+        yield (
+            f"{facts.architecture} has several residual streams, and a draft model joins hidden "
+            "states of one; use method ngram"
         )
     if facts.num_layers < _LEAST_LAYERS:
         yield (

@@ -54,17 +54,20 @@ SUPPORTED_ARCHITECTURES: dict[str, str] = {
     "DeepseekV2ForCausalLM": "DeepSeek V2",
     "DeepseekV3ForCausalLM": "DeepSeek V3, R1 and Kimi-K2",
     "DeepseekV32ForCausalLM": "DeepSeek V3.2",
+    "DeepseekV4ForCausalLM": "DeepSeek V4",
 }
 # What the engine lacks for architectures that transformers has and people ask for.
 LACKING: dict[str, str] = {
-    "DeepseekV4ForCausalLM": (
-        "its layers attend to entries that sum up 4 or 128 tokens each beside a window, which "
-        "takes caches that grow by an entry in so many tokens; its residual stream is several "
-        "(hyper-connections); its first layers choose experts by a table of token ids"
-    ),
     "MiniMaxM3SparseForConditionalGeneration": (
         "an indexer chooses blocks of tokens that its grouped-query heads attend to, and the "
         "engine's indexers choose tokens for latent attention alone"
+    ),
+}
+# Whose published quantised forms are not read, and of whose matrices some are no plain products.
+PLAIN_ALONE: dict[str, str] = {
+    "DeepseekV4ForCausalLM": (
+        "its checkpoints have experts in fp4 and scales under names of their own, and it is served "
+        "from plain weights alone"
     ),
 }
 SUPPORTED_ROPE_TYPES = (
@@ -123,6 +126,16 @@ def unsupported_architecture(name: str, nearest: str = "") -> Unsupported:
     )
 
 
+def kv_cache_problems(facts: ModelFacts, kv_cache_dtype: str) -> Iterator[str]:
+    """Yield why a model's cache has no elements of this type; nothing where it has."""
+    entries = any(alike.layer.attention.compressed for alike in facts.layer_counts)
+    if entries and kv_cache_dtype == "fp8":
+        yield (
+            f"the cache of {facts.architecture} keeps what entries are summed up of, for which fp8 "
+            "has too few digits; use auto, bf16 or fp32"
+        )
+
+
 def format_problem(block: ExpertsBlock, quantization: Quantization) -> str:
     """Return why the engine does not compute with a format of matrices, "" where it does. block:
     of the experts that are stored so, PLAIN_BLOCK of other matrices."""
@@ -172,7 +185,14 @@ def _formats(facts: ModelFacts) -> Iterator[Unsupported]:
 def _forms(facts: ModelFacts) -> Iterator[Unsupported]:
     """Yield what a checkpoint of a supported architecture may say that the engine does not
     compute."""
-    if facts.quantization is not None:
+    if facts.quantization is not None and facts.architecture in PLAIN_ALONE:
+        yield Unsupported(
+            "quantization_config",
+            f"a quantised {facts.architecture} is not supported: "
+            f"{PLAIN_ALONE[facts.architecture]}; use a checkpoint in bfloat16 without "
+            "quantization_config, and no --quantization",
+        )
+    elif facts.quantization is not None:
         yield from _formats(facts)
     kinds = set(facts.rope_type.split(", "))
     if not kinds <= set(SUPPORTED_ROPE_TYPES):

@@ -14,12 +14,19 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from atom.sizing.cache_groups import CachedLayer, CacheGroup, group_layers
+from atom.sizing.cache_groups import (
+    CachedLayer,
+    CacheGroup,
+    Grouping,
+    group_layers,
+    pack_layers,
+)
 from atom.sizing.layers import AttentionFacts, CacheKind, LayerCount, LayerFacts
-from atom.sizing.mask_rule import MaskRule
+from atom.sizing.mask_rule import CAUSAL, MaskRule, sliding_window
 from atom.sizing.model_facts import ModelFacts
 from atom.sizing.states import StateNet
 
+USUAL_BLOCK_SIZE = 16  # tokens of a block where nothing else is asked for
 _ROTATED_BYTES = 2  # of an element of the rotated key beside a latent in fp8, which is bfloat16
 
 
@@ -170,8 +177,13 @@ def kv_layout(
     element: KvElement,
     tensor_parallel: int = 1,
     speculation: Speculation = NO_SPECULATION,
+    block_size: int = USUAL_BLOCK_SIZE,
 ) -> KvLayout:
-    """The cache of one rank."""
+    """The cache of one rank. block_size: tokens of a block, each of which has room for whole
+    entries that sum up several, and so says what a token takes of these."""
+    if any(alike.layer.attention.compressed is not None for alike in facts.layer_counts):
+        packed = _packed(facts, element, block_size)
+        return KvLayout(packed.groups, packed.token_bytes, lookahead=speculation.tokens)
     counts = (*facts.layer_counts, *speculation.proposing_counts(facts))
     sizes = {
         id(alike.layer): _shared_and_own(alike.layer.attention, element, tensor_parallel)
@@ -198,6 +210,37 @@ def kv_layout(
     )
 
 
+def _packed(facts: ModelFacts, element: KvElement, block_size: int) -> Grouping:
+    """Pack what layers with entries keep. Each is two caches in a row, or one without entries: of
+    the window, which is kept as far as the next entry of any layer reaches back, and of entries."""
+    growing: list[CachedLayer] = []
+    windows: list[CachedLayer] = []
+    reach = 0
+    for layer in facts.layers:
+        attention, at = layer.attention, len(growing) + len(windows)
+        net = attention.compressed
+        assert net is not None, "all layers of such a model are alike in that"
+        windows.append(CachedLayer(at, _window_bytes(attention, element)))
+        if net.rate:
+            growing.append(CachedLayer(at + 1, _entry_bytes(attention, element, block_size)))
+        reach = max(reach, attention.mask.size, net.summed_tokens)
+    return pack_layers(growing, windows, sliding_window(reach), facts.max_position_embeddings)
+
+
+def _window_bytes(attention: AttentionFacts, element: KvElement) -> int:
+    """Compute the bytes of a token in the window of a layer that has entries, too."""
+    assert attention.compressed is not None
+    return attention.compressed.window_elements(attention.head_dim) * element.size_bytes
+
+
+def _entry_bytes(attention: AttentionFacts, element: KvElement, block_size: int) -> int:
+    """Compute the bytes of a token in a layer's entries: its share of those of a block."""
+    net = attention.compressed
+    assert net is not None
+    elements = net.entries_of_block(block_size) * net.entry_elements(attention.head_dim)
+    return -(-elements * element.size_bytes // block_size)
+
+
 def kv_bytes_per_token(facts: ModelFacts, element_bytes: int, tensor_parallel: int = 1) -> int:
     """Bytes of one token that every layer keeps, in a cache without scales and padding."""
     terms = kv_terms(facts, KvElement(element_bytes), tensor_parallel)
@@ -209,11 +252,13 @@ def kv_terms(
     element: KvElement,
     tensor_parallel: int = 1,
     speculation: Speculation = NO_SPECULATION,
+    block_size: int = USUAL_BLOCK_SIZE,
 ) -> tuple[KvTerm, ...]:
     """Return what the layout is the sum of, for people: one term for all layers that keep the
     same."""
     proposing = speculation.proposing_counts(facts)
     return (
+        *_packed_terms(facts.layer_counts, element, block_size),
         *_terms(facts.layer_counts, element, tensor_parallel, proposes=False),
         *_terms(proposing, element, tensor_parallel, proposes=True),
     )
@@ -239,7 +284,7 @@ def _terms(
     counts: dict[AttentionFacts, int] = {}
     for alike in layers:
         attention = alike.layer.attention
-        if attention.keeps_tokens:
+        if attention.keeps_tokens and attention.compressed is None:
             counts[attention] = counts.get(attention, 0) + alike.count
     for attention, number in counts.items():
         yield KvTerm(
@@ -250,6 +295,23 @@ def _terms(
             divided=attention.latent is None,
             proposes=proposes,
         )
+
+
+def _packed_terms(
+    layers: Iterable[LayerCount], element: KvElement, block_size: int
+) -> Iterator[KvTerm]:
+    """Yield the entries of each kind of layer that has any, and its window."""
+    counts: dict[AttentionFacts, int] = {}
+    for alike in layers:
+        attention = alike.layer.attention
+        if attention.compressed is not None:
+            counts[attention] = counts.get(attention, 0) + alike.count
+    for attention, number in counts.items():
+        window = _window_bytes(attention, element)
+        entries = _entry_bytes(attention, element, block_size)
+        if entries:
+            yield KvTerm(number, CacheKind.ENTRIES, entries, CAUSAL, divided=False)
+        yield KvTerm(number, CacheKind.WINDOW, window, attention.mask, divided=False)
 
 
 def _shared_and_own(attention: AttentionFacts, element: KvElement, ranks: int) -> tuple[int, int]:

@@ -11,6 +11,7 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from atom.sizing.compressed import Compressed
 from atom.sizing.mask_rule import CAUSAL, MaskRule
 from atom.sizing.quantization import Quantization
 from atom.sizing.states import StateNet
@@ -22,6 +23,7 @@ class CacheKind(enum.StrEnum):
     FULL = "full attention"  # K and V of every token, by KV head
     WINDOW = "sliding window"  # K and V of the newest tokens
     LATENT = "MLA latent"  # one compressed row of every token, for all heads
+    ENTRIES = "compressed entries"  # one row of so many tokens, for all heads
     STATE = "linear attention"  # one state, whatever the number of tokens
 
 
@@ -84,6 +86,7 @@ class AttentionFacts:
     `fused`: checkpoints have one matrix of queries, keys and values.
     `kv_sharing_target`: the layer whose keys and values are attended to where it has none of its
     own (Gemma 4).
+    `compressed`: attention to a window of `mask`, and to entries (DeepSeek V4).
     """
 
     num_heads: int
@@ -106,6 +109,7 @@ class AttentionFacts:
     values_are_keys: bool = False
     value_norm: bool = False
     kv_sharing_target: int | None = None
+    compressed: Compressed | None = None
 
     @property
     def keeps_tokens(self) -> bool:
@@ -120,6 +124,8 @@ class AttentionFacts:
     @property
     def rope_dim(self) -> int:
         """Elements of a head that its rope's table is for."""
+        if self.compressed is not None:
+            return self.compressed.rope_dim
         return self.head_dim if self.latent is None else self.latent.rope_dim
 
     @property
@@ -143,7 +149,7 @@ class Experts:
     `shared_gate`: a row decides for each token how much of them.
     `router_bias` is a bias of the router's matrix; `router_correction` one float32 per expert;
     `router_scales`: a factor for each element that the router sees, and one for each expert
-    (Gemma 4).
+    (Gemma 4). `by_token`: which experts a token goes through is looked up by its id (DeepSeek V4).
     """
 
     count: int
@@ -155,6 +161,7 @@ class Experts:
     router_bias: bool = False
     router_correction: bool = False
     router_scales: bool = False
+    by_token: bool = False
 
 
 class Stacking(enum.StrEnum):
@@ -238,7 +245,8 @@ class MlpFacts:
 class LayerFacts:
     """Hold one layer. `norms`: RMSNorms of the hidden size in it; `output_factor`: a number that
     multiplies what it gives; `per_layer_input`: elements of an embedding of each token that is this
-    layer's own (Gemma 4), 0 without.
+    layer's own (Gemma 4), 0 without; `streams`: residual streams, which hyper-connections mix
+    (DeepSeek V4), 0 of the one that others have.
 
     `formats`: of projections (weights.py) by name that are not in the model's own element type.
     """
@@ -248,6 +256,7 @@ class LayerFacts:
     norms: int = 2
     output_factor: bool = False
     per_layer_input: int = 0
+    streams: int = 0
     formats: tuple[tuple[str, Quantization], ...] = ()
 
     def format_of(self, name: str) -> Quantization | None:

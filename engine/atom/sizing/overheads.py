@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from atom.sizing.compressed import Compressed
 from atom.sizing.layers import AttentionFacts, LayerFacts, MlpFacts
 from atom.sizing.limits import RunLimits
 from atom.sizing.model_facts import ModelFacts
@@ -46,6 +47,9 @@ _LOGITS_COPIES = 3  # raw, scaled by temperature, and the sampler's probabilitie
 # An indexer scores as many tokens at once as this many float32 hold; what it selects are int64.
 MOST_SCORES = 2**25
 _SCORE_BYTES, _PLACE_BYTES = 4, 8
+# Of queries against a window and entries: scores, these beside sinks, and what their softmax is.
+MOST_ENTRY_SCORES = 2**22
+_SCORE_COPIES = 3
 
 _UNDIVIDED = Sharding()
 
@@ -71,6 +75,8 @@ def activation_bytes(
         for alike in facts.layer_counts
     )
     layers = (3 * facts.hidden_size * tokens + widest) * dtype_bytes
+    layers += _stream_bytes(facts, tokens, dtype_bytes)
+    layers += _entry_score_bytes(facts, tokens, sharding.tensor_parallel)
     layers += _selection_bytes(facts, tokens) + _input_bytes(facts, tokens, dtype_bytes)
     rows = limits.max_num_seqs * (1 + drafts)
     logits = rows * facts.vocab_size * _LOGITS_BYTES * _LOGITS_COPIES
@@ -85,6 +91,26 @@ def _selection_bytes(facts: ModelFacts, tokens: int) -> int:
         return 0
     scores = min(MOST_SCORES, tokens * facts.max_position_embeddings)
     return scores * _SCORE_BYTES + tokens * selected * _PLACE_BYTES
+
+
+def _entry_score_bytes(facts: ModelFacts, tokens: int, ranks: int) -> int:
+    """Scores of a piece of the step, of a token at least, against a window and entries."""
+    most = 0
+    for alike in facts.layer_counts:
+        attention, net = alike.layer.attention, alike.layer.attention.compressed
+        if net is not None:
+            entries = facts.max_position_embeddings // net.rate if net.rate else 0
+            heads = max(-(-attention.num_heads // ranks), net.index_heads)
+            of_token = heads * (attention.mask.size + entries)
+            most = max(most, min(tokens * of_token, max(of_token, MOST_ENTRY_SCORES)))
+    return _SCORE_COPIES * most * _SCORE_BYTES
+
+
+def _stream_bytes(facts: ModelFacts, tokens: int, dtype_bytes: int) -> int:
+    """Residual streams before and behind a block and what joins them, and all of a token's in
+    float32, normed, for what mixes them."""
+    streams = max(alike.layer.streams for alike in facts.layer_counts)
+    return streams * facts.hidden_size * tokens * (3 * dtype_bytes + 2 * _LOGITS_BYTES)
 
 
 def _input_bytes(facts: ModelFacts, tokens: int, dtype_bytes: int) -> int:
@@ -107,6 +133,9 @@ def _attention_width(attention: AttentionFacts, ranks: int) -> int:
         # Before and behind the convolution and in float32, and a gate and an output of values.
         values = net.value_heads * net.value_dim
         return -(-(4 * net.conv_channels + 4 * values) // ranks)
+    if attention.compressed is not None:
+        # Queries as they come, normed, rotated, and what they found; what is kept comes in parts.
+        return 4 * heads * attention.head_dim + _kept_width(attention, attention.compressed)
     if latent is None:
         gates = heads if attention.output_gate else 0
         kv_heads = attention.kv_heads_per_rank(ranks)
@@ -114,6 +143,11 @@ def _attention_width(attention: AttentionFacts, ranks: int) -> int:
     # A prompt's keys and values are up-projected from the latent; queries may be compressed too.
     up_projected = heads * 2 * (attention.head_dim + latent.value_dim)
     return up_projected + latent.cached_dim + (latent.query_rank or 0)
+
+
+def _kept_width(attention: AttentionFacts, net: Compressed) -> int:
+    kept = net.window_elements(attention.head_dim)
+    return 3 * kept + 2 * net.index_heads * net.index_dim + 2 * net.query_rank
 
 
 def _mlp_width(facts: ModelFacts, mlp: MlpFacts, sharding: Sharding) -> int:

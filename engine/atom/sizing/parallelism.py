@@ -66,6 +66,8 @@ def _divided(layer: LayerFacts, expert_parallel: bool) -> Iterator[tuple[str, in
         yield "channels of short convolutions", state.value_heads
     else:
         yield "attention heads", layer.attention.num_heads
+    if layer.attention.compressed is not None:
+        yield "groups of heads (o_groups)", layer.attention.compressed.output_groups
     if state is not None and isinstance(state.shape, DeltaShape):
         yield "key heads of linear attention", state.key_heads
     experts = layer.mlp.experts

@@ -62,6 +62,8 @@ def _of_model(facts: ModelFacts, asked: ReproducibleOptions) -> Iterator[str]:
             "its layers keep states, which chunks and drafts sum up in another order; drop "
             "--reproducible"
         )
+    if any(alike.layer.attention.compressed for alike in facts.layer_counts):
+        yield "its layers attend to entries that sum up tokens; drop --reproducible"
     latents = [alike.layer.attention.latent for alike in facts.layer_counts]
     if any(latent is not None and latent.index_top_k for latent in latents):
         yield "its layers choose tokens by an indexer; drop --reproducible"

@@ -11,6 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from atom.sizing.compressed.weights import (
+    compressed_floats,
+    compressed_projections,
+    compressed_vectors,
+    stream_floats,
+    stream_head_floats,
+)
 from atom.sizing.layers import (
     PLAIN_BLOCK,
     AttentionFacts,
@@ -23,6 +30,7 @@ from atom.sizing.projection import Projection, Split, fused_projections
 from atom.sizing.states.weights import state_floats, state_projections, state_vectors
 
 _FLOAT32_BYTES = 4
+_TABLE_BYTES = 8  # of an expert's number, of those that are looked up by token
 _INPUTS = "inputs of each layer"
 PER_LAYER_INPUT = "per_layer_"  # how names of the matrices of a layer's own inputs begin
 # How names of the matrices of a layer's attention begin, below the layer.
@@ -107,6 +115,9 @@ def weight_parts(
     for alike in facts.layer_counts:
         _add_layers(sizes, facts, alike, element_bytes, sharding)
     sizes["norms and routers"] = sizes.pop("norms and routers") + facts.hidden_size * element
+    streams = facts.layer_counts[0].layer.streams
+    joining = stream_head_floats(streams, facts.hidden_size)
+    sizes["norms and routers"] += joining * (element_bytes or _FLOAT32_BYTES)
     sizes["joining projection"] = facts.joined_size * facts.hidden_size * element
     replicated = {"compressing projections", _INPUTS, "norms and routers", "joining projection"}
     parts = [WeightPart(name, size, name not in replicated) for name, size in sizes.items() if size]
@@ -170,11 +181,19 @@ def _add_layers(
     if state is not None:  # how fast each head forgets
         floats = state_floats(state, sharding.tensor_parallel)
         vectors += floats * (element_bytes or _FLOAT32_BYTES)
+    floats = stream_floats(layer.streams, facts.hidden_size)
+    if layer.attention.compressed is not None:
+        floats += compressed_floats(layer.attention.compressed, layer.attention.head_dim)
+    vectors += floats * (element_bytes or _FLOAT32_BYTES)
+    if experts is not None and experts.by_token:
+        vectors += facts.vocab_size * experts.per_token * _TABLE_BYTES
     rest = "norms and routers"
     sizes[rest] = sizes.get(rest, 0) + alike.count * vectors
 
 
 def _part_of(matrix: Projection) -> str:
+    if matrix.name.startswith("self_attn.compressor."):
+        return "compressing projections"
     if not matrix.quantizable:
         return "norms and routers"
     if matrix.copies > 1:
@@ -224,6 +243,8 @@ def _vector_elements(layer: LayerFacts, hidden_size: int, ranks: int) -> int:
         count += heads * attention.head_dim
     if attention.sinks:
         count += _ceil(attention.num_heads, ranks)
+    if attention.compressed is not None:
+        count += compressed_vectors(attention.compressed, attention.head_dim)
     if attention.latent is not None:
         latent = attention.latent
         # The indexer's keys go through a LayerNorm, with a bias.
@@ -237,6 +258,10 @@ def _attention(attention: AttentionFacts, hidden: int) -> Iterator[Projection]:
         return
     if attention.latent is not None:
         yield from _latent_attention(attention, hidden)
+        return
+    if attention.compressed is not None:
+        heads, size = attention.num_heads, attention.head_dim
+        yield from compressed_projections(attention.compressed, heads, size, hidden)
         return
     size, bias = attention.head_dim, attention.qkv_bias
     inputs = 2 * hidden if attention.reads_embedding else hidden

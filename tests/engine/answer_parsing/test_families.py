@@ -122,6 +122,7 @@ MARKUP: dict[str, tuple[str, tuple[str | None, str | None]]] = {
     "DeepseekV2ForCausalLM": ("User: Assistant:", _NONE),
     "DeepseekV3ForCausalLM": (template_of("deepseek_v3_like"), ("deepseek_v3", None)),
     "DeepseekV32ForCausalLM": (template_of("deepseek_v32_like"), ("deepseek_v32", "qwen3")),
+    "DeepseekV4ForCausalLM": ("{{ messages }}", _NONE),  # is published without a template
 }  # fmt: skip
 
 

@@ -40,6 +40,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gemma2": {"architecture": "gemma2", "tie_word_embeddings": True},
     "olmo3": {"architecture": "olmo3"},
     "latent attention": {"architecture": "deepseek3", "extra": MLA_EXPERTS},
+    "windows beside entries": {
+        "architecture": "deepseek4", "layers": 3,
+        "extra": {"compress_rate_hca": 24, "layer_types": [
+            "sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention",
+        ]},
+    },
     "a shared expert behind a gate": {
         "architecture": "qwen2_moe",
         "extra": {**EXPERTS, "shared_expert_intermediate_size": 40},

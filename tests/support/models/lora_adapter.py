@@ -12,8 +12,9 @@ from peft.utils.transformers_weight_conversion import _MODEL_TO_CONVERSION_PATTE
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-# What routers and heads are called, which are served without adapters.
-_LEFT_ALONE = ("lm_head", "kv_b_proj", "gate", "router")
+# What routers and heads are called, which are served without adapters, and matrices that attention
+# multiplies with by itself.
+_LEFT_ALONE = ("lm_head", "kv_b_proj", "o_a_proj", "gate", "router")
 
 
 def linear_names(model: PreTrainedModel) -> list[str]:

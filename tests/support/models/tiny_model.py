@@ -16,6 +16,8 @@ from transformers import (
     DeepseekV2ForCausalLM,
     DeepseekV3Config,
     DeepseekV3ForCausalLM,
+    DeepseekV4Config,
+    DeepseekV4ForCausalLM,
     DeepseekV32Config,
     DeepseekV32ForCausalLM,
     Ernie4_5_MoeConfig,
@@ -118,6 +120,7 @@ Architecture = Literal[
     "deepseek2",
     "deepseek3",
     "deepseek32",
+    "deepseek4",
     "minimax_m2",
     "mimo_v2",
     "glm4_moe_lite",
@@ -159,6 +162,7 @@ _CLASSES: dict[str, tuple[Any, Any]] = {
     "deepseek2": (DeepseekV2Config, DeepseekV2ForCausalLM),
     "deepseek3": (DeepseekV3Config, DeepseekV3ForCausalLM),
     "deepseek32": (DeepseekV32Config, DeepseekV32ForCausalLM),
+    "deepseek4": (DeepseekV4Config, DeepseekV4ForCausalLM),
     "minimax_m2": (MiniMaxM2Config, MiniMaxM2ForCausalLM),
     "mimo_v2": (MiMoV2FlashConfig, MiMoV2FlashForCausalLM),
     "glm4_moe_lite": (Glm4MoeLiteConfig, Glm4MoeLiteForCausalLM),
@@ -229,6 +233,12 @@ _FEW_EXPERTS: dict[str, dict[str, Any]] = {
     "lfm2_moe": {
         "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40,
         "num_dense_layers": 1,
+    },
+    "deepseek4": {
+        "n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40,
+        "num_hash_layers": 1, "partial_rotary_factor": 0.25, "q_lora_rank": 24, "o_groups": 2,
+        "o_lora_rank": 20, "index_n_heads": 16, "index_head_dim": 12, "index_topk": 10,
+        "sliding_window": 20, "num_key_value_heads": 1, "swiglu_limit": 1.5,
     },
     "glm4_moe": {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40},
     "gpt_oss": {"num_local_experts": 8, "num_experts_per_tok": 3},
@@ -384,6 +394,10 @@ def _build(architecture: Architecture, settings: dict[str, Any], seed: int) -> P
                 torch.nn.init.normal_(buffer, std=0.2)
             if name.endswith("layer_scalar"):
                 torch.nn.init.normal_(buffer, mean=1.0, std=0.2)
+            if name.endswith("tid2eid"):
+                count = settings["n_routed_experts"]
+                drawn = torch.rand(len(buffer), count).argsort(dim=1)
+                buffer.copy_(drawn[:, : buffer.shape[1]])
     return model.eval()
 
 

@@ -16,7 +16,7 @@ import torch
 from atom.collectives.group import Group
 from atom.config import Config
 from atom.errors import ConfigError
-from atom.model_ops.attention import CachedAttention, CachedLayer, StateLayer
+from atom.model_ops.attention import CachedAttention, CachedLayer, CacheLayout, StateLayer
 from atom.sizing.cache_groups import CacheGroup
 from atom.sizing.errors import DoesNotFitError
 from atom.sizing.kv_budget import (
@@ -132,6 +132,8 @@ def allocate(
     several at a position, block b of the pool is blocks of theirs from b · layers_per_tensor
     on, the first layer's, the second's, and so on: `OwnBlocks` numbers them so. Returns the
     tensors."""
+    if any(group.offsets for group in groups):
+        return [_allocate_packed(layers, groups, num_blocks, block_size, place)]
     tensors: list[torch.Tensor] = []
     for position in range(max(group.num_tensors for group in groups)):
         sharing = [
@@ -153,6 +155,42 @@ def allocate(
             layer.bind(own, number)
         tensors += memory.values()
     return tensors
+
+
+def _allocate_packed(
+    layers: Sequence[CachedLayer],
+    groups: Sequence[CacheGroup],
+    num_blocks: int,
+    block_size: int,
+    place: Place,
+) -> torch.Tensor:
+    """Give layers their parts of each block, which lie behind each other in it. Returns the pool's
+    one tensor."""
+    layouts = [
+        [_attention(layers[at]).cache_layout(block_size, place.dtype) for at in group.layers]
+        for group in groups
+    ]
+    sizes = [
+        group.offsets[-1] * block_size + _block_bytes(own[-1])
+        for group, own in zip(groups, layouts, strict=True)
+    ]
+    # A token's bytes of entries are rounded up, so what the last layer keeps may be less.
+    block_bytes = -(-max(sizes) // block_size) * block_size
+    pool = _reserved((num_blocks, block_bytes), torch.uint8, place.device)
+    for number, (group, own) in enumerate(zip(groups, layouts, strict=True)):
+        for at, offset, layout in zip(group.layers, group.offsets, own, strict=True):
+            first, parts = offset * block_size, []
+            for tensor in layout.tensors:
+                end = first + math.prod(tensor.shape) * tensor.dtype.itemsize
+                of_blocks = pool[:, first:end].view(tensor.dtype)
+                parts.append(of_blocks.view(num_blocks, *tensor.shape))
+                first = end
+            _attention(layers[at]).bind(parts, number)
+    return pool
+
+
+def _block_bytes(layout: CacheLayout) -> int:
+    return sum(math.prod(each.shape) * each.dtype.itemsize for each in layout.tensors)
 
 
 def _at(group: CacheGroup, position: int) -> tuple[int, ...]:

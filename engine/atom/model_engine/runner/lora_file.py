@@ -37,6 +37,10 @@ _NOT_SERVED = (
         re.compile(r"kv_b_proj"),
         "attention multiplies with kv_b_proj in halves, which keeps its own",
     ),
+    (
+        re.compile(r"o_a_proj"),
+        "each group of heads is multiplied with a part of o_a_proj, which keeps its own",
+    ),
     (re.compile(r"(mlp|block_sparse_moe|feed_forward)\.(gate|router)\b"), "routers keep theirs"),
     (re.compile(r"bias$"), "biases are not served"),
 )

@@ -3,6 +3,7 @@ planned once per step (step_plan.py). Layers of linear attention keep a state in
 
 from atom.model_ops.attention.cache_layout import BlockTensor, CacheLayout
 from atom.model_ops.attention.cached import CachedAttention, CachedLayer, StateLayer
+from atom.model_ops.attention.compressed import CompressedAttention
 from atom.model_ops.attention.gqa import Attention
 from atom.model_ops.attention.mla import MLAAttention, MLAParts
 from atom.model_ops.attention.recurrent_state import (
@@ -18,6 +19,7 @@ __all__ = [
     "CacheLayout",
     "CachedAttention",
     "CachedLayer",
+    "CompressedAttention",
     "ConvState",
     "DeltaNetState",
     "KimiDeltaState",

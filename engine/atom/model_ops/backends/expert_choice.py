@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 
 from atom.model_ops.routing import Routed, Routing, Scoring
 from atom.model_ops.values import LinearWeight, RouterWeight
@@ -45,16 +46,42 @@ def choose(
 ) -> Routed:
     """Choose experts by logits [T, E] float32 and e_score_correction_bias [E]. total: adds up along
     a dimension."""
-    if routing.scoring is Scoring.SIGMOID:
-        scores = sigmoid(logits)
-    else:
-        # Not torch's own, which starts its threads for however few numbers.
-        scores = (logits - logits.amax(dim=-1, keepdim=True)).exp_()
-        scores /= total(scores, -1).unsqueeze(-1)
+    scores = _scores(logits, routing, total)
     choosable = scores if e_score_correction_bias is None else scores + e_score_correction_bias
     if routing.is_grouped:
         choosable = _of_best_groups(choosable, routing, total)
     ids = choosable.topk(routing.top_k, dim=-1).indices
+    return _weighed(scores, ids, routing, total)
+
+
+def weigh(
+    logits: torch.Tensor,
+    ids: torch.Tensor,
+    routing: Routing,
+    total: Callable[[torch.Tensor, int], torch.Tensor] = torch.sum,
+) -> Routed:
+    """Weigh experts ids [T, k] int64 that are chosen already by logits [T, E] float32."""
+    return _weighed(_scores(logits, routing, total), ids, routing, total)
+
+
+def _scores(
+    logits: torch.Tensor, routing: Routing, total: Callable[[torch.Tensor, int], torch.Tensor]
+) -> torch.Tensor:
+    if routing.scoring is Scoring.SIGMOID:
+        return sigmoid(logits)
+    if routing.scoring is Scoring.SQRT_SOFTPLUS:
+        return F.softplus(logits).sqrt()
+    # Not torch's own, which starts its threads for however few numbers.
+    scores = (logits - logits.amax(dim=-1, keepdim=True)).exp_()
+    return scores.div_(total(scores, -1).unsqueeze(-1))
+
+
+def _weighed(
+    scores: torch.Tensor,
+    ids: torch.Tensor,
+    routing: Routing,
+    total: Callable[[torch.Tensor, int], torch.Tensor],
+) -> Routed:
     weights = scores.gather(1, ids)
     if routing.renormalize:
         weights = weights / (total(weights, -1).unsqueeze(-1) + _LEAST_SUM)

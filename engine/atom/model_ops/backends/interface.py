@@ -22,6 +22,7 @@ from atom.collectives.group import Group
 from atom.model_ops.backends.draft_ops import DraftOps
 from atom.model_ops.backends.lora_ops import LoraOps
 from atom.model_ops.backends.op_names import (
+    COMPRESSED_OPS,
     DRAFT_OPS,
     EXPERTS_OPS,
     HEADS_OPS,
@@ -32,6 +33,12 @@ from atom.model_ops.backends.op_names import (
     STATE_OPS,
 )
 from atom.model_ops.backends.pinned_ring import PinnedRing
+from atom.model_ops.compressed_attention import (
+    CompressedCache,
+    CompressedLayer,
+    CompressedShape,
+    CompressedTokens,
+)
 from atom.model_ops.linear_attention import (
     ConvWeight,
     DeltaNetWeight,
@@ -199,6 +206,22 @@ class Ops(DraftOps, LoraOps, Protocol):
         [T, Hq·value_dim]. up [Hq · (nope_dim + value_dim), kv_rank] makes each head's key and then
         value of a latent: of all that are attended to, or, which is the same, of queries and
         results. Padding is as in `paged_attention`."""
+
+    def compressed_attention(
+        self,
+        tokens: CompressedTokens,
+        layer: CompressedLayer,
+        rotary: Rotary,
+        cache: CompressedCache,
+        steps: tuple[AttentionMetaData, AttentionMetaData],
+    ) -> torch.Tensor:
+        """Rotate the tokens' queries and keys, write what is kept of them to their slots, sum up
+        the entries that they complete, and attend: each query to its row's window and to the
+        entries that are complete up to itself, with an indexer to the top_k of these of the highest
+        Σ_h weights[t, h] · relu(asking[t, h] · key[s]), of equal ones the first. Of what every head
+        found the rotation of its own position is taken back → [T, Hq·D]. steps: where tokens lie in
+        the window, and where in the blocks of entries, which hold the entries that a token of
+        theirs completes, entry w at position rate · w."""
 
     def select_tokens(
         self,
@@ -389,17 +412,18 @@ class Ops(DraftOps, LoraOps, Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpCase:
     """Hold what an engine is going to ask of its operations: dtypes of the model and of its KV
-    cache, every kind of attention layer, of those with a latent or a state and of indexers, tokens
-    per block, formats of matrices, and of those of experts, activations, rules of routers, inputs
-    and inner size of experts; fp4_inputs: whether experts are for inputs of MXFP4; wide_norms:
-    whether norms' weights are float32 in a model that is not; drafts: whether rows carry drafts;
-    partial_experts: whether ranks have whole experts each; lora: whether rows may have adapters,
-    lora_experts: of experts too."""
+    cache, every kind of attention layer, of those with a latent, entries or a state and of
+    indexers, tokens per block, formats of matrices, and of those of experts, activations, rules
+    of routers, inputs and inner size of experts; fp4_inputs: whether experts are for inputs of
+    MXFP4; wide_norms: whether norms' weights are float32 in a model that is not; drafts:
+    whether rows carry drafts; partial_experts: whether ranks have whole experts each; lora:
+    whether rows may have adapters, lora_experts: of experts too."""
 
     dtype: torch.dtype
     kv_dtype: torch.dtype
     attention: tuple[AttentionShape, ...] = ()
     latent: tuple[LatentShape, ...] = ()
+    compressed: tuple[CompressedShape, ...] = ()
     states: tuple[StateShape, ...] = ()
     index: tuple[IndexShape, ...] = ()
     block_size: int = 16
@@ -422,6 +446,8 @@ class OpCase:
             return self.drafts
         if op in STATE_OPS:
             return any(isinstance(state, STATE_OPS[op]) for state in self.states)
+        if op in COMPRESSED_OPS:
+            return bool(self.compressed)
         if op == "expert_products":
             return self.lora_experts and bool(self.routings)
         if op in LORA_OPS:

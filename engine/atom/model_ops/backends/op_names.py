@@ -24,6 +24,7 @@ OPS = (
     "paged_attention",
     "mla_rope_store",
     "mla_attention",
+    "compressed_attention",
     "select_tokens",
     "sparse_mla_attention",
     "short_convolution",
@@ -72,6 +73,7 @@ PAIRED_OPS = (
 # Operations that only some models' steps compute; those of states by what has one.
 HEADS_OPS = ("qk_norm_rope_store", "paged_attention")
 MLA_OPS = ("mla_rope_store", "mla_attention")
+COMPRESSED_OPS = ("compressed_attention",)
 EXPERTS_OPS = ("prepare_experts", "route", "experts")
 SPARSE_OPS = ("select_tokens", "sparse_mla_attention")
 STATE_OPS = {
@@ -82,4 +84,10 @@ STATE_OPS = {
 # Of ranks that draw without each other's logits.
 SHARD_OPS = ("sample_vocab_shard",)
 LORA_OPS = ("add_lora", "expert_products")
-ATTENTION_OPS = ("paged_attention", "mla_attention", *SPARSE_OPS, *STATE_OPS)
+ATTENTION_OPS = (
+    "paged_attention",
+    "mla_attention",
+    *COMPRESSED_OPS,
+    *SPARSE_OPS,
+    *STATE_OPS,
+)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import nn
 
+from atom.errors import ModelError
+from atom.model_ops.backends.expert_choice import weigh, wide_logits
 from atom.model_ops.linear import Build
 from atom.model_ops.moe.correction_bias import Correction
 from atom.model_ops.placement import Placement, checkpoint_name
@@ -65,6 +68,34 @@ class Router(nn.Module):
 
     def forward(self, x: torch.Tensor) -> Routed:  # [T, H] → [T, k]
         return self._ops.route(x, self.w, self._routing)
+
+
+class TokenRouter(Router):
+    """A router that weighs experts alone: which ones a token goes through is in a table, tid2eid
+    [vocabulary, k] int64."""
+
+    def __init__(self, matrix: Projection, routing: Routing, build: Build, vocab_size: int) -> None:
+        super().__init__(matrix, routing, build)
+        self.tid2eid = _parameter(torch.empty(vocab_size, routing.top_k, dtype=torch.int64))
+
+    def placements(self, name: str) -> Iterator[Placement]:
+        yield from super().placements(name)
+        own = f"{checkpoint_name(name, self._matrix.name, _DEPTH)}.tid2eid"
+        table = Placement.whole(own, self.tid2eid.data)
+        yield replace(table, dtypes=(torch.int64, torch.int32), convert=self._checked)
+
+    def _checked(self, table: torch.Tensor) -> torch.Tensor:
+        """Refuse a table with experts that there are not: what it says is an index."""
+        if bool(((table < 0) | (table >= self._matrix.rows)).any()):
+            raise ModelError(
+                f"tid2eid names experts beyond the {self._matrix.rows} of n_routed_experts; "
+                "config.json and weights do not belong together"
+            )
+        return table
+
+    def of_tokens(self, x: torch.Tensor, token_ids: torch.Tensor) -> Routed:
+        """Weigh the experts of tokens token_ids [T] by their hidden states x [T, H]."""
+        return weigh(wide_logits(x, self.w), self.tid2eid[token_ids], self._routing)
 
 
 def _parameter(data: torch.Tensor) -> nn.Parameter:

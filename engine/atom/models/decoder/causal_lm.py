@@ -23,6 +23,7 @@ from atom.model_ops.rotary_embedding import RopeConfig, RotaryEmbedding
 from atom.model_ops.values import Stream
 from atom.models.decoder.decoder_layers import DecoderLayer
 from atom.models.decoder.hidden_states import HiddenStates
+from atom.models.decoder.hyper_connections import HyperHead
 from atom.models.decoder.layer_class import layer_class
 from atom.models.decoder.layer_norm import build_norm
 from atom.models.decoder.mlp import MoE
@@ -53,6 +54,10 @@ class Decoder(nn.Module):
             self.per_layer_inputs = PerLayerInputs(
                 spec.per_layer_inputs, spec.hidden_size, spec.norm, build
             )
+        self.hc_head, streams = None, spec.layers[0].streams
+        if streams is not None:
+            self.hc_head = HyperHead(streams, spec.hidden_size)
+        self._streams = 1 if streams is None else streams.count
         self.norm = build_norm(spec.hidden_size, spec.norm, build)
         self._logits_scale = spec.logits_scale
         self._aux_layers = {layer: number for number, layer in enumerate(spec.aux_layers)}
@@ -80,11 +85,17 @@ class Decoder(nn.Module):
         if self._aux_layers:
             size = stream.residual.shape
             aux = stream.residual.new_empty(size[0], len(self._aux_layers), size[1])
+        own: tuple[torch.Tensor, ...] = ()
+        if self.hc_head is not None:
+            streams = stream.residual.unsqueeze(1).expand(-1, self._streams, -1)
+            stream, own = Stream(streams.contiguous()), (input_ids,)
         for index, layer in enumerate(self.layers):
             number = self._aux_layers.get(index)
             seen = None if aux is None or number is None else aux[:, number]
-            own = () if inputs is None else (inputs[:, index],)
+            own = own if inputs is None else (inputs[:, index],)
             stream = layer(stream, positions, seen, *own)
+        if self.hc_head is not None:
+            stream = Stream(self.hc_head(stream.residual))
         last = self.norm(stream).tensor()
         if self._logits_scale != 1.0:
             last = last * self._logits_scale

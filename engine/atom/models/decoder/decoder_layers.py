@@ -6,12 +6,20 @@ other order, chosen in layer_class.py.
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import nn
 
-from atom.model_ops.linear import Build
+from atom.model_ops.compressed_attention import (
+    CompressedShape,
+)
+from atom.model_ops.linear import Build, Linear
 from atom.model_ops.rotary_embedding import RotaryEmbedding
-from atom.model_ops.values import LatentShape, Stream
+from atom.model_ops.values import (
+    LatentShape,
+    Stream,
+)
 from atom.models.decoder.layer_norm import build_norm
 from atom.models.decoder.mla import MLASelfAttention
 from atom.models.decoder.mlp import build_mlp
@@ -19,8 +27,12 @@ from atom.models.decoder.self_attention import SelfAttention
 from atom.models.decoder.shared_kv_attention import SharedKvAttention
 from atom.models.decoder.spec import LayerSpec
 from atom.models.decoder.state_block import StateBlock, state_block
+from atom.models.decoder.windowed_entries import WindowedEntriesAttention
 from atom.sizing.states import StateShape
 from atom.utils.forward_context import get_forward_context, narrow_lora
+
+HeadsBlock = SelfAttention | SharedKvAttention | MLASelfAttention | WindowedEntriesAttention
+AttentionBlock = HeadsBlock | StateBlock
 
 
 class DecoderLayer(nn.Module):
@@ -45,9 +57,14 @@ class DecoderLayer(nn.Module):
         self._group = build.group
 
     @property
-    def attention(self) -> SelfAttention | SharedKvAttention | MLASelfAttention | StateBlock:
+    def attention(self) -> AttentionBlock:
         """The layer's attention, of whichever kind."""
         return self.linear_attn if self._is_linear else self.self_attn
+
+    @property
+    def _output(self) -> Linear:
+        """The projection of what heads found, where it is a single one."""
+        return cast(Linear, self.attention.o_proj)
 
     def forward(
         self, stream: Stream, positions: torch.Tensor, aux: torch.Tensor | None = None
@@ -59,7 +76,7 @@ class DecoderLayer(nn.Module):
         if aux is not None:
             aux.copy_(h.stream.residual)
         stream, attended = self.logits_indices(h.stream, attended)
-        stream = self.attention.o_proj.add(stream, attended)
+        stream = self._output.add(stream, attended)
         return self.mlp.add(self.post_attention_layernorm(stream))
 
     def attend(
@@ -90,11 +107,11 @@ class DecoderLayer(nn.Module):
         return stream.of(tokens), attended[tokens]
 
 
-def _attention_class(
-    spec: LayerSpec,
-) -> type[SelfAttention] | type[SharedKvAttention] | type[MLASelfAttention]:
+def _attention_class(spec: LayerSpec) -> type[HeadsBlock]:
     if isinstance(spec.attention, LatentShape):
         return MLASelfAttention
+    if isinstance(spec.attention, CompressedShape):
+        return WindowedEntriesAttention
     is_sharing = spec.facts.attention.kv_sharing_target is not None
     return SharedKvAttention if is_sharing else SelfAttention
 
@@ -106,7 +123,7 @@ class MixerLayer(DecoderLayer):
         self, stream: Stream, positions: torch.Tensor, aux: torch.Tensor | None = None
     ) -> Stream:
         stream, attended = self._attended(stream, positions, aux)
-        return self.attention.o_proj.add(stream, attended)
+        return self._output.add(stream, attended)
 
 
 class SandwichLayer(DecoderLayer):

@@ -10,6 +10,7 @@ from atom.models.decoder.decoder_layers import (
     ScaledLayer,
 )
 from atom.models.decoder.gemma4_layer import Gemma4Layer
+from atom.models.decoder.hyper_layer import HyperLayer
 from atom.models.decoder.spec import LayerSpec, NormPlacement
 
 _LAYERS = {
@@ -22,6 +23,8 @@ _LAYERS = {
 def layer_class(spec: LayerSpec) -> type[DecoderLayer]:
     if spec.facts.mlp.is_absent:
         return MixerLayer
+    if spec.streams is not None:
+        return HyperLayer
     if spec.facts.output_factor:
         assert spec.norms is NormPlacement.AROUND, "no layer without has such a factor"
         return Gemma4Layer

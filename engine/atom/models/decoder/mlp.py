@@ -13,7 +13,7 @@ from atom.model_ops.backends.composed import shared_part
 from atom.model_ops.layernorm import Normed
 from atom.model_ops.linear import Build, GatedLinear, Linear
 from atom.model_ops.moe.experts import ExpertParallelExperts, Experts
-from atom.model_ops.moe.router import Router
+from atom.model_ops.moe.router import Router, TokenRouter
 from atom.model_ops.values import Gating, MoEWeight, SharedWeight, Stream
 from atom.models.decoder.spec import LayerSpec
 from atom.sizing.projection import Projection
@@ -101,6 +101,25 @@ class MoE(nn.Module):
         self.experts.run_dummy_batch(self._routing.top_k)
 
 
+class ExpertsByToken(MoE):
+    """Hold experts that a table has of each token; a router weighs them alone (DeepSeek V4)."""
+
+    def __init__(self, spec: LayerSpec, build: Build) -> None:
+        super().__init__(spec, build)
+        assert spec.experts is not None
+        rules = spec.experts
+        self.gate: TokenRouter = TokenRouter(spec.mlp[0], rules.routing, build, rules.vocab_size)
+
+    def forward(self, h: Normed, token_ids: torch.Tensor | None = None) -> torch.Tensor:
+        """Compute the experts of tokens token_ids [T]; with several ranks that divide them, this
+        one's share of the sum."""
+        assert token_ids is not None
+        x = h.tensor()
+        routed: torch.Tensor = self.experts(x, self.gate.of_tokens(x, token_ids))
+        shared = shared_part(self._ops, x, self._shared_weight)
+        return routed if shared is None else routed + shared
+
+
 def build_mlp(spec: LayerSpec, build: Build) -> MLP | MoE:
     """Return what the layer's facts ask for, whose MLP is not absent; of those with an MLP beside
     experts the MLP."""
@@ -108,5 +127,5 @@ def build_mlp(spec: LayerSpec, build: Build) -> MLP | MoE:
         matrices = [each for name, each in spec.others.items() if name.startswith("mlp.")]
         return MLP(tuple(matrices), spec.activation, build)
     if spec.experts is not None:
-        return MoE(spec, build)
+        return (ExpertsByToken if spec.experts.vocab_size else MoE)(spec, build)
     return MLP(spec.mlp, spec.activation, build)

@@ -17,6 +17,9 @@ import torch
 from atom.config import ModelConfig
 from atom.errors import ModelError
 from atom.model_ops.backends.interface import OpCase
+from atom.model_ops.compressed_attention import (
+    CompressedShape,
+)
 from atom.model_ops.moe.correction_bias import Correction
 from atom.model_ops.quantised.stored_matrix import format_of
 from atom.model_ops.rotary_embedding import RopeConfig, RopeLimits, rope_config
@@ -29,14 +32,16 @@ from atom.model_ops.values import (
     LatentShape,
     WeightFormat,
 )
-from atom.sizing.layers import PLAIN_BLOCK, Experts, ExpertsBlock, LayerFacts, Stacking
+from atom.sizing.compressed import Compressed
+from atom.sizing.layers import PLAIN_BLOCK, AttentionFacts, Experts, LayerFacts, Stacking
 from atom.sizing.mask_rule import CAUSAL
+from atom.sizing.model_facts import ModelFacts
 from atom.sizing.projection import Projection
 from atom.sizing.states import StateShape
 from atom.sizing.weights import ATTENTION_MODULES, PER_LAYER_INPUT, stored_projections
 
 # Heads of a layer's attention, of whichever kind it is.
-Shape = AttentionShape | LatentShape | StateShape
+Shape = AttentionShape | LatentShape | CompressedShape | StateShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,11 +63,24 @@ class NormPlacement(enum.Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertsSpec:
     """Hold what a layer's experts compute by beside their sizes. stacking: of their checkpoint;
-    correction: of the router's balance, where there is one."""
+    correction: of the router's balance, where there is one; vocab_size: of the tokens whose experts
+    are looked up, 0 where a router chooses them."""
 
     routing: Routing
     stacking: Stacking = Stacking.APART
     correction: Correction | None = None
+    vocab_size: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamsSpec:
+    """Describe how hyper-connections mix `count` residual streams: in so many `iterations`; eps:
+    added to shares and sums, norm_eps: of the norm before."""
+
+    count: int
+    iterations: int
+    eps: float
+    norm_eps: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +90,8 @@ class LayerSpec:
     rope: of whole heads, in latent attention of their rotated parts; index: of what says which
     tokens are attended to; norms: where attention and MLP have one; head_norm: of each head of
     queries and keys, where it has no weight; residual_scale: multiplies what attention and MLP
-    add; value_scale: multiplies values; others: matrices of an MLP beside the experts, and of
-    inputs of the layer's own, by the module's name."""
+    add; value_scale: multiplies values; streams: of its residual, None of one; others: matrices of
+    an MLP beside the experts, and of inputs of the layer's own, by the module's name."""
 
     facts: LayerFacts
     matrices: Mapping[str, Projection]
@@ -88,6 +106,7 @@ class LayerSpec:
     head_norm: NormSpec | None = None
     residual_scale: float = 1.0
     value_scale: float = 1.0
+    streams: StreamsSpec | None = None
     others: Mapping[str, Projection] = field(default_factory=dict)
 
     @property
@@ -157,6 +176,7 @@ class ModelSpec:
             kv_dtype=kv_dtype,
             attention=tuple(shape for shape in shapes if isinstance(shape, AttentionShape)),
             latent=tuple(shape for shape in shapes if isinstance(shape, LatentShape)),
+            compressed=tuple(shape for shape in shapes if isinstance(shape, CompressedShape)),
             states=tuple(shape for shape in shapes if isinstance(shape, StateShape)),
             index=tuple(dict.fromkeys(each.index for each in self.layers if each.index)),
             block_size=block_size,
@@ -208,8 +228,7 @@ def decoder_spec(
     norm = NormSpec(eps=float(raw.get("rms_norm_eps", 1e-6)))
     activation = _activation(facts.hidden_act)
     first = next(each.attention for each in facts.layers if each.attention.state is None)
-    turning = first.head_dim if first.latent is None else first.latent.rope_dim
-    rope = rope_config(rope_parameters(raw), turning, rope_limits(config))
+    rope = rope_config(rope_parameters(raw), first.rope_dim, rope_limits(config))
     layers = [
         LayerSpec(
             facts=layer,
@@ -220,7 +239,7 @@ def decoder_spec(
             rope=rope,
             activation=activation,
             norm=norm,
-            experts=_experts(layer, facts.experts_block, routing),
+            experts=_experts(layer, facts, routing),
         )
         for layer, matrices in (
             (layer, tuple(stored_projections(facts, layer)))
@@ -300,9 +319,9 @@ def _is_other(layer: LayerFacts, matrix: Projection) -> bool:
 
 
 def _experts(
-    layer: LayerFacts, block: ExpertsBlock, routing: Callable[[Experts], Routing] | None
+    layer: LayerFacts, facts: ModelFacts, routing: Callable[[Experts], Routing] | None
 ) -> ExpertsSpec | None:
-    experts = layer.mlp.experts
+    experts, block = layer.mlp.experts, facts.experts_block
     if experts is None:
         return None
     assert routing is not None, "a family with experts says how they are chosen"
@@ -313,6 +332,7 @@ def _experts(
         routing=rule,
         stacking=block.stacking,
         correction=correction if experts.router_correction else None,
+        vocab_size=facts.vocab_size if experts.by_token else 0,
     )
 
 
@@ -342,6 +362,8 @@ def _shape(layer: LayerFacts) -> Shape:
             value_dim=attention.latent.value_dim,
             scale=attention.head_dim**-0.5,
         )
+    if attention.compressed is not None:
+        return _compressed_shape(attention, attention.compressed)
     return AttentionShape(
         num_heads=attention.num_heads,
         num_kv_heads=attention.num_kv_heads,
@@ -352,12 +374,27 @@ def _shape(layer: LayerFacts) -> Shape:
     )
 
 
+def _compressed_shape(attention: AttentionFacts, net: Compressed) -> CompressedShape:
+    index = None
+    if net.overlaps:
+        index = IndexShape(net.index_heads, net.index_dim, net.rope_dim, net.index_top_k)
+    return CompressedShape(
+        num_heads=attention.num_heads,
+        head_dim=attention.head_dim,
+        rope_dim=net.rope_dim,
+        scale=attention.head_dim**-0.5,
+        mask=attention.mask,
+        rate=net.rate,
+        index=index,
+    )
+
+
 def _share_of_heads(shape: Shape, ranks: int) -> Shape:
     """KV heads that are fewer than the ranks are on several."""
     if isinstance(shape, StateShape):
         return shape.on_rank(ranks)
     heads = shape.num_heads // ranks
-    if isinstance(shape, LatentShape):
+    if isinstance(shape, LatentShape | CompressedShape):
         return replace(shape, num_heads=heads)
     return replace(shape, num_heads=heads, num_kv_heads=max(1, shape.num_kv_heads // ranks))
 

@@ -18,6 +18,11 @@ from atom.sizing.families.deepseek import (
     glm4_moe_lite,
     glm_moe_dsa,
 )
+from atom.sizing.families.deepseek_v4 import (
+    deepseek_v4,
+    deepseek_v4_fields,
+    deepseek_v4_names,
+)
 from atom.sizing.families.dense import (
     eagle3,
     ernie4_5,
@@ -128,6 +133,9 @@ FAMILIES: dict[str, Family] = {
     "DeepseekV2ForCausalLM": Family(deepseek_v2),
     "DeepseekV3ForCausalLM": Family(deepseek_v3),
     "DeepseekV32ForCausalLM": Family(deepseek_v32),
+    "DeepseekV4ForCausalLM": Family(
+        deepseek_v4, fields=deepseek_v4_fields, names=deepseek_v4_names
+    ),
     "Glm4MoeForCausalLM": Family(glm4_moe),
     "GptOssForCausalLM": Family(gpt_oss, experts_block=_GPT_OSS_BLOCK),
     "Llama4ForCausalLM": Family(llama4, experts_block=_LLAMA4_BLOCK),

@@ -1,4 +1,4 @@
-"""The cache of models with latent attention is what was planned."""
+"""The cache of models with latent attention, and with entries, is what was planned."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def test_cache_takes_the_bytes_that_were_planned(
     bind = CachedAttention.bind
 
     def counted(layer: CachedAttention, tensors: Sequence[torch.Tensor], group: int) -> None:
-        held.update({tensor.data_ptr(): tensor.nbytes for tensor in tensors})
+        # What is packed is a view of its part of each block.
+        storages = [tensor.untyped_storage() for tensor in tensors]
+        held.update({storage.data_ptr(): storage.nbytes() for storage in storages})
         bind(layer, tensors, group)
 
     monkeypatch.setattr(CachedAttention, "bind", counted)

@@ -317,6 +317,24 @@ CHECKPOINTS = {
             "index_topk": 20, "index_n_heads": 16, "index_head_dim": 24,
         },
     },
+    "deepseek4": {"architecture": "deepseek4", "layers": 4, "extra": {
+        "layer_types": [
+            "compressed_sparse_attention", "sliding_attention", "heavily_compressed_attention",
+            "compressed_sparse_attention",
+        ],
+        "compress_rates": {
+            "compressed_sparse_attention": 4, "heavily_compressed_attention": 24,
+        },
+    }},
+    "deepseek4-published-rates": {
+        "architecture": "deepseek4", "layers": 4, "hidden": 72, "heads": 6, "head_dim": 24,
+        "rope_scaling": {**YARN, "beta_fast": 32.0, "beta_slow": 1.0},
+        "extra": {
+            "mlp_layer_types": ["moe", "hash_moe"] * 2, "n_routed_experts": 5,
+            "num_experts_per_tok": 1, "o_groups": 3, "index_head_dim": 10, "hc_mult": 3,
+            "scoring_func": "sigmoid",
+        },
+    },
     "deepseek3-one-group": {
         "architecture": "deepseek3",
         "extra": {

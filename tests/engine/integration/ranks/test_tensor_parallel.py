@@ -134,6 +134,18 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
     "keys that are values, heads of two sizes, experts beside an MLP": GEMMA4_EXPERTS,
     "inputs of each layer, keys of other layers": GEMMA4_SMALL,
+    "windows beside entries, streams, experts by token": {
+        "architecture": "deepseek4", "layers": 4,
+        "extra": {
+            "layer_types": [
+                "sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention",
+                "compressed_sparse_attention",
+            ],
+            "compress_rates": {
+                "compressed_sparse_attention": 4, "heavily_compressed_attention": 24,
+            },
+        },
+    },
     "indexers for several layers": {
         "architecture": "glm_moe_dsa", "layers": 4,
         "extra": {"index_topk": 20, "index_n_heads": 16, "index_head_dim": 24,
@@ -229,7 +241,7 @@ def test_ranks_go_on_from_the_same_checkpoints(pair: RankGroup, tmp_path: Path) 
     "family",
     [
         "experts", "a shared expert behind a gate", "sinks, windows, biases of experts",
-        "chunks, experts of weighed inputs",
+        "chunks, experts of weighed inputs", "windows beside entries, streams, experts by token",
     ],
 )  # fmt: skip
 def test_ranks_with_whole_experts_each(family: str, pair: RankGroup, tmp_path: Path) -> None:

@@ -6,7 +6,14 @@ import pytest
 import torch
 
 from atom.model_ops.backends.interface import Backend, OpCase
-from atom.model_ops.values import Activation, ClampedSwiGLU, LinearWeight, NormWeight, Stream
+from atom.model_ops.values import (
+    Activation,
+    ClampedSiLU,
+    ClampedSwiGLU,
+    LinearWeight,
+    NormWeight,
+    Stream,
+)
 from tests.engine.ops.inputs import assert_rows_agree
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
@@ -71,7 +78,9 @@ def test_a_norm_weight_may_be_wider_than_the_model(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("activation", [*Activation, ClampedSwiGLU(1.702, 1.5)], ids=str)
+@pytest.mark.parametrize(
+    "activation", [*Activation, ClampedSwiGLU(1.702, 1.5), ClampedSiLU(1.5)], ids=str
+)
 @pytest.mark.parametrize(
     ("rows", "inner"), [(1, 16), (4, 1100), pytest.param(260, 12288, marks=gpu)]
 )

@@ -219,6 +219,38 @@ CASES: dict[str, tuple[str, Mapping[str, Any]]] = {
         "DeepseekV32",
         {**LATENT, "q_lora_rank": 30, "index_n_heads": 3, "index_head_dim": 16},
     ),
+    "deepseek-v4": (
+        "DeepseekV4",
+        {
+            **{key: COMMON[key] for key in COMMON if key != "intermediate_size"},
+            "moe_intermediate_size": 24,
+            "n_routed_experts": 6,
+            "num_experts_per_tok": 2,
+            "q_lora_rank": 30,
+            "o_groups": 3,
+            "o_lora_rank": 20,
+            "index_n_heads": 3,
+            "index_head_dim": 16,
+            "sliding_window": 32,
+        },
+    ),
+    "deepseek-v4-listed": (
+        "DeepseekV4",
+        {
+            **{key: COMMON[key] for key in COMMON if key != "intermediate_size"},
+            "moe_intermediate_size": 24,
+            "n_routed_experts": 6,
+            "num_experts_per_tok": 2,
+            "q_lora_rank": 30,
+            "o_groups": 2,
+            "o_lora_rank": 20,
+            "hc_mult": 2,
+            "compress_ratios": [0, 0, 4, 128],
+            "compress_rate_hca": 64,
+            "num_hash_layers": 1,
+            "qk_rope_head_dim": 4,
+        },
+    ),
     "glm4-moe": (
         "Glm4Moe",
         {

@@ -143,6 +143,8 @@ def _against_routing(case: OpCase, card: Card) -> tuple[str, ...]:
 
 
 def _against_rule(routing: Routing) -> tuple[str, ...]:
+    if routing.scoring not in (Scoring.SIGMOID, Scoring.SOFTMAX):
+        return (f"its router has no {routing.scoring.value}",)
     if routing.scoring is Scoring.SIGMOID and not routing.renormalize:
         return ("its router of sigmoids needs weights that sum to one",)
     if routing.scoring is Scoring.SIGMOID and routing.is_grouped and routing.group_top != 2:

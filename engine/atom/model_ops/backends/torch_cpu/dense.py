@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from atom.model_ops.quantised.dequantise import expanded, plain
 from atom.model_ops.values import (
     Activation,
+    ClampedSiLU,
     ClampedSwiGLU,
     Gating,
     LinearWeight,
@@ -57,6 +58,9 @@ def act_and_mul(x: torch.Tensor, activation: Gating) -> torch.Tensor:
     if isinstance(activation, ClampedSwiGLU):
         gate, up = gate.clamp(max=activation.limit), up.clamp(-activation.limit, activation.limit)
         return up.add_(1).mul_(gate).mul_(gate.mul_(activation.alpha).sigmoid_())
+    if isinstance(activation, ClampedSiLU):
+        gate, up = gate.clamp(max=activation.limit), up.clamp(-activation.limit, activation.limit)
+        return F.silu(gate).mul_(up)
     if activation is Activation.SILU:
         return F.silu(gate).mul_(up)
     return F.gelu(gate, approximate="tanh").mul_(up)

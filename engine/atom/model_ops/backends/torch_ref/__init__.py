@@ -11,6 +11,7 @@ from atom.model_ops.backends.interface import Backend
 from atom.model_ops.backends.logit_filters import filter_logits
 from atom.model_ops.backends.torch_ref import (
     attention,
+    compressed_attention,
     decode_state,
     delta_net,
     dense,
@@ -44,6 +45,7 @@ def backend() -> Backend:
             "paged_attention": attention.paged_attention,
             "mla_rope_store": mla.mla_rope_store,
             "mla_attention": mla.mla_attention,
+            "compressed_attention": compressed_attention.compressed_attention,
             "select_tokens": sparse_mla.select_tokens,
             "sparse_mla_attention": sparse_mla.sparse_mla_attention,
             "short_convolution": short_convolution.short_convolution,

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from atom.model_ops.quantised.dequantise import plain
 from atom.model_ops.values import (
     Activation,
+    ClampedSiLU,
     ClampedSwiGLU,
     Gating,
     LinearWeight,
@@ -58,6 +59,9 @@ def act_and_mul(x: torch.Tensor, activation: Gating) -> torch.Tensor:
         gate = gate.clamp(max=activation.limit)
         up = up.clamp(-activation.limit, activation.limit)
         return (up + 1) * (gate * torch.sigmoid(gate * activation.alpha))
+    if isinstance(activation, ClampedSiLU):
+        gate, up = gate.clamp(max=activation.limit), up.clamp(-activation.limit, activation.limit)
+        return F.silu(gate) * up
     if activation is Activation.SILU:
         return F.silu(gate) * up
     return F.gelu(gate, approximate="tanh") * up

@@ -17,6 +17,7 @@ import torch
 from atom.model_ops.backends.draft_ops import draft_ops_of
 from atom.model_ops.backends.interface import Backend, OpCase, WarmupCompile
 from atom.model_ops.quantised.cached_heads import FP8_DTYPES
+from atom.model_ops.routing import Scoring
 from atom.model_ops.values import WeightFormat
 from atom.utils.device import native_fp8
 
@@ -160,6 +161,9 @@ def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
 
     if op in _PRODUCTS:
         return _against_fp8(case.formats)
+    if op == "route":
+        others = {each.scoring for each in case.routings} - {Scoring.SOFTMAX, Scoring.SIGMOID}
+        return tuple(f"its router has no {scoring.value}" for scoring in others)
     if op == "expert_products" and WeightFormat.MXFP4 in case.expert_formats:
         return ("its MXFP4 stacks are in the order of both products at once",)
     if op in ("prepare_experts", "experts", "add_experts", "norm_experts", "expert_products"):

@@ -8,10 +8,10 @@ import torch
 import triton
 import triton.language as tl
 
-from atom.model_ops.values import Activation, ClampedSwiGLU, Gating
+from atom.model_ops.values import Activation, ClampedSiLU, ClampedSwiGLU, Gating
 
 _BLOCK = 1024
-_SILU, _GELU, _CLAMPED, _RELU2 = 0, 1, 2, 3
+_SILU, _GELU, _CLAMPED, _RELU2, _CLAMPED_SILU = 0, 1, 2, 3, 4
 _KINDS = {Activation.SILU: _SILU, Activation.GELU_TANH: _GELU, Activation.RELU2: _RELU2}
 
 
@@ -34,6 +34,9 @@ def gated(
         inner = 1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)
         return (gate / (1.0 + tl.exp(-inner))).to(dtype).to(tl.float32) * up
     else:
+        if KIND == 4:  # DeepSeek V4's clamps the same way
+            gate = tl.minimum(gate, LIMIT)
+            up = tl.minimum(tl.maximum(up, -LIMIT), LIMIT)
         # x / (1 + e^-x): for x far below 0 the exponential is infinite and the quotient -0, never
         # NaN.
         return (gate / (1.0 + tl.exp(-gate))).to(dtype).to(tl.float32) * up
@@ -59,6 +62,8 @@ def gating(activation: Gating) -> dict[str, float]:
     """A kernel's constants for `gated`."""
     if isinstance(activation, ClampedSwiGLU):
         return {"KIND": _CLAMPED, "ALPHA": activation.alpha, "LIMIT": activation.limit}
+    if isinstance(activation, ClampedSiLU):
+        return {"KIND": _CLAMPED_SILU, "ALPHA": 1.0, "LIMIT": activation.limit}
     return {"KIND": _KINDS[activation], "ALPHA": 1.0, "LIMIT": 0.0}
 
 

@@ -12,6 +12,7 @@ from atom.model_ops.quantised.quantise import quantise
 from atom.model_ops.routing import Routed, Routing, Scoring
 from atom.model_ops.values import (
     Activation,
+    ClampedSiLU,
     ClampedSwiGLU,
     ExpertsWeight,
     Gating,
@@ -224,7 +225,9 @@ def test_shares_of_experts_by_ranks_add_up(
 
 
 @pytest.mark.parametrize(
-    "activation", [Activation.GELU_TANH, ClampedSwiGLU(1.702, 0.7)], ids=["gelu", "clamped"]
+    "activation",
+    [Activation.GELU_TANH, ClampedSwiGLU(1.702, 0.7), ClampedSiLU(0.7)],
+    ids=["gelu", "clamped", "clamped silu"],
 )
 @pytest.mark.parametrize("tokens", [1, 30, 350])
 def test_experts_with_biases_and_other_activations(

@@ -1,0 +1,84 @@
+"""Values of attention to a window and to entries that sum up tokens (DeepSeek V4), which its layers
+and the operation that computes it hand to each other. Shapes are as in values.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from atom.model_ops.values import IndexShape, NormWeight
+from atom.sizing.mask_rule import MaskRule
+
+
+@dataclass(frozen=True, slots=True)
+class CompressedShape:
+    """Heads of one layer on this rank that attend to a window and to entries (DeepSeek-V4). One key
+    of a token, and of an entry, is that of all heads and their value; rope_dim elements of a head
+    rotate, its last, neighbours in pairs. scale multiplies q·k; mask: of the window; rate: tokens
+    that an entry sums up, 0 without entries; index: of an indexer that chooses entries, in a layer
+    whose entries also sum up the tokens of the entry before, None where all are attended to. sinks
+    [Hq] float32: see AttentionShape."""
+
+    num_heads: int
+    head_dim: int
+    rope_dim: int
+    scale: float
+    mask: MaskRule
+    rate: int = 0
+    index: IndexShape | None = None
+    sinks: torch.Tensor | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def series(self) -> int:
+        """Count in how many entries a token is summed up."""
+        return 1 if self.index is None else 2
+
+    @property
+    def index_dim(self) -> int:
+        return 0 if self.index is None else self.index.dim
+
+
+@dataclass(frozen=True, slots=True)
+class EntryWeight:
+    """Hold what makes entries of summed tokens: position_bias [rate, series · D] float32, how much
+    each place of an entry counts, and the norm of their sum."""
+
+    position_bias: torch.Tensor
+    norm: NormWeight
+
+
+@dataclass(frozen=True, slots=True)
+class CompressedLayer:
+    """Hold what one layer attends by. entries, index: of entries' keys and of those in the
+    indexer, where there are any."""
+
+    shape: CompressedShape
+    entries: EntryWeight | None = None
+    index: EntryWeight | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CompressedTokens:
+    """A step's tokens, not rotated yet: q [T, Hq, D], and what is kept of each, kept [T, W]: its
+    key [D], then what it adds to entries [series · D] and how much of it counts [series · D], then
+    the same of the indexer's. asking [T, heads, dim] and weights [T, heads]: of the indexer."""
+
+    q: torch.Tensor
+    kept: torch.Tensor
+    asking: torch.Tensor | None = None
+    weights: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CompressedCache:
+    """One layer's cache: window [N, S, W] of tokens; entries [N, E, D] and, of the indexer, index
+    [N, E, dim] of the entries that are complete in a block, in their order. Not contiguous."""
+
+    window: torch.Tensor
+    entries: torch.Tensor | None = None
+    index: torch.Tensor | None = None
+
+    @property
+    def block_size(self) -> int:
+        return self.window.shape[1]

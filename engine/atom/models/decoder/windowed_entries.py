@@ -1,0 +1,148 @@
+"""Attention to a window and to entries that sum up tokens as a block of the decoder (DeepSeek V4):
+its projections, and their place in a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from atom.model_ops.attention import CompressedAttention
+from atom.model_ops.compressed_attention import (
+    CompressedLayer,
+    CompressedShape,
+    CompressedTokens,
+    EntryWeight,
+)
+from atom.model_ops.layernorm import Normed, RMSNorm
+from atom.model_ops.linear import Build, Linear
+from atom.model_ops.placement import Placement
+from atom.model_ops.rotary_embedding import RotaryEmbedding
+from atom.models.decoder.layer_norm import build_norm
+from atom.models.decoder.spec import LayerSpec
+
+
+class WindowedEntriesAttention(nn.Module):
+    """Queries by way of a compressed form, one key for all heads, and what entries are made of."""
+
+    def __init__(self, spec: LayerSpec, rotary: RotaryEmbedding, build: Build) -> None:
+        super().__init__()
+        shape, net = spec.attention, spec.facts.attention.compressed
+        assert isinstance(shape, CompressedShape)
+        assert net is not None
+        own, size = spec.own_matrices, shape.head_dim
+        self.q_a_proj = Linear((own["q_a_proj"],), build)
+        self.q_a_norm = build_norm(net.query_rank, spec.norm, build)
+        self.q_b_proj = Linear((own["q_b_proj"],), build)
+        self.head_norm = RMSNorm(size, spec.norm.eps, ops=build.ops, is_unit=True)
+        self.kv_proj = Linear((own["kv_proj"],), build)
+        self.kv_norm = build_norm(size, spec.norm, build)
+        self.compressor = Compressor(spec, shape, build) if shape.rate else None
+        self.o_a_proj = Linear((own["o_a_proj"],), build)
+        self.o_b_proj = Linear((own["o_b_proj"],), build)
+        self._output_rank = net.output_rank
+        self._all_heads = spec.facts.attention.num_heads
+        self._heads = build.ranks.of(self._all_heads)
+        sinks = torch.empty(shape.num_heads, dtype=torch.float32)
+        self.sinks = nn.Parameter(sinks, requires_grad=False)
+        layer = CompressedLayer(replace(shape, sinks=sinks), *self._entry_weights())
+        self.attn = CompressedAttention(layer, net, rotary, build.ops)
+
+    def _entry_weights(self) -> tuple[EntryWeight | None, EntryWeight | None]:
+        if self.compressor is None:
+            return None, None
+        indexer = self.compressor.indexer
+        return self.compressor.w, None if indexer is None else indexer.w
+
+    def placements(self, name: str) -> Iterator[Placement]:
+        """Yield where the sinks come from in a checkpoint."""
+        own, sinks = (self._heads,), self.sinks.data
+        yield Placement(f"{name}.sinks", (self._all_heads,), own, sinks)
+
+    def forward(self, h: Normed, positions: torch.Tensor) -> torch.Tensor:
+        """Return what every head found, [T, Hq·D]; `o_proj` is left to the layer."""
+        x = h.tensor()
+        compressed = self.q_a_norm.of(self.q_a_proj(x))
+        heads = self.q_b_proj(compressed).unflatten(1, (-1, self.attn.layer.shape.head_dim))
+        q = self.head_norm.of(heads)
+        kept = [self.kv_norm.of(self.kv_proj(x))]
+        asking = weights = None
+        if self.compressor is not None:
+            kept += self.compressor(x)
+            if self.compressor.indexer is not None:
+                asking, weights = self.compressor.indexer.asking(x, compressed)
+        tokens = CompressedTokens(q, torch.cat(kept, dim=1), asking, weights)
+        attended: torch.Tensor = self.attn(tokens, positions)
+        return attended
+
+    def o_proj(self, attended: torch.Tensor) -> torch.Tensor:
+        """Project each group of heads by itself, then all together: [T, Hq·D] → [T, H], with
+        several ranks this one's share of the sum."""
+        blocks = self.o_a_proj.w.data.unflatten(0, (-1, self._output_rank))  # [groups, rank, in]
+        heads = attended.unflatten(1, (len(blocks), -1)).transpose(0, 1)
+        found = torch.bmm(heads, blocks.transpose(1, 2)).transpose(0, 1)
+        projected: torch.Tensor = self.o_b_proj(found.flatten(1))
+        return projected
+
+
+class EntryProjections(nn.Module):
+    """Projects what a token adds to entries, and how much of it counts; the norm of their sums.
+    name: of the module below its layer; size: elements of an entry."""
+
+    def __init__(self, spec: LayerSpec, name: str, size: int, build: Build) -> None:
+        super().__init__()
+        shape, own = spec.attention, spec.own_matrices
+        assert isinstance(shape, CompressedShape)
+        self.kv_proj = Linear((own[f"{name}.kv_proj"],), build)
+        self.gate_proj = Linear((own[f"{name}.gate_proj"],), build)
+        self.kv_norm = build_norm(size, spec.norm, build)
+        places = torch.empty(shape.rate, shape.series * size, dtype=torch.float32)
+        self.position_bias = nn.Parameter(places, requires_grad=False)
+
+    @property
+    def w(self) -> EntryWeight:
+        """The operations' view of the weights."""
+        return EntryWeight(self.position_bias.data, self.kv_norm.norm)
+
+    def placements(self, name: str) -> Iterator[Placement]:
+        """Yield where the parameter comes from in a checkpoint."""
+        yield Placement.whole(f"{name}.position_bias", self.position_bias.data)
+
+    def added(self, x: torch.Tensor) -> list[torch.Tensor]:
+        """Project x [T, H] → what is added and how much of it counts, [T, series · D] each."""
+        return [self.kv_proj(x), self.gate_proj(x)]
+
+
+class Compressor(EntryProjections):
+    """Makes a layer's entries, and what its indexer has of them, where there is one."""
+
+    def __init__(self, spec: LayerSpec, shape: CompressedShape, build: Build) -> None:
+        super().__init__(spec, "compressor", shape.head_dim, build)
+        self.indexer = None if shape.index is None else EntryIndexer(spec, shape, build)
+
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+        """Compute all that is kept of x [T, H] beside its key."""
+        indexed = [] if self.indexer is None else self.indexer.added(x)
+        return self.added(x) + indexed
+
+
+class EntryIndexer(EntryProjections):
+    """Projections by which a layer chooses the entries that it attends to."""
+
+    def __init__(self, spec: LayerSpec, shape: CompressedShape, build: Build) -> None:
+        super().__init__(spec, "compressor.indexer", shape.index_dim, build)
+        own = spec.own_matrices
+        self._dim = shape.index_dim
+        self.q_b_proj = Linear((own["compressor.indexer.q_b_proj"],), build)
+        weights = Linear((own["compressor.indexer.scorer.weights_proj"],), build)
+        self.scorer = nn.ModuleDict({"weights_proj": weights})
+
+    def asking(
+        self, x: torch.Tensor, compressed: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Project hidden states x [T, H] and compressed queries [T, rank] → queries [T, heads, dim]
+        and how much each head's opinion counts [T, heads]."""
+        q: torch.Tensor = self.q_b_proj(compressed)
+        return q.unflatten(1, (-1, self._dim)), self.scorer["weights_proj"](x)

@@ -1,0 +1,82 @@
+"""DeepSeek V4 (DeepSeek-AI, 2026): a window beside entries that sum up 4 tokens each, of which an
+indexer chooses, or 128 tokens; several residual streams, mixed by hyper-connections; experts whose
+activations are clamped, in the first layers those that a table has of each token."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from atom.config import ModelConfig
+from atom.errors import ModelError
+from atom.model_ops.rotary_embedding import RopeConfig, rope_config
+from atom.model_ops.routing import Routing, Scoring
+from atom.model_ops.values import ClampedSiLU
+from atom.models.decoder.spec import LayerSpec, ModelSpec, StreamsSpec, decoder_spec, rope_limits
+from atom.sizing.layers import Experts
+
+_THETA, _ENTRIES_THETA = 10_000.0, 160_000.0
+_SCORINGS = {scoring.value: scoring for scoring in (Scoring.SQRT_SOFTPLUS, Scoring.SIGMOID)}
+
+
+def spec(config: ModelConfig) -> ModelSpec:
+    """Return what config.json says of a DeepSeek V4. Raises `ModelError` as `decoder_spec` does,
+    and on scores that transformers' model of it does not compute."""
+    raw = config.hf_config
+    plain = decoder_spec(
+        replace(config, hf_config={**raw, "rope_scaling": None, "rope_parameters": None}),
+        lambda experts: _routing(raw, experts),
+    )
+
+    def changed(layer: LayerSpec) -> LayerSpec:
+        return replace(
+            layer,
+            rope=_rope(config, layer),
+            activation=ClampedSiLU(float(raw.get("swiglu_limit", 10.0))),
+            streams=StreamsSpec(
+                count=layer.facts.streams,
+                iterations=int(raw.get("hc_sinkhorn_iters", 20)),
+                eps=float(raw.get("hc_eps", 1e-6)),
+                norm_eps=layer.norm.eps,
+            ),
+        )
+
+    return plain.with_layers(changed)
+
+
+def _routing(raw: Mapping[str, Any], experts: Experts) -> Routing:
+    """Choose by corrected scores, whose sum is made 1 whatever norm_topk_prob says, as
+    transformers' model does."""
+    name = str(raw.get("scoring_func") or Scoring.SQRT_SOFTPLUS.value)
+    if name not in _SCORINGS:
+        raise ModelError(
+            f"config.json: scoring_func {name!r} is not supported for DeepseekV4ForCausalLM; "
+            f"supported: {', '.join(_SCORINGS)}"
+        )
+    return Routing(
+        top_k=experts.per_token,
+        scoring=_SCORINGS[name],
+        renormalize=True,
+        scale=float(raw.get("routed_scaling_factor", 1.5)),
+    )
+
+
+def _rope(config: ModelConfig, layer: LayerSpec) -> RopeConfig:
+    """The rope of layers with a window alone, or of those with entries, which alone is scaled: in
+    either spelling of config.json, by kinds or one for the entries."""
+    raw, net = config.hf_config, layer.facts.attention.compressed
+    assert net is not None
+    said = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    kind = "compress" if net.rate else "main"
+    if isinstance(said.get("main"), Mapping) and isinstance(said.get("compress"), Mapping):
+        parameters = dict(said[kind])
+    elif net.rate:
+        parameters = {key: value for key, value in said.items() if not isinstance(value, Mapping)}
+        parameters["rope_theta"] = raw.get("compress_rope_theta") or _ENTRIES_THETA
+        parameters.setdefault("attention_factor", 1.0)
+    else:
+        parameters = {"rope_theta": raw.get("rope_theta") or _THETA}
+    # What rotates is counted in elements already.
+    parameters["partial_rotary_factor"] = 1.0
+    return rope_config(parameters, net.rope_dim, rope_limits(config))
