@@ -49,8 +49,9 @@ def terms(plan: Plan) -> dict[str, Any] | None:
 
 
 def _kv_terms(plan: Plan, facts: ModelFacts) -> tuple[KvTerm, ...]:
-    element = kv_element(facts, plan.engine, plan.accelerator)
-    return kv_terms(facts, element, plan.engine.tensor_parallel, speculation(plan.engine))
+    options, element = plan.engine, kv_element(facts, plan.engine, plan.accelerator)
+    drafts = speculation(options)
+    return kv_terms(facts, element, options.tensor_parallel, drafts, options.block_size)
 
 
 def _weights(plan: Plan, facts: ModelFacts) -> str:

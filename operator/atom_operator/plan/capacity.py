@@ -137,7 +137,8 @@ def _judge(case: _Case, correction: _Correction, source: str) -> CapacityVerdict
 def cache_layout(facts: ModelFacts, options: EngineOptions, accelerator: Accelerator) -> KvLayout:
     """The KV cache of one device."""
     element = kv_element(facts, options, accelerator)
-    return kv_layout(facts, element, options.tensor_parallel, speculation(options))
+    ranks, drafts = options.tensor_parallel, speculation(options)
+    return kv_layout(facts, element, ranks, drafts, options.block_size)
 
 
 def kv_element(facts: ModelFacts, options: EngineOptions, accelerator: Accelerator) -> KvElement:

@@ -19,6 +19,7 @@ from atom.sizing import (
     ModelFacts,
     QuantizationScheme,
     expert_parallel_problem,
+    kv_cache_problems,
     tensor_parallel_problems,
     unsupported,
     valid_tensor_parallel_sizes,
@@ -223,6 +224,8 @@ def _smaller_elements(misfit: Misfit, fits: Fits) -> Iterator[str]:
     """A cache with smaller elements, where the present ones are larger."""
     for name in _smaller_than(misfit.options.kv_cache_dtype):
         changed = replace(misfit.options, kv_cache_dtype=name)
+        if any(kv_cache_problems(misfit.facts, name)):
+            continue
         if fits(changed, misfit.memory_bytes, misfit.facts):
             yield f"set spec.engine.kvCacheDtype to {name}"
             return

@@ -45,6 +45,7 @@ from atom_operator.validation.engine_limits import (
     validate_engine_features,
     validate_engine_runs,
     validate_experts,
+    validate_kv_cache,
     validate_reproducible,
     validate_unknown_family,
 )
@@ -128,6 +129,7 @@ def consider(owner: Owner, spec: AtomDeploymentSpec, around: Surroundings) -> Co
         return Considered((*problems, options))
     problems.extend(validate_engine_runs(_facts_field(spec), lookup.facts, around.site))
     problems.extend(validate_experts(options, lookup.facts, around.site))
+    problems.extend(validate_kv_cache(options, lookup.facts))
     problems.extend(validate_reproducible(options, lookup.facts))
     problems.extend(validate_against_model(options, lookup.facts))
     if any(problem.reason not in _ENGINE_LIMITS for problem in problems):

@@ -14,6 +14,7 @@ from atom.sizing import (
     ReproducibleOptions,
     UnknownFamilyError,
     expert_parallel_problem,
+    kv_cache_problems,
     reproducible_problems,
     spread_problems,
     unsupported,
@@ -58,6 +59,13 @@ def validate_experts(
             "spec.parallelism.expert", f"{message}, {another}", Reason.UNSUPPORTED_BY_ENGINE
         ),
     )
+
+
+def validate_kv_cache(options: EngineOptions, facts: ModelFacts | None) -> Iterator[FieldProblem]:
+    """Yield why the model's cache has no elements of the type that is asked for."""
+    if facts is not None:
+        for problem in kv_cache_problems(facts, options.kv_cache_dtype):
+            yield FieldProblem("spec.engine.kvCacheDtype", problem, Reason.UNSUPPORTED_BY_ENGINE)
 
 
 def validate_reproducible(

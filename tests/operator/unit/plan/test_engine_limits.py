@@ -15,6 +15,7 @@ from atom_operator.integration_values import EngineFeature, Site
 from atom_operator.plan.model_facts import catalogue_sources, facts_from_catalogue
 from atom_operator.reconcile.planning import Surroundings, consider, plan_spec
 from tests.support.catalogue.latent import DEEPSEEK_V3
+from tests.support.models.published_deepseek_v4 import FLASH
 from tests.support.operator.builders_operator import (
     IMAGES,
     KEY,
@@ -207,6 +208,31 @@ def test_gpt_oss_holds_what_its_windows_leave_by_hand() -> None:
     left = int(192 * 1024**3 * 0.9) - capacity.weights_bytes - activations - runtime
     for row in capacity.concurrency:
         assert row.sequences == min(512, left // (token * (row.context_tokens + 144)))
+
+
+def test_deepseek_v4_is_planned_by_what_its_entries_and_windows_take() -> None:
+    asked: dict[str, Any] = {
+        "model": {"source": "hf://example/plain", "config": FLASH},
+        "accelerator": {**MI300X, "memory": "4000Gi"},
+        "engine": {"maxModelLen": 65_536},
+    }
+    capacity = plan(**asked).capacity.capacity
+    assert capacity is not None
+    # In blocks of 16 tokens 21 layers have 4 entries of 640 elements, 20 one of 512.
+    token = (21 * 4 * 640 + 20 * 512) * 2 // 16
+    assert (capacity.kv_bytes_per_token, capacity.kv_window_bytes) == (token, 31 * 9 * 16 * token)
+    (problem,) = problems(**{**asked, "engine": {"kvCacheDtype": "fp8"}})
+    assert (problem.field, problem.reason.value) == (
+        *("spec.engine.kvCacheDtype", "UnsupportedByEngine"),
+    )
+    assert "use auto, bf16 or fp32" in problem.message
+    # An fp8 cache of half the size would fit, and is nothing to advise.
+    small = {**asked, "accelerator": {**MI300X, "memory": "612Gi"}}
+    limits = {"maxModelLen": 1_048_576, "maxNumBatchedTokens": 2048, "maxNumSeqs": 4}
+    verdict = plan(**{**small, "engine": limits}).capacity
+    assert verdict.reason.value == "ContextDoesNotFit"
+    assert "maxModelLen" in verdict.message
+    assert "kvCacheDtype" not in verdict.message
 
 
 def test_drafts_from_the_text_run_on_any_engine_and_take_no_layers() -> None:
