@@ -118,6 +118,11 @@ class DeviceMoves:
         lacking = await _lacking(fleet, observed.running.nodes, going, asked)
         if lacking is not None:
             return replace(told, reason=Reason.NO_OTHER_PLACE, outcome=lacking)
+        # What called it sick may be a minute old, and a device that is well again frees a place.
+        still = await _sick(fleet, pods, observed, Age.NOW)
+        if all(pod.uid != first.uid or pod.in_doubt for pod in still):
+            outcome = "it stays, because its devices are no longer called so"
+            return replace(told, reason=Reason.DEVICE_UNHEALTHY, outcome=outcome)
         self._under_way = _UnderWay(key, first.uid, now)
         outcome = "it is evicted, and its successor has a place"
         return replace(told, reason=Reason.POD_MOVED, outcome=outcome, move=first)
@@ -153,14 +158,17 @@ class DeviceMoves:
 
 
 async def _sick(
-    fleet: FleetReader, pods: tuple[PodState, ...], observed: Observed
+    fleet: FleetReader,
+    pods: tuple[PodState, ...],
+    observed: Observed,
+    age: Age = Age.KNOWN,
 ) -> tuple[SickPod, ...]:
     """Read of nodes and pods no more than is needed: most of the time every device is well."""
-    nodes = await fleet.nodes(Age.KNOWN) or Nodes()
+    nodes = await fleet.nodes(age) or Nodes()
     found = nodes.once("by name", lambda: {node["metadata"]["name"]: node for node in nodes})
     requested: dict[str, Resources] = {}
     if nodes_with_devices_out(pods, found):
-        placed = await fleet.pods(Age.KNOWN)
+        placed = await fleet.pods(age)
         requested = dict(placed.requested) if placed is not None else {}
     template = observed.running.template if observed.running is not None else {}
     return sick_pods(pods, found, requested, placement_of(template.get("spec") or {}))

@@ -311,6 +311,10 @@ REPORTED: dict[str, tuple[Scene, Steps]] = {
         scene(devices=0, nodes=2, claim="node"),
         (("drain_a_node", 4, 20), ("ask_for_a_length", 512, 400)),
     ),
+    "a device that is well again in the minute in which its pod would move": (
+        scene(per_pod_gib=100, node_gib=110),
+        (("let_devices_fall_sick", 0, 8, "taint", 1300), ("let_devices_recover", 4, 400)),
+    ),
     "a drain in the second in which a rollout lets a pod go": (
         scene(devices=8, nodes=3, replicas=3),
         (("ask_for_memory", 48, 100), ("drain_a_node", 0, 400)),
