@@ -23,23 +23,36 @@ _SLOW_FIRST_TOKEN_SECONDS = 10
 def pod_monitor(plan: Plan, wanted: PodMonitoring) -> Manifest:
     """Scrapes /metrics of every pod that serves HTTP."""
     metadata = naming.metadata(plan, plan.key.name)
-    metadata["labels"] = {**wanted.labels, **metadata["labels"]}
-    return {
-        "apiVersion": POD_MONITOR.api_version,
-        "kind": POD_MONITOR.kind,
-        "metadata": metadata,
-        "spec": {
-            "selector": {"matchLabels": naming.serving_labels(plan)},
-            "podTargetLabels": [constants.LABEL_DEPLOYMENT],
-            "podMetricsEndpoints": [
-                {
-                    "port": constants.ENGINE_PORT_NAME,
-                    "path": "/metrics",
-                    "interval": wanted.interval,
-                }
-            ],
-        },
+    found = {"apiVersion": POD_MONITOR.api_version, "kind": POD_MONITOR.kind, "metadata": metadata}
+    return _monitor(found, wanted, naming.serving_labels(plan), [constants.LABEL_DEPLOYMENT])
+
+
+def frontend_monitor(plan: Plan, wanted: PodMonitoring) -> Manifest:
+    """Scrapes /metrics of the frontend's pods. Their series have no AtomDeployment's label: alerts
+    and autoscalers count replicas and requests by it, of which these compute none."""
+    name, component = naming.frontend_name(plan.key), constants.FRONTEND_COMPONENT
+    found = naming.component_head(plan, POD_MONITOR, name, component)
+    copied = [constants.LABEL_INSTANCE, constants.LABEL_COMPONENT]
+    return _monitor(found, wanted, naming.frontend_labels(plan.key.name), copied)
+
+
+def _monitor(
+    found: Manifest, wanted: PodMonitoring, selected: dict[str, str], copied: list[str]
+) -> Manifest:
+    """Complete the head of a monitor of pods: which are `selected`, and which of their labels every
+    series gets."""
+    metadata = {**found["metadata"], "labels": {**wanted.labels, **found["metadata"]["labels"]}}
+    endpoint = {
+        "port": constants.ENGINE_PORT_NAME,
+        "path": "/metrics",
+        "interval": wanted.interval,
     }
+    spec = {
+        "selector": {"matchLabels": selected},
+        "podTargetLabels": copied,
+        "podMetricsEndpoints": [endpoint],
+    }
+    return {**found, "metadata": metadata, "spec": spec}
 
 
 def prometheus_rule(plan: Plan, labels: Labels) -> Manifest:

@@ -19,12 +19,13 @@ from atom_operator.children.beside_engines.inherited import (
     inherited_of_pod,
 )
 from atom_operator.children.model_sources.model_image import image_sidecar
+from atom_operator.children.monitoring import frontend_monitor
 from atom_operator.children.network import frontend_policy
 from atom_operator.children.overlay import copied
 from atom_operator.children.workload import pod_template, spread_over_hosts, stop_seconds
 from atom_operator.domain import DEPLOYMENT, DISRUPTION_BUDGET, SERVICE, Kind, Manifest, Plan
 from atom_operator.integration_values import Frontend
-from atom_operator.kinds import NETWORK_POLICY
+from atom_operator.kinds import NETWORK_POLICY, POD_MONITOR
 
 
 def frontend(plan: Plan, wanted: Frontend) -> Iterator[tuple[Kind, Manifest]]:
@@ -35,6 +36,8 @@ def frontend(plan: Plan, wanted: Frontend) -> Iterator[tuple[Kind, Manifest]]:
     if wanted.replicas > 1:
         yield DISRUPTION_BUDGET, _disruption_budget(plan)
     yield DEPLOYMENT, _deployment(plan, wanted)
+    if plan.integrations.pod_monitoring is not None:
+        yield POD_MONITOR, frontend_monitor(plan, plan.integrations.pod_monitoring)
 
 
 def _head(plan: Plan, kind: Kind, name: str) -> Manifest:

@@ -16,7 +16,7 @@ from atom_operator.domain import (
     ChildKey,
     Kind,
 )
-from atom_operator.kinds import NETWORK_POLICY
+from atom_operator.kinds import NETWORK_POLICY, POD_MONITOR
 from atom_operator.plan.spec_digest import spec_digest
 from atom_operator.validation.rules import validate
 from tests.support.in_memory_cluster.rollouts import finish_rollout
@@ -67,6 +67,19 @@ async def reconciled(cluster: FakeCluster) -> None:
     """Two looks: the second sees what the first has made."""
     for _ in range(2):
         await reconciler(cluster).reconcile(KEY)
+
+
+def test_its_metrics_are_scraped_beside_the_engines_and_count_as_no_replica() -> None:
+    monitor = rendered(POD_MONITOR, "chat-frontend", monitoring={"podMonitor": {}})["spec"]
+    labels, ports = pod()["metadata"]["labels"], container()["ports"]
+    assert monitor["selector"]["matchLabels"].items() <= labels.items()
+    assert monitor["podMetricsEndpoints"][0]["port"] in {port["name"] for port in ports}
+    assert set(monitor["podTargetLabels"]) <= set(labels)
+    engines = rendered(POD_MONITOR, "chat", monitoring={"podMonitor": {}})["spec"]
+    assert not engines["selector"]["matchLabels"].items() <= labels.items()
+    assert engines["podTargetLabels"] == [LABEL_DEPLOYMENT]
+    assert LABEL_DEPLOYMENT not in monitor["podTargetLabels"]
+    assert ChildKey(POD_MONITOR, "chat-frontend") not in render(plan(**ASKED))
 
 
 async def test_the_service_leads_to_it_while_a_pod_of_it_is_ready() -> None:
