@@ -38,6 +38,22 @@ def _gemma3(hidden: int, layers: int, heads: int, kv_heads: int, head: int, mlp:
     return 2 * (262208 * hidden + layers * (layer + 4 * hidden + 2 * head) + hidden)
 
 
+def _gemma4(shape: tuple[int, int, int, int, int, int], mlp: int, experts: int = 0) -> int:
+    """The text part of Gemma 4: tied vocabulary of 262144, four norms, norms of q and k, a factor
+    of each layer. Of six layers five slide, with heads of 256, and one has heads of 512, fewer of
+    them for keys, which are its values. With experts of 704: three norms more, a router with a
+    scale of each input and of each expert."""
+    hidden, layers, heads, kv_heads, full_kv_heads, ranks = shape
+    heads, mlp, width = heads // ranks, mlp // ranks, 704 // ranks
+    plain = 3 * hidden * mlp + 4 * hidden + 1
+    if experts:
+        plain += experts * (3 * hidden * width + hidden + 1) + (3 + 1) * hidden
+    sliding = 2 * hidden * 256 * (heads + kv_heads // ranks) + 2 * 256
+    full = hidden * 512 * (2 * heads + full_kv_heads // ranks) + 2 * 512
+    attention = layers // 6 * (5 * sliding + full)
+    return 2 * (262144 // ranks * hidden + layers * plain + attention + hidden)
+
+
 def _llama4(experts: int, mixtures: int, ranks: int) -> int:
     """48 layers of 40 heads of 128, 8 KV heads; `mixtures` with experts of 8192 and a shared one,
     the others dense with 16384; a vocabulary of 202048 and a head of its own."""
@@ -208,4 +224,26 @@ WINDOWED: dict[str, Case] = {
         )
         for _, layers, _, kv, head, _ in (shape,)
     },
+    "hf://google/gemma-4-31B-it": Case(
+        weights={
+            1: _gemma4((5376, 60, 32, 16, 4, 1), 21504),
+            2: _gemma4((5376, 60, 32, 16, 4, 2), 21504),
+        },
+        # a block has room for 8 of 50 layers that slide, in 7 groups, or for the 10 others
+        kv_token={1: 8 * 2 * 16 * 256 * 2, 8: 10 * 2 * 1 * 512 * 2},
+        window={1: 50 * 2 * 16 * 256 * 2},
+        window_tokens=1024,
+        padding_bytes=6 * 2 * 16 * 256 * 2,
+    ),
+    "hf://google/gemma-4-26B-A4B-it": Case(
+        weights={
+            1: _gemma4((2816, 30, 16, 8, 2, 1), 2112, experts=128),
+            2: _gemma4((2816, 30, 16, 8, 2, 2), 2112, experts=128),
+        },
+        # a block has room for 4 of 25 layers that slide, in 7 groups, or for the 5 others
+        kv_token={1: 4 * 2 * 8 * 256 * 2, 8: 5 * 2 * 1 * 512 * 2},
+        window={1: 25 * 2 * 8 * 256 * 2},
+        window_tokens=1024,
+        padding_bytes=3 * 2 * 8 * 256 * 2,
+    ),
 }
