@@ -57,7 +57,8 @@ FORMS: dict[str, Layout] = {
 class Family:
     """made: of make_tiny_checkpoint. plain: which modules stay plain, as a search. add_mtp: puts a
     layer that drafts beside the model's. stacks: experts in one tensor, which layouts in
-    `stacked_in` have with scales beside it and others leave plain."""
+    `stacked_in` have with scales beside it and others leave plain. apart: experts in one tensor,
+    which a quantised checkpoint has each apart."""
 
     architecture: str
     made: Mapping[str, Any] = field(default_factory=dict)
@@ -65,6 +66,7 @@ class Family:
     add_mtp: Callable[[Path], Any] | None = None
     stacks: str = "^$"
     stacked_in: tuple[str, ...] = ()
+    apart: str = "^$"
 
 
 _DELTA_NET = {
@@ -156,6 +158,26 @@ FAMILIES: dict[str, Family] = {
     "SmolLM3": Family("smollm3", {"layers": 4}),
     "Phi-3 and Phi-4": Family("phi3", {"extra": {"sliding_window": 24}}),
     "Granite 3": Family("granite"),
+}  # fmt: skip
+# Those of which a family's models have parts that its own above has not.
+SHAPES: dict[str, Family] = {
+    "Gemma 4 (experts)": Family(
+        "gemma4",
+        {"layers": 3, "tie_word_embeddings": True, "extra": {
+            "enable_moe_block": True, "num_experts": 8, "top_k_experts": 3,
+            "moe_intermediate_size": 64,
+        }},
+        r"router\.proj$", apart=r"\.experts\.(gate_up|down)_proj$",
+    ),
+    "Gemma 4 (small)": Family(
+        "gemma4",
+        {"layers": 6, "tie_word_embeddings": True, "extra": {
+            "hidden_size_per_layer_input": 32, "vocab_size_per_layer_input": 320,
+            "num_kv_shared_layers": 3, "use_double_wide_mlp": True,
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
+        }},
+        r"per_layer_model_projection$|embed_tokens_per_layer$",
+    ),
 }  # fmt: skip
 _QWEN_MOE = {"moe_intermediate_size": 64, "shared_expert_intermediate_size": 64}
 _DEEPSEEK = {
@@ -295,7 +317,7 @@ _LISTED_AS = {
 def make_published_form(folder: Path, family: str, form: str, **made: Any) -> tuple[Path, Path]:
     """The checkpoint in this form, and the plain one of the same values. made: of
     make_tiny_checkpoint."""
-    kind, layout = (FAMILIES | OLDER)[family], FORMS[form]
+    kind, layout = (FAMILIES | SHAPES | OLDER)[family], FORMS[form]
     sizes = {**_SIZES, **kind.made, **made}
     plain = make_tiny_checkpoint(folder / "plain", kind.architecture, **sizes)  # type: ignore[arg-type]
     if kind.add_mtp is not None:
@@ -306,6 +328,10 @@ def make_published_form(folder: Path, family: str, form: str, **made: Any) -> tu
     for name, tensor in values.items():
         module = name.removesuffix(".weight")
         own = re.search(rf"{left}|{_NEVER}", module) is None and ".layers." in name
+        if own and re.search(kind.apart, module):
+            tensors, values[name] = _apart(module, tensor, layout)
+            stored |= tensors
+            continue
         if own and re.search(kind.stacks, module) and form in kind.stacked_in:
             tensors, values[name] = _stack(tensor, layout)
         elif own and name.endswith(".weight") and tensor.dim() == 2:
@@ -329,6 +355,19 @@ def _stack(tensor: torch.Tensor, layout: Layout) -> tuple[Tensors, torch.Tensor]
     return {last: torch.stack([one[last] for one in stored]) for last in stored[0]}, torch.stack(
         values
     )
+
+
+def _apart(module: str, tensor: torch.Tensor, layout: Layout) -> tuple[Tensors, torch.Tensor]:
+    block, _, made = module.rpartition(".")
+    names = ("gate_proj", "up_proj") if made == "gate_up_proj" else ("down_proj",)
+    stored, values = dict[str, torch.Tensor](), []
+    for number, expert in enumerate(tensor):
+        for name, matrix in zip(names, expert.chunk(len(names)), strict=True):
+            tensors, value = layout.store(matrix.contiguous())
+            values.append(value)
+            named = f"{block}.{number}.{name}"
+            stored |= {f"{named}.{last}": each.contiguous() for last, each in tensors.items()}
+    return stored, torch.cat(values).view(tensor.shape)
 
 
 def _listed(layout: Layout, names: list[str]) -> dict[str, Any]:

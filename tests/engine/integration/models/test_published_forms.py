@@ -28,6 +28,7 @@ from tests.support.models.published_forms import (
     FORMS,
     NAMED_SO,
     OLDER,
+    SHAPES,
     make_published_form,
 )
 from tests.support.models.tiny_model import make_tiny_checkpoint
@@ -35,11 +36,11 @@ from tests.support.ranks.rank_group import RankGroup
 
 NEW_TOKENS = 4
 OPTIONS: dict[str, Any] = {"max_num_batched_tokens": 48, "max_num_seqs": 4, "block_size": 16}
-PAIRS = [(family, form) for family in (*FAMILIES, *OLDER) for form in FORMS]
+PAIRS = [(family, form) for family in (*FAMILIES, *SHAPES, *OLDER) for form in FORMS]
 # Of each family one: as it is published, where that is in a way of its own, or the next form.
 DAILY = {
     family: next((form for named, form in NAMED_SO if named == family), list(FORMS)[turn % 12])
-    for turn, family in enumerate(FAMILIES)
+    for turn, family in enumerate((*FAMILIES, *SHAPES))
 }
 # A family of each kind of layers that ranks share, and a form whose groups halve.
 SHARED = {
