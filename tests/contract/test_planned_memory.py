@@ -33,6 +33,7 @@ from atom_operator.plan.model_facts import facts_from_text
 from tests.engine.integration.models.test_model_parity import CHECKPOINTS
 from tests.support.models.draft_checkpoints import (
     Tensors,
+    add_mimo_mtp_layers,
     add_mtp_layer,
     add_qwen_mtp_layer,
     make_eagle3,
@@ -198,7 +199,11 @@ def test_tables_of_a_long_context(
 
 @pytest.mark.parametrize(
     ("name", "add_layer"),
-    [("deepseek3-experts", add_mtp_layer), ("qwen3-next-odd", add_qwen_mtp_layer)],
+    [
+        ("deepseek3-experts", add_mtp_layer),
+        ("qwen3-next-odd", add_qwen_mtp_layer),
+        ("mimo-v2", add_mimo_mtp_layers),
+    ],
 )
 def test_a_layer_that_drafts_turns_by_the_models_table(
     tmp_path: Path,

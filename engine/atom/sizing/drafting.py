@@ -12,7 +12,7 @@ from atom.sizing.families import DRAFT_FAMILIES
 from atom.sizing.mask_rule import CAUSAL
 from atom.sizing.model_facts import ModelFacts
 
-_OWN_MTP = ("MiMoV2FlashForCausalLM", "DeepseekV4ForCausalLM")
+_OWN_MTP = ("DeepseekV4ForCausalLM",)
 _AUX_LAYERS = 3
 _LEAST_LAYERS = 7  # of which three different ones give auxiliary hidden states
 

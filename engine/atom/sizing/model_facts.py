@@ -35,7 +35,8 @@ class ModelFacts:
     `stretched_context`: the length that YaRN stretches positions to, 0 without it. `wrapper`: the
     multimodal architecture that this is the text part of, "" of a text model. `names`: of the
     checkpoint's parts that are called otherwise here. `mtp_prefix`: how names of what predicts
-    further tokens begin, "" where its layers are numbered on from the model's.
+    further tokens begin, "" where its layers are numbered on from the model's; `mtp_alias`: the
+    first of these layers in lists of what stays plain.
     `per_layer_vocab_size`: of the embedding that has an input of each layer's own, 0 without.
     """
 
@@ -56,6 +57,7 @@ class ModelFacts:
     wrapper: str = ""
     names: tuple[tuple[str, str], ...] = ()
     mtp_prefix: str = ""
+    mtp_alias: str = ""
     per_layer_vocab_size: int = 0
     # Counted once: what is told of a model sums over its layers again and again.
     layer_counts: tuple[LayerCount, ...] = field(init=False, compare=False, repr=False)
@@ -89,8 +91,11 @@ class ModelFacts:
                 "not supported; supported: models with a layer of full attention at least",
                 field="layer_types",
             )
-        predicting = next(layer for layer in reversed(layers) if _predicts(layer))
-        layers += count(config, family.mtp_key, default=family.mtp_default) * [predicting]
+        if family.mtp_layer is not None:
+            layers.append(family.mtp_layer(config))
+        else:
+            predicting = next(layer for layer in reversed(layers) if _predicts(layer))
+            layers += count(config, family.mtp_key, default=family.mtp_default) * [predicting]
         plain = cls(
             architecture=architecture,
             hidden_size=hidden_size,
@@ -109,6 +114,7 @@ class ModelFacts:
             wrapper=wrapper or "",
             names=tuple(family.names(config)),
             mtp_prefix=family.mtp_prefix,
+            mtp_alias=family.mtp_alias,
             per_layer_vocab_size=per_layer_vocab_size(config) if layers[0].per_layer_input else 0,
         )
         return plain if quantization is None else plain.stored_as(quantization)
@@ -131,6 +137,7 @@ class ModelFacts:
         layers = layer_names(index, self.wrapper or None)
         if index >= self.num_layers and self.mtp_prefix:
             layers = (f"{self.mtp_prefix}layers.{index - self.num_layers}",)
+            layers += (self.mtp_alias,) if self.mtp_alias else ()
         for matrix in projections(layer, self.hidden_size, self.experts_block):
             if not matrix.quantizable:
                 continue

@@ -18,6 +18,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.models.mimo_v2_flash.modeling_mimo_v2_flash import (
+    MiMoV2FlashAttention,
+    MiMoV2FlashMLP,
+)
 
 from atom.config import EngineOptions, build_config
 from atom.errors import ConfigError
@@ -30,6 +34,7 @@ from tests.engine.integration.models.test_model_parity import CHECKPOINTS
 from tests.support.models.draft_checkpoints import (
     WEIGHTS,
     Tensors,
+    add_mimo_mtp_layers,
     add_mtp_layer,
     add_qwen_mtp_layer,
     make_eagle3,
@@ -54,7 +59,7 @@ def run(folder: Path, speculative: SpeculativeConfig, prompt: list[int]) -> tupl
     """The prompt's tokens with the answer's, and what was seen of the draft model meanwhile."""
     engine = OfflineEngine(
         str(folder), speculative=speculative, max_model_len=128, max_num_seqs=2,
-        num_kv_blocks=16, max_num_batched_tokens=16,
+        num_kv_blocks=96, max_num_batched_tokens=16,
     )  # fmt: skip
     seen, proposer = Seen(), engine.executor.runner.steps._proposer
     assert isinstance(proposer, DraftModelProposer)
@@ -234,6 +239,54 @@ def test_qwens_layer_computes_what_one_of_its_layers_does(tmp_path: Path) -> Non
     with torch.inference_mode():
         states = model.model(torch.tensor([tokens])).last_hidden_state[0, :-1]
         check(tokens, seen, states, hidden, lambda found: int(model.lm_head(found).argmax()))
+
+
+def test_mimos_first_layer_computes_what_transformers_modules_do(tmp_path: Path) -> None:
+    folder = make_tiny_checkpoint(tmp_path / "mimo", **CHECKPOINTS["mimo-v2"], seed=3)
+    layer = add_mimo_mtp_layers(folder)
+    prompt = np.random.default_rng(1).integers(3, 200, 37).tolist()
+    asked = SpeculativeConfig(method="mtp", num_tokens=DRAFTS, adaptive=False)
+    tokens, seen = run(folder, asked, prompt)
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, attn_implementation="eager", dtype=torch.float32
+    )
+    config, eps = model.config, model.config.rms_norm_eps
+    attention = MiMoV2FlashAttention(config, config.layer_types.index("sliding_attention"))
+    mlp = MiMoV2FlashMLP(config)
+    for module, name in ((attention, "self_attn."), (mlp, "mlp.")):
+        own = {each.removeprefix(name): t for each, t in layer.items() if each.startswith(name)}
+        if module is attention:
+            own["sinks"] = own.pop("attention_sink_bias")
+        module.load_state_dict(own)
+
+    def hidden(ids: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+        parts = (
+            rms(model.model.embed_tokens(ids), layer["enorm.weight"], eps),
+            rms(states, layer["hnorm.weight"], eps),
+        )
+        x = (torch.cat(parts, -1) @ layer["eh_proj.weight"].T).unsqueeze(0)
+        positions, length = torch.arange(len(ids)).unsqueeze(0), len(ids)
+        beyond = torch.ones(length, length).tril(-config.sliding_window).bool()
+        x = (
+            x
+            + attention(
+                rms(x, layer["input_layernorm.weight"], eps),
+                attention_mask=causal(length).masked_fill(beyond, -torch.inf),
+                position_embeddings=model.model.rotary_emb(x, positions, "sliding_attention"),
+            )[0]
+        )
+        return (x + mlp(rms(x, layer["pre_mlp_layernorm.weight"], eps)))[0]
+
+    # What the model's last norm is given.
+    given: list[torch.Tensor] = []
+    model.model.norm.register_forward_pre_hook(lambda norm, args: given.append(args[0]))
+    with torch.inference_mode():
+        model.model(torch.tensor([tokens]))
+
+        def draw(found: torch.Tensor) -> int:
+            return int(model.lm_head(rms(found, layer["final_layernorm.weight"], eps)).argmax())
+
+        check(tokens, seen, given[0][0, :-1], hidden, draw)
 
 
 def test_eagle3_computes_what_its_paper_says(tmp_path: Path) -> None:

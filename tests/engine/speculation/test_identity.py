@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from atom.sizing.cache_groups import MAX_GROUPS
 from atom.speculative_config import SpeculativeConfig
 from tests.support.engine_core.core_driver import CoreDriver
 from tests.support.engine_core.speculated_answers import (
@@ -21,10 +22,11 @@ from tests.support.engine_core.speculated_answers import (
     SCARCE_BLOCKS,
     PlayedEngine,
     Setting,
+    cache_masks,
     differing,
     some_requests,
 )
-from tests.support.models.draft_checkpoints import add_mtp_layer, make_eagle3
+from tests.support.models.draft_checkpoints import add_mimo_mtp_layers, add_mtp_layer, make_eagle3
 from tests.support.models.tiny_model import make_tiny_checkpoint
 
 MOST_DRAFTS = 7
@@ -61,7 +63,7 @@ def engines(
     yield from _engines(folder, speculative)
 
 
-@pytest.fixture(scope="module", params=["deepseek3", "glm4_moe", "eagle3"])
+@pytest.fixture(scope="module", params=["deepseek3", "glm4_moe", "mimo_v2", "eagle3"])
 def layer_engines(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[CoreDriver, CoreDriver]]:
@@ -71,6 +73,10 @@ def layer_engines(
         make_tiny_checkpoint(folder, "llama", layers=7, seed=5)
         draft = tmp_path_factory.mktemp("draft")
         make_eagle3(draft, folder, draft_vocabulary=200, layer="layers.0")
+    elif request.param == "mimo_v2":
+        made = {"layers": 4, "extra": {"sliding_window": 24}}
+        make_tiny_checkpoint(folder, request.param, seed=5, **made)
+        add_mimo_mtp_layers(folder)
     else:
         make_tiny_checkpoint(folder, request.param, seed=5)
         add_mtp_layer(folder)
@@ -89,7 +95,7 @@ def _engines(
     drafting, plain = (
         CoreDriver(
             str(folder), max_model_len=MAX_MODEL_LEN, max_num_seqs=8, max_num_batched_tokens=256,
-            num_kv_blocks=AMPLE_BLOCKS, block_size=BLOCK_SIZE, speculative=asked,
+            num_kv_blocks=AMPLE_BLOCKS * MAX_GROUPS, block_size=BLOCK_SIZE, speculative=asked,
         )
         for asked in (speculative, None)
     )  # fmt: skip
@@ -104,8 +110,9 @@ def play_both(
     drafting, plain = engines
     eos = drafting.config.model.eos_token_ids
     requests = some_requests(seed, count, drafting.vocab_size)
-    expected = PlayedEngine(plain.executor, Setting(), eos).play(requests)
-    played = PlayedEngine(drafting.executor, setting, eos)
+    masks, drafting_masks = (cache_masks(each.scheduler) for each in (plain, drafting))
+    expected = PlayedEngine(plain.executor, Setting(), eos, masks=masks).play(requests)
+    played = PlayedEngine(drafting.executor, setting, eos, masks=drafting_masks)
     answers = played.play(requests)
     assert differing(answers, expected) == []
     stats = played.stats
@@ -139,7 +146,7 @@ def test_ten_thousand_requests_are_answered_as_without_drafts(
 def test_thousands_of_requests_are_answered_as_without_layers_that_draft(
     layer_engines: tuple[CoreDriver, CoreDriver],
 ) -> None:
-    """1,800 for each of the three engines that draft, in every setting."""
+    """1,800 for each of the four engines that draft, in every setting."""
     for number in range(1_800 // 50):
         setting = list(SETTINGS.values())[number % len(SETTINGS)]
         play_both(layer_engines, setting, seed=2_000 + number, count=50)

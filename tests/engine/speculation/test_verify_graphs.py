@@ -20,15 +20,16 @@ from tests.support.engine_core.speculated_answers import (
     MAX_MODEL_LEN,
     PlayedEngine,
     Setting,
+    cache_masks,
     differing,
     some_requests,
 )
 from tests.support.kernels.played_graphs import PlayedPool
-from tests.support.models.draft_checkpoints import add_mtp_layer, make_eagle3
+from tests.support.models.draft_checkpoints import add_mimo_mtp_layers, add_mtp_layer, make_eagle3
 from tests.support.models.tiny_model import make_tiny_checkpoint
 
 OPTIONS: dict[str, Any] = {
-    "max_model_len": MAX_MODEL_LEN, "max_num_batched_tokens": 256, "num_kv_blocks": 64,
+    "max_model_len": MAX_MODEL_LEN, "max_num_batched_tokens": 256, "num_kv_blocks": 512,
     "block_size": BLOCK_SIZE, "max_num_seqs": 8, "backend": "torch_ref",
 }  # fmt: skip
 MOST = 3
@@ -61,8 +62,9 @@ def check(folder: Path, speculative: SpeculativeConfig, setting: Setting) -> Pla
     drafting, pool = replaying(folder, speculative)
     eos = plain.config.model.eos_token_ids
     requests = some_requests(77, 16, plain.vocab_size)
-    expected = PlayedEngine(plain.executor, Setting(), eos).play(requests)
-    played = PlayedEngine(drafting.executor, setting, eos)
+    masks, drafting_masks = (cache_masks(each.scheduler) for each in (plain, drafting))
+    expected = PlayedEngine(plain.executor, Setting(), eos, masks=masks).play(requests)
+    played = PlayedEngine(drafting.executor, setting, eos, masks=drafting_masks)
     assert differing(played.play(requests), expected) == []
     assert 0 < played.stats.accepted_tokens_total < played.stats.draft_tokens_total
     return pool
@@ -87,18 +89,26 @@ def test_answers_by_look_up_are_those_of_eager_steps(tmp_path: Path, name: str) 
         assert 0 < replays["DecodeGraphs._sample"] < replays["DecodeGraphs._forward"]
 
 
-@pytest.mark.parametrize(("method", "name"), [("mtp", "at-times"), ("eagle3", "always")])
+@pytest.mark.parametrize(
+    ("method", "name"), [("mtp", "at-times"), ("mtp in a window", "always"), ("eagle3", "always")]
+)
 def test_answers_by_layers_are_those_of_eager_steps(tmp_path: Path, method: str, name: str) -> None:
     draft = None
     if method == "eagle3":
         folder = make_tiny_checkpoint(tmp_path / "model", "llama", layers=7, seed=5)
         draft = tmp_path / "draft"
         make_eagle3(draft, folder, draft_vocabulary=200, layer="layers.0")
+    elif method == "mtp in a window":
+        made: dict[str, Any] = {"layers": 4, "extra": {"sliding_window": 24}}
+        folder = make_tiny_checkpoint(tmp_path / "model", "mimo_v2", seed=5, **made)
+        add_mimo_mtp_layers(folder)
     else:
         folder = make_tiny_checkpoint(tmp_path / "model", "glm4_moe", seed=5)
         add_mtp_layer(folder)
     asked = SpeculativeConfig(
-        method=method, num_tokens=MOST, draft_model=None if draft is None else str(draft)
+        method=method.partition(" ")[0],
+        num_tokens=MOST,
+        draft_model=None if draft is None else str(draft),
     )
     replays = check(folder, asked, SETTINGS[name]).replays
     steps = replays["VerifyGraphs._forward"]

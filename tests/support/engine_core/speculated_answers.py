@@ -6,6 +6,7 @@ Two engines' answers can be compared token by token: with and without speculatio
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,7 @@ from atom.model_engine.schedule.step_result import StepResult
 from atom.model_engine.scheduler import Scheduler
 from atom.model_engine.step_pipeline import StepPipeline
 from atom.model_engine.wire.engine_protocol import StatsBody
+from atom.sizing.mask_rule import CAUSAL, MaskRule
 from atom.speculation.draft_lengths import AdaptiveDraftLengths
 from atom.speculation.step_cost import StepCost
 from tests.support.engine_core.builders_engine import make_request
@@ -106,6 +108,11 @@ def _controls(draw: random.Random, vocab_size: int) -> dict[str, Any]:
     return chosen
 
 
+def cache_masks(scheduler: Scheduler) -> list[MaskRule]:
+    """What each group of layers sees."""
+    return [group.mask for group in scheduler.blocks.groups]
+
+
 class PlayedEngine:
     """An executor's steps under a setting's scheduler, for one run of requests."""
 
@@ -115,8 +122,10 @@ class PlayedEngine:
         setting: Setting,
         eos: tuple[int, ...],
         checkpoints: StateCheckpoints | None = None,
+        masks: Sequence[MaskRule] = (CAUSAL,),
     ) -> None:
-        """checkpoints: of states, where layers keep any."""
+        """checkpoints: of states, where layers keep any; masks: what each group of layers sees, of
+        which each has the setting's blocks."""
         self._setting = setting
         config = SchedulerConfig(
             policy=setting.policy,  # type: ignore[arg-type]
@@ -127,9 +136,10 @@ class PlayedEngine:
             num_speculative_tokens=setting.drafts,
         )
         blocks = BlockManager(
-            setting.num_blocks,
+            setting.num_blocks * len(masks),
             BLOCK_SIZE,
             enable_prefix_caching=setting.prefix_caching,
+            masks=masks,
             checkpoints=checkpoints if setting.prefix_caching else None,
         )
         self.scheduler = Scheduler(

@@ -62,6 +62,44 @@ def add_qwen_mtp_layer(folder: Path, seed: int = 0) -> Tensors:
     return layer
 
 
+def add_mimo_mtp_layers(folder: Path, seed: int = 0) -> Tensors:
+    """Put the three layers that MiMo-V2-Flash calls `model.mtp` into a checkpoint of one file,
+    whose config.json says nothing of them; the first's tensors, by their names there. They attend
+    as a layer with a window does, and their MLP is dense."""
+    file, draw = folder / WEIGHTS, torch.Generator().manual_seed(seed)
+    tensors, config = load_file(file), json.loads((folder / "config.json").read_text())
+    size, inner = config["hidden_size"], config["intermediate_size"]
+    sinks = next(name for name in tensors if name.endswith("attention_sink_bias"))
+    before = sinks.partition("self_attn.")[0]
+    shapes = {
+        name.removeprefix(before): tensor.shape
+        for name, tensor in tensors.items()
+        if name.startswith(f"{before}self_attn.")
+    }
+    for norm in ("input_layernorm", "pre_mlp_layernorm", "enorm", "hnorm", "final_layernorm"):
+        shapes[f"{norm}.weight"] = torch.Size([size])
+    shapes["eh_proj.weight"] = torch.Size([size, 2 * size])
+    for name, shape in (("gate", (inner, size)), ("up", (inner, size)), ("down", (size, inner))):
+        shapes[f"mlp.{name}_proj.weight"] = torch.Size(shape)
+    layers = [
+        {
+            name: _normal(shape, draw) / shape[-1] ** 0.5
+            if len(shape) == 2
+            else 1 + 0.2 * _normal(shape, draw)
+            for name, shape in shapes.items()
+        }
+        for _ in range(3)
+    ]
+    for index, layer in enumerate(layers):
+        tensors |= {f"model.mtp.layers.{index}.{name}": each for name, each in layer.items()}
+    save_file(tensors, file, metadata={"format": "pt"})
+    return layers[0]
+
+
+def _normal(shape: torch.Size, draw: torch.Generator) -> torch.Tensor:
+    return torch.randn(shape, generator=draw)
+
+
 def _like(tensor: torch.Tensor, name: str, draw: torch.Generator) -> torch.Tensor:
     if "norm" in name:
         return 1 + 0.2 * torch.randn(tensor.shape, generator=draw)

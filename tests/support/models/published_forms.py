@@ -19,7 +19,12 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.support.models.draft_checkpoints import Tensors, add_mtp_layer, add_qwen_mtp_layer
+from tests.support.models.draft_checkpoints import (
+    Tensors,
+    add_mimo_mtp_layers,
+    add_mtp_layer,
+    add_qwen_mtp_layer,
+)
 from tests.support.models.quantised_checkpoint import LAYOUTS, Layout, fp8_tensor, mxfp4
 from tests.support.models.tiny_model import make_tiny_checkpoint
 
@@ -100,7 +105,7 @@ FAMILIES: dict[str, Family] = {
             "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
             "mlp_layer_types": ["dense", "sparse", "sparse"],
         }},
-        r"mlp\.gate$",
+        r"mlp\.gate$", add_mimo_mtp_layers,
     ),
     "GLM-4.5": Family(
         "glm4_moe", {"layers": 2, "extra": {"moe_intermediate_size": 64, "use_qk_norm": True}},
@@ -218,7 +223,8 @@ NAMED_SO: dict[tuple[str, str], tuple[dict[str, Any], str]] = {
          "modules_to_not_convert": ["gate", "e_score_correction_bias", "lm_head"]},
         r"\.gate$",
     ),
-    # XiaomiMiMo/MiMo-V2-Flash: all outputs of attention, and one of a decoder that is not there.
+    # XiaomiMiMo/MiMo-V2-Flash: all outputs of attention, that of the layer that drafts by the name
+    # that a server has for it.
     ("MiMo-V2-Flash", "fp8-blocks"): (
         {"fmt": "e4m3", "ignored_layers": [
             *(f"model.layers.{index}.self_attn.o_proj" for index in range(3)),

@@ -96,7 +96,10 @@ class Decoder(nn.Module):
             stream = layer(stream, positions, seen, *own)
         if self.hc_head is not None:
             stream = Stream(self.hc_head(stream.residual))
-        last = self.norm(stream).tensor()
+        normed = self.norm(stream)
+        last, number = normed.tensor(), self._aux_layers.get(len(self.layers))
+        if aux is not None and number is not None:
+            aux[:, number] = normed.stream.residual
         if self._logits_scale != 1.0:
             last = last * self._logits_scale
         return HiddenStates(last, None if aux is None else aux.flatten(1))

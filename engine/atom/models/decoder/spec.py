@@ -131,7 +131,8 @@ class ModelSpec:
     max_position: one more than the last position that is computed; mtp_layers: that a checkpoint
     may hold behind the model's, for speculation alone; mtp_prefix: how names of these begin, ""
     where they are numbered on; aux_layers: layers whose inputs are wanted beside the last hidden
-    states; per_layer_inputs: embeddings that are inputs of each layer's own."""
+    states, behind all layers what the last norm is given; per_layer_inputs: embeddings that are
+    inputs of each layer's own."""
 
     hidden_size: int
     vocab_size: int

@@ -15,18 +15,23 @@ from atom.models.decoder.placed_modules import PlacedModules
 from atom.models.decoder.spec import ModelSpec, decoder_spec
 from atom.models.draft_models.draft_model import DraftModel
 from atom.models.draft_models.eagle3 import Eagle3Draft
-from atom.models.draft_models.mtp import MtpDraft, QwenMtpDraft
+from atom.models.draft_models.mtp import MimoMtpDraft, MtpDraft, QwenMtpDraft
 from atom.models.registry import model_spec
 from atom.sizing.drafting import default_aux_layers
 
 _AUX_LAYERS = 3
+# By how names of the layer begin in the model's checkpoint.
+_MTP_DRAFTS = {"": MtpDraft, "mtp.": QwenMtpDraft, "model.mtp.": MimoMtpDraft}
 
 
 def drafted_spec(config: Config) -> tuple[ModelSpec, ModelSpec | None]:
-    """The model's, with auxiliary layers where a checkpoint of its own drafts for it, and that
-    checkpoint's."""
+    """The model's, with auxiliary layers where what drafts for it sees any, and that of a
+    checkpoint of its own that does."""
     spec = model_spec(config.model)
     if config.draft is None:
+        drafts = config.speculative is not None and config.speculative.by_layers
+        if drafts and _MTP_DRAFTS[spec.mtp_prefix].sees_stream:
+            spec = replace(spec, aux_layers=(len(spec.layers),))
         return spec, None
     layers = _aux_layers(config.draft, len(spec.layers))
     return replace(spec, aux_layers=layers), decoder_spec(config.draft)
@@ -37,7 +42,7 @@ def build_draft(
 ) -> DraftModel:
     """Return what drafts for the model: of a checkpoint of its own, or the model's."""
     if draft is None:
-        return (QwenMtpDraft if spec.mtp_prefix else MtpDraft)(spec, model, build)
+        return _MTP_DRAFTS[spec.mtp_prefix](spec, model, build)
     return Eagle3Draft(draft, spec, model.model.embed_tokens, build)
 
 

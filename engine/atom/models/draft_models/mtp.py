@@ -1,7 +1,9 @@
-"""MTP: the layer for multi-token prediction that DeepSeek-V3, GLM-4.5 and Qwen3-Next come with.
+"""MTP: the layer for multi-token prediction that DeepSeek-V3, GLM-4.5, Qwen3-Next and
+MiMo-V2-Flash come with.
 
 arXiv 2412.19437, section 2.2. Embedding and head are the model's. Qwen's goes on from what is
-behind its norm, the others from before it, as vLLM has them. Built by build_draft.py.
+behind its norm, the others from before it, as vLLM has them; MiMo's sees what is before the model's
+last norm, too, as SGLang has it. Built by build_draft.py.
 """
 
 from __future__ import annotations
@@ -24,8 +26,10 @@ from atom.models.draft_models.draft_model import DraftModel, joining, settled
 
 
 class MtpDraft(DraftModel):
-    """The layer of multi-token prediction, which a checkpoint has behind the model's own."""
+    """The layer of multi-token prediction, which a checkpoint has behind the model's own.
+    sees_stream: what the model's last norm is given, not what is behind it."""
 
+    sees_stream = False
     _joining = "eh_proj"  # the matrix that joins embedding and hidden state
 
     def __init__(self, spec: ModelSpec, model: CausalLM, build: Build) -> None:
@@ -95,6 +99,35 @@ class QwenMtpDraft(MtpDraft):
 
     def unused_tensors(self) -> tuple[str, ...]:
         return (f"{self._prefix}embed_tokens.",)
+
+
+_MIMO_NAMES = {
+    "layer.post_attention_layernorm": "pre_mlp_layernorm",
+    "shared_head.norm": "final_layernorm",
+}
+
+
+class MimoMtpDraft(MtpDraft):
+    """The first of the three layers that MiMo-V2-Flash has: each sees the model's hidden states,
+    and predicts a token further than the one before."""
+
+    sees_stream = True
+
+    def __init__(self, spec: ModelSpec, model: CausalLM, build: Build) -> None:
+        super().__init__(spec, model, build)
+        self._prefix = f"{spec.mtp_prefix}layers.0."
+
+    def join(self, states: HiddenStates) -> torch.Tensor:
+        assert states.aux is not None, "the model gives what its last norm is given"
+        return states.aux
+
+    def placed_modules(self, checkpoint_names: frozenset[str]) -> Iterator[tuple[str, nn.Module]]:
+        for name, module in self.named_modules():
+            yield f"{self._prefix}{_MIMO_NAMES.get(name, name.removeprefix('layer.'))}", module
+
+    def unused_tensors(self) -> tuple[str, ...]:
+        others = (self._prefix.replace("0", number) for number in "12")
+        return (f"{self._prefix}embed_tokens.", *others)
 
 
 class _SharedHead(nn.Module):

@@ -46,6 +46,7 @@ from atom.sizing.families.experts import (
     hunyuan_moe,
     llama4,
     mimo_v2,
+    mimo_v2_mtp,
     minimax_m2,
     mixtral,
     qwen2_moe,
@@ -140,7 +141,10 @@ FAMILIES: dict[str, Family] = {
     "GptOssForCausalLM": Family(gpt_oss, experts_block=_GPT_OSS_BLOCK),
     "Llama4ForCausalLM": Family(llama4, experts_block=_LLAMA4_BLOCK),
     "MiniMaxM2ForCausalLM": Family(minimax_m2, experts_block=_MINIMAX_BLOCK),
-    "MiMoV2FlashForCausalLM": Family(mimo_v2),
+    # Its checkpoints have three layers that predict, of which its config.json says nothing.
+    "MiMoV2FlashForCausalLM": Family(
+        mimo_v2, mtp_prefix="model.mtp.", mtp_layer=mimo_v2_mtp, mtp_alias="model.decoder"
+    ),
     "Glm4MoeLiteForCausalLM": Family(glm4_moe_lite),
     "GlmMoeDsaForCausalLM": Family(glm_moe_dsa),
     "SeedOssForCausalLM": Family(seed_oss),

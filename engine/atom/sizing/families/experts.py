@@ -192,6 +192,11 @@ def mimo_v2(config: Config, index: int) -> LayerFacts:
     return LayerFacts(attention=attention, mlp=MlpFacts(experts=experts))
 
 
+def mimo_v2_mtp(config: Config) -> LayerFacts:
+    """Read a layer that predicts further tokens: a window with sinks, and a dense MLP."""
+    return LayerFacts(attention=_mimo_attention(config, windowed=True), mlp=dense_mlp(config))
+
+
 def _mimo_attention(config: Config, *, windowed: bool) -> AttentionFacts:
     """Read the attention of a layer; one with a window has twice the KV heads, and sinks."""
     plain = grouped(config, qkv_bias=flag(config, "attention_bias"), head_dim=192)

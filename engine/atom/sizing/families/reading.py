@@ -41,7 +41,9 @@ class Family:
     `fields`: makes a config.json that has what all do under the names that most have.
     `names`: of a checkpoint's parts that are called otherwise here. `mtp_key`: of config.json, how
     many layers predict further tokens, and `mtp_default` where it does not say; `mtp_prefix`: how
-    names of these begin, "" where they are numbered on from the model's.
+    names of these begin, "" where they are numbered on from the model's. `mtp_layer`: reads the
+    first of these where it is unlike the model's last, and the only one that drafts; `mtp_alias`:
+    its name in lists of what stays plain.
     """
 
     layer: ReadLayer
@@ -55,6 +57,8 @@ class Family:
     mtp_key: str = "num_nextn_predict_layers"
     mtp_default: int = 0
     mtp_prefix: str = ""
+    mtp_layer: Callable[[Config], LayerFacts] | None = None
+    mtp_alias: str = ""
 
 
 def grouped(

@@ -21,7 +21,7 @@ from atom.sampling_params import SamplingParams
 from atom.speculative_config import SpeculativeConfig
 from atom.structured_outputs import StructuredOutputsParams
 from tests.support.engine_core.core_driver import CoreDriver
-from tests.support.models.draft_checkpoints import add_mtp_layer, make_eagle3
+from tests.support.models.draft_checkpoints import add_mimo_mtp_layers, add_mtp_layer, make_eagle3
 from tests.support.models.gemma4_checkpoints import GEMMA4_EXPERTS, GEMMA4_SMALL
 from tests.support.models.quantised_checkpoint import (
     GPT_OSS_LAYOUT,
@@ -327,17 +327,22 @@ def test_ranks_keep_the_inputs_of_their_heads_drafts(
     assert accepted > 0
 
 
-@pytest.mark.parametrize("drafting", ["mtp", "eagle3"])
+@pytest.mark.parametrize("drafting", ["mtp", "mtp in a window", "eagle3"])
 def test_ranks_draft_with_layers_they_share(pair: RankGroup, drafting: str, tmp_path: Path) -> None:
     folder, draft = tmp_path / "model", None
     if drafting == "mtp":
         make_tiny_checkpoint(folder, "glm4_moe", seed=3)
         add_mtp_layer(folder)
+    elif drafting == "mtp in a window":
+        kind = FAMILIES["narrow values, and caches of unlike sizes"]
+        make_tiny_checkpoint(folder, **kind, seed=3)
+        add_mimo_mtp_layers(folder)
     else:
         make_tiny_checkpoint(folder, "llama", layers=7, seed=3)
         draft = str(tmp_path / "eagle3")
         make_eagle3(Path(draft), folder, draft_vocabulary=200)
-    asked = SpeculativeConfig(method=drafting, draft_model=draft, num_tokens=3, adaptive=False)
+    method = drafting.partition(" ")[0]
+    asked = SpeculativeConfig(method=method, draft_model=draft, num_tokens=3, adaptive=False)
     requests = [
         ([5 + n, 7, 9, 7, 9] * 6, SamplingParams(temperature=heat, seed=n, max_tokens=20))
         for n, heat in enumerate((0.0, 0.7, 1.2))
