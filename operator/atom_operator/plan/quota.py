@@ -8,16 +8,17 @@ LimitRange or another admission names no use, and no pod that goes would mend it
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from atom_operator.domain import DeploymentState, Observed, PodRevision
+from atom_operator.domain import DeploymentState, Observed, PodRevision, PodState
 from atom_operator.domain.resources import Resources, amount, amount_text, given_back
 
 _REFUSAL = re.compile(
     r"exceeded quota: (?P<name>[^,\s]+), requested: (?P<requested>\S+), "
     r"used: (?P<used>\S+), limited: (?P<limited>[^\s;]+)"
 )
+_REFUSED_POD = re.compile(r'pods "(?P<maker>[^"]+)-[^"-]*" is forbidden')
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +71,24 @@ def quota_refusal(message: str | None, old: Sequence[Resources]) -> QuotaRefusal
 def refusal_of_new_pods(
     observed: Observed, running: DeploymentState | None, wanted: PodRevision
 ) -> QuotaRefusal | None:
-    """Return what a quota says against the wanted pods, beside what each old one counts as."""
+    """Return what a quota says against the wanted pods, beside what each old one counts as; None
+    also of words about one more old pod, as while there are to be more of them."""
     if running is None or running.revision != wanted.name:
         return None
-    old = [pod.charged for pod in observed.pods if pod.revision != wanted.name and pod.charged]
-    return quota_refusal(running.refused_message, old)
+    old = [pod for pod in observed.pods if pod.revision != wanted.name]
+    if not running.in_groups and _maker(running.refused_message) in _makers(old):
+        return None
+    return quota_refusal(running.refused_message, [pod.charged for pod in old if pod.charged])
+
+
+def _makers(pods: Iterable[PodState]) -> frozenset[str]:
+    """The names of the ReplicaSets that made pods, of which each pod's begins with its own's."""
+    return frozenset(pod.name.rpartition("-")[0] for pod in pods)
+
+
+def _maker(message: str | None) -> str | None:
+    match = _REFUSED_POD.search(message or "")
+    return match.group("maker") if match is not None else None
 
 
 def still_refused(message: str, old: Sequence[Resources], started: int) -> bool:

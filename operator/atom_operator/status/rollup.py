@@ -307,26 +307,31 @@ def _available(situation: StatusInputs) -> Verdict:
 
 
 def _degraded(situation: StatusInputs) -> Verdict:
-    kind = ConditionType.DEGRADED
+    kind, running = ConditionType.DEGRADED, situation.deployment
     for refusal in situation.report.refused:
         return Verdict(kind, "True", refusal.reason, refusal.message)
     if situation.waiting is not None and situation.waiting.failed:
         return Verdict(kind, "True", situation.waiting.reason, situation.waiting.message)
-    rollback = situation.deployment.rollback
+    failing = failing_verdict(situation.observed, running)
+    rollback = running.rollback
     if rollback is not None:
         text = (
             f"revision {rollback.failed} could not become ready, so "
-            f"{situation.deployment.revision} runs again: {rollback.cause}. {_TRY_AGAIN}"
+            f"{running.revision} runs again: {rollback.cause}. {_TRY_AGAIN}"
         )
-        return Verdict(kind, "True", Reason.ROLLED_BACK, text)
-    if message := situation.deployment.refused_message:
+        # What runs again may fail as well, by a fault of its own.
+        more = f"; {failing.message}" if failing is not None and not running.complete else ""
+        return Verdict(kind, "True", Reason.ROLLED_BACK, f"{text}{more}")
+    if message := running.refused_message:
         return Verdict(kind, "True", Reason.PODS_REFUSED, message)
-    for explain in (failing_verdict, silent_verdict, ended_verdict):
-        explained = explain(situation.observed, situation.deployment)
+    if failing is not None:
+        return failing
+    for explain in (silent_verdict, ended_verdict):
+        explained = explain(situation.observed, running)
         if explained is not None:
             return explained
-    stalled = situation.deployment.stalled_message
-    if stalled and situation.deployment.up_to_date and not situation.deployment.complete:
+    stalled = running.stalled_message
+    if stalled and running.up_to_date and not running.complete:
         return Verdict(kind, "True", Reason.DEADLINE_EXCEEDED, stalled)
     return Verdict(kind, "False", Reason.AS_EXPECTED, "no pod is failing")
 

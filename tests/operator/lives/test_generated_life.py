@@ -315,6 +315,23 @@ REPORTED: dict[str, tuple[Scene, Steps]] = {
         scene(per_pod_gib=100, node_gib=110),
         (("let_devices_fall_sick", 0, 8, "taint", 1300), ("let_devices_recover", 4, 400)),
     ),
+    "a group that fails where it was put back": (
+        scene(devices=4, nodes=2, groups=True, gitops=True),
+        (
+            ("lose_a_node", 1, 20),
+            ("ask_for_a_length", 512, 1300),
+            ("let_devices_fall_sick", 4, 8, "engine", 400),
+        ),
+    ),
+    "a quota that refuses one more old pod while new ones would fit": (
+        scene(devices=0, nodes=3, replicas=2, keda=True, weights=True),
+        (
+            ("ask_for_memory", 100, 100),
+            ("limit_by_a_quota", "limits.memory", 1, 400),
+            ("ask_for_replicas", 4, 1),
+            ("ask_for_memory", None, 1300),
+        ),
+    ),
     "a drain in the second in which a rollout lets a pod go": (
         scene(devices=8, nodes=3, replicas=3),
         (("ask_for_memory", 48, 100), ("drain_a_node", 0, 400)),
