@@ -166,12 +166,18 @@ def long(measured: Measured) -> dict[str, float]:
     return {"tokens_per_second": rate, "first_token_seconds": first, **share}
 
 
+def add_prompts(engine: OfflineEngine, prompts: tuple[int, int], draw: np.random.Generator) -> None:
+    """Queue so many prompts of so many tokens, each to be answered by one."""
+    params = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
+    count, length = prompts
+    for _ in range(count):
+        engine.add(engine.random_prompt(length, draw), params)
+
+
 def first_and_all(engine: OfflineEngine) -> tuple[float, float]:
     """Seconds until the first of the long prompts has its first token, and until all have."""
     draw = np.random.default_rng(3)
-    params = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
-    for _ in range(LONG_PROMPTS):
-        engine.add(engine.random_prompt(LONG_LENGTH, draw), params)
+    add_prompts(engine, (LONG_PROMPTS, LONG_LENGTH), draw)
     started, first = time.perf_counter(), None
     while engine.has_work():
         result = engine.step()
@@ -183,12 +189,9 @@ def first_and_all(engine: OfflineEngine) -> tuple[float, float]:
 def prompt_seconds(engine: OfflineEngine, prompts: tuple[int, int], rounds: int) -> float:
     """Measure so many prompts of so many tokens, from their arrival to their first tokens."""
     draw = np.random.default_rng(2)
-    params = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
-    count, length = prompts
     taken = []
     for _ in range(rounds + 1):  # the first is a warm-up
-        for _ in range(count):
-            engine.add(engine.random_prompt(length, draw), params)
+        add_prompts(engine, prompts, draw)
         started = time.perf_counter()
         engine.run()
         taken.append(time.perf_counter() - started)

@@ -19,7 +19,7 @@ import pytest
 from atom.config import EngineOptions, build_config
 from atom.model_engine.model_runner import ModelRunner
 from atom.model_engine.wire.engine_protocol import EngineReport
-from atom.model_ops.attention import CachedAttention, StateLayer
+from atom.model_ops.attention import StateLayer
 from atom.model_ops.rotary_embedding import RotaryEmbedding
 from atom.sizing import KvElement, ModelFacts, kv_layout, rotary_bytes
 from atom.sizing.overheads import CPU_RUNTIME_BYTES
@@ -31,6 +31,7 @@ from atom_operator.domain import EngineOptions as PlannedOptions
 from atom_operator.plan.capacity import judge_capacity
 from atom_operator.plan.model_facts import facts_from_text
 from tests.engine.integration.models.test_model_parity import CHECKPOINTS
+from tests.support.engine_core.held_cache import counted_cache
 from tests.support.models.draft_checkpoints import (
     Tensors,
     add_mimo_mtp_layers,
@@ -62,15 +63,7 @@ class Measured:
     """What a started engine holds. weights, cache, states: bytes of tensors, each counted once."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
-        held: dict[int, int] = {}
-        bind = CachedAttention.bind
-
-        def counted(layer: Any, tensors: Any, group: int) -> None:
-            # Layers of a block may share one allocation, each a view of its own part.
-            storages = [tensor.untyped_storage() for tensor in tensors]
-            held.update({storage.data_ptr(): storage.nbytes() for storage in storages})
-            bind(layer, tensors, group)
-
+        held = counted_cache(monkeypatch)
         states: dict[int, int] = {}
         keep = StateLayer.keep
 
@@ -79,7 +72,6 @@ class Measured:
             states.update({each.data_ptr(): each.nbytes for each in held})
             keep(layer, running, saved, drafts)
 
-        monkeypatch.setattr(CachedAttention, "bind", counted)
         monkeypatch.setattr(StateLayer, "keep", counted_states)
         monkeypatch.setattr(Device, "total_memory_bytes", lambda _: MEMORY_BYTES)
         # This process has run other tests; an engine's own takes what the plan assumes.

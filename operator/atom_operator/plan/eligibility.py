@@ -73,10 +73,13 @@ def taint_text(taint: Mapping[str, Any]) -> str:
 
 
 def is_ready(node: Mapping[str, Any]) -> bool:
-    for condition in (node.get("status") or {}).get("conditions") or ():
-        if condition.get("type") == "Ready":
-            return bool(condition.get("status") == "True")
-    return False
+    return bool(ready_condition(node).get("status") == "True")
+
+
+def ready_condition(node: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a node's condition Ready says; nothing where it has none."""
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    return next((item for item in conditions if item.get("type") == "Ready"), {})
 
 
 def _tolerates(toleration: Toleration, taint: Mapping[str, Any]) -> bool:

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 from atom_operator.domain import DeploymentState, Observed, PodRevision, PodState
 from atom_operator.domain.resources import Resources, amount, amount_text, given_back
+from atom_operator.pods.refused_names import makers_of_refused
 
 _REFUSAL = re.compile(
     r"exceeded quota: (?P<name>[^,\s]+), requested: (?P<requested>\S+), "
     r"used: (?P<used>\S+), limited: (?P<limited>[^\s;]+)"
 )
-_REFUSED_POD = re.compile(r'pods "(?P<maker>[^"]+)-[^"-]*" is forbidden')
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,8 @@ def refusal_of_new_pods(
     if running is None or running.revision != wanted.name:
         return None
     old = [pod for pod in observed.pods if pod.revision != wanted.name]
-    if not running.in_groups and _maker(running.refused_message) in _makers(old):
+    refused = makers_of_refused(running.refused_message or "")
+    if not running.in_groups and not _makers(old).isdisjoint(refused):
         return None
     return quota_refusal(running.refused_message, [pod.charged for pod in old if pod.charged])
 
@@ -84,11 +85,6 @@ def refusal_of_new_pods(
 def _makers(pods: Iterable[PodState]) -> frozenset[str]:
     """The names of the ReplicaSets that made pods, of which each pod's begins with its own's."""
     return frozenset(pod.name.rpartition("-")[0] for pod in pods)
-
-
-def _maker(message: str | None) -> str | None:
-    match = _REFUSED_POD.search(message or "")
-    return match.group("maker") if match is not None else None
 
 
 def still_refused(message: str, old: Sequence[Resources], started: int) -> bool:

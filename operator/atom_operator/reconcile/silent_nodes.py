@@ -12,8 +12,9 @@ from dataclasses import replace
 from datetime import datetime
 
 from atom_operator.cluster.fleet import Age, FleetReader
-from atom_operator.domain import Manifest, Observed, PodState, SilentPod
+from atom_operator.domain import Observed, PodState, SilentPod
 from atom_operator.domain.nodes import Nodes
+from atom_operator.plan.eligibility import ready_condition
 from atom_operator.pods.pod_state import time_of
 
 
@@ -43,11 +44,5 @@ def _silent(nodes: Nodes) -> Mapping[str, datetime | None]:
     return {
         str(node["metadata"]["name"]): time_of(ready.get("lastTransitionTime"))
         for node in nodes
-        if (ready := _ready(node)).get("status") == "Unknown"
+        if (ready := ready_condition(node)).get("status") == "Unknown"
     }
-
-
-def _ready(node: Manifest) -> Mapping[str, str]:
-    """The condition Ready of a node; empty where it has none."""
-    conditions = (node.get("status") or {}).get("conditions") or ()
-    return next((item for item in conditions if item.get("type") == "Ready"), {})

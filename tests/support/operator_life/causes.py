@@ -64,31 +64,31 @@ def _of_silent_nodes(life: Life, said: str, seconds: float) -> Iterator[str]:
     if len(life.cluster.serving(life.name)) >= workload["spec"].get("replicas", 1):
         return
     for pod in filter(life.is_own, life.state.all(POD)):
-        node, ready = pod["spec"].get("nodeName"), condition_of(pod, "Ready") or {}
-        if node not in life.state.lost or is_ready(pod) or is_terminal(pod):
-            continue
-        found = (pod.get("status") or {}).get("containerStatuses") or ()
-        served = bool(found) and all(item.get("ready") for item in found)
-        # One that never was ready says itself what its kubelet found wrong with it before.
-        explained = not served and any(_explains(item) for item in found)
-        since = ready.get("lastTransitionTime") if served else _silent_since(life, node)
-        lasts = life.state.seconds_since(since) >= seconds
-        leaves = not served and pod["metadata"].get("deletionTimestamp")
-        if lasts and not leaves and not explained and f"node {node} has not" not in said:
+        node, since = pod["spec"].get("nodeName"), _silent_since(life, pod)
+        if life.state.seconds_since(since) >= seconds and f"node {node} has not" not in said:
             yield f"{pod['metadata']['name']}: node {node} is silent"
+
+
+def _silent_since(life: Life, pod: Manifest) -> str | None:
+    """Since when a pod does not serve because its node is silent; None of others, and of one that
+    never was ready and goes, or says itself what its kubelet found wrong with it before."""
+    node = pod["spec"].get("nodeName")
+    if node not in life.state.lost or is_ready(pod) or is_terminal(pod):
+        return None
+    found = (pod.get("status") or {}).get("containerStatuses") or ()
+    ready = condition_of(pod, "Ready") or {}
+    if not found or not all(item.get("ready") for item in found):
+        if pod["metadata"].get("deletionTimestamp") or any(map(_explains, found)):
+            return None
+        ready = condition_of(life.cluster.node(node), "Ready") or {}
+    since: str | None = ready.get("lastTransitionTime")
+    return since
 
 
 def _explains(container: Manifest) -> bool:
     """Whether what it waits for, or how it ended, is told by its pod."""
     waiting = container["state"].get("waiting") or {}
     return bool(waiting.get("message") or (container.get("lastState") or {}).get("terminated"))
-
-
-def _silent_since(life: Life, name: str) -> str | None:
-    nodes = (node for node in life.state.api.nodes or [] if node["metadata"]["name"] == name)
-    return next(
-        ((condition_of(node, "Ready") or {}).get("lastTransitionTime") for node in nodes), None
-    )
 
 
 def _has_not_begun(pod: Manifest) -> bool:

@@ -114,7 +114,7 @@ class Promises:
         if not ours or workload is None or self.touched:
             return
         wanted = workload["spec"].get("replicas", 1)
-        # What others end at the same moment, nobody could know of who let one go.
+        # A controller that lets a pod go does not see what others end at the same moment.
         floor = min(len(before), wanted - self._away(workload)) - (len(gone) - len(ours))
         self._hold(
             len(now) >= floor,

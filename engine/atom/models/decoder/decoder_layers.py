@@ -11,15 +11,10 @@ from typing import cast
 import torch
 from torch import nn
 
-from atom.model_ops.compressed_attention import (
-    CompressedShape,
-)
+from atom.model_ops.compressed_attention import CompressedShape
 from atom.model_ops.linear import Build, Linear
 from atom.model_ops.rotary_embedding import RotaryEmbedding
-from atom.model_ops.values import (
-    LatentShape,
-    Stream,
-)
+from atom.model_ops.values import LatentShape, Stream
 from atom.models.decoder.layer_norm import build_norm
 from atom.models.decoder.mla import MLASelfAttention
 from atom.models.decoder.mlp import build_mlp
@@ -100,11 +95,16 @@ class DecoderLayer(nn.Module):
 
     def logits_indices(self, stream: Stream, attended: torch.Tensor) -> tuple[Stream, torch.Tensor]:
         """Keep, in the last layer, the tokens whose hidden states are wanted."""
+        tokens = self._wanted_tokens()
+        return (stream, attended) if tokens is None else (stream.of(tokens), attended[tokens])
+
+    def _wanted_tokens(self) -> torch.Tensor | None:
+        """Find, in the last layer, the tokens whose hidden states are wanted, to which adapters are
+        narrowed; None where all go on."""
         tokens = get_forward_context().logits_indices if self.is_last else None
-        if tokens is None:
-            return stream, attended
-        narrow_lora(tokens)
-        return stream.of(tokens), attended[tokens]
+        if tokens is not None:
+            narrow_lora(tokens)
+        return tokens
 
 
 def _attention_class(spec: LayerSpec) -> type[HeadsBlock]:

@@ -12,7 +12,6 @@ from atom.models.decoder.decoder_layers import DecoderLayer
 from atom.models.decoder.hyper_connections import HyperConnection
 from atom.models.decoder.mlp import ExpertsByToken
 from atom.models.decoder.spec import LayerSpec
-from atom.utils.forward_context import get_forward_context, narrow_lora
 
 
 class HyperLayer(DecoderLayer):
@@ -39,9 +38,8 @@ class HyperLayer(DecoderLayer):
         streams = stream.residual
         x, mixing = self.attn_hc(streams)
         attended = self.attention(self.input_layernorm(Stream(x)), positions)
-        tokens = get_forward_context().logits_indices if self.is_last else None
+        tokens = self._wanted_tokens()
         if tokens is not None:
-            narrow_lora(tokens)
             streams, attended, mixing = streams[tokens], attended[tokens], mixing.of(tokens)
             token_ids = None if token_ids is None else token_ids[tokens]
         streams = mixing.join(streams, self._group.reduce(self.attention.o_proj(attended)))

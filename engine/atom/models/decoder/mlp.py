@@ -14,8 +14,9 @@ from atom.model_ops.layernorm import Normed
 from atom.model_ops.linear import Build, GatedLinear, Linear
 from atom.model_ops.moe.experts import ExpertParallelExperts, Experts
 from atom.model_ops.moe.router import Router, TokenRouter
+from atom.model_ops.routing import Routed
 from atom.model_ops.values import Gating, MoEWeight, SharedWeight, Stream
-from atom.models.decoder.spec import LayerSpec
+from atom.models.decoder.spec import ExpertsSpec, LayerSpec
 from atom.sizing.projection import Projection
 
 
@@ -54,9 +55,9 @@ class MoE(nn.Module):
         facts, rules = spec.facts.mlp.experts, spec.experts
         assert facts is not None
         assert rules is not None
-        router, *matrices = spec.mlp
+        matrices = spec.mlp[1:]
         each = 3 if spec.facts.mlp.gated else 2
-        self.gate = Router(router, rules.routing, build, correction=rules.correction)
+        self.gate = self._router(rules, spec.mlp[0], build)
         make = Experts if build.exchange is None else ExpertParallelExperts
         self.experts = make(
             matrices[:each], spec.activation, build,
@@ -68,6 +69,9 @@ class MoE(nn.Module):
         shared = tuple(matrices[each : 2 * each])
         self.shared_experts = MLP(shared, spec.activation, build) if shared else None
         self.shared_gate = Linear(matrices[2 * each :], build) if facts.shared_gate else None
+
+    def _router(self, rules: ExpertsSpec, matrix: Projection, build: Build) -> Router:
+        return Router(matrix, rules.routing, build, correction=rules.correction)
 
     @property
     def w(self) -> MoEWeight:
@@ -91,9 +95,13 @@ class MoE(nn.Module):
     def forward(self, h: Normed) -> torch.Tensor:
         """Compute the experts; with several ranks that divide them, this one's share of the sum."""
         x = h.tensor()
-        routed: torch.Tensor = self.experts(x, self.gate(x))
+        return self._computed(x, self.gate(x))
+
+    def _computed(self, x: torch.Tensor, routed: Routed) -> torch.Tensor:
+        """Compute chosen experts, and the shared ones that every token goes through."""
+        found: torch.Tensor = self.experts(x, routed)
         shared = shared_part(self._ops, x, self._shared_weight)
-        return routed if shared is None else routed + shared
+        return found if shared is None else found + shared
 
     def run_dummy_batch(self) -> None:
         """Compute what other ranks' tokens want of this rank's experts, with none of its own."""
@@ -104,20 +112,17 @@ class MoE(nn.Module):
 class ExpertsByToken(MoE):
     """Hold experts that a table has of each token; a router weighs them alone (DeepSeek V4)."""
 
-    def __init__(self, spec: LayerSpec, build: Build) -> None:
-        super().__init__(spec, build)
-        assert spec.experts is not None
-        rules = spec.experts
-        self.gate: TokenRouter = TokenRouter(spec.mlp[0], rules.routing, build, rules.vocab_size)
+    gate: TokenRouter
+
+    def _router(self, rules: ExpertsSpec, matrix: Projection, build: Build) -> TokenRouter:
+        return TokenRouter(matrix, rules.routing, build, rules.vocab_size)
 
     def forward(self, h: Normed, token_ids: torch.Tensor | None = None) -> torch.Tensor:
         """Compute the experts of tokens token_ids [T]; with several ranks that divide them, this
         one's share of the sum."""
         assert token_ids is not None
         x = h.tensor()
-        routed: torch.Tensor = self.experts(x, self.gate.of_tokens(x, token_ids))
-        shared = shared_part(self._ops, x, self._shared_weight)
-        return routed if shared is None else routed + shared
+        return self._computed(x, self.gate.of_tokens(x, token_ids))
 
 
 def build_mlp(spec: LayerSpec, build: Build) -> MLP | MoE:

@@ -36,16 +36,21 @@ class Compressed:
         return self.index_heads > 0
 
     @property
+    def series(self) -> int:
+        """Count in how many entries a token is summed up."""
+        return 2 if self.overlaps else 1
+
+    @property
     def summed_tokens(self) -> int:
         """Count the newest tokens that the next entry may need."""
-        return self.rate * (2 if self.overlaps else 1)
+        return self.rate * self.series
 
     def window_elements(self, head_dim: int) -> int:
         """Count what is kept of a token in the window: its key, and what it adds to entries of keys
         and of the indexer's, with how much of it counts."""
         if not self.rate:
             return head_dim
-        return head_dim + 2 * (2 if self.overlaps else 1) * (head_dim + self.index_dim)
+        return head_dim + 2 * self.series * (head_dim + self.index_dim)
 
     def entry_elements(self, head_dim: int) -> int:
         """Count what is kept of an entry: its key, and the indexer's."""

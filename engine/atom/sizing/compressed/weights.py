@@ -32,13 +32,12 @@ def compressed_projections(
     yield replace(whole("o_b_proj", hidden, joined), split=Split.INPUTS, unit=rank)
     if not net.rate:
         return
-    times = 2 if net.overlaps else 1
     for name in ("kv_proj", "gate_proj"):
-        yield _plain(whole(f"compressor.{name}", times * head_dim, hidden))
+        yield _plain(whole(f"compressor.{name}", net.series * head_dim, hidden))
     if not net.overlaps:
         return
     for name in ("kv_proj", "gate_proj"):
-        yield _plain(whole(f"compressor.indexer.{name}", times * net.index_dim, hidden))
+        yield _plain(whole(f"compressor.indexer.{name}", net.series * net.index_dim, hidden))
     asking = net.index_heads * net.index_dim
     yield whole("compressor.indexer.q_b_proj", asking, net.query_rank)
     yield _plain(whole("compressor.indexer.scorer.weights_proj", net.index_heads, hidden))
@@ -53,7 +52,7 @@ def compressed_vectors(net: Compressed, head_dim: int) -> int:
 def compressed_floats(net: Compressed, head_dim: int) -> int:
     """Count the elements on every rank that are kept in float32: how much each place of an entry
     counts."""
-    return net.rate * (2 if net.overlaps else 1) * net.entry_elements(head_dim)
+    return net.rate * net.series * net.entry_elements(head_dim)
 
 
 def stream_floats(streams: int, hidden: int) -> int:

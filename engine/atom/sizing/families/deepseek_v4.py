@@ -98,16 +98,17 @@ def deepseek_v4(config: Config, index: int) -> LayerFacts:
 def _compressed(config: Config, kind: str, head_dim: int) -> Compressed:
     sparse = kind == _SPARSE
     heads = positive(config, "num_attention_heads", default=64)
-    if heads % positive(config, "o_groups", default=8):
+    groups = positive(config, "o_groups", default=8)
+    if heads % groups:
         raise ModelFactsError(
-            f"config.json: o_groups {config.get('o_groups', 8)} does not divide the {heads} heads "
+            f"config.json: o_groups {groups} does not divide the {heads} heads "
             "of num_attention_heads; use the config.json that came with the weights",
             field="o_groups",
         )
     return Compressed(
         query_rank=positive(config, "q_lora_rank", default=1024),
         rope_dim=rope_dim(config, head_dim),
-        output_groups=positive(config, "o_groups", default=8),
+        output_groups=groups,
         output_rank=positive(config, "o_lora_rank", default=1024),
         rate=_rate(config, kind),
         index_heads=positive(config, "index_n_heads", default=64) if sparse else 0,

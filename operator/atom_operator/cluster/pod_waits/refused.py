@@ -19,11 +19,10 @@ from atom_operator.cluster.port import ClusterPort
 from atom_operator.domain import DEPLOYMENT, DeploymentState, Manifest, ObjectKey, Observed
 from atom_operator.kinds import LEADER_WORKER_SET
 from atom_operator.pods.events import Told, newest_refusal
+from atom_operator.pods.refused_names import makers_of_refused, without_drawn_name
 
 _MOST_ASKED = 3  # of many groups whose pods are refused
 _REPLICA_SET = re.compile(r'[Rr]eplica ?[Ss]et "([^"]+)"')
-# A controller draws the end of a name anew for each pod that it tries to make.
-_DRAWN_NAME = re.compile(r'pods "([^"]+)-[^-"]+" is forbidden')
 
 
 async def with_refusal(port: ClusterPort, key: ObjectKey, observed: Observed) -> Observed:
@@ -99,7 +98,7 @@ def _failure_of(deployment: Manifest | None) -> _Failure | None:
 
 
 async def _of_deployment(port: ClusterPort, key: ObjectKey, failure: _Failure) -> Told | None:
-    names = _DRAWN_NAME.findall(failure.message) + _REPLICA_SET.findall(failure.progress)
+    names = makers_of_refused(failure.message) + _REPLICA_SET.findall(failure.progress)
     events: list[Manifest] = []
     for name in dict.fromkeys(names):
         events += await port.list_events(key.namespace, "ReplicaSet", name)
@@ -107,11 +106,6 @@ async def _of_deployment(port: ClusterPort, key: ObjectKey, failure: _Failure) -
 
 
 def _newer_words(failure: _Failure, newest: Told | None) -> str | None:
-    if newest is None or _steady(newest.words) == _steady(failure.message):
+    if newest is None or without_drawn_name(newest.words) == without_drawn_name(failure.message):
         return None
-    return f"{failure.reason}: {_steady(newest.words)}"
-
-
-def _steady(words: str) -> str:
-    """Equal words for equal refusals of differently named pods."""
-    return _DRAWN_NAME.sub(r'pods "\1-*" is forbidden', words)
+    return f"{failure.reason}: {without_drawn_name(newest.words)}"

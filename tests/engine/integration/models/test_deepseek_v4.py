@@ -15,12 +15,12 @@ from transformers import AutoModelForCausalLM
 
 from atom.config import EngineOptions, build_config
 from atom.errors import AtomError, ModelError
-from atom.model_ops.attention import CachedAttention
 from atom.models.decoder.causal_lm import held_bytes
 from atom.sizing import KvElement, ModelFacts, kv_layout, rotary_bytes
 from atom.speculative_config import SpeculativeConfig
 from tests.engine.integration.models.test_model_parity import CHECKPOINTS, NEW_TOKENS, oracle
 from tests.support.engine_core.core_driver import CoreDriver
+from tests.support.engine_core.held_cache import counted_cache
 from tests.support.models.tiny_model import make_tiny_checkpoint
 
 WEIGHTS = "model.safetensors"
@@ -122,15 +122,7 @@ def test_groups_of_few_layers_each_give_transformers_tokens(tmp_path: Path) -> N
 def test_weights_and_cache_are_planned_to_the_byte(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch, block_size: int
 ) -> None:
-    held: dict[int, int] = {}
-    bind = CachedAttention.bind
-
-    def counted(layer: Any, tensors: Any, group: int) -> None:
-        storages = [tensor.untyped_storage() for tensor in tensors]
-        held.update({storage.data_ptr(): storage.nbytes() for storage in storages})
-        bind(layer, tensors, group)
-
-    monkeypatch.setattr(CachedAttention, "bind", counted)
+    held = counted_cache(monkeypatch)
     driver = CoreDriver(
         str(checkpoint), block_size=block_size, num_kv_blocks=512, max_model_len=256
     )

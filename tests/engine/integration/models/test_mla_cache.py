@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-import torch
 
-from atom.model_ops.attention import CachedAttention
 from tests.engine.integration.models.test_model_parity import CHECKPOINTS
 from tests.support.engine_core.core_driver import CoreDriver
+from tests.support.engine_core.held_cache import counted_cache
 from tests.support.models.tiny_model import make_tiny_checkpoint
 
 
@@ -22,15 +20,6 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def test_cache_takes_the_bytes_that_were_planned(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held: dict[int, int] = {}
-    bind = CachedAttention.bind
-
-    def counted(layer: CachedAttention, tensors: Sequence[torch.Tensor], group: int) -> None:
-        # What is packed is a view of its part of each block.
-        storages = [tensor.untyped_storage() for tensor in tensors]
-        held.update({storage.data_ptr(): storage.nbytes() for storage in storages})
-        bind(layer, tensors, group)
-
-    monkeypatch.setattr(CachedAttention, "bind", counted)
+    held = counted_cache(monkeypatch)
     driver = CoreDriver(str(checkpoint), num_kv_blocks=40, max_model_len=64, block_size=16)
     assert sum(held.values()) == driver.report.kv_cache_bytes > 0

@@ -20,10 +20,7 @@ from atom.model_ops.compressed_attention import (
     CompressedTokens,
     EntryWeight,
 )
-from atom.model_ops.values import (
-    IndexShape,
-    Rotary,
-)
+from atom.model_ops.values import IndexShape, Rotary
 from atom.sizing.overheads import MOST_ENTRY_SCORES
 from atom.utils.forward_context import AttentionMetaData
 
