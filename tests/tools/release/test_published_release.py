@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from devcluster.programs.cosign import ensure_cosign
 from devcluster.settings import REPOSITORY, read_settings
 from tests.support.cluster.helm_chart import KUBE_VERSION
 from tests.support.release.dry_run import crane_program, local_registry, release_of_checkout
@@ -110,6 +112,42 @@ def test_signature_and_provenance_lie_beside_the_chart(
     assert annotations["predicateType"] == PREDICATE
     said = json.loads(signing.open_envelope(public, envelope, "provenance"))
     assert digest in {f"sha256:{item['digest']['sha256']}" for item in said["subject"]}
+
+
+GUIDE = REPOSITORY / "docs/guides/releases.md"
+REFUSED = "invalid signature|accepted signatures do not match"
+
+
+def checks_of_the_guide(version: str, key: Path, registry: str) -> list[list[str]]:
+    """The commands with which the guide checks a release by cosign, filled in."""
+    lines = re.findall(r"^cosign (verify.*?)(?: &&.*)?$", GUIDE.read_text(), re.MULTILINE)
+    assert len(lines) == 3
+    filled = {"release.pub": str(key), "REGISTRY": registry, "0.1.0": version}
+    return [re.sub("|".join(filled), lambda m: filled[m[0]], line).split() for line in lines]
+
+
+def test_cosign_itself_takes_them_for_the_callers_key_and_for_no_other(
+    address: str, release: Path, pushed: str, keys: tuple[Path, Path], tmp_path: Path
+) -> None:
+    assert pushed
+    cosign = ensure_cosign(read_settings(os.environ))
+    other = key_files(tmp_path, "other")[1]
+
+    def refusal(command: list[str], folder: Path) -> str:
+        home = {**os.environ, "HOME": str(tmp_path)}
+        done = subprocess.run(
+            [cosign, *command], cwd=folder, env=home, capture_output=True, text=True, check=False
+        )
+        return done.stderr if done.returncode else ""
+
+    for command in checks_of_the_guide(release.name, keys[1], address):
+        assert refusal(command, release) == ""
+    for command in checks_of_the_guide(release.name, other, address):
+        assert re.search(REFUSED, refusal(command, release)), command
+    changed = shutil.copytree(release, tmp_path / "changed")
+    (changed / "SHA256SUMS").write_text("another\n")
+    blob = checks_of_the_guide(release.name, keys[1], address)[0]
+    assert re.search(REFUSED, refusal(blob, changed))
 
 
 def test_pip_installs_the_wheel_with_the_locks_versions(release: Path, tmp_path: Path) -> None:
