@@ -47,6 +47,8 @@ lock: $(STAMP) ## Resolve the dependencies anew into requirements/*.txt (hash-pi
 lint: $(STAMP) ## Format and lint checks
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/hadolint images/*/Dockerfile*
+	$(BIN)/shellcheck images/*/*/*.sh
 	$(PY) -m tools.check_file_size
 	$(PY) -m tools.check_parameters
 	$(PY) -m tools.check_docstrings
