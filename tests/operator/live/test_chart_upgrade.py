@@ -22,13 +22,14 @@ from devcluster import target
 from devcluster.settings import read_settings
 from tests.support.cluster.client_pod import asking
 from tests.support.cluster.live_cluster import CRD_NAME, ROOT, LiveCluster
-from tests.support.cluster.previous_version import extract
+from tests.support.cluster.previous_version import PREVIOUS_MINOR, extract
 from tests.support.cluster.quick_pods import engine_image, quick_container, wait_ready
 from tests.support.operator.builders_operator import atom_deployment
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("only_operator")]
 
 PREVIOUS_IMAGE = "localhost/atom-operator:previous"
+MINOR_IMAGE = "localhost/atom-operator:previous-minor"
 THIS_IMAGE = "localhost/atom-operator:dev"
 CHART = "charts/atom-operator"
 POD = "serving.atom.dev/deployment=chat"
@@ -38,13 +39,23 @@ REPLICAS = 2
 @pytest.fixture(scope="module")
 def previous(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The sources of the previous version; both versions' images are on the node."""
+    return built(extract(tmp_path_factory.mktemp("previous")), PREVIOUS_IMAGE)
+
+
+@pytest.fixture(scope="module")
+def previous_minor(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same of the adjacent version."""
+    folder = extract(tmp_path_factory.mktemp("previous-minor"), commit=PREVIOUS_MINOR)
+    return built(folder, MINOR_IMAGE)
+
+
+def built(sources: Path, image: str) -> Path:
     if not target.resolve(os.environ).is_embedded:
         pytest.skip("images of two versions can be built for the embedded cluster only")
-    folder = extract(tmp_path_factory.mktemp("previous"))
-    dockerfile = folder / "images" / "operator" / "Dockerfile"
-    devcluster("build-image", str(folder), f"--file={dockerfile}", f"--tag={PREVIOUS_IMAGE}")
+    dockerfile = sources / "images" / "operator" / "Dockerfile"
+    devcluster("build-image", str(sources), f"--file={dockerfile}", f"--tag={image}")
     devcluster("images", "--only=operator")
-    return folder
+    return sources
 
 
 def devcluster(*arguments: str) -> None:
@@ -98,12 +109,13 @@ def apply(cluster: LiveCluster) -> None:
 
 
 def pods(cluster: LiveCluster) -> dict[str, int]:
-    """Uid and restarts of every engine pod."""
+    """Uid and restarts of every engine pod; of one that no node has taken yet none."""
     columns = "custom-columns=:metadata.uid,:status.containerStatuses[0].restartCount"
     listed = cluster.kubectl(
         "get", "pods", f"--selector={POD}", "--no-headers", f"--output={columns}"
     ).stdout
-    return {uid: int(restarts) for uid, restarts in map(str.split, listed.splitlines())}
+    told = (line.split() for line in listed.splitlines())
+    return {uid: 0 if restarts == "<none>" else int(restarts) for uid, restarts in told}
 
 
 def identity(cluster: LiveCluster, kind: str, name: str) -> Any:
@@ -177,3 +189,46 @@ def test_an_upgrade_restarts_no_pod_and_fails_no_request(
     # Nor does an uninstall take away what is served.
     assert [identity(cluster, *item) for item in objects] == before
     assert pods(cluster) == running
+
+
+@pytest.mark.slow
+def test_a_downgrade_to_the_minor_version_before_restarts_no_pod_either(
+    namespaced: LiveCluster, previous_minor: Path
+) -> None:
+    """Up, down and up again between adjacent versions, under requests."""
+    cluster = namespaced
+    with release(cluster):
+        upgrade(cluster, previous_minor, MINOR_IMAGE)
+        apply(cluster)
+        wait_ready(cluster, seconds=90)
+        objects = [("crd", CRD_NAME), ("atomd", "chat"), ("deployment", "chat")]
+        before = [identity(cluster, *item) for item in objects]
+        running = pods(cluster)
+        with asking(cluster, engine_image(cluster), "chat") as asked:
+            for sources, image in (
+                (ROOT, THIS_IMAGE), (previous_minor, MINOR_IMAGE), (ROOT, THIS_IMAGE),
+            ):  # fmt: skip
+                upgrade(cluster, sources, image)
+                wait_at_work(cluster)
+                assert pods(cluster) == running
+                assert [identity(cluster, *item) for item in objects] == before
+        assert asked.failures == []
+        assert asked.answered > 50
+        # Scaling by the version that has it now makes more of the same.
+        change(cluster, {"replicas": REPLICAS + 1})
+        cluster.wait("a third pod", lambda: len(pods(cluster)) == REPLICAS + 1, seconds=90)
+        assert running.items() <= pods(cluster).items()
+
+
+def wait_at_work(cluster: LiveCluster) -> None:
+    """Until the operator that was just installed has taken up a spec of the same pods."""
+    generation = (cluster.get("atomd", "chat") or {})["metadata"]["generation"]
+    change(cluster, {"rollout": {"autoRollback": bool(generation % 2)}})
+
+    def told() -> bool:
+        found = cluster.get("atomd", "chat") or {}
+        status = found.get("status") or {}
+        ready = [item["status"] for item in status.get("conditions", ()) if item["type"] == "Ready"]
+        return bool(status.get("observedGeneration", 0) > generation and ready == ["True"])
+
+    cluster.wait("Ready under the new operator", told, seconds=90)
