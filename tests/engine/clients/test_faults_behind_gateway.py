@@ -32,8 +32,13 @@ pytestmark = pytest.mark.slow
 
 REPLICAS, FRONTENDS, CLIENTS, TOKENS = 3, 2, 6, 600
 FAULTS = int(os.environ.get("ATOM_TEST_FAULTS", "12"))
+SEED = int(os.environ.get("ATOM_TEST_FAULTS_SEED", "3"))
+# Engines on a card, where one is: `cuda`.
+DEVICE = os.environ.get("ATOM_TEST_FAULTS_DEVICE", "cpu")
+ON_A_CARD = ("--device", DEVICE, "--dtype", "bfloat16", "--enforce-eager")
 # Else the last bits of log-probabilities follow from what else is in a batch.
 FLAGS = ("--max-num-seqs", "32", "--num-kv-blocks", "2400", "--reproducible")
+FLAGS += () if DEVICE == "cpu" else ON_A_CARD
 RETRIES = 20  # of what is refused before it begins, as by a server that is about to end
 
 
@@ -128,10 +133,19 @@ class Clients:
                 self.wrong.append(f"{path} {fields}: {parts}")
 
 
+def checkpoint_in(folder: Path) -> Path:
+    """Of a size that kernels of a card take, where engines are on one."""
+    path = folder / "qwen3"
+    hidden, head_dim = (64, 16) if DEVICE == "cpu" else (256, 64)
+    make_tiny_checkpoint(
+        path, "qwen3", hidden=hidden, head_dim=head_dim, max_position_embeddings=2048
+    )
+    return path
+
+
 @contextlib.contextmanager
 def replicas_behind(tmp_path: Path) -> Iterator[tuple[Envoy, list[Replica]]]:
-    checkpoint = tmp_path / "qwen3"
-    make_tiny_checkpoint(checkpoint, "qwen3", max_position_embeddings=2048)
+    checkpoint = checkpoint_in(tmp_path)
     with contextlib.ExitStack() as stack:
         ports = [stack.enter_context(reserved_port()) for _ in range(REPLICAS)]
         no_picker = ("127.0.0.1", 9)
@@ -147,8 +161,7 @@ def replicas_behind(tmp_path: Path) -> Iterator[tuple[Envoy, list[Replica]]]:
 
 @contextlib.contextmanager
 def frontends_behind(tmp_path: Path) -> Iterator[tuple[Envoy, list[Replica]]]:
-    checkpoint = tmp_path / "qwen3"
-    make_tiny_checkpoint(checkpoint, "qwen3", max_position_embeddings=2048)
+    checkpoint = checkpoint_in(tmp_path)
     with contextlib.ExitStack() as stack:
         ports = [stack.enter_context(reserved_port()) for _ in range(REPLICAS + FRONTENDS)]
         workers = [Replica(checkpoint, tmp_path, port, "") for port in ports[:REPLICAS]]
@@ -176,7 +189,7 @@ def suffer_faults(gateway: Envoy, replicas: list[Replica], well: int, *kinds: st
     calm = StreamedAnswers(first.url, asked).end()
     assert not any(trouble for *_, trouble in calm), calm
     clients = Clients(gateway.spread, asked, calm)
-    chance = random.Random(3)
+    chance = random.Random(SEED)
     with clients.asking():
         for number in range(FAULTS):
             read = clients.read
