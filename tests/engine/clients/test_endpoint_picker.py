@@ -23,7 +23,8 @@ from devcluster.programs.llm_d_router import GROUP, PICKER
 from devcluster.settings import read_settings
 from tests.support.models.tiny_model import make_tiny_checkpoint
 from tests.support.operator.builders_operator import plan
-from tests.support.server.envoy import Address, Envoy, envoy
+from tests.support.server.envoy import Envoy, envoy
+from tests.support.server.envoy_document import Address
 from tests.support.server.repeated_prompts import SHARE, RepeatedPrompts, beginnings
 from tests.support.server.server_process import (
     SERVED_NAME,

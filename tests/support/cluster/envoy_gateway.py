@@ -9,20 +9,16 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from devcluster import target
 from devcluster.node import network
-from tests.engine.agents.session import check_installed
-from tests.support.cluster.live_cluster import ROOT, LiveCluster
-from tools.pinned_environments import GATEWAY, python_bin
+from tests.support.cluster.live_cluster import LiveCluster
+from tests.support.server.envoy_process import envoy_process
 
 _PORT = 10080
 _TYPES = "type.googleapis.com/envoy.extensions.filters"
@@ -33,25 +29,10 @@ def envoy_gateway(
     cluster: LiveCluster, routes: Sequence[Mapping[str, Any]], folder: Path
 ) -> Iterator[str]:
     """Yield the address at which requests come in."""
-    program = python_bin(GATEWAY) / "envoy"
-    check_installed(program)
-    config = folder / "envoy.yaml"
-    config.write_text(yaml.safe_dump(_document(cluster, routes)))
     inside = [sys.executable, "-m", "devcluster", "exec", "--"]
-    command = [*inside, program, "--config-path", config, "--base-id-path", folder / "base-id"]
-    with (folder / "envoy.log").open("w") as log:
-        process = subprocess.Popen(
-            [*command, "--use-dynamic-base-id", "--concurrency", "1"],
-            cwd=ROOT,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-        try:
-            address = network.uplink(target.resolve(os.environ).settings.instance).node_address
-            yield f"http://{address}:{_PORT}"
-        finally:
-            process.kill()
-            process.wait()
+    with envoy_process(_document(cluster, routes), folder, inside):
+        address = network.uplink(target.resolve(os.environ).settings.instance).node_address
+        yield f"http://{address}:{_PORT}"
 
 
 def take_up(cluster: LiveCluster, route: Mapping[str, Any]) -> None:

@@ -23,15 +23,18 @@ def beginnings(name: str) -> list[str]:
 
 @dataclass
 class RepeatedPrompts:
-    """Asks `url`; `failed` are requests without an answer."""
+    """Asks `url`; `failed` are requests without an answer. `prefix_tokens`: of each beginning, as
+    this model counts them, at least."""
 
     url: str
+    model: str = SERVED_NAME
+    prefix_tokens: int = PREFIX_TOKENS
     asked: int = 0
     failed: list[str] = field(default_factory=list)
 
     def hits(self, known: Sequence[str]) -> int:
         """Ask something new about each of these, and count those that are found cached."""
-        return sum(self._cached(beginning) >= PREFIX_TOKENS for beginning in known)
+        return sum(self._cached(beginning) >= self.prefix_tokens for beginning in known)
 
     def share(self, known: Sequence[str]) -> float:
         """Of many repeats the part that went where they are cached."""
@@ -39,7 +42,7 @@ class RepeatedPrompts:
 
     def _cached(self, beginning: str) -> int:
         self.asked += 1
-        body = {"model": SERVED_NAME, "prompt": f"{beginning} {self.asked}", "max_tokens": 2}
+        body = {"model": self.model, "prompt": f"{beginning} {self.asked}", "max_tokens": 2}
         answer = httpx.post(f"{self.url}/v1/completions", json=body, timeout=HANG_SECONDS)
         if answer.status_code != 200:
             self.failed.append(answer.text)

@@ -1,0 +1,87 @@
+"""A Gateway whose backend is an InferencePool, as the API server has it: a real Envoy in the
+cluster's network asks the pool's picker which pod a request goes to, and goes on without it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from devcluster import target
+from devcluster.node import network
+from tests.support.cluster.live_cluster import LiveCluster
+from tests.support.server import envoy_document as parts
+from tests.support.server.envoy_process import envoy_process
+
+_EVERYWHERE, _HERE = "0.0.0.0", "127.0.0.1"
+_PICKED, _NAMED, _SPREAD = 10090, 10091, 10092
+
+
+@dataclass(frozen=True)
+class PoolGateway:
+    """picked: to the pod that the picker names, and in its absence to any; named: to that pod
+    alone; spread: to any, by the Service."""
+
+    picked: str
+    named: str
+    spread: str
+
+
+@contextmanager
+def pool_gateway(cluster: LiveCluster, pool: str, folder: Path) -> Iterator[PoolGateway]:
+    """Ends with the block. The Service of the pods has the pool's name."""
+    spec = (cluster.get("inferencepool", pool) or {})["spec"]
+    picker = spec["endpointPickerRef"]
+    assert picker["failureMode"] == "FailOpen", "a gateway that may go on without a picker"
+    asked = (_cluster_address(cluster, picker["name"]), picker["port"]["number"])
+    (port,) = (item["number"] for item in spec["targetPorts"])
+    inside = [sys.executable, "-m", "devcluster", "exec", "--"]
+    document = _document(asked, (_cluster_address(cluster, pool), port))
+    with envoy_process(document, folder, inside):
+        host = network.uplink(target.resolve(os.environ).settings.instance).node_address
+        yield PoolGateway(*(f"http://{host}:{port}" for port in (_PICKED, _NAMED, _SPREAD)))
+
+
+def _cluster_address(cluster: LiveCluster, service: str) -> str:
+    return str((cluster.get("service", service) or {})["spec"]["clusterIP"])
+
+
+def _document(picker: parts.Address, service: parts.Address) -> dict[str, Any]:
+    in_order = parts.route("in-order", parts.NEXT_IN_ORDER)
+    to_any = parts.route("service", parts.OTHER_SERVER)
+    listeners = [
+        parts.listener("picked", (_EVERYWHERE, _PICKED), in_order),
+        parts.listener("named", (_EVERYWHERE, _NAMED), parts.route("pods"), parts.ask_picker()),
+        parts.listener("spread", (_EVERYWHERE, _SPREAD), to_any),
+    ]
+    # kube-proxy draws a pod for each connection.
+    drawn = parts.protocol(
+        common_http_protocol_options={"max_requests_per_connection": 1},
+        explicit_http_config={"http_protocol_options": {}},
+    )
+    clusters = [
+        parts.in_order_cluster([(_HERE, _NAMED), (_HERE, _SPREAD)]),
+        _named_pods(),
+        parts.cluster("service", [service], connect_timeout="2s", **drawn),
+        parts.picker_cluster(picker),
+    ]
+    return {"static_resources": {"listeners": listeners, "clusters": clusters}}
+
+
+def _named_pods() -> dict[str, Any]:
+    """Whichever the picker's header names."""
+    return {
+        "name": "pods",
+        "type": "ORIGINAL_DST",
+        "lb_policy": "CLUSTER_PROVIDED",
+        "connect_timeout": "2s",
+        "original_dst_lb_config": {
+            "use_http_header": True,
+            "http_header_name": parts.DESTINATION,
+        },
+    }

@@ -1,0 +1,40 @@
+"""Envoy as a process, at its pinned version."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.engine.agents.session import check_installed
+from tools.pinned_environments import GATEWAY, python_bin
+
+_ROOT = Path(__file__).resolve().parents[3]
+
+
+@contextmanager
+def envoy_process(
+    document: Mapping[str, Any], folder: Path, inside: Sequence[str] = ()
+) -> Iterator[None]:
+    """Ends with the block. `inside`: a command that runs another, as in a network of its own."""
+    program = python_bin(GATEWAY) / "envoy"
+    check_installed(program)
+    config = folder / "envoy.yaml"
+    config.write_text(yaml.safe_dump(document))
+    command = [*inside, program, "--config-path", config, "--base-id-path", folder / "base-id"]
+    with (folder / "envoy.log").open("w") as log:
+        process = subprocess.Popen(
+            [*command, "--use-dynamic-base-id", "--concurrency", "1"],
+            cwd=_ROOT,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            yield
+        finally:
+            process.kill()
+            process.wait()
