@@ -70,7 +70,12 @@ MODULES = (
         "v1.3.0",
         "h1:Ng2Qs1Oum4WycuWyi3rOkAC7pZ2aDqgN2ku6Lr/mryQ=",
         "config/crd/bases",
-        ("inference.networking.k8s.io_inferencepools",),
+        (
+            "inference.networking.k8s.io_inferencepools",
+            # Which its endpoint picker watches where they are.
+            "inference.networking.x-k8s.io_inferenceobjectives",
+            "inference.networking.x-k8s.io_inferencemodelrewrites",
+        ),
     ),
     CrdModule(
         "github.com/prometheus-operator/prometheus-operator",

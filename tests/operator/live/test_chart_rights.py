@@ -21,6 +21,7 @@ import pytest
 import yaml
 
 from devcluster.settings import read_settings
+from tests.support.cluster import upstream_crds
 from tests.support.cluster.live_cluster import ROOT, LiveCluster
 from tests.support.cluster.operator_process import operator
 from tests.support.operator.builders_operator import atom_deployment
@@ -96,6 +97,7 @@ def test_the_charts_rights_are_enough_for_all_that_the_operator_does(
     namespaced: LiveCluster, tmp_path: Path, free_port: int
 ) -> None:
     cluster, log = namespaced, tmp_path / "operator.log"
+    upstream_crds.install(cluster)  # before the operator looks which kinds there are
     documents = rendered(cluster)
     with installed(cluster, documents):
         account = as_its_account(cluster, tmp_path / "kubeconfig")
@@ -108,10 +110,14 @@ def test_the_charts_rights_are_enough_for_all_that_the_operator_does(
                 model={"source": "hf://Qwen/Qwen3-8B"},
                 accelerator={"type": "amd", "product": "MI300X"},
                 replicas=2,
+                gateway={"prefixAware": True},
             )
             manifest["metadata"]["namespace"] = cluster.namespace
             cluster.kubectl("apply", "--filename=-", manifest=manifest)
             cluster.wait("deployment", lambda: cluster.get("deployment", "chat"))
+            # Whose Role gives rights, which the API server lets nobody give who lacks them.
+            for kind in ("role", "rolebinding", "deployment"):
+                cluster.wait(kind, lambda kind=kind: cluster.get(kind, "chat-picker"))
             cluster.wait("status", lambda: (cluster.get("atomd", "chat") or {}).get("status"))
             cluster.kubectl("scale", "atomd/chat", "--replicas=1")
             cluster.wait("prune of the budget", lambda: cluster.get("pdb", "chat") is None)
