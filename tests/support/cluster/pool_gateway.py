@@ -4,7 +4,9 @@ cluster's network asks the pool's picker which pod a request goes to, and goes o
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,19 +19,21 @@ from devcluster.node import network
 from tests.support.cluster.live_cluster import LiveCluster
 from tests.support.server import envoy_document as parts
 from tests.support.server.envoy_process import envoy_process
+from tests.support.waiting import HANG_SECONDS, wait_until
 
 _EVERYWHERE, _HERE = "0.0.0.0", "127.0.0.1"
-_PICKED, _NAMED, _SPREAD = 10090, 10091, 10092
+_PICKED, _NAMED, _SPREAD, _ADDRESSED = _PORTS = 10090, 10091, 10092, 10093
 
 
 @dataclass(frozen=True)
 class PoolGateway:
     """picked: to the pod that the picker names, and in its absence to any; named: to that pod
-    alone; spread: to any, by the Service."""
+    alone; spread: to any, by the Service; addressed: to the one that the request names itself."""
 
     picked: str
     named: str
     spread: str
+    addressed: str
 
 
 @contextmanager
@@ -44,7 +48,15 @@ def pool_gateway(cluster: LiveCluster, pool: str, folder: Path) -> Iterator[Pool
     document = _document(asked, (_cluster_address(cluster, pool), port))
     with envoy_process(document, folder, inside):
         host = network.uplink(target.resolve(os.environ).settings.instance).node_address
-        yield PoolGateway(*(f"http://{host}:{port}" for port in (_PICKED, _NAMED, _SPREAD)))
+        for number in _PORTS:
+            wait_until(lambda number=number: _listens(host, number), f"Envoy listens at {number}")
+        yield PoolGateway(*(f"http://{host}:{number}" for number in _PORTS))
+
+
+def _listens(host: str, port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection((host, port), HANG_SECONDS):
+        return True
+    return False
 
 
 def _cluster_address(cluster: LiveCluster, service: str) -> str:
@@ -58,6 +70,7 @@ def _document(picker: parts.Address, service: parts.Address) -> dict[str, Any]:
         parts.listener("picked", (_EVERYWHERE, _PICKED), in_order),
         parts.listener("named", (_EVERYWHERE, _NAMED), parts.route("pods"), parts.ask_picker()),
         parts.listener("spread", (_EVERYWHERE, _SPREAD), to_any),
+        parts.listener("addressed", (_EVERYWHERE, _ADDRESSED), parts.route("pods")),
     ]
     # kube-proxy draws a pod for each connection.
     drawn = parts.protocol(
