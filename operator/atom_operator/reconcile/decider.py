@@ -51,12 +51,11 @@ from atom_operator.domain import (
     Target,
 )
 from atom_operator.domain.preparation import JobRequest, Waiting
-from atom_operator.kinds import OPTIONAL_KINDS, RESOURCE_CLAIM_TEMPLATE, Kind
+from atom_operator.kinds import OPTIONAL_KINDS, RESOURCE_CLAIM_TEMPLATE
 from atom_operator.plan.devices.claimed_devices import supply_of
 from atom_operator.plan.inventory import PodsAsked, pods_asked
 from atom_operator.plan.learning import evidence_for, learn
 from atom_operator.plan.quota import refusal_of_new_pods
-from atom_operator.plan.resolve_integrations import asked_kinds
 from atom_operator.plan.rollback import choose_target
 from atom_operator.plan.rollout import (
     RolloutQuestion,
@@ -446,12 +445,6 @@ def _kept(plan: Plan, observed: Observed) -> frozenset[ChildKey]:
     names = templates_named_by((observed.running, observed.last_ready))
     claims = (ChildKey(RESOURCE_CLAIM_TEMPLATE, name) for name in names)
     return frozenset((*changing, *(child for child in claims if child in observed.children)))
-
-
-def optional_kinds(parent: Manifest) -> frozenset[Kind]:
-    """The kinds beyond the usual ones that the object asks for."""
-    spec = parse_spec(parent.get("spec") or {})
-    return frozenset() if isinstance(spec, tuple) else frozenset(asked_kinds(spec))
 
 
 def unschedulable(observed: Observed) -> str | None:

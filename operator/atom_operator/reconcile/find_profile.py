@@ -1,5 +1,5 @@
 """Reads the AtomProfile of a spec: the one that the spec names, else a label of its namespace, else
-default. Called by the Decider and the page.
+default. Called by the Decider, by who lists optional kinds, and by the page.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from atom_operator.cluster.errors import RefusedError
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.constants import DEFAULT_PROFILE
 from atom_operator.domain import ATOM_PROFILE, FieldProblem
+from atom_operator.kinds import Kind
+from atom_operator.plan.resolve_integrations import asked_kinds
 from atom_operator.reconcile.profile import Laid, lay, name_profile, profile_problem
 from atom_operator.settings import OperatorSettings
 from atom_operator.validation.parsing import parse_spec
@@ -32,6 +34,18 @@ async def with_profile(
     except RefusedError as error:
         return (profile_problem(f"AtomProfiles cannot be read: {error}"),)
     return lay(raw, spec, named, found)
+
+
+async def optional_kinds(
+    port: ClusterPort, namespace: str, raw: Mapping[str, Any], settings: OperatorSettings
+) -> frozenset[Kind]:
+    """Name the kinds beyond the usual ones that a spec asks for, by itself or by its profile, which
+    may have its pods claim devices."""
+    spec = parse_spec(raw)
+    if isinstance(spec, tuple):
+        return frozenset()
+    laid = await with_profile(port, namespace, raw, settings)
+    return frozenset(asked_kinds(spec if isinstance(laid, tuple) else laid.spec))
 
 
 async def _read(

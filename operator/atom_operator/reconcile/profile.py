@@ -33,6 +33,9 @@ _SITE_FIELDS = {
     "features": "engine_features",
 }
 _WHOLE = "model.config"  # no map whose keys are joined
+_SAYS_BY_BEING_THERE = "accelerator.claim"  # also where it is empty
+# Of two ways to devices a spec has one, and none of a profile beside it.
+_OTHER_WAY = {"claim": "resourceName", "resourceName": "claim"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +100,14 @@ def _as_spec(profile: AtomProfileSpec, spec: Mapping[str, Any]) -> dict[str, Any
     written = profile.model_dump(mode="json", by_alias=True, exclude_unset=True)
     same = ("accelerator", "engine", "rollout", "serviceAccountName", "objects")
     below = {field: written[field] for field in same if written.get(field) is not None}
-    if (spec.get("accelerator") or {}).get("type", "amd") != "amd":
+    accelerator = spec.get("accelerator") or {}
+    if accelerator.get("type", "amd") != "amd":
         below.pop("accelerator", None)
+    elif "accelerator" in below:
+        chosen = {_OTHER_WAY[way] for way in _OTHER_WAY if accelerator.get(way) is not None}
+        below["accelerator"] = {
+            name: value for name, value in below["accelerator"].items() if name not in chosen
+        }
     variables = list(_proxy_variables(profile.proxy))
     if variables:
         engine = below.get("engine") or {}
@@ -132,6 +141,9 @@ def _join(
     for name, value in below.items():
         where = f"{path}.{name}" if path else name
         over = above.get(name)
+        if where == _SAYS_BY_BEING_THERE and over is None and not value:
+            fields.append(where)
+            result[name] = value
         if value in ([], {}):
             continue
         if isinstance(value, Mapping) and where != _WHOLE:

@@ -49,8 +49,9 @@ from atom_operator.domain import (
 from atom_operator.kinds import LEADER_WORKER_SET
 from atom_operator.plan.group_deadline import with_deadline
 from atom_operator.plan.room import lacks_devices, shortage
-from atom_operator.reconcile.decider import Decider, Decision, optional_kinds, unschedulable
+from atom_operator.reconcile.decider import Decider, Decision, unschedulable
 from atom_operator.reconcile.device_moves import DeviceMoves
+from atom_operator.reconcile.find_profile import optional_kinds
 from atom_operator.reconcile.image_rollout import StagedImageRollout
 from atom_operator.reconcile.prerequisites import look_at_routes
 from atom_operator.reconcile.requeue import requeue_after
@@ -102,7 +103,9 @@ class Reconciler:
             self.decider.departures.forget(key)
             self._wake_others(key, RouteFindings())
             return Outcome()  # garbage collection removes the children through their owner
-        look = await self.optional.begin(key, optional_kinds(parent))
+        raw, settings = parent.get("spec") or {}, self.decider.settings
+        kinds = await optional_kinds(self.port, key.namespace, raw, settings)
+        look = await self.optional.begin(key, kinds)
         # One time for all of the pass: what is told as late was late when it was decided upon.
         now = self.clock()
         observed = await observe(self.port, key, parent["metadata"]["uid"], look.kinds, now)

@@ -50,7 +50,13 @@ def parse_profile(name: str, raw: Mapping[str, Any]) -> AtomProfileSpec | tuple[
         *template_label_problems(template),
         *object_metadata_problems(profile.objects),
     )
-    return tuple(_of_profile(name, str(problem)) for problem in found) or profile
+    said = [str(problem) for problem in found]
+    if profile.accelerator.claim is not None and profile.accelerator.resource_name is not None:
+        # The API server refuses it in an AtomProfile; the chart's defaults come past it.
+        said.append(
+            "spec.accelerator: set claim (a DRA driver) or resourceName (a device plugin), not both"
+        )
+    return tuple(_of_profile(name, words) for words in said) or profile
 
 
 def _of_profile(name: str, words: str) -> FieldProblem:

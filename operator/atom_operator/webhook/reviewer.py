@@ -29,8 +29,10 @@ from atom_operator.domain import (
     runs_engines,
 )
 from atom_operator.integration_values import ANY_ENGINE
+from atom_operator.kinds import Kind
 from atom_operator.preview import Preview, essentials, everything
-from atom_operator.reconcile.decider import Decider, Decision, optional_kinds
+from atom_operator.reconcile.decider import Decider, Decision
+from atom_operator.reconcile.find_profile import optional_kinds
 from atom_operator.reconcile.planning import Surroundings, consider, plan_spec
 from atom_operator.validation.parsing import parse_spec
 from atom_operator.webhook.admission_review import ReviewRequest, Verdict
@@ -113,9 +115,10 @@ class Reviewer:
     async def _look(self, request: ReviewRequest) -> Preview:
         key, uid = request.key, str(request.new["metadata"].get("uid") or "")
         # What runs may be of a kind that only the stored object asks for.
-        kinds = optional_kinds(request.new) | (
-            optional_kinds(request.old) if request.old else frozenset()
-        )
+        kinds: set[Kind] = set()
+        for manifest in (request.new, request.old or {}):
+            raw, settings = manifest.get("spec") or {}, self._decider.settings
+            kinds |= await optional_kinds(self._port, key.namespace, raw, settings)
         observed = await observe(self._port, key, uid, tuple(kinds))
         decision = await self._decide(key, request.new, observed)
         if decision.plan is None:

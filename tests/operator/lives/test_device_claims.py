@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT
+from atom_operator.domain import ATOM_DEPLOYMENT, ATOM_PROFILE, DEPLOYMENT
 from atom_operator.kinds import (
     DEVICE_CLASS,
     RESOURCE_CLAIM,
@@ -183,3 +183,27 @@ def test_memory_of_unnamed_products_is_what_devices_publish(begin: Any) -> None:
     claiming.ask(accelerator={"claim": {}}, parallelism={"tensor": 1})
     told = condition(claiming.api, "CapacityFits")
     assert told["status"] == "True", told
+
+
+def test_a_profile_has_its_pods_claim_their_devices(begin: Any) -> None:
+    claiming = begin(2)
+    profile = {"metadata": {"name": "default", "namespace": ""}}
+    claiming.api.create(ATOM_PROFILE, {**profile, "spec": {"accelerator": {"claim": {}}}})
+    claiming.ask(accelerator={"product": "MI300X"})
+    assert "accelerator.claim" in condition(claiming.api, "Accepted")["message"]
+    assert condition(claiming.api, "Ready")["status"] == "True"
+    (first,) = claiming.api.names(RESOURCE_CLAIM_TEMPLATE)
+    claiming.ask(accelerator={"product": "MI300X"}, parallelism={"tensor": 4})
+    claiming.cluster.advance(900)
+    (second,) = claiming.api.names(RESOURCE_CLAIM_TEMPLATE)
+    assert second != first
+
+
+def test_a_cluster_without_the_api_refuses_the_claim_of_a_profile(begin: Any) -> None:
+    claiming = begin(1)
+    claiming.api.unserved_kinds.add(RESOURCE_CLAIM_TEMPLATE)
+    profile = {"metadata": {"name": "default", "namespace": ""}}
+    claiming.api.create(ATOM_PROFILE, {**profile, "spec": {"accelerator": {"claim": {}}}})
+    claiming.ask(accelerator={"product": "MI300X"})
+    told = condition(claiming.api, "Accepted")
+    assert (told["status"], told["reason"]) == ("False", "ApiNotServed")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -91,3 +92,38 @@ def test_what_was_laid_stays_when_it_is_laid_again(
     once = _lay(above, below)
     written = once.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
     assert _dumped(_lay(written, below)) == _dumped(once)
+
+
+_CLAIM = {"claim": {}}
+_PARTITIONS = {"claim": {"partition": "cpx_nps4"}}
+_PLUGIN = {"resourceName": "amd.com/cpx_nps1"}
+
+
+@pytest.mark.parametrize(
+    ("above", "below", "joined", "fields"),
+    [
+        ({}, _CLAIM, _CLAIM, ["accelerator.claim"]),
+        ({"product": "MI300X"}, _CLAIM, {"product": "MI300X", **_CLAIM}, ["accelerator.claim"]),
+        (_CLAIM, _PARTITIONS, _PARTITIONS, ["accelerator.claim.partition"]),
+        (_PARTITIONS, _CLAIM, _PARTITIONS, []),
+        (_PLUGIN, _CLAIM, _PLUGIN, []),
+        (_CLAIM, {**_PLUGIN, "preflight": True}, {**_CLAIM, "preflight": True}, None),
+        ({"type": "cpu"}, _CLAIM, {"type": "cpu"}, []),
+    ],
+)
+def test_of_two_ways_to_devices_the_specs_counts(
+    above: dict[str, Any], below: dict[str, Any], joined: dict[str, Any], fields: list[str] | None
+) -> None:
+    laid = _lay({"accelerator": above} if above else {"accelerator": {}}, {"accelerator": below})
+    accelerator = laid.spec.accelerator.model_dump(by_alias=True, exclude_unset=True)
+    assert accelerator == joined
+    assert laid.profile is not None
+    assert list(laid.profile.fields) == (["accelerator.preflight"] if fields is None else fields)
+
+
+def test_a_profile_has_one_way_to_devices() -> None:
+    typed = parse_spec(spec())
+    assert isinstance(typed, AtomDeploymentSpec)
+    found = lay(spec(), typed, ("site", None), {"accelerator": {**_CLAIM, **_PLUGIN}})
+    assert isinstance(found, tuple)
+    assert "set claim (a DRA driver) or resourceName (a device plugin), not both" in str(found[0])

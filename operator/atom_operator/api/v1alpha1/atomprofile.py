@@ -9,10 +9,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
-from atom_operator.api.v1alpha1.atomdeployment import DeviceGroups, ExtendedResource
-from atom_operator.api.v1alpha1.common import PRESERVE, ApiModel, keyed_by
+from atom_operator.api.v1alpha1.atomdeployment import (
+    DeviceClaimSpec,
+    DeviceGroups,
+    ExtendedResource,
+)
+from atom_operator.api.v1alpha1.common import PRESERVE, ApiModel, cel, keyed_by
 from atom_operator.api.v1alpha1.engine import PullSecrets, ResourceName, Variables
 from atom_operator.api.v1alpha1.object_metadata import ObjectsSpec
 from atom_operator.api.v1alpha1.rollout import RolloutSpec
@@ -23,8 +27,20 @@ _Address = Annotated[str, Field(min_length=1, max_length=1024)]
 class ProfileAcceleratorSpec(ApiModel):
     """Says how devices are reached on these nodes; for AtomDeployments of type amd only."""
 
+    model_config = ConfigDict(
+        json_schema_extra=cel(
+            (
+                "!(has(self.claim) && has(self.resourceName))",
+                "set claim (a DRA driver) or resourceName (a device plugin)",
+            ),
+        )
+    )
+
     resource_name: ExtendedResource | None = None
-    """Extended resource of one device."""
+    """Extended resource of one device; left out where the spec has a claim."""
+    claim: DeviceClaimSpec | None = None
+    """Pods claim their devices (Dynamic Resource Allocation) instead of naming an extended
+    resource; left out where the spec names one. {} takes the defaults."""
     device_groups: DeviceGroups | None = None
     """Numeric ids of the groups that own the device files on the nodes."""
     preflight: bool | None = None

@@ -10,6 +10,7 @@ import yaml
 
 from atom_operator.__main__ import main
 from atom_operator.constants import LABEL_PROFILE
+from tests.support.in_memory_cluster.devices.device_claims import device_class, resource_slice
 from tests.support.operator.builders_operator import atom_deployment
 
 _ENV = {"env": [{"name": "SITE", "value": "x"}]}
@@ -67,3 +68,30 @@ def test_a_profile_that_is_wrong_is_a_problem(write: Any, capsys: Any) -> None:
     path = write("chat.yaml", atom_deployment(), _profile("default", engine={"image": "x"}))
     assert main(["plan", "-f", path]) == 1
     assert "InvalidProfile" in capsys.readouterr().out
+
+
+def test_a_profiles_claim_counts_what_drivers_publish(write: Any, capsys: Any) -> None:
+    """Without the profile the same nodes have no device at all."""
+    spec = {"model": {"source": "hf://Qwen/Qwen3-8B"}, "accelerator": {"product": "MI300X"}}
+    manifest = atom_deployment()
+    manifest["spec"] = spec
+    status = {
+        "capacity": {"cpu": "128"},
+        "allocatable": {"cpu": "128"},
+        "conditions": [{"type": "Ready", "status": "True"}],
+    }
+    node = {"kind": "Node", "metadata": {"name": "a"}, "status": status}
+    fleet = write(
+        "fleet.yaml",
+        node,
+        {"kind": "ResourceSlice", **resource_slice("a", 8)},
+        {"kind": "DeviceClass", **device_class()},
+    )
+    path = write("chat.yaml", manifest)
+    assert main(["plan", "-f", path, "--nodes", fleet]) == 1
+    assert "no node of the cluster has AMD devices" in capsys.readouterr().out.replace("\n", " ")
+    profile = write("site.yaml", _profile("default", accelerator={"claim": {}}))
+    assert main(["plan", "-f", path, "--nodes", fleet, "--profile", profile]) == 0
+    told = capsys.readouterr().out
+    assert "default, below the spec: accelerator.claim" in told
+    assert "deviceclass.resource.kubernetes.io/gpu.amd.com" in told
