@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from atom_operator.domain import ATOM_DEPLOYMENT, ATOM_PROFILE, DEPLOYMENT
+from atom_operator.integration_values import EngineFeature, Site
 from atom_operator.kinds import (
     DEVICE_CLASS,
     RESOURCE_CLAIM,
@@ -22,6 +23,18 @@ from tests.support.operator.builders_operator import atom_deployment, condition
 from tests.support.operator.fake_cluster import FakeCluster
 
 RESOURCE = "deviceclass.resource.kubernetes.io/gpu.amd.com"
+_SITE = Site(
+    engine_tensor_parallel=16,
+    engine_multi_node=True,
+    engine_features=frozenset({EngineFeature.EXPERT_PARALLEL}),
+)
+GROUPS: dict[str, dict[str, Any]] = {
+    "tensor parallel": {"parallelism": {"tensor": 16, "nodes": 2}},
+    "experts": {
+        "model": {"source": "hf://Qwen/Qwen3-30B-A3B"},
+        "parallelism": {"data": 16, "expert": True, "nodes": 2},
+    },
+}
 
 
 def plain_node(name: str) -> dict[str, Any]:
@@ -43,7 +56,7 @@ class Claiming:
     def __init__(self, nodes: int, *, gpus: int = 8) -> None:
         names = "abcdef"[:nodes]
         self.cluster = InMemoryCluster(FakeCluster(), [plain_node(name) for name in names])
-        self.operator = OperatorClient(self.cluster)
+        self.operator = OperatorClient(self.cluster, site=_SITE)
         publish_class(self.cluster.state)
         for name in names:
             publish_devices(self.cluster.state, name, gpus)
@@ -94,6 +107,58 @@ def test_each_pod_has_a_claim_for_all_of_its_devices(begin: Any) -> None:
     (engine,) = claiming.cluster.pods[0]["spec"]["containers"]
     assert engine["resources"]["claims"] == [{"name": "gpus"}]
     assert RESOURCE not in engine["resources"].get("limits", {})
+
+
+@pytest.mark.parametrize("kind", GROUPS)
+def test_each_pod_of_a_group_has_a_claim_for_its_part_of_the_devices(begin: Any, kind: str) -> None:
+    claiming = begin(3)
+    claiming.ask(**GROUPS[kind])
+    assert condition(claiming.api, "Ready")["status"] == "True"
+    claims = claiming.cluster.state.all(RESOURCE_CLAIM)
+    held = {claim["status"]["reservedFor"][0]["name"]: claim for claim in claims}
+    assert sorted(held) == ["chat-0", "chat-0-1"]
+    for claim in held.values():
+        assert len(claim["status"]["allocation"]["devices"]["results"]) == 8
+    assert len(set(claiming.nodes())) == 2
+
+
+@pytest.mark.parametrize("kind", GROUPS)
+def test_a_group_for_which_a_node_lacks_is_told_in_devices_of_its_class(
+    begin: Any, kind: str
+) -> None:
+    claiming = begin(1)
+    claiming.ask(**GROUPS[kind])
+    told = condition(claiming.api, "Scheduled")
+    assert told["reason"] == "InsufficientAccelerators"
+    assert f"each of 2 pods needs 8 {RESOURCE} on one node; free: a 0 of 8" in told["message"]
+    publish = claiming.cluster.api.nodes
+    assert publish is not None
+    publish.append(plain_node("b"))
+    publish_devices(claiming.cluster.state, "b", 8)
+    claiming.cluster.advance(700)
+    assert condition(claiming.api, "Ready")["status"] == "True"
+
+
+def test_an_autoscaler_of_groups_is_bounded_by_published_devices(begin: Any) -> None:
+    claiming = begin(5)
+    scaling = {"method": "HPA", "minReplicas": 1, "maxReplicas": 5}
+    claiming.ask(**GROUPS["tensor parallel"], autoscaling=scaling)
+    told = condition(claiming.api, "CapacityLimited")
+    assert (told["status"], told["reason"]) == ("True", "TooFewAccelerators")
+    assert "the nodes hold 2 replicas" in told["message"]
+
+
+def test_groups_of_other_pods_and_single_pods_take_each_others_devices(begin: Any) -> None:
+    claiming = begin(2)
+    claiming.ask(**GROUPS["tensor parallel"])
+    claiming.ask(parallelism={"tensor": 8}, replicas=2)
+    claiming.cluster.advance(900)
+    assert condition(claiming.api, "Ready")["status"] == "True"
+    assert claiming.nodes() == ["a", "b"]
+    claiming.ask(**GROUPS["tensor parallel"])
+    claiming.cluster.advance(900)
+    assert condition(claiming.api, "Ready")["status"] == "True"
+    assert {pod["metadata"]["name"] for pod in claiming.cluster.pods} == {"chat-0", "chat-0-1"}
 
 
 def test_a_spare_pod_comes_first_where_a_node_has_unclaimed_devices(begin: Any) -> None:

@@ -93,6 +93,11 @@ CASES: dict[str, dict[str, Any]] = {
         "parallelism": {"tensor": 16, "nodes": 2},
         "networkPolicy": {},
     },
+    "claims-of-groups": {
+        "model": {"source": "pvc://weights/llama-3.3-70b"},
+        "accelerator": {"type": "amd", "product": "MI300X", "claim": {}},
+        "parallelism": {"tensor": 16, "nodes": 2},
+    },
 }
 SITE = Site(
     operator_namespace="atom-system",
