@@ -130,6 +130,10 @@ of the same objects would undo each other's writes for ever. Of single namespace
 - apiGroups: [resource.k8s.io]
   resources: [resourceclaimtemplates]
   verbs: [get, list, watch, create, patch, update, delete]
+# Created is nothing: a dry run asks whether the claim of a pod's successor would be admitted.
+- apiGroups: [resource.k8s.io]
+  resources: [resourceclaims]
+  verbs: [create]
 # The rights of an endpoint picker, of which none may be given that the operator has not: it reads
 # pods, its pool, and what ranks and renames models in front of it.
 - apiGroups: [rbac.authorization.k8s.io]

@@ -41,7 +41,8 @@ from atom_operator.domain import (
     runs_engines,
 )
 from atom_operator.domain.profile import Profile
-from atom_operator.kinds import QUOTA_WORKLOAD, Kind
+from atom_operator.kinds import QUOTA_WORKLOAD, RESOURCE_CLAIM_TEMPLATE, Kind
+from atom_operator.pods.claim_charges import with_claims
 from atom_operator.pods.events import newest_warning
 from atom_operator.pods.kueue_verdict import waits_for_quota, with_quota_words, workload_labels
 from atom_operator.pods.pod_state import (
@@ -92,6 +93,7 @@ async def observe(
     states = await with_quotas(port, key.namespace, running)
     if now is not None:
         states = await _with_volumes(port, running, states, now)
+    states = _with_claims(running, states, children)
     silent = (silent_pod(pod) for pod in live)
     leaving = (pod for pod in live if pod["metadata"].get("deletionTimestamp"))
     observed = replace(
@@ -116,6 +118,17 @@ async def with_quotas(
         found = await _optional(port, QUOTA_WORKLOAD, namespace, labels)
         states[number] = with_quota_words(states[number], found or ())
     return tuple(states)
+
+
+def _with_claims(
+    pods: Sequence[Manifest], states: Sequence[PodState], children: Mapping[ChildKey, Manifest]
+) -> tuple[PodState, ...]:
+    templates = {
+        key.name: child for key, child in children.items() if key.kind == RESOURCE_CLAIM_TEMPLATE
+    }
+    return tuple(
+        with_claims(state, pod, templates) for pod, state in zip(pods, states, strict=True)
+    )
 
 
 async def _with_volumes(

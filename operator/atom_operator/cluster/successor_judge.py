@@ -1,19 +1,22 @@
-"""Ask the API server whether it would take the pod that follows one, before that one ends.
+"""Ask the API server whether it would take the pod that follows one, before that one ends, and the
+ResourceClaims by which it would get its devices.
 
-A server-side dry run of the very pod that the workload's controller would make: webhooks, policies,
-LimitRanges and quotas judge it as they would the real one, answer in their own words, and nothing
-is stored. The pod before is still there meanwhile, and a quota counts both: what its end would give
-back is the arithmetic of plan/quota.py. Called by reconcile/successors.py.
+A server-side dry run of the very objects that controllers would make: webhooks, policies,
+LimitRanges and quotas judge them as they would the real ones, answer in their own words, and
+nothing is stored. The pod before is still there meanwhile, and a quota counts both: what its end
+would give back is the arithmetic of plan/quota.py. Called by reconcile/successors.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from atom_operator import constants
 from atom_operator.cluster.errors import RefusedError, TransientError
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.domain import POD, Manifest, ObjectKey, Successor
+from atom_operator.kinds import RESOURCE_CLAIM, RESOURCE_CLAIM_TEMPLATE, Kind
 
 # What controllers add to the labels and annotations of their pods. Anything else of a pod that
 # exists is of its template, which is taken as it is now, or of a webhook, which is asked again.
@@ -29,8 +32,14 @@ _OF_CONTROLLERS = (
 # that is drawn would be another in each refusal, and so in the condition that tells it.
 _NUMBER = 9999
 _FORBIDDEN = " is forbidden: "
+_CLAIM_OF_POD = "resource.kubernetes.io/pod-claim-name"
+_MOST_OF_NAME = 200  # of 253
 # By the role of a chart of before, or of a webhook that does something beside its answer.
-_NOT_JUDGED = ('cannot create resource "pods"', "does not support dry run")
+_NOT_JUDGED = (
+    'cannot create resource "pods"',
+    'cannot create resource "resourceclaims"',
+    "does not support dry run",
+)
 
 
 async def ask_for_successor(
@@ -41,8 +50,30 @@ async def ask_for_successor(
     pod = await port.get(POD, key.namespace, name)
     if pod is None:
         return Successor()
+    return await _judged(port, POD, _successor(pod, template))
+
+
+async def ask_for_claims(
+    port: ClusterPort, key: ObjectKey, name: str, template: Manifest, claims: Manifest | None
+) -> tuple[Successor, ...]:
+    """Return what becomes of each claim of the pod that would follow the pod with this name.
+    `claims`: the template of claims that is to be, and may not exist yet."""
+    pod = await port.get(POD, key.namespace, name)
+    found = []
+    for entry in template["spec"].get("resourceClaims") or () if pod is not None else ():
+        named = entry.get("resourceClaimTemplateName")
+        asked = claims if claims and claims["metadata"]["name"] == named else None
+        if asked is None and named:
+            asked = await port.get(RESOURCE_CLAIM_TEMPLATE, key.namespace, named)
+        if asked is not None and pod is not None:
+            claim = _claim(pod, str(entry["name"]), asked["spec"])
+            found.append(await _judged(port, RESOURCE_CLAIM, claim))
+    return tuple(found)
+
+
+async def _judged(port: ClusterPort, kind: Kind, manifest: Manifest) -> Successor:
     try:
-        made = await port.dry_run(POD, _successor(pod, template))
+        made = await port.dry_run(kind, manifest)
     except TransientError as error:
         return Successor(unknown=str(error))
     except RefusedError as error:
@@ -50,7 +81,26 @@ async def ask_for_successor(
         if any(each in words for each in _NOT_JUDGED):
             return Successor(unknown=words)
         return Successor(refusal=words)
-    return Successor(made)
+    return Successor(made if kind == POD else None)
+
+
+def _claim(pod: Manifest, entry: str, asked: Mapping[str, Any]) -> Manifest:
+    """The claim that its controller makes of a template, whose owner is the pod."""
+    before, metadata = pod["metadata"], asked.get("metadata") or {}
+    owner = {"apiVersion": POD.api_version, "kind": POD.kind, "name": before["name"]}
+    annotations = {**(metadata.get("annotations") or {}), _CLAIM_OF_POD: entry}
+    return {
+        "apiVersion": RESOURCE_CLAIM.api_version,
+        "kind": RESOURCE_CLAIM.kind,
+        "metadata": {
+            "name": f"{before['name'][:_MOST_OF_NAME]}-{entry}-{_NUMBER}",
+            "namespace": before["namespace"],
+            "labels": dict(metadata.get("labels") or {}),
+            "annotations": annotations,
+            "ownerReferences": [{**owner, "uid": before["uid"], "controller": True}],
+        },
+        "spec": asked["spec"],
+    }
 
 
 def _successor(pod: Manifest, template: Manifest) -> Manifest:

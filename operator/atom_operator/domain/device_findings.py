@@ -17,6 +17,7 @@ class SickPod:
     words: str  # whose, and against what
     serves: bool
     in_doubt: bool = False  # the device may also be another pod's
+    offered: bool = False  # new pods may be given the device all the same
 
 
 @dataclass(frozen=True, slots=True)

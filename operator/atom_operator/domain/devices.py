@@ -8,15 +8,18 @@ extended resource; so whatever plans with resources plans with claims.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from atom_operator.api.v1alpha1.common import memory_quantity
 from atom_operator.domain.objects import Manifest
-from atom_operator.domain.resources import MEMORY, amount
+from atom_operator.domain.resources import MEMORY, Resources, amount
 
 CLASS_PREFIX = "deviceclass.resource.kubernetes.io/"
+# What a ResourceQuota counts claims by (pkg/quota/v1/evaluator/core/resource_claims.go).
+CLAIMS_COUNTED = "count/resourceclaims.resource.k8s.io"
+_DEVICES_COUNTED = ".deviceclass.resource.k8s.io/devices"
 AMD_DRIVER = "gpu.amd.com"
 _WHOLE, _PARTITION = "amdgpu", "amdgpu-partition"
 _ATTRIBUTES = f'device.attributes["{AMD_DRIVER}"]'
@@ -25,6 +28,12 @@ _CAPACITY = f'device.capacity["{AMD_DRIVER}"]'
 # scheduler evaluates.
 _ALL_OF_DRIVER = re.compile(rf"\s*device\.driver\s*==\s*(['\"]){re.escape(AMD_DRIVER)}\1\s*")
 _KEEPS_OFF = ("NoSchedule", "NoExecute")
+_WRITTEN = re.compile(
+    rf'{re.escape(_ATTRIBUTES)}\.type == "(?P<type>[a-z-]+)"'
+    rf'( && {re.escape(_ATTRIBUTES)}\.partitionProfile == "(?P<partition>\w+)")?'
+    rf"( && {re.escape(_ATTRIBUTES)}\.deviceID in \[(?P<ids>[^\]]+)\])?"
+    rf'( && {re.escape(_CAPACITY)}\.memory\.compareTo\(quantity\("(?P<least>\w+)"\)\) >= 0)?'
+)
 
 
 class DeviceKey(NamedTuple):
@@ -52,6 +61,7 @@ class Taken:
     device: DeviceKey
     namespace: str
     pod: str  # "" where it is reserved for none
+    uid: str = ""  # the pod's
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +94,22 @@ class DeviceClaim:
             parts.append(f'{_CAPACITY}.memory.compareTo(quantity("{least}")) >= 0')
         return " && ".join(parts)
 
+    @classmethod
+    def read(cls, device_class: str, expression: str) -> DeviceClaim | None:
+        """Return the claim of which `expression` is the selector; None of one that is not written
+        here."""
+        match = _WRITTEN.fullmatch(expression)
+        if match is None:
+            return None
+        ids, least = match.group("ids"), match.group("least")
+        found = cls(
+            device_class,
+            tuple(text.strip(' "').removeprefix("0x") for text in ids.split(",")) if ids else (),
+            match.group("partition"),
+            amount(MEMORY, least) if least else None,
+        )
+        return found if found.expression == expression else None
+
     def matches(self, device: Device) -> bool:
         """Return whether the scheduler may give the device for the claim."""
         found = device.attributes
@@ -97,11 +123,47 @@ class DeviceClaim:
         return least is None or device.memory_bytes >= least
 
 
+@dataclass(frozen=True, slots=True)
+class ClaimedByPod:
+    """Hold what one claim by a template asks for. `claim`: None where its selectors are not ours,
+    which are not evaluated then."""
+
+    device_class: str
+    count: int
+    claim: DeviceClaim | None
+
+    @property
+    def charged(self) -> Resources:
+        """Return what it counts as in a ResourceQuota, under every name that one may use."""
+        return {
+            CLAIMS_COUNTED: 1,
+            f"{self.device_class}{_DEVICES_COUNTED}": self.count,
+            f"requests.{CLASS_PREFIX}{self.device_class}": self.count,
+        }
+
+
+def claimed_by(template: Manifest) -> ClaimedByPod | None:
+    """Read a ResourceClaimTemplate that asks for a number of devices of one class; None of any
+    other."""
+    requests = ((template.get("spec") or {}).get("spec") or {}).get("devices", {}).get("requests")
+    wanted = (requests[0] if requests and len(requests) == 1 else {}).get("exactly") or {}
+    if wanted.get("allocationMode", "ExactCount") != "ExactCount":
+        return None
+    name = wanted.get("deviceClassName")
+    if not name:
+        return None
+    selectors = [(item.get("cel") or {}).get("expression") for item in wanted.get("selectors", ())]
+    claim = DeviceClaim.read(name, str(selectors[0])) if len(selectors) == 1 else None
+    return ClaimedByPod(str(name), int(wanted.get("count", 1)), claim)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class DevicePicture:
-    """The devices of the cluster at one time; one reading is equal to itself alone."""
+    """The devices of the cluster at one time; one reading is equal to itself alone. `pools`: those
+    all slices of which are there, each with its driver."""
 
     devices: Mapping[DeviceKey, Device] = field(default_factory=dict)
+    pools: frozenset[tuple[str, str]] = frozenset()
     taken: tuple[Taken, ...] = ()
     classes: Mapping[str, bool] = field(default_factory=dict)  # and whether they can be counted
 
@@ -122,8 +184,10 @@ def device_picture(
     slices: Iterable[Manifest], claims: Iterable[Manifest], classes: Iterable[Manifest]
 ) -> DevicePicture:
     """Sum up ResourceSlices, ResourceClaims and DeviceClasses."""
+    pools = dict(_whole_pools(slices))
     return DevicePicture(
-        devices=dict(_devices(slices)),
+        devices=dict(_devices(pools)),
+        pools=frozenset(pools),
         taken=tuple(_taken(claims)),
         classes={item["metadata"]["name"]: _is_whole_driver(item) for item in classes},
     )
@@ -135,20 +199,28 @@ def _is_whole_driver(device_class: Manifest) -> bool:
     return bool(expressions) and all(_ALL_OF_DRIVER.fullmatch(text) for text in expressions)
 
 
-def _devices(slices: Iterable[Manifest]) -> Iterator[tuple[DeviceKey, Device]]:
-    """Yield the devices of each pool's newest generation, where all of its slices are there: the
-    scheduler gives nothing of another."""
-    pools: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+_Pool = tuple[str, str]
+_Specs = Sequence[Mapping[str, Any]]
+
+
+def _whole_pools(slices: Iterable[Manifest]) -> Iterator[tuple[_Pool, _Specs]]:
+    """Yield the slices of each pool's newest generation, where all of them are there: the scheduler
+    gives nothing of another."""
+    pools: dict[_Pool, list[Mapping[str, Any]]] = {}
     for item in slices:
         spec = item.get("spec") or {}
         if spec.get("driver") == AMD_DRIVER and spec.get("nodeName"):
             pools.setdefault((spec["driver"], spec["pool"]["name"]), []).append(spec)
-    for (driver, name), specs in pools.items():
+    for pool, specs in pools.items():
         newest = max(spec["pool"].get("generation", 0) for spec in specs)
         current = [spec for spec in specs if spec["pool"].get("generation", 0) == newest]
-        if len(current) != current[0]["pool"].get("resourceSliceCount", 1):
-            continue
-        for spec in current:
+        if len(current) == current[0]["pool"].get("resourceSliceCount", 1):
+            yield pool, current
+
+
+def _devices(pools: Mapping[_Pool, _Specs]) -> Iterator[tuple[DeviceKey, Device]]:
+    for (driver, name), specs in pools.items():
+        for spec in specs:
             for device in spec.get("devices") or ():
                 key = DeviceKey(driver, name, str(device["name"]))
                 yield key, _device(str(spec["nodeName"]), device)
@@ -177,12 +249,13 @@ def _taken(claims: Iterable[Manifest]) -> Iterator[Taken]:
     for claim in claims:
         status = claim.get("status") or {}
         allocation = ((status.get("allocation") or {}).get("devices") or {}).get("results") or ()
-        pods = [item["name"] for item in status.get("reservedFor") or () if _is_pod(item)]
+        pods = [item for item in status.get("reservedFor") or () if _is_pod(item)]
+        pod, uid = (str(pods[0].get(field, "")) for field in ("name", "uid")) if pods else ("", "")
         namespace = str(claim["metadata"].get("namespace"))
         for result in allocation:
             if not result.get("adminAccess"):  # a look at a device that others have
                 key = DeviceKey(result["driver"], result["pool"], result["device"])
-                yield Taken(key, namespace, str(pods[0]) if pods else "")
+                yield Taken(key, namespace, pod, uid)
 
 
 def _is_pod(consumer: Mapping[str, Any]) -> bool:

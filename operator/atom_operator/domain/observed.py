@@ -90,6 +90,7 @@ class PodState:
     uid: str = ""
     node: str | None = None
     sick_devices: tuple[str, ...] = ()  # of its own, by its kubelet
+    lacks_claim: bool = False  # nobody has made its ResourceClaim yet, so no scheduler looks at it
 
     @property
     def serves(self) -> bool:
@@ -150,6 +151,12 @@ class Observed:
 
     def workload_of(self, kind: Kind) -> DeploymentState | None:
         return next((state for key, state in self.workloads.items() if key.kind == kind), None)
+
+    @property
+    def lacking_claims(self) -> tuple[PodState, ...]:
+        """Pods of what the workload asks for now whose ResourceClaims are not there."""
+        revision = self.deployment.revision if self.deployment is not None else None
+        return tuple(pod for pod in self.pods if pod.lacks_claim and pod.revision == revision)
 
     @property
     def leaving_charged(self) -> tuple[LeavingPod, ...]:

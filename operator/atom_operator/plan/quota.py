@@ -2,7 +2,8 @@
 
 The API server's words are the only place where a quota's numbers stand beside the request that they
 refused: "exceeded quota: one, requested: pods=1, used: pods=1, limited: pods=1". A refusal by a
-LimitRange or another admission names no use, and no pod that goes would mend it.
+LimitRange or another admission names no use, and no pod that goes would mend it. Of devices that
+are claimed a quota counts ResourceClaims, in the same words.
 """
 
 from __future__ import annotations

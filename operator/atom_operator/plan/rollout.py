@@ -60,7 +60,8 @@ class RolloutQuestion:
     leaving: int = 0  # pods of ours that end and may still hold what others wait for
     # The nodes of those of them that a ResourceQuota still counts.
     leaving_charged: tuple[str | None, ...] = ()
-    starting: int = 0  # pods of the wanted revision that are not ready
+    starting: int = 0  # pods of the wanted revision that are not ready, and may become so
+    unclaimed: int = 0  # pods of the wanted revision whose ResourceClaims are refused
     claim_not_shared: str | None = None  # a claim that a spare pod could not mount, and why
     in_groups: bool = False  # a replica has several pods
     retiring: DeploymentState | None = None  # what of the other kind of workload still runs
@@ -300,7 +301,9 @@ def _unblock_quota(
         return current  # there is room, or will be, once the quota counts what goes no more
     if question.starting:
         return current  # it takes the place of an old pod that serves when it is ready
+    # Those whose claims are refused are there, and hold nothing that the quota counts.
     old, missing = running.replicas - running.updated, running.desired - running.updated
+    missing += question.unclaimed
     # All of what is wanted need not fit: a new pod for each old one that may serve is no loss.
     if not refusal.has_room_after(old, min(old, missing)):
         return current

@@ -7,6 +7,7 @@ that are not there. Called by jobs, observe and what they ask.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,6 +16,9 @@ from typing import Any
 from atom_operator.pods.pod_state import time_of
 
 _REFUSED = "FailedCreate"
+_UNCLAIMED = "FailedResourceClaimCreation"
+_CLAIM_OF_POD = re.compile(r"^PodResourceClaim \S+: (create ResourceClaim \S*: )?")
+_DRAWN_CLAIM = re.compile(r' "[^"]+" is forbidden')
 _MESSAGE_LIMIT = 300
 _COMBINED = "(combined from similar events): "
 # What kubelets and controllers of nodes write about a pod that they end.
@@ -36,14 +40,10 @@ def newest_refusal(
     events: Iterable[Mapping[str, Any]], after: datetime | None = None
 ) -> Told | None:
     """The last refusal; None where a pod was made `after` it."""
-    found = [(event_time(item), item) for item in events if item.get("reason") == _REFUSED]
-    told = [(time, item) for time, item in found if time is not None]
-    if not told:
+    found = _newest(events, (_REFUSED,))
+    if found is None or (after is not None and found[0] < after):
         return None
-    at, newest = max(told, key=lambda each: each[0])
-    if after is not None and at < after:
-        return None
-    words = str(newest.get("message") or "").removeprefix(_COMBINED)
+    at, _, words = found
     return Told(words.removeprefix("Error creating: ").strip(), at)
 
 
@@ -62,19 +62,41 @@ def newest_rejection(events: Iterable[Mapping[str, Any]], but_of: str) -> Told |
     return last_of(others, {"Evicted", *_NOT_TAKEN, *out_of})
 
 
+def newest_claim_refusal(events: Iterable[Mapping[str, Any]], of: str) -> Told | None:
+    """Return why the pod whose uid is `of` has no ResourceClaim, in words without the name that was
+    drawn for it."""
+    found = _newest((item for item in events if _about(item).get("uid") == of), (_UNCLAIMED,))
+    if found is None:
+        return None
+    at, reason, words = found
+    words = _DRAWN_CLAIM.sub(" is forbidden", _CLAIM_OF_POD.sub("", words))
+    return Told(f"{reason}: {words}", at)
+
+
 def _about(event: Mapping[str, Any]) -> Mapping[str, Any]:
     return event.get("involvedObject") or event.get("regarding") or {}
 
 
 def last_of(events: Iterable[Mapping[str, Any]], reasons: Container[str]) -> Told | None:
-    """The newest Event for one of the reasons."""
+    """The newest Event for one of the reasons, with that."""
+    newest = _newest(events, reasons)
+    if newest is None:
+        return None
+    at, reason, words = newest
+    return Told(f"{reason}: {words[:_MESSAGE_LIMIT]}", at)
+
+
+def _newest(
+    events: Iterable[Mapping[str, Any]], reasons: Container[str]
+) -> tuple[datetime, str, str] | None:
+    """Return when the newest Event for one of the reasons was seen, its reason, and its words."""
     found = [(event_time(item), item) for item in events if item.get("reason") in reasons]
     told = [(time, item) for time, item in found if time is not None]
     if not told:
         return None
     at, newest = max(told, key=lambda each: each[0])
     words = str(newest.get("message") or "").removeprefix(_COMBINED).strip()
-    return Told(f"{newest['reason']}: {words[:_MESSAGE_LIMIT]}", at)
+    return at, str(newest["reason"]), words
 
 
 def event_time(event: Mapping[str, Any]) -> datetime | None:

@@ -329,7 +329,7 @@ class Decider:
         decision = Decision(plan=plan, overlay=overlay, jobs=_jobs(weights))
         if weights.waiting is not None and not is_in_place(observed, wanted):
             return replace(decision, waiting=weights.waiting)
-        words, waits = engines.words, await self._waits(plan.key, rollout, observed, wanted)
+        words, waits = engines.words, await self._waits(plan, rollout, observed, wanted)
         before = as_before(plan, observed, may_roll_back=may_roll_back, engine_words=words)
         if waits is not None and before is not None:
             decision = replace(decision, waits=waits)
@@ -345,14 +345,14 @@ class Decider:
         return replace(decision, plan=plan, supply=supply, desired=desired, kept=kept)
 
     async def _waits(
-        self, key: ObjectKey, rollout: AskedRollout, observed: Observed, wanted: PodRevision
+        self, plan: Plan, rollout: AskedRollout, observed: Observed, wanted: PodRevision
     ) -> RolloutWait | None:
         """Return what the change of pods that serve waits for. While new ones are refused no
         strategy keeps old groups, nor old pods of another kind that hold what new ones need."""
         if not is_due(observed, wanted):
             return None
         if wanted.nodes > 1 or (observed.deployment and observed.deployment.in_groups):
-            refused = await refusal_of_rollout(self.port, key, observed, wanted)
+            refused = await refusal_of_rollout(self.port, plan, observed, wanted)
             if refused is not None:
                 return RolloutWait(f"its pods would be refused: {refused}", is_refused=True)
         return rollout.begin()
@@ -382,8 +382,10 @@ class Decider:
             leaving=len(observed.leaving),
             leaving_charged=tuple(pod.node for pod in observed.leaving_charged),
             starting=sum(
-                pod.revision == target.pods.name and not pod.ready for pod in observed.pods
+                pod.revision == target.pods.name and not pod.ready and not pod.lacks_claim
+                for pod in observed.pods
             ),
+            unclaimed=len(observed.lacking_claims),
             supply=None,
             claim_not_shared=await claim_not_shared(self.port, self.fleet, namespace, pod_spec),
             in_groups=plan.engine.nodes > 1,
@@ -404,7 +406,7 @@ class Decider:
             supply = await self._survey(plan, asked_pods, Age.NOW)
             rollout = choose_rollout(replace(question, supply=supply))
         if gives_up_first(question, rollout):
-            refused = await refusal_of_rollout(self.port, plan.key, observed, target.pods)
+            refused = await refusal_of_rollout(self.port, plan, observed, target.pods)
             rollout = choose_rollout(replace(question, supply=supply, inadmissible=refused))
         if question.in_groups:
             rollout = replace(rollout, asked_at=_asked_at(own, question.revision) or observed.at)

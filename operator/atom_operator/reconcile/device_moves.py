@@ -18,7 +18,6 @@ from atom_operator.cluster.port import ClusterPort
 from atom_operator.constants import Reason
 from atom_operator.domain import (
     DeviceFindings,
-    Manifest,
     ObjectKey,
     Observed,
     PodState,
@@ -26,6 +25,13 @@ from atom_operator.domain import (
 )
 from atom_operator.domain.nodes import Nodes
 from atom_operator.domain.resources import Resources, requests_of
+from atom_operator.plan.devices.claimed_devices import with_claimed
+from atom_operator.plan.devices.sick_claims import (
+    claim_of_pods,
+    lacking_count,
+    said_by_driver,
+    without_devices_of,
+)
 from atom_operator.plan.devices.sick_devices import (
     group_of,
     hindrance,
@@ -41,6 +47,10 @@ from atom_operator.reconcile.successors import Departure, Successors, ask_for_su
 
 # A kubelet takes devices for sick while their plugin is away, for five minutes; then it has none.
 _LASTS = timedelta(minutes=6)
+_OFFERED = (
+    "it stays while it serves, because its driver still offers these devices to new pods: a taint "
+    "in the driver's ResourceSlice would move it"
+)
 # A pod that was evicted has ended by then, and its successor has a node or waits for one.
 _MOST_UNDER_WAY = timedelta(minutes=10)
 
@@ -82,8 +92,9 @@ class DeviceMoves:
         if not pods or now is None or observed.running is None:
             self._since.pop(key, None)
             takes = any(accelerator_in(pod.charged or {}) for pod in observed.pods)
+            takes = takes or any(pod.lacks_claim for pod in observed.pods)
             return DeviceFindings(takes_devices=takes)
-        sick = await _sick(fleet, pods, observed)
+        sick = await _sick(fleet, key, pods, observed)
         since = self._remember(key, sick, now)
         if not sick:
             return DeviceFindings(takes_devices=True)
@@ -101,6 +112,8 @@ class DeviceMoves:
             minutes = int(_LASTS.total_seconds() // 60)
             outcome = f"it is moved when that lasts for {minutes} minutes"
             return replace(told, reason=Reason.DEVICE_UNHEALTHY, outcome=outcome)
+        if first.offered and first.serves:
+            return replace(told, reason=Reason.DEVICE_UNHEALTHY, outcome=_OFFERED)
         waits = hindrance(observed, sick) or self._turn(now)
         if waits is not None:
             outcome = f"it is moved once {waits}"
@@ -112,14 +125,14 @@ class DeviceMoves:
         if words is not None:
             outcome = f"it cannot be moved, because its successor is refused: {words}"
             return replace(told, reason=Reason.SUCCESSOR_REFUSED, outcome=outcome)
-        asked = _asked(key, going, template, successors)
+        asked = _asked(key, observed, going, successors)
         volumes = await volume_places(port, key.namespace, asked.pod_spec)
         asked = replace(asked, volumes=volumes)
-        lacking = await _lacking(fleet, observed.running.nodes, going, asked)
+        lacking = await _lacking(fleet, observed, going, asked, offered=first.offered)
         if lacking is not None:
             return replace(told, reason=Reason.NO_OTHER_PLACE, outcome=lacking)
         # What called it sick may be a minute old, and a device that is well again frees a place.
-        still = await _sick(fleet, pods, observed, Age.NOW)
+        still = await _sick(fleet, key, pods, observed, Age.NOW)
         if all(pod.uid != first.uid or pod.in_doubt for pod in still):
             outcome = "it stays, because its devices are no longer called so"
             return replace(told, reason=Reason.DEVICE_UNHEALTHY, outcome=outcome)
@@ -159,6 +172,7 @@ class DeviceMoves:
 
 async def _sick(
     fleet: FleetReader,
+    key: ObjectKey,
     pods: tuple[PodState, ...],
     observed: Observed,
     age: Age = Age.KNOWN,
@@ -171,7 +185,10 @@ async def _sick(
         placed = await fleet.pods(age)
         requested = dict(placed.requested) if placed is not None else {}
     template = observed.running.template if observed.running is not None else {}
-    return sick_pods(pods, found, requested, placement_of(template.get("spec") or {}))
+    placement = placement_of(template.get("spec") or {})
+    picture = await fleet.devices(age) if claim_of_pods(observed) is not None else None
+    by_driver = said_by_driver(pods, key.namespace, picture) if picture is not None else None
+    return sick_pods(pods, found, requested, placement, by_driver)
 
 
 def _going(observed: Observed, sick: SickPod) -> tuple[PodState, ...]:
@@ -183,11 +200,12 @@ def _going(observed: Observed, sick: SickPod) -> tuple[PodState, ...]:
 
 
 def _asked(
-    key: ObjectKey, going: tuple[PodState, ...], template: Manifest, successors: Successors
+    key: ObjectKey, observed: Observed, going: tuple[PodState, ...], successors: Successors
 ) -> PodsAsked:
     """Ask for pods as admission leaves them, or as large as those before where a quota has no room
     for both."""
-    held = accelerator_in(going[0].charged or {})
+    template = observed.running.template if observed.running is not None else {}
+    held, claimed = accelerator_in(going[0].charged or {}), claim_of_pods(observed)
     made = successors.admitted[0] if successors.admitted else template
     at_least: Counter[str] = Counter()
     for pod in successors.admitted:
@@ -195,6 +213,8 @@ def _asked(
     if len(successors.admitted) < len(going):
         for old in going:
             at_least |= Counter(_requests(old))
+    if claimed is not None and claimed.claim is not None:
+        at_least[claimed.claim.resource_name] = claimed.count
     return PodsAsked(
         key,
         held[0] if held is not None else None,
@@ -205,15 +225,29 @@ def _asked(
 
 
 async def _lacking(
-    fleet: FleetReader, pods_per_replica: int, going: tuple[PodState, ...], asked: PodsAsked
+    fleet: FleetReader,
+    observed: Observed,
+    going: tuple[PodState, ...],
+    asked: PodsAsked,
+    *,
+    offered: bool,
 ) -> str | None:
     """Return why no node takes a successor of the pod, or of its whole group, once that has gone;
-    None where one does."""
+    None where one does. `offered`: what the pods have is not to be had again, though it could."""
     nodes, placed = await fleet.nodes(Age.NOW), await fleet.pods(Age.NOW)
     if nodes is None or placed is None:
         return "the operator may not read nodes, so it knows of no other place"
+    claimed = claim_of_pods(observed)
+    if claimed is not None:
+        picture = await fleet.devices(Age.NOW)
+        unknown = lacking_count(picture, claimed)
+        if unknown is not None or picture is None or claimed.claim is None:
+            return unknown
+        picture = without_devices_of(picture, going) if offered else picture
+        nodes, placed = with_claimed(nodes, placed, picture, claimed.claim)
     gone = placed.without(asked.key, frozenset(pod.name for pod in going))
-    supply = replace(survey(nodes, gone, asked), pods_per_replica=pods_per_replica)
+    pods = observed.running.nodes if observed.running is not None else 1
+    supply = replace(survey(nodes, gone, asked), pods_per_replica=pods)
     return None if can_take_one(supply) is not None else shortage(supply)
 
 

@@ -9,20 +9,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from atom_operator.children.device_claim import resource_claim_template
 from atom_operator.cluster.port import ClusterPort
-from atom_operator.cluster.successor_judge import ask_for_successor
-from atom_operator.domain import Manifest, ObjectKey, Observed, PodRevision, PodState
+from atom_operator.cluster.successor_judge import ask_for_claims, ask_for_successor
+from atom_operator.domain import Manifest, ObjectKey, Observed, Plan, PodRevision, PodState
 from atom_operator.plan.devices.sick_devices import group_of
 from atom_operator.plan.quota import still_refused
 
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """Hold pods that are to go, those of them for whose successors to ask, and how many follow."""
+    """Hold pods that are to go, those of them for whose successors to ask, and how many follow.
+    `claims`: the template of their ResourceClaims, where that may not exist yet."""
 
     going: Sequence[PodState]
     asked: Sequence[PodState]
     following: int
+    claims: Manifest | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +46,22 @@ async def ask_for_successors(
     charged = [pod.charged for pod in departure.going if pod.charged is not None]
     admitted = []
     for pod in departure.asked:
-        found = await ask_for_successor(port, key, pod.name, template)
-        if found.unknown is not None:
-            return Successors(unknown=found.unknown)
-        if found.refusal is None:
-            admitted += [found.pod] if found.pod is not None else []
-        elif still_refused(found.refusal, charged, departure.following):
-            return Successors(refusal=found.refusal)
+        judged = (
+            await ask_for_successor(port, key, pod.name, template),
+            *await ask_for_claims(port, key, pod.name, template, departure.claims),
+        )
+        for found in judged:
+            if found.unknown is not None:
+                return Successors(unknown=found.unknown)
+            if found.refusal is None:
+                admitted += [found.pod] if found.pod is not None else []
+            elif still_refused(found.refusal, charged, departure.following):
+                return Successors(refusal=found.refusal)
     return Successors(tuple(admitted))
 
 
 async def refusal_of_rollout(
-    port: ClusterPort, key: ObjectKey, observed: Observed, wanted: PodRevision
+    port: ClusterPort, plan: Plan, observed: Observed, wanted: PodRevision
 ) -> str | None:
     """Return why no new pod would be admitted even if every old one went; None where one would, or
     where nothing serves that could be lost. A server that cannot be asked holds no rollout up: its
@@ -68,5 +75,6 @@ async def refusal_of_rollout(
     asked = [pod for pod in old if pod.name in names]
     # All of what is wanted need not fit: a new pod for each old one that serves is no loss.
     following = min(len(serving), running.desired * wanted.nodes)
-    found = await ask_for_successors(port, key, Departure(old, asked, following), wanted.template)
+    departure = Departure(old, asked, following, resource_claim_template(plan))
+    found = await ask_for_successors(port, plan.key, departure, wanted.template)
     return found.refusal

@@ -18,6 +18,7 @@ from atom_operator.kinds import (
 )
 from tests.support.in_memory_cluster.cluster import InMemoryCluster
 from tests.support.in_memory_cluster.devices.device_claims import publish_class, publish_devices
+from tests.support.in_memory_cluster.kinds import RESOURCE_QUOTA
 from tests.support.in_memory_cluster.operator_client import OperatorClient
 from tests.support.operator.builders_operator import atom_deployment, condition
 from tests.support.operator.fake_cluster import FakeCluster
@@ -272,3 +273,65 @@ def test_a_cluster_without_the_api_refuses_the_claim_of_a_profile(begin: Any) ->
     claiming.ask(accelerator={"product": "MI300X"})
     told = condition(claiming.api, "Accepted")
     assert (told["status"], told["reason"]) == ("False", "ApiNotServed")
+
+
+QUOTA = "gpu.amd.com.deviceclass.resource.k8s.io/devices"
+
+
+def _limit(claiming: Claiming, devices: int) -> None:
+    for quota in claiming.cluster.state.all(RESOURCE_QUOTA):
+        claiming.cluster.state.remove(RESOURCE_QUOTA, quota)
+    hard = {"hard": {QUOTA: str(devices)}}
+    claiming.cluster.state.create(RESOURCE_QUOTA, {"metadata": {"name": "team"}, "spec": hard})
+
+
+def test_a_quota_of_claimed_devices_is_told_by_name_and_numbers(begin: Any) -> None:
+    claiming = begin(2)
+    _limit(claiming, 8)
+    claiming.ask(replicas=2)
+    words = f"exceeded quota: team, requested: {QUOTA}=8, used: {QUOTA}=8, limited: {QUOTA}=8"
+    for kind, status in (("Progressing", "False"), ("Degraded", "True")):
+        told = condition(claiming.api, kind)
+        assert (told["status"], told["reason"]) == (status, "PodsRefused")
+        assert told["message"].endswith(f"resourceclaims.resource.k8s.io is forbidden: {words}")
+    _limit(claiming, 16)
+    claiming.cluster.advance(700)
+    assert condition(claiming.api, "Ready")["status"] == "True"
+    assert condition(claiming.api, "Degraded")["status"] == "False"
+
+
+def test_the_claim_of_an_old_pod_is_room_in_the_quota_for_a_new_one(begin: Any) -> None:
+    claiming = begin(2)
+    claiming.ask()
+    _limit(claiming, 8)
+    claiming.ask(engine={"maxModelLen": 1024})
+    claiming.cluster.advance(700)
+    rollout = claiming.api.find(ATOM_DEPLOYMENT, "chat")["status"]["rollout"]
+    assert rollout["strategy"] == "InPlace"
+    assert f"quota team has no room for 8 {QUOTA} (8 of 8 used)" in rollout["reason"]
+    assert condition(claiming.api, "Ready")["status"] == "True"
+
+
+def test_no_old_pod_goes_where_the_quota_takes_no_claim_of_a_new_one(begin: Any) -> None:
+    """More devices than the quota has in all, so that the template of claims is another."""
+    claiming = begin(2)
+    claiming.ask(parallelism={"tensor": 4})
+    (before,) = (pod["metadata"]["name"] for pod in claiming.cluster.pods)
+    _limit(claiming, 4)
+    claiming.ask(parallelism={"tensor": 8})
+    claiming.cluster.advance(700)
+    names = {pod["metadata"]["name"] for pod in claiming.cluster.serving("chat")}
+    assert names == {before}
+    assert "exceeded quota: team" in condition(claiming.api, "Progressing")["message"]
+
+
+def test_no_group_goes_where_the_quota_takes_no_claim_of_the_next_one(begin: Any) -> None:
+    claiming = begin(2)
+    claiming.ask(parallelism={"tensor": 8, "nodes": 2})
+    _limit(claiming, 8)
+    claiming.ask(parallelism={"tensor": 16, "nodes": 2})
+    claiming.cluster.advance(700)
+    assert len(claiming.cluster.serving("chat")) == 1
+    told = condition(claiming.api, "Progressing")
+    assert told["reason"] == "RolloutWaits"
+    assert "exceeded quota: team" in told["message"]

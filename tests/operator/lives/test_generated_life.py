@@ -5,6 +5,7 @@ A life that breaks a promise is told with the fewest happenings that break it.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -412,18 +413,33 @@ def test_what_operators_stumble_over_breaks_no_promise(report: str) -> None:
     assert broken(told(*REPORTED[report])) is None
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("report", [name for name in REPORTED if REPORTED[name][0].devices])
+def test_with_claimed_devices_it_breaks_no_promise_either(report: str) -> None:
+    where, steps = REPORTED[report]
+    assert broken(told(replace(where, claimed=True), steps)) is None
+
+
+@pytest.mark.parametrize("claimed", [False, True], ids=["plugin", "claims"])
 @pytest.mark.parametrize("resource", ["pods", "requests.amd.com/gpu", "requests.memory"])
 @pytest.mark.parametrize("happens", QUOTA_FILLED)
-def test_a_quota_that_own_pods_fill_breaks_no_promise(happens: str, resource: str) -> None:
+def test_a_quota_that_own_pods_fill_breaks_no_promise(
+    happens: str, resource: str, claimed: bool
+) -> None:
     where, steps = QUOTA_FILLED[happens]
+    where = replace(where, claimed=claimed and bool(where.devices))
     assert broken(told(where, (*steps, ("limit_by_a_quota", resource, 0, 1300)))) is None
 
 
+@pytest.mark.parametrize("claimed", [False, True], ids=["plugin", "claims"])
 @pytest.mark.parametrize("where", FULL)
 @pytest.mark.parametrize("who", REFUSALS)
-def test_what_serves_stays_while_new_pods_would_be_refused(who: str, where: str) -> None:
+def test_what_serves_stays_while_new_pods_would_be_refused(
+    who: str, where: str, claimed: bool
+) -> None:
     change = ("ask_for_a_length", 512, 1300)
-    assert broken(told(FULL[where], (REFUSALS[who], change))) is None
+    scene = replace(FULL[where], claimed=claimed)
+    assert broken(told(scene, (REFUSALS[who], change))) is None
 
 
 def test_lives_hold_what_the_documents_promise() -> None:

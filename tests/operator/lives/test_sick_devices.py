@@ -9,12 +9,14 @@ import pytest
 
 from atom_operator.cluster.errors import RefusedError
 from atom_operator.domain import POD
+from atom_operator.kinds import RESOURCE_SLICE
 from tests.operator.lives.test_generated_life import scene
 from tests.support.operator_life.happenings import HAPPENINGS
 from tests.support.operator_life.life import Life
 
 _LOOK_SECONDS = 340  # more than a resync, less than a device is sick before a pod is moved
 _LASTS_SECONDS = 1000
+_CLAIMS = pytest.mark.parametrize("begin", [True], indirect=True, ids=["claims"])
 
 
 class Watched:
@@ -52,12 +54,13 @@ class Watched:
         return [write for write in self.life.cluster.api.writes if write.startswith("evict")]
 
 
-@pytest.fixture
-def begin() -> Iterator[Any]:
+@pytest.fixture(params=[False, True], ids=["plugin", "claims"])
+def begin(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Of a life whose devices a plugin gives, and of one whose devices are claimed."""
     begun: list[Watched] = []
 
     def _begin(**changes: Any) -> Watched:
-        begun.append(Watched(**changes))
+        begun.append(Watched(claimed=request.param and changes.get("devices") != 0, **changes))
         return begun[-1]
 
     yield _begin
@@ -126,6 +129,7 @@ def test_healthy_devices_of_its_own_node_are_a_place(begin: Any) -> None:
     assert watched.told["reason"] == "NothingSaid"
 
 
+@pytest.mark.parametrize("begin", [False], indirect=True, ids=["plugin"])
 def test_whose_device_is_sick_is_not_guessed(begin: Any) -> None:
     """Two pods of four on one node: either may have it."""
     watched = begin(devices=4, nodes=1, replicas=2)
@@ -133,6 +137,57 @@ def test_whose_device_is_sick_is_not_guessed(begin: Any) -> None:
     assert watched.evictions() == []
     assert (watched.told["status"], watched.told["reason"]) == ("Unknown", "DeviceInDoubt")
     assert "1 of 8 amd.com/gpu of the node are unhealthy" in watched.told["message"]
+
+
+@_CLAIMS
+def test_whose_device_is_sick_a_claim_says(begin: Any) -> None:
+    watched = begin(devices=4, nodes=2, replicas=2)
+    pod = next(iter(watched.places))
+    number = watched.number_of(watched.places[pod])
+    watched.happens("let_devices_fall_sick", number, 1, "plugin", seconds=_LOOK_SECONDS)
+    assert watched.told["reason"] == "DeviceUnhealthy"
+    assert "its driver publishes device gpu-0 no more, since" in watched.told["message"]
+    watched.life.cluster.advance(_LASTS_SECONDS)
+    assert len(watched.evictions()) == 1
+
+
+@_CLAIMS
+def test_what_a_driver_still_offers_moves_only_what_serves_no_more(begin: Any) -> None:
+    """The scheduler, which does not hear the kubelet, may give the same devices again."""
+    watched = begin(devices=8, nodes=2)
+    ((pod, node),) = watched.places.items()
+    watched.life.cluster.make_sick(node, 1, told=True, fail=False, kept_off="")
+    watched.life.cluster.advance(_LASTS_SECONDS)
+    assert watched.places == {pod: node}
+    assert watched.told["reason"] == "DeviceUnhealthy"
+    assert "claim:gpus/gpus gpu-0 unhealthy" in watched.told["message"]
+    assert "it stays while it serves" in watched.told["message"]
+    watched.life.cluster.make_sick(node, 1, told=True, fail=True, kept_off="")
+    watched.life.promises.happens("its engine ends")
+    watched.life.cluster.advance(_LOOK_SECONDS)
+    assert watched.evictions() == [f"evict Pod/{pod}"]
+
+
+@_CLAIMS
+def test_without_another_place_what_a_driver_still_offers_is_none(begin: Any) -> None:
+    watched = begin(devices=8, nodes=1)
+    before = watched.places
+    watched.life.promises.happens("its engine ends")
+    watched.life.cluster.make_sick(*before.values(), 1, told=True, fail=True, kept_off="")
+    watched.life.cluster.advance(_LASTS_SECONDS)
+    assert watched.places == before
+    assert watched.told["reason"] == "NoOtherPlace"
+
+
+@_CLAIMS
+def test_a_driver_that_is_away_says_nothing_of_devices(begin: Any) -> None:
+    watched = begin(devices=8, nodes=2)
+    before = watched.places
+    watched.life.promises.happens("the driver is away")
+    watched.life.remove_all(RESOURCE_SLICE)
+    watched.life.cluster.advance(2 * _LASTS_SECONDS)
+    assert watched.places == before
+    assert watched.told["reason"] == "NothingSaid"
 
 
 def test_pods_leave_a_node_one_after_the_other(begin: Any) -> None:
@@ -170,6 +225,11 @@ REFUSALS: dict[str, tuple[Any, Any, str]] = {  # what refuses, what lifts it, an
         ("limit_by_a_quota", "pods", -1),
         ("lift_the_quota",),
         "exceeded quota: team, requested: pods=1, used: pods=",
+    ),
+    "a quota of fewer devices than there are": (
+        ("limit_by_a_quota", "requests.amd.com/gpu", -1),
+        ("lift_the_quota",),
+        "exceeded quota: team, requested: ",
     ),
     "a limit range": (
         ("limit_by_a_range", {"max": {"memory": "1Gi"}}),

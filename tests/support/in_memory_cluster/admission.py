@@ -13,7 +13,7 @@ from typing import Any
 
 from atom_operator.cluster.errors import RefusedError
 from atom_operator.domain import POD, Manifest
-from atom_operator.kinds import Kind
+from atom_operator.kinds import RESOURCE_CLAIM, Kind
 from tests.support.in_memory_cluster.kinds import LIMIT_RANGE, RESOURCE_QUOTA
 from tests.support.in_memory_cluster.quantities import (
     Amounts,
@@ -77,7 +77,8 @@ def _of_namespace(state: ClusterState, kind: Kind, item: Manifest) -> list[Manif
 
 def _check_quota(state: ClusterState, quota: Manifest, kind: Kind, item: Manifest) -> None:
     hard = {name: thousandths(str(value)) for name, value in quota["spec"]["hard"].items()}
-    label = f'{kind.plural} "{item["metadata"]["name"]}" is forbidden'
+    resource = f"{kind.plural}.{kind.group}" if kind.group else kind.plural
+    label = f'{resource} "{item["metadata"]["name"]}" is forbidden'
     name = quota["metadata"]["name"]
     if kind == POD and (unsaid := _unsaid(item, hard)):
         raise RefusedError(f"{label}: failed quota: {name}: must specify {unsaid}", 403)
@@ -127,6 +128,11 @@ def _is_charged(state: ClusterState, kind: Kind, item: Manifest) -> bool:
 def _charges(kind: Kind, item: Manifest) -> dict[str, int]:
     suffix = f".{kind.group}" if kind.group else ""
     charges = {f"count/{kind.plural}{suffix}": 1000}
+    if kind == RESOURCE_CLAIM:
+        for request in item["spec"]["devices"]["requests"]:
+            name = f"{request['exactly']['deviceClassName']}.deviceclass.resource.k8s.io/devices"
+            charges[name] = charges.get(name, 0) + 1000 * request["exactly"]["count"]
+        return charges
     if kind != POD:
         return {**charges, kind.plural: 1000}
     requests, limits = requests_of(item["spec"]), limits_of(item["spec"])

@@ -14,7 +14,7 @@ from atom_operator.domain import POD, SERVICE, Manifest
 from tests.support.in_memory_cluster.admission import admitted, check, update_quotas
 from tests.support.in_memory_cluster.autoscalers import sync_autoscalers
 from tests.support.in_memory_cluster.deployment_controller import sync_deployments
-from tests.support.in_memory_cluster.devices.device_claims import sync_claims
+from tests.support.in_memory_cluster.devices.device_claims import publish_health, sync_claims
 from tests.support.in_memory_cluster.devices.device_manager import offer_devices
 from tests.support.in_memory_cluster.garbage_collector import collect
 from tests.support.in_memory_cluster.gitops import GitOps
@@ -62,6 +62,7 @@ class InMemoryCluster:
         collect(state)
         sync_nodes(state)
         offer_devices(state)
+        publish_health(state)
         self.kubelets.sync()
         sync_jobs(state)
         sync_leader_worker_sets(state)
@@ -154,10 +155,12 @@ class InMemoryCluster:
             return None
         return "Cannot evict pod as it would violate the pod's disruption budget."
 
-    def make_sick(self, name: str, devices: int, *, told: bool, fail: bool) -> None:
+    def make_sick(
+        self, name: str, devices: int, *, told: bool, fail: bool, kept_off: str = "taint"
+    ) -> None:
         """So many devices of a node, those that were given away first. `told`: by the kubelet, of
         each pod that has one; `fail`: engines on them end."""
-        self.state.sick[name] = SickDevices(frozenset(range(devices)), told=told, fail=fail)
+        self.state.sick[name] = SickDevices(frozenset(range(devices)), told, fail, kept_off)
 
     def make_well(self, name: str) -> None:
         self.state.sick.pop(name, None)

@@ -200,6 +200,7 @@ class Kubelets:
             running = {"running": {"startedAt": status["startTime"]}}
             found = _containers(pod, ready=False, state=running)
         status["containerStatuses"] = found
+        with_health(self.state, pod, found)
         self._write(pod, self._with_ready(pod, status, ready=False))
 
     def _run_job(self, pod: Manifest, status: Manifest, since: float) -> None:

@@ -49,7 +49,7 @@ def schedule(state: ClusterState) -> None:
         if pod["spec"].get("schedulingGates"):
             words = "Scheduling is blocked due to non-empty scheduling gates"
             _say(state, pod, "False", "SchedulingGated", words)
-        else:
+        elif not waits_for_claim(state, pod):
             _place(state, pod)
 
 
@@ -74,7 +74,7 @@ def nodes_for(state: ClusterState, pod: Manifest) -> list[Manifest]:
 def _place(state: ClusterState, pod: Manifest) -> None:
     nodes = state.api.nodes or []
     total = len(nodes)
-    lacking = unbound(state, pod) or waits_for_claim(state, pod)
+    lacking = unbound(state, pod)
     if lacking is not None:
         return _leave(state, pod, f"0/{total} nodes are available: {lacking}.")
     objections = {node["metadata"]["name"]: list(_objections(state, node, pod)) for node in nodes}

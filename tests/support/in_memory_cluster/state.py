@@ -28,11 +28,12 @@ Policy = Callable[[Kind, Manifest], str | None]
 @dataclass(frozen=True)
 class SickDevices:
     """Devices of one node by their numbers; `told` by its kubelet, and whether engines on them
-    `fail`."""
+    `fail`. Of claimed ones: `kept_off` new pods by a taint, by being published no more, or not."""
 
     numbers: frozenset[int]
     told: bool
     fail: bool
+    kept_off: str = "taint"
 
 
 @dataclass

@@ -29,6 +29,7 @@ from atom_operator.domain import (
     Manifest,
     ObjectKey,
 )
+from atom_operator.kinds import RESOURCE_CLAIM
 
 Path = tuple[str, ...]
 _Key = tuple[Kind, str, str]
@@ -178,6 +179,8 @@ class FakeCluster:
             pod["volumes"] = [item for item in pod.get("volumes") or () if "image" not in item]
         if kind is POD and self.admit_pod is not None:
             return self.admit_pod(manifest)
+        if kind == RESOURCE_CLAIM and self.admit is not None:
+            self.admit(kind, manifest)
         return manifest
 
     async def hand_over_replicas(

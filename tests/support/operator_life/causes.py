@@ -20,6 +20,7 @@ _SAID_OTHERWISE = {
     "node(s) were unschedulable": ("cordoned",),
     "didn't match Pod's node affinity": ("its device id is not labelled",),
     "Too many pods": ("pods",),
+    "cannot allocate all claims": ("deviceclass.resource.kubernetes.io/",),
 }
 
 
@@ -53,6 +54,10 @@ def _of_pod(life: Life, pod: Manifest, said: str) -> Iterator[str]:
         return  # whatever an Event said before, its node is the cause by now
     for event in life.state.all(EVENT):
         about = event.get("involvedObject") or {}
+        unclaimed = event.get("reason") == "FailedResourceClaimCreation" and not scheduled
+        refused = event["message"].partition(" is forbidden: ")[2]
+        if unclaimed and about.get("uid") == pod["metadata"]["uid"] and refused not in said:
+            yield f"{name}: {event['message']}"
         attaches = event.get("reason") == "FailedAttachVolume" and _has_not_begun(pod)
         if attaches and about.get("uid") == pod["metadata"]["uid"] and "Multi-Attach" not in said:
             yield f"{name}: {event['message']}"

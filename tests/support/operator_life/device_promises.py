@@ -83,6 +83,8 @@ class DevicePromises:
         taints = (node.get("spec") or {}).get("taints") or ()
         if any(taint["key"] == _TAINT for taint in taints):
             return True
+        if self.life.scene.claimed:
+            return node["metadata"]["name"] in self.life.state.sick
         status = node["status"]
         offered = int(status["allocatable"].get(RESOURCE, 0))
         return offered < int(status["capacity"].get(RESOURCE, 0))
@@ -97,6 +99,8 @@ class DevicePromises:
         taints = (node.get("spec") or {}).get("taints") or ()
         if devices and any(taint["key"] == _TAINT for taint in taints):
             return True
+        if self.life.scene.claimed:  # whose are whose says the claim
+            return bool(sick_devices_of(self.life.state, pod))
         left = int(node["status"]["allocatable"].get(RESOURCE, 0))
         if len(devices) > left:
             return True

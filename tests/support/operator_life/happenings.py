@@ -323,7 +323,7 @@ def cordon_a_node(life: Life, number: int) -> None:
 @_happens(0)
 def unlabel_a_node(life: Life, number: int) -> None:
     """AMD's node labeller is gone, and with it what the product is known by."""
-    del life.cluster.node(life.node(number))["metadata"]["labels"]["amd.com/gpu.device-id"]
+    life.cluster.node(life.node(number))["metadata"]["labels"].pop("amd.com/gpu.device-id", None)
 
 
 @_happens(0)

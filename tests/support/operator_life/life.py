@@ -17,8 +17,20 @@ from atom_operator.domain import (
     Manifest,
 )
 from atom_operator.integration_values import Site
-from atom_operator.kinds import LEADER_WORKER_SET, SCALED_OBJECT, Kind
+from atom_operator.kinds import (
+    LEADER_WORKER_SET,
+    RESOURCE_CLAIM,
+    RESOURCE_SLICE,
+    SCALED_OBJECT,
+    Kind,
+)
 from tests.support.in_memory_cluster.cluster import InMemoryCluster
+from tests.support.in_memory_cluster.devices.device_claims import (
+    DRIVER,
+    publish_class,
+    publish_devices,
+    results_of,
+)
 from tests.support.in_memory_cluster.kinds import LIMIT_RANGE, RESOURCE_QUOTA
 from tests.support.in_memory_cluster.operator_client import OperatorClient
 from tests.support.in_memory_cluster.quantities import text, thousandths
@@ -86,6 +98,10 @@ class Life:
         if scene.route:
             self.gateway = GatewayController(self.state)
             self.cluster.clients.append(self.gateway.sync)
+        if scene.claimed:
+            publish_class(self.state)
+            for node in self.nodes:
+                publish_devices(self.state, node["metadata"]["name"], _PER_NODE)
         self.promises = Promises(self)
         self.cluster.clients.append(self.promises.watch)
         api.evicts = self._evict
@@ -217,6 +233,8 @@ class Life:
 
     def change_offer(self, name: str, resource: str, share: int | None) -> None:
         node = self.cluster.node(name)
+        if resource not in node["status"]["capacity"]:
+            return  # of devices that are claimed a driver says which are there
         whole = node["status"]["capacity"][resource]
         if share is not None:
             whole = text(thousandths(whole) * share // 8 // 1000 * 1000)
@@ -226,7 +244,9 @@ class Life:
         if said_by == "taint":
             self.cluster.node(name)["spec"]["taints"] = [SICK_TAINT]
             return
-        self.cluster.make_sick(name, devices, told=said_by == "kubelet", fail=said_by == "engine")
+        told, fail = said_by == "kubelet", said_by == "engine"
+        kept_off = "gone" if said_by == "plugin" else "taint"
+        self.cluster.make_sick(name, devices, told=told, fail=fail, kept_off=kept_off)
 
     def make_well(self, name: str) -> None:
         self.cluster.make_well(name)
@@ -243,6 +263,9 @@ class Life:
 
     def put_neighbour(self, node: str, devices: int) -> None:
         """Somebody else's pod, where there is room for it."""
+        if self.scene.claimed:
+            self._put_claiming_neighbour(node, devices)
+            return
         used = sum(
             int(pod["spec"]["containers"][0]["resources"].get("limits", {}).get("amd.com/gpu", 0))
             for pod in self.cluster.pods
@@ -257,8 +280,44 @@ class Life:
         pod["metadata"]["namespace"] = "others"
         self.cluster.api.put_pod(pod)
 
+    def _put_claiming_neighbour(self, node: str, devices: int) -> None:
+        free = [device for device in self._devices(node) if device not in self._given(node)]
+        if node in self.state.lost or len(free) < devices:
+            return
+        self.neighbours += 1
+        name = f"neighbour-{self.neighbours}"
+        pod = gpu_pod(name, node, 0)
+        pod["metadata"] |= {"uid": f"uid-{10**7 + self.neighbours}", "namespace": "others"}
+        self.cluster.api.put_pod(pod)
+        claim: Manifest = {"metadata": {"name": name, "namespace": "others"}, "spec": {}}
+        results = [{"driver": DRIVER, "pool": node, "device": each} for each in free[:devices]]
+        user = {"resource": "pods", "name": name, "uid": pod["metadata"]["uid"]}
+        claim["spec"] = {"devices": {"requests": []}}
+        claim["status"] = {"allocation": {"devices": {"results": results}}, "reservedFor": [user]}
+        self.state.create(RESOURCE_CLAIM, claim, pod)
+
+    def _devices(self, node: str) -> list[str]:
+        """Those that new pods may be given."""
+        return [
+            device["name"]
+            for item in self.state.all(RESOURCE_SLICE)
+            if item["spec"]["nodeName"] == node
+            for device in item["spec"]["devices"]
+            if not device.get("taints")
+        ]
+
+    def _given(self, node: str) -> set[str]:
+        return {
+            result["device"]
+            for claim in self.state.all(RESOURCE_CLAIM)
+            for result in results_of(claim)
+            if result["pool"] == node
+        }
+
     def set_quota(self, resource: str, spare: int) -> None:
         """A quota of what is used by now, and of `spare` pods more."""
+        if self.scene.claimed and resource == "requests.amd.com/gpu":
+            resource = f"{DRIVER}.deviceclass.resource.k8s.io/devices"
         self.remove_all(RESOURCE_QUOTA)
         manifest = {"metadata": {"name": "team"}, "spec": {"hard": {resource: "1Pi"}}}
         quota = self.state.create(RESOURCE_QUOTA, manifest)
@@ -321,6 +380,10 @@ _ROLLOUT = {"progressDeadlineSeconds": 900}
 def _node(number: int, scene: Scene) -> Manifest:
     node = gpu_node("abcdef"[number], _PER_NODE)
     node["metadata"]["labels"][ZONE] = ZONES[number % len(ZONES)]
+    if scene.claimed:
+        node["metadata"]["labels"] = {ZONE: node["metadata"]["labels"][ZONE]}
+        for amounts in (node["status"]["capacity"], node["status"]["allocatable"]):
+            del amounts["amd.com/gpu"]
     offered = {"memory": f"{scene.node_gib}Gi", "cpu": "128"}
     if scene.hugepages:
         offered[HUGEPAGES] = "1Gi"
@@ -332,7 +395,8 @@ def _node(number: int, scene: Scene) -> Manifest:
 def _spec(scene: Scene) -> Manifest:
     manifest = atom_deployment("chat", replicas=scene.replicas, rollout=_ROLLOUT)["spec"]
     if scene.devices:
-        manifest["accelerator"] = {"type": "amd", "product": "MI300X"}
+        claim = {"claim": {}} if scene.claimed else {}
+        manifest["accelerator"] = {"type": "amd", "product": "MI300X", **claim}
         manifest["model"] = {"source": "hf://Qwen/Qwen3-8B"}
         manifest["parallelism"] = {"tensor": scene.devices}
     if scene.groups:

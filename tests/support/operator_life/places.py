@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 
 from atom_operator.cluster.errors import RefusedError
 from atom_operator.domain import POD, Manifest
-from atom_operator.kinds import Kind
-from tests.support.in_memory_cluster.admission import admitted
+from atom_operator.kinds import RESOURCE_CLAIM, Kind
+from tests.support.in_memory_cluster.admission import admitted, check
 from tests.support.in_memory_cluster.claims import attached_elsewhere
+from tests.support.in_memory_cluster.devices.device_claims import claims_wanted
 from tests.support.in_memory_cluster.scheduler import nodes_for
 from tests.support.in_memory_cluster.state import (
     ClusterState,
     condition_of,
+    controller_of,
     is_ready,
     is_terminal,
 )
@@ -85,6 +87,8 @@ def fits(state: ClusterState, workload: Manifest, without: Iterable[Manifest]) -
     with _hidden(state, without):
         try:
             pod = admitted(state, _one_more(workload))
+            for claim in claims_wanted(state, pod):
+                check(state, RESOURCE_CLAIM, claim)
         except RefusedError:
             return False
         if not nodes_for(state, pod):
@@ -103,6 +107,9 @@ def admits(
             for number in range(count):
                 pod = admitted(state, _one_more(workload, number))
                 state.api.objects[_key(pod)] = pod
+                for claim in claims_wanted(state, pod):
+                    check(state, RESOURCE_CLAIM, claim)
+                    state.api.objects[RESOURCE_CLAIM, "default", claim["metadata"]["name"]] = claim
         except RefusedError:
             return False
         return True
@@ -110,9 +117,14 @@ def admits(
 
 @contextmanager
 def _hidden(state: ClusterState, pods: Iterable[Manifest]) -> Iterator[None]:
-    """The cluster without these pods, and afterwards as it was."""
-    keys, objects = [_key(pod) for pod in pods], state.api.objects
-    state.api.objects = {key: item for key, item in objects.items() if key not in keys}
+    """The cluster without these pods and their claims, and afterwards as it was."""
+    gone, objects = list(pods), state.api.objects
+    keys, uids = [_key(pod) for pod in gone], {pod["metadata"].get("uid") for pod in gone}
+    state.api.objects = {
+        key: item
+        for key, item in objects.items()
+        if key not in keys and not (key[0] == RESOURCE_CLAIM and controller_of(item) in uids)
+    }
     try:
         yield
     finally:

@@ -37,6 +37,7 @@ class Scene:
     claim: str = ""  # that pods mount: of one "zone", of one "node" or of one "pod"
     hugepages: bool = False  # of which a node has those of one pod
     route: bool = False  # by which callers come
+    claimed: bool = False  # devices, from a DRA driver instead of a device plugin
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,9 @@ class Story:
 def draw_story(seed: int) -> Story:
     draw = random.Random(seed)
     scene = _draw_scene(draw)
+    # By a draw of its own, so that every other life stays what it was.
+    claimed = bool(scene.devices) and random.Random(f"claimed {seed}").random() < 0.35
+    scene = replace(scene, claimed=claimed)
     count = draw.randint(*_LENGTH)
     return Story(scene, tuple(_draw_happening(draw) for _ in range(count)))
 

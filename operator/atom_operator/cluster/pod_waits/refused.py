@@ -4,7 +4,8 @@ A LeaderWorkerSet has no condition for it: its pods are of StatefulSets, one of 
 for each leader, and only Events tell, of those or, where they are refused themselves, of it. A
 Deployment has one, but its controllers write that once: while pods are refused, first for one
 reason and then for another, it keeps the words of the first, and only the Events of its ReplicaSets
-go on. Called by observe.
+go on. A pod whose ResourceClaim is refused is there, and no more than that: it counts as refused,
+by the words of its own Event. Called by observe.
 """
 
 from __future__ import annotations
@@ -16,9 +17,16 @@ from typing import Any
 
 from atom_operator import constants
 from atom_operator.cluster.port import ClusterPort
-from atom_operator.domain import DEPLOYMENT, DeploymentState, Manifest, ObjectKey, Observed
+from atom_operator.domain import (
+    DEPLOYMENT,
+    POD,
+    DeploymentState,
+    Manifest,
+    ObjectKey,
+    Observed,
+)
 from atom_operator.kinds import LEADER_WORKER_SET
-from atom_operator.pods.events import Told, newest_refusal
+from atom_operator.pods.events import Told, newest_claim_refusal, newest_refusal
 from atom_operator.pods.refused_names import makers_of_refused, without_drawn_name
 
 _MOST_ASKED = 3  # of many groups whose pods are refused
@@ -36,6 +44,9 @@ async def with_refusal(port: ClusterPort, key: ObjectKey, observed: Observed) ->
     if failure is not None:
         newest = await _of_deployment(port, key, failure) or newest
         words = _newer_words(failure, newest) or words
+    elif newest is None and observed.lacking_claims:
+        newest = await _of_claims(port, key, observed)
+        words = newest.words if newest is not None else None
     at = newest.at if newest is not None else None
     return told(replace(observed, refusal=words, refused_at=at))
 
@@ -45,9 +56,11 @@ def told(observed: Observed) -> Observed:
     words = observed.refusal
     if words is None:
         return observed
+    unclaimed = {pod.revision for pod in observed.lacking_claims}
 
     def tell(state: DeploymentState) -> DeploymentState:
         refused = state.in_groups or state.refused_message is not None
+        refused = refused or state.revision in unclaimed
         return replace(state, refused_message=words) if refused else state
 
     running = observed.deployment
@@ -76,6 +89,15 @@ async def _of_groups(port: ClusterPort, key: ObjectKey, observed: Observed) -> T
         events += await port.list_events(key.namespace, "StatefulSet", name)
     made = [pod.created_at for pod in observed.pods if pod.created_at is not None]
     return newest_refusal(events, after=max(made, default=None))
+
+
+async def _of_claims(port: ClusterPort, key: ObjectKey, observed: Observed) -> Told | None:
+    """The newest words against a claim of the pods that wait for theirs."""
+    found = []
+    for pod in observed.lacking_claims[:_MOST_ASKED]:
+        events = await port.list_events(key.namespace, POD.kind, pod.name)
+        found.append(newest_claim_refusal(events, of=pod.uid))
+    return max((each for each in found if each), key=lambda each: each.at, default=None)
 
 
 @dataclass(frozen=True, slots=True)

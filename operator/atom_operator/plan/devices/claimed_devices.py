@@ -70,14 +70,15 @@ def _offering(node: Manifest, resource: str, whole: Counter[str], free: Counter[
 
 def pods_holding(pods: PlacedPods, picture: DevicePicture, claim: DeviceClaim) -> PlacedPods:
     """The pods, with the devices that their claims were given; one that no pod on a node has is
-    held by a pod without a name."""
+    held by a pod without a name. What has a taint is no node's to offer, so it is not counted here
+    either: its pod gives nothing back."""
     matching = dict(picture.matching(claim))
     held = Counter[tuple[str, str]]()
     nameless = Counter[str]()
     names = {(pod.namespace, pod.name) for pod in pods.pods}
     for taken in picture.taken:
         device, pod = matching.get(taken.device), (taken.namespace, taken.pod)
-        if device is None:
+        if device is None or device.taints:
             continue
         if pod in names:
             held[pod] += 1

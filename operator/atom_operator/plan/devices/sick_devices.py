@@ -1,8 +1,9 @@
 """Finds pods with a device that is called sick, and whether one of them may be moved. Pure.
 
-Three are heard: the kubelet, which names the devices that each pod has; the device plugin, which
-takes devices out of what the node may give away and leaves them to the pods that have them; and
-taints by which AMD's GPU operator keeps pods off a node. No controller of Kubernetes moves such a
+Four are heard: the kubelet, which names the devices that each pod has; the device plugin, which
+takes devices out of what the node may give away and leaves them to the pods that have them; the
+driver of claimed devices (sick_claims.py); and taints by which AMD's GPU operator keeps pods off a
+node. No controller of Kubernetes moves such a
 pod, and a container that is started again in it gets the same devices. Called by
 reconcile/device_moves.py, which knows how long it has been so.
 """
@@ -10,6 +11,7 @@ reconcile/device_moves.py, which knows how long it has been so.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from atom_operator import constants
 from atom_operator.domain import Manifest, Observed, PodState, SickPod
@@ -50,20 +52,31 @@ def sick_pods(
     nodes: Mapping[str, Manifest],
     requested: Mapping[str, Resources],
     placement: Placement,
+    by_driver: Mapping[str, str] | None,
 ) -> tuple[SickPod, ...]:
     """The pods whose devices are called sick: those that do not serve first. `nodes`: those
-    that can be read, by name; `requested`: by all pods there; `placement`: of such pods."""
+    that can be read, by name; `requested`: by all pods there; `placement`: of such pods;
+    `by_driver`: what drivers say of claimed devices, by the uids of pods; None of others."""
     found = []
     for pod in pods:
-        node = nodes.get(pod.node or "")
-        words, in_doubt = _said_by_kubelet(pod), False
+        node, driver = nodes.get(pod.node or ""), (by_driver or {}).get(pod.uid)
+        kubelet = _said_by_kubelet(pod)
+        words, in_doubt = kubelet or driver, False
+        # A plugin gives away no device that its kubelet calls unhealthy; a scheduler that gives
+        # claims theirs hears of it by the driver alone.
+        offered = by_driver is not None and kubelet is not None and driver is None
         if words is None and node is not None and is_ready(node):
             words = _said_by_taint(node, placement)
             if words is None:
                 words, in_doubt = _said_by_plugin(pod, node, requested)
         if words is not None:
-            found.append(SickPod(pod.name, pod.uid, str(pod.node), words, pod.ready, in_doubt))
-    return tuple(sorted(found, key=lambda pod: (pod.in_doubt, pod.serves, pod.name)))
+            sick = SickPod(pod.name, pod.uid, str(pod.node), words, pod.ready, in_doubt)
+            found.append(replace(sick, offered=offered))
+    return tuple(sorted(found, key=_order))
+
+
+def _order(pod: SickPod) -> tuple[bool, bool, str]:
+    return pod.in_doubt or (pod.offered and pod.serves), pod.serves, pod.name
 
 
 def _said_by_kubelet(pod: PodState) -> str | None:

@@ -6,8 +6,9 @@ from __future__ import annotations
 import pytest
 
 from atom_operator.cluster.errors import ClusterError, RefusedError, TransientError
-from atom_operator.cluster.successor_judge import ask_for_successor
+from atom_operator.cluster.successor_judge import ask_for_claims, ask_for_successor
 from atom_operator.domain import POD, Manifest, ObjectKey
+from atom_operator.kinds import RESOURCE_CLAIM_TEMPLATE
 from tests.support.operator.fake_cluster import FakeCluster
 
 _KEY = ObjectKey("default", "chat")
@@ -120,3 +121,62 @@ async def test_nothing_is_asked_for_in_the_place_of_a_pod_that_is_gone() -> None
     cluster, asked = _cluster()
     found = await ask_for_successor(cluster, _KEY, "chat-1-other", _TEMPLATE)
     assert (found.pod, found.refusal, asked) == (None, None, [])
+
+
+_ASKED = {"devices": {"requests": [{"name": "gpus", "exactly": {"count": 8}}]}}
+
+
+def _claiming(template: str) -> Manifest:
+    entry = {"name": "gpus", "resourceClaimTemplateName": template}
+    return {**_TEMPLATE, "spec": {"resourceClaims": [entry], "containers": []}}
+
+
+def _claims(name: str) -> Manifest:
+    spec = {"metadata": {"labels": {"team": "chat"}}, "spec": _ASKED}
+    return {"metadata": {"name": name, "namespace": "default"}, "spec": spec}
+
+
+@pytest.mark.parametrize("stored", [True, False])
+async def test_the_claim_that_is_asked_for_is_made_of_the_template(stored: bool) -> None:
+    cluster, asked = _cluster()[0], list[Manifest]()
+    cluster.admit = lambda _kind, claim: asked.append(claim)
+    if stored:
+        cluster.create(RESOURCE_CLAIM_TEMPLATE, _claims("chat-gpus-1"))
+    to_be = None if stored else _claims("chat-gpus-1")
+    (found,) = await ask_for_claims(cluster, _KEY, "chat-1-abcde", _claiming("chat-gpus-1"), to_be)
+    (claim,) = asked
+    assert (found.refusal, found.unknown) == (None, None)
+    assert claim["spec"] == _ASKED
+    assert claim["metadata"]["labels"] == {"team": "chat"}
+    (owner,) = claim["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"], owner["uid"]) == ("Pod", "chat-1-abcde", "uid-2")
+
+
+@pytest.mark.parametrize(
+    ("words", "field", "told"),
+    [
+        ("exceeded quota: team, requested: x=8", "refusal", "exceeded quota: team, requested: x=8"),
+        (
+            'User "operator" cannot create resource "resourceclaims" in API group',
+            "unknown",
+            'User "operator" cannot create resource "resourceclaims" in API group',
+        ),
+    ],
+)
+async def test_who_refuses_the_claim_is_told_without_the_name_that_was_made_up(
+    words: str, field: str, told: str
+) -> None:
+    cluster, _ = _cluster()
+    error = f'resourceclaims.resource.k8s.io "chat-1-abcde-gpus-9999" is forbidden: {words}'
+    cluster.refused_dry_run = RefusedError(error, 403)
+    (found,) = await ask_for_claims(
+        cluster, _KEY, "chat-1-abcde", _claiming("chat-gpus-1"), _claims("chat-gpus-1")
+    )
+    assert getattr(found, field) == told
+
+
+async def test_no_claim_is_asked_for_a_pod_that_is_gone_or_claims_nothing() -> None:
+    cluster, _ = _cluster()
+    to_be = _claims("chat-gpus-1")
+    assert await ask_for_claims(cluster, _KEY, "gone", _claiming("chat-gpus-1"), to_be) == ()
+    assert await ask_for_claims(cluster, _KEY, "chat-1-abcde", _TEMPLATE, to_be) == ()

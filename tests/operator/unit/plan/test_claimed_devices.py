@@ -5,15 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from atom_operator.domain.devices import DeviceClaim, device_picture
+from atom_operator.domain import ObjectKey
+from atom_operator.domain.devices import DeviceClaim, claimed_by, device_picture
+from atom_operator.domain.nodes import Nodes
 from atom_operator.domain.placed_pods import placed_pods
 from atom_operator.plan.devices.claimed_devices import (
     is_counted,
     lacking_class,
     nodes_offering,
     pods_holding,
+    with_claimed,
 )
+from atom_operator.plan.inventory import PodsAsked, survey
 from tests.support.operator.builders_operator import gpu_pod
 
 GIB = 1024**3
@@ -105,3 +111,53 @@ def test_a_class_that_is_missing_names_those_that_exist() -> None:
     other = DeviceClaim("gpus.example.org")
     words = lacking_class(picture, other)
     assert words == "DeviceClass gpus.example.org does not exist; there are: gpu.amd.com"
+
+
+@given(
+    ids=st.lists(st.sampled_from(["74a1", "74a9", "75a0"]), unique=True, max_size=3),
+    partition=st.sampled_from([None, "cpx_nps4", "dpx_nps1"]),
+    least=st.sampled_from([None, GIB, 192 * GIB, 10**9]),
+)
+def test_what_a_template_asks_for_is_read_back(
+    ids: list[str], partition: str | None, least: int | None
+) -> None:
+    claim = DeviceClaim("gpu.amd.com", tuple(ids), partition, least)
+    assert DeviceClaim.read("gpu.amd.com", claim.expression) == claim
+    assert DeviceClaim.read("gpu.amd.com", f"{claim.expression} || true") is None
+
+
+def test_a_template_of_somebody_else_is_charged_and_not_evaluated() -> None:
+    def template(**wanted: Any) -> dict[str, Any]:
+        exactly = {"deviceClassName": "gpu.amd.com", "count": 4, **wanted}
+        return {"spec": {"spec": {"devices": {"requests": [{"name": "x", "exactly": exactly}]}}}}
+
+    theirs = claimed_by(template(selectors=[{"cel": {"expression": "device.healthy"}}]))
+    assert theirs is not None
+    assert theirs.claim is None
+    assert theirs.charged == {
+        "count/resourceclaims.resource.k8s.io": 1,
+        "gpu.amd.com.deviceclass.resource.k8s.io/devices": 4,
+        "requests.deviceclass.resource.kubernetes.io/gpu.amd.com": 4,
+    }
+    assert claimed_by(template(allocationMode="All")) is None
+    assert claimed_by({"spec": {"spec": {}}}) is None
+
+
+def test_devices_that_are_out_free_no_place_and_hide_none() -> None:
+    """Of eight one is sick, and a pod has that and another one: six are free."""
+    sick = {**device("0"), "taints": [{"key": "sick", "effect": "NoSchedule"}]}
+    slices = [published("a", sick, *(device(str(number)) for number in range(1, 8)))]
+    results = [{"driver": "gpu.amd.com", "pool": "a", "device": name} for name in "01"]
+    status = {
+        "allocation": {"devices": {"results": results}},
+        "reservedFor": [{"resource": "pods", "name": "x", "uid": "1"}],
+    }
+    claim = {"metadata": {"name": "of-x", "namespace": "default"}, "status": status}
+    picture = device_picture(slices, [claim], [device_class()])
+    nodes = [{"metadata": {"name": "a"}, "status": {}}]
+    nodes_now, pods = with_claimed(
+        Nodes(nodes), placed_pods([gpu_pod("x", "a", 0)]), picture, MI300X
+    )
+    supply = survey(nodes_now, pods, PodsAsked(ObjectKey("", ""), MI300X.resource_name, {}))
+    (node,) = supply.nodes
+    assert (node.free, node.allocatable, node.unhealthy) == (6, 7, 1)

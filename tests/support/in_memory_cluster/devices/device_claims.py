@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from atom_operator.cluster.errors import RefusedError
 from atom_operator.domain import POD, Manifest
 from atom_operator.kinds import (
     DEVICE_CLASS,
@@ -19,10 +20,14 @@ from atom_operator.kinds import (
     RESOURCE_SLICE,
     Kind,
 )
+from tests.support.in_memory_cluster.admission import check
 from tests.support.in_memory_cluster.quantities import thousandths
 from tests.support.in_memory_cluster.state import ClusterState, is_terminal
+from tests.support.operator.fake_cluster import copied
 
 DRIVER = "gpu.amd.com"
+SICK_TAINT = {"key": "gpu.amd.com/unhealthy", "value": "xgmi", "effect": "NoSchedule"}
+_RETRY_SECONDS = 5.0
 _EQUALS = re.compile(r'device\.attributes\["gpu\.amd\.com"\]\.(\w+) == "([^"]*)"')
 _ONE_OF = re.compile(r'device\.attributes\["gpu\.amd\.com"\]\.(\w+) in \[([^\]]*)\]')
 _AT_LEAST = re.compile(
@@ -102,20 +107,85 @@ def allocate(state: ClusterState, node: Manifest, pod: Manifest) -> None:
         state.set_status(claim, {"allocation": allocation, "reservedFor": [user]})
 
 
-def waits_for_claim(state: ClusterState, pod: Manifest) -> str | None:
-    """The scheduler's words about a pod whose claim does not exist yet, or never will."""
+def claims_wanted(state: ClusterState, pod: Manifest) -> Iterator[Manifest]:
+    """The claims that would be made for a pod."""
     for entry in pod["spec"].get("resourceClaims") or ():
-        if _claim_of(state, pod, entry) is None:
-            return "waiting for resource claim to be created"
-    return None
+        spec = _template_spec(state, pod, entry)
+        if spec is not None:
+            metadata = {"name": _name(pod, entry), "namespace": pod["metadata"]["namespace"]}
+            yield {"metadata": metadata, "spec": spec}
+
+
+def waits_for_claim(state: ClusterState, pod: Manifest) -> bool:
+    """Whether the claim of a pod does not exist yet, or never will: the scheduler does not look at
+    it, and says nothing (its PreEnqueue)."""
+    entries = pod["spec"].get("resourceClaims") or ()
+    return any(_claim_of(state, pod, entry) is None for entry in entries)
 
 
 def _ensure_claim(state: ClusterState, pod: Manifest, entry: Mapping[str, Any]) -> None:
     spec = _template_spec(state, pod, entry)
-    if _claim_of(state, pod, entry) is not None or spec is None:
+    if _claim_of(state, pod, entry) is not None or spec is None or not state.may_try(pod):
         return
     metadata = {"name": _name(pod, entry), "namespace": pod["metadata"]["namespace"]}
-    state.create(RESOURCE_CLAIM, {"metadata": metadata, "spec": spec}, pod)
+    claim = {"metadata": metadata, "spec": spec}
+    try:
+        check(state, RESOURCE_CLAIM, claim)
+    except RefusedError as error:
+        words = f"PodResourceClaim {entry['name']}: create ResourceClaim : {error}"
+        state.record(pod, "FailedResourceClaimCreation", words)
+        state.try_again(pod, _RETRY_SECONDS)
+        return
+    state.create(RESOURCE_CLAIM, claim, pod)
+    made = {"name": entry["name"], "resourceClaimName": metadata["name"]}
+    before = pod.get("status") or {}
+    known = before.get("resourceClaimStatuses") or []
+    state.set_status(pod, {**before, "resourceClaimStatuses": [*known, made]})
+
+
+def publish_health(state: ClusterState) -> None:
+    """What the driver of each node says of its sick devices, to whoever gives claims theirs."""
+    for item in state.all(RESOURCE_SLICE):
+        node, spec = item["spec"]["nodeName"], item["spec"]
+        whole = state.first_note(item, "devices", copied(spec["devices"]))
+        sick = state.sick.get(node)
+        key = (item["metadata"]["uid"], "sick devices")
+        if sick is None and not state.notes.pop(key, None):
+            continue
+        if sick is not None:
+            state.notes[key] = True
+        numbers = sick.numbers if sick is not None else frozenset()
+        kept_off = sick.kept_off if sick is not None else ""
+        devices = []
+        for device in copied(whole):
+            if number_of(device["name"]) in numbers and kept_off == "taint":
+                devices.append({**device, "taints": [SICK_TAINT]})
+            elif number_of(device["name"]) not in numbers or kept_off != "gone":
+                devices.append(device)
+        if devices != spec["devices"]:
+            spec["devices"] = devices
+            spec["pool"]["generation"] += 1
+            state.api.touch(item)
+
+
+def numbers_given(state: ClusterState, pod: Manifest) -> frozenset[int]:
+    """The numbers of the devices that a pod's claims were given, on its node."""
+    return frozenset(
+        number_of(result["device"])
+        for entry in pod["spec"].get("resourceClaims") or ()
+        if (claim := _claim_of(state, pod, entry)) is not None
+        for result in results_of(claim)
+    )
+
+
+def number_of(device: str) -> int:
+    return int(device.rpartition("-")[2])
+
+
+def results_of(claim: Manifest) -> list[Mapping[str, Any]]:
+    """The devices that a claim was given."""
+    allocation = (claim.get("status") or {}).get("allocation") or {}
+    return list((allocation.get("devices") or {}).get("results") or ())
 
 
 def _template_spec(
@@ -172,9 +242,7 @@ def _taken(state: ClusterState) -> set[tuple[str, str]]:
     return {
         (result["pool"], result["device"])
         for claim in state.all(RESOURCE_CLAIM)
-        for result in ((claim.get("status") or {}).get("allocation") or {"devices": {}})[
-            "devices"
-        ].get("results", ())
+        for result in results_of(claim)
     }
 
 

@@ -8,6 +8,7 @@ the pod's status which device that is.
 from __future__ import annotations
 
 from atom_operator.domain import POD, Manifest
+from tests.support.in_memory_cluster.devices.device_claims import numbers_given
 from tests.support.in_memory_cluster.quantities import requests_of
 from tests.support.in_memory_cluster.state import ClusterState, is_terminal
 
@@ -32,6 +33,8 @@ def offer_devices(state: ClusterState) -> None:
 
 def devices_of(state: ClusterState, pod: Manifest) -> frozenset[int]:
     """The numbers of a pod's devices on its node, given out at the first look."""
+    if pod["spec"].get("resourceClaims"):
+        return numbers_given(state, pod)
     count = requests_of(pod["spec"])[RESOURCE] // 1000
     if not count:
         return frozenset()
@@ -78,4 +81,5 @@ def with_health(state: ClusterState, pod: Manifest, containers: list[Manifest]) 
         {"resourceID": f"gpu-{n}", "health": "Unhealthy" if n in sick.numbers else "Healthy"}
         for n in sorted(devices_of(state, pod))
     ]
-    containers[0]["allocatedResourcesStatus"] = [{"name": RESOURCE, "resources": resources}]
+    name = "claim:gpus/gpus" if pod["spec"].get("resourceClaims") else RESOURCE
+    containers[0]["allocatedResourcesStatus"] = [{"name": name, "resources": resources}]
