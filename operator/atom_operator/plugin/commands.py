@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,13 +19,14 @@ from atom_operator.plugin.canary_commands import add_canary_commands
 from atom_operator.plugin.gathering import (
     MOST_PODS,
     RESOURCE,
+    claimed_devices,
     is_about,
     selector,
     served,
     serving_pods,
     what_is_there,
 )
-from atom_operator.plugin.gpus_view import gpu_document, gpu_lines
+from atom_operator.plugin.gpus_view import NO_DEVICES, gpu_document, gpu_lines
 from atom_operator.plugin.kubectl import Kubectl, KubectlError
 from atom_operator.plugin.status_view import status_document, status_lines
 from atom_operator.plugin.top_view import Look, Sample, kept_drafts, parse, top_document, top_lines
@@ -77,10 +79,15 @@ def gpus(kubectl: Kubectl, options: Options) -> int:
     """The inventory of the whole cluster."""
     nodes = kubectl.items("get", "nodes")
     pods = kubectl.items("get", "pods", "--all-namespaces", "--field-selector=spec.nodeName!=")
+    try:
+        picture = claimed_devices(kubectl)
+    except KubectlError as error:
+        picture = NO_DEVICES
+        print(f"warning: {error}", file=sys.stderr)
     if options.output == "text":
-        output.show(gpu_lines(nodes, pods, output.width()))
+        output.show(gpu_lines(nodes, pods, output.width(), picture))
     else:
-        output.show_document(gpu_document(nodes, pods), options.output)
+        output.show_document(gpu_document(nodes, pods, picture), options.output)
     return 0
 
 

@@ -12,7 +12,14 @@ from typing import Any
 
 from atom_operator import constants
 from atom_operator.domain import DEPLOYMENT
-from atom_operator.kinds import LEADER_WORKER_SET, Kind
+from atom_operator.domain.devices import DevicePicture, device_picture
+from atom_operator.kinds import (
+    DEVICE_CLASS,
+    LEADER_WORKER_SET,
+    RESOURCE_CLAIM,
+    RESOURCE_SLICE,
+    Kind,
+)
 from atom_operator.plan.pvc_access import mounted_claims
 from atom_operator.plugin.kubectl import Kubectl, KubectlError
 from atom_operator.plugin.why import Seen
@@ -20,6 +27,7 @@ from atom_operator.pods.pod_state import has_ended
 
 MOST_PODS = 50
 RESOURCE = f"{constants.PLURAL}.{constants.GROUP}"
+_DRA = RESOURCE_CLAIM.group
 # One of another AtomDeployment's may fetch our weights.
 _NAMED_JOB = re.compile(r"\bJob ([a-z0-9.-]+)")
 
@@ -102,6 +110,23 @@ def _claims(kubectl: Kubectl, objects: Iterable[dict[str, Any]]) -> list[dict[st
     names = {name for pod in pods for name in mounted_claims(pod["spec"])}
     found = _readable(kubectl, "persistentvolumeclaims") if names else []
     return [item for item in found if item["metadata"]["name"] in names]
+
+
+def claimed_devices(kubectl: Kubectl) -> DevicePicture:
+    """Read the devices that pods claim; none where the cluster does not serve them. Raises
+    KubectlError where the user may not read who has which: none is known to be free then."""
+    if RESOURCE_CLAIM.plural not in kubectl.text("api-resources", f"--api-group={_DRA}"):
+        return DevicePicture()
+    try:
+        return device_picture(
+            kubectl.items("get", f"{RESOURCE_SLICE.plural}.{RESOURCE_SLICE.group}"),
+            kubectl.items(
+                "get", f"{RESOURCE_CLAIM.plural}.{RESOURCE_CLAIM.group}", "--all-namespaces"
+            ),
+            kubectl.items("get", f"{DEVICE_CLASS.plural}.{DEVICE_CLASS.group}"),
+        )
+    except KubectlError as error:
+        raise KubectlError(f"devices that pods claim cannot be counted: {error}") from error
 
 
 def _readable(kubectl: Kubectl, *arguments: str) -> list[dict[str, Any]]:

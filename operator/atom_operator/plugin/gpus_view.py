@@ -1,17 +1,19 @@
 """`kubectl atom gpus`: every AMD device of the cluster, by node and resource. Pure.
 
-The same reading of nodes and pods as the operator's own (plan/inventory.py), so that what it says
-and what the operator does agree.
+The same reading of nodes, pods and claims as the operator's own (plan/inventory.py), so that what
+it says and what the operator does agree.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple
 from typing import Any
 
 from atom_operator import constants
 from atom_operator.api.v1alpha1.common import memory_quantity
 from atom_operator.domain import Manifest, ObjectKey
+from atom_operator.domain.devices import DevicePicture
 from atom_operator.domain.placed_pods import placed_pods
 from atom_operator.domain.resources import requests_of
 from atom_operator.plan.accelerators import shares_memory
@@ -27,42 +29,57 @@ from atom_operator.plan.node_labels import (
     products_of,
     unhealthy_devices,
 )
+from atom_operator.plugin.claimed_gpus import claimed_rows, gone_lines
 from atom_operator.plugin.table import table
 
 _HEADER = ("NODE", "PRODUCT", "RESOURCE", "MEMORY", "DEVICES", "USED", "FREE", "STATE", "HELD BY")
 _NOBODY = ObjectKey("", "")
+NO_DEVICES = DevicePicture()
 
 
 def gpu_lines(
-    nodes: Sequence[Manifest], pods: Sequence[Manifest], columns: int | None = None
+    nodes: Sequence[Manifest],
+    pods: Sequence[Manifest],
+    columns: int | None = None,
+    picture: DevicePicture = NO_DEVICES,
 ) -> Iterator[str]:
-    """The table, then what all nodes have together of each resource."""
-    names = sorted({name for node in nodes for name in amd_resources(node)})
-    if not names:
+    """The table, then what all nodes have together of each resource; `picture`: of devices that
+    pods claim."""
+    rows = _all_rows(nodes, pods, picture)
+    if not rows:
         yield (
-            "no node has AMD devices; is the device plugin running? "
-            "(kubectl get ds -A | grep -i amdgpu)"
+            "no node has AMD devices; is the device plugin or the DRA driver running? "
+            "(kubectl get ds -A | grep -i -e amdgpu -e dra)"
         )
         return
-    rows = [row for name in names for row in _rows(name, nodes, pods)]
     yield from table(_HEADER, sorted(rows), columns)
     yield ""
-    for name in names:
+    for name in sorted({row[2] for row in rows}):
         of_name = [row for row in rows if row[2] == name]
         devices, used, free = (sum(int(row[column]) for row in of_name) for column in (4, 5, 6))
         yield f"{name}: {devices:,} devices, {used:,} used, {free:,} free for new pods"
+    yield from gone_lines(picture, pods)
 
 
-def gpu_document(nodes: Sequence[Manifest], pods: Sequence[Manifest]) -> list[dict[str, Any]]:
+def gpu_document(
+    nodes: Sequence[Manifest], pods: Sequence[Manifest], picture: DevicePicture = NO_DEVICES
+) -> list[dict[str, Any]]:
     """Give the rows as -o json and yaml show them."""
-    names = sorted({name for node in nodes for name in amd_resources(node)})
     keys = ("node", "product", "resource", "memory", "devices", "used", "free", "state", "heldBy")
     numbers = ("devices", "used", "free")
     return [
         {key: int(text) if key in numbers else text for key, text in zip(keys, row, strict=True)}
-        for name in names
-        for row in sorted(_rows(name, nodes, pods))
+        for row in sorted(_all_rows(nodes, pods, picture), key=lambda row: (row[2], row))
     ]
+
+
+def _all_rows(
+    nodes: Sequence[Manifest], pods: Sequence[Manifest], picture: DevicePicture
+) -> list[tuple[str, ...]]:
+    names = sorted({name for node in nodes for name in amd_resources(node)})
+    by_plugin = [row for name in names for row in _rows(name, nodes, pods)]
+    claimed = [tuple(map(str, astuple(row))) for row in claimed_rows(nodes, pods, picture)]
+    return [*by_plugin, *claimed]
 
 
 def _rows(

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from atom_operator.plugin.gpus_view import gpu_lines
+from atom_operator.domain.devices import device_picture
+from atom_operator.plugin.gpus_view import gpu_document, gpu_lines
 from atom_operator.plugin.status_view import status_lines
 from atom_operator.plugin.top_view import Sample, kept_drafts, parse, top_lines
+from tests.support.in_memory_cluster.devices.device_claims import device_class, resource_slice
 from tests.support.operator.builders_operator import (
     KEY,
     cluster_with,
@@ -198,3 +200,59 @@ def test_a_condition_is_marked_by_whether_it_is_good(condition: dict[str, str], 
 def test_a_status_of_an_older_spec_is_said_to_be_that() -> None:
     parent = {"metadata": {"name": "chat", "namespace": "default", "generation": 2}}
     assert "not looked at this spec yet" in next(status_lines(parent, [], []))
+
+
+def _given(pod: str, *devices: str, node: str = "a") -> dict[str, Any]:
+    results = [{"driver": "gpu.amd.com", "pool": node, "device": name} for name in devices]
+    reserved = [{"resource": "pods", "name": pod, "uid": pod}] if pod else []
+    status = {"allocation": {"devices": {"results": results}}, "reservedFor": reserved}
+    return {"metadata": {"name": f"of-{pod}", "namespace": "default"}, "status": status}
+
+
+def _plain(name: str) -> dict[str, Any]:
+    node = gpu_node(name)
+    node["metadata"]["labels"] = {}
+    for field in ("capacity", "allocatable"):
+        del node["status"][field]["amd.com/gpu"]
+    return node
+
+
+def test_gpus_lists_devices_that_are_claimed_with_who_has_them_and_taints() -> None:
+    sick, parts = resource_slice("a", 8), resource_slice("b", 4)
+    sick["spec"]["devices"][3]["taints"] = [{"key": "x/sick", "effect": "NoSchedule"}]
+    for device in parts["spec"]["devices"]:
+        told = {"type": "amdgpu-partition", "partitionProfile": "cpx_nps4", "deviceID": "0x75a3"}
+        device["attributes"] = {name: {"string": value} for name, value in told.items()}
+        device["capacity"] = {"memory": {"value": "36Gi"}}
+    claims = [_given("x", "gpu-0", "gpu-1"), _given("", "gpu-2"), _given("z", "gpu-9")]
+    picture = device_picture([sick, parts], claims, [device_class()])
+    pods = [gpu_pod("x", "a", 0, of="chat")]
+    nodes = [_plain("a"), _plain("b")]
+    rows = {row["node"]: row for row in gpu_document(nodes, pods, picture)}
+    assert rows["a"] == {
+        "node": "a", "product": "MI300X", "resource": "gpu.amd.com", "memory": "192Gi",
+        "devices": 7, "used": 3, "free": 4, "state": "gpu-3 x/sick:NoSchedule",
+        "heldBy": "default/(no pod) 1, default/chat 2",
+    }  # fmt: skip
+    assert rows["b"] == {
+        "node": "b", "product": "MI355X", "resource": "gpu.amd.com cpx_nps4", "memory": "36Gi",
+        "devices": 4, "used": 0, "free": 4, "state": "ok", "heldBy": "-",
+    }  # fmt: skip
+    lines = list(gpu_lines(nodes, pods, None, picture))
+    assert "gpu.amd.com: 7 devices, 3 used, 4 free for new pods" in lines
+    assert "a: device gpu-9 of default/z is published no more" in lines
+
+
+def test_gpus_of_a_driver_without_a_class_are_free_for_no_pod() -> None:
+    picture = device_picture([resource_slice("a", 8)], (), ())
+    (row,) = gpu_document([_plain("a")], [], picture)
+    assert (row["devices"], row["free"], row["state"]) == (8, 0, "no DeviceClass of the driver")
+
+
+def test_gpus_of_a_plugin_and_of_a_driver_stand_in_one_table() -> None:
+    picture = device_picture([resource_slice("b", 8)], (), [device_class()])
+    rows = gpu_document([gpu_node("a"), _plain("b")], [], picture)
+    assert [(row["node"], row["resource"]) for row in rows] == [
+        ("a", "amd.com/gpu"),
+        ("b", "gpu.amd.com"),
+    ]
