@@ -229,6 +229,7 @@ class Reason(StrEnum):
     SUCCESSOR_REFUSED = "SuccessorRefused"
     MOVE_REFUSED = "MoveRefused"
     POD_MOVED = "PodMoved"
+    UNUSED_WEIGHTS_REMOVED = "UnusedWeightsRemoved"
     # Suspended
     SUSPENDED = "Suspended"
     SUSPENDING = "Suspending"

@@ -11,6 +11,8 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
+import shutil
 import signal
 import sys
 import time
@@ -22,12 +24,19 @@ from atom.entrypoints.process.logs import LEVELS, configure_logging, print_error
 from atom.entrypoints.process.process_conduct import leave_message
 from atom.entrypoints.startup.progress_server import ProgressServer
 from atom.entrypoints.startup.startup_timeline import DOWNLOADING_WEIGHTS, StartupTimeline
-from atom.errors import AtomError
+from atom.errors import AtomError, ModelError
 from atom.model_source.choose_source import model_source
-from atom.model_source.snapshot_folder import Snapshot, bytes_present, ensure_snapshot
+from atom.model_source.snapshot_folder import (
+    Snapshot,
+    bytes_lacking,
+    bytes_present,
+    ensure_snapshot,
+)
+from atom.model_source.unused_folders import KeptList, Removed, note_use, remove_unused
 
 logger = logging.getLogger(__name__)
 _KILLED_BY_TERM = 143
+_TOLD_FOLDERS = 10
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,17 +48,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     begun = time.monotonic()
     try:
         with _Watched(args.folder, args.status_port) as watched:
+            claim = _Claim(args)
+            claim.begin()
+
+            def plan(snapshot: Snapshot) -> None:
+                claim.make_room(snapshot)
+                watched.expect(snapshot)
+
             snapshot = ensure_snapshot(
-                model_source(args.model), args.model, args.revision, args.folder, watched.expect
+                model_source(args.model), args.model, args.revision, args.folder, plan
             )
     except AtomError as error:
         print_error(error)
         return 1
-    done = {
+    done: dict[str, object] = {
         "model": snapshot.model,
         "commit": snapshot.commit,
         "bytes": snapshot.total_bytes,
         "seconds": round(time.monotonic() - begun, 1),
+        **claim.report(),
     }
     print(json.dumps(done))
     leave_message(done)
@@ -66,10 +83,74 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--folder", required=True, type=Path, help="where its files go")
     parser.add_argument(
+        "--prune",
+        choices=("Always", "WhenFull"),
+        default=None,
+        help="remove models that nothing uses from the claim: before each download, or where that "
+        "needs their room; needs --claim-root and --as-of",
+    )
+    parser.add_argument(
+        "--claim-root", default=None, type=Path, help="where the claim is; --folder is two below"
+    )
+    parser.add_argument(
+        "--keep", action="append", default=[], help="a folder below --claim-root that is used"
+    )
+    parser.add_argument(
+        "--as-of", type=float, default=None, help="when that was so, in seconds since 1970"
+    )
+    parser.add_argument(
         "--status-port", type=int, default=None, help="answer /health here; default: nowhere"
     )
     parser.add_argument("--log-level", choices=LEVELS, default="info")
     return parser
+
+
+class _Claim:
+    """Tends what else is on the claim of the folder. By ATOM_CLAIM_UID its downloads know their
+    own; an image that is older than this leaves the variable alone."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._folder: Path = args.folder
+        self._owner = os.environ.get("ATOM_CLAIM_UID", "")
+        self._when, self._removed = args.prune, list[Removed]()
+        self._listed: KeptList | None = None
+        if args.prune is None:
+            return
+        root: Path | None = args.claim_root
+        if root is None or args.as_of is None or not self._owner:
+            raise ModelError(
+                "--prune: needs --claim-root, --as-of and the variable ATOM_CLAIM_UID, so that it "
+                "removes only what is the claim's own; set them or leave --prune out"
+            )
+        if self._folder.parent.parent != root:
+            raise ModelError(
+                f"--folder {self._folder}: must be two folders below --claim-root {root}"
+            )
+        self._listed = KeptList(root, self._owner, tuple(args.keep), args.as_of)
+
+    def begin(self) -> None:
+        """Mark the folder as used, and remove what nothing uses where that is always done."""
+        if self._owner:
+            note_use(self._folder, self._owner)
+        if self._listed is not None and self._when == "Always":
+            self._removed += remove_unused(self._listed, self._folder)
+
+    def make_room(self, snapshot: Snapshot) -> None:
+        """Remove what nothing uses where the snapshot needs the room."""
+        wanted = bytes_lacking(self._folder, snapshot)
+        lacks = wanted > shutil.disk_usage(self._folder).free
+        if lacks and self._listed is not None and self._when == "WhenFull":
+            self._removed += remove_unused(self._listed, self._folder, wanted)
+
+    def report(self) -> dict[str, object]:
+        """Say what was removed, of many folders the first ones: a message has 4096 bytes."""
+        if not self._removed:
+            return {}
+        return {
+            "removed": [each.folder for each in self._removed[:_TOLD_FOLDERS]],
+            "removedFolders": len(self._removed),
+            "removedBytes": sum(each.size_bytes for each in self._removed),
+        }
 
 
 class _Watched:

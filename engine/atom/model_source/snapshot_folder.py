@@ -104,7 +104,7 @@ def ensure_snapshot(
     on_plan: told what will be there before anything is fetched. Raises `ModelError`."""
     revision = revision or "main"
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder):
+    with locked_folder(folder):
         found = read_marker(folder)
         if found is not None and (found.model, found.revision) == (model, revision):
             if not _missing(folder, found):
@@ -148,15 +148,36 @@ def bytes_present(folder: Path) -> int:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    path = folder.parent / f".{folder.name}.lock"
-    with path.open("a") as file:
+def locked_folder(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder, whose holder alone changes it; waits for another one."""
+    with _lock_file(folder).open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             logger.info("another download into %s is under way: waiting for it", folder)
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+@contextlib.contextmanager
+def tried_lock(folder: Path) -> Iterator[bool]:
+    """Hold the lock of a folder; False where another process has it."""
+    with _lock_file(folder).open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+
+
+def _lock_file(folder: Path) -> Path:
+    return folder.parent / f".{folder.name}.lock"
+
+
+def bytes_lacking(folder: Path, snapshot: Snapshot) -> int:
+    """Bytes that have to be free for what of a snapshot is not in its folder yet."""
+    return snapshot.total_bytes - bytes_present(folder) + _SPARE_BYTES
 
 
 def _missing(folder: Path, snapshot: Snapshot) -> list[SourceFile]:
@@ -179,7 +200,7 @@ def _remove_leftovers(folder: Path) -> None:
 
 
 def _check_space(folder: Path, snapshot: Snapshot) -> None:
-    wanted = snapshot.total_bytes - bytes_present(folder) + _SPARE_BYTES
+    wanted = bytes_lacking(folder, snapshot)
     free = shutil.disk_usage(folder).free
     if wanted > free:
         raise ModelError(

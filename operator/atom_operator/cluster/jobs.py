@@ -9,7 +9,7 @@ claim or the hub has been put right. What is fetched stays fetched. Idempotent, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -48,6 +48,15 @@ async def read_job(port: ClusterPort, namespace: str, request: JobRequest) -> Jo
     return await _look_at(port, job)
 
 
+@dataclass(frozen=True, slots=True)
+class JobsReport:
+    """Hold what the API server refused of Jobs, and those that have succeeded and whose pods are
+    still there, by name."""
+
+    refused: tuple[Refusal, ...] = ()
+    succeeded: tuple[tuple[str, JobState], ...] = ()
+
+
 async def ensure_jobs(
     port: ClusterPort,
     owner: Owner,
@@ -55,36 +64,41 @@ async def ensure_jobs(
     now: datetime,
     *,
     prune: bool,
-) -> tuple[Refusal, ...]:
+) -> JobsReport:
     """Create the Jobs that are missing and replace those that are spent; `prune` removes those of
-    ours that are not asked for. What the API server refuses comes back."""
+    ours that are not asked for."""
     wanted, key = {request.name: request for request in requests}, owner.key
     refused: list[Refusal] = []
+    succeeded: list[tuple[str, JobState]] = []
     for request in wanted.values():
         job = await port.get(JOB, key.namespace, request.name)
         try:
             if job is None:
                 await port.apply(JOB, request.manifest)
             else:
-                await _keep_up(port, owner, job, request, now)
+                state = await _keep_up(port, owner, job, request, now)
+                if state is not None and state.result is not None:
+                    succeeded.append((request.name, state))
         except RefusedError as error:
             child = ChildKey(JOB, request.name)
             refused.append(Refusal(child, Reason.APPLY_REFUSED, str(error)))
+    report = JobsReport(tuple(refused), tuple(succeeded))
     if not prune:
-        return tuple(refused)
+        return report
     for job in await port.list_labelled(JOB, key.namespace, {constants.LABEL_JOB_FOR: key.name}):
         name = job["metadata"]["name"]
         if name not in wanted and belongs_to(job, owner.uid):
             await port.delete(JOB, key.namespace, name)
-    return tuple(refused)
+    return report
 
 
 async def _keep_up(
     port: ClusterPort, owner: Owner, job: Manifest, request: JobRequest, now: datetime
-) -> None:
-    """Replace a Job that is spent; end what outlasts its work."""
+) -> JobState | None:
+    """Replace a Job that is spent; end what outlasts its work. Returns how it stood, where there
+    was something to look at."""
     if _is_done(job) or job["metadata"].get("deletionTimestamp"):
-        return
+        return None
     state = await _look_at(port, job)
     if state.lingers:
         await port.replace(JOB, _as_done(job, state))
@@ -93,6 +107,7 @@ async def _keep_up(
         # At once, or another AtomDeployment that waits for the same may make it as it was.
         if await port.get(JOB, owner.key.namespace, request.name) is None:
             await port.apply(JOB, request.manifest)
+    return state
 
 
 async def _look_at(port: ClusterPort, job: Manifest) -> JobState:

@@ -65,6 +65,7 @@ class Download:
     revision: str | None = None
     token_secret: tuple[str, str] | None = None  # name, key
     bucket: BucketAccess | None = None
+    prune: str | None = None  # when it removes from the claim what is not used
 
 
 @dataclass(frozen=True, slots=True)

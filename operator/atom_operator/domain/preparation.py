@@ -34,6 +34,18 @@ class JobRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimInUse:
+    """A claim of weights by its uid, with the folders of it that are used `as_of` then; `kept` None
+    where nothing is to be removed, because the spec does not ask for it or for the reason
+    `unknown`."""
+
+    uid: str
+    kept: tuple[str, ...] | None = None
+    as_of: datetime | None = None
+    unknown: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class JobState:
     """A Job as the cluster has it; `message` and `address` are of its latest pod."""
 

@@ -23,21 +23,23 @@ _RETRY = "It is tried again every ten minutes, and at once when the spec changes
 
 
 def waiting_for_weights(
-    name: str, state: JobState | None, health: EngineHealth | None
+    name: str, state: JobState | None, health: EngineHealth | None, not_pruned: str | None
 ) -> Waiting | None:
     """Say why pods wait for weights; None when these are there. `health`: what the download says of
-    itself."""
+    itself; `not_pruned`: why it removes nothing from the claim though it should."""
     if state is None:
         return Waiting(Reason.DOWNLOADING_WEIGHTS, f"Job {name} is being created")
     if state.phase == "Succeeded":
         return None
     if state.phase == "Failed":
-        message = f"Job {name} failed: {state.message}. {_RETRY}"
+        kept = f". Nothing was removed from the claim: {not_pruned}" if not_pruned else ""
+        message = f"Job {name} failed: {state.message}{kept}. {_RETRY}"
         return Waiting(Reason.DOWNLOAD_FAILED, message, failed=True)
     if state.problem is not None:
         return _blocked(name, state)
     progress = health.progress if health else None
     words = f" ({state.message})" if state.message else ""
+    words += f"; nothing is removed from the claim: {not_pruned}" if not_pruned else ""
     stalled = progress is not None and progress.stalled
     reason = Reason.DOWNLOAD_STALLED if stalled else Reason.DOWNLOADING_WEIGHTS
     message, lost = f"Job {name} runs{words}", state.unschedulable

@@ -20,7 +20,7 @@ from atom_operator.kinds import (
     RESOURCE_SLICE,
     Kind,
 )
-from atom_operator.plan.pvc_access import mounted_claims
+from atom_operator.plan.volume_claims.pvc_access import mounted_claims
 from atom_operator.plugin.kubectl import Kubectl, KubectlError
 from atom_operator.plugin.why import Seen
 from atom_operator.pods.pod_state import has_ended

@@ -319,7 +319,7 @@ class Decider:
         plan, wanted = as_it_runs(
             observed, plan, wanted, spec_seen=spec_seen, may_roll_back=may_roll_back
         )
-        weights = await fetch_weights(self.port, self.engines, plan)
+        weights = await fetch_weights(self.port, self.engines, plan, observed.at)
         plan = await self._with_pull_secrets(plan, observed, spec_seen=spec_seen)
         plan = replace(
             plan,

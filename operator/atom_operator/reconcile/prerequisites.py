@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from atom_operator.children.beside_engines.job import inspection_job, weights_job
@@ -39,7 +40,8 @@ from atom_operator.integration_values import Site
 from atom_operator.kinds import GATEWAY, HTTP_ROUTE, Kind
 from atom_operator.plan.learning import evidence_for
 from atom_operator.plan.placement import Placement, placement_of_volume
-from atom_operator.plan.pvc_access import (
+from atom_operator.plan.route_collisions import route_collisions
+from atom_operator.plan.volume_claims.pvc_access import (
     access_modes,
     also_mounted_by,
     also_on_port,
@@ -49,13 +51,13 @@ from atom_operator.plan.pvc_access import (
     is_for_one_pod,
     mounted_claims,
 )
-from atom_operator.plan.route_collisions import route_collisions
 from atom_operator.plan.waiting import (
     claim_too_small,
     inspected_config,
     waiting_for_inspection,
     waiting_for_weights,
 )
+from atom_operator.reconcile.weights_on_claim import claim_in_use
 from atom_operator.status.verdicts_of_others import unanswered_gateways
 
 _NAMESPACES_ACCOUNT = "default"
@@ -83,12 +85,19 @@ async def look_at_model(port: ClusterPort, plan: Plan) -> Step:
     return Step(job, waiting_for_inspection(job.name, state), inspected_config(state))
 
 
-async def fetch_weights(port: ClusterPort, engines: EnginePort, plan: Plan) -> Step:
-    """The download of a hub model into its claim."""
+async def fetch_weights(
+    port: ClusterPort, engines: EnginePort, plan: Plan, at: datetime | None
+) -> Step:
+    """The download of a hub model into its claim; `at` None: nothing is asked for, it is only
+    looked at."""
     job = weights_job(plan)
     if job is None:
         return NOTHING
     state = await read_job(port, plan.key.namespace, job)
+    claimed = None
+    if state is None or state.phase != "Succeeded":
+        claimed = await claim_in_use(port, plan, at)
+        job = weights_job(plan, claimed) or job
     if state is None and plan.model.claim is not None:
         claim = await port.get(VOLUME_CLAIM, plan.key.namespace, plan.model.claim)
         if small := claim_too_small(plan, claim):
@@ -96,7 +105,8 @@ async def fetch_weights(port: ClusterPort, engines: EnginePort, plan: Plan) -> S
     running = state is not None and state.phase == "Running"
     address = state.address if state is not None and running else None
     health = await engines.health(address) if address else None
-    return Step(job, waiting_for_weights(job.name, state, health))
+    unknown = claimed.unknown if claimed is not None else None
+    return Step(job, waiting_for_weights(job.name, state, health, unknown))
 
 
 async def evidence_of_others(port: ClusterPort, plan: Plan) -> Evidence | None:

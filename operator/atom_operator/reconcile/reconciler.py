@@ -8,7 +8,7 @@ the work queue; a crash anywhere in it is repaired by the next call.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -59,7 +59,8 @@ from atom_operator.reconcile.rollout_budget import RolloutBudget
 from atom_operator.reconcile.rollout_turn import Turns
 from atom_operator.reconcile.silent_nodes import with_silent_nodes
 from atom_operator.status.capacity import measured_before
-from atom_operator.status.events import event, event_name, happenings
+from atom_operator.status.events import Happening, event, event_name, happenings
+from atom_operator.status.removed_weights import removal
 from atom_operator.status.rollup import StatusInputs, roll_up
 from atom_operator.status.steady import known_failure
 
@@ -187,7 +188,12 @@ class Reconciler:
         seen = (parent.get("status") or {}).get("observedGeneration") or -1
         changed = seen > 0 and seen != metadata.get("generation")
         owner = Owner(key, metadata["uid"])
-        return await ensure_jobs(self.port, owner, decision.jobs, self.clock(), prune=changed)
+        report = await ensure_jobs(self.port, owner, decision.jobs, self.clock(), prune=changed)
+        told = (removal(name, state, self.clock()) for name, state in report.succeeded)
+        await self._tell(
+            owner, [happening for happening in told if happening is not None], once=True
+        )
+        return report.refused
 
     async def _report(
         self,
@@ -231,11 +237,18 @@ class Reconciler:
     async def _announce(
         self, owner: Owner, previous: Mapping[str, Any], status: Mapping[str, Any]
     ) -> None:
-        """Events for the conditions that flipped; losing one is not worth a failed reconcile."""
-        for happening in happenings(previous.get("conditions") or (), status["conditions"]):
+        """Events for the conditions that flipped."""
+        found = happenings(previous.get("conditions") or (), status["conditions"])
+        await self._tell(owner, found)
+
+    async def _tell(self, owner: Owner, found: Iterable[Happening], *, once: bool = False) -> None:
+        """Write Events; losing one is not worth a failed reconcile. `once`: none is counted up."""
+        for happening in found:
             name = event_name(owner, happening)
             try:
                 existing = await self.port.get(EVENT, owner.key.namespace, name)
+                if once and existing is not None:
+                    continue
                 await self.port.apply(EVENT, event(owner, happening, existing, self.clock()))
             except ClusterError as error:
                 _logger.warning("event %s of %s/%s: %s", happening.reason, *owner.key, error)

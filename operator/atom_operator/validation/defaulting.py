@@ -59,7 +59,7 @@ def locate_model(spec: AtomDeploymentSpec, *, image_volumes: bool = False) -> Mo
     if spec.cache.weights is not None:
         claim, stored = spec.cache.weights.claim, model.replace("://", "/").replace("/", "--")
         folder = f"{MODELS_DIRECTORY}/{claim}/{stored}/{_folder_name(revision)}"
-        download = Download(model, revision, token, bucket)
+        download = Download(model, revision, token, bucket, spec.cache.weights.prune)
         return ModelLocation(SourceKind.CLAIM, folder, claim=claim, download=download)
     kind = SourceKind.HUB if bucket is None else SourceKind.BUCKET
     return ModelLocation(kind, model, revision=revision, token_secret=token, bucket=bucket)

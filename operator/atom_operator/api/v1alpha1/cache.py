@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -25,6 +25,10 @@ class WeightsCacheSpec(ApiModel):
     claim: _ClaimName
     """Name of a PersistentVolumeClaim in the same namespace. Engine pods mount it read-only; with
     more than one replica it must allow that (ReadWriteMany)."""
+    prune: Literal["WhenFull", "Always"] | None = None
+    """The Job removes from the claim what its own downloads have put there and nothing of the
+    namespace uses any more: where the model needs the room (WhenFull), or before each download
+    (Always). Default: nothing is removed."""
 
 
 class JobsSpec(ApiModel):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from atom_operator import constants
@@ -33,7 +34,7 @@ from atom_operator.children.volumes import CACHE_ENVIRONMENT, volumes
 from atom_operator.children.workload import pod_template
 from atom_operator.constants import MODELS_DIRECTORY
 from atom_operator.domain import JOB, Manifest, Plan, SourceKind
-from atom_operator.domain.preparation import JobPurpose, JobRequest
+from atom_operator.domain.preparation import ClaimInUse, JobPurpose, JobRequest
 from atom_operator.domain.resources import amount
 
 _RETRIES = {JobPurpose.WEIGHTS: 4, JobPurpose.INSPECTION: 1}
@@ -47,11 +48,13 @@ _RESOURCES: Mapping[str, Mapping[str, str]] = {
     "requests": {"cpu": "250m", "memory": "512Mi"},
     "limits": {"cpu": "4", "memory": "4Gi"},
 }
+_CLAIM_UID = "ATOM_CLAIM_UID"
 _OF_THE_CONTAINER = ("imagePullPolicy", "envFrom", "securityContext")
 
 
-def weights_job(plan: Plan) -> JobRequest | None:
-    """The download of the plan's model into its claim; None where pods need none."""
+def weights_job(plan: Plan, claim: ClaimInUse | None = None) -> JobRequest | None:
+    """The download of the plan's model into its claim; None where pods need none. `claim`: with
+    what of it is used, which makes no other Job of one that runs."""
     download = plan.model.download
     if download is None:
         return None
@@ -64,7 +67,33 @@ def weights_job(plan: Plan) -> JobRequest | None:
         fetched.append(download.bucket.endpoint)
     name = f"atom-weights-{_hash(*fetched)}"
     template = _template(plan, command, download.token_secret, writable=True)
-    return _request(plan, JobPurpose.WEIGHTS, name, template)
+    request = _request(plan, JobPurpose.WEIGHTS, name, template)
+    if claim is None:
+        return request
+    added = _pruning(plan, download.prune, claim)
+    return replace(request, manifest=_with_claim(request.manifest, command, added, claim.uid))
+
+
+def _pruning(plan: Plan, prune: str | None, claim: ClaimInUse) -> list[str]:
+    """The flags by which the download removes what is not used; none where nothing is."""
+    if prune is None or claim.kept is None or claim.as_of is None:
+        return []
+    root = f"{MODELS_DIRECTORY}/{plan.model.claim}"
+    flags = ["--prune", prune, "--claim-root", root]
+    flags += ["--as-of", str(int(claim.as_of.timestamp()))]
+    return [*flags, *(text for folder in claim.kept for text in ("--keep", folder))]
+
+
+def _with_claim(job: Manifest, command: list[str], added: list[str], uid: str) -> Manifest:
+    """The Job whose download marks what it makes as the claim's. Flags are added to a command that
+    is ours alone; an image that is older than the variable does not look at it."""
+    result: Manifest = copied(job)
+    for container in result["spec"]["template"]["spec"]["containers"]:
+        if container["name"] == constants.JOB_CONTAINER:
+            container["env"] = [*(container.get("env") or ()), {"name": _CLAIM_UID, "value": uid}]
+            if container.get("command") == command:
+                container["command"] = [*command, *added]
+    return result
 
 
 def inspection_job(plan: Plan) -> JobRequest:
@@ -106,7 +135,10 @@ def _request(plan: Plan, purpose: JobPurpose, name: str, template: Manifest) -> 
     }
     if purpose is JobPurpose.INSPECTION:
         spec["ttlSecondsAfterFinished"] = _INSPECTION_KEPT_SECONDS
-    digest = _hash(json.dumps(spec, sort_keys=True))
+    # What is used at the moment is no part of it; whether the rest goes is.
+    prune = plan.model.download.prune if plan.model.download else None
+    prunes = (prune,) if purpose is JobPurpose.WEIGHTS and prune is not None else ()
+    digest = _hash(json.dumps(spec, sort_keys=True), *prunes)
     metadata = naming.metadata(plan, name, {constants.ANNOTATION_JOB_DIGEST: digest})
     manifest = {
         "apiVersion": "batch/v1",

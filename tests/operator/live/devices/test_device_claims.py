@@ -1,5 +1,6 @@
 """Pods that claim their devices, with the real scheduler and controllers: they are given what the
-operator counts, rollouts leave no claim behind, and a device that its driver takes back is told.
+operator counts, rollouts leave no claim behind, a device that its driver takes back is told and its
+pod moved, and quotas count claims.
 
 Nodes and pods are simulated by kwok; DeviceClass and ResourceSlices are what AMD's driver
 publishes. Taints of single devices are alpha in 1.34, which drops them from a slice.
@@ -9,6 +10,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,11 +26,12 @@ from benchmarks.fleet.simulated_nodes import TOLERATION, simulated_nodes
 from devcluster import target
 from devcluster.health import api_of
 from devcluster.settings import read_settings
-from tests.support.cluster.live_cluster import LiveCluster
+from tests.support.cluster.live_cluster import ROOT, LiveCluster
 from tests.support.cluster.operator_process import operator
 from tests.support.cluster.quick_pods import condition, status
 from tests.support.in_memory_cluster.devices.device_claims import device_class, resource_slice
 from tests.support.operator.builders_operator import atom_deployment
+from tools.kube import command_environment
 
 pytestmark = [
     pytest.mark.cluster,
@@ -39,6 +43,7 @@ NODES = ("simulated-0", "simulated-1")
 DEVICES = 4  # of a node, and of a replica
 CLASS = "gpu.amd.com"
 RESOURCE = f"deviceclass.resource.kubernetes.io/{CLASS}"
+QUOTA = f"{CLASS}.deviceclass.resource.k8s.io/devices"
 _PLUGIN = "amd.com/gpu"
 _OFTEN = {"ATOM_OPERATOR_RESYNC_SECONDS": "30"}
 
@@ -70,6 +75,22 @@ class Claiming:
             return found if says and wanted in (found.get("status"), found.get("reason")) else None
 
         return self.cluster.wait(f"{kind} {wanted} {words}", told, seconds=seconds)
+
+    def atom(self, *arguments: str) -> str:
+        """What the plug-in prints, whatever it makes of it."""
+        command = [sys.executable, "-m", "atom_operator.kubectl_atom"]
+        paths = os.pathsep.join([str(ROOT / "operator"), str(ROOT / "engine")])
+        environment = command_environment(self.cluster.kubeconfig, self.cluster.tools)
+        done = subprocess.run(
+            [*command, "-n", self.cluster.namespace, *arguments],
+            env={**environment, "PYTHONPATH": paths},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode in (0, 1), done.stderr
+        return done.stdout
 
     def listed(self, kind: str) -> list[Manifest]:
         text = self.cluster.kubectl("get", kind, "--output=json").stdout
@@ -212,3 +233,51 @@ def test_a_device_that_its_driver_takes_back_is_told(claiming: Claiming) -> None
     claiming.wait("Ready", "True")
     claiming.wait_given(DEVICES, DEVICES)
     assert claiming.pods()[pod] == node
+
+
+def test_a_quota_of_claimed_devices_refuses_claims_and_not_pods(claiming: Claiming) -> None:
+    """Kubernetes tells it by an Event of the pod alone; the claim of an old pod is room in it."""
+    cluster = claiming.cluster
+    cluster.kubectl("create", "quota", "team", f"--hard={QUOTA}={DEVICES}")
+    claiming.apply(replicas=2)
+    words = f"exceeded quota: team, requested: {QUOTA}=4, used: {QUOTA}=4, limited: {QUOTA}=4"
+    claiming.wait("Degraded", "PodsRefused", "resourceclaims.resource.k8s.io is forbidden", words)
+    assert len(claiming.pods()) == 2
+    assert "exceeded quota: team" in claiming.atom("why", "chat")
+
+    claiming.apply(replicas=1)
+    claiming.wait("Ready", "True")
+    claiming.apply(replicas=1, engine={"image": "localhost/atom-none:0", "maxModelLen": 1024})
+    claiming.wait("Ready", "True", seconds=240)
+    rollout = status(cluster)["rollout"]
+    assert rollout["strategy"] == "InPlace"
+    assert "quota team has no room for 4" in rollout["reason"]
+
+
+def test_a_pod_leaves_a_device_that_its_driver_has_lost(claiming: Claiming) -> None:
+    """Not while a quota takes no second claim of its kind; six minutes of it are waited."""
+    cluster = claiming.cluster
+    claiming.apply()
+    claiming.wait("Ready", "True")
+    ((pod, node),) = claiming.pods().items()
+    assert f"{cluster.namespace}/chat 4" in claiming.atom("gpus")
+
+    fewer = resource_slice(node, DEVICES - 1)
+    fewer["spec"]["pool"]["generation"] = 2
+    _publish(cluster, RESOURCE_SLICE, fewer)
+    lost = f"pod {pod} on node {node}: its driver publishes device gpu-{DEVICES - 1} no more"
+    claiming.wait("DevicesHealthy", "DeviceUnhealthy", lost, seconds=180)
+    assert "of " + cluster.namespace + "/chat is published no more" in claiming.atom("gpus")
+    cluster.kubectl("create", "quota", "team", f"--hard={QUOTA}=1")
+    words = f"exceeded quota: team, requested: {QUOTA}=4"
+    claiming.wait("DevicesHealthy", "SuccessorRefused", words, seconds=480)
+    assert claiming.pods() == {pod: node}
+    cluster.kubectl("delete", "quota", "team")
+    cluster.wait(
+        "its successor on the other node",
+        lambda: pod not in (found := claiming.pods()) and {*found.values()} - {"", node},
+        seconds=180,
+    )
+    claiming.wait("Ready", "True")
+    claiming.wait("DevicesHealthy", "True")
+    claiming.wait_given(DEVICES)

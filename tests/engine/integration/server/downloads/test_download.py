@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from atom.model_source.snapshot_folder import MARKER, read_marker
+from atom.model_source.unused_folders import MARK
 from tests.support.server.hub_server import COMMIT, HubServer
 from tests.support.server.server_process import command_environment
 from tests.support.waiting import HANG_SECONDS, wait_until
@@ -244,3 +246,60 @@ def health(port: int) -> dict[str, Any]:
     except urllib.error.HTTPError as answer:
         return dict(json.load(answer))
     raise AssertionError("a download is never healthy")
+
+
+def _unused(root: Path, owner: str) -> Path:
+    folder = root / "acme--old" / "main"
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(b"x" * 1000)
+    (folder / MARK).write_text(json.dumps({"owners": {owner: 1.0}}))
+    return folder
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_download_removes_what_the_claim_has_and_nothing_uses(tmp_path: Path, kept: bool) -> None:
+    root = tmp_path / "models"
+    old = _unused(root, "claim")
+    folder = root / "acme--tiny" / "main"
+    flags = ["--prune", "Always", "--claim-root", str(root), "--as-of", str(time.time())]
+    flags += ["--keep", "acme--old/main"] if kept else []
+    with HubServer(MODEL, FILES) as hub:
+        code, out, err = run(hub, folder, *flags, ATOM_CLAIM_UID="claim")
+    assert code == 0, err
+    said = json.loads(out)
+    assert old.exists() == kept
+    assert said.get("removed", []) == ([] if kept else ["acme--old/main"])
+    assert (said.get("removedBytes", 0) > 1000) != kept
+    assert "claim" in json.loads((folder / MARK).read_text())["owners"]
+
+
+def test_a_claim_with_room_keeps_what_nothing_uses(tmp_path: Path) -> None:
+    root = tmp_path / "models"
+    old = _unused(root, "claim")
+    flags = ["--prune", "WhenFull", "--claim-root", str(root), "--as-of", str(time.time())]
+    with HubServer(MODEL, FILES) as hub:
+        code, _, err = run(hub, root / "acme--tiny" / "main", *flags, ATOM_CLAIM_UID="claim")
+    assert code == 0, err
+    assert old.exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "uid", "words"),
+    [
+        (["--claim-root", "ROOT"], "claim", "needs --claim-root, --as-of"),
+        (["--claim-root", "ROOT", "--as-of", "1"], "", "needs --claim-root, --as-of"),
+        (["--claim-root", "/", "--as-of", "1"], "claim", "must be two folders below"),
+    ],
+)
+def test_nothing_is_removed_where_the_claim_is_not_known(
+    tmp_path: Path, flags: list[str], uid: str, words: str
+) -> None:
+    root = tmp_path / "models"
+    old = _unused(root, "claim")
+    given = [str(root) if flag == "ROOT" else flag for flag in flags]
+    with HubServer(MODEL, FILES) as hub:
+        folder = root / "acme--tiny" / "main"
+        code, _, err = run(hub, folder, "--prune", "Always", *given, ATOM_CLAIM_UID=uid)
+    assert code == 1
+    assert words in err
+    assert old.exists()
