@@ -26,6 +26,7 @@ from benchmarks.fleet.simulated_nodes import TOLERATION, simulated_nodes
 from devcluster import target
 from devcluster.health import api_of
 from devcluster.settings import read_settings
+from tests.support.cluster import neighbours
 from tests.support.cluster.live_cluster import ROOT, LiveCluster
 from tests.support.cluster.operator_process import operator
 from tests.support.cluster.quick_pods import condition, status
@@ -233,6 +234,21 @@ def test_a_device_that_its_driver_takes_back_is_told(claiming: Claiming) -> None
     claiming.wait("Ready", "True")
     claiming.wait_given(DEVICES, DEVICES)
     assert claiming.pods()[pod] == node
+
+
+@pytest.mark.neighbour
+def test_each_pod_of_a_group_claims_its_part_of_the_devices(claiming: Claiming) -> None:
+    """By LeaderWorkerSet's own controller; the third group finds no place."""
+    neighbours.ensure("lws")
+    group, each = {"tensor": DEVICES, "nodes": 2}, DEVICES // 2
+    claiming.apply(parallelism=group, replicas=2)
+    claiming.wait("Ready", "True", seconds=180)
+    claiming.wait_given(each, each, each, each)
+    assert set(claiming.pods()) == {"chat-0", "chat-0-1", "chat-1", "chat-1-1"}
+
+    claiming.apply(parallelism=group, replicas=3)
+    words = [f"each of 2 pods needs {each} {RESOURCE}", *(f"{node} 0 of 4" for node in NODES)]
+    claiming.wait("Scheduled", "InsufficientAccelerators", *words)
 
 
 def test_a_quota_of_claimed_devices_refuses_claims_and_not_pods(claiming: Claiming) -> None:
