@@ -20,6 +20,7 @@ from devcluster.neighbours.neighbour import Neighbour, Object, Place
 from devcluster.node import network, node_process, pki
 from devcluster.node.components import Component
 from devcluster.programs.binaries import GO_FOLDER, Group, ensure_binaries, version_in
+from devcluster.programs.upstream_crds import ensure_upstream_crds
 from devcluster.progress import Step
 from devcluster.settings import Settings
 from devcluster.shell import run
@@ -80,6 +81,9 @@ def _install(settings: Settings, neighbour: Neighbour, place: Place) -> Sequence
     for name, text in installation.files.items():
         (place.folder / name).write_text(text)
     files = sorted(path for pattern in neighbour.crds for path in place.module.glob(pattern))
+    if neighbour.upstream_crds:
+        folder = ensure_upstream_crds(settings)
+        files += [folder / f"{name}.yaml" for name in neighbour.upstream_crds]
     if files:
         _wait_for_kinds(settings, _apply(settings, *(f"--filename={path}" for path in files)))
     if installation.objects:

@@ -55,12 +55,15 @@ class Installation:
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """`crds`: patterns of files of the module; `server_names`: further names in its certificate."""
+    """`crds`: patterns of files of the module; `upstream_crds`: names of files of other modules, as
+    programs/upstream_crds.py has them; `server_names`: further names in its certificate.
+    """
 
     name: str
     group: Group
     install: Callable[[Place], Installation]
     crds: tuple[str, ...] = ()
+    upstream_crds: tuple[str, ...] = ()
     server_names: tuple[str, ...] = ()
 
 

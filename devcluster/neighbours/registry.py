@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from devcluster.errors import DevclusterError
 from devcluster.neighbours.cert_manager import CERT_MANAGER
+from devcluster.neighbours.contour import CONTOUR
 from devcluster.neighbours.endpoint_picker import ENDPOINT_PICKER
 from devcluster.neighbours.keda import KEDA
 from devcluster.neighbours.kueue import KUEUE
@@ -13,7 +14,7 @@ from devcluster.neighbours.prometheus import PROMETHEUS
 
 NEIGHBOURS = {
     neighbour.name: neighbour
-    for neighbour in (LWS, KEDA, PROMETHEUS, CERT_MANAGER, ENDPOINT_PICKER, KUEUE)
+    for neighbour in (LWS, KEDA, PROMETHEUS, CERT_MANAGER, ENDPOINT_PICKER, KUEUE, CONTOUR)
 }
 
 

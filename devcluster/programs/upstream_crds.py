@@ -63,7 +63,12 @@ MODULES = (
         "v1.4.0",
         "h1:ZwlNM6zOHq0h3WUX2gfByPs2yAEsy/EenYJB78jpQfQ=",
         "config/crd/standard",
-        ("gateway.networking.k8s.io_gateways", "gateway.networking.k8s.io_httproutes"),
+        (
+            "gateway.networking.k8s.io_gatewayclasses",
+            "gateway.networking.k8s.io_gateways",
+            "gateway.networking.k8s.io_httproutes",
+            "gateway.networking.k8s.io_referencegrants",
+        ),
     ),
     CrdModule(
         "sigs.k8s.io/gateway-api-inference-extension",

@@ -8,17 +8,14 @@ as a controller would. Backends are Services.
 from __future__ import annotations
 
 import json
-import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from devcluster import target
-from devcluster.node import network
+from tests.support.cluster.envoy import envoy
 from tests.support.cluster.live_cluster import LiveCluster
-from tests.support.server.envoy_process import envoy_process
+from tests.support.server.envoy_process import written
 
 _PORT = 10080
 _TYPES = "type.googleapis.com/envoy.extensions.filters"
@@ -29,9 +26,7 @@ def envoy_gateway(
     cluster: LiveCluster, routes: Sequence[Mapping[str, Any]], folder: Path
 ) -> Iterator[str]:
     """Yield the address at which requests come in."""
-    inside = [sys.executable, "-m", "devcluster", "exec", "--"]
-    with envoy_process(_document(cluster, routes), folder, inside):
-        address = network.uplink(target.resolve(os.environ).settings.instance).node_address
+    with envoy(written(_document(cluster, routes), folder)) as address:
         yield f"http://{address}:{_PORT}"
 
 

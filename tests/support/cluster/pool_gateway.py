@@ -5,20 +5,17 @@ cluster's network asks the pool's picker which pod a request goes to, and goes o
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from devcluster import target
-from devcluster.node import network
+from tests.support.cluster.envoy import envoy
 from tests.support.cluster.live_cluster import LiveCluster
 from tests.support.server import envoy_document as parts
-from tests.support.server.envoy_process import envoy_process
+from tests.support.server.envoy_process import written
 from tests.support.waiting import HANG_SECONDS, wait_until
 
 _EVERYWHERE, _HERE = "0.0.0.0", "127.0.0.1"
@@ -44,10 +41,8 @@ def pool_gateway(cluster: LiveCluster, pool: str, folder: Path) -> Iterator[Pool
     assert picker["failureMode"] == "FailOpen", "a gateway that may go on without a picker"
     asked = (_cluster_address(cluster, picker["name"]), picker["port"]["number"])
     (port,) = (item["number"] for item in spec["targetPorts"])
-    inside = [sys.executable, "-m", "devcluster", "exec", "--"]
     document = _document(asked, (_cluster_address(cluster, pool), port))
-    with envoy_process(document, folder, inside):
-        host = network.uplink(target.resolve(os.environ).settings.instance).node_address
+    with envoy(written(document, folder)) as host:
         for number in _PORTS:
             wait_until(lambda number=number: _listens(host, number), f"Envoy listens at {number}")
         yield PoolGateway(*(f"http://{host}:{number}" for number in _PORTS))

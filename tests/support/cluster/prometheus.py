@@ -74,9 +74,13 @@ class Prometheus:
 def running() -> Prometheus:
     """The one of the embedded cluster, started where it is not."""
     ensure("prometheus")
+    return Prometheus(url(), state_of("prometheus"))
+
+
+def url() -> str:
+    """Where it answers while it runs."""
     settings = target.resolve(os.environ).settings
-    address = network.uplink(settings.instance).node_address
-    return Prometheus(f"http://{address}:{PORT}", state_of("prometheus"))
+    return f"http://{network.uplink(settings.instance).node_address}:{PORT}"
 
 
 def scrapes_of(cluster: LiveCluster) -> list[dict[str, Any]]:

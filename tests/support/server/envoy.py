@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 from tests.support.server import envoy_document as parts
-from tests.support.server.envoy_process import envoy_process
+from tests.support.server.envoy_process import envoy_process, written
 from tests.support.server.server_process import reserved_port
 from tests.support.waiting import HANG_SECONDS, wait_until
 
@@ -63,7 +63,7 @@ def envoy(servers: Sequence[parts.Address], picker: parts.Address, folder: Path)
                 ],
             },
         }
-        stack.enter_context(envoy_process(document, folder))
+        stack.enter_context(envoy_process(written(document, folder)))
         yield Envoy(*(f"http://{host}:{port}" for host, port in (picked, spread, admin)))
 
 

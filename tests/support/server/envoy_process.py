@@ -16,19 +16,23 @@ from tools.pinned_environments import GATEWAY, python_bin
 _ROOT = Path(__file__).resolve().parents[3]
 
 
-@contextmanager
-def envoy_process(
-    document: Mapping[str, Any], folder: Path, inside: Sequence[str] = ()
-) -> Iterator[None]:
-    """Ends with the block. `inside`: a command that runs another, as in a network of its own."""
-    program = python_bin(GATEWAY) / "envoy"
-    check_installed(program)
+def written(document: Mapping[str, Any], folder: Path) -> Path:
+    """A configuration, as the file that Envoy reads."""
     config = folder / "envoy.yaml"
     config.write_text(yaml.safe_dump(document))
+    return config
+
+
+@contextmanager
+def envoy_process(config: Path, *flags: str, inside: Sequence[str] = ()) -> Iterator[None]:
+    """Ends with the block; its log is beside `config`. `inside`: a command that runs another, as in
+    a network of its own."""
+    program, folder = python_bin(GATEWAY) / "envoy", config.parent
+    check_installed(program)
     command = [*inside, program, "--config-path", config, "--base-id-path", folder / "base-id"]
     with (folder / "envoy.log").open("w") as log:
         process = subprocess.Popen(
-            [*command, "--use-dynamic-base-id", "--concurrency", "1"],
+            [*command, "--use-dynamic-base-id", "--concurrency", "1", *flags],
             cwd=_ROOT,
             stdout=log,
             stderr=subprocess.STDOUT,

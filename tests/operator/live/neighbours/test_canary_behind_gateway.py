@@ -1,0 +1,251 @@
+"""spec.canary behind a Gateway whose controller is Contour, judged by a real Prometheus: the
+verdicts are the controller's, the shares are counted in answers, and callers ask all the while.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.support.cluster import callers, neighbours, prometheus
+from tests.support.cluster.callers import Answer, ask, asking, likely, shares
+from tests.support.cluster.contour_gateway import (
+    PARENT,
+    ContourGateway,
+    contour_gateway,
+    said_by_contour,
+)
+from tests.support.cluster.live_cluster import LiveCluster
+from tests.support.cluster.metered_pods import publish
+from tests.support.cluster.operator_process import operator
+from tests.support.cluster.prometheus import Prometheus
+from tests.support.cluster.quick_pods import condition, engine_image, status, wait_ready
+from tests.support.cluster.revision_pods import BROKEN, of_revision, revision_container
+
+pytestmark = [pytest.mark.cluster, pytest.mark.neighbour, pytest.mark.usefixtures("only_operator")]
+
+REQUESTS = 400
+OLD, NEW, OTHER = "old", "new", "other"
+ROUTE = {"parentRefs": [PARENT], "matches": ["Path", "Header", "All"]}
+MODEL_HEADER = {"X-Gateway-Model-Name": "chat"}
+TAKEN_UP = {"Accepted": "True", "ResolvedRefs": "True"}
+# As the guide has it, over a time in which a test ends.
+GATEWAY_ERRORS = (
+    '(sum(increase(envoy_cluster_upstream_rq_xx{envoy_response_code_class="5",%s}[20s]))'
+    " or vector(0)) / sum(increase(envoy_cluster_upstream_rq_xx{%s}[20s]))"
+)
+QUALITY = "canary_quality"  # of an answer, as the pods might judge it themselves
+
+
+@pytest.fixture(scope="module")
+def routed(
+    shared_namespace: LiveCluster, only_operator: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LiveCluster]:
+    """Two ready pods of the old revision, with a route that Contour is to take up."""
+    cluster = shared_namespace
+    neighbours.ensure("contour")
+    model = neighbours.quick_model(
+        engine_image(cluster),
+        container=revision_container(),
+        replicas=2,
+        gateway={"httpRoute": ROUTE},
+        monitoring={"podMonitor": {"interval": "2s"}},
+    )
+    model["spec"]["engine"] |= of_revision(OLD)
+    log = tmp_path_factory.mktemp("log") / "operator.log"
+    with operator(cluster, log, {"ATOM_OPERATOR_PROMETHEUS_ADDRESS": prometheus.url()}):
+        neighbours.apply(cluster, model)
+        wait_ready(cluster)
+        yield cluster
+        cluster.kubectl("delete", "atomd", "chat")
+
+
+def test_a_real_controller_accepts_the_route_and_the_operator_tells_it(
+    routed: LiveCluster,
+) -> None:
+    routed.wait("verdict", lambda: said_by_contour(routed, "chat") == TAKEN_UP)
+    routed.wait("its word", lambda: condition(routed, "IntegrationsReady")["status"] == "True")
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The model behind the Gateway, with what watches both."""
+
+    cluster: LiveCluster
+    gateway: ContourGateway
+    prometheus: Prometheus
+
+    def change(self, **spec: Any) -> None:
+        patch = f"--patch={json.dumps({'spec': spec})}"
+        self.cluster.kubectl("patch", "atomd", "chat", "--type=merge", patch)
+
+    def wait_canary(self, reason: str, weight: int | None = None) -> dict[str, Any]:
+        """The condition once its reason is this, and the route has the share."""
+
+        def there() -> dict[str, Any] | None:
+            found = condition(self.cluster, "CanaryProgressing")
+            told = (status(self.cluster).get("canary") or {}).get("weight")
+            taken_up = said_by_contour(self.cluster, "chat") == TAKEN_UP
+            shared = weight is None or (told == weight and taken_up)
+            return found if found.get("reason") == reason and shared else None
+
+        return self.cluster.wait(f"{reason} with {weight}%", there, seconds=240)
+
+    def wait_answers(self, *revisions: str) -> None:
+        """Wait until Envoy has the route as it is: all of these answer, and no others."""
+        found: Counter[str] = Counter()
+
+        def only_these() -> bool:
+            nonlocal found
+            found = shares(self.gateway.url, 40)
+            return set(found) == set(revisions)
+
+        self.cluster.wait(f"answers by {revisions}", only_these, seconds=60)
+
+    def follow_pods(self) -> None:
+        """Let Prometheus scrape what the PodMonitors choose, and what Envoy counts."""
+        envoy = {
+            "job_name": "envoy",
+            "metrics_path": "/stats/prometheus",
+            "static_configs": [{"targets": [self.gateway.metrics]}],
+        }
+        scrapes = [*prometheus.scrapes_of(self.cluster), envoy]
+        self.prometheus.follow("canary", scrapes, [])
+
+    def rate_canary(self, quality: float) -> None:
+        selector = "--selector=serving.atom.dev/deployment=chat-canary"
+        found = self.cluster.kubectl("get", "pods", selector, "--output=name").stdout.split()
+        for pod in found:
+            publish(self.cluster, pod.removeprefix("pod/"), **{QUALITY: quality})
+
+
+@pytest.fixture(scope="module")
+def served(routed: LiveCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    server = prometheus.running()
+    with contour_gateway(tmp_path_factory.mktemp("gateway")) as gateway:
+        found = Served(routed, gateway, server)
+        found.wait_answers(OLD)
+        yield found
+        server.forget("canary")
+
+
+@pytest.mark.slow
+def test_every_match_of_the_route_reaches_the_model(served: Served) -> None:
+    url, asked = served.gateway.url, "/v1/chat/completions"
+    own = f"/{served.cluster.namespace}/chat{asked}"
+    assert ask(url, own) == Answer(200, OLD, asked)  # rewritten
+    assert ask(url, asked, MODEL_HEADER) == Answer(200, OLD, asked)
+    assert ask(url) == Answer(200, OLD, "/v1/models")
+    assert ask(url, "/metrics").status == 404
+
+
+@pytest.mark.slow
+def test_a_canary_takes_its_shares_step_by_step_and_is_promoted(served: Served) -> None:
+    quality = {"name": "quality", "query": f"avg({QUALITY})", "min": 0.5}
+    canary = {
+        "change": {"engine": of_revision(NEW)},
+        "steps": [{"weight": 20, "seconds": 10}, {"weight": 50, "seconds": 10}],
+        "analysis": {"queries": [quality], "intervalSeconds": 10},
+    }
+    with asking(served.gateway.url) as asked:
+        served.change(canary=canary)
+        # The first step lasts until Prometheus knows a value, so that it can be counted.
+        served.wait_canary("CanaryStepping", weight=20)
+        assert_share(served, NEW, 20, beside=OLD)
+        served.follow_pods()
+        served.rate_canary(0.9)
+        served.wait_canary("AwaitingPromotion", weight=50)
+        assert_share(served, NEW, 50, beside=OLD)
+        served.change(canary={**canary, "decision": "Promote"})
+        served.wait_canary("Promoted")
+        served.wait_answers(NEW)
+        assert shares(served.gateway.url, REQUESTS) == {NEW: REQUESTS}
+        served.change(canary=None, engine=of_revision(NEW))
+        served.wait_canary("NoneAskedFor")
+        wait_ready(served.cluster)
+        assert shares(served.gateway.url, REQUESTS) == {NEW: REQUESTS}
+    assert_answered(asked)
+
+
+@pytest.mark.slow
+def test_a_canary_that_is_undone_by_hand_loses_no_request(served: Served) -> None:
+    canary = {"change": {"engine": of_revision(OTHER)}, "weight": 30}
+    with asking(served.gateway.url) as asked:
+        served.change(canary=canary)
+        served.wait_canary("AwaitingPromotion", weight=30)
+        assert_share(served, OTHER, 30, beside=NEW)
+        served.change(canary={**canary, "decision": "Undo"})
+        wait_undone(served)
+        served.change(canary=None)
+        served.wait_canary("NoneAskedFor")
+    assert_answered(asked)
+
+
+@pytest.mark.slow
+def test_a_canary_whose_answers_are_errors_is_undone_by_what_the_gateway_counts(
+    served: Served,
+) -> None:
+    chosen = f'envoy_cluster_name="{served.cluster.namespace}_chat-canary_8000"'
+    errors = {"name": "gateway-errors", "query": GATEWAY_ERRORS % (chosen, chosen), "max": 0.01}
+    canary = {
+        "change": {"engine": of_revision(BROKEN)},
+        "steps": [{"weight": 20, "seconds": 600}, {"weight": 50, "seconds": 600}],
+        "analysis": {"queries": [errors], "intervalSeconds": 10, "failures": 2},
+    }
+    served.follow_pods()
+    with asking(served.gateway.url) as asked:
+        served.change(canary=canary)
+        served.wait_canary("CanaryStepping", weight=20)
+        undone = wait_undone(served)
+    assert "query gateway-errors is 1, at most 0.01 is asked, 2 times in a row" in undone["message"]
+    assert {answer.by for answer in asked.failures} == {BROKEN}
+    assert {answer.status for answer in asked.failures} == {500}
+    served.change(canary=None)
+    served.wait_canary("NoneAskedFor")
+
+
+def test_without_a_route_it_is_refused_by_name(routed: LiveCluster) -> None:
+    """Accepted=False names the field, and the route stays as it was."""
+    canary = {"change": {"engine": of_revision(NEW)}, "weight": 10}
+    patch = {"spec": {"canary": canary, "gateway": None}}
+    before = routed.get("httproute", "chat")
+    routed.kubectl("patch", "atomd", "chat", "--type=merge", f"--patch={json.dumps(patch)}")
+    routed.wait("a refusal", lambda: condition(routed, "Accepted").get("status") == "False")
+    assert "spec.gateway.httpRoute" in condition(routed, "Accepted")["message"]
+    after = routed.get("httproute", "chat")
+    assert before is not None
+    assert after is not None
+    assert after["spec"] == before["spec"]
+
+
+def wait_undone(served: Served) -> dict[str, Any]:
+    """Wait until the canary has no share, and its pods are gone."""
+    cluster = served.cluster
+    undone = served.wait_canary("CanaryUndone", weight=0)
+    served.wait_answers(NEW)
+    assert shares(served.gateway.url, REQUESTS) == {NEW: REQUESTS}
+    cluster.wait("no canary", lambda: cluster.get("atomd", "chat-canary") is None)
+    selector = "--selector=serving.atom.dev/deployment=chat-canary"
+    listed = ("get", "pods", selector, "--output=name")
+    cluster.wait("no pods of it", lambda: not cluster.kubectl(*listed).stdout)
+    return undone
+
+
+def assert_share(served: Served, canary: str, percent: int, beside: str) -> None:
+    """Count by whom requests are answered, once Envoy has the share."""
+    served.wait_answers(canary, beside)
+    assert condition(served.cluster, "IntegrationsReady")["status"] == "True"
+    expected = likely(REQUESTS, percent)
+    found = shares(served.gateway.url, REQUESTS)
+    assert set(found) == {canary, beside}
+    assert found[canary] in expected, f"{found} of {REQUESTS}, {percent}% is {expected}"
+
+
+def assert_answered(asked: callers.Asked) -> None:
+    assert asked.failures == []
+    assert len(asked.answers) > REQUESTS
