@@ -89,13 +89,15 @@ def _rule(plan: Plan, match: dict[str, Any]) -> dict[str, Any]:
 
 
 def _backends(plan: Plan) -> Iterator[dict[str, Any]]:
-    """Yield where requests go; with a share for each where a canary takes some."""
-    share = plan.canary.state.weight if plan.canary else 0
-    if plan.canary is None or not share:
+    """Yield where requests go, with a share for each where there is a canary: none while it only
+    is to become known to the Gateway."""
+    canary = plan.canary
+    share = canary.state.weight if canary else 0
+    if canary is None or not (share or canary.is_there):
         yield _backend(plan, plan.key.name)
         return
     yield {**_backend(plan, plan.key.name), "weight": 100 - share}
-    yield {**_backend(plan, plan.canary.name), "weight": share}
+    yield {**_backend(plan, canary.name), "weight": share}
 
 
 def _backend(plan: Plan, name: str) -> dict[str, Any]:

@@ -75,6 +75,7 @@ class CanarySeen:
 
     exists: bool = False
     serves: bool = False  # all of its pods are what is asked for, and ready
+    known: bool = False  # to the Gateways, which can send requests to it at once
     hopeless: str | None = None  # why its pods will not become ready
     words: str = ""  # in which it says what it waits for
     judgement: Judgement | None = None  # None: no analysis is asked for
@@ -105,3 +106,4 @@ class Canary:
     state: CanaryState
     spec: Mapping[str, Any] | None = None
     steps: int = 1
+    is_there: bool = False  # its Service is, so that a route may name it

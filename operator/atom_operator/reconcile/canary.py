@@ -44,7 +44,9 @@ from atom_operator.domain.canary import (
     CanaryState,
     Judgement,
 )
+from atom_operator.kinds import HTTP_ROUTE
 from atom_operator.plan.canary.analysis import judge
+from atom_operator.plan.canary.known_to_gateway import is_known_to_gateways
 from atom_operator.plan.canary.steps import TAKES_PART, next_state, promote
 from atom_operator.pods.pod_state import pod_state, time_of
 from atom_operator.status.canary import state_of
@@ -105,14 +107,21 @@ async def look_at_canary(
     if isinstance(spec, tuple) or (spec.canary is None and child is None):
         return CanaryLook(raw)
     if spec.canary is None:
-        return CanaryLook(raw, _written_into_spec(key, spec, parent, child, before))
+        return CanaryLook(raw, _written_into_spec(key, spec, parent, observed))
     asked, wanted = asked_of(raw, spec), canary_spec(raw, spec)
     if problems := change_problems(key, wanted):
         return problems
     seen = await _see(reader, key, parent, child, _Wanted(wanted, asked, observed.at, before))
+    seen = replace(seen, known=_is_known(key, observed))
     state = next_state(asked, seen, before, observed.at or _NO_TIME)
     has_pods = state.phase in HAS_PODS
-    canary = Canary(naming.canary_name(key), state, wanted if has_pods else None, len(asked.steps))
+    canary = Canary(
+        naming.canary_name(key),
+        state,
+        wanted if has_pods else None,
+        len(asked.steps),
+        is_there=has_pods and _has_service(child),
+    )
     promoted = asked.decision == "Promote"
     return CanaryLook(promoted_spec(raw, spec) if promoted else raw, canary, asked)
 
@@ -124,7 +133,9 @@ def canary_in_force(key: ObjectKey, parent: Manifest, observed: Observed) -> Can
     child = observed.children.get(ChildKey(ATOM_DEPLOYMENT, naming.canary_name(key)))
     if state is None or child is None:
         return None
-    return Canary(naming.canary_name(key), state if _is_ready(child) else replace(state, weight=0))
+    state = state if _is_ready(child) else replace(state, weight=0)
+    is_there = state.phase in HAS_PODS and _has_service(child)
+    return Canary(naming.canary_name(key), state, is_there=is_there)
 
 
 _NO_TIME = datetime.min.replace(tzinfo=UTC)
@@ -142,18 +153,20 @@ def _written_into_spec(
     key: ObjectKey,
     spec: AtomDeploymentSpec,
     parent: Manifest,
-    child: Manifest | None,
-    before: CanaryState | None,
+    observed: Observed,
 ) -> Canary | None:
     """Return the canary whose change has been written into the spec: it keeps its share until the
     other pods are of the new spec. Any other that is asked for no more goes."""
+    child = observed.children.get(ChildKey(ATOM_DEPLOYMENT, naming.canary_name(key)))
+    before = state_of(parent.get("status") or {})
     if child is None or before is None or not asks_for_the_same(spec, child.get("spec") or {}):
         return None
-    seen = _of_promotion(parent, CanarySeen(exists=True, serves=_is_ready(child)), before)
-    state = promote(seen, before, before.weight)
+    seen = CanarySeen(exists=True, serves=_is_ready(child), known=_is_known(key, observed))
+    state = promote(_of_promotion(parent, seen, before), before, before.weight)
     if state.phase is CanaryPhase.PROMOTED:
         return None
-    return Canary(naming.canary_name(key), state, child.get("spec"))
+    is_there = _has_service(child)
+    return Canary(naming.canary_name(key), state, child.get("spec"), is_there=is_there)
 
 
 async def _see(
@@ -196,12 +209,8 @@ def _of_promotion(parent: Manifest, seen: CanarySeen, before: CanaryState | None
         return seen
     progressing = _condition(parent, ConditionType.PROGRESSING)
     failed = (status.get("rollout") or {}).get("failedRevision")
-    return CanarySeen(
-        exists=seen.exists,
-        serves=seen.serves,
-        hopeless=seen.hopeless,
-        words=seen.words,
-        judgement=seen.judgement,
+    return replace(
+        seen,
         rolled_out=progressing.get("reason") == Reason.COMPLETE,
         promotion_failed=f"revision {failed} failed; see Degraded" if failed else None,
     )
@@ -226,6 +235,17 @@ def _hopeless(child: Manifest, now: datetime | None) -> str | None:
 
 def _is_ready(child: Manifest) -> bool:
     return _condition(child, ConditionType.READY).get("status") == "True" and _is_reported(child)
+
+
+def _has_service(child: Manifest | None) -> bool:
+    """Return whether its Service is there, which comes before its pods, and these before its
+    URL."""
+    return child is not None and bool((child.get("status") or {}).get("url"))
+
+
+def _is_known(key: ObjectKey, observed: Observed) -> bool:
+    route = observed.children.get(ChildKey(HTTP_ROUTE, key.name))
+    return is_known_to_gateways(route, naming.canary_name(key))
 
 
 def _is_reported(manifest: Manifest) -> bool:

@@ -21,6 +21,7 @@ from atom_operator.domain.canary import (
 
 # Nothing announces that pods which served do not come back.
 _STARTING_SECONDS = 60.0
+_UNKNOWN_WORDS = "the Gateway is told of its Service before it gets requests"
 _HELD_WORDS = "spec.canary.decision is Hold"
 # It has pods of its own.
 TAKES_PART = (CanaryPhase.STARTING, CanaryPhase.STEPPING, CanaryPhase.HELD, CanaryPhase.WAITING)
@@ -45,6 +46,8 @@ def next_state(
     if not seen.serves:
         words = seen.words or "its pods are being started"
         return _restarted(before, words)
+    if not seen.known:
+        return _restarted(before, _UNKNOWN_WORDS)
     judged = _judged(asked, seen, before, now)
     if judged.fault is not None:
         return judged
@@ -62,7 +65,7 @@ def promote(seen: CanarySeen, before: CanaryState, weight: int) -> CanaryState:
     words = "the other pods become what it is"
     if seen.promotion_failed is not None:
         words = f"the other pods could not become what it is: {seen.promotion_failed}"
-    weight = weight if seen.serves else 0
+    weight = weight if seen.serves and seen.known else 0
     return CanaryState(before.change, CanaryPhase.PROMOTING, before.step, weight, words=words)
 
 

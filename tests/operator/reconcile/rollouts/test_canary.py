@@ -20,6 +20,7 @@ from atom_operator.domain import (
     RequestCounts,
 )
 from atom_operator.kinds import HTTP_ROUTE
+from tests.support.cluster.gateways import says, take_up_route
 from tests.support.in_memory_cluster.rollouts import finish_rollout
 from tests.support.operator.builders_operator import (
     KEY,
@@ -33,6 +34,7 @@ from tests.support.operator.fake_engines import FakeEngines
 CANARY = ObjectKey("default", "chat-canary")
 ROUTE: dict[str, Any] = {"httpRoute": {"parentRefs": [{"name": "gate"}]}}
 CHANGE: dict[str, Any] = {"engine": {"image": "registry.test/atom:2"}}
+KNOWN = {"chat": 100, "chat-canary": 0}  # to the Gateway, without requests
 STEPS = [{"weight": 5, "seconds": 60}, {"weight": 50, "seconds": 600}]
 MINUTE = timedelta(minutes=1)
 
@@ -135,7 +137,7 @@ def said(story: Story) -> tuple[str, str]:
 
 def test_it_has_what_any_deployment_has_and_takes_no_request_before_it_serves() -> None:
     story = Story(a_canary(replicas=3))
-    assert story.shares == {"chat": None}
+    assert story.shares == KNOWN
     assert said(story)[0] == "CanaryStarting"
     assert story.image("chat-canary") == "registry.test/atom:2" != story.image()
     assert story.cluster.find(DEPLOYMENT, "chat-canary")["spec"]["replicas"] == 3
@@ -145,6 +147,33 @@ def test_it_has_what_any_deployment_has_and_takes_no_request_before_it_serves() 
     )
     story.serve()
     assert story.shares == {"chat": 95, "chat-canary": 5}
+
+
+def test_it_takes_no_request_before_the_gateway_knows_its_service() -> None:
+    """A proxy that hears of both at once answers its first requests with 503."""
+    story = Story(a_canary())
+    route = story.cluster.find(HTTP_ROUTE, "chat")
+    before = route["metadata"]["generation"] - 1
+    assert story.shares == KNOWN
+    says_of_version(story, before)
+    story.serve()
+    assert story.shares == KNOWN
+    reason, message = said(story)
+    assert reason == "CanaryStarting"
+    assert "the Gateway is told of its Service before it gets requests" in message
+    says_of_version(story, before + 1)
+    story.look()
+    assert story.shares == {"chat": 95, "chat-canary": 5}
+    # That the controller has not seen this share yet takes none away.
+    story.look(after=2 * MINUTE)
+    assert story.shares == {"chat": 50, "chat-canary": 50}
+
+
+def says_of_version(story: Story, generation: int) -> None:
+    """A controller is content with this version of the route."""
+    kinds = ("Accepted", "ResolvedRefs")
+    words = [says(kind, "True", kind, "", observedGeneration=generation) for kind in kinds]
+    take_up_route(story.cluster, "chat", *words)
 
 
 def test_it_goes_step_by_step_and_then_waits_for_a_person() -> None:
@@ -256,7 +285,7 @@ def test_pods_that_go_lose_their_share() -> None:
     story = serving()
     finish_rollout(story.cluster, "chat-canary", ready=0)
     story.look()
-    assert story.shares == {"chat": None}
+    assert story.shares == KNOWN
     assert said(story)[0] == "CanaryStarting"
 
 
@@ -266,7 +295,7 @@ def test_what_is_suspended_is_so_with_its_canary() -> None:
     finish_rollout(story.cluster, "chat-canary")
     story.look()
     assert not story.pods
-    assert story.shares == {"chat": None}
+    assert story.shares == KNOWN
     story.ask(a_canary(), suspend=False)
     story.serve()
     assert story.shares["chat-canary"] == 5

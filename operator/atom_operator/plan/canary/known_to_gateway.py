@@ -1,0 +1,48 @@
+"""Whether the Gateways know a canary's Service already, before any request goes there. Pure.
+
+A proxy hears of a new backend and of its share separately: where both are new at once, it sends
+requests to what it does not know yet, and answers them with 503 (seen with Contour). So a route
+names the canary without a share first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from atom_operator.domain import Manifest
+
+
+def is_known_to_gateways(route: Manifest | None, backend: str) -> bool:
+    """Return whether the HTTPRoute already sends requests to the backend, or names it and each
+    Gateway whose controller speaks of the route speaks of this version of it. One of which none
+    speaks is not waited for: the canary's share is told all the same."""
+    rules = route["spec"].get("rules") if route is not None else None
+    if route is None or not rules:
+        return False
+    shares = [_share(rule, backend) for rule in rules]
+    if None in shares:
+        return False
+    return all(shares) or _is_taken_up(route)
+
+
+def _share(rule: Mapping[str, Any], backend: str) -> int | None:
+    """The backend's weight in a rule; None where the rule does not name it."""
+    found = [to for to in rule.get("backendRefs") or () if to.get("name") == backend]
+    return int(found[0].get("weight", 1)) if found else None
+
+
+def _is_taken_up(route: Manifest) -> bool:
+    """Return whether each Gateway that is spoken of has a controller that speaks of this version:
+    the words of one that it had before stay."""
+    newest: dict[str, bool] = {}
+    for parent in (route.get("status") or {}).get("parents") or ():
+        gateway = str(sorted((parent.get("parentRef") or {}).items()))
+        newest[gateway] = newest.get(gateway, False) or _is_of_this_version(route, parent)
+    return all(newest.values())
+
+
+def _is_of_this_version(route: Manifest, parent: Mapping[str, Any]) -> bool:
+    generation = route["metadata"].get("generation")
+    seen = [item.get("observedGeneration") for item in parent.get("conditions") or ()]
+    return all(each is None or generation is None or each >= generation for each in seen)
