@@ -22,7 +22,7 @@ STATS_PORT = 9802  # of Envoy, which listens where it is told to
 LISTENER_PORT = 80
 ENVOY_PORT = LISTENER_PORT + 8000  # Contour moves every port, so that no Envoy needs to be root
 GROUP = Group(
-    "contour", MODULE, {"contour": f"{MODULE}/cmd/contour"}, note="about 3 minutes on 2 cores"
+    "contour", MODULE, {"contour": f"{MODULE}/cmd/contour"}, note="about 2 minutes on 2 cores"
 )
 _NOT_SERVED = ("tlsroutes", "tcproutes", "grpcroutes", "backendtlspolicies")
 _API = "gateway.networking.k8s.io"
