@@ -21,7 +21,7 @@ from atom_operator.domain.canary import (
 
 # Nothing announces that pods which served do not come back.
 _STARTING_SECONDS = 60.0
-_UNKNOWN_WORDS = "the Gateway is told of its Service before it gets requests"
+_UNKNOWN_WORDS = "the Gateway's controller has not taken up the route with its Service yet"
 _HELD_WORDS = "spec.canary.decision is Hold"
 # It has pods of its own.
 TAKES_PART = (CanaryPhase.STARTING, CanaryPhase.STEPPING, CanaryPhase.HELD, CanaryPhase.WAITING)

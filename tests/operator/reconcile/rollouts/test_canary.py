@@ -160,7 +160,7 @@ def test_it_takes_no_request_before_the_gateway_knows_its_service() -> None:
     assert story.shares == KNOWN
     reason, message = said(story)
     assert reason == "CanaryStarting"
-    assert "the Gateway is told of its Service before it gets requests" in message
+    assert "controller has not taken up the route with its Service yet" in message
     says_of_version(story, before + 1)
     story.look()
     assert story.shares == {"chat": 95, "chat-canary": 5}
