@@ -1,7 +1,7 @@
 """Contour: a controller of the Gateway API, for the one Gateway `gate` of the namespace `contour`.
 
 Its data plane is an Envoy that takes its configuration from here, and that a test starts where
-requests are to come in (tests/support/cluster/contour_gateway.py).
+requests are to come in (tests/support/cluster/envoys/contour_gateway.py).
 """
 
 from __future__ import annotations

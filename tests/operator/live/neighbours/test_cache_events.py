@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from tests.support.cluster.cache_reader import read
+from tests.support.cluster.envoys.pool_gateway import PoolGateway, pool_gateway
 from tests.support.cluster.live_cluster import LiveCluster
-from tests.support.cluster.pool_gateway import PoolGateway, pool_gateway
 from tests.support.cluster.prefix_aware import (
     NAME,
     PODS,

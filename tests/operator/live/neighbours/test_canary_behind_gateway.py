@@ -16,7 +16,7 @@ import yaml
 
 from tests.support.cluster import callers, neighbours, prometheus
 from tests.support.cluster.callers import Answer, ask, asking, likely, shares
-from tests.support.cluster.contour_gateway import (
+from tests.support.cluster.envoys.contour_gateway import (
     PARENT,
     ContourGateway,
     contour_gateway,

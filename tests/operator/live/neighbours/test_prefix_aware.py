@@ -15,8 +15,8 @@ import pytest
 
 from atom_operator.integration_values import PickerKind
 from tests.support.cluster import picker_image
+from tests.support.cluster.envoys.pool_gateway import PoolGateway, pool_gateway
 from tests.support.cluster.live_cluster import LiveCluster
-from tests.support.cluster.pool_gateway import PoolGateway, pool_gateway
 from tests.support.cluster.prefix_aware import (
     NAME,
     PICKERS,

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.cluster import neighbours, upstream_crds
-from tests.support.cluster.envoy_gateway import envoy_gateway, take_up
+from tests.support.cluster.envoys.route_gateway import envoy_gateway, take_up
 from tests.support.cluster.live_cluster import LiveCluster
 from tests.support.cluster.operator_process import operator
 from tests.support.cluster.quick_pods import engine_image

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.support.cluster.envoy import envoy
+from tests.support.cluster.envoys.node_envoy import envoy
 from tests.support.cluster.live_cluster import LiveCluster
 from tests.support.server.envoy_process import written
 

@@ -16,7 +16,7 @@ from devcluster.neighbours import contour
 from devcluster.programs.binaries import plan_build
 from devcluster.shell import run
 from tests.support.cluster import neighbours
-from tests.support.cluster.envoy import envoy
+from tests.support.cluster.envoys.node_envoy import envoy
 from tests.support.cluster.live_cluster import LiveCluster
 
 PARENT = {"name": contour.GATEWAY, "namespace": contour.NAMESPACE}  # as a route names it
