@@ -6,6 +6,7 @@ Of its own, and drawn by stories of their own: so the lives of all other seeds s
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +86,13 @@ def _draw(draw: random.Random) -> Happening:
     return Happening(name, arguments, draw.choice(_PAUSES_SECONDS))
 
 
+def engine_asked_for(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The engine's part of a spec, with the canary's change where that is to be promoted."""
+    canary = spec.get("canary") or {}
+    change = canary["change"] if canary.get("decision") == "Promote" else {}
+    return {**(spec.get("engine") or {}), **(change.get("engine") or {})}
+
+
 def canary_pods(life: Life) -> list[Manifest]:
     """Those that hold what they need, also while they end."""
     owner = f"{life.name}-canary"
@@ -126,15 +134,17 @@ class CanaryPromises:
         return any(pod["spec"].get("nodeName") in self.life.state.lost for pod in pods)
 
     def _strands_nothing(self) -> str | None:
-        """One that is promoted, undone or not asked for has no pods, some moments later."""
+        """One that is promoted, undone or not asked for has no pods, some moments later. Those on a
+        lost node end when it is back."""
         parent, time = self.life.parent, self.life.state.time
         status = ((parent or {}).get("status") or {}).get("canary") or {}
-        if status.get("phase") not in (None, "Promoted", "Undone") or not canary_pods(self.life):
+        goes_on = status.get("phase") not in (None, "Promoted", "Undone")
+        if goes_on or self.life.state.lost or not canary_pods(self.life):
             self.gone_since = None
             return None
         self.gone_since = time if self.gone_since is None else self.gone_since
         self.life.state.look_after(self.gone_since + _GONE_SECONDS + 1 - time)
-        if time - self.gone_since <= _GONE_SECONDS or self.life.state.lost:
+        if time - self.gone_since <= _GONE_SECONDS:
             return None
         return f"a canary that is {status.get('phase', 'not asked for')} has pods still"
 

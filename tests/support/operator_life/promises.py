@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from atom_operator.domain import Manifest
 from tests.support.in_memory_cluster.devices.device_manager import ends_engine
 from tests.support.in_memory_cluster.state import is_ready, is_terminal
-from tests.support.operator_life.canaries import CanaryPromises
+from tests.support.operator_life.canaries import CanaryPromises, engine_asked_for
 from tests.support.operator_life.causes import untold
 from tests.support.operator_life.device_promises import DevicePromises
 from tests.support.operator_life.groups import group_of, leader_of
@@ -277,7 +277,7 @@ class Promises:
 
     def _has_asked_pods(self, pods: list[Manifest]) -> bool:
         """Whether they are what the spec asks for, in all that happenings change of pods."""
-        engine, template = self.life.spec.get("engine") or {}, self.life.spec.get("template") or {}
+        engine, template = engine_asked_for(self.life.spec), self.life.spec.get("template") or {}
         images = {engine["image"]} if "image" in engine else {*self.life.operator.images.values()}
         length, memory = engine.get("maxModelLen"), _memory(template.get("spec"))
         return all(
