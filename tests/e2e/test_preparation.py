@@ -15,7 +15,8 @@ import yaml
 
 from devcluster import target
 from tests.support.cluster import hub_pod
-from tests.support.cluster.node_claim import node_claim
+from tests.support.cluster.node_claim import node_claim, run_on_claim
+from tests.support.server.hub_server import COMMIT
 from tools.demo import chat
 from tools.kube import Kube, condition, is_current, wait_until
 from tools.on_cluster import Images, demo_manifest
@@ -103,3 +104,37 @@ def test_the_token_is_in_no_object_but_its_secret(prepared: Kube) -> None:
     # The hub's own script knows what it asks for.
     ours = [line for line in everything.splitlines() if hub_pod.TOKEN in line]
     assert all("HubServer(" in line for line in ours), ours
+
+
+@pytest.mark.slow
+def test_another_download_removes_from_the_claim_what_nothing_uses(
+    prepared: Kube, images: Images
+) -> None:
+    """A model that a download of this claim fetched long ago goes; what runs and what is not of a
+    download stays."""
+    uid = prepared.get("pvc", "models")["metadata"]["uid"]
+    mark = json.dumps({"owners": {uid: 0}})
+
+    def folders(command: str) -> set[str]:
+        command = f"{command} && ls -d */*"
+        return set(run_on_claim(prepared, "models", images.engine, command).split())
+
+    made = f"mkdir -p old/main foreign/main && echo '{mark}' > old/main/.atom-download.json"
+    before = folders(f"{made} && echo of others > foreign/main/file && chmod -R 0777 old foreign")
+    assert len(before) == 3
+    model = {"revision": COMMIT}
+    cache = {"weights": {"prune": "Always"}}
+    patch = json.dumps({"spec": {"model": model, "cache": cache}})
+    prepared.kubectl("patch", "atomd", NAME, "--type=merge", f"--patch={patch}")
+
+    def ready() -> bool:
+        item = deployment(prepared)
+        return condition(item, "Ready").get("status") == "True" and is_current(item)
+
+    wait_until(f"{NAME} Ready with the other revision", ready, seconds=240)
+    after = folders("true")
+    assert before - after == {"old/main"}
+    assert len(after - before) == 1
+    told = prepared.kubectl("get", "events", "--output=json")
+    (event,) = (e for e in json.loads(told)["items"] if e["reason"] == "UnusedWeightsRemoved")
+    assert "old/main" in event["message"]

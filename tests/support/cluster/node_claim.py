@@ -51,7 +51,12 @@ def node_claim(kube: Kube, name: str, image: str) -> Iterator[None]:
         _on_the_node(kube, image, f"rm -rf /node/{folder}")
 
 
-def _on_the_node(kube: Kube, image: str, command: str) -> None:
+def run_on_claim(kube: Kube, name: str, image: str, command: str) -> str:
+    """What a shell in the folder of the claim says."""
+    return _on_the_node(kube, image, f"cd /node/atom-claim-{kube.namespace}-{name} && {command}")
+
+
+def _on_the_node(kube: Kube, image: str, command: str) -> str:
     container = {
         "name": "shell",
         "image": image,
@@ -75,4 +80,6 @@ def _on_the_node(kube: Kube, image: str, command: str) -> None:
         lambda: kube.get("pod", "on-the-node")["status"]["phase"] == "Succeeded",
         seconds=60,
     )
+    said = kube.kubectl("logs", "on-the-node")
     kube.kubectl("delete", "pod", "on-the-node", "--wait")
+    return said
