@@ -1,4 +1,4 @@
-"""Contour: a controller of the Gateway API, for the one Gateway `gate` of the namespace `contour`.
+"""Contour: a controller of the Gateway API, for the one Gateway `edge` of the namespace `contour`.
 
 Its data plane is an Envoy that takes its configuration from here, and that a test starts where
 requests are to come in (tests/support/cluster/envoys/contour_gateway.py).
@@ -15,7 +15,9 @@ from devcluster.programs.binaries import Group
 
 MODULE = "github.com/projectcontour/contour"
 NAMESPACE = "contour"
-GATEWAY = "gate"
+# No other test names a Gateway so: Contour answers routes that name one of its name without a
+# namespace, wherever they are.
+GATEWAY = "edge"
 CONTROLLER = "projectcontour.io/gateway-controller"
 XDS_PORT = 9801
 STATS_PORT = 9802  # of Envoy, which listens where it is told to
