@@ -17,6 +17,7 @@ from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.api.v1alpha1.rollout import RolloutSpec
 from atom_operator.children.beside_engines.job import inspection_job, weights_job
 from atom_operator.children.device_claim import templates_named_by
+from atom_operator.children.naming import canary_name
 from atom_operator.children.overlay import overlay_paths
 from atom_operator.children.render import plan_of, render
 from atom_operator.children.workload import pod_revision, workload_kind
@@ -51,7 +52,8 @@ from atom_operator.domain import (
     Target,
 )
 from atom_operator.domain.preparation import JobRequest, Waiting
-from atom_operator.kinds import OPTIONAL_KINDS, RESOURCE_CLAIM_TEMPLATE
+from atom_operator.kinds import HTTP_ROUTE, OPTIONAL_KINDS, RESOURCE_CLAIM_TEMPLATE
+from atom_operator.plan.canary.known_to_gateway import is_named_by
 from atom_operator.plan.devices.claimed_devices import supply_of
 from atom_operator.plan.inventory import PodsAsked, pods_asked
 from atom_operator.plan.learning import evidence_for, learn
@@ -441,12 +443,15 @@ def _asked_at(running: DeploymentState | None, revision: str) -> datetime | None
 
 
 def _kept(plan: Plan, observed: Observed) -> frozenset[ChildKey]:
-    """Name what serves while another kind takes over, and what pods before these get their
-    devices by."""
+    """Name what serves while another kind takes over, what pods before these get their devices by,
+    and a canary that the route as it is still names."""
     changing = observed.retiring(workload_kind(plan)) if plan.changes_kind else ()
     names = templates_named_by((observed.running, observed.last_ready))
-    claims = (ChildKey(RESOURCE_CLAIM_TEMPLATE, name) for name in names)
-    return frozenset((*changing, *(child for child in claims if child in observed.children)))
+    kept = [ChildKey(RESOURCE_CLAIM_TEMPLATE, name) for name in names]
+    canary = canary_name(plan.key)
+    if is_named_by(observed.children.get(ChildKey(HTTP_ROUTE, plan.key.name)), canary):
+        kept.append(ChildKey(ATOM_DEPLOYMENT, canary))
+    return frozenset((*changing, *(child for child in kept if child in observed.children)))
 
 
 def unschedulable(observed: Observed) -> str | None:

@@ -1,8 +1,9 @@
-"""Whether the Gateways know a canary's Service already, before any request goes there. Pure.
+"""Whether the Gateways know a canary's Service already, before any request goes there, and whether
+some still may. Pure.
 
-A proxy hears of a new backend and of its share separately: where both are new at once, it sends
-requests to what it does not know yet, and answers them with 503 (seen with Contour). So a route
-names the canary without a share first.
+A proxy hears of a backend and of its share separately: where both are new at once, or gone at once,
+it sends requests to what it does not know, and answers them with 503 (seen with Contour). So a
+route names the canary without a share first, and the canary goes after its name.
 """
 
 from __future__ import annotations
@@ -24,6 +25,13 @@ def is_known_to_gateways(route: Manifest | None, backend: str) -> bool:
     if None in shares:
         return False
     return all(shares) or _is_taken_up(route)
+
+
+def is_named_by(route: Manifest | None, backend: str) -> bool:
+    """Return whether a rule of the HTTPRoute names the backend, with or without a share: requests
+    may still go there, so it stays until the route is seen without it."""
+    rules = route["spec"].get("rules") or () if route is not None else ()
+    return any(_share(rule, backend) is not None for rule in rules)
 
 
 def _share(rule: Mapping[str, Any], backend: str) -> int | None:

@@ -58,8 +58,10 @@ def next_state(
 
 
 def promote(seen: CanarySeen, before: CanaryState, weight: int) -> CanaryState:
-    """The other pods become what the canary is, which keeps its share `weight` until they are."""
-    if not seen.exists or (before.phase is CanaryPhase.PROMOTING and seen.rolled_out):
+    """The other pods become what the canary is, which keeps its share `weight` until they are. One
+    that was promoted stays so, though it goes a moment later than its share."""
+    is_over = before.phase is CanaryPhase.PROMOTED or not seen.exists
+    if is_over or (before.phase is CanaryPhase.PROMOTING and seen.rolled_out):
         words = "every pod is what the canary was"
         return CanaryState(before.change, CanaryPhase.PROMOTED, words=words)
     words = "the other pods become what it is"

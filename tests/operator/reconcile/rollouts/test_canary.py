@@ -203,6 +203,7 @@ def test_a_promotion_keeps_the_share_until_all_pods_are_what_it_is() -> None:
     story.look()
     assert said(story)[0] == "Promoted"
     assert story.shares == {"chat": None}
+    story.look()
     assert not story.pods
     # Who writes it into the spec restarts nothing.
     revision = story.cluster.find(ATOM_DEPLOYMENT, "chat")["status"]["revision"]
@@ -235,6 +236,27 @@ def test_who_undoes_it_has_its_pods_gone(decision: str | None) -> None:
     assert not story.pods
     assert "chat-canary" not in story.cluster.names(DEPLOYMENT)
     assert story.image() == "registry.test/atom:cpu"
+
+
+@pytest.mark.parametrize("decision", ["Undo", None])
+def test_it_goes_after_the_route_was_seen_without_it(decision: str | None) -> None:
+    """A Gateway that hears of both at once may send a request to what is gone."""
+    story = serving()
+    asked = a_canary(decision=decision) if decision else None
+    story.cluster.find(ATOM_DEPLOYMENT, "chat")["spec"].pop("canary")
+    story.cluster.change_spec(ATOM_DEPLOYMENT, "chat", **({"canary": asked} if asked else {}))
+
+    def look_once() -> None:
+        asyncio.run(reconciler(story.cluster, story.now, engines=story.engines).reconcile(KEY))
+        story.collect()
+
+    look_once()
+    assert story.shares == {"chat": None}
+    assert story.pods
+    assert "chat-canary" in story.cluster.names(SERVICE)
+    look_once()
+    assert not story.pods
+    assert "chat-canary" not in story.cluster.names(SERVICE)
 
 
 def test_one_that_is_held_keeps_its_share_and_its_step_begins_anew() -> None:

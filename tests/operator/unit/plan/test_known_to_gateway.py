@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from atom_operator.plan.canary.known_to_gateway import is_known_to_gateways
+from atom_operator.plan.canary.known_to_gateway import is_known_to_gateways, is_named_by
 
 VERSION = 4
 
@@ -63,3 +63,12 @@ def test_what_the_route_does_not_name_in_every_rule_is_not_known() -> None:
     route = a_route(chat=100, chat_canary=0)
     route["spec"]["rules"].append({"backendRefs": [{"name": "chat"}]})
     assert not is_known_to_gateways(route, "chat-canary")
+
+
+def test_one_that_any_rule_names_may_still_get_requests() -> None:
+    assert is_named_by(a_route(chat=100, chat_canary=0), "chat-canary")
+    assert not is_named_by(a_route(chat=None), "chat-canary")
+    assert not is_named_by(None, "chat-canary")
+    route = a_route(chat=None)
+    route["spec"]["rules"].append({"backendRefs": [{"name": "chat-canary", "weight": 1}]})
+    assert is_named_by(route, "chat-canary")
