@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 from atom.errors import ModelError
 
@@ -151,9 +151,7 @@ def bytes_present(folder: Path) -> int:
 def locked_folder(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder, whose holder alone changes it; waits for another one."""
     with _lock_file(folder).open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not _took(file):
             logger.info("another download into %s is under way: waiting for it", folder)
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -163,12 +161,16 @@ def locked_folder(folder: Path) -> Iterator[None]:
 def tried_lock(folder: Path) -> Iterator[bool]:
     """Hold the lock of a folder; False where another process has it."""
     with _lock_file(folder).open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True
+        yield _took(file)
+
+
+def _took(file: TextIO) -> bool:
+    """Take the lock if no other process has it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _lock_file(folder: Path) -> Path:

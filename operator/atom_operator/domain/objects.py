@@ -5,6 +5,7 @@ Manifests stay plain mappings, because they must reach the API server exactly as
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from atom_operator import constants
@@ -62,6 +63,13 @@ class ChildKey(NamedTuple):
 
     kind: Kind
     name: str
+
+
+def is_of_newest_spec(item: Mapping[str, Any], manifest: Manifest) -> bool:
+    """Tell whether a condition of an object speaks of its newest spec, as one that names no
+    generation is taken to."""
+    seen, generation = item.get("observedGeneration"), manifest["metadata"].get("generation")
+    return seen is None or generation is None or seen >= generation
 
 
 def runs_engines(child: ChildKey, manifest: Manifest) -> bool:

@@ -90,7 +90,7 @@ class PodState:
     uid: str = ""
     node: str | None = None
     sick_devices: tuple[str, ...] = ()  # of its own, by its kubelet
-    lacks_claim: bool = False  # nobody has made its ResourceClaim yet, so no scheduler looks at it
+    lacks_claim: bool = False  # its ResourceClaim is not made yet: no scheduler looks at it
 
     @property
     def serves(self) -> bool:

@@ -1,4 +1,4 @@
-"""The rows of `kubectl atom gpus` for devices that pods claim: by node and kind of device. Pure.
+"""Makes the rows of `kubectl atom gpus` for devices that pods claim, by node and kind. Pure.
 
 What ResourceSlices publish and ResourceClaims were given, counted as the operator counts it
 (plan/devices/claimed_devices.py). Called by gpus_view.py.
@@ -34,7 +34,7 @@ _TOLERATES = {"tolerations": [{"key": "amd.com/gpu", "operator": "Exists", "effe
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One kind of device of one node, in the order of the table's columns."""
+    """Describes one kind of device of one node, in the order of the table's columns."""
 
     node: str
     product: str

@@ -1,4 +1,4 @@
-"""What the claims of a pod count as in a ResourceQuota, and whether it waits for one. Pure.
+"""Reads what the claims of a pod count as in a ResourceQuota, and whether it waits for one. Pure.
 
 A pod names templates, and controllers make the claims, which quotas and policies judge for
 themselves: a pod that was admitted may have none for ever. Nothing but an Event says so, and no

@@ -20,6 +20,7 @@ from atom_operator.domain import (
     Manifest,
     runs_engines,
 )
+from atom_operator.domain.objects import is_of_newest_spec
 from atom_operator.kinds import (
     AUTOSCALER,
     HTTP_ROUTE,
@@ -105,7 +106,6 @@ def _gateway(parent: Mapping[str, Any], namespace: str) -> tuple[str, str]:
 
 def _of_child(child: ChildKey, manifest: Manifest, place: _Place) -> Iterator[ForeignVerdict]:
     status: Mapping[str, Any] = manifest.get("status") or {}
-    generation = manifest["metadata"].get("generation")
     holders = _items(status.get(place.under)) if place.under else [status]
     for holder in holders:
         where = _where(holder, manifest) if place.under else ""
@@ -114,8 +114,7 @@ def _of_child(child: ChildKey, manifest: Manifest, place: _Place) -> Iterator[Fo
                 continue
             if item.get("status") == "False" and not _counts(item, place):
                 continue
-            seen = item.get("observedGeneration")
-            if seen is not None and generation is not None and seen < generation:
+            if not is_of_newest_spec(item, manifest):
                 continue
             yield _verdict(child, item, place, where)
 

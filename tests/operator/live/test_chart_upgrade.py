@@ -44,7 +44,7 @@ def previous(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def previous_minor(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same of the adjacent version."""
+    """The sources of the minor version before this one, whose image is on the node as well."""
     folder = extract(tmp_path_factory.mktemp("previous-minor"), commit=PREVIOUS_MINOR)
     return built(folder, MINOR_IMAGE)
 
@@ -143,18 +143,28 @@ def change(cluster: LiveCluster, spec: dict[str, Any]) -> None:
     cluster.kubectl("patch", "atomd", "chat", "--type=merge", f"--patch={patch}")
 
 
+OBJECTS = (("crd", CRD_NAME), ("atomd", "chat"), ("deployment", "chat"))
+
+
+def identities(cluster: LiveCluster) -> list[Any]:
+    return [identity(cluster, *item) for item in OBJECTS]
+
+
+def serve(cluster: LiveCluster, sources: Path, image: str) -> tuple[list[Any], dict[str, int]]:
+    """What serves under this operator: the identities of its objects, and its pods."""
+    upgrade(cluster, sources, image)
+    apply(cluster)
+    wait_ready(cluster, seconds=90)
+    return identities(cluster), pods(cluster)
+
+
 def test_an_upgrade_restarts_no_pod_and_fails_no_request(
     namespaced: LiveCluster, previous: Path
 ) -> None:
     """Most of a minute: three operators start one after the other, and pods are replaced."""
     cluster = namespaced
     with release(cluster):
-        upgrade(cluster, previous, PREVIOUS_IMAGE)
-        apply(cluster)
-        wait_ready(cluster, seconds=90)
-        objects = [("crd", CRD_NAME), ("atomd", "chat"), ("deployment", "chat")]
-        before = [identity(cluster, *item) for item in objects]
-        running = pods(cluster)
+        before, running = serve(cluster, previous, PREVIOUS_IMAGE)
         template = (cluster.get("deployment", "chat") or {})["spec"]["template"]
 
         with asking(cluster, engine_image(cluster), "chat") as asked:
@@ -164,7 +174,7 @@ def test_an_upgrade_restarts_no_pod_and_fails_no_request(
             assert "another version of the operator" in told
             assert pods(cluster) == running
             assert (cluster.get("deployment", "chat") or {})["spec"]["template"] == template
-            assert [identity(cluster, *item) for item in objects] == before
+            assert identities(cluster) == before
             explained = cluster.kubectl("explain", "atomd.spec.rollout.autoRollback", check=False)
             assert explained.returncode == 0, "the CRD is not this chart's"
 
@@ -187,7 +197,7 @@ def test_an_upgrade_restarts_no_pod_and_fails_no_request(
         running = pods(cluster)
 
     # Nor does an uninstall take away what is served.
-    assert [identity(cluster, *item) for item in objects] == before
+    assert identities(cluster) == before
     assert pods(cluster) == running
 
 
@@ -198,12 +208,7 @@ def test_a_downgrade_to_the_minor_version_before_restarts_no_pod_either(
     """Up, down and up again between adjacent versions, under requests."""
     cluster = namespaced
     with release(cluster):
-        upgrade(cluster, previous_minor, MINOR_IMAGE)
-        apply(cluster)
-        wait_ready(cluster, seconds=90)
-        objects = [("crd", CRD_NAME), ("atomd", "chat"), ("deployment", "chat")]
-        before = [identity(cluster, *item) for item in objects]
-        running = pods(cluster)
+        before, running = serve(cluster, previous_minor, MINOR_IMAGE)
         with asking(cluster, engine_image(cluster), "chat") as asked:
             for sources, image in (
                 (ROOT, THIS_IMAGE), (previous_minor, MINOR_IMAGE), (ROOT, THIS_IMAGE),
@@ -211,7 +216,7 @@ def test_a_downgrade_to_the_minor_version_before_restarts_no_pod_either(
                 upgrade(cluster, sources, image)
                 wait_at_work(cluster)
                 assert pods(cluster) == running
-                assert [identity(cluster, *item) for item in objects] == before
+                assert identities(cluster) == before
         assert asked.failures == []
         assert asked.answered > 50
         # Scaling by the version that has it now makes more of the same.

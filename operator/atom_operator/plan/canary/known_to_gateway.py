@@ -1,5 +1,5 @@
-"""Whether the Gateways know a canary's Service already, before any request goes there, and whether
-some still may. Pure.
+"""Says whether the Gateways know a canary's Service already, before any request goes there, and
+whether some still may. Pure.
 
 A proxy hears of a backend and of its share separately: where both are new at once, or gone at once,
 it sends requests to what it does not know, and answers them with 503 (seen with Contour). So a
@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from atom_operator.domain import Manifest
+from atom_operator.domain.objects import is_of_newest_spec
 
 
 def is_known_to_gateways(route: Manifest | None, backend: str) -> bool:
@@ -51,6 +52,4 @@ def _is_taken_up(route: Manifest) -> bool:
 
 
 def _is_of_this_version(route: Manifest, parent: Mapping[str, Any]) -> bool:
-    generation = route["metadata"].get("generation")
-    seen = [item.get("observedGeneration") for item in parent.get("conditions") or ()]
-    return all(each is None or generation is None or each >= generation for each in seen)
+    return all(is_of_newest_spec(item, route) for item in parent.get("conditions") or ())

@@ -1,4 +1,4 @@
-"""Which folders of a claim of weights are in use, so that a download may remove the others. Pure.
+"""Tells which folders of a claim of weights are used: a download may remove the others. Pure.
 
 Whatever an AtomDeployment of the namespace asks for counts, suspended or not, with its canary and
 its adapters, and so does whatever its pods and those of a rollback were made from. Folders are

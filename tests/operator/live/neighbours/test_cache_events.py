@@ -1,4 +1,4 @@
-"""Engine pods say what they have cached to whoever reads it by llm-d's contract, as they are
+"""Engine pods say what they have cached to a reader by llm-d's contract, as they are
 rendered for a picker by spec.gateway.prefixAware. The picker itself cannot start here, and a
 gateway goes on without it; test_prefix_aware.py is about those that run."""
 

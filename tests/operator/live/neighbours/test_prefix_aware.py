@@ -76,6 +76,11 @@ class Served:
                 lambda: self.picker_log().count("Replay complete") >= count,
             )
 
+    def busiest(self) -> str:
+        """The pod that has answered most."""
+        answered = self.model.answered()
+        return max(answered, key=lambda name: answered[name])
+
     def ask_until(self, what: str, look: Callable[[], bool]) -> None:
         """Requests go on meanwhile, of which none may fail."""
         known = beginnings("meanwhile")
@@ -159,8 +164,7 @@ def test_a_picker_pod_that_is_gone_has_a_successor(served: Served) -> None:
 def test_an_engine_pod_that_is_killed_takes_no_request_with_it(served: Served) -> None:
     prompts, known = served.prompts, beginnings("dying")
     prompts.hits(known)
-    answered = served.model.answered()
-    gone = max(answered, key=lambda name: answered[name])
+    gone = served.busiest()
     served.model.kill(gone)
     served.ask_until("its successor", lambda: len(served.model.ready().keys() - {gone}) == PODS)
     served.wait_for_replays(PODS + 1)
@@ -172,8 +176,7 @@ def test_an_engine_pod_that_is_killed_takes_no_request_with_it(served: Served) -
 def test_an_engine_that_starts_anew_in_its_pod_has_nothing_cached(served: Served) -> None:
     prompts, known = served.prompts, beginnings("anew")
     prompts.hits(known)
-    answered = served.model.answered()
-    name = max(answered, key=lambda name: answered[name])
+    name = served.busiest()
     served.model.cluster.kubectl("exec", name, "--", "python3", "-c", KILL_SERVER, check=False)
 
     def is_back() -> bool:

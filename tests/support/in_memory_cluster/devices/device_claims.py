@@ -144,7 +144,7 @@ def _ensure_claim(state: ClusterState, pod: Manifest, entry: Mapping[str, Any]) 
 
 
 def publish_health(state: ClusterState) -> None:
-    """What the driver of each node says of its sick devices, to whoever gives claims theirs."""
+    """The driver of each node says which of its devices are sick, as the scheduler reads it."""
     for item in state.all(RESOURCE_SLICE):
         node, spec = item["spec"]["nodeName"], item["spec"]
         whole = state.first_note(item, "devices", copied(spec["devices"]))
