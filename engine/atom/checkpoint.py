@@ -8,7 +8,6 @@ remedy (`ModelError`).
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from atom.bounded_input.bounded_json import LISTING, SETTINGS, JsonBounds, read_json_file
 from atom.errors import ModelError
 from atom.gguf_file.header import is_gguf, read_header
 from atom.gguf_file.model_config import model_config
@@ -60,7 +60,7 @@ class Checkpoint:
             return [self.path]
         index = self.path / INDEX_FILE
         if index.exists():
-            weight_map = read_json(index).get("weight_map")
+            weight_map = read_json(index, LISTING).get("weight_map")
             if not isinstance(weight_map, dict) or not weight_map:
                 raise ModelError(f"{index}: has no weight_map; download the file again")
             names = set(map(str, weight_map.values()))
@@ -197,10 +197,10 @@ def weights_bytes_on_disk(path: Path) -> int:
     return sum(file.stat().st_size for file in path.glob("*.safetensors"))
 
 
-def read_json(file: Path) -> dict[str, Any]:
-    """A JSON object. Raises `ModelError`."""
+def read_json(file: Path, bounds: JsonBounds = SETTINGS) -> dict[str, Any]:
+    """A JSON object within bounds. Raises `ModelError`."""
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = read_json_file(file, bounds)
     except (OSError, ValueError) as error:
         raise ModelError(f"{file}: cannot be read as JSON ({error}); download it again") from error
     if not isinstance(content, dict):

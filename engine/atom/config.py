@@ -451,9 +451,9 @@ def _ids_that_exist(
             "%s: eos_token_id %s is outside the vocabulary (vocab_size %d in config.json) and ends "
             "no answer; correct eos_token_id in generation_config.json and config.json, or the "
             "tokenizer's eos_token",
-            checkpoint.path, ", ".join(map(str, impossible)), facts.vocab_size,
+            checkpoint.path, ", ".join(map(str, impossible[:16])), facts.vocab_size,
         )  # fmt: skip
-    return tuple(end for end in end_ids if end not in impossible)
+    return tuple(end for end in end_ids if 0 <= end < facts.vocab_size)
 
 
 def _generation_config(options: EngineOptions, checkpoint: Checkpoint) -> dict[str, Any]:

@@ -7,11 +7,12 @@ checkpoint is run. Ends with 1 and one line on standard error where it cannot.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+from atom.bounded_input.bounded_json import LISTING, read_json_file
 
 TEKKEN, TIKTOKEN, SENTENCEPIECE = "tekken.json", "tiktoken.model", "tokenizer.model"
 _SETTINGS = "tokenizer_config.json"
@@ -135,7 +136,7 @@ def _tekken(file: Path) -> Any:
 
 def _settings(folder: Path) -> dict[str, Any]:
     file = folder / _SETTINGS
-    settings = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    settings = read_json_file(file, LISTING) if file.is_file() else {}
     return settings if isinstance(settings, dict) else {}
 
 

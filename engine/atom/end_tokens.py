@@ -8,16 +8,17 @@ atom.config, before a process starts. Which of them the model can generate is sa
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from atom.bounded_input.bounded_json import LISTING, read_json_file
 from atom.checkpoint import Checkpoint
 from atom.errors import ModelError
 from atom.sizing.text_part import text_part
 
+_MOST_IDS = 4096
 _SETTINGS = ("tokenizer_config.json", "special_tokens_map.json")
 
 
@@ -67,11 +68,16 @@ def tokenizer_end_token(folder: Path) -> int | None:
 
 def _ids(file: Path, value: Any) -> list[int]:
     ids = [] if value is None else value if isinstance(value, list) else [value]
+    if len(ids) > _MOST_IDS:
+        raise ModelError(
+            f"{file}: eos_token_id lists {len(ids)} ids, of which at most {_MOST_IDS} are read: "
+            "correct it, or download the file again"
+        )
     for token_id in ids:
         if not isinstance(token_id, int) or isinstance(token_id, bool):
             raise ModelError(
-                f"{file}: eos_token_id is {value!r}; it must be a token's id or a list of ids: "
-                "correct it, or download the file again"
+                f"{file}: eos_token_id is {repr(value)[:80]}; it must be a token's id or a list of "
+                "ids: correct it, or download the file again"
             )
     return ids
 
@@ -101,7 +107,7 @@ def _id_in_tokenizer(file: Path, text: str) -> int | None:
 def _read(file: Path) -> dict[str, Any]:
     """A JSON object; {} where there is none, of which the tokenizer's loader tells."""
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = read_json_file(file, LISTING)
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

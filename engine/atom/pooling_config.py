@@ -8,12 +8,12 @@ for beyond that is refused by name. Torch-free; called by `build_config` only.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from atom.bounded_input.bounded_json import read_json_file
 from atom.checkpoint import Checkpoint, read_json
 from atom.errors import ConfigError, ModelError
 from atom.sizing.text_part import text_part
@@ -101,7 +101,7 @@ def _of_modules(checkpoint: Checkpoint) -> PoolingConfig | None:
 def _modules(file: Path) -> dict[str, Path]:
     """Folders of modules by the last words of their types, in order."""
     try:
-        rows = json.loads(file.read_text(encoding="utf-8"))
+        rows = read_json_file(file)
         return {
             str(row["type"]).rpartition(".")[2]: file.parent / Path(str(row["path"])).name
             for row in rows

@@ -9,7 +9,6 @@ knows nothing of requests. Used by the input and output processors and the chat 
 from __future__ import annotations
 
 import codecs
-import json
 import re
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
@@ -19,6 +18,7 @@ from typing import Any, Protocol
 
 from tokenizers import decoders, pre_tokenizers
 
+from atom.bounded_input.bounded_json import LISTING, read_json_file
 from atom.errors import ModelError
 from atom.gguf_file.tokenizer import read_gguf_tokenizer
 from atom.tokenizer_conversion import converted_folder, convertible
@@ -325,7 +325,7 @@ def read_object(file: Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
     try:
-        settings = json.loads(file.read_text(encoding="utf-8"))
+        settings = read_json_file(file, LISTING)
     except (OSError, ValueError) as error:
         raise ModelError(f"{file}: cannot be read as JSON ({error}); download it again") from error
     if not isinstance(settings, dict):

@@ -6,7 +6,6 @@ there but unusable is an error to report, not a reason to guess.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from functools import cache, lru_cache
 from importlib.resources import files
@@ -14,6 +13,7 @@ from typing import Any, cast
 
 import yaml
 
+from atom.bounded_input.bounded_json import SETTINGS, BoundedJsonError, parse_json
 from atom.sizing import ModelFacts
 from atom_operator.constants import Reason
 from atom_operator.domain import FactsLookup
@@ -29,8 +29,8 @@ def facts_from_text(text: str, origin: str) -> FactsLookup:
     """Read facts from a config.json's text; raises ValueError when it is not a JSON object, and
     atom.sizing.ModelFactsError when it is unusable."""
     try:
-        config = json.loads(text)
-    except json.JSONDecodeError as error:
+        config = parse_json(text, SETTINGS)
+    except BoundedJsonError as error:
         raise ValueError(f"{origin} is not JSON: {error}") from error
     if not isinstance(config, dict):
         raise ValueError(f"{origin} must hold a JSON object, the model's config.json")

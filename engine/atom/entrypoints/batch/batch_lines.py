@@ -6,6 +6,7 @@ lines and at most one torn one, which the next run drops and asks again.
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import os
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from uuid import uuid4
 
 import msgspec
 
+from atom.bounded_input.bounded_json import JsonBounds, check_json_size
 from atom.errors import ConfigError, RequestError
 
 URLS = (
@@ -25,6 +27,8 @@ URLS = (
 _LONGEST_ID = 512
 _SERVER_ERROR = 500
 _BLOCK_BYTES = 1 << 16
+# A body has bounds of its own, with the server's words for them; these spare the parser.
+_LINE_BOUNDS = JsonBounds(most_bytes=64 << 20, most_values=1 << 23, most_depth=512)
 
 
 class _Line(msgspec.Struct):
@@ -60,9 +64,10 @@ class BatchRequest:
 def read_request(line: bytes, number: int) -> BatchRequest:
     """Parse a line, the `number`-th of its file. Raises `RequestError`."""
     try:
+        check_json_size(line, _LINE_BOUNDS)
         found = _LINE.decode(line)
         streams = _BODY.decode(found.body).stream
-    except msgspec.DecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise RequestError(
             f"line {number} is no request: {error}; give custom_id, method, url and body"
         ) from None
@@ -81,8 +86,9 @@ def read_request(line: bytes, number: int) -> BatchRequest:
 def custom_id_of(line: bytes) -> str | None:
     """Return the name of a line that is no request otherwise; None where it has none."""
     try:
+        check_json_size(line, _LINE_BOUNDS)
         found = msgspec.json.decode(line)
-    except msgspec.DecodeError:
+    except (ValueError, RecursionError):
         return None
     name = found.get("custom_id") if isinstance(found, dict) else None
     return name if isinstance(name, str) and name else None
@@ -134,8 +140,9 @@ class AnswerFile:
 
     def _note(self, line: bytes) -> None:
         try:
+            check_json_size(line, _LINE_BOUNDS)
             found = _ANSWERED.decode(line)
-        except msgspec.DecodeError:  # no answer to a request with a name
+        except (ValueError, RecursionError):  # no answer to a request with a name
             return
         status = (found.response or {}).get("status_code")
         if isinstance(status, int) and status < _SERVER_ERROR:
@@ -170,5 +177,6 @@ def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield the lines of a file that hold something, with their numbers."""
     with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
-            if line.strip():
-                yield number, line
+            request = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+            if request.strip():
+                yield number, request

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import msgspec
 
+from atom.bounded_input.bounded_json import count_values
 from atom.errors import RequestError
 
 MAX_VALUES = 100_000
 MAX_NUMBERS = 2**20
 SMALL_BODY_BYTES = 2 * MAX_VALUES  # a value and what separates it from the next
 
-_SEPARATORS = (b'"', b",", b"[", b"{")
 _Raw = msgspec.Raw | msgspec.UnsetType
 _OF_NUMBERS = b"0123456789,[] \t\r\n"
 
@@ -36,7 +36,7 @@ def check_value_count(data: bytes | bytearray) -> None:
     """Raises `RequestError` (413, or 400 for what is no JSON) for a body of too many values."""
     if len(data) <= SMALL_BODY_BYTES:
         return
-    values = count_values(data)
+    values = count_values(data, MAX_VALUES)
     if values > MAX_VALUES:
         numbers = _count_numbers(data) if values <= MAX_VALUES + MAX_NUMBERS else 0
         if values - numbers > MAX_VALUES:
@@ -45,21 +45,6 @@ def check_value_count(data: bytes | bytearray) -> None:
                 f"{MAX_VALUES}, of any length, and {MAX_NUMBERS} token ids besides",
                 status=413,
             )
-
-
-def count_values(data: bytes | bytearray) -> int:
-    """Count at least as many values as a JSON text has, and at most its texts, fields and items,
-    each counted by itself. Where there are far too many texts, these alone."""
-    signs = sum(map(data.count, _SEPARATORS))
-    if signs <= MAX_VALUES:  # also with those inside of texts
-        return signs
-    # Escaped backslashes first, so that the ones left escape what is behind them.
-    plain = bytes(data).replace(rb"\\", b"").replace(rb"\"", b"")
-    quotes = plain.count(b'"')
-    if quotes > 2 * MAX_VALUES:
-        return quotes // 2
-    outside = b"".join(plain.split(b'"')[::2])
-    return quotes // 2 + sum(map(outside.count, (b",", b"[", b"{")))
 
 
 def _count_numbers(data: bytes | bytearray) -> int:

@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atom.entrypoints.http import value_count
+from atom.bounded_input.bounded_json import count_values
 from atom.entrypoints.http.value_count import (
     MAX_NUMBERS,
     MAX_VALUES,
     check_value_count,
-    count_values,
 )
 from atom.errors import RequestError
 from tests.support.server.http_app import AppRig
@@ -42,9 +41,7 @@ def signs(value: Any) -> int:
 @given(value=VALUES, ascii_only=st.booleans())
 def test_only_what_stands_outside_of_texts_counts(value: Any, ascii_only: bool) -> None:
     data = json.dumps(value, ensure_ascii=ascii_only).encode()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(value_count, "MAX_VALUES", BOUND)
-        assert (count_values(data) > BOUND) == (signs(value) > BOUND)
+    assert (count_values(data, BOUND) > BOUND) == (signs(value) > BOUND)
 
 
 MANY = MAX_VALUES + 1
