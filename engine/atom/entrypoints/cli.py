@@ -17,9 +17,10 @@ from atom.entrypoints.batch import add_batch_arguments, run_batch
 from atom.entrypoints.bench import add_bench_commands
 from atom.entrypoints.flags.flag_parser import FlagParser
 from atom.entrypoints.generate import add_generate_arguments, run_generate
-from atom.entrypoints.process.logs import LEVELS, print_error
+from atom.entrypoints.process.logs import print_error
 from atom.entrypoints.replay import add_replay_arguments, run_replay
 from atom.entrypoints.serve import add_serve_arguments, run_serve
+from atom.entrypoints.server_args import add_log_level
 from atom.errors import AtomError
 from atom.preflight import add_preflight_arguments, run_preflight
 from atom.utils.exhausted import exhausted
@@ -73,22 +74,22 @@ def build_parser() -> argparse.ArgumentParser:
 
     serve = commands.add_parser("serve", help="serve a model over an OpenAI-compatible HTTP API")
     add_serve_arguments(serve)
-    _add_log_level(serve, "info")
+    add_log_level(serve, "info")
     serve.set_defaults(run=run_serve)
 
     generate = commands.add_parser("generate", help="answer prompts offline, on stdout")
     add_generate_arguments(generate)
-    _add_log_level(generate, "warning")
+    add_log_level(generate, "warning")
     generate.set_defaults(run=run_generate)
 
     batch = commands.add_parser("batch", help="answer a file of requests, without a server")
     add_batch_arguments(batch)
-    _add_log_level(batch, "warning")
+    add_log_level(batch, "warning")
     batch.set_defaults(run=run_batch)
 
     bench = commands.add_parser("bench", help="measure throughput, latency, or a server")
     for command in add_bench_commands(bench):
-        _add_log_level(command, "warning")
+        add_log_level(command, "warning")
 
     replay = commands.add_parser("replay", help="ask a recorded request again, and compare")
     add_replay_arguments(replay)
@@ -109,12 +110,6 @@ def print_completion(args: argparse.Namespace) -> int:
 
     print(shellcode(["atom"], shell=args.shell))
     return 0
-
-
-def _add_log_level(parser: argparse.ArgumentParser, default: str) -> None:
-    parser.add_argument(
-        "--log-level", choices=LEVELS, default=default, help="debug also shows tracebacks"
-    )
 
 
 if __name__ == "__main__":

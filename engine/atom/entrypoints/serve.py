@@ -24,7 +24,7 @@ from atom.entrypoints.flags.flag_values import json_object
 from atom.entrypoints.http.api_key import read_api_keys, read_key_file
 from atom.entrypoints.http.body_budget import DEFAULT_BYTES
 from atom.entrypoints.process.logs import configure_logging
-from atom.entrypoints.responses.store import DEFAULT_BYTES as STORE_BYTES
+from atom.entrypoints.responses.store_limit import DEFAULT_BYTES as STORE_BYTES
 from atom.entrypoints.server_args import add_access_flags, add_tls_flags, tls_files
 from atom.entrypoints.swap.models_file import check_shares, read_models_file
 from atom.entrypoints.swap.shared_device import Sharing, SharingModel

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from atom.entrypoints.http.api_key import API_KEY_VARIABLE
 from atom.entrypoints.http.tls import CLIENT_CERTIFICATES, TlsFiles
+from atom.entrypoints.process.logs import LEVELS
 from atom.errors import ConfigError
 
 _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)+")
@@ -139,3 +140,10 @@ def _client_certificates(text: str) -> int:
     if text not in ("0", "1", "2"):
         raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(CLIENT_CERTIFICATES)}")
     return int(text)
+
+
+def add_log_level(parser: argparse.ArgumentParser, default: str) -> None:
+    """Add --log-level, which every command has."""
+    parser.add_argument(
+        "--log-level", choices=LEVELS, default=default, help="debug also shows tracebacks"
+    )

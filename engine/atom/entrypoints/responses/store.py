@@ -17,11 +17,11 @@ import msgspec
 
 from atom.entrypoints.http.errors import shortened
 from atom.entrypoints.responses.input_items import REFERENCE, kind_of
+from atom.entrypoints.responses.store_limit import DEFAULT_BYTES
 from atom.errors import RequestError
 
 Items = Sequence[dict[str, Any]]
 _decode = msgspec.json.decode
-DEFAULT_BYTES = 64 * 2**20
 _TOLD_APART = ("key-", "header-")
 
 

@@ -13,7 +13,7 @@ from atom.config import EngineOptions
 from atom.entrypoints.http.api_key import KeyFile
 from atom.entrypoints.http.body_budget import DEFAULT_BYTES
 from atom.entrypoints.http.tls import TlsFiles
-from atom.entrypoints.responses.store import DEFAULT_BYTES as STORE_BYTES
+from atom.entrypoints.responses.store_limit import DEFAULT_BYTES as STORE_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
