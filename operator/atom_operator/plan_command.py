@@ -1,7 +1,8 @@
 """`plan -f FILE [--nodes FILE] [--values FILE]`: what the operator would decide, without a cluster.
 
-Reads files and prints; decides by the same functions as the operator. The rules that only the API
-server checks (CEL) are not repeated here: `kubectl apply --dry-run=server` has them.
+Reads files as kubectl reads them, judges the manifests by the CRD's own schema and rules, and then
+decides by the same functions as the operator: the verdict is that of `kubectl apply
+--dry-run=server`. Prints.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -38,6 +39,8 @@ from atom_operator.plan_site import ValuesError, site_of_values
 from atom_operator.plugin.output import FORMATS, show, show_document, width, wrapped
 from atom_operator.reconcile.planning import Surroundings, consider
 from atom_operator.reconcile.profile import Laid, lay, name_profile
+from atom_operator.served_schema.kubectl_yaml import read_documents
+from atom_operator.served_schema.manifest import judge, unknown_kind
 from atom_operator.validation.parsing import parse_spec
 
 # Only the operator knows its defaults; no number of a plan depends on the image.
@@ -91,8 +94,7 @@ def run(options: argparse.Namespace) -> int:
         fleet = _documents(options.nodes) if options.nodes else None
         site = _site(options.values) if options.values else Site()
         beside = [*manifests, *(_documents(options.profile) if options.profile else ())]
-        found = _of_kind(manifests, constants.KIND)
-        reports = [each for item in found for each in _reports(item, beside, fleet, site)]
+        reports = [*_refused(beside), *_judged_reports(manifests, beside, fleet, site)]
         if not reports:
             raise InputError(f"{options.filename} has no {constants.KIND}; give its manifest")
     except InputError as error:
@@ -134,6 +136,35 @@ def _not_planned(report: PlanReport) -> str:
     )
 
 
+def _refused(objects: Sequence[Manifest]) -> Iterator[PlanReport]:
+    """Yield a report for each object, other than an AtomDeployment, that the API server refuses."""
+    for item in objects:
+        is_profile = item.get("kind") == constants.PROFILE_KIND
+        problems = judge(item).problems if is_profile else unknown_kind(item)
+        if problems:
+            yield PlanReport(_key(item), problems, kind=str(item.get("kind")))
+
+
+def _judged_reports(
+    manifests: Sequence[Manifest],
+    beside: Sequence[Manifest],
+    fleet: Sequence[Manifest] | None,
+    site: Site,
+) -> Iterator[PlanReport]:
+    """Yield the reports of every AtomDeployment, in the form that the API server would store."""
+    for item in _of_kind(manifests, constants.KIND):
+        judged = judge(item)
+        if judged.problems:
+            yield PlanReport(_key(item), judged.problems)
+        else:
+            yield from _reports(judged.stored, beside, fleet, site)
+
+
+def _key(manifest: Manifest) -> ObjectKey:
+    metadata = manifest["metadata"]
+    return ObjectKey(str(metadata.get("namespace") or "default"), str(metadata["name"]))
+
+
 def _reports(
     manifest: Manifest,
     manifests: Sequence[Manifest],
@@ -159,8 +190,7 @@ def _report(
     fleet: Sequence[Manifest] | None,
     site: Site,
 ) -> PlanReport:
-    metadata = manifest["metadata"]
-    key = ObjectKey(str(metadata.get("namespace") or "default"), str(metadata["name"]))
+    key = _key(manifest)
     laid = _laid(manifest.get("spec") or {}, key.namespace, manifests, site)
     if isinstance(laid, tuple):
         return PlanReport(key, laid)
@@ -236,7 +266,7 @@ def _read(path: str) -> list[Any]:
     """List every document of a YAML or JSON file."""
     try:
         text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
-        return [item for item in yaml.safe_load_all(text) if item is not None]
+        return read_documents(text)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
     except yaml.YAMLError as error:

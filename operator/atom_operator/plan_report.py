@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from atom_operator.constants import KIND, PROFILE_KIND
 from atom_operator.domain import Capacity, FieldProblem, ObjectKey, Plan, Supply
 from atom_operator.integration_values import Autoscaling
 from atom_operator.memory_bar import bar_lines, memory_parts
@@ -29,6 +30,7 @@ class PlanReport:
     plan: Plan | None = None
     supply: Supply | None = None
     beside: Plan | None = None  # of what this one is the canary of
+    kind: str = KIND
 
     @property
     def can_start(self) -> bool:
@@ -48,7 +50,8 @@ class PlanReport:
 
 def lines(report: PlanReport) -> Iterator[str]:
     """The report, one fact per line."""
-    yield f"AtomDeployment {report.key.namespace}/{report.key.name}"
+    where = report.key.name if report.kind == PROFILE_KIND else "/".join(report.key)
+    yield f"{report.kind} {where}"
     for problem in report.problems:
         yield _row("not accepted", f"{problem} ({problem.reason.value})")
     if report.plan is None:

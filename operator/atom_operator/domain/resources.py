@@ -33,10 +33,17 @@ _BINARY = "KMGTPE"
 
 @lru_cache(maxsize=4096)
 def amount(resource: str, quantity: str) -> int:
-    """A Kubernetes quantity of a resource, rounded up; 0 of what is none."""
-    match = _QUANTITY.fullmatch(quantity)
+    """A Kubernetes quantity of a resource, rounded up; 0 if the text is no quantity."""
+    value = exact_quantity(quantity) or Fraction(0)
+    return math.ceil(value * 1000 if _is_cpu(resource) else value)
+
+
+def exact_quantity(text: str) -> Fraction | None:
+    """Return the number that a Kubernetes quantity without a sign stands for; None if the text is
+    no quantity."""
+    match = _QUANTITY.fullmatch(text)
     if match is None:
-        return 0
+        return None
     number, exponent, unit = match.groups()
     value = Fraction(number)
     if exponent:
@@ -45,7 +52,7 @@ def amount(resource: str, quantity: str) -> int:
         value *= 1024 ** (_BINARY.index(unit[0]) + 1)
     elif unit:
         value *= Fraction(10) ** _POWERS[unit]
-    return math.ceil(value * 1000 if _is_cpu(resource) else value)
+    return value
 
 
 def requests_of(pod_spec: Mapping[str, Any]) -> Counter[str]:

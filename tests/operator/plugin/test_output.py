@@ -97,6 +97,7 @@ def test_a_plan_is_yaml_where_that_is_asked_for() -> None:
 
 def plan_of(source: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
     manifest = {
+        "apiVersion": "serving.atom.dev/v1alpha1",
         "kind": "AtomDeployment",
         "metadata": {"name": "x"},
         "spec": {"model": {"source": source}, "accelerator": {"product": "MI300X"}},

@@ -1,0 +1,1 @@
+"""The rules of this version's CustomResourceDefinitions, applied as an API server applies them."""
