@@ -68,10 +68,10 @@ ANNOTATION_FAILED_REVISION: Final = f"{GROUP}/failed-revision"
 ANNOTATION_FAILURE: Final = f"{GROUP}/failure"
 ANNOTATION_STARTUP_BUDGET: Final = f"{GROUP}/startup-budget-seconds"
 ANNOTATION_APPLIED: Final = f"{GROUP}/applied"  # digest of the manifest that was applied last
-# Of a workload whose spec names no image: the operator's default that it was rendered for, and the
-# one before where nothing but that has changed.
+# Of a workload whose spec names no image: the operator's default that it was rendered for.
 ANNOTATION_DEFAULT_IMAGE: Final = f"{GROUP}/default-image"
-ANNOTATION_IMAGE_BEFORE: Final = f"{GROUP}/default-image-before"
+# Of a workload: what its own spec asks for, the defaults below it, and which of them it follows.
+ANNOTATION_ORIGIN: Final = f"{GROUP}/origin"
 # Kubernetes' own: of the pods of a ReplicaSet those with the lowest number end first.
 ANNOTATION_DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
 # Of a pod: the list of adapters that was newest when it was last told that there is a new one.

@@ -60,8 +60,8 @@ class OperatorSettings:
     namespaces: tuple[str, ...] = ()  # empty: the whole cluster
     resync_seconds: float = 300.0  # every AtomDeployment is reconciled at least this often
     workers: int = 4  # reconciles at the same time
-    image_rollouts: int = 1  # at the same time, for a new default image; 0: none by itself
-    max_rollouts: int = 0  # AtomDeployments that roll at the same time; 0: any number
+    max_rollouts: int = 1  # AtomDeployments that roll at the same time; 0: any number
+    follows_defaults: bool = True  # a changed default of many begins rollouts by itself
     health_port: int = 8080  # 0: not served
     metrics_port: int = 8081  # 0: not served
     page: bool = False  # beside the metrics: what is deployed, to look at
@@ -84,9 +84,7 @@ class OperatorSettings:
             namespaces=_names(environ, "NAMESPACES"),
             resync_seconds=_number(environ, "RESYNC_SECONDS", defaults.resync_seconds, 1, 86_400),
             workers=int(_number(environ, "WORKERS", defaults.workers, 1, 64)),
-            image_rollouts=int(
-                _number(environ, "IMAGE_ROLLOUTS", defaults.image_rollouts, 0, 10_000)
-            ),
+            follows_defaults=environ.get(f"{PREFIX}FOLLOW_DEFAULTS", "true").lower() == "true",
             max_rollouts=int(_number(environ, "MAX_ROLLOUTS", defaults.max_rollouts, 0, 10_000)),
             health_port=int(_number(environ, "HEALTH_PORT", defaults.health_port, 0, 65_535)),
             metrics_port=int(_number(environ, "METRICS_PORT", defaults.metrics_port, 0, 65_535)),

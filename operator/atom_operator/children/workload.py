@@ -55,8 +55,8 @@ def workload(
     }
     if plan.default_image is not None:
         annotations[constants.ANNOTATION_DEFAULT_IMAGE] = plan.default_image
-    if plan.image_before is not None:
-        annotations[constants.ANNOTATION_IMAGE_BEFORE] = plan.image_before
+    if plan.origin is not None:
+        annotations[constants.ANNOTATION_ORIGIN] = plan.origin.text
     if rollback is not None:
         annotations[constants.ANNOTATION_FAILED_REVISION] = rollback.failed
         annotations[constants.ANNOTATION_FAILURE] = rollback.cause

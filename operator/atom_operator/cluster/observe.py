@@ -40,6 +40,7 @@ from atom_operator.domain import (
     StartupTimes,
     runs_engines,
 )
+from atom_operator.domain.origin import read_origin
 from atom_operator.domain.profile import Profile
 from atom_operator.kinds import QUOTA_WORKLOAD, RESOURCE_CLAIM_TEMPLATE, Kind
 from atom_operator.pods.claim_charges import with_claims
@@ -314,7 +315,7 @@ def deployment_state(manifest: Manifest, pods: Sequence[PodState]) -> Deployment
         startup_budget_seconds=_whole(annotation(manifest, constants.ANNOTATION_STARTUP_BUDGET)),
         spec_digest=annotation(manifest, constants.ANNOTATION_SPEC_DIGEST),
         default_image=annotation(manifest, constants.ANNOTATION_DEFAULT_IMAGE),
-        image_before=annotation(manifest, constants.ANNOTATION_IMAGE_BEFORE),
+        origin=read_origin(annotation(manifest, constants.ANNOTATION_ORIGIN)),
         in_groups=groups,
         pods_agree=not groups or _groups_run(manifest, pods),
         paused=spec.get("paused") is True,

@@ -9,6 +9,7 @@ from typing import Any
 
 from atom_operator import constants
 from atom_operator.domain.objects import ChildKey, Manifest
+from atom_operator.domain.origin import Origin
 from atom_operator.domain.profile import Profile
 from atom_operator.domain.replica_capacity import Evidence, InspectedConfig
 from atom_operator.domain.resources import Resources
@@ -42,7 +43,7 @@ class DeploymentState:
     startup_budget_seconds: int | None = None  # of the revision that it runs
     spec_digest: str | None = None  # of the spec that it was last written for
     default_image: str | None = None  # the operator's, where that spec named none
-    image_before: str | None = None  # of the default, where only that has changed
+    origin: Origin | None = None  # of the revision that was asked for last; None from older ones
     in_groups: bool = False  # a LeaderWorkerSet, whose replicas are groups of pods
     pods_agree: bool = True  # all of its pods are there, of its revision and ready, where we count
     progress_deadline_seconds: int | None = None  # where only we keep it

@@ -16,6 +16,7 @@ from atom_operator.domain.options import (
     JobOptions,
     ModelLocation,
 )
+from atom_operator.domain.origin import Origin
 from atom_operator.domain.profile import Profile
 from atom_operator.domain.replica_capacity import CapacityVerdict, Evidence, InspectedConfig
 from atom_operator.domain.rollout_state import Rollout
@@ -57,8 +58,7 @@ class Plan:
     spec_digest: str = ""  # of what is asked of the pods
     asked: Mapping[str, Any] = field(default_factory=dict)  # the spec as it was written
     default_image: str | None = None  # the operator's, where the spec names none
-    image_before: str | None = None  # of the default, where only that has changed
-    image_waits: str | None = None  # why a new default is not taken yet
+    origin: Origin | None = None  # its own spec, and defaults of many below that
     changes_kind: bool = False  # pods of the other kind of workload serve until these are ready
     frontend_serves: bool = False  # pods of it are ready, so that callers are led there
     warnings: tuple[str, ...] = ()  # about what is accepted all the same

@@ -54,9 +54,8 @@ from atom_operator.page.page_reader import PageReader
 from atom_operator.page.page_routes import add_page
 from atom_operator.reconcile.decider import Decider
 from atom_operator.reconcile.device_moves import DeviceMoves
-from atom_operator.reconcile.image_rollout import StagedImageRollout
 from atom_operator.reconcile.reconciler import Reconciler
-from atom_operator.reconcile.rollout_budget import RolloutBudget
+from atom_operator.reconcile.rollout_train import RolloutTrain
 from atom_operator.settings import LeaseSettings, OperatorSettings
 from atom_operator.webhook.service import WebhookService
 
@@ -111,8 +110,11 @@ class Runtime:
         fenced = FencedCluster(cached, self._may_write)
         self._optional = OptionalKinds(self._cluster.list_holders)
         self._applied = AppliedChildren()
-        self._turns = StagedImageRollout(settings.image_rollouts, lambda key: self.enqueue(*key))
-        self._budget = RolloutBudget(settings.max_rollouts, lambda key: self.enqueue(*key))
+        self._train = RolloutTrain(
+            settings.max_rollouts,
+            lambda key: self.enqueue(*key),
+            follows_defaults=settings.follows_defaults,
+        )
         self._moves = DeviceMoves()
         fleet = FleetReader(cached, time.monotonic)
         engines = EnginesWithBackoff(self._engines, time.monotonic)
@@ -126,8 +128,7 @@ class Runtime:
             clock=_now,
             optional=self._optional,
             applied=self._applied,
-            turns=self._turns,
-            budget=self._budget,
+            train=self._train,
             moves=self._moves,
             wake=lambda key: self.enqueue(*key),
         )
@@ -215,8 +216,7 @@ class Runtime:
         await self._wait_for_rivals()
         self._optional.forget_all()
         self._applied.forget_all()
-        self._turns.forget_all()
-        self._budget.forget_all()
+        self._train.forget_all()
         self._moves.forget_all()
         self._known.forget_all()
         self._session = LeadershipSession(
@@ -258,8 +258,7 @@ class Runtime:
 
     async def _list_keys(self) -> list[ObjectKey]:
         keys = await self._cluster.list_deployments()
-        self._turns.expect(keys)
-        self._budget.expect(keys)
+        self._train.expect(keys)
         return keys
 
     async def _reconcile(self, key: ObjectKey) -> float | None:

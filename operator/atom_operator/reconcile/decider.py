@@ -81,7 +81,6 @@ from atom_operator.reconcile.frontend import with_frontend
 from atom_operator.reconcile.keep_rendering import (
     as_it_runs,
     engine_image,
-    image_asked_before,
     is_in_place,
     with_budget_of,
     without_own_evidence,
@@ -113,7 +112,7 @@ from atom_operator.reconcile.rollout_turn import (
     as_before,
     begins,
     is_due,
-    window_wait,
+    with_origin,
 )
 from atom_operator.reconcile.successors import refusal_of_rollout
 from atom_operator.settings import OperatorSettings
@@ -168,8 +167,8 @@ class Decider:
             return Decision(problems=laid)
         around = await self._surroundings(key, laid.spec, observed, engines)
         around = replace(around, profile=laid.profile, canary=canary.canary)
+        around = replace(around, own=laid.own, profile_default=laid.default)
         begin = begins(laid.spec.rollout, observed, turns)
-        around = _with_image_in_turn(laid.spec, around, observed, turns)
         owner = Owner(key, parent["metadata"]["uid"])
         asked = AskedRollout(laid.spec.rollout, begin, is_seen=_is_seen(parent))
         decision = await self._decide(owner, laid.spec, around, observed, engines, asked=asked)
@@ -321,6 +320,7 @@ class Decider:
         plan, wanted = as_it_runs(
             observed, plan, wanted, spec_seen=spec_seen, may_roll_back=may_roll_back
         )
+        plan = with_origin(plan, observed, wanted, spec_seen=spec_seen)
         weights = await fetch_weights(self.port, self.engines, plan, observed.at)
         plan = await self._with_pull_secrets(plan, observed, spec_seen=spec_seen)
         plan = replace(
@@ -353,11 +353,13 @@ class Decider:
         strategy keeps old groups, nor old pods of another kind that hold what new ones need."""
         if not is_due(observed, wanted):
             return None
+        defaults = plan.origin.follows if plan.origin is not None else ()
         if wanted.nodes > 1 or (observed.deployment and observed.deployment.in_groups):
             refused = await refusal_of_rollout(self.port, plan, observed, wanted)
             if refused is not None:
-                return RolloutWait(f"its pods would be refused: {refused}", is_refused=True)
-        return rollout.begin()
+                words = f"its pods would be refused: {refused}"
+                return RolloutWait(words, is_refused=True, defaults=defaults)
+        return rollout.begin(defaults)
 
     async def _roll_out(
         self,
@@ -460,32 +462,6 @@ def unschedulable(observed: Observed) -> str | None:
     place."""
     messages = (pod.unschedulable_message for pod in observed.pods if not pod.gated)
     return next((message for message in messages if message), None)
-
-
-def _with_image_in_turn(
-    spec: AtomDeploymentSpec,
-    around: Surroundings,
-    observed: Observed,
-    turns: Turns,
-) -> Surroundings:
-    """Keep the default image that the pods have, while it is not their turn for a new one. Where
-    none of them serves there is nothing to spare."""
-    kind, running = spec.accelerator.type, observed.deployment
-    newest = around.images.get(kind)
-    before = image_asked_before(spec, observed, around.config_text, around.profile)
-    if before is None or newest is None or running is None:
-        return around
-    if before == newest:
-        return replace(around, image_before=running.image_before)
-    why = None
-    if running.ready:
-        closed = window_wait(spec.rollout, observed.at)
-        why = closed.words if closed is not None else turns.image(newest)
-    if why is None:
-        return replace(around, image_before=before)
-    waits = f"the operator's default image is {newest} now; {why}"
-    images = {**around.images, kind: before}
-    return replace(around, images=images, image_before=running.image_before, image_waits=waits)
 
 
 def _jobs(step: Step) -> tuple[JobRequest, ...]:

@@ -6,13 +6,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.children.workload import pod_revision
 from atom_operator.constants import ENGINE_CONTAINER
 from atom_operator.domain import CapacityVerdict, Observed, Plan, PodRevision
-from atom_operator.domain.profile import Profile
 from atom_operator.domain.resources import EPHEMERAL_STORAGE, amount
-from atom_operator.plan.spec_digest import spec_digest
 
 
 def without_own_evidence(verdict: CapacityVerdict, wanted: PodRevision) -> CapacityVerdict:
@@ -98,26 +95,6 @@ def _kept(
     # The live template may carry a user's edit; the one that matters most is not kept.
     live = observed.running
     return live if live is not None and engine_image(live) == engine_image(fresh) else None
-
-
-def image_asked_before(
-    spec: AtomDeploymentSpec,
-    observed: Observed,
-    config_text: str | None,
-    profile: Profile | None = None,
-) -> str | None:
-    """The default image that the workload was rendered for, where the same is asked of its pods
-    but for the default; None where the spec says which, or asks for something else too."""
-    running = observed.deployment
-    if running is None or running.spec_digest is None or spec.engine.image is not None:
-        return None
-    image = running.default_image
-    if image is None:  # from an operator that did not write it down
-        image = engine_image(observed.running) if observed.running else None
-    same = (
-        image is not None and spec_digest(spec, image, config_text, profile) == running.spec_digest
-    )
-    return image if same else None
 
 
 def engine_image(pods: PodRevision) -> str | None:

@@ -53,6 +53,7 @@ def plan_of_pods(
         startup_budget_seconds=budget or plan.startup_budget_seconds,
         spec_digest=(running.spec_digest if running else pods.spec_digest) or plan.spec_digest,
         learned=observed.learned,
+        origin=running.origin if running else None,
     )
 
 

@@ -27,6 +27,7 @@ from atom_operator.domain import (
 )
 from atom_operator.domain.canary import Canary
 from atom_operator.domain.devices import DevicePicture
+from atom_operator.domain.origin import Default, Origin
 from atom_operator.domain.profile import Profile
 from atom_operator.integration_values import Site
 from atom_operator.kinds import OPTIONAL_KINDS, Kind
@@ -53,6 +54,7 @@ from atom_operator.validation.engine_limits import (
 from atom_operator.validation.rules import validate, validate_against_model
 from atom_operator.validation.surroundings import validate_surroundings
 
+_DEFAULT_IMAGE = "the operator's default image"
 _INSPECTION = "the model's own config.json"
 
 
@@ -74,8 +76,8 @@ class Surroundings:
     inspected: InspectedConfig | None = None  # what a look at the model has found before
     learned: tuple[Evidence, ...] = ()  # what engines have measured, ours first
     profile: Profile | None = None  # that has been laid below the spec
-    image_before: str | None = None  # the default that `images` takes the place of
-    image_waits: str | None = None  # why `images` is not the operator's newest default
+    own: AtomDeploymentSpec | None = None  # the spec without the profile
+    profile_default: Default | None = None  # what the profile says as a whole
     canary: Canary | None = None
     image_volumes: bool = True  # whether the API server takes them; asked where it matters
 
@@ -169,10 +171,19 @@ def _plan(
         adapters=locate_adapters(spec),
         asked=spec.model_dump(mode="json", by_alias=True, exclude_unset=True),
         default_image=options.image if spec.engine.image is None else None,
-        image_before=around.image_before,
-        image_waits=around.image_waits,
+        origin=_origin(spec, options.image, around),
         canary=around.canary,
     )
+
+
+def _origin(spec: AtomDeploymentSpec, image: str, around: Surroundings) -> Origin:
+    """Tell the object's own part of what is asked of its pods from defaults of many."""
+    own = around.own or spec
+    digest = spec_digest(own, own.engine.image or "", around.config_text)
+    defaults = [] if around.profile_default is None else [around.profile_default]
+    if spec.engine.image is None:
+        defaults.append(Default(_DEFAULT_IMAGE, image))
+    return Origin(f"{digest}@{own.profile or ''}", tuple(defaults))
 
 
 def plan_in_force(

@@ -12,6 +12,8 @@ first (children/workload.py).
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +23,7 @@ from atom_operator.api.v1alpha1.atomprofile import ImageAbilities, ProxySpec
 from atom_operator.children.overlay import overlay_paths
 from atom_operator.constants import DEFAULT_PROFILE, LABEL_PROFILE, Reason
 from atom_operator.domain import FieldProblem
+from atom_operator.domain.origin import Default
 from atom_operator.domain.profile import EngineAbilities, Profile
 from atom_operator.integration_values import EngineFeature
 from atom_operator.validation.parsing import parse_profile, parse_spec
@@ -32,6 +35,7 @@ _SITE_FIELDS = {
     "architectures": "engine_architectures",
     "features": "engine_features",
 }
+_NO_PROFILE = Default("AtomProfile", "none")
 _WHOLE = "model.config"  # no map whose keys are joined
 _SAYS_BY_BEING_THERE = "accelerator.claim"  # also where it is empty
 # Of two ways to devices a spec has one, and none of a profile beside it.
@@ -44,6 +48,8 @@ class Laid:
 
     spec: AtomDeploymentSpec
     profile: Profile | None
+    own: AtomDeploymentSpec  # without the profile
+    default: Default = _NO_PROFILE  # what the profile says as a whole
 
 
 def name_profile(
@@ -67,7 +73,7 @@ def lay(
     name, and by what it was chosen."""
     name, where = named
     if found is None and where is None:
-        return Laid(spec, None)
+        return Laid(spec, None, spec)
     if found is None:
         create = "create it, or name another one"
         return (profile_problem(f"AtomProfile {name}, named by {where}, does not exist; {create}"),)
@@ -76,7 +82,10 @@ def lay(
         return profile
     joined, known = _lay_below(name, profile, raw)
     result = parse_spec(joined)
-    return result if isinstance(result, tuple) else Laid(result, known)
+    if isinstance(result, tuple):
+        return result
+    said = hashlib.sha256(json.dumps(found, sort_keys=True, default=str).encode()).hexdigest()
+    return Laid(result, known, spec, Default(f"AtomProfile {name}", said[:12]))
 
 
 def profile_problem(words: str) -> FieldProblem:

@@ -52,10 +52,9 @@ from atom_operator.plan.room import lacks_devices, shortage
 from atom_operator.reconcile.decider import Decider, Decision, unschedulable
 from atom_operator.reconcile.device_moves import DeviceMoves
 from atom_operator.reconcile.find_profile import optional_kinds
-from atom_operator.reconcile.image_rollout import StagedImageRollout
 from atom_operator.reconcile.prerequisites import look_at_routes
 from atom_operator.reconcile.requeue import requeue_after
-from atom_operator.reconcile.rollout_budget import RolloutBudget
+from atom_operator.reconcile.rollout_train import RolloutTrain
 from atom_operator.reconcile.rollout_turn import Turns
 from atom_operator.reconcile.silent_nodes import with_silent_nodes
 from atom_operator.status.capacity import measured_before
@@ -84,8 +83,7 @@ class Reconciler:
     clock: Callable[[], datetime]
     optional: OptionalKinds = field(default_factory=OptionalKinds)
     applied: AppliedChildren = field(default_factory=AppliedChildren)
-    turns: StagedImageRollout = field(default_factory=StagedImageRollout)
-    budget: RolloutBudget = field(default_factory=RolloutBudget)
+    train: RolloutTrain = field(default_factory=RolloutTrain)
     moves: DeviceMoves = field(default_factory=DeviceMoves)
     # Told of an AtomDeployment whose status another's pass made old.
     wake: Callable[[ObjectKey], None] = lambda _key: None
@@ -97,8 +95,7 @@ class Reconciler:
         if parent is None or parent["metadata"].get("deletionTimestamp"):
             self.applied.forget(key)
             self.optional.forget(key)
-            self.turns.forget(key)
-            self.budget.forget(key)
+            self.train.forget(key)
             self.moves.forget(key)
             self.decider.templates.forget(key)
             self.decider.departures.forget(key)
@@ -115,12 +112,10 @@ class Reconciler:
         failure = known_failure(parent.get("status") or {}, observed.deployment)
         observed = with_deadline(replace(observed, at=now), now, failure)
         engines = await ask_engines(self.engines, observed, known)
-        self.turns.see(key, observed.deployment)
-        self.budget.see(key, observed)
-        turns = Turns(lambda image: self.turns.take(key, image), lambda: self.budget.take(key))
-        decision = await self.decider.decide(key, parent, observed, engines, turns)
+        self.train.see(key, observed)
+        decision = await self.decider.decide(key, parent, observed, engines, self._turns_of(key))
         if decision.waits is None or not decision.waits.in_row:
-            self.budget.leave(key)
+            self.train.leave(key)
         todo = decision
         if todo.desired is None:
             todo = await self.decider.keep_last_accepted(key, parent, observed, engines)
@@ -144,6 +139,12 @@ class Reconciler:
         decision = replace(decision, routes=routes, devices=devices)
         await self._report(parent, decision, report, observed, engines)
         return Outcome(requeue_after(decision, report, observed, engines, self.clock()))
+
+    def _turns_of(self, key: ObjectKey) -> Turns:
+        return Turns(
+            lambda defaults: self.train.take(key, defaults),
+            lambda defaults: self.train.take(key, defaults, urgent=True),
+        )
 
     async def _move(self, key: ObjectKey, observed: Observed) -> DeviceFindings:
         """Evict the pod whose turn it is to leave sick devices."""
@@ -204,7 +205,7 @@ class Reconciler:
         engines: EngineView,
     ) -> None:
         """Write the status, unless nothing changed."""
-        metadata = parent["metadata"]
+        metadata, waits = parent["metadata"], decision.waits
         key = ObjectKey(metadata["namespace"], metadata["name"])
         situation = StatusInputs(
             name=key.name,
@@ -221,7 +222,8 @@ class Reconciler:
             waiting=decision.waiting,
             routes=decision.routes,
             devices=decision.devices,
-            rollout_waits=decision.waits.told if decision.waits else None,
+            rollout_waits=waits.told if waits and not waits.defaults else None,
+            defaults_wait=waits.words if waits and waits.defaults else None,
             suspended=(parent.get("spec") or {}).get("suspend") is True,
         )
         previous: Mapping[str, Any] = parent.get("status") or {}

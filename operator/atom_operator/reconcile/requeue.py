@@ -81,8 +81,8 @@ def _canary_again(decision: Decision, now: datetime) -> float | None:
 
 def _rollout_again(decision: Decision, now: datetime) -> float | None:
     """Choose when a rollout that waits may begin."""
-    if decision.waits is None:
-        return None
+    if decision.waits is None or decision.waits.in_row:
+        return None  # whose turn has come is announced
     until = decision.waits.until
     return _BOUND_SECONDS if until is None else max(0.0, (until - now).total_seconds())
 

@@ -12,6 +12,7 @@ from datetime import datetime, time, timedelta
 
 from atom_operator.api.v1alpha1.rollout import RolloutSpec
 from atom_operator.domain import Observed, Plan, PodRevision, Target
+from atom_operator.domain.origin import Default
 from atom_operator.reconcile.last_accepted import pods_in_force, target_in_force
 from atom_operator.reconcile.rollout_window import DAYS, RolloutWindow, opens_at
 from atom_operator.validation.rollout import find_zone
@@ -27,6 +28,7 @@ class RolloutWait:
     until: datetime | None = None
     in_row: bool = False  # for the turn of others to end
     is_refused: bool = False  # by admission of pods, which urgency does not change
+    defaults: tuple[Default, ...] = ()  # whose change alone waits; the spec's own is served
 
     @property
     def told(self) -> str:
@@ -34,16 +36,16 @@ class RolloutWait:
         return self.words if self.is_refused else f"{self.words}; {_AT_ONCE}"
 
 
-Begin = Callable[[], RolloutWait | None]
+Begin = Callable[[tuple[Default, ...]], RolloutWait | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """Hold what asks for the turn of one AtomDeployment among all, to take a new default image and
-    to begin a rollout; each answers why it waits."""
+    """Hold what asks for the turn of one AtomDeployment among all to begin a rollout, by the
+    defaults whose change alone leads to it; each answers why it waits."""
 
-    image: Callable[[str], str | None] = lambda _image: "one after the other takes it"
-    rollout: Callable[[], str | None] = lambda: None
+    take: Callable[[tuple[Default, ...]], str | None] = lambda _defaults: None
+    take_urgent: Callable[[tuple[Default, ...]], str | None] = lambda _defaults: None
 
 
 ALONE = Turns()
@@ -62,12 +64,12 @@ class AskedRollout:
 def begins(asked: RolloutSpec, observed: Observed, turns: Turns) -> Begin:
     """Make what says whether a rollout may begin: the window first, which takes no turn."""
 
-    def begin() -> RolloutWait | None:
+    def begin(defaults: tuple[Default, ...]) -> RolloutWait | None:
         closed = window_wait(asked, observed.at)
-        if closed is not None or asked.urgent:
-            return closed
-        words = turns.rollout()
-        return RolloutWait(words, in_row=True) if words is not None else None
+        if closed is not None:
+            return replace(closed, defaults=defaults)
+        words = (turns.take_urgent if asked.urgent else turns.take)(defaults)
+        return RolloutWait(words, in_row=True, defaults=defaults) if words is not None else None
 
     return begin
 
@@ -104,6 +106,23 @@ def is_due(observed: Observed, wanted: PodRevision) -> bool:
     return recorded.name == running.revision and wanted.name not in (running.revision, failed)
 
 
+def with_origin(plan: Plan, observed: Observed, wanted: PodRevision, *, spec_seen: bool) -> Plan:
+    """The plan with the defaults that `wanted` follows: those that have changed, where nothing
+    else has. `spec_seen` tells of workloads that keep no origin."""
+    running, now = observed.deployment, plan.origin
+    if running is None or now is None:
+        return plan
+    before = running.origin
+    failed = running.rollback.failed if running.rollback else None
+    if before is not None and wanted.name == (failed or running.revision):
+        return replace(plan, origin=replace(now, follows=before.follows))
+    if wanted.name == running.revision or (before.own != now.own if before else not spec_seen):
+        return plan
+    known = before.defaults if before is not None else ()
+    follows = tuple(each for each in now.defaults if each not in known)
+    return replace(plan, origin=replace(now, follows=follows))
+
+
 def as_before(
     plan: Plan, observed: Observed, *, may_roll_back: bool, engine_words: str
 ) -> tuple[Plan, Target] | None:
@@ -116,7 +135,7 @@ def as_before(
         spec_digest=running.spec_digest or plan.spec_digest,
         startup_budget_seconds=running.startup_budget_seconds or plan.startup_budget_seconds,
         default_image=running.default_image,
-        image_before=running.image_before,
+        origin=running.origin,
     )
     target = target_in_force(pods, observed, may_roll_back=may_roll_back, engine_words=engine_words)
     return same, target

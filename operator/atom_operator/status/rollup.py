@@ -79,6 +79,7 @@ class StatusInputs:
     waiting: Waiting | None = None  # what has to be there before pods are asked for
     suspended: bool = False  # by the spec, also where that is not accepted
     rollout_waits: str | None = None  # why what is asked of the pods comes later
+    defaults_wait: str | None = None  # the same where only defaults of many have changed
 
     @property
     def deployment(self) -> DeploymentState:
@@ -132,6 +133,8 @@ def roll_up(situation: StatusInputs, previous: Mapping[str, Any], now: datetime)
         }
         if deployment.rollback is not None:
             status["rollout"]["failedRevision"] = deployment.rollback.failed
+        if waits := situation.rollout_waits or situation.defaults_wait:
+            status["rollout"]["waits"] = waits
     capacity = capacity_status(situation.capacity, situation.engines.measured)
     if capacity is not None:
         status["capacity"] = capacity
@@ -286,8 +289,8 @@ def _complete(situation: StatusInputs) -> Verdict:
         message = f"{message}; {stopped}"
     if plan is not None and plan.keeps_rendering:
         message = f"{message}{_KEPT}"
-    if plan is not None and plan.image_waits:
-        message = f"{message}; {plan.image_waits}"
+    if situation.defaults_wait:
+        message = f"{message}; {situation.defaults_wait}"
     return Verdict(ConditionType.PROGRESSING, "False", Reason.COMPLETE, message)
 
 

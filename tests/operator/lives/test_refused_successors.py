@@ -10,7 +10,7 @@ import pytest
 
 from atom_operator.cluster.errors import RefusedError, TransientError
 from atom_operator.domain import ObjectKey
-from atom_operator.reconcile.rollout_budget import RolloutBudget
+from atom_operator.reconcile.rollout_train import RolloutTrain
 from tests.operator.lives.test_generated_life import FULL, REFUSALS, scene
 from tests.support.in_memory_cluster.state import is_ready
 from tests.support.operator_life.happenings import HAPPENINGS
@@ -171,8 +171,8 @@ def test_a_strategy_that_the_spec_names_is_kept(begin: Any, strategy: str) -> No
 
 
 def test_a_rollout_that_would_be_refused_takes_no_turn_from_others(begin: Any) -> None:
-    changed, budget = begin(FULL["groups"]), RolloutBudget(1)
-    object.__setattr__(changed.life.operator.reconciler, "budget", budget)
+    changed, budget = begin(FULL["groups"]), RolloutTrain(1)
+    object.__setattr__(changed.life.operator.reconciler, "train", budget)
     changed.happens("refuse_by_a_policy", REFUSALS["a policy"][1])
     changed.happens("ask_for_a_length", 1024)
     assert changed.stays

@@ -24,6 +24,7 @@ from atom_operator.handlers.runtime import FOLLOWED
 from atom_operator.integration_values import Site
 from atom_operator.reconcile.decider import Decider
 from atom_operator.reconcile.reconciler import Reconciler
+from atom_operator.reconcile.rollout_train import RolloutTrain
 from atom_operator.settings import OperatorSettings
 from tests.support.in_memory_cluster.cluster import InMemoryCluster
 from tests.support.operator.fake_cluster import copied
@@ -64,6 +65,7 @@ class OperatorClient:
     running: bool = True
     passes: Counter[str] = field(default_factory=Counter)
     version: int = 0
+    max_rollouts: int = OperatorSettings().max_rollouts
 
     def __post_init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -80,10 +82,12 @@ class OperatorClient:
         fleet = FleetReader(api, lambda: state.time)
         settings = OperatorSettings(engine_images=self.images, site=self.site)
         decider = Decider(api, fleet, self.engines, settings)
-        self.reconciler = Reconciler(api, self.engines, decider, clock=state.now)
         self.seen: dict[ObjectKey, list[Any]] = {}
         self.failed = False
         self.due: dict[ObjectKey, float] = {}
+        train = RolloutTrain(self.max_rollouts, lambda key: self.due.update({key: 0.0}))
+        train.expect(self.keys)
+        self.reconciler = Reconciler(api, self.engines, decider, clock=state.now, train=train)
 
     def die_after(self, writes: int) -> None:
         """The process dies behind that write, and the next one begins."""
@@ -98,11 +102,11 @@ class OperatorClient:
         """Reconcile whoever something has happened to."""
         if not self.running:
             return
-        state = self.cluster.state
-        for _, namespace, name in [
-            key for key in self.cluster.api.objects if key[0] == ATOM_DEPLOYMENT
-        ]:
-            key = ObjectKey(namespace, name)
+        state, there = self.cluster.state, self.keys
+        for key in [key for key in self.seen if key not in there]:
+            del self.seen[key]
+            self._reconcile(key)  # its deletion is an event too
+        for key in there:
             if (ATOM_DEPLOYMENT, *key) not in self.cluster.api.objects:
                 continue  # a canary that has just been taken away
             follows = self._followed(key)
@@ -110,6 +114,11 @@ class OperatorClient:
                 continue
             self.seen[key] = follows
             self._reconcile(key)
+
+    @property
+    def keys(self) -> list[ObjectKey]:
+        found = [key for key in self.cluster.api.objects if key[0] == ATOM_DEPLOYMENT]
+        return [ObjectKey(namespace, name) for _, namespace, name in found]
 
     def _reconcile(self, key: ObjectKey) -> None:
         state = self.cluster.state

@@ -161,6 +161,10 @@ class RolloutStatus(ApiModel):
     failed_revision: str | None = None
     """The revision that the spec asks for and that could not become ready; what runs is the last
     one that was. Absent while the spec's own revision runs."""
+    waits: str | None = None
+    """Why the change of the pods that is asked for has not begun: its window, its place in the row
+    with those before it, or where a changed default could not become ready. Absent while none
+    waits."""
 
 
 class AtomDeploymentStatus(ApiModel):

@@ -8,8 +8,8 @@ from typing import Any
 from atom_operator.cluster.fleet import FleetReader
 from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, ObjectKey
 from atom_operator.reconcile.decider import Decider
-from atom_operator.reconcile.image_rollout import StagedImageRollout
 from atom_operator.reconcile.reconciler import Reconciler
+from atom_operator.reconcile.rollout_train import RolloutTrain
 from atom_operator.settings import OperatorSettings
 from tests.support.in_memory_cluster.rollouts import finish_rollout
 from tests.support.operator.builders_operator import NOW, atom_deployment
@@ -30,14 +30,14 @@ class Fleet:
         self.asked: list[ObjectKey] = []
         self.start(OLD)
 
-    def start(self, image: str, most: int = 1) -> None:
+    def start(self, image: str, most: int = 1, *, follows: bool = True) -> None:
         """A process that remembers nothing begins its term."""
         settings = OperatorSettings(engine_images={"cpu": image})
         engines, fleet = FakeEngines(), FleetReader(self.cluster, lambda: 0.0)
         decider = Decider(self.cluster, fleet, engines, settings)
-        turns = StagedImageRollout(most, self.asked.append)
-        turns.expect(KEYS)
-        self.operator = Reconciler(self.cluster, engines, decider, lambda: NOW, turns=turns)
+        train = RolloutTrain(most, self.asked.append, follows_defaults=follows)
+        train.expect(KEYS)
+        self.operator = Reconciler(self.cluster, engines, decider, lambda: NOW, train=train)
 
     async def look(self, keys: list[ObjectKey] | None = None) -> None:
         """At every AtomDeployment, and then at those that were announced."""
@@ -95,9 +95,10 @@ async def test_who_waits_says_so_and_is_ready_all_the_same() -> None:
     fleet = await serving()
     fleet.start(NEW)
     await fleet.look()
+    await fleet.look()
     (waiting, *_) = [key for key, image in zip(KEYS, fleet.images(), strict=True) if image == OLD]
     assert NEW in fleet.message(waiting)
-    assert "waits until others have taken it" in fleet.message(waiting)
+    assert "number 1 of 3 that wait, after default/model-" in fleet.message(waiting)
     status = fleet.cluster.find(ATOM_DEPLOYMENT, waiting.name)["status"]
     assert status["conditions"][-1]["status"] == "True"
 
@@ -133,7 +134,7 @@ async def test_a_new_process_in_the_middle_does_not_begin_another() -> None:
 
 async def test_none_takes_it_by_itself_where_the_site_says_so() -> None:
     fleet = await serving()
-    fleet.start(NEW, most=0)
+    fleet.start(NEW, follows=False)
     await fleet.look()
     assert fleet.images() == [OLD] * len(KEYS)
     changed = KEYS[2]
@@ -144,7 +145,7 @@ async def test_none_takes_it_by_itself_where_the_site_says_so() -> None:
 
 async def test_what_concerns_no_pod_does_not_take_it() -> None:
     fleet = await serving()
-    fleet.start(NEW, most=0)
+    fleet.start(NEW, follows=False)
     fleet.cluster.change_spec(ATOM_DEPLOYMENT, KEYS[0].name, replicas=2)
     await fleet.look()
     assert fleet.images() == [OLD] * len(KEYS)
@@ -162,6 +163,7 @@ async def test_a_waiting_fleet_is_at_rest() -> None:
     fleet = await serving()
     fleet.start(NEW)
     await fleet.look()
+    await fleet.look()  # each knows its place now
     fleet.cluster.writes.clear()
     await fleet.look()
     assert fleet.cluster.writes == []

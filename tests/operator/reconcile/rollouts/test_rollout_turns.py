@@ -11,7 +11,7 @@ import pytest
 from atom_operator.api.v1alpha1.rollout import RolloutSpec
 from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, ObjectKey
 from atom_operator.reconcile.requeue import requeue_after as requeue_after
-from atom_operator.reconcile.rollout_budget import RolloutBudget
+from atom_operator.reconcile.rollout_train import RolloutTrain
 from atom_operator.reconcile.rollout_turn import window_of, window_wait
 from atom_operator.reconcile.rollout_window import opens_at
 from tests.support.in_memory_cluster.rollouts import finish_rollout
@@ -65,8 +65,8 @@ class Fleet:
     def __init__(self, most: int = 0, **rollout: Any) -> None:
         self.cluster, self.now = FakeCluster(), FRIDAY_NOON
         self.woken: list[ObjectKey] = []
-        self.budget = RolloutBudget(most, self.woken.append)
-        self.budget.expect(KEYS)
+        self.train = RolloutTrain(most, self.woken.append)
+        self.train.expect(KEYS)
         for key in KEYS:
             manifest = atom_deployment(key.name, engine=OLD, rollout=rollout)
             self.cluster.create(ATOM_DEPLOYMENT, manifest)
@@ -79,7 +79,7 @@ class Fleet:
 
     def look(self, key: ObjectKey) -> float | None:
         one = reconciler(self.cluster, self.now)
-        object.__setattr__(one, "budget", self.budget)
+        object.__setattr__(one, "train", self.train)
         return asyncio.run(one.reconcile(key)).requeue_after_seconds
 
     def ask(self, key: ObjectKey, **changes: Any) -> float | None:
@@ -153,8 +153,8 @@ def test_so_many_roll_at_a_time_and_the_others_know_their_place() -> None:
 def test_another_operator_first_looks_at_all_of_them() -> None:
     fleet = Fleet(most=1)
     fleet.ask(KEYS[0])
-    fleet.budget = RolloutBudget(1)
-    fleet.budget.expect(KEYS)
+    fleet.train = RolloutTrain(1)
+    fleet.train.expect(KEYS)
     fleet.ask(KEYS[1])
     assert fleet.image(KEYS[1]) == OLD["image"]
     for key in (KEYS[0], KEYS[2], KEYS[1]):
