@@ -18,7 +18,7 @@ from atom_operator.domain.canary import CanaryAnalysis, CanaryAsked, CanaryQuery
 from atom_operator.plan.spec_digest import spec_digest
 from atom_operator.validation.defaulting import served_name
 from atom_operator.validation.parsing import parse_spec
-from atom_operator.validation.rules import validate
+from atom_operator.validation.rules import overlay_problems, validate
 
 _MIN_REQUESTS, _INTERVAL_SECONDS, _FAILURES = 20, 60, 3
 # Of the model that another source takes the place of.
@@ -66,14 +66,19 @@ def asks_for_the_same(spec: AtomDeploymentSpec, other: Mapping[str, Any]) -> boo
     return not isinstance(found, tuple) and _digest(found) == _digest(spec)
 
 
-def change_problems(key: ObjectKey, wanted: Mapping[str, Any]) -> tuple[FieldProblem, ...]:
-    """Return what is wrong with the spec of a canary by itself, and with its name."""
+def change_problems(
+    key: ObjectKey, spec: AtomDeploymentSpec, wanted: Mapping[str, Any]
+) -> tuple[FieldProblem, ...]:
+    """Return what is wrong with the overlays of `spec`, which has the canary; else with the
+    canary's own spec, and with its name."""
+    if overlays := tuple(overlay_problems(spec)):
+        return overlays
     name, most = naming.canary_name(key), constants.MAX_NAME_LENGTH
     if len(name) > most:
         words = f"its AtomDeployment would be named {name}, of more than {most} characters"
         return (FieldProblem("spec.canary", f"{words}; give this one a shorter name"),)
-    spec = parse_spec(wanted)
-    found = spec if isinstance(spec, tuple) else validate(spec)
+    own = parse_spec(wanted)
+    found = own if isinstance(own, tuple) else validate(own)
     return tuple(
         FieldProblem("spec.canary.change", f"makes {problem}", problem.reason) for problem in found
     )
@@ -138,5 +143,5 @@ def _is_named(value: Any) -> bool:
     return (
         isinstance(value, list)
         and bool(value)
-        and all(isinstance(item, Mapping) and "name" in item for item in value)
+        and all(isinstance(item, Mapping) and isinstance(item.get("name"), str) for item in value)
     )

@@ -7,7 +7,7 @@ left out and listed in `missing`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal
@@ -26,7 +26,7 @@ class EngineFeature(StrEnum):
 
 
 class TemplateFeature(StrEnum):
-    """Hold what a site may keep spec.template from asking for; named as in the chart."""
+    """Name the rights beyond the restricted Pod Security Standard; named as in the chart."""
 
     SERVICE_ACCOUNT = "serviceAccountName"
     HOST_PID = "hostPID"
@@ -34,17 +34,46 @@ class TemplateFeature(StrEnum):
     HOST_NETWORK = "hostNetwork"
     HOST_PORT = "hostPort"
     HOST_PATH = "hostPath"
+    VOLUMES = "volumes"  # of another type than the standard's
+    SECRETS = "secrets"  # that no typed field of the spec names
     PRIVILEGED = "privileged"
+    PRIVILEGE_ESCALATION = "privilegeEscalation"  # more rights than the parent process
     CAPABILITIES = "capabilities"  # added to what a container has
     RUN_AS_ROOT = "runAsRoot"  # uid 0, or whichever user the image says
+    ROOT_GROUP = "rootGroup"  # group 0
     UNCONFINED = "unconfined"  # without seccomp, AppArmor or SELinux, or with all of /proc
     SYSCTLS = "sysctls"
-    NODE_NAME = "nodeName"  # past the scheduler
+    MOUNT_PROPAGATION = "mountPropagation"  # of a container's mounts to the node
+    PROBE_HOST = "probeHost"  # requests of the kubelet to another address than the pod's
+    NODE_NAME = "nodeName"  # past the scheduler, or the one node of that name
+    TOLERATIONS = "tolerations"  # of every taint
+    RUNTIME_CLASS = "runtimeClassName"
     PRIORITY_CLASS = "priorityClassName"  # one of Kubernetes' own, system-…
+    OTHER_FIELDS = "otherFields"  # that this version does not know
 
 
 ENGINE_USER_ID = 65532
 FORBIDDEN_BY_DEFAULT = frozenset(TemplateFeature)
+FeatureValue = tuple[TemplateFeature, str]
+
+
+def template_features(
+    allowed: Iterable[str], forbidden: Iterable[str] | None
+) -> tuple[frozenset[TemplateFeature], frozenset[FeatureValue]]:
+    """Read template.allowed and template.forbidden of the chart: the features that are forbidden,
+    and single values of them that are not, such as `volumes/nfs`. `forbidden` None: all that are
+    not allowed, those of a later version too. Raises ValueError."""
+    names = list(allowed)
+    values = frozenset(
+        (TemplateFeature(feature), value)
+        for feature, slash, value in (name.partition("/") for name in names)
+        if slash
+    )
+    whole = frozenset(TemplateFeature(name) for name in names if "/" not in name)
+    listed = (
+        FORBIDDEN_BY_DEFAULT if forbidden is None else frozenset(map(TemplateFeature, forbidden))
+    )
+    return listed - whole, values
 
 
 class PickerKind(StrEnum):
@@ -83,6 +112,7 @@ class Site:
     engine_architectures: tuple[str, ...] = ()
     engine_features: frozenset[EngineFeature] = frozenset()
     template_forbidden: frozenset[TemplateFeature] = FORBIDDEN_BY_DEFAULT
+    template_values: frozenset[FeatureValue] = frozenset()  # of forbidden features, allowed
     user_id: int | None = (
         ENGINE_USER_ID  # that pods run as; None: the cluster gives each namespace some
     )
@@ -90,6 +120,12 @@ class Site:
     picker: PickerProgram = field(default_factory=PickerProgram)
     # What is laid below every spec for which no AtomProfile is named, as one's spec.
     defaults: Mapping[str, Any] | None = None
+
+    def allows(self, feature: TemplateFeature, value: str | None = None) -> bool:
+        """Return whether a template may have the feature, as a whole or with this value."""
+        if feature not in self.template_forbidden:
+            return True
+        return value is not None and (feature, value) in self.template_values
 
     def with_abilities(self, changes: Mapping[str, Any]) -> Site:
         """Return the site of an engine image that can do something else; by fields' names."""

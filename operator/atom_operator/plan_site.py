@@ -10,12 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from atom.sizing import MAX_TENSOR_PARALLEL
-from atom_operator.integration_values import (
-    FORBIDDEN_BY_DEFAULT,
-    EngineFeature,
-    Site,
-    TemplateFeature,
-)
+from atom_operator.integration_values import EngineFeature, Site, template_features
 
 
 class ValuesError(ValueError):
@@ -26,8 +21,9 @@ def site_of_values(values: Mapping[str, Any]) -> Site:
     """Return what `values` set of a Site; the chart's defaults for the rest. Raises ValuesError."""
     engine, scaling = _section(values, "engine"), _section(values, "autoscaling")
     template = _section(values, "template")
-    forbidden = template.get("forbidden", FORBIDDEN_BY_DEFAULT)
+    allowed = map(str, template.get("allowed") or ())
     try:
+        forbidden, allowed_values = template_features(allowed, template.get("forbidden"))
         return Site(
             prometheus_address=scaling.get("prometheusAddress") or None,
             engine_tensor_parallel=int(engine.get("maxTensorParallel", MAX_TENSOR_PARALLEL)),
@@ -35,8 +31,8 @@ def site_of_values(values: Mapping[str, Any]) -> Site:
             engine_architectures=tuple(map(str, engine.get("architectures") or ())),
             engine_features=frozenset(map(EngineFeature, engine.get("features") or ())),
             defaults=_section(values, "defaults") or None,
-            template_forbidden=frozenset(map(TemplateFeature, forbidden))
-            - frozenset(map(TemplateFeature, template.get("allowed") or ())),
+            template_forbidden=forbidden,
+            template_values=allowed_values,
         )
     except (TypeError, ValueError) as error:
         raise ValuesError(f"{error}; see the chart's README") from error

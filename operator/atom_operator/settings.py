@@ -13,13 +13,14 @@ from typing import Any, Literal
 from atom.sizing import MAX_TENSOR_PARALLEL
 from atom_operator.integration_values import (
     ENGINE_USER_ID,
-    FORBIDDEN_BY_DEFAULT,
     PICKER_IMAGES,
     EngineFeature,
+    FeatureValue,
     PickerKind,
     PickerProgram,
     Site,
     TemplateFeature,
+    template_features,
 )
 
 PREFIX = "ATOM_OPERATOR_"
@@ -134,6 +135,7 @@ def _required(environ: Mapping[str, str], name: str, because: str) -> str:
 
 
 def _site(environ: Mapping[str, str]) -> Site:
+    forbidden, values = _template_features(environ)
     return Site(
         prometheus_address=environ.get(f"{PREFIX}PROMETHEUS_ADDRESS") or None,
         runbook_base_url=environ.get(f"{PREFIX}RUNBOOK_BASE_URL") or None,
@@ -144,7 +146,8 @@ def _site(environ: Mapping[str, str]) -> Site:
         engine_multi_node=environ.get(f"{PREFIX}ENGINE_MULTI_NODE", "true").lower() == "true",
         engine_architectures=_names(environ, "ENGINE_ARCHITECTURES"),
         engine_features=_features(environ),
-        template_forbidden=_forbidden(environ),
+        template_forbidden=forbidden,
+        template_values=values,
         user_id=_user_id(environ),
         pull_secrets=_names(environ, "ENGINE_PULL_SECRETS"),
         defaults=_defaults(environ),
@@ -198,19 +201,18 @@ def _features(environ: Mapping[str, str]) -> frozenset[EngineFeature]:
         raise SettingsError(f"{PREFIX}ENGINE_FEATURES: {error}; known: {known}") from error
 
 
-def _forbidden(environ: Mapping[str, str]) -> frozenset[TemplateFeature]:
-    forbidden = FORBIDDEN_BY_DEFAULT
-    if f"{PREFIX}TEMPLATE_FORBIDDEN" in environ:
-        forbidden = _template_features(environ, "TEMPLATE_FORBIDDEN")
-    return forbidden - _template_features(environ, "TEMPLATE_ALLOWED")
-
-
-def _template_features(environ: Mapping[str, str], name: str) -> frozenset[TemplateFeature]:
+def _template_features(
+    environ: Mapping[str, str],
+) -> tuple[frozenset[TemplateFeature], frozenset[FeatureValue]]:
+    forbidden = "TEMPLATE_FORBIDDEN"
+    listed = _names(environ, forbidden) if f"{PREFIX}{forbidden}" in environ else None
     try:
-        return frozenset(map(TemplateFeature, _names(environ, name)))
+        return template_features(_names(environ, "TEMPLATE_ALLOWED"), listed)
     except ValueError as error:
         known = ", ".join(TemplateFeature)
-        raise SettingsError(f"{PREFIX}{name}: {error}; known: {known}") from error
+        raise SettingsError(
+            f"{PREFIX}TEMPLATE_ALLOWED, {PREFIX}{forbidden}: {error}; known: {known}"
+        ) from error
 
 
 def _number(

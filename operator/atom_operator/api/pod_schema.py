@@ -8,7 +8,7 @@ read by the overlay and by the admission of spec.template.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -34,6 +34,7 @@ class PodField:
 
 
 _UNKNOWN = PodField("any")
+_REPLACE = {"$patch": "replace"}  # of a whole list, as an item of its own
 
 
 def field_of(type_name: str, name: str) -> PodField:
@@ -44,6 +45,25 @@ def field_of(type_name: str, name: str) -> PodField:
 def fields_of(type_name: str) -> Mapping[str, PodField]:
     """Every field of a type; none for leaves and unknown types."""
     return _types().get(type_name, {})
+
+
+def lacking_keys(template: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the path of every item of an overlay that lacks the key by which its list is merged,
+    and the key."""
+    yield from _lacking(template, PodField(ROOT), "")
+
+
+def _lacking(value: Any, field: PodField, path: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, list):
+        for number, item in enumerate(value):
+            where = f"{path}[{number}]"
+            identified = field.merges and field.key is not None and item != _REPLACE
+            if identified and isinstance(item, Mapping) and item.get(str(field.key)) is None:
+                yield where, str(field.key)
+            yield from _lacking(item, PodField(field.type), where)
+    elif isinstance(value, Mapping) and field.container != "map":
+        for name, inner in value.items():
+            yield from _lacking(inner, field_of(field.type, name), f"{path}.{name}".lstrip("."))
 
 
 @cache

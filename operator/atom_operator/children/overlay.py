@@ -10,10 +10,10 @@ sig-api-machinery/strategic-merge-patch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
-from atom_operator.api.pod_schema import ROOT, PodField, field_of, fields_of
+from atom_operator.api.pod_schema import ROOT, PodField, field_of, fields_of, lacking_keys
 
 _PATCH = "$patch"
 _RETAIN_KEYS = "$retainKeys"
@@ -37,6 +37,8 @@ class OverlayError(ValueError):
 def merge_pod_template(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
     """Lay `overlay` over `base`; raises OverlayError. What the overlay does not touch is `base`'s
     own, not a copy, which would cost a tenth of a reconcile: what renders pods keeps no base."""
+    for path, key in lacking_keys(overlay):
+        raise OverlayError(f"an item of {path.rpartition('[')[0]} lacks {key}, which identifies it")
     return _merge_maps(base, overlay, ROOT, "")
 
 
@@ -172,8 +174,6 @@ def _merge_item(items: list[Any], item: Any, field: PodField, path: str) -> None
     key = str(field.key)
     if not isinstance(item, Mapping):
         raise OverlayError(f"an item of {path} must be an object, got {item!r}")
-    if item.get(key) is None:
-        raise OverlayError(f"an item of {path} lacks {key}, which identifies it")
     places = [place for place, known in enumerate(items) if known.get(key) == item[key]]
     if item.get(_PATCH) == "delete":
         items[:] = [known for known in items if known.get(key) != item[key]]
@@ -205,7 +205,8 @@ def _in_order(
     where they were."""
 
     def identity(item: Any) -> Any:
-        return item.get(key) if key is not None and isinstance(item, Mapping) else item
+        found = item.get(key) if key is not None and isinstance(item, Mapping) else item
+        return found if isinstance(found, Hashable) else repr(found)
 
     rank = {identity(item): place for place, item in reversed(list(enumerate(wanted)))}
     place = {identity(item): number for number, item in reversed(list(enumerate(before)))}

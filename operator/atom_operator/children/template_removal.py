@@ -85,5 +85,7 @@ def _remove_item(node: Any, name: str, rest: list[tuple[str, bool]], field: PodF
     if not rest:
         items[:] = [item for item in items if str(item.get(field.key)) != name]
         return
+    if rest[0][0] == field.key:
+        raise OverlayError(f"{field.key} identifies the item; remove the whole item")
     for item in chosen or [{}]:  # of none, for its complaints alone
         _remove(item, rest, PodField(field.type))

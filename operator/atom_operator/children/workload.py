@@ -97,11 +97,38 @@ def pod_template(plan: Plan) -> Manifest:
 
     Raises OverlayError when spec.template cannot be merged.
     """
-    template = merge_pod_template(_with_profile(plan, _pod_template(plan)), plan.template or {})
+    template = merge_pod_template(_with_profile(plan, rendered_template(plan)), plan.template or {})
     if plan.template_removed:  # copying a template costs a tenth of a reconcile
         template = remove_fields(template, plan.template_removed)
     _check_still_ours(template, plan.key.name)
-    return with_disk(plan, template)
+    return with_disk(plan, without_escalation(template))
+
+
+def without_escalation(template: Manifest) -> Manifest:
+    """The template whose containers, those that an overlay adds too, get no more rights than the
+    process that starts theirs, where they say nothing about it."""
+    spec = dict(template["spec"])
+    for field in ("containers", "initContainers"):
+        if any(_may_escalate(item) for item in spec.get(field) or ()):
+            spec[field] = [_contained(item) for item in spec[field]]
+    return {**template, "spec": spec}
+
+
+def _may_escalate(container: Manifest) -> bool:
+    """Return whether a container leaves open what the API takes for true. One that is privileged
+    cannot say otherwise."""
+    context = container.get("securityContext") or {}
+    added = (context.get("capabilities") or {}).get("add") or ()
+    if context.get("privileged") or {"SYS_ADMIN", "CAP_SYS_ADMIN"} & set(added):
+        return False
+    return context.get("allowPrivilegeEscalation") is None
+
+
+def _contained(container: Manifest) -> Manifest:
+    if not _may_escalate(container):
+        return container
+    context = container.get("securityContext") or {}
+    return {**container, "securityContext": {**context, "allowPrivilegeEscalation": False}}
 
 
 def _with_profile(plan: Plan, template: Manifest) -> Manifest:
@@ -117,17 +144,28 @@ def _with_profile(plan: Plan, template: Manifest) -> Manifest:
 
 def _check_still_ours(template: Manifest, name: str) -> None:
     """Raise OverlayError where the template has lost what makes its pods this AtomDeployment's."""
-    containers = (template.get("spec") or {}).get("containers") or ()
-    if not any(item.get("name") == constants.ENGINE_CONTAINER for item in containers):
-        raise OverlayError(
-            f"spec.containers: container {constants.ENGINE_CONTAINER} is what serves; leave it in"
-        )
+    check_names(template, constants.ENGINE_CONTAINER, "is what serves")
     labels = (template.get("metadata") or {}).get("labels") or {}
     for label, value in naming.selector_labels(name).items():
         if labels.get(label) != value:
             raise OverlayError(
                 f"metadata.labels[{label}]: the operator selects pods by it; leave it as it is"
             )
+
+
+def check_names(template: Manifest, container: str, does: str) -> None:
+    """Raise OverlayError where a finished template lacks the container, which `does` the work, or
+    has two containers or volumes of one name."""
+    spec = template.get("spec") or {}
+    found = [item for item in spec.get("containers") or () if item.get("name") == container]
+    if not found:
+        raise OverlayError(f"spec.containers: container {container} {does}; leave it in")
+    if not found[0].get("image"):
+        raise OverlayError(f"spec.containers[{container}].image: every container needs one")
+    for field in ("containers", "initContainers", "volumes"):
+        names = [item.get("name") for item in spec.get(field) or ()]
+        for twice in sorted({str(name) for name in names if names.count(name) > 1}):
+            raise OverlayError(f"spec.{field}: {twice} is there twice; give each a name of its own")
 
 
 def pod_revision(plan: Plan) -> PodRevision:
@@ -157,7 +195,8 @@ def stop_seconds(plan: Plan) -> int:
     return PRE_STOP_SECONDS + plan.engine.drain_seconds + _STOP_MARGIN_SECONDS
 
 
-def _pod_template(plan: Plan) -> Manifest:
+def rendered_template(plan: Plan) -> Manifest:
+    """The pod template before any overlay."""
     spec: dict[str, Any] = {
         "serviceAccountName": plan.service_account,
         "automountServiceAccountToken": False,

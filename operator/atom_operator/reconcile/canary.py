@@ -109,7 +109,7 @@ async def look_at_canary(
     if spec.canary is None:
         return CanaryLook(raw, _written_into_spec(key, spec, parent, observed))
     asked, wanted = asked_of(raw, spec), canary_spec(raw, spec)
-    if problems := change_problems(key, wanted):
+    if problems := change_problems(key, spec, wanted):
         return problems
     seen = await _see(reader, key, parent, child, _Wanted(wanted, asked, observed.at, before))
     seen = replace(seen, known=_is_known(key, observed))

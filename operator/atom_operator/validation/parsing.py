@@ -19,8 +19,7 @@ from atom_operator.domain import FieldProblem
 from atom_operator.served_schema.structure import shown, structure_problems
 from atom_operator.validation.rules import (
     object_metadata_problems,
-    template_label_problems,
-    template_shape_problems,
+    template_problems,
 )
 
 
@@ -41,8 +40,7 @@ def parse_profile(name: str, raw: Mapping[str, Any]) -> AtomProfileSpec | tuple[
         return tuple(_of_profile(name, str(problem)) for problem in found)
     template = profile.template or {}
     found = (
-        *template_shape_problems(template),
-        *template_label_problems(template),
+        *template_problems(template, "spec.template"),
         *object_metadata_problems(profile.objects),
     )
     said = [str(problem) for problem in found]

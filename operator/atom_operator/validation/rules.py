@@ -30,7 +30,7 @@ from atom_operator.validation.adapters import (
 from atom_operator.validation.canary import canary_has_a_route
 from atom_operator.validation.idle_sleep import pods_can_sleep
 from atom_operator.validation.rollout import window_has_a_zone
-from atom_operator.validation.template_shape import shape_problems
+from atom_operator.validation.template_shape import key_problems, shape_problems
 
 _LABEL = re.compile(r"^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$")
 _DOMAIN = re.compile(
@@ -212,32 +212,33 @@ def _draft_model_goes_with_eagle3(spec: AtomDeploymentSpec) -> Iterator[FieldPro
         )
 
 
-def _template_is_a_pod_template(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
-    yield from template_shape_problems(spec.template or {})
+def _overlays_are_pod_templates(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
+    yield from overlay_problems(spec)
 
 
-def template_shape_problems(template: Mapping[str, Any]) -> Iterator[FieldProblem]:
-    """Yield what is no pod template's in an overlay."""
-    for key in template:
-        if key not in ("metadata", "spec"):
-            yield FieldProblem(
-                f"spec.template.{key}", "unknown; a pod template has metadata and spec"
-            )
-    yield from shape_problems(template)
+def overlay_problems(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
+    """Yield what is wrong with each overlay of a pod template that the spec has."""
+    change = spec.canary.change.template if spec.canary is not None else None
+    overlays = {
+        "spec.template": spec.template,
+        "spec.jobs.template": spec.jobs.template,
+        "spec.canary.change.template": change,
+    }
+    for place, overlay in overlays.items():
+        yield from template_problems(overlay or {}, place)
+        yield from key_problems(overlay or {}, place)
 
 
-def _template_leaves_our_labels(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
-    yield from template_label_problems(spec.template or {})
-
-
-def template_label_problems(template: Mapping[str, Any]) -> Iterator[FieldProblem]:
-    """Yield the labels of an overlay that the operator sets itself."""
+def template_problems(template: Mapping[str, Any], place: str) -> Iterator[FieldProblem]:
+    """Yield what no overlay of a pod template may say: values of other types than their fields',
+    and labels that the operator sets itself. `place`: the field that holds the overlay."""
+    yield from shape_problems(template, place)
     metadata: Any = template.get("metadata", {})
     labels: Any = metadata.get("labels", {}) if isinstance(metadata, Mapping) else {}
     for label in _OWNED_LABELS:
         if isinstance(labels, Mapping) and label in labels:
             yield FieldProblem(
-                f"spec.template.metadata.labels[{label}]",
+                f"{place}.metadata.labels[{label}]",
                 "the operator selects pods by it; use a label of your own",
             )
 
@@ -356,6 +357,5 @@ _RULES: tuple[Rule, ...] = (
     _copies_have_their_devices,
     _batch_holds_every_sequence,
     _draft_model_goes_with_eagle3,
-    _template_is_a_pod_template,
-    _template_leaves_our_labels,
+    _overlays_are_pod_templates,
 )

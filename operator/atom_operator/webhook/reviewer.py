@@ -179,7 +179,8 @@ def faults_of(key: ObjectKey, manifest: Manifest) -> tuple[FieldProblem, ...]:
     if spec.canary is None:
         return faults
     raw = manifest.get("spec") or {}
-    return (*faults, *change_problems(key, canary_spec(raw, spec)))
+    of_canary = change_problems(key, spec, canary_spec(raw, spec))
+    return tuple(dict.fromkeys((*faults, *of_canary)))
 
 
 def _alone(

@@ -273,6 +273,25 @@ def test_what_the_site_sets_reaches_the_operator(helm: str) -> None:
     )
 
 
+def test_rights_of_templates_are_added_without_writing_the_whole_list(helm: str) -> None:
+    for values, forbidden in (
+        ([], frozenset(TemplateFeature)),
+        (
+            ["template.allowed={hostPath,volumes/nfs}"],
+            frozenset(TemplateFeature) - {TemplateFeature.HOST_PATH},
+        ),
+        (["template.forbidden={hostPID}"], frozenset({TemplateFeature.HOST_PID})),
+    ):
+        documents = render(helm, *values)
+        (container,) = only(documents, "Deployment")["spec"]["template"]["spec"]["containers"]
+        environ = {item["name"]: item["value"] for item in container["env"] if "value" in item}
+        chosen = {k: v for k, v in environ.items() if k.startswith("ATOM_OPERATOR_TEMPLATE")}
+        site = OperatorSettings.from_env(chosen).site
+        assert site.template_forbidden == forbidden, values
+        nfs = TemplateFeature.VOLUMES not in forbidden or "template.allowed" in str(values)
+        assert site.allows(TemplateFeature.VOLUMES, "nfs") == nfs
+
+
 def test_the_operators_alerts_name_its_own_metrics(helm: str) -> None:
     documents = render(helm, "metrics.alerts.enabled=true", "metrics.serviceMonitor.enabled=true")
     assert only(documents, "ServiceMonitor")["spec"]["endpoints"][0]["port"] == "metrics"

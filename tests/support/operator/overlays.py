@@ -177,6 +177,60 @@ def odd_values(template: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any
             yield f"{'.'.join(map(str, path))}={odd!r:.40}", _with(template, path, odd)
 
 
+def odd_fields() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Overlays, each with something odd in one field that Kubernetes gives a pod, whether or not it
+    is rendered, or in one field of an item or an object there; and where that is."""
+    for section, type_name in (("metadata", "ObjectMeta"), ("spec", "PodSpec")):
+        for odd in (*_ODD, None):
+            yield f"{section}={odd!r:.40}", {section: odd}
+        for name, field in fields_of(type_name).items():
+            for odd in (*_ODD, None):
+                yield f"{section}.{name}={odd!r:.40}", {section: {name: odd}}
+            for inner in fields_of(field.type) if field.container != "map" else ():
+                for odd in (
+                    7,
+                    "x",
+                    [],
+                    [7],
+                    [[]],
+                    None,
+                    {"a": {"b": 1}},
+                    [{}],
+                    [{"$patch": "replace"}],
+                ):
+                    within: Any = {inner: odd}
+                    if field.container == "list":
+                        within = [{field.key: "engine", **within} if field.key else within]
+                    where = f"{section}.{name}.{inner}={odd!r:.40}"
+                    yield where, {section: {name: within}}
+
+
+def odd_directives() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Overlays with directives that say nothing of use, at each level, and what they say."""
+    for name in ("$patch", "$retainKeys", "$setElementOrder/containers", "$other"):
+        for odd in (
+            7,
+            "x",
+            "replace",
+            "delete",
+            [],
+            [7],
+            [[]],
+            [{}],
+            [{"name": []}],
+            {"a": 1},
+            None,
+        ):
+            for where, overlay in {
+                "": {name: odd},
+                "spec": {"spec": {name: odd}},
+                "item": {"spec": {"containers": [{"name": "engine", name: odd}]}},
+                "list": {"spec": {"containers": [{name: odd}, {"name": "engine"}]}},
+                "twice": {"spec": {"volumes": [{name: odd}, {"name": "cache"}, {"name": "cache"}]}},
+            }.items():
+                yield f"{where}.{name}={odd!r:.40}", overlay
+
+
 def _places(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     if path:
         yield path

@@ -29,9 +29,9 @@ from atom_operator.children.model_sources.model_image import (
     image_sidecar,
     image_volume,
 )
-from atom_operator.children.overlay import OverlayError, copied, merge_pod_template
+from atom_operator.children.overlay import copied, merge_pod_template
 from atom_operator.children.volumes import CACHE_ENVIRONMENT, volumes
-from atom_operator.children.workload import pod_template
+from atom_operator.children.workload import check_names, pod_template, without_escalation
 from atom_operator.constants import MODELS_DIRECTORY
 from atom_operator.domain import JOB, Manifest, Plan, SourceKind
 from atom_operator.domain.preparation import ClaimInUse, JobPurpose, JobRequest
@@ -111,6 +111,11 @@ def inspection_job(plan: Plan) -> JobRequest:
     return _request(plan, JobPurpose.INSPECTION, name, template)
 
 
+def job_account(plan: Plan) -> str | None:
+    """Name the account of the Jobs' pods; None for the namespace's own."""
+    return plan.own_account
+
+
 def _request(plan: Plan, purpose: JobPurpose, name: str, template: Manifest) -> JobRequest:
     own = {
         constants.LABEL_NAME: f"atom-{purpose.value}",
@@ -119,14 +124,12 @@ def _request(plan: Plan, purpose: JobPurpose, name: str, template: Manifest) -> 
         constants.LABEL_JOB_FOR: plan.key.name,
     }
     template = merge_pod_template(copied(template), plan.jobs.template or {})
-    containers = template["spec"].get("containers") or ()
-    if not any(item.get("name") == constants.JOB_CONTAINER for item in containers):
-        raise OverlayError(
-            f"spec.containers: container {constants.JOB_CONTAINER} does the work; leave it in"
-        )
+    check_names(template, constants.JOB_CONTAINER, "does the work")
+    template = without_escalation(template)
     _lower_requests(template, plan.jobs.template)
-    labels = {**(template["metadata"].get("labels") or {}), **own}
-    template["metadata"]["labels"] = labels
+    metadata = template.get("metadata") or {}  # an overlay may take all of it out
+    labels = {**(metadata.get("labels") or {}), **own}
+    template["metadata"] = {**metadata, "labels": labels}
     seconds = plan.jobs.active_deadline_seconds or _DEADLINE_SECONDS[purpose]
     spec: dict[str, Any] = {
         "backoffLimit": _RETRIES[purpose],
@@ -139,11 +142,11 @@ def _request(plan: Plan, purpose: JobPurpose, name: str, template: Manifest) -> 
     prune = plan.model.download.prune if plan.model.download else None
     prunes = (prune,) if purpose is JobPurpose.WEIGHTS and prune is not None else ()
     digest = _hash(json.dumps(spec, sort_keys=True), *prunes)
-    metadata = naming.metadata(plan, name, {constants.ANNOTATION_JOB_DIGEST: digest})
+    annotation = {constants.ANNOTATION_JOB_DIGEST: digest}
     manifest = {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": {**metadata, "labels": labels},
+        "metadata": {**naming.metadata(plan, name, annotation), "labels": labels},
         "spec": {**spec, "template": _with_words(plan, template)},
     }
     return JobRequest(purpose, name, digest, naming.with_words(plan, manifest))
@@ -194,8 +197,9 @@ def _template(
     }
     if beside := image_sidecar(plan):
         spec |= {"initContainers": beside, "shareProcessNamespace": True}
-    if plan.own_account is not None:
-        spec["serviceAccountName"] = plan.own_account
+    account = job_account(plan)
+    if account is not None:
+        spec["serviceAccountName"] = account
     # Engines that keep away from each other need not keep away from this.
     nodes = (finished["spec"].get("affinity") or {}).get("nodeAffinity")
     if nodes:
