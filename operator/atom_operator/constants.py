@@ -103,7 +103,7 @@ ANNOTATION_DEADLINE: Final = f"{GROUP}/progress-deadline-seconds"
 
 
 class ConditionType(StrEnum):
-    """Every condition is present from the first status on."""
+    """The first eight and Ready are always present; the others only if they apply."""
 
     ACCEPTED = "Accepted"
     CAPACITY_FITS = "CapacityFits"
@@ -195,13 +195,11 @@ class Reason(StrEnum):
     POD_ENDED = "PodEnded"
     NODE_SILENT = "NodeSilent"
     # CapacityLimited
-    NOT_AUTOSCALED = "NotAutoscaled"
     NO_ACCELERATORS = "NoAcceleratorsNeeded"
     ENOUGH_ACCELERATORS = "EnoughAccelerators"
     TOO_FEW_ACCELERATORS = "TooFewAccelerators"
     ACCELERATORS_UNKNOWN = "AcceleratorsUnknown"
     # IntegrationsReady
-    NONE_ASKED_FOR = "NoneAskedFor"
     ALL_RENDERED = "AllRendered"
     AUTOSCALER_NOT_READY = "AutoscalerNotReady"
     ROUTE_NOT_READY = "RouteNotReady"
@@ -222,7 +220,6 @@ class Reason(StrEnum):
     PROMOTED = "Promoted"
     CANARY_UNDONE = "CanaryUndone"
     # DevicesHealthy
-    NOTHING_SAID = "NothingSaid"
     DEVICE_UNHEALTHY = "DeviceUnhealthy"
     DEVICE_IN_DOUBT = "DeviceInDoubt"
     NO_OTHER_PLACE = "NoOtherPlace"
@@ -233,7 +230,3 @@ class Reason(StrEnum):
     # Suspended
     SUSPENDED = "Suspended"
     SUSPENDING = "Suspending"
-    NOT_SUSPENDED = "NotSuspended"
-    # Reconciling and Stalled, which repeat Ready's reason where they are True
-    NOT_RECONCILING = "NotReconciling"
-    NOT_STALLED = "NotStalled"

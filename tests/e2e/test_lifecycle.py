@@ -21,6 +21,7 @@ import pytest
 import yaml
 
 from tests.support.operator.plugin import atom
+from tests.support.operator.status_shown import SHOWN_COLUMNS
 from tests.support.server.served_answers import Served, serve_conversations
 from tools.demo import SPECULATION, chat
 from tools.kube import Kube, KubeError, condition, is_current, wait_until
@@ -108,7 +109,7 @@ def test_apply_becomes_ready(kube: Kube, images: Images) -> None:
         "CapacityFits": "True",
     }
     header, row = kube.kubectl("get", "atomd", NAME).splitlines()
-    assert header.split() == ["NAME", "READY", "REPLICAS", "MODEL", "KV-TOKENS", "MAX-SEQS", "AGE"]
+    assert header.split() == ["NAME", *SHOWN_COLUMNS]
     assert row.split()[1] == "True"
 
 

@@ -16,9 +16,10 @@ from tools.reference.markdown import code, head, table
 _TEXTS = Path(__file__).with_suffix(".yaml")
 _HEAD = """
 `kubectl get atomd NAME -o yaml` shows these conditions, and `kubectl atom why NAME` tells the chain
-of causes. Every condition is present from the first status on. The message beside a reason says
-what, where, and the remedy. `Ready` repeats the reason of what keeps it from being true, and some
-reasons appear in a second condition too.
+of causes. A condition of a feature that the spec does not ask for is absent, and so is
+`DevicesHealthy` while no device of a pod is called sick. The message beside a reason says what,
+where, and the remedy. `Ready` repeats the reason of what keeps it from being true, and some reasons
+appear in a second condition too.
 """
 
 

@@ -128,12 +128,12 @@ def _printer_columns() -> list[dict[str, Any]]:
     ready = '.status.conditions[?(@.type=="Ready")]'
     return [
         _column("Ready", "string", f"{ready}.status"),
-        _column("Replicas", "integer", ".status.replicas"),
+        _column("Replicas", "string", ".status.serving"),
+        _column("Reason", "string", f"{ready}.reason"),
         _column("Model", "string", ".spec.model.source"),
         _column("KV-Tokens", "integer", ".status.capacity.kvTokens"),
         _column("Max-Seqs", "integer", ".status.capacity.maxSequences"),
         _column("Age", "date", _CREATED),
-        _column("Reason", "string", f"{ready}.reason", 1),
         _column("Accelerator", "string", ".spec.accelerator.type", 1),
         _column("Revision", "string", ".status.revision", 1),
         _column("URL", "string", ".status.url", 1),

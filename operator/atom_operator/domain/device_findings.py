@@ -25,9 +25,8 @@ class DeviceFindings:
     """Hold which pods have sick devices, first the one that is told of, and what is done. `move`:
     the pod to evict now."""
 
-    takes_devices: bool = False
     sick: tuple[SickPod, ...] = ()
     since: str = ""
-    reason: Reason = Reason.NOTHING_SAID
+    reason: Reason = Reason.DEVICE_UNHEALTHY
     outcome: str = ""
     move: SickPod | None = None

@@ -91,17 +91,14 @@ class DeviceMoves:
         self._end_move(key, observed)
         if not pods or now is None or observed.running is None:
             self._since.pop(key, None)
-            takes = any(accelerator_in(pod.charged or {}) for pod in observed.pods)
-            takes = takes or any(pod.lacks_claim for pod in observed.pods)
-            return DeviceFindings(takes_devices=takes)
+            return DeviceFindings()
         sick = await _sick(fleet, key, pods, observed)
         since = self._remember(key, sick, now)
         if not sick:
-            return DeviceFindings(takes_devices=True)
+            return DeviceFindings()
         lasting = [pod for pod in sick if not pod.in_doubt and now - since[pod.uid] >= _LASTS]
         first = lasting[0] if lasting else sick[0]
         told = DeviceFindings(
-            takes_devices=True,
             sick=(first, *(pod for pod in sick if pod is not first)),
             since=since[first.uid].strftime("%Y-%m-%dT%H:%M:%SZ"),
         )

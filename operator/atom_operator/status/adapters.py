@@ -47,13 +47,11 @@ def adapter_status(plan: Plan, engines: EngineView) -> list[dict[str, Any]]:
     return found
 
 
-def adapters_ready(plan: Plan | None, observed: Observed, engines: EngineView) -> Verdict:
+def adapters_ready(plan: Plan | None, observed: Observed, engines: EngineView) -> Verdict | None:
     """True when every pod that serves has every adapter; else what the first lacks, and what that
-    means to callers."""
-    if plan is None:
-        return Verdict(_KIND, "Unknown", Reason.NOT_PLANNED, "the spec is not accepted")
-    if not plan.adapters:
-        return Verdict(_KIND, "True", Reason.NONE_ASKED_FOR, "spec.adapters names none")
+    means to callers. None without adapters."""
+    if plan is None or not plan.adapters:
+        return None
     if not any(pod.ready for pod in observed.pods):
         return Verdict(_KIND, "Unknown", Reason.NO_PODS, "no pod serves yet, with or without them")
     states = [each for adapter in plan.adapters for each in _on_pods(adapter, engines)]

@@ -71,12 +71,11 @@ def state_of(status: Mapping[str, Any]) -> CanaryState | None:
         return None
 
 
-def canary_progressing(plan: Plan | None) -> Verdict:
-    """True while the canary goes on by itself; False while it waits, and at its end."""
-    if plan is None:
-        return Verdict(_KIND, "Unknown", Reason.NOT_PLANNED, "the spec is not accepted")
-    if plan.canary is None:
-        return Verdict(_KIND, "False", Reason.NONE_ASKED_FOR, "spec.canary is not set")
+def canary_progressing(plan: Plan | None) -> Verdict | None:
+    """True while the canary goes on by itself; False while it waits, and at its end. None without
+    a canary."""
+    if plan is None or plan.canary is None:
+        return None
     status, reason = _VERDICTS[plan.canary.state.phase]
     return Verdict(_KIND, status, reason, _message(plan.canary))
 

@@ -6,20 +6,18 @@ that does not serve has a fault of its own to tell. Called by the roll-up.
 
 from __future__ import annotations
 
-from atom_operator.constants import ConditionType, Reason
-from atom_operator.domain import DeviceFindings, Observed
+from atom_operator.constants import ConditionType
+from atom_operator.domain import DeviceFindings
 from atom_operator.status.conditions import Verdict
 
 _KIND = ConditionType.DEVICES_HEALTHY
 
 
-def devices_verdict(findings: DeviceFindings, observed: Observed) -> Verdict:
-    """Name the pod that is moved next; Unknown where it is open whose device is sick."""
-    if observed.pods and not findings.takes_devices:
-        return Verdict(_KIND, "True", Reason.NO_ACCELERATORS, "its pods take no accelerators")
+def devices_verdict(findings: DeviceFindings) -> Verdict | None:
+    """Name the pod that is moved next; Unknown if it is open whose device is sick, and None while
+    no device of a pod is called sick."""
     if not findings.sick:
-        message = "nobody speaks against the devices of its pods"
-        return Verdict(_KIND, "True", Reason.NOTHING_SAID, message)
+        return None
     first, *others = findings.sick
     more = f" (and {len(others)} more pods)" if others else ""
     message = (

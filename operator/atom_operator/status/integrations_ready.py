@@ -19,12 +19,13 @@ from atom_operator.status.verdicts_of_others import ForeignVerdict, verdicts_of_
 _FAILING = "Failing"  # of a trigger, in a ScaledObject's status.health
 
 
-def capacity_limited(plan: Plan | None) -> Verdict:
-    """True when the nodes hold fewer replicas than the autoscaler may ask for."""
+def capacity_limited(plan: Plan | None) -> Verdict | None:
+    """True when the nodes hold fewer replicas than the autoscaler may ask for; None without an
+    autoscaler."""
     kind = ConditionType.CAPACITY_LIMITED
     scaling = plan.integrations.autoscaling if plan else None
     if scaling is None:
-        return Verdict(kind, "False", Reason.NOT_AUTOSCALED, "no autoscaler is asked for")
+        return None
     if plan is not None and plan.accelerator.resource_name is None:
         message = f"at most {scaling.max_replicas} replicas, and none of them takes an accelerator"
         return Verdict(kind, "False", Reason.NO_ACCELERATORS, message)
@@ -52,9 +53,13 @@ def integrations_ready(
     report: ApplyReport,
     children: Mapping[ChildKey, Manifest],
     around: RouteFindings,
-) -> Verdict:
-    """False with the first thing that is missing, refused or not working."""
+) -> Verdict | None:
+    """False with the first thing that is missing, refused or not working; None if no other system
+    is involved."""
     kind = ConditionType.INTEGRATIONS_READY
+    rendered = sorted(child.kind.kind for child in children if child.kind in SIDE_KINDS)
+    if plan is None and not rendered:
+        return None
     if plan is None:
         return Verdict(kind, "Unknown", Reason.NOT_PLANNED, "the spec is not accepted")
     said = tuple(verdicts_of_others(children))
@@ -79,9 +84,8 @@ def integrations_ready(
         names = ", ".join(around.unanswered_gateways)
         message = f"HTTPRoute: no controller has taken it up for Gateway {names} yet"
         return Verdict(kind, "Unknown", Reason.ROUTE_NOT_READY, message)
-    rendered = sorted(child.kind.kind for child in children if child.kind in SIDE_KINDS)
     if not rendered:
-        return Verdict(kind, "True", Reason.NONE_ASKED_FOR, "no other system is involved")
+        return None
     return Verdict(kind, "True", Reason.ALL_RENDERED, f"rendered: {', '.join(rendered)}")
 
 

@@ -2,31 +2,25 @@
 
 At every time one of four things holds: the object is Ready; it is Suspended; the operator or
 Kubernetes goes on by itself (Reconciling); or the user has to act (Stalled). kstatus
-(sigs.k8s.io/cli-utils, pkg/kstatus) takes the two for absent where they are False.
+(sigs.k8s.io/cli-utils, pkg/kstatus) expects the two only where they are True, and so they are.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from atom_operator.constants import ConditionType, Reason
 from atom_operator.status.conditions import Verdict
 
 
 def kstatus_verdicts(
-    ready: Verdict, progressing: Verdict, suspended: Verdict
-) -> tuple[Verdict, Verdict]:
-    """Return Reconciling and Stalled; the one that is True has the words of Ready."""
-    stalled = _is_stalled(ready, progressing)
-    reconciling = "True" not in (ready.status, suspended.status) and not stalled
-    return (
-        _of_ready(ConditionType.RECONCILING, ready)
-        if reconciling
-        else Verdict(
-            ConditionType.RECONCILING, "False", Reason.NOT_RECONCILING, "nothing is under way"
-        ),
-        _of_ready(ConditionType.STALLED, ready)
-        if stalled
-        else Verdict(ConditionType.STALLED, "False", Reason.NOT_STALLED, "nobody has to act"),
-    )
+    ready: Verdict, progressing: Verdict, suspended: Verdict | None
+) -> Iterator[Verdict]:
+    """Yield Reconciling or Stalled, whichever is True, with the words of Ready."""
+    if _is_stalled(ready, progressing):
+        yield _of_ready(ConditionType.STALLED, ready)
+    elif ready.status != "True" and (suspended is None or suspended.status != "True"):
+        yield _of_ready(ConditionType.RECONCILING, ready)
 
 
 def _is_stalled(ready: Verdict, progressing: Verdict) -> bool:

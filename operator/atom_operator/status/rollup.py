@@ -117,6 +117,7 @@ def roll_up(situation: StatusInputs, previous: Mapping[str, Any], now: datetime)
         "observedGeneration": situation.generation,
         "replicas": deployment.replicas,
         "readyReplicas": deployment.ready,
+        "serving": f"{deployment.ready}/{deployment.desired}",
         "selector": situation.selector,
         "conditions": stamp(told, previous.get("conditions") or (), situation.generation, now),
     }
@@ -154,7 +155,7 @@ def roll_up(situation: StatusInputs, previous: Mapping[str, Any], now: datetime)
 
 
 def _verdicts(situation: StatusInputs) -> Iterator[Verdict]:
-    others = [
+    yield from (
         _accepted(situation),
         Verdict(
             ConditionType.CAPACITY_FITS,
@@ -168,16 +169,19 @@ def _verdicts(situation: StatusInputs) -> Iterator[Verdict]:
         _progressing(situation),
         _available(situation),
         _degraded(situation),
+    )
+    # Conditions of features that the spec does not ask for are absent.
+    asked_for = (
         capacity_limited(situation.plan),
         integrations_ready(
             situation.plan, situation.report, situation.observed.children, situation.routes
         ),
         adapters_ready(situation.plan, situation.observed, situation.engines),
         canary_progressing(situation.plan),
-        devices_verdict(situation.devices, situation.observed),
+        devices_verdict(situation.devices),
         suspended_verdict(situation.observed, asked=situation.suspended),
-    ]
-    yield from others
+    )
+    yield from (verdict for verdict in asked_for if verdict is not None)
 
 
 def _told(
@@ -188,8 +192,8 @@ def _told(
     yield from told
     known = {verdict.type: verdict for verdict in told}
     ready = _ready(situation, known)
-    progressing, suspended = known[ConditionType.PROGRESSING], known[ConditionType.SUSPENDED]
-    yield from kstatus_verdicts(ready, progressing, suspended)
+    suspended = known.get(ConditionType.SUSPENDED)
+    yield from kstatus_verdicts(ready, known[ConditionType.PROGRESSING], suspended)
     yield ready
 
 
@@ -367,8 +371,8 @@ def _ready(situation: StatusInputs, others: Mapping[ConditionType, Verdict]) -> 
     if met is not None:
         message = f"{deployment.ready} replicas serve, but not who comes by a Gateway: {met}"
         return Verdict(kind, "False", Reason.ROUTE_NOT_READY, message)
-    adapters = others[ConditionType.ADAPTERS_READY]
-    if adapters.reason is Reason.ADAPTER_REFUSED:
+    adapters = others.get(ConditionType.ADAPTERS_READY)
+    if adapters is not None and adapters.reason is Reason.ADAPTER_REFUSED:
         message = f"{deployment.ready} replicas serve, but not every adapter: {adapters.message}"
         return Verdict(kind, "False", Reason.ADAPTER_REFUSED, message)
     if deployment.desired == 0:

@@ -13,10 +13,10 @@ _KIND = ConditionType.SUSPENDED
 _BACK = "spec.suspend: false brings the replicas back"
 
 
-def suspended_verdict(observed: Observed, *, asked: bool) -> Verdict:
-    """Say how far the suspension is; `asked`: by spec.suspend."""
+def suspended_verdict(observed: Observed, *, asked: bool) -> Verdict | None:
+    """Say how far the suspension is; None unless spec.suspend asks for it (`asked`)."""
     if not asked:
-        return Verdict(_KIND, "False", Reason.NOT_SUSPENDED, "spec.suspend is not set")
+        return None
     left = len(observed.pods) + len(observed.leaving)
     if left:
         message = f"pods that finish their requests and end: {left}; {_BACK}"

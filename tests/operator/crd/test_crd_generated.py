@@ -11,6 +11,7 @@ import yaml
 
 from atom_operator.api.crd import build_crd
 from atom_operator.api.v1alpha1.common import memory_quantity, quantity_bytes
+from tests.support.operator.status_shown import SHOWN_COLUMNS
 from tools.generate_crds import CRDS, files, render
 
 
@@ -34,7 +35,7 @@ def test_the_default_printer_columns() -> None:
         for item in version()["additionalPrinterColumns"]
         if "priority" not in item
     ]
-    assert shown == ["READY", "REPLICAS", "MODEL", "KV-TOKENS", "MAX-SEQS", "AGE"]
+    assert tuple(shown) == SHOWN_COLUMNS
 
 
 def test_scale_and_status_are_subresources() -> None:

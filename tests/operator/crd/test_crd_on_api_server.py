@@ -10,6 +10,7 @@ import pytest
 from tests.support.cluster.live_cluster import LiveCluster
 from tests.support.operator.builders_operator import TINY_CONFIG, atom_deployment
 from tests.support.operator.kstatus import kstatus
+from tests.support.operator.status_shown import SHOWN_COLUMNS
 
 pytestmark = pytest.mark.cluster
 
@@ -281,7 +282,7 @@ def test_kubectl_shows_the_columns_and_can_scale(namespaced: LiveCluster) -> Non
     manifest["metadata"]["namespace"] = namespaced.namespace
     namespaced.kubectl("apply", "--filename=-", manifest=manifest)
     header = namespaced.kubectl("get", "atomd").stdout.splitlines()[0].split()
-    assert header == ["NAME", "READY", "REPLICAS", "MODEL", "KV-TOKENS", "MAX-SEQS", "AGE"]
+    assert header == ["NAME", *SHOWN_COLUMNS]
     namespaced.kubectl("scale", "atomd/chat", "--replicas=3")
     scaled = namespaced.get("atomd", "chat")
     assert scaled is not None

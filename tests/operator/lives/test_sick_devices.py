@@ -11,6 +11,7 @@ from atom_operator.cluster.errors import RefusedError
 from atom_operator.domain import POD
 from atom_operator.kinds import RESOURCE_SLICE
 from tests.operator.lives.test_generated_life import scene
+from tests.support.operator.status_shown import ABSENT
 from tests.support.operator_life.happenings import HAPPENINGS
 from tests.support.operator_life.life import Life
 
@@ -39,7 +40,7 @@ class Watched:
     @property
     def told(self) -> dict[str, Any]:
         conditions = (self.life.parent or {})["status"]["conditions"]
-        (found,) = [item for item in conditions if item["type"] == "DevicesHealthy"]
+        found = next((item for item in conditions if item["type"] == "DevicesHealthy"), ABSENT)
         return dict(found)
 
     def number_of(self, node: str) -> int:
@@ -87,7 +88,7 @@ def test_a_pod_is_moved_to_a_free_node_once_its_device_has_been_sick_for_long(
     assert place != node
     assert watched.evictions() == [f"evict Pod/{pod}"]
     assert len(watched.life.cluster.serving("chat")) == 1
-    assert watched.told["reason"] == "NothingSaid"
+    assert watched.told["reason"] == "Absent"
 
 
 def test_a_device_that_is_sick_for_a_moment_moves_nothing(begin: Any) -> None:
@@ -126,7 +127,7 @@ def test_healthy_devices_of_its_own_node_are_a_place(begin: Any) -> None:
     watched.happens("let_devices_fall_sick", 0, 1, "kubelet", seconds=_LASTS_SECONDS)
     ((successor, place),) = watched.places.items()
     assert (successor != pod, place) == (True, node)
-    assert watched.told["reason"] == "NothingSaid"
+    assert watched.told["reason"] == "Absent"
 
 
 @pytest.mark.parametrize("begin", [False], indirect=True, ids=["plugin"])
@@ -187,7 +188,7 @@ def test_a_driver_that_is_away_says_nothing_of_devices(begin: Any) -> None:
     watched.life.remove_all(RESOURCE_SLICE)
     watched.life.cluster.advance(2 * _LASTS_SECONDS)
     assert watched.places == before
-    assert watched.told["reason"] == "NothingSaid"
+    assert watched.told["reason"] == "Absent"
 
 
 def test_pods_leave_a_node_one_after_the_other(begin: Any) -> None:
@@ -267,7 +268,7 @@ def test_a_pod_stays_while_its_successor_would_be_refused(begin: Any, who: str, 
     watched.happens(*lifts, seconds=_LASTS_SECONDS)
     assert watched.places.keys() | watched.places.values() != before.keys() | before.values()
     assert len(watched.evictions()) == 1
-    assert watched.told["reason"] == "NothingSaid"
+    assert watched.told["reason"] == "Absent"
 
 
 def test_a_pod_stays_while_the_operator_may_not_ask_for_its_successor(begin: Any) -> None:
@@ -291,7 +292,7 @@ def test_what_a_quota_counts_of_the_pod_itself_is_room_for_its_successor(
     watched.sick("chat-0" if "chat-0" in before else next(iter(before)), 3 * _LASTS_SECONDS)
     assert len(watched.evictions()) == 1
     assert len(watched.life.cluster.serving("chat")) == 1
-    assert watched.told["reason"] == "NothingSaid"
+    assert watched.told["reason"] == "Absent"
 
 
 def test_what_admission_adds_to_the_successor_needs_a_place_too(begin: Any) -> None:
@@ -347,4 +348,4 @@ def test_pods_without_a_node_take_devices_or_do_not(begin: Any, devices: int) ->
     watched.happens("let_devices_fall_sick", 0, 8, "taint", seconds=10)
     watched.happens("ask_for_replicas", 1, seconds=_LOOK_SECONDS)
     assert list(watched.places.values()) == [None]
-    assert watched.told["reason"] == ("NothingSaid" if devices else "NoAcceleratorsNeeded")
+    assert watched.told["reason"] == "Absent"

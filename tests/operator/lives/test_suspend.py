@@ -124,7 +124,7 @@ def test_pods_go_and_come_back_and_nothing_else_does(start: Start, shape: dict[s
     world.resume()
     assert (len(world.cluster.pods), world.replicas) == (pods, replicas)
     assert world.is_told("Ready") == ("True", "Serving")
-    assert world.is_told("Suspended") == ("False", "NotSuspended")
+    assert world.is_told("Suspended") == ("Absent", "Absent")
     assert parent["status"]["revision"] == before["revision"], "no other pods than before"
     assert len(world.api.names(CONTROLLER_REVISION)) == len(revisions)
 

@@ -105,7 +105,7 @@ async def test_a_changed_list_reaches_pods_and_replaces_none() -> None:
     told(engines)
     await ask(cluster, engines)
     assert listed(cluster) == {}
-    assert condition(cluster, "AdaptersReady")["reason"] == "NoneAskedFor"
+    assert condition(cluster, "AdaptersReady")["reason"] == "Absent"
     assert cluster.find(DEPLOYMENT, "chat")["spec"]["template"] == before
     assert "adapters" not in cluster.find(ATOM_DEPLOYMENT, "chat")["status"]
 

@@ -72,7 +72,7 @@ async def test_no_autoscaler_is_made_where_pods_sleep_and_their_number_stays() -
     cluster = await serving(FakeEngines(), autoscaling={**IDLE, "minReplicas": 1})
     assert cluster.names(AUTOSCALER) + cluster.names(SCALED_OBJECT) == []
     assert cluster.find(DEPLOYMENT, "chat")["spec"]["replicas"] == 1
-    assert condition(cluster, "CapacityLimited")["reason"] == "NotAutoscaled"
+    assert condition(cluster, "CapacityLimited")["reason"] == "Absent"
 
 
 async def test_the_status_tells_who_sleeps_and_how_often_a_request_woke_one_up() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.cluster.live_cluster import LiveCluster
+from tests.support.operator.status_shown import ABSENT
 
 # Process 1 of a container ends by SIGTERM only if it says so: else each pod takes its grace period.
 _SERVER = """
@@ -50,13 +51,13 @@ def status(cluster: LiveCluster) -> dict[str, Any]:
 
 
 def condition(cluster: LiveCluster, kind: str) -> dict[str, Any]:
-    """One condition of `chat`, if it is of the latest generation."""
+    """One condition of `chat`, if the status is of the latest generation; ABSENT if that has none
+    of its type."""
     found = cluster.get("atomd", "chat") or {}
     generation = (found.get("metadata") or {}).get("generation")
-    for item in (found.get("status") or {}).get("conditions", ()):
-        if item["type"] == kind and item["observedGeneration"] == generation:
-            return dict(item)
-    return {}
+    conditions = (found.get("status") or {}).get("conditions", ())
+    latest = {item["type"]: item for item in conditions if item["observedGeneration"] == generation}
+    return dict(latest.get(kind, ABSENT)) if latest else {}
 
 
 def wait_ready(cluster: LiveCluster, seconds: float = 180.0) -> dict[str, Any]:

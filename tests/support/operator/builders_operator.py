@@ -27,6 +27,7 @@ from atom_operator.settings import OperatorSettings
 from atom_operator.validation.parsing import parse_spec
 from tests.support.operator.fake_cluster import FakeCluster, copied
 from tests.support.operator.fake_engines import FakeEngines
+from tests.support.operator.status_shown import ABSENT
 from tools.tiny_deployment import TINY_CONFIG as TINY_CONFIG
 from tools.tiny_deployment import atom_deployment as atom_deployment
 from tools.tiny_deployment import spec as spec
@@ -74,9 +75,9 @@ def reconciler(
 
 
 def condition(cluster: FakeCluster, kind: str) -> dict[str, Any]:
-    """One condition of `chat` as it was last written."""
+    """One condition of `chat` as it was last written; ABSENT if the status has none of its type."""
     status = cluster.find(ATOM_DEPLOYMENT, "chat")["status"]
-    (found,) = [item for item in status["conditions"] if item["type"] == kind]
+    (found,) = [item for item in status["conditions"] if item["type"] == kind] or [ABSENT]
     return dict(found)
 
 

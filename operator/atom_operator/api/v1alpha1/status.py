@@ -176,6 +176,8 @@ class AtomDeploymentStatus(ApiModel):
     """Pods that exist."""
     ready_replicas: int = 0
     """Pods that can serve."""
+    serving: str | None = None
+    """Replicas that serve, of those that are asked for, such as 2/3; shown by kubectl get."""
     selector: str = ""
     """Label selector of the pods, for the scale subresource."""
     url: str | None = None
@@ -202,6 +204,6 @@ class AtomDeploymentStatus(ApiModel):
         list[Condition],
         Field(json_schema_extra=keyed_by("type")),
     ]
-    """Accepted, CapacityFits, Scheduled, ModelLoaded, CapacityMatched, Progressing, Available,
-    Degraded, CapacityLimited, IntegrationsReady, AdaptersReady, CanaryProgressing,
-    DevicesHealthy, Suspended, Reconciling, Stalled, Ready."""
+    """Always Accepted, CapacityFits, Scheduled, ModelLoaded, CapacityMatched, Progressing,
+    Available, Degraded and Ready. Only if they apply: CapacityLimited, IntegrationsReady,
+    AdaptersReady, CanaryProgressing, DevicesHealthy, Suspended, Reconciling, Stalled."""

@@ -169,7 +169,7 @@ def test_a_canary_takes_its_shares_step_by_step_and_is_promoted(
         served.wait_answers(NEW)
         assert shares(served.gateway.url, REQUESTS) == {NEW: REQUESTS}
         served.change(canary=None, engine=of_revision(NEW))
-        served.wait_canary("NoneAskedFor")
+        served.wait_canary("Absent")
         wait_ready(served.cluster)
         assert shares(served.gateway.url, REQUESTS) == {NEW: REQUESTS}
     assert_answered(asked)
@@ -185,7 +185,7 @@ def test_a_canary_that_is_undone_by_hand_loses_no_request(served: Served) -> Non
         served.change(canary={**canary, "decision": "Undo"})
         wait_undone(served)
         served.change(canary=None)
-        served.wait_canary("NoneAskedFor")
+        served.wait_canary("Absent")
     assert_answered(asked)
 
 
@@ -209,7 +209,7 @@ def test_a_canary_whose_answers_are_errors_is_undone_by_what_the_gateway_counts(
     assert {answer.by for answer in asked.failures} == {BROKEN}
     assert {answer.status for answer in asked.failures} == {500}
     served.change(canary=None)
-    served.wait_canary("NoneAskedFor")
+    served.wait_canary("Absent")
 
 
 def test_without_a_route_it_is_refused_by_name(routed: LiveCluster) -> None:

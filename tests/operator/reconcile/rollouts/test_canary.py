@@ -220,7 +220,7 @@ def test_a_change_that_is_written_into_the_spec_is_a_promotion() -> None:
     story.look()
     assert (story.again[KEY] or 999) <= 30  # the end of the rollout is no event of its own
     story.look()
-    assert said(story)[0] == "NoneAskedFor"
+    assert said(story)[0] == "Absent"
     assert not story.status
     assert not story.pods
 
