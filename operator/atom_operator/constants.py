@@ -100,6 +100,8 @@ MAX_NAME_LENGTH: Final = 40
 # and how long it may go on without any progress.
 ANNOTATION_ASKED_AT: Final = f"{GROUP}/rollout-asked-at"
 ANNOTATION_DEADLINE: Final = f"{GROUP}/progress-deadline-seconds"
+# Of a workload: the replicas that had a place when its revision was first asked for.
+ANNOTATION_HAD_PLACE: Final = f"{GROUP}/replicas-with-a-place"
 
 
 class ConditionType(StrEnum):

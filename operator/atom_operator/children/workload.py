@@ -53,6 +53,8 @@ def workload(
         constants.ANNOTATION_STARTUP_BUDGET: str(plan.startup_budget_seconds),
         constants.ANNOTATION_ROLLOUT_REASON: plan.rollout.reason,
     }
+    if plan.rollout.had_place is not None:
+        annotations[constants.ANNOTATION_HAD_PLACE] = str(plan.rollout.had_place)
     if plan.default_image is not None:
         annotations[constants.ANNOTATION_DEFAULT_IMAGE] = plan.default_image
     if plan.origin is not None:

@@ -362,17 +362,18 @@ def _rollout(manifest: Manifest) -> Rollout | None:
     if reason is None:
         return None
     spec, asked_at = manifest["spec"], time_of(annotation(manifest, constants.ANNOTATION_ASKED_AT))
+    placed = _whole(annotation(manifest, constants.ANNOTATION_HAD_PLACE))
     strategy: Mapping[str, Any] = spec.get("rolloutStrategy") or spec.get("strategy") or {}
     steps: Mapping[str, Any] = (
         strategy.get("rollingUpdate") or strategy.get("rollingUpdateConfiguration") or {}
     )
     if strategy.get("type") == "Recreate" or steps.get("maxUnavailable") == "100%":
-        return Rollout(RolloutStrategy.RECREATE, reason, asked_at=asked_at)
+        return Rollout(RolloutStrategy.RECREATE, reason, asked_at=asked_at, had_place=placed)
     if steps.get("maxSurge") not in (0, "0", "0%"):
-        return Rollout(RolloutStrategy.SURGE, reason, asked_at=asked_at)
+        return Rollout(RolloutStrategy.SURGE, reason, asked_at=asked_at, had_place=placed)
     away = steps.get("maxUnavailable")
     unavailable = away if isinstance(away, int) and away > 0 else 1
-    return Rollout(RolloutStrategy.IN_PLACE, reason, unavailable, asked_at)
+    return Rollout(RolloutStrategy.IN_PLACE, reason, unavailable, asked_at, placed)
 
 
 def _message(condition: Mapping[str, Any] | None) -> str | None:

@@ -25,6 +25,8 @@ class Rollout:
     reason: str
     unavailable: int = 1  # pods that may be away at a time, in place
     asked_at: datetime | None = None  # when the revision was first asked for; of groups alone
+    # Replicas that had a place when the revision was first asked for; None: not counted.
+    had_place: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

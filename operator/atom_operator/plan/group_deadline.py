@@ -1,9 +1,10 @@
-"""When groups of pods have made no progress for too long. Pure; called in every reconcile.
+"""When a rollout has made no progress for too long. Pure; called in every reconcile.
 
 A Deployment's controller keeps its progress deadline. A LeaderWorkerSet has none, and remakes a
 group that fails every few seconds for ever, with containers that were never restarted. So the time
 is ours: from when the revision was first asked for, or from when a leader of it became ready last.
-A revision that was complete once has rolled out: what fails later is no rollout.
+A revision that was complete once has rolled out: what fails later is no rollout. Nor is one late
+that serves in every place that there is: a Deployment's controller counts replicas without one.
 """
 
 from __future__ import annotations
@@ -12,11 +13,16 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from atom_operator.domain import Observed
+from atom_operator.plan.own_pods import serves_in_every_place
 
 
 def with_deadline(observed: Observed, now: datetime, known_failure: str | None) -> Observed:
-    """Mark the newest workload as stalled where its groups are late. known_failure: what its pods
-    ended by most lately; at this moment they may just be made anew."""
+    """Mark the newest workload as stalled where its groups are late, and as not stalled where only
+    replicas without a place are missing. known_failure: what its pods ended by most lately; at this
+    moment they may just be made anew."""
+    if serves_in_every_place(observed) and observed.deployment is not None:
+        in_time = replace(observed.deployment, stalled_message=None)
+        return replace(observed, deployment=in_time)
     running, deadline = observed.deployment, progress_deadline(observed)
     if running is None or deadline is None or now < deadline:
         return observed

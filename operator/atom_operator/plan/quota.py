@@ -76,9 +76,10 @@ def refusal_of_new_pods(
     also of words about one more old pod, as while there are to be more of them."""
     if running is None or running.revision != wanted.name:
         return None
-    old = [pod for pod in observed.pods if pod.revision != wanted.name]
+    others = [pod for pod in observed.pods if pod.revision != wanted.name]
+    old = [pod for pod in others if not pod.lacks_claim]  # which a quota of claims counts not yet
     refused = makers_of_refused(running.refused_message or "")
-    if not running.in_groups and not _makers(old).isdisjoint(refused):
+    if not running.in_groups and not _makers(others).isdisjoint(refused):
         return None
     return quota_refusal(running.refused_message, [pod.charged for pod in old if pod.charged])
 

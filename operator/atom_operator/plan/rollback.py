@@ -2,7 +2,8 @@
 
 A revision has failed when its rollout made no progress until the deadline, or when a pod of it has
 ended so often that time will not help. It is then left alone until the spec asks for other pods,
-so nothing flaps. What was ready last is remembered while it runs, before anything replaces it.
+so nothing flaps. What was ready last is remembered while it runs, before anything replaces it; a
+replica that has no place makes no revision unready.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from atom_operator.domain import (
     Rollback,
     Target,
 )
+from atom_operator.plan.own_pods import serves_in_every_place
 
 # With the kubelet's growing pauses this many restarts take about five minutes.
 HOPELESS_RESTARTS = 5
@@ -44,7 +46,9 @@ def choose_target(
 
 def _last_ready(wanted: PodRevision, observed: Observed) -> PodRevision | None:
     running, recorded = observed.deployment, observed.last_ready
-    if running is None or not running.desired or not running.complete:
+    if running is None or not running.desired:
+        return recorded
+    if not running.complete and not serves_in_every_place(observed):
         return recorded
     # What we rendered, where we still know it: a live object also has the server's defaults.
     if wanted.name == running.revision:

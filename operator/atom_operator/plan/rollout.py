@@ -11,15 +11,18 @@ with a group more (https://github.com/kubernetes-sigs/lws/issues/688).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from atom_operator.domain import (
     Accelerator,
     DeploymentState,
+    NodeSupply,
+    Observed,
     Rollout,
     RolloutStrategy,
     Supply,
 )
+from atom_operator.plan.own_pods import OwnPods, replicas_with_a_place
 from atom_operator.plan.quota import QuotaRefusal
 from atom_operator.plan.room import (
     can_take_one,
@@ -51,17 +54,8 @@ class RolloutQuestion:
     accelerator: Accelerator
     revision: str  # of the wanted pod template
     running: DeploymentState | None
-    unschedulable: str | None  # the scheduler's words about a pod of ours without a node
     supply: Supply | None
-    # Pods of the wanted revision that have a node; None: not counted. The supply counts them too:
-    # no one request answers for pods' states, their nodes and what all pods there hold, so the two
-    # are of different ages, however fresh each is, and only a count in both shows it.
-    arrived: int | None = None
-    leaving: int = 0  # pods of ours that end and may still hold what others wait for
-    # The nodes of those of them that a ResourceQuota still counts.
-    leaving_charged: tuple[str | None, ...] = ()
-    starting: int = 0  # pods of the wanted revision that are not ready, and may become so
-    unclaimed: int = 0  # pods of the wanted revision whose ResourceClaims are refused
+    pods: OwnPods
     claim_not_shared: str | None = None  # a claim that a spare pod could not mount, and why
     in_groups: bool = False  # a replica has several pods
     retiring: DeploymentState | None = None  # what of the other kind of workload still runs
@@ -83,7 +77,7 @@ def needs_supply(question: RolloutQuestion) -> bool:
         return True
     if running is None or running.desired == 0:
         return False
-    return _is_open(question, running) or question.unschedulable is not None
+    return _is_open(question, running) or question.pods.unschedulable is not None
 
 
 def stops_serving_pods(question: RolloutQuestion, chosen: Rollout) -> bool:
@@ -91,7 +85,13 @@ def stops_serving_pods(question: RolloutQuestion, chosen: Rollout) -> bool:
     running = question.running
     if running is None or chosen.strategy is _SURGE:
         return False
-    return running.revision != question.revision or chosen != running.rollout
+    return running.revision != question.revision or not _is_same(chosen, running.rollout)
+
+
+def _is_same(chosen: Rollout, before: Rollout | None) -> bool:
+    """Return whether a choice is the one before, whatever was noted with that."""
+    noted = before and replace(chosen, asked_at=before.asked_at, had_place=before.had_place)
+    return noted == before and before is not None
 
 
 def gives_up_first(question: RolloutQuestion, chosen: Rollout) -> bool:
@@ -147,7 +147,7 @@ def _waits_for(question: RolloutQuestion) -> str | None:
     """Return what the new pods wait for that pods before them may hold."""
     if question.refusal is not None:
         return f"room in quota {question.refusal.name}"
-    if question.unschedulable is None or not _HELD_BY_PODS.search(question.unschedulable):
+    if question.pods.unschedulable is None or not _HELD_BY_PODS.search(question.pods.unschedulable):
         return None
     return question.accelerator.resource_name or "memory"
 
@@ -170,13 +170,7 @@ def _choose_for_pods(question: RolloutQuestion) -> Rollout:
         return _choose(question)
     if running.replicas <= running.updated:
         return running.rollout  # no old pod is left
-    current = running.rollout
-    if question.unschedulable is not None:
-        current = _unblock(question, current, question.unschedulable)
-    # A pod without a node may be an old one, while a quota refuses those that would find one.
-    if question.refusal is not None and current == running.rollout:
-        return _unblock_quota(question, running, question.refusal)
-    return current
+    return _make_room(question, running, running.rollout)
 
 
 def _held_up(question: RolloutQuestion, asked: RolloutStrategy) -> str:
@@ -232,18 +226,29 @@ def _without_spare(supply: Supply) -> Rollout:
     homes = [node for node in supply.nodes if node.ours]
     # A home that is lost or cordoned, or has a device less, takes no pod back, even if all went
     # from there; that is no reason to stop all the others.
-    open_homes = [node for node in homes if takes_one(node, supply, node.ours)]
-    takes_turns = all(takes_one(node, supply, 1) for node in open_homes)
-    if takes_turns and (open_homes or not homes):
-        # Whichever old pod the Deployment stops, a new one fits in the place of one of them.
+    going = [count for node in homes if (count := _going_for_one(node, supply)) is not None]
+    if not homes or 1 in going:
         return Rollout(_IN_PLACE, f"{lacking}; a new pod takes the place of an old one")
-    if open_homes:
+    if going:
         given = released_text(supply, short_everywhere(supply))
-        return Rollout(
-            _RECREATE, f"{lacking}, and the {given} that one old pod gives back are not enough"
-        )
+        enough = f"{lacking}, and the {given} that one old pod gives back are not enough"
+        return _for_several(min(going), sum(node.ours for node in homes), enough)
     waiting = "even if every old pod went, so the old ones serve until a node can take a new one"
     return Rollout(_SURGE, f"{lacking}, {waiting}")
+
+
+def _going_for_one(node: NodeSupply, supply: Supply) -> int | None:
+    """Return how many old pods have to leave a node before it takes a new one, whichever do; None
+    where it takes none even then."""
+    counts = range(1, node.ours + 1)
+    return next((count for count in counts if takes_one(node, supply, count)), None)
+
+
+def _for_several(going: int, old: int, why: str) -> Rollout:
+    """Let so many old pods go for one new pod: all of them only where no fewer would do."""
+    if going >= old:
+        return Rollout(_RECREATE, why)
+    return Rollout(_IN_PLACE, f"{why}: {going} go for a new one", going)
 
 
 def _finds_a_node(supply: Supply) -> bool:
@@ -251,67 +256,102 @@ def _finds_a_node(supply: Supply) -> bool:
     return can_take_one(supply) is not None or _without_spare(supply).strategy is not _SURGE
 
 
-def _wider(running: DeploymentState | None, current: Rollout) -> Rollout:
+def _make_room(question: RolloutQuestion, running: DeploymentState, current: Rollout) -> Rollout:
+    """Let old pods make room where new ones wait for what those hold, on nodes or in a quota.
+
+    A new replica that has its nodes and loads is waited for, however many others have none: so at
+    most one more is away than had no place before."""
+    if question.pods.loading:
+        return current
+    found = current
+    if question.pods.unschedulable is not None:
+        found = _room_on_nodes(question, running, current)
+    # A pod without a node may be an old one, while a quota refuses those that would find one.
+    if question.refusal is not None and found == current:
+        found = _room_in_quota(question, running, question.refusal)
+    return found
+
+
+def _wider(question: RolloutQuestion, running: DeploymentState, current: Rollout) -> Rollout:
     """Let one more pod be away, when as many as may be are away already: what should have taken
-    the place of an old pod has found it taken, and waits for another."""
-    if running is None or running.available > running.desired - current.unavailable:
+    the place of an old pod has found it taken, or never had one, and waits for another."""
+    # The workload's own count is behind that of its pods, which says what loads no more.
+    serving = max(running.available, question.pods.serving)
+    if serving > running.desired - current.unavailable:
         return current  # the Deployment can still stop an old pod by itself
-    away = min(running.desired, running.desired - running.available + 1)
+    away = running.desired - serving
+    if not question.pods.idle or away <= current.unavailable:
+        away = min(running.desired, away + 1)  # those that do not serve go first
     if away <= current.unavailable:
         return current
     reason = f"{away} pods may be away at a time, because new ones wait for what old ones hold"
     return Rollout(_IN_PLACE, reason, away)
 
 
-def _unblock(question: RolloutQuestion, current: Rollout, words: str) -> Rollout:
+def _room_on_nodes(
+    question: RolloutQuestion, running: DeploymentState, current: Rollout
+) -> Rollout:
     """The new pods wait for a node: let old ones make room, if they hold what is missing."""
-    supply = question.supply
-    if supply is not None:
-        if can_take_one(supply) is not None:
-            # A surge of when no node could have taken a new pod: one can now, without the claim.
-            held = question.claim_not_shared
-            if held is not None and current.strategy is _SURGE and not question.leaving:
-                return Rollout(_IN_PLACE, held)
-            return current  # what is missing is not counted, and old pods need not hold it
-        if question.leaving > supply.stuck:
-            return current  # the place of an old pod comes free yet
-        if question.arrived is not None and supply.arrived > question.arrived:
-            return current  # what waited has found a node since it was observed
-        chosen = _without_spare(supply)
-        if chosen.strategy is not current.strategy:
-            return chosen
-        if chosen.strategy is not _IN_PLACE:
+    supply, pods = question.supply, question.pods
+    if supply is None:
+        if current.strategy is not _SURGE or not _HELD_BY_PODS.search(pods.unschedulable or ""):
             return current
-        return _wider(question.running, current)
-    if current.strategy is _SURGE and _HELD_BY_PODS.search(words):
         return Rollout(_IN_PLACE, "the spare pod of a surge found no node, so old pods go first")
-    return current
+    if can_take_one(supply) is not None:
+        # A surge of when no node could have taken a new pod: one can now, without the claim.
+        held = question.claim_not_shared
+        if held is not None and current.strategy is _SURGE and not pods.leaving:
+            return Rollout(_IN_PLACE, held)
+        return current  # what is missing is not counted, and old pods need not hold it
+    if pods.leaving > supply.stuck:
+        return current  # the place of an old pod comes free yet
+    if pods.arrived is not None and supply.arrived > pods.arrived:
+        return current  # what waited has found a node since it was observed
+    chosen = _without_spare(supply)
+    if chosen.strategy is not current.strategy:
+        return chosen
+    return _wider(question, running, current) if chosen.strategy is _IN_PLACE else current
 
 
-def _unblock_quota(
+def _room_in_quota(
     question: RolloutQuestion, running: DeploymentState, refusal: QuotaRefusal
 ) -> Rollout:
     """The quota has no room for more pods: let old ones make room, if that would do."""
-    current = running.rollout
+    current, supply, pods = running.rollout, question.supply, question.pods
     assert current is not None
-    supply = question.supply
     lost = supply.lost if supply is not None else ()
-    ends = any(node not in lost for node in question.leaving_charged)
+    ends = any(node not in lost for node in pods.leaving_charged)
     if (ends or question.refusal_is_old) and (running.available or current.strategy is _IN_PLACE):
         return current  # there is room, or will be, once the quota counts what goes no more
-    if question.starting:
-        return current  # it takes the place of an old pod that serves when it is ready
+    if pods.starting:
+        return current  # one that finds no node waits for nodes, and not for the quota
     # Those whose claims are refused are there, and hold nothing that the quota counts.
-    old, missing = running.replicas - running.updated, running.desired - running.updated
-    missing += question.unclaimed
+    old = running.replicas - running.updated - pods.old_unclaimed
+    missing = running.desired - running.updated + pods.unclaimed
     # All of what is wanted need not fit: a new pod for each old one that may serve is no loss.
     if not refusal.has_room_after(old, min(old, missing)):
         return current
     if supply is not None and not _finds_a_node(supply):
         return current
     if current.strategy is _IN_PLACE:
-        return _wider(running, current)
+        return _wider(question, running, current)
     full = f"quota {refusal.name} has no room for {refusal.lacking}"
-    if refusal.has_room_after(1):
+    going = next(count for count in range(old + 1) if refusal.has_room_after(count))
+    if going == 1:
         return Rollout(_IN_PLACE, f"{full}; a new pod takes the place of an old one")
-    return Rollout(_RECREATE, f"{full}, and what one old pod gives back is not enough")
+    enough = f"{full}, and what one old pod gives back is not enough"
+    return _for_several(going, old, enough)
+
+
+def begun(
+    chosen: Rollout, question: RolloutQuestion, observed: Observed, pods_per_replica: int
+) -> Rollout:
+    """The rollout with what was so when its revision was first asked for: when that was, of groups,
+    and how many replicas had a place."""
+    running = question.running
+    before = running.rollout if running and running.revision == question.revision else None
+    asked_at, had_place = (before.asked_at, before.had_place) if before else (None, None)
+    if had_place is None:
+        had_place = replicas_with_a_place(observed, pods_per_replica)
+    asked_at = (asked_at or observed.at) if question.in_groups else None
+    return replace(chosen, asked_at=asked_at, had_place=had_place)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from typing import Any
 
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
@@ -35,7 +34,6 @@ from atom_operator.domain import (
     ATOM_DEPLOYMENT,
     CONFIG_MAP,
     ChildKey,
-    DeploymentState,
     DeviceFindings,
     EngineView,
     FieldProblem,
@@ -57,10 +55,12 @@ from atom_operator.plan.canary.known_to_gateway import is_named_by
 from atom_operator.plan.devices.claimed_devices import supply_of
 from atom_operator.plan.inventory import PodsAsked, pods_asked
 from atom_operator.plan.learning import evidence_for, learn
+from atom_operator.plan.own_pods import own_pods
 from atom_operator.plan.quota import refusal_of_new_pods
 from atom_operator.plan.rollback import choose_target
 from atom_operator.plan.rollout import (
     RolloutQuestion,
+    begun,
     choose_rollout,
     gives_up_first,
     is_changing,
@@ -379,17 +379,7 @@ class Decider:
             revision=target.pods.name,
             running=own,
             retiring=max(retiring.values(), key=lambda state: state.ready, default=None),
-            unschedulable=unschedulable(observed),
-            arrived=sum(
-                pod.scheduled and pod.revision == target.pods.name for pod in observed.pods
-            ),
-            leaving=len(observed.leaving),
-            leaving_charged=tuple(pod.node for pod in observed.leaving_charged),
-            starting=sum(
-                pod.revision == target.pods.name and not pod.ready and not pod.lacks_claim
-                for pod in observed.pods
-            ),
-            unclaimed=len(observed.lacking_claims),
+            pods=own_pods(observed, target.pods.name),
             supply=None,
             claim_not_shared=await claim_not_shared(self.port, self.fleet, namespace, pod_spec),
             in_groups=plan.engine.nodes > 1,
@@ -398,7 +388,7 @@ class Decider:
         )
         scaled = plan.integrations.autoscaling is not None
         supply: Supply | None = None
-        now = needs_supply(question) or question.unschedulable is not None
+        now = needs_supply(question) or question.pods.unschedulable is not None
         if now or (scaled and plan.accelerator.resource_name is not None):
             volumes = await volume_places(self.port, namespace, pod_spec)
             asked_pods = pods_asked(plan, target.pods.template, target.pods.name, observed, volumes)
@@ -412,8 +402,7 @@ class Decider:
         if gives_up_first(question, rollout):
             refused = await refusal_of_rollout(self.port, plan, observed, target.pods)
             rollout = choose_rollout(replace(question, supply=supply, inadmissible=refused))
-        if question.in_groups:
-            rollout = replace(rollout, asked_at=_asked_at(own, question.revision) or observed.at)
+        rollout = begun(rollout, question, observed, plan.engine.nodes)
         surges = rollout.strategy is RolloutStrategy.SURGE and not plan.suspended
         changes_kind = surges and is_changing(question)
         plan = replace(plan, rollout=rollout, changes_kind=changes_kind)
@@ -437,13 +426,6 @@ class Decider:
         return supply_of(plan, nodes, pods, picture, asked)
 
 
-def _asked_at(running: DeploymentState | None, revision: str) -> datetime | None:
-    """Return when this revision was first asked for; None where that is now."""
-    if running is None or running.revision != revision or running.rollout is None:
-        return None
-    return running.rollout.asked_at
-
-
 def _kept(plan: Plan, observed: Observed) -> frozenset[ChildKey]:
     """Name what serves while another kind takes over, what pods before these get their devices by,
     and a canary that the route as it is still names."""
@@ -454,14 +436,6 @@ def _kept(plan: Plan, observed: Observed) -> frozenset[ChildKey]:
     if is_named_by(observed.children.get(ChildKey(HTTP_ROUTE, plan.key.name)), canary):
         kept.append(ChildKey(ATOM_DEPLOYMENT, canary))
     return frozenset((*changing, *(child for child in kept if child in observed.children)))
-
-
-def unschedulable(observed: Observed) -> str | None:
-    """Return why a pod finds no node, in the scheduler's words. It says nothing of pods that a
-    quota holds back: no old pod makes room for them, since another's may be admitted in its
-    place."""
-    messages = (pod.unschedulable_message for pod in observed.pods if not pod.gated)
-    return next((message for message in messages if message), None)
 
 
 def _jobs(step: Step) -> tuple[JobRequest, ...]:

@@ -48,8 +48,9 @@ from atom_operator.domain import (
 )
 from atom_operator.kinds import LEADER_WORKER_SET
 from atom_operator.plan.group_deadline import with_deadline
+from atom_operator.plan.own_pods import unschedulable
 from atom_operator.plan.room import lacks_devices, shortage
-from atom_operator.reconcile.decider import Decider, Decision, unschedulable
+from atom_operator.reconcile.decider import Decider, Decision
 from atom_operator.reconcile.device_moves import DeviceMoves
 from atom_operator.reconcile.find_profile import optional_kinds
 from atom_operator.reconcile.prerequisites import look_at_routes

@@ -228,8 +228,9 @@ class _Deployment:
         lacks = ("MinimumReplicasUnavailable", "Deployment does not have minimum availability.")
         self._say(status, "Available", str(served), words if served else lacks)
         self._report_progress(status, before)
+        newest_first = reversed(self.sets)
         failure = next(
-            (found for one in self.sets if (found := condition_of(one, "ReplicaFailure"))), None
+            (found for one in newest_first if (found := condition_of(one, "ReplicaFailure"))), None
         )
         kept = [one for one in status["conditions"] if one["type"] != "ReplicaFailure"]
         status["conditions"] = [*kept, *([dict(failure)] if failure else [])]

@@ -378,7 +378,7 @@ _ROLLOUT = {"progressDeadlineSeconds": 900}
 
 
 def _node(number: int, scene: Scene) -> Manifest:
-    node = gpu_node("abcdef"[number], _PER_NODE)
+    node = gpu_node("abcdefghijkl"[number], _PER_NODE)
     node["metadata"]["labels"][ZONE] = ZONES[number % len(ZONES)]
     if scene.claimed:
         node["metadata"]["labels"] = {ZONE: node["metadata"]["labels"][ZONE]}
