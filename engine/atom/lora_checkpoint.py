@@ -7,12 +7,12 @@ runner's affair (model_engine/runner/lora_adapters.py), which knows the model.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from atom.bounded_input.name_patterns import NameEnds, NamePatternError
 from atom.checkpoint import download, is_hub_id, read_json
 from atom.errors import AdapterError, ConfigError, ModelError
 from atom.lora_config import LoraConfig
@@ -34,36 +34,53 @@ _REFUSED = {
     "kasa_config": "singular values of the base (kasa_config)",
     "monteclora_config": "matrices that are drawn (monteclora_config)",
 }
+_MOST = 1e30  # of a scale
 # These begin from another base than the model as it is: the adapter is a difference to that one.
 _OTHER_BASE = ("pissa", "olora", "loftq", "corda", "lora_ga")
 
 
 @dataclass(frozen=True, slots=True)
+class NamedValues:
+    """Holds numbers by patterns of the ends of modules' names, as PEFT calls the modules."""
+
+    ends: NameEnds
+    values: tuple[float, ...]
+
+    def of(self, module: str, usual: float) -> float:
+        """Return the number of the first pattern that matches; `usual` if no pattern does."""
+        place = self.ends.first(module)
+        return usual if place is None else self.values[place]
+
+
+NO_VALUES = NamedValues(NameEnds(()), ())
+
+
+@dataclass(frozen=True, slots=True)
 class AdapterConfig:
     """Holds what adapter_config.json says. rank, alpha: of every matrix but those that a pattern
-    names; base: the model that it was trained on, "" where that is not said; target_parameters: the
-    ends of names of stacked experts' matrices."""
+    names, by PEFT's name of its module; base: the model that it was trained on, "" where that is
+    not said; target_parameters: the ends of names of stacked experts' matrices."""
 
     folder: Path
     rank: int
     alpha: float
     is_rank_stabilised: bool
     base: str
-    rank_pattern: Mapping[str, int] = field(default_factory=dict)
-    alpha_pattern: Mapping[str, float] = field(default_factory=dict)
+    rank_pattern: NamedValues = NO_VALUES
+    alpha_pattern: NamedValues = NO_VALUES
     target_parameters: tuple[str, ...] = ()
 
     def rank_of(self, module: str) -> int:
-        return int(_by_pattern(self.rank_pattern, module, self.rank))
+        return int(self.rank_pattern.of(module, self.rank))
 
     def scaling(self, module: str) -> float:
         """Compute the factor of a matrix's product (rsLoRA: arXiv 2312.03732)."""
-        alpha, rank = _by_pattern(self.alpha_pattern, module, self.alpha), self.rank_of(module)
+        alpha, rank = self.alpha_pattern.of(module, self.alpha), self.rank_of(module)
         return alpha / (rank**0.5 if self.is_rank_stabilised else rank)
 
     @property
     def most_rank(self) -> int:
-        return max(self.rank, *self.rank_pattern.values()) if self.rank_pattern else self.rank
+        return int(max(self.rank, *self.rank_pattern.values, self.rank))
 
 
 def adapters_to_serve(
@@ -147,14 +164,8 @@ def read_adapter_config(folder: Path, most_rank: int) -> AdapterConfig:
         alpha=_number(file, "lora_alpha", raw.get("lora_alpha")),
         is_rank_stabilised=bool(raw.get("use_rslora")),
         base=str(raw.get("base_model_name_or_path") or ""),
-        rank_pattern={
-            key: _whole(file, f"rank_pattern {key}", value)
-            for key, value in _pattern(file, "rank_pattern", raw).items()
-        },
-        alpha_pattern={
-            key: _number(file, f"alpha_pattern {key}", value)
-            for key, value in _pattern(file, "alpha_pattern", raw).items()
-        },
+        rank_pattern=_named(file, "rank_pattern", raw, _whole),
+        alpha_pattern=_named(file, "alpha_pattern", raw, _number),
         target_parameters=tuple(map(str, raw.get("target_parameters") or ())),
     )
     if config.most_rank > most_rank:
@@ -173,33 +184,31 @@ def read_adapter_config(folder: Path, most_rank: int) -> AdapterConfig:
     return config
 
 
-def _by_pattern(pattern: Mapping[str, float], module: str, usual: float) -> float:
-    """PEFT's rule: the first key that is the module's name, or what that ends with behind a dot."""
-    for key, value in pattern.items():
-        if re.fullmatch(rf"(.*\.)?({key})", module):
-            return value
-    return usual
-
-
-def _pattern(file: Path, name: str, raw: Mapping[str, Any]) -> dict[str, Any]:
+def _named(
+    file: Path, name: str, raw: Mapping[str, Any], read: Callable[[Path, str, object], float]
+) -> NamedValues:
     found = raw.get(name) or {}
     if not isinstance(found, dict):
-        raise AdapterError(f"{file}: {name} must be an object, got {found!r}")
-    for key in found:
-        try:
-            re.compile(key)
-        except re.error as error:
-            raise AdapterError(f"{file}: {name} {key!r}: {error}") from error
-    return found
+        raise AdapterError(f"{file}: {name} must be an object, got {repr(found)[:80]}")
+    values = tuple(read(file, f"{name} {key[:80]}", value) for key, value in found.items())
+    try:
+        return NamedValues(NameEnds(tuple(found)), values)
+    except NamePatternError as error:
+        raise AdapterError(
+            f"{file}: {name} names modules by a pattern: {error}; name the modules in full"
+        ) from None
 
 
 def _whole(file: Path, name: str, value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise AdapterError(f"{file}: {name} must be a whole number, 1 or more, got {value!r}")
+        raise AdapterError(
+            f"{file}: {name} must be a whole number, 1 or more, got {repr(value)[:80]}"
+        )
     return value
 
 
 def _number(file: Path, name: str, value: object) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise AdapterError(f"{file}: {name} must be a number, got {value!r}")
+    # JSON's whole numbers may be beyond what a float holds.
+    if not isinstance(value, int | float) or isinstance(value, bool) or not -_MOST < value < _MOST:
+        raise AdapterError(f"{file}: {name} must be a finite number, got {repr(value)[:80]}")
     return float(value)

@@ -277,7 +277,9 @@ class ModelRunner:
         self._model = self._builder.make(self._speculation, self._device.torch_device)
         if config.lora is not None:
             before = self.adapters
-            self.adapters = LoraAdapters(self._model, config.lora, self._dtype)
+            self.adapters = LoraAdapters(
+                self._model, config.lora, self._dtype, config.model.hf_config
+            )
             if before is not None:  # those of now, were they loaded at run time
                 self.adapters.keep_all(before)
             else:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,9 @@ from atom.errors import ModelError
 from atom.gguf_file.header import is_gguf
 from atom.model_loader.gguf_shard import GgufShard
 from atom.model_ops.placement import Placement
-from atom.sizing.families import names_of
-from atom.sizing.families.checkpoint_names import checkpoint_name, engine_name
-from atom.sizing.text_part import text_name, text_part, wrapper_of
+from atom.sizing.families import names_of, tensor_reader
+from atom.sizing.families.checkpoint_names import checkpoint_name
+from atom.sizing.text_part import text_part
 
 logger = logging.getLogger(__name__)
 
@@ -133,7 +132,7 @@ def _beginnings(name: str) -> Iterator[str]:
 def _headers(checkpoint: Checkpoint) -> Iterator[Header]:
     """Yield the header of every tensor of every file. Raises `ModelError` for a tensor that stands
     in two."""
-    rename = _renaming(checkpoint)
+    rename = tensor_reader(checkpoint.config)
     file_of: dict[str, Path] = {}
     for file in checkpoint.weight_files():
         with opened(file) as shard:
@@ -147,14 +146,6 @@ def _headers(checkpoint: Checkpoint) -> Iterator[Header]:
                     )
                 shape = tuple(header.get_shape())
                 yield Header(file, stored_name, name, shape, header.get_dtype())
-
-
-def _renaming(checkpoint: Checkpoint) -> Callable[[str], str | None]:
-    """Return what calls a file's tensors as the model does."""
-    names = names_of(checkpoint.config)
-    if wrapper_of(checkpoint.config) is not None:
-        return text_name
-    return partial(engine_name, pairs=names) if names else str
 
 
 def _check_input_order(unused: Sequence[Header]) -> None:

@@ -9,20 +9,22 @@ each matrix of each layer once.
 from __future__ import annotations
 
 import enum
-import fnmatch
 import functools
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from re import _constants, _parser  # type: ignore[attr-defined, unused-ignore]
-from typing import Any
 
+from atom.bounded_input.name_patterns import (
+    NamePattern,
+    NamePatternError,
+    compile_patterns,
+    glob_pattern,
+)
 from atom.sizing.errors import ModelFactsError
 from atom.sizing.quantization import Quantization
 
-# Bounds of what one search may cost: a hostile config.json must not stop a start.
-_MOST_REPEATS, _LONG_REPEAT = 8, 16
-_REPEATS = (_constants.MAX_REPEAT, _constants.MIN_REPEAT, _constants.POSSESSIVE_REPEAT)
+_MOST_RULES = 4096  # a hostile config.json must not stop a start
+_STARS = re.compile(r"[*?\[]")
 # A pattern that may tell one expert of a layer from another.
 _ONE_EXPERT = re.compile(r"experts\W{0,3}[\d\[(\\]")
 
@@ -59,6 +61,15 @@ class QuantizationScheme:
     method: str
     default: Quantization | None
     rules: tuple[FormatRule, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raise ModelFactsError for more rules than any checkpoint has."""
+        if len(self.rules) > _MOST_RULES:
+            raise ModelFactsError(
+                f"config.json: quantization_config has {len(self.rules)} rules by name, of which "
+                f"at most {_MOST_RULES} are read; list the modules of one format together",
+                field="quantization_config",
+            )
 
     @property
     def formats(self) -> tuple[Quantization, ...]:
@@ -107,16 +118,17 @@ class QuantizationScheme:
         return ", ".join([str(first), *(f"{each} by name" for each in others)])
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=_MOST_RULES)
 def _matcher(match: NameMatch, patterns: tuple[str, ...]) -> Callable[[str], bool]:
     if match is NameMatch.SUBSTRING:
         return lambda module: any(pattern in module for pattern in patterns)
     if match is NameMatch.GLOB:
-        whole = _union([fnmatch.translate(pattern) for pattern in patterns])
-        return lambda module: whole is not None and whole.match(module) is not None
+        plain = frozenset(pattern for pattern in patterns if not _STARS.search(pattern))
+        whole = _compiled(glob_pattern(pattern) for pattern in patterns if pattern not in plain)
+        return lambda module: module in plain or any(each.matches(module) for each in whole)
     if match is NameMatch.REGEX:
-        begin = _union(list(patterns))
-        return lambda module: begin is not None and begin.match(module) is not None
+        begin = _compiled(patterns)
+        return lambda module: any(each.matches(module) for each in begin)
     return _parts_matcher(patterns)
 
 
@@ -124,19 +136,17 @@ def _parts_matcher(patterns: tuple[str, ...]) -> Callable[[str], bool]:
     """Plain names, of which checkpoints list hundreds, are looked up; others are searched for."""
     special = [pattern for pattern in patterns if pattern.startswith("re:") or "*" in pattern]
     plain = frozenset(patterns).difference(special)
-    regexes = _union([pattern[3:] for pattern in special if pattern.startswith("re:")])
-    starred = _union(
-        [
-            r"(?:.*\.)?" + re.escape(pattern).replace(r"\*", ".*") + r"(?:\.|$)"
-            for pattern in special
-            if not pattern.startswith("re:")
-        ]
+    searched = _compiled(
+        pattern[3:]
+        if pattern.startswith("re:")
+        else r"(?:.*\.)?" + re.escape(pattern).replace(r"\*", ".*") + r"(?:\.|$)"
+        for pattern in special
     )
 
     def matches(module: str) -> bool:
         if plain and not plain.isdisjoint(_runs_of_parts(module)):
             return True
-        return any(found is not None and found.match(module) for found in (regexes, starred))
+        return any(each.matches(module) for each in searched)
 
     return matches
 
@@ -149,47 +159,13 @@ def _runs_of_parts(module: str) -> Iterator[str]:
             yield ".".join(parts[first:end])
 
 
-def _union(patterns: list[str]) -> re.Pattern[str] | None:
-    """Compile alternatives. Raises ModelFactsError naming the one that cannot be used."""
-    for pattern in patterns:
-        problem = _pattern_problem(pattern)
-        if problem:
-            raise ModelFactsError(
-                f"config.json: quantization_config names modules by {pattern!r}, which {problem}; "
-                "download config.json again, or name the modules",
-                field="quantization_config",
-            )
-    return re.compile("|".join(f"(?:{pattern})" for pattern in patterns)) if patterns else None
-
-
-def _pattern_problem(pattern: str) -> str:
-    """Return why names are not searched by a pattern: "" for one whose search is short."""
+def _compiled(patterns: Iterable[str]) -> tuple[NamePattern, ...]:
+    """Compile patterns. Raises ModelFactsError naming the one that cannot be used."""
     try:
-        parsed = _parser.parse(pattern)
-    except (re.error, RecursionError, OverflowError) as error:
-        return f"is no regular expression ({error})"
-    repeats, nested = _repeats(parsed, inside=False)
-    if nested or repeats > _MOST_REPEATS:
-        return f"repeats within a repetition or more than {_MOST_REPEATS} times"
-    return ""
-
-
-def _repeats(parsed: Any, *, inside: bool) -> tuple[int, bool]:
-    """Number of unbounded repetitions in what sre parsed, and whether one is within another."""
-    found, nested = 0, False
-    for operation, argument in parsed:
-        repeat = operation in _REPEATS and argument[1] > _LONG_REPEAT
-        found, nested = found + repeat, nested or (repeat and inside)
-        for part in _parts_of(argument):
-            more, deeper = _repeats(part, inside=inside or repeat)
-            found, nested = found + more, nested or deeper
-    return found, nested
-
-
-def _parts_of(argument: Any) -> Iterator[Any]:
-    """Yield every sequence of operations within an operation's argument."""
-    if isinstance(argument, _parser.SubPattern):
-        yield argument
-    elif isinstance(argument, (tuple, list)):
-        for part in argument:
-            yield from _parts_of(part)
+        return compile_patterns(patterns)
+    except NamePatternError as error:
+        raise ModelFactsError(
+            f"config.json: quantization_config names modules by a pattern: {error}; download "
+            "config.json again, or name the modules",
+            field="quantization_config",
+        ) from None

@@ -95,6 +95,57 @@ def test_a_tensor_without_a_place_is_refused_by_name(
         adapters.read(str(folder))
 
 
+PATTERNS = {
+    "([a-z_.0-9]+)+!": "",  # which Python's own engine would search by for ever
+    "(?<=a)q_proj": "linear time",
+    "(": "linear time",
+    f"({'a' * 5000})": "longer than",
+}
+
+
+@pytest.mark.parametrize("field", ["rank_pattern", "alpha_pattern"])
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_a_pattern_is_searched_in_linear_time_or_refused(
+    field: str, pattern: str, adapter: Path, adapters: LoraAdapters, tmp_path: Path
+) -> None:
+    folder = copy_of(adapter, tmp_path / "changed", **{field: {pattern: 4}})
+    if not PATTERNS[pattern]:
+        assert adapters.read(str(folder)).by_linear
+        return
+    with pytest.raises(AdapterError, match=f"{CONFIG_FILE}: {field} .*{PATTERNS[pattern]}"):
+        adapters.read(str(folder))
+
+
+@pytest.mark.parametrize("alpha", ["NaN", "Infinity", "1e999"])
+def test_a_scale_that_is_no_number_is_refused(alpha: str, adapter: Path, tmp_path: Path) -> None:
+    folder = copy_of(adapter, tmp_path / "changed", lora_alpha=4321)
+    said = (folder / CONFIG_FILE).read_text().replace("4321", alpha)
+    (folder / CONFIG_FILE).write_text(said)
+    with pytest.raises(AdapterError, match="lora_alpha must be a finite number"):
+        read_adapter_config(folder, most_rank=8)
+
+
+def test_a_file_without_a_tensor_is_refused(
+    adapter: Path, adapters: LoraAdapters, tmp_path: Path
+) -> None:
+    folder = copy_of(adapter, tmp_path / "empty")
+    save_file({}, folder / WEIGHTS_FILE)
+    with pytest.raises(AdapterError, match="no tensor, so the adapter would change nothing"):
+        adapters.read(str(folder))
+
+
+def test_a_matrix_under_two_names_is_refused(
+    adapter: Path, adapters: LoraAdapters, tmp_path: Path
+) -> None:
+    folder = copy_of(adapter, tmp_path / "twice")
+    tensors = load_file(folder / WEIGHTS_FILE)
+    first = next(iter(tensors))
+    again = first.removeprefix("base_model.model.")
+    save_file({**tensors, again: tensors[first].clone()}, folder / WEIGHTS_FILE)
+    with pytest.raises(AdapterError, match="which are one matrix here"):
+        adapters.read(str(folder))
+
+
 def test_damaged_files_are_refused(adapter: Path, adapters: LoraAdapters, tmp_path: Path) -> None:
     tensors = load_file(adapter / WEIGHTS_FILE)
     first = next(name for name in tensors if "lora_A" in name)

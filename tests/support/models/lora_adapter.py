@@ -14,19 +14,23 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 # What routers and heads are called, which are served without adapters, and matrices that attention
 # multiplies with by itself.
-_LEFT_ALONE = ("lm_head", "kv_b_proj", "o_a_proj", "gate", "router")
+_LEFT_ALONE = ("lm_head", "kv_b_proj", "o_a_proj", "gate", "router", "wg")
+# PEFT refuses them of Mamba's layers, whose kernels pass their module by.
+_OF_MAMBA = {"nemotron_h": ("out_proj",)}
 
 
 def linear_names(model: PreTrainedModel) -> list[str]:
     """Names of every linear layer that adapters are served for. Of most families with experts PEFT
     takes names of a shared expert's matrices for those of all experts: attention's alone."""
     has_experts = model.config.model_type in _MODEL_TO_CONVERSION_PATTERN
+    left = (*_LEFT_ALONE, *_OF_MAMBA.get(model.config.model_type, ()))
     return [
         name
         for name, module in model.named_modules()
         if isinstance(module, nn.Linear)
         and ".experts" not in name
-        and name.rpartition(".")[2] not in _LEFT_ALONE
+        and ".router." not in name
+        and name.rpartition(".")[2] not in left
         and not (has_experts and ".mlp." in name)
     ]
 
@@ -37,6 +41,14 @@ def make_adapter(
     """Write an adapter for every linear layer of the checkpoint, unless `settings`, fields of
     PEFT's LoraConfig, say otherwise; returns `folder`."""
     model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    adapt(model, folder, rank=rank, seed=seed, **settings)
+    return folder
+
+
+def adapt(
+    model: PreTrainedModel, folder: Path, *, rank: int = 4, seed: int = 0, **settings: Any
+) -> PeftModel:
+    """Give a model an adapter, as `make_adapter` does, and write it to the folder."""
     asked = {"target_modules": linear_names(model), "lora_alpha": 2 * rank, **settings}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -45,7 +57,7 @@ def make_adapter(
             if "lora_" in name:
                 torch.nn.init.normal_(weight, std=0.12)
     adapted.save_pretrained(folder)
-    return folder
+    return adapted.eval()
 
 
 def adapted_model(checkpoint: Path, adapter: Path | None) -> nn.Module:

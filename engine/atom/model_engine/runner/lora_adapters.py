@@ -8,9 +8,11 @@ has which slot, and when, is the scheduler's word. `read` may run on any thread,
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -18,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from atom.errors import AdapterError
 from atom.lora_checkpoint import WEIGHTS_FILE, find_adapter, read_adapter_config
 from atom.lora_config import LoraConfig
-from atom.model_engine.runner.lora_file import AdapterFile, AdapterNames, stack_names
+from atom.model_engine.runner.lora_file import AdapterFile, AdapterNames
 from atom.model_ops.linear import Linear, LoraPart
 from atom.model_ops.moe.stacked_linear import LoraStack, StackedLinear
 from atom.models.decoder.causal_lm import CausalLM
@@ -43,9 +45,16 @@ class HostAdapter:
 
 
 class LoraAdapters:
-    """Keeps a model's adapters. dtype: of the adapters' matrices here, the model's own."""
+    """Keeps a model's adapters. dtype: of the adapters' matrices here, the model's own; hf_config:
+    the model's config.json."""
 
-    def __init__(self, model: CausalLM, config: LoraConfig, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        model: CausalLM,
+        config: LoraConfig,
+        dtype: torch.dtype,
+        hf_config: Mapping[str, Any],
+    ) -> None:
         self._config = config
         self._dtype = dtype
         self._linears = {
@@ -64,9 +73,7 @@ class LoraAdapters:
         self._modules = {
             part.module for parts in (*self._parts.values(), *of_experts) for part in parts
         }
-        self._names = AdapterNames(
-            frozenset(self._modules), stack_names(self._lora_stacks.values())
-        )
+        self._names = AdapterNames(self._modules, self._lora_stacks.values(), hf_config)
         self._kept: dict[int, HostAdapter] = {}
 
     def attach(self, device: torch.device) -> None:

@@ -20,7 +20,7 @@ from atom.lora_checkpoint import WEIGHTS_FILE, AdapterConfig
 from atom.model_ops.linear import LoraPart
 from atom.model_ops.moe.stacked_linear import LoraStack
 from atom.model_ops.placement import in_order
-from atom.sizing.text_part import text_name
+from atom.sizing.families import has_turned_experts, module_reader
 
 _PREFIX = "base_model.model."
 _LOW_RANK = re.compile(r"(?P<module>.+)\.lora_(?P<side>[AB])(\.default)?\.weight")
@@ -41,29 +41,54 @@ _NOT_SERVED = (
         re.compile(r"o_a_proj"),
         "each group of heads is multiplied with a part of o_a_proj, which keeps its own",
     ),
-    (re.compile(r"(mlp|block_sparse_moe|feed_forward)\.(gate|router)\b"), "routers keep theirs"),
+    (
+        re.compile(r"(mlp|block_sparse_moe|feed_forward|mixer)\.gate\b|\brouter\b"),
+        "routers keep theirs",
+    ),
+    (re.compile(r"(conv1d|conv\.conv)\b"), "convolutions over time keep theirs"),
     (re.compile(r"bias$"), "biases are not served"),
 )
 _INSIDE = ".base_layer"
-_PARAMETERS = ("gate_up_proj", "down_proj")  # in the order in which PEFT wraps them
-_OLD_BLOCK = re.compile(r"\.\w+\.experts\.")
+_PARAMETERS = ("gate_up_proj", "up_proj", "down_proj")  # in the order in which PEFT wraps them
+_BLOCK = re.compile(r"\.\w+\.experts\.")
 
 
-@dataclass(frozen=True, slots=True)
 class AdapterNames:
-    """Holds what names there may be: modules of one matrix, and of each name of a stack its own."""
+    """Find the model's matrices by their names in adapters. modules: of one matrix; stacks: of
+    all experts' matrices; turned: see `has_turned_experts`."""
 
-    modules: frozenset[str]
-    stacks: Mapping[str, str]
+    def __init__(
+        self,
+        modules: Container[str],
+        stacks: Iterable[LoraStack],
+        hf_config: Mapping[str, Any],
+    ) -> None:
+        self._modules = modules
+        self._stacks = {name: stack.name for stack in stacks for name in _stack_names(stack)}
+        self._read = module_reader(hf_config)
+        self.turned = has_turned_experts(hf_config)
+
+    def module(self, name: str) -> str | None:
+        """Return the model's name of a module; None if the model has none of it."""
+        return next((found for found in self._candidates(name) if found in self._modules), None)
+
+    def stack(self, name: str) -> str | None:
+        """Return the model's name of a parameter of all experts; None if the model has none."""
+        known = (self._stacks.get(found) for found in self._candidates(name))
+        return next(filter(None, known), None)
+
+    def _candidates(self, name: str) -> Iterator[str]:
+        for found in self._read(name):
+            yield found
+            yield _BLOCK.sub(".mlp.experts.", found)
 
 
-def stack_names(stacks: Iterable[LoraStack]) -> dict[str, str]:
-    """Map the names of stacks, and those that transformers' modules have, to the stacks' own."""
-    found = {}
-    for stack in stacks:
-        found[stack.name] = stack.name
-        found[_OLD_BLOCK.sub(".mlp.experts.", stack.name)] = stack.name
-    return found
+def _stack_names(stack: LoraStack) -> Iterator[str]:
+    """Yield the names that transformers' parameter may have."""
+    for name in (stack.name, _BLOCK.sub(".mlp.experts.", stack.name)):
+        yield name
+        if len(stack.parts[0]) == 1:  # without a gate
+            yield name.replace("gate_up_proj", "up_proj")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +117,27 @@ class AdapterFile:
         self._config = config
         self._shard = shard
         self._file = config.folder / WEIGHTS_FILE
+        self._turned = known.turned
         self._names: dict[tuple[str, str], str] = {}
+        self._peft_names: dict[str, str] = {}
         for stored in shard.keys():  # noqa: SIM118 - not a dict
             found = _LOW_RANK.fullmatch(stored.removeprefix(_PREFIX))
-            module = None if found is None else self._module_of(found["module"], known)
-            if found is None or module is None:
+            place = None if found is None else self._place_of(found["module"], known)
+            if found is None or place is None:
                 raise AdapterError(f"{self._file}: {self._refusal(stored)}")
-            self._names[module, found["side"]] = stored
+            module, peft_name = place
+            other = self._names.setdefault((module, found["side"]), stored)
+            if other != stored:
+                raise AdapterError(
+                    f"{self._file}: holds {other} and {stored}, which are one matrix here; save "
+                    "the adapter again"
+                )
+            self._peft_names[module] = peft_name
+        if not self._names:
+            raise AdapterError(
+                f"{self._file}: holds no tensor, so the adapter would change nothing; save the "
+                "adapter again, with the weights that were trained"
+            )
         self.modules = {module for module, _ in self._names}
         for module in sorted(self.modules):
             for side in "AB":
@@ -111,7 +150,7 @@ class AdapterFile:
     def read(self, part: LoraPart) -> tuple[torch.Tensor, torch.Tensor]:
         """The shrinking and the expanding matrix of a projection, the part of each that this rank
         holds: [r, in], [out, r], the latter with the scaling."""
-        rank, (rows, columns) = self._config.rank_of(part.module), part.shape
+        rank, (rows, columns) = self._rank_of(part.module), part.shape
         shapes = {"A": (rank, columns), "B": (rows, rank)}
         slices = {"A": (slice(None), slice(*part.region.columns))}
         slices["B"] = (slice(*part.region.rows), slice(None))
@@ -119,7 +158,7 @@ class AdapterFile:
             side: self._checked(part.module, side, wanted, slices[side])
             for side, wanted in shapes.items()
         }
-        scaled = read["B"] * self._config.scaling(part.module)
+        scaled = read["B"] * self._scaling(part.module)
         return read["A"], in_order(scaled, part.order)
 
     def _checked(
@@ -131,7 +170,7 @@ class AdapterFile:
         if tuple(header.get_shape()) != wanted:
             raise AdapterError(
                 f"{self._file}: {name} has shape {header.get_shape()}, where this model and "
-                f"rank {self._config.rank_of(module)} call for {list(wanted)}{self._trained_on()}"
+                f"rank {self._rank_of(module)} call for {list(wanted)}{self._trained_on()}"
             )
         found: torch.Tensor = header[region].float()
         if not bool(found.isfinite().all()):
@@ -144,31 +183,44 @@ class AdapterFile:
     def read_stack(self, stack: LoraStack) -> StackOfAdapter:
         """Read the matrices of all of a stack's experts, each [r, in] and [out, r]."""
         parts = stack.parts[0]
-        rank, count = self._config.rank_of(stack.name), stack.count
+        rank, count = self._rank_of(stack.name), stack.count
         rows, columns = sum(part.shape[0] for part in parts), parts[0].shape[1]
         every = (slice(None), slice(None))
-        shrink = self._checked(stack.name, "A", (rank * count, columns), every)
-        expand = self._checked(stack.name, "B", (rows, rank * count), every)
-        scaled = expand.view(rows, rank, count).permute(2, 0, 1)
+        if self._turned:
+            rows, columns = columns, rows
+        a = self._checked(stack.name, "A", (rank * count, columns), every)
+        b = self._checked(stack.name, "B", (rows, rank * count), every)
+        shrink = a.view(count, rank, columns)
+        expand = b.view(rows, rank, count).permute(2, 0, 1)
+        if self._turned:
+            shrink, expand = expand.transpose(1, 2), shrink.transpose(1, 2)
         return StackOfAdapter(
-            shrink.view(count, rank, columns),
-            scaled * self._config.scaling(stack.name),
+            shrink,
+            expand * self._scaling(stack.name),
             stack.in_turn,
             len(parts),
         )
 
-    def _module_of(self, name: str, known: AdapterNames) -> str | None:
-        """The model's name of what a stored matrix adds to."""
+    def _rank_of(self, module: str) -> int:
+        return self._config.rank_of(self._peft_names[module])
+
+    def _scaling(self, module: str) -> float:
+        return self._config.scaling(self._peft_names[module])
+
+    def _place_of(self, name: str, known: AdapterNames) -> tuple[str, str] | None:
+        """The model's name of what a stored matrix adds to, and PEFT's, which patterns are of."""
         experts, depth = name, 0
         while experts.endswith(_INSIDE):
             experts, depth = experts.removesuffix(_INSIDE), depth + 1
         if not experts.endswith(".experts"):
-            return _module_here(name, known.modules)
+            module = known.module(name)
+            return None if module is None else (module, name)
         adapted = [own for own in _PARAMETERS if self._adapts(f"{experts}.{own}")]
         if depth >= len(adapted):
             return None
-        stack = _module_here(f"{experts}.{adapted[len(adapted) - 1 - depth]}", known.stacks)
-        return None if stack is None else known.stacks[stack]
+        parameter = f"{experts}.{adapted[len(adapted) - 1 - depth]}"
+        stack = known.stack(parameter)
+        return None if stack is None else (stack, parameter)
 
     def _adapts(self, parameter: str) -> bool:
         """Tell whether the configuration targets a parameter, by PEFT's rule."""
@@ -187,19 +239,3 @@ class AdapterFile:
     def _trained_on(self) -> str:
         base = self._config.base
         return f"; the adapter was trained on {base}" if base else ""
-
-
-def _module_here(name: str, known: Container[str]) -> str | None:
-    """The model's name of a module; a multimodal wrapper's has more in front."""
-    for candidate in _names(name):
-        if candidate in known:
-            return candidate
-    return None
-
-
-def _names(name: str) -> Iterator[str]:
-    yield name
-    text = text_name(f"{name}.weight")
-    if text is not None:
-        yield text.removesuffix(".weight")
-    yield f"model.{name}"

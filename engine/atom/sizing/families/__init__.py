@@ -8,9 +8,11 @@ family is said in engine_support.py.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 from atom.sizing.config_fields import Config
 from atom.sizing.errors import ModelFactsError, UnknownFamilyError
-from atom.sizing.families.checkpoint_names import NamePairs
+from atom.sizing.families.checkpoint_names import NamePairs, engine_name
 from atom.sizing.families.deepseek import (
     deepseek_v2,
     deepseek_v3,
@@ -70,7 +72,7 @@ from atom.sizing.families.mamba2 import (
 from atom.sizing.families.nearest_family import nearest
 from atom.sizing.families.reading import Family
 from atom.sizing.layers import ExpertsBlock, Stacking
-from atom.sizing.text_part import text_part
+from atom.sizing.text_part import text_name, text_part, wrapper_of
 
 # Qwen3.5's plain checkpoints have a layer's experts in one tensor, its fp8 ones each apart.
 _QWEN35_BLOCK = ExpertsBlock(shared="shared_expert", stacking=Stacking.AS_FOUND)
@@ -125,9 +127,13 @@ FAMILIES: dict[str, Family] = {
         activation_key="mlp_hidden_act",
         fields=nemotron_h_fields,
         names=nemotron_h_names,
+        modules=(("model.layers", "backbone.layers"),),
     ),
     "KimiLinearForCausalLM": Family(
-        kimi_linear, fields=kimi_linear_fields, names=kimi_linear_names
+        kimi_linear,
+        fields=kimi_linear_fields,
+        names=kimi_linear_names,
+        modules=(("self_attn.forget_gate", "self_attn"),),
     ),
     "MistralForCausalLM": Family(mistral),
     "MixtralForCausalLM": Family(mixtral, experts_block=_MIXTRAL_BLOCK),
@@ -139,7 +145,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "Glm4MoeForCausalLM": Family(glm4_moe),
     "GptOssForCausalLM": Family(gpt_oss, experts_block=_GPT_OSS_BLOCK),
-    "Llama4ForCausalLM": Family(llama4, experts_block=_LLAMA4_BLOCK),
+    "Llama4ForCausalLM": Family(llama4, experts_block=_LLAMA4_BLOCK, turned_experts=True),
     "MiniMaxM2ForCausalLM": Family(minimax_m2, experts_block=_MINIMAX_BLOCK),
     # Its checkpoints have three layers that predict, of which its config.json says nothing.
     "MiMoV2FlashForCausalLM": Family(
@@ -199,3 +205,39 @@ def names_of(config: Config) -> NamePairs:
     text = text_part(config)
     _, family = family_of(text)
     return family.names(family.fields(text))
+
+
+def tensor_reader(config: Config) -> Callable[[str], str | None]:
+    """Return what calls a checkpoint's tensors as they are called here, None for tensors of parts
+    that are not served."""
+    pairs = names_of(config)
+    wrapped = wrapper_of(config) is not None
+
+    def read(stored: str) -> str | None:
+        name = text_name(stored) if wrapped else stored
+        return None if name is None else engine_name(name, pairs)
+
+    return read
+
+
+def has_turned_experts(config: Config) -> bool:
+    """Return whether adapters have the two matrices of all experts in each other's place."""
+    return family_of(text_part(config))[1].turned_experts
+
+
+def module_reader(config: Config) -> Callable[[str], Iterator[str]]:
+    """Return what yields the names here that a module of a checkpoint or of transformers' model may
+    have: its own, and as a checkpoint of this config.json, a wrapper's or a bare decoder's has
+    it."""
+    pairs = names_of(config)
+    _, family = family_of(text_part(config))
+
+    def read(module: str) -> Iterator[str]:
+        inner = text_name(f"{module}.weight")
+        for name in (module, inner and inner.removesuffix(".weight"), f"model.{module}"):
+            if name:
+                yield name
+                yield engine_name(name, pairs)
+                yield engine_name(engine_name(name, family.modules), pairs)
+
+    return read

@@ -39,8 +39,10 @@ class Family:
 
     `joined_states`: hidden states of the target model that a draft model joins into its own.
     `fields`: makes a config.json that has what all do under the names that most have.
-    `names`: of a checkpoint's parts that are called otherwise here. `mtp_key`: of config.json, how
-    many layers predict further tokens, and `mtp_default` where it does not say; `mtp_prefix`: how
+    `names`: of a checkpoint's parts that are called otherwise here; `modules`: of transformers'
+    modules that a checkpoint calls otherwise; `turned_experts`: transformers' matrices of all
+    experts are inputs first, of which PEFT does not know. `mtp_key`: of config.json, how many
+    layers predict further tokens, and `mtp_default` where it does not say; `mtp_prefix`: how
     names of these begin, "" where they are numbered on from the model's. `mtp_layer`: reads the
     first of these where it is unlike the model's last, and the only one that drafts; `mtp_alias`:
     its name in lists of what stays plain.
@@ -54,6 +56,8 @@ class Family:
     joined_states: int = 0
     fields: Callable[[Config], Config] = plain_fields
     names: Callable[[Config], NamePairs] = plain_names
+    modules: NamePairs = ()
+    turned_experts: bool = False
     mtp_key: str = "num_nextn_predict_layers"
     mtp_default: int = 0
     mtp_prefix: str = ""

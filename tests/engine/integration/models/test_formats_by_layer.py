@@ -147,7 +147,12 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "gptq-eight-bits": ("gptq", {"dynamic": {".*down.*": {"bits": 8}}}, "8 bits"),
     "gptq-unknown-override": ("gptq", {"dynamic": {".*": {"adapter": 1}}}, "adapter"),
     "gptq-no-expression": ("gptq", {"dynamic": {"-:*(": {}}}, "no regular expression"),
-    "gptq-endless": ("gptq", {"dynamic": {"-:(.*a)*x": {}}}, "repeats within a repetition"),
+    "gptq-looks-behind": ("gptq", {"dynamic": {"-:.*(?<!a)x": {}}}, "searched in linear time"),
+    "gptq-many-rules": (
+        "gptq",
+        {"dynamic": {f"-:layer{number}": {} for number in range(5000)}},
+        "5000 rules by name",
+    ),
     "gptq-marlin": ("gptq", {"checkpoint_format": "marlin"}, "checkpoint_format 'marlin'"),
     "gptq-head": ("gptq", {"lm_head": True}, "lm_head"),
     "fp8-e5m2": ("fp8-blocks", {"fmt": "e5m2"}, "fmt 'e5m2'"),
