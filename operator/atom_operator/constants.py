@@ -181,6 +181,7 @@ class Reason(StrEnum):
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     PODS_REFUSED = "PodsRefused"
     APPLY_REFUSED = "ApplyRefused"
+    APPLY_FAILED = "ApplyFailed"
     NAME_CONFLICT = "NameConflict"
     HELD_BACK = "HeldBack"
     ROLLED_BACK = "RolledBack"

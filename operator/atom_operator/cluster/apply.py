@@ -7,18 +7,39 @@ that another client made: server-side apply would do that silently.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from atom_operator import constants
 from atom_operator.cluster.applied import AppliedChildren, stamped
-from atom_operator.cluster.errors import RefusedError
+from atom_operator.cluster.errors import ClusterError, RefusedError
 from atom_operator.cluster.observe import controller_uid
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.constants import Reason
-from atom_operator.domain import ApplyReport, ChildKey, Manifest, ObjectKey, Refusal
-from atom_operator.kinds import NEEDED_KINDS, SIDE_KINDS
+from atom_operator.domain import (
+    CONFIG_MAP,
+    CONTROLLER_REVISION,
+    SERVICE_ACCOUNT,
+    WORKLOAD_KINDS,
+    ApplyReport,
+    ChildKey,
+    Manifest,
+    ObjectKey,
+    Refusal,
+    runs_engines,
+)
+from atom_operator.kinds import (
+    NEEDED_KINDS,
+    NETWORK_POLICY,
+    RESOURCE_CLAIM_TEMPLATE,
+    SIDE_KINDS,
+)
 
 _INVALID = 422
+_MOST_FAILURES = 3  # of one run: an API server that does not answer takes its time for each
+# What the first pod has to find; and what was ready is written down before it is replaced.
+_NEEDED_BY_PODS = frozenset(
+    {SERVICE_ACCOUNT, CONFIG_MAP, CONTROLLER_REVISION, RESOURCE_CLAIM_TEMPLATE, NETWORK_POLICY}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,41 +58,83 @@ async def apply_children(
     """Return what was done, and the children as they are afterwards. What `memory` knows to be as
     it should be counts as applied.
 
-    A refusal ends the run before the children that need the refused one; of what serving does not
-    need it is only reported. TransientError passes.
+    What is refused, or fails for the moment, stops only the children that need it; nothing is taken
+    away meanwhile.
     """
-    owned, now = state.owned, dict(state.owned)
-    applied: list[ChildKey] = []
-    unneeded: list[Refusal] = []
+    owned, run = state.owned, _Run(dict(state.owned))
     for child, rendered in state.desired.items():
         manifest = stamped(rendered)
         if child in owned and memory.is_current(key, child, manifest, owned[child]):
-            applied.append(child)
-            continue
-        if _leads_nowhere(child, now, unneeded):
-            continue
-        refusal = await _apply_one(port, child, manifest, now)
-        if refusal is None:
-            memory.remember(key, child, manifest, now[child])
-            applied.append(child)
-        elif child.kind in SIDE_KINDS:
-            unneeded.append(refusal)
+            run.applied.append(child)
+        elif not run.leads_nowhere(child, manifest):
+            await run.apply(port, child, manifest)
+            if run.applied[-1:] == [child]:
+                memory.remember(key, child, manifest, run.now[child])
+    pruned: list[ChildKey] = []
+    unwanted = [child for child in owned if child not in state.desired and child not in state.kept]
+    for child in unwanted if run.is_whole else ():
+        try:
+            await port.delete(child.kind, key.namespace, child.name)
+        except ClusterError as error:
+            run.note(child, error)
         else:
-            return ApplyReport(tuple(applied), (), (refusal,)), now
-    pruned = [child for child in owned if child not in state.desired and child not in state.kept]
-    for child in pruned:
-        await port.delete(child.kind, key.namespace, child.name)
-        del now[child]
-    return ApplyReport(tuple(applied), tuple(pruned), (), tuple(unneeded)), now
+            pruned.append(child)
+            del run.now[child]
+    return run.report(pruned), run.now
 
 
-def _leads_nowhere(
-    child: ChildKey, now: Mapping[ChildKey, Manifest], refused: Iterable[Refusal]
-) -> bool:
-    """Return whether `child` would point to an object that was refused and does not exist: a route
-    to a pool that is not there answers every request with an error."""
-    needed = NEEDED_KINDS.get(child.kind)
-    return any(item.child.kind == needed and item.child not in now for item in refused)
+@dataclass(slots=True)
+class _Run:
+    """Holds the children that were written, refused or failed so far; `now`: as they are."""
+
+    now: dict[ChildKey, Manifest]
+    applied: list[ChildKey] = field(default_factory=list)
+    refused: list[Refusal] = field(default_factory=list)
+    failed: list[Refusal] = field(default_factory=list)
+    lacks_engines: bool = False  # what runs them could not be written
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether all that serving needs is as it should be."""
+        return all(item.child.kind in SIDE_KINDS for item in (*self.refused, *self.failed))
+
+    def leads_nowhere(self, child: ChildKey, manifest: Manifest) -> bool:
+        """Return whether `child` needs what could not be written, or whether too much failed for
+        more to be tried."""
+        if len(self.failed) >= _MOST_FAILURES:
+            return True
+        missing = {item.child.kind for item in (*self.refused, *self.failed)}
+        if child.kind in WORKLOAD_KINDS:
+            taken = any(
+                item.reason is Reason.NAME_CONFLICT and item.child.kind not in SIDE_KINDS
+                for item in self.refused
+            )  # the name is somebody else's, who may serve under it
+            return taken or self.lacks_engines or bool(missing & _NEEDED_BY_PODS)
+        needed = NEEDED_KINDS.get(child.kind)
+        gone = (item.child for item in (*self.refused, *self.failed))
+        return any(other.kind == needed and other not in self.now for other in gone)
+
+    async def apply(self, port: ClusterPort, child: ChildKey, manifest: Manifest) -> None:
+        try:
+            refusal = await _apply_one(port, child, manifest, self.now)
+        except ClusterError as error:
+            self.note(child, error)
+            refusal = self.failed[-1]
+        else:
+            if refusal is None:
+                self.applied.append(child)
+                return
+            self.refused.append(refusal)
+        self.lacks_engines = self.lacks_engines or runs_engines(child, manifest)
+
+    def note(self, child: ChildKey, error: ClusterError) -> None:
+        self.failed.append(Refusal(child, Reason.APPLY_FAILED, str(error)))
+
+    def report(self, pruned: Iterable[ChildKey]) -> ApplyReport:
+        needed = tuple(item for item in self.refused if item.child.kind not in SIDE_KINDS)
+        optional = tuple(item for item in self.refused if item.child.kind in SIDE_KINDS)
+        failed = tuple(self.failed)
+        return ApplyReport(tuple(self.applied), tuple(pruned), needed, optional, failed)
 
 
 async def _apply_one(

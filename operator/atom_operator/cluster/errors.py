@@ -24,6 +24,10 @@ class TransientError(ClusterError):
     """The API server did not answer, was busy, or another client wrote at the same time."""
 
 
+class UnfinishedError(TransientError):
+    """Some of a pass's writes failed, of which the status speaks; the others were done."""
+
+
 class ExpiredError(TransientError):
     """The version that was asked from is too old: list again."""
 

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from atom_operator import constants
-from atom_operator.cluster.errors import RefusedError
+from atom_operator.cluster.errors import ClusterError, RefusedError
 from atom_operator.cluster.observe import belongs_to
 from atom_operator.cluster.pod_waits.volumes import with_volume_words
 from atom_operator.cluster.port import ClusterPort
@@ -54,6 +54,7 @@ class JobsReport:
     still there, by name."""
 
     refused: tuple[Refusal, ...] = ()
+    failed: tuple[Refusal, ...] = ()  # for the moment
     succeeded: tuple[tuple[str, JobState], ...] = ()
 
 
@@ -69,10 +70,11 @@ async def ensure_jobs(
     ours that are not asked for."""
     wanted, key = {request.name: request for request in requests}, owner.key
     refused: list[Refusal] = []
+    failed: list[Refusal] = []
     succeeded: list[tuple[str, JobState]] = []
     for request in wanted.values():
-        job = await port.get(JOB, key.namespace, request.name)
         try:
+            job = await port.get(JOB, key.namespace, request.name)
             if job is None:
                 await port.apply(JOB, request.manifest)
             else:
@@ -82,7 +84,10 @@ async def ensure_jobs(
         except RefusedError as error:
             child = ChildKey(JOB, request.name)
             refused.append(Refusal(child, Reason.APPLY_REFUSED, str(error)))
-    report = JobsReport(tuple(refused), tuple(succeeded))
+        except ClusterError as error:
+            child = ChildKey(JOB, request.name)
+            failed.append(Refusal(child, Reason.APPLY_FAILED, str(error)))
+    report = JobsReport(tuple(refused), tuple(failed), tuple(succeeded))
     if not prune:
         return report
     for job in await port.list_labelled(JOB, key.namespace, {constants.LABEL_JOB_FOR: key.name}):

@@ -54,6 +54,7 @@ from atom_operator.page.page_reader import PageReader
 from atom_operator.page.page_routes import add_page
 from atom_operator.reconcile.decider import Decider
 from atom_operator.reconcile.device_moves import DeviceMoves
+from atom_operator.reconcile.failing_writes import FailingWrites
 from atom_operator.reconcile.reconciler import Reconciler
 from atom_operator.reconcile.rollout_train import RolloutTrain
 from atom_operator.settings import LeaseSettings, OperatorSettings
@@ -116,6 +117,7 @@ class Runtime:
             follows_defaults=settings.follows_defaults,
         )
         self._moves = DeviceMoves()
+        self._failing = FailingWrites()
         fleet = FleetReader(cached, time.monotonic)
         engines = EnginesWithBackoff(self._engines, time.monotonic)
         address = settings.site.prometheus_address
@@ -130,6 +132,7 @@ class Runtime:
             applied=self._applied,
             train=self._train,
             moves=self._moves,
+            failing=self._failing,
             wake=lambda key: self.enqueue(*key),
         )
         self._session: LeadershipSession | None = None
@@ -218,6 +221,7 @@ class Runtime:
         self._applied.forget_all()
         self._train.forget_all()
         self._moves.forget_all()
+        self._failing.forget_all()
         self._known.forget_all()
         self._session = LeadershipSession(
             self._reconcile,

@@ -8,7 +8,7 @@ the work queue; a crash anywhere in it is repaired by the next call.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -24,8 +24,8 @@ from atom_operator.cluster.engines import (
     ask_engines,
     ask_sleep,
 )
-from atom_operator.cluster.errors import ClusterError
-from atom_operator.cluster.jobs import ensure_jobs
+from atom_operator.cluster.errors import ClusterError, UnfinishedError
+from atom_operator.cluster.jobs import JobsReport, ensure_jobs
 from atom_operator.cluster.observe import describe, observe
 from atom_operator.cluster.optional import OptionalKinds
 from atom_operator.cluster.pod_marks.adapter_labels import tell_adapters
@@ -33,12 +33,18 @@ from atom_operator.cluster.pod_marks.deletion_costs import tell_deletion_costs
 from atom_operator.cluster.pod_waits.refused import told
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.cluster.replicas import give_up_replicas
+from atom_operator.constants import ConditionType, Reason
 from atom_operator.domain import (
     ATOM_DEPLOYMENT,
+    DEPLOYMENT,
     EVENT,
+    POD,
+    WORKLOAD_KINDS,
     ApplyReport,
+    ChildKey,
     DeviceFindings,
     EngineView,
+    Kind,
     Manifest,
     ObjectKey,
     Observed,
@@ -52,6 +58,7 @@ from atom_operator.plan.own_pods import unschedulable
 from atom_operator.plan.room import lacks_devices, shortage
 from atom_operator.reconcile.decider import Decider, Decision
 from atom_operator.reconcile.device_moves import DeviceMoves
+from atom_operator.reconcile.failing_writes import FailingWrites
 from atom_operator.reconcile.find_profile import optional_kinds
 from atom_operator.reconcile.prerequisites import look_at_routes
 from atom_operator.reconcile.requeue import requeue_after
@@ -63,6 +70,7 @@ from atom_operator.status.events import Happening, event, event_name, happenings
 from atom_operator.status.removed_weights import removal
 from atom_operator.status.rollup import StatusInputs, roll_up
 from atom_operator.status.steady import known_failure
+from atom_operator.status.undecided import tells_of_failure, undecided_status
 
 _logger = logging.getLogger(__name__)
 
@@ -86,17 +94,31 @@ class Reconciler:
     applied: AppliedChildren = field(default_factory=AppliedChildren)
     train: RolloutTrain = field(default_factory=RolloutTrain)
     moves: DeviceMoves = field(default_factory=DeviceMoves)
+    failing: FailingWrites = field(default_factory=FailingWrites)
     # Told of an AtomDeployment whose status another's pass made old.
     wake: Callable[[ObjectKey], None] = lambda _key: None
     colliding: dict[ObjectKey, frozenset[ObjectKey]] = field(default_factory=dict)
 
     async def reconcile(self, key: ObjectKey) -> Outcome:
         """One pass. Raises ClusterError when the cluster did not let it finish."""
+        try:
+            outcome = await self._pass(key)
+        except UnfinishedError:
+            self.failing.end_pass(key)
+            raise
+        except ClusterError as error:
+            await self._tell_cut_off(key, str(error))
+            raise
+        self.failing.forget(key)
+        return outcome
+
+    async def _pass(self, key: ObjectKey) -> Outcome:
         parent = await self.port.get(ATOM_DEPLOYMENT, key.namespace, key.name)
         if parent is None or parent["metadata"].get("deletionTimestamp"):
             self.applied.forget(key)
             self.optional.forget(key)
             self.train.forget(key)
+            self.failing.forget(key)
             self.moves.forget(key)
             self.decider.templates.forget(key)
             self.decider.departures.forget(key)
@@ -123,8 +145,8 @@ class Reconciler:
         metrics = MetricsReader(self.engines)
         report, observed = await self._carry_out(key, todo, observed, metrics)
         observed = with_deadline(observed, now, failure)
-        refused = await self._ensure_jobs(key, parent, decision)
-        report = replace(report, refused=(*report.refused, *refused))
+        jobs = await self._ensure_jobs(key, parent, decision)
+        report = replace(report, refused=(*report.refused, *jobs.refused)).adding(jobs.failed)
         self.optional.remember(key, look, observed.children)
         if decision.plan is not None and decision.plan.engine.speculative_method is not None:
             engines = replace(engines, drafts=await ask_drafts(metrics, observed))
@@ -133,12 +155,24 @@ class Reconciler:
         if decision.plan is not None and decision.plan.engine.lora is not None:
             asked, told = decision.plan.adapters, await ask_adapters(self.engines, observed)
             engines = replace(engines, adapters=told)
-            await tell_adapters(self.port, key, asked, observed, told)
+            failed = await _attempt(POD, tell_adapters(self.port, key, asked, observed, told))
+            report = report.adding(failed)
         devices = await self._move(key, replace(observed, at=now))
         routes = await look_at_routes(self.port, key, observed.children)
         self._wake_others(key, routes)
         decision = replace(decision, routes=routes, devices=devices)
-        await self._report(parent, decision, report, observed, engines)
+        previous = parent.get("status") or {}
+        unwritten = [each.child for each in report.failed]
+        late = self.failing.note(key, unwritten, now, is_told=tells_of_failure(previous))
+        if late:
+            self.train.pass_over(key)
+        report = report.lasting(late)
+        if late or not report.failed or not _is_reported(parent):
+            await self._report(parent, decision, report, observed, engines)
+        if late:
+            await self._tell_failing(key, parent, late, report)
+        if unwritten:
+            raise UnfinishedError(_words([*report.failed, *report.refused]))
         return Outcome(requeue_after(decision, report, observed, engines, self.clock()))
 
     def _turns_of(self, key: ObjectKey) -> Turns:
@@ -172,20 +206,27 @@ class Reconciler:
         desired = todo.desired
         if desired is None:
             return ApplyReport(), observed
-        await tell_deletion_costs(self.port, metrics, key, desired, observed)
-        await give_up_replicas(self.port, key, desired, observed.children)
-        state = ChildrenState(desired, observed.children, todo.kept)
+        costs = tell_deletion_costs(self.port, metrics, key, desired, observed)
+        failed = list(await _attempt(POD, costs))
+        kept, handed = todo.kept, give_up_replicas(self.port, key, desired, observed.children)
+        if stays := await _attempt(DEPLOYMENT, handed):
+            # Without that its number would fall to the API's default.
+            failed += stays
+            kept |= {child for child in desired if child.kind in WORKLOAD_KINDS}
+            desired = {child: item for child, item in desired.items() if child not in kept}
+        state = ChildrenState(desired, observed.children, kept)
         report, children = await apply_children(self.port, key, state, self.applied)
+        report = report.adding(failed)
         now = replace(describe(children, observed.pods), refusal=observed.refusal)
         now = replace(told(now), leaving=observed.leaving, silent=observed.silent)
         return report, replace(now, ended=observed.ended, refused_at=observed.refused_at)
 
     async def _ensure_jobs(
         self, key: ObjectKey, parent: Manifest, decision: Decision
-    ) -> tuple[Refusal, ...]:
+    ) -> JobsReport:
         """A spec that is not accepted says nothing about Jobs: those that run go on."""
         if decision.plan is None:
-            return ()
+            return JobsReport()
         metadata = parent["metadata"]
         seen = (parent.get("status") or {}).get("observedGeneration") or -1
         changed = seen > 0 and seen != metadata.get("generation")
@@ -195,7 +236,43 @@ class Reconciler:
         await self._tell(
             owner, [happening for happening in told if happening is not None], once=True
         )
-        return report.refused
+        return report
+
+    async def _tell_cut_off(self, key: ObjectKey, words: str) -> None:
+        """Tell in the status that nothing is known of the newest spec, and of what goes on for
+        long. Losing that is not worth another error."""
+        now = self.clock()
+        try:
+            parent = await self.port.get(ATOM_DEPLOYMENT, key.namespace, key.name)
+        except ClusterError:
+            return
+        if parent is None:
+            return
+        metadata, previous = parent["metadata"], parent.get("status") or {}
+        is_late = self.failing.note_pass(key, now, is_told=tells_of_failure(previous))
+        if is_late:
+            self.train.pass_over(key)
+        elif _is_reported(parent):
+            return
+        status = undecided_status(previous, metadata["generation"], words, now, is_late=is_late)
+        try:
+            if status != previous:
+                await self.port.apply_status(key, status)
+        except ClusterError as error:
+            _logger.warning("status of %s/%s: %s", *key, error)
+        if is_late and self.failing.tell_once(key):
+            await self._tell(Owner(key, metadata["uid"]), [_failing(words)])
+
+    async def _tell_failing(
+        self, key: ObjectKey, parent: Manifest, late: frozenset[ChildKey], report: ApplyReport
+    ) -> None:
+        """Write the Event of what fails for long, where no condition's flip is one."""
+        before = {each["type"]: each for each in (parent.get("status") or {}).get("conditions", ())}
+        flips = before.get(ConditionType.DEGRADED.value, {}).get("status") != "True"
+        if self.failing.tell_once(key) and not (flips and any(report.refused)):
+            failed = (*report.refused, *report.refused_optional)
+            words = _words(each for each in failed if each.child in late)
+            await self._tell(Owner(key, parent["metadata"]["uid"]), [_failing(words)])
 
     async def _report(
         self,
@@ -255,6 +332,30 @@ class Reconciler:
                 await self.port.apply(EVENT, event(owner, happening, existing, self.clock()))
             except ClusterError as error:
                 _logger.warning("event %s of %s/%s: %s", happening.reason, *owner.key, error)
+
+
+async def _attempt(kind: Kind, write: Awaitable[None]) -> tuple[Refusal, ...]:
+    """Do what no other write depends on; return what went wrong."""
+    try:
+        await write
+    except ClusterError as error:
+        return (Refusal(ChildKey(kind, ""), Reason.APPLY_FAILED, str(error)),)
+    return ()
+
+
+def _failing(words: str) -> Happening:
+    reason = Reason.APPLY_FAILED.value
+    return Happening("Warning", ConditionType.DEGRADED.value, "True", reason, words)
+
+
+def _words(failed: Iterable[Refusal]) -> str:
+    return "; ".join(each.message for each in failed)
+
+
+def _is_reported(parent: Manifest) -> bool:
+    """Return whether the status speaks of the newest spec."""
+    seen = (parent.get("status") or {}).get("observedGeneration")
+    return seen is not None and seen == parent["metadata"].get("generation")
 
 
 def _in_groups(decision: Decision, observed: Observed) -> bool:

@@ -25,6 +25,7 @@ from atom_operator.domain import (
 )
 from atom_operator.domain.preparation import Waiting
 from atom_operator.status.adapters import adapter_status, adapters_ready
+from atom_operator.status.bounds import bounded
 from atom_operator.status.by_hand import edited, paused, scaled_to_zero
 from atom_operator.status.canary import canary_progressing, canary_status
 from atom_operator.status.capacity import capacity_matched, capacity_status
@@ -151,7 +152,7 @@ def roll_up(situation: StatusInputs, previous: Mapping[str, Any], now: datetime)
     sleep = sleep_status(situation.engines.sleep, situation.plan, previous)
     if sleep is not None:
         status["sleep"] = sleep
-    return status
+    return bounded(status)
 
 
 def _verdicts(situation: StatusInputs) -> Iterator[Verdict]:
@@ -255,6 +256,10 @@ def _progressing(situation: StatusInputs) -> Verdict:
     for refusal in situation.report.refused:
         child = f"{refusal.child.kind.kind} {refusal.child.name}"
         return Verdict(kind, "False", refusal.reason, f"{child}: {refusal.message}")
+    for failure in situation.report.failed:
+        child = f"{failure.child.kind.kind} {failure.child.name}"
+        message = f"{child} could not be written yet and is tried again: {failure.message}"
+        return Verdict(kind, "True", Reason.ROLLING_OUT, message)
     if situation.waiting is not None:
         return waits(situation.waiting, serving=situation.observed.deployment is not None)
     if situation.observed.deployment is None:

@@ -196,6 +196,9 @@ class AtomDeploymentStatus(ApiModel):
         None
     )
     """How the adapters of spec.adapters do; absent where there are none."""
+    adapters_omitted: int | None = None
+    """Adapters at the end of the list that are left out here for the size of the status; absent
+    where none is."""
     rollout: RolloutStatus | None = None
     """The latest rollout; absent before there is a Deployment."""
     canary: CanaryStatus | None = None

@@ -1,0 +1,67 @@
+"""FailingWrites: since when the writes of an AtomDeployment fail. Pure; asked by the reconciler.
+
+An API server that is busy for moments is not worth a condition. An error that it answers for a
+minute (a policy's webhook without endpoints, an object that is too large) is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from atom_operator.domain import ChildKey, ObjectKey
+
+TOLD_AFTER = timedelta(seconds=60)
+
+
+@dataclass(slots=True)
+class _Known:
+    """Hold what fails of one AtomDeployment. pass_since: when no pass could be brought to its end
+    first; is_told: an Event says so."""
+
+    children: dict[ChildKey, datetime] = field(default_factory=dict)
+    pass_since: datetime | None = None
+    is_told: bool = False
+
+
+class FailingWrites:
+    """Remembered for one term; a status that tells of a failure keeps it beyond."""
+
+    def __init__(self) -> None:
+        self._known: dict[ObjectKey, _Known] = {}
+
+    def forget_all(self) -> None:
+        """A new term."""
+        self._known.clear()
+
+    def forget(self, key: ObjectKey) -> None:
+        """Nothing fails any more, or the AtomDeployment is gone."""
+        self._known.pop(key, None)
+
+    def note(
+        self, key: ObjectKey, failed: Iterable[ChildKey], now: datetime, *, is_told: bool
+    ) -> frozenset[ChildKey]:
+        """Note the children that a whole pass could not write; return those that fail for long.
+        `is_told`: the status says already that something does."""
+        known = self._known.setdefault(key, _Known())
+        known.children = {child: known.children.get(child, now) for child in failed}
+        since = known.children.items()
+        return frozenset(child for child, time in since if is_told or now - time >= TOLD_AFTER)
+
+    def end_pass(self, key: ObjectKey) -> None:
+        """Note that a pass came to its end, with a status of what failed."""
+        if key in self._known:
+            self._known[key].pass_since = None
+
+    def note_pass(self, key: ObjectKey, now: datetime, *, is_told: bool) -> bool:
+        """Note that a pass was cut off; return whether that goes on for long."""
+        known = self._known.setdefault(key, _Known())
+        known.pass_since = known.pass_since or now
+        return is_told or now - known.pass_since >= TOLD_AFTER
+
+    def tell_once(self, key: ObjectKey) -> bool:
+        """Return whether no Event has told of it yet."""
+        known = self._known.setdefault(key, _Known())
+        first, known.is_told = not known.is_told, True
+        return first
