@@ -8,8 +8,9 @@ API; knows nothing of tokens.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -18,9 +19,20 @@ import jinja2
 from jinja2.meta import find_undeclared_variables
 
 from atom.errors import ConfigError, ModelError, RequestError
-from atom.message_shape import DroppedTextError, MessageShape, find_shape
+from atom.message_shape import (
+    DroppedTextError,
+    Filled,
+    MessageShape,
+    Shown,
+    TemplateSigns,
+    ToolPlace,
+    WriteCalls,
+    find_shape,
+    read_signs,
+)
 from atom.template_sandbox import (
     OWN_NAMES,
+    TemplateBoundsError,
     mentions,
     render_within_bounds,
     template_environment,
@@ -56,6 +68,7 @@ class ChatTemplate:
         self._special_tokens = dict(special_tokens)
         self._plain = self._shaped(source)
         self._with_tools = self._shaped(tool_source) if tool_source else self._plain
+        self.signs = self._with_tools.signs
         self.variables = _variables_of(source) | _variables_of(tool_source or "")
 
     def render(
@@ -82,9 +95,10 @@ class ChatTemplate:
         if mark:
             shown[-1] = {**shown[-1], "content": f"{shown[-1]['content']}{mark}"}
         variables = {**(extra or {}), "add_generation_prompt": add_generation_prompt}
-        shaped = found.shape.shaped(shown)
         try:
-            text = render_within_bounds(found.template, self._variables(shaped, tools, variables))
+            text = self._rendered(found, shown, tools, variables)
+        except RequestError:
+            raise
         # A template is a program of the model's author: whatever it raises is about this input.
         except Exception as error:
             raise RequestError(
@@ -92,6 +106,49 @@ class ChatTemplate:
                 param="messages",
             ) from error
         return text if not mark else _before(mark, text)
+
+    def _rendered(
+        self,
+        found: _ShapedTemplate,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        variables: Mapping[str, Any],
+    ) -> str:
+        """Render with tools as they were sent, else with what the template misses in them."""
+        first: Exception | None = None
+        for filled in Filled if tools else (Filled.AS_SENT,):
+            shown = found.shape.shown(messages, tools, filled)
+            try:
+                return render_within_bounds(found.template, self._variables(shown, variables))
+            except TemplateBoundsError:
+                raise
+            except Exception as error:
+                first = first or error
+        assert first is not None
+        raise first
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """List the parts that the template shows in no form, of conversations with tools."""
+        return self._with_tools.shape.left_out
+
+    @property
+    def tools_in_text(self) -> bool:
+        """Tell whether the template shows no tools, so that the system's message tells them."""
+        return self._with_tools.shape.tools.place is ToolPlace.SYSTEM_TEXT
+
+    @property
+    def tells_tools(self) -> bool:
+        """Tell whether the template shows tools itself, or a place for calls."""
+        return self._with_tools.shape.calls.has_place or not self.tools_in_text
+
+    def writing_calls(self, write: WriteCalls, *, single: bool) -> ChatTemplate:
+        """Copy the template, with calls written as the model's family does wherever it has no place
+        for calls, or for tools. single: one call to a message."""
+        made = copy.copy(self)
+        made._plain = self._plain.writing_calls(write, single=single)
+        made._with_tools = self._with_tools.writing_calls(write, single=single)
+        return made
 
     def end_of_turn(self) -> str:
         """Return what it writes behind the assistant's last words; "" where it refuses to say."""
@@ -103,30 +160,26 @@ class ChatTemplate:
             return ""
         return text.rpartition(mark)[2] if mark in text else ""
 
-    def _variables(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] | None,
-        more: Mapping[str, Any],
-    ) -> dict[str, Any]:
+    def _variables(self, shown: Shown, more: Mapping[str, Any]) -> dict[str, Any]:
         """Name what a template reads."""
-        return {**self._special_tokens, **more, "messages": messages, "tools": tools or None}
+        messages = _GivenList(shown.messages)
+        found = {**self._special_tokens, **more, "messages": messages, "tools": None}
+        return {**found, **shown.variables}
 
     def _shaped(self, source: str) -> _ShapedTemplate:
         template = _compile(source)
 
-        def render(
-            messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
-        ) -> str | None:
+        def render(shown: Shown, more: Mapping[str, Any]) -> str | None:
             try:
-                given = {"add_generation_prompt": True}
-                return render_within_bounds(template, self._variables(messages, tools, given))
+                given = {**more, "add_generation_prompt": True}
+                return render_within_bounds(template, self._variables(shown, given))
             except Exception:  # of a template's own kind, as above
                 return None
 
         try:
             with_calls = mentions(source, "tool_calls")
-            return _ShapedTemplate(template, find_shape(render, mentions_calls=with_calls))
+            shape = find_shape(render, mentions_calls=with_calls, variables=_variables_of(source))
+            return _ShapedTemplate(template, shape, read_signs(render, shape))
         except DroppedTextError as error:
             raise ModelError(
                 f"{self._place} {error}: no form of a message is shown whole; correct it, or pass "
@@ -134,10 +187,25 @@ class ChatTemplate:
             ) from error
 
 
+class _GivenList(list[Any]):
+    """A list that is not the template's own, which it cannot change."""
+
+
 @dataclass(frozen=True, slots=True)
 class _ShapedTemplate:
     template: jinja2.Template
     shape: MessageShape
+    signs: TemplateSigns
+
+    def writing_calls(self, write: WriteCalls, *, single: bool) -> _ShapedTemplate:
+        shape = self.shape
+        if not shape.calls.has_place:
+            calls = replace(shape.calls, single=single)
+            shape = replace(shape, calls=calls, write_calls=write)
+        if shape.tools.place is ToolPlace.SYSTEM_TEXT:
+            example = write([("FUNCTION", {"PARAMETER": "VALUE"})])
+            shape = replace(shape, tools=replace(shape.tools, calls=example))
+        return replace(self, shape=shape)
 
 
 def _before(mark: str, text: str) -> str:

@@ -109,6 +109,11 @@ def mentions(source: str, name: str) -> bool:
 class _BoundedEnvironment(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """Let templates keep a queue in a list of their own: Kimi K2's do, and steps bound it."""
+        queues = attr in ("append", "pop") and type(obj) is list
+        return queues or super().is_safe_attribute(obj, attr, value)
+
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         tree = super()._parse(source, name, filename)
         found = _Counting(self).visit(tree)
@@ -280,8 +285,20 @@ def _to_json(
 ) -> str:
     """Jinja's own filter escapes HTML, which no model was trained on."""
     return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+        default=_listed,
     )
+
+
+def _listed(value: Any) -> list[Any]:
+    """List the items that a filter such as `map` makes. Raises TypeError for what is no JSON."""
+    if not isinstance(value, Iterator):
+        raise TypeError(f"{type(value).__name__} is no value of JSON")
+    return list(_steps(value))
 
 
 def _raise_exception(message: str) -> NoReturn:

@@ -7,7 +7,7 @@ Formats are plain values; marks stand in them as text, whatever they are in a vo
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,11 +30,17 @@ ANNOTATIONS = frozenset(
 )
 
 
+def _as_json(arguments: Any, place: int) -> str:
+    """Write arguments as JSON; a text that is no object stays as it is."""
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+
+
 @dataclass(frozen=True, slots=True)
 class CallNotation:
     """Writes calls as a family does. begin: a call of this tool up to its arguments; arguments: by
     their schema; end: behind them. separator: between calls; section: around all of them. single:
-    an answer ends with its first call."""
+    an answer ends with its first call. values: arguments of a call that was made, an object or the
+    text that is none, and the call's place."""
 
     begin: Callable[[str], str]
     arguments: Callable[[Mapping[str, Any]], Format]
@@ -42,6 +48,16 @@ class CallNotation:
     separator: str = ""
     section: tuple[str, str] = ("", "")
     single: bool = False
+    values: Callable[[Any, int], str] = _as_json
+
+    def written(self, calls: Sequence[tuple[str, Any]]) -> str:
+        """Calls with their arguments, as the model would have written them."""
+        opening, closing = self.section
+        each = (
+            f"{self.begin(name)}{self.values(arguments, place)}{self.end}"
+            for place, (name, arguments) in enumerate(calls)
+        )
+        return f"{opening}{self.separator.join(each)}{closing}"
 
     def call(self, tool: str, schema: Mapping[str, Any]) -> Format:
         """A tag of one call."""
@@ -57,6 +73,25 @@ class ParameterNotation:
     begin: Callable[[str, bool], str]
     end: str = ""
     string_end: str = ""
+
+
+def as_object(arguments: Any) -> Mapping[str, Any]:
+    """The arguments; a text that is no object is one of them."""
+    return arguments if isinstance(arguments, Mapping) else {"arguments": arguments}
+
+
+def parameter_values(notation: ParameterNotation, separator: str = "") -> Callable[[Any, int], str]:
+    """Write arguments one by one: texts without quotes, and others as JSON."""
+
+    def one(key: str, value: Any) -> str:
+        bare = isinstance(value, str)
+        written = value if bare else json.dumps(value, ensure_ascii=False)
+        end = notation.string_end if bare else ""
+        return f"{notation.begin(key, bare)}{written}{end}{notation.end}"
+
+    return lambda arguments, place: separator.join(
+        one(*item) for item in as_object(arguments).items()
+    )
 
 
 def text(value: str) -> Format:

@@ -15,6 +15,8 @@ from atom.answer_parsing import (
     resolve_formats,
 )
 from atom.answer_parsing.reasoning_parser import ReasoningStart, reasoning_start
+from atom.chat_template import ChatTemplate
+from atom.message_shape import TemplateSigns
 from atom.sizing import SUPPORTED_ARCHITECTURES
 from tests.engine.answer_parsing.pieces import events_of
 
@@ -27,6 +29,17 @@ def template_of(name: str) -> str:
     return (TEMPLATES / f"{name}.jinja").read_text()
 
 
+def signs_of(template: str) -> TemplateSigns:
+    return ChatTemplate(template, {"bos_token": "<s>", "eos_token": "</s>"}).signs
+
+
+def telling(markup: str) -> TemplateSigns:
+    """What a template shows that tells the model to write this, beside tools and without."""
+    shown = f"{{% raw %}}{markup}{{% endraw %}}"
+    turns = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    return signs_of(f"{shown}{{% if tools %}}{{{{ tools }}}}{shown}{{% endif %}}{turns}")
+
+
 def names(formats: AnswerFormats) -> tuple[str | None, str | None]:
     calls, reasoning = formats.calls, formats.reasoning
     return calls and calls.name, reasoning and reasoning.name
@@ -35,39 +48,64 @@ def names(formats: AnswerFormats) -> tuple[str | None, str | None]:
 @pytest.mark.parametrize(
     ("template", "found"),
     [
-        (QWEN3, ("hermes", "qwen3")),
-        (LLAMA3, ("llama3_json", None)),
-        ("{{ messages }}", (None, None)),
-        (None, (None, None)),
-        ("{{ '</think>' }}", (None, "qwen3")),
-        ("{{ '<tool_call>' }}", (None, None)),  # in a notation that is not known
-        (template_of("deepseek_like"), ("deepseek_v31", "qwen3")),
-        (template_of("kimi_like"), ("kimi_k2", "qwen3")),
-        (template_of("glm_like"), ("glm45", "qwen3")),
-        (template_of("gpt_oss_like"), ("openai", "openai_gptoss")),
-        (template_of("mistral_like"), ("mistral", None)),
-        (template_of("gemma_like"), (None, None)),
-        (template_of("qwen3_coder_like"), ("qwen3_coder", None)),
-        (template_of("deepseek_v3_like"), ("deepseek_v3", None)),
-        (template_of("deepseek_v32_like"), ("deepseek_v32", "qwen3")),
-        (template_of("mistral_v3_like"), ("mistral", None)),
-        (template_of("llama4_pythonic_like"), ("llama4_pythonic", None)),
-        ("{{ '<minimax:tool_call>' }}{{ '</think>' }}", ("minimax_m2", "qwen3")),
-        ("{{ '<seed:tool_call><function=' }}{{ '</seed:think>' }}", ("seed_oss", "seed_oss")),
-        ("{{ '<tool_calls>[' }}", ("hunyuan_a13b", None)),
-        ("{{ '</think>' }}{{ '<answer>' }}<tool_calls>[", ("hunyuan_a13b", "hunyuan_a13b")),
-        ("{{ '<TOOLCALL>[' }}{{ '</think>' }}", ("nemotron_json", "qwen3")),
-        ("{{ '<|tool_call>call:' }}{{ '<channel|>' }}", ("gemma4", "gemma4")),
-        ('<tool_call>{"arguments": }{{ "</think>" }}<response>', ("hermes", "ernie45")),
-        ("{{ 'functools[' }}", ("phi4_mini_json", None)),
-        ("{{ '<function_calls>' }}", ("olmo3", None)),
-        ("<|tool_call_start|>{{ call }}<|tool_call_end|>", ("lfm2", None)),
+        ("qwen3_like", ("hermes", "qwen3")),
+        ("llama3_like", ("llama3_json", None)),
+        ("deepseek_like", ("deepseek_v31", "qwen3")),
+        ("kimi_like", ("kimi_k2", "qwen3")),
+        ("glm_like", ("glm45", "qwen3")),
+        ("gpt_oss_like", ("openai", "openai_gptoss")),
+        ("mistral_like", ("mistral", None)),
+        ("gemma_like", (None, None)),
+        ("qwen3_coder_like", ("qwen3_coder", None)),
+        ("deepseek_v3_like", ("deepseek_v3", None)),
+        ("deepseek_v32_like", ("deepseek_v32", "qwen3")),
+        ("mistral_v3_like", ("mistral", None)),
+        ("llama4_pythonic_like", ("llama4_pythonic", None)),
     ],
 )
-def test_a_template_tells_its_family(
-    template: str | None, found: tuple[str | None, str | None]
+def test_what_a_template_writes_of_calls_and_reasoning_tells_its_family(
+    template: str, found: tuple[str | None, str | None]
 ) -> None:
-    assert names(resolve_formats("auto", "auto", template)) == found
+    assert names(resolve_formats("auto", "auto", signs_of(template_of(template)))) == found
+
+
+@pytest.mark.parametrize(
+    ("markup", "found"),
+    [
+        ("", (None, None)),
+        ("</think>", (None, "qwen3")),
+        ("<tool_call>", (None, None)),  # in a notation that is not known
+        ("<minimax:tool_call></think>", ("minimax_m2", "qwen3")),
+        ("<seed:tool_call><function=</seed:think>", ("seed_oss", "seed_oss")),
+        ("<tool_calls>[", ("hunyuan_a13b", None)),
+        ("</think><answer></answer><tool_calls>[", ("hunyuan_a13b", "hunyuan_a13b")),
+        ("<TOOLCALL>[</think>", ("nemotron_json", "qwen3")),
+        ("<|tool_call>call:<channel|>", ("gemma4", "gemma4")),
+        ('<tool_call>{"arguments": </think><response></response>', ("hermes", "ernie45")),
+        ("functools[", ("phi4_mini_json", None)),
+        ("<|tool|>[]<|/tool|>", ("phi4_mini_json", None)),
+        ("<function_calls>", ("olmo3", None)),
+        ("<|tool_call_start|><|tool_call_end|>", ("lfm2", None)),
+        ("List of tools: []", ("lfm2", None)),
+    ],
+)
+def test_what_a_template_tells_the_model_to_write_tells_it_too(
+    markup: str, found: tuple[str | None, str | None]
+) -> None:
+    assert names(resolve_formats("auto", "auto", telling(markup))) == found
+
+
+def test_a_model_without_a_template_is_of_no_family() -> None:
+    assert names(resolve_formats("auto", "auto", None)) == (None, None)
+
+
+def test_marks_of_results_are_none_of_answers() -> None:
+    """A template that shows results of tools within <response> says nothing of answers."""
+    source = (
+        "{% for m in messages %}{% if m.role == 'tool' %}<response>{{ m.content }}</response>"
+        "{% else %}{{ m.content }}{% endif %}{% endfor %}</think>"
+    )
+    assert names(resolve_formats("auto", "auto", signs_of(source))) == (None, "qwen3")
 
 
 _HERMES = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
@@ -90,17 +128,17 @@ MARKUP: dict[str, tuple[str, tuple[str | None, str | None]]] = {
         "<seed:tool_call><function=f></seed:tool_call></seed:think>", ("seed_oss", "seed_oss"),
     ),
     "SmolLM3ForCausalLM": (_HERMES + _THINK, ("hermes", "qwen3")),
-    "Ernie4_5ForCausalLM": (_HERMES + _THINK + "<response>", ("hermes", "ernie45")),
-    "Ernie4_5_MoeForCausalLM": (_HERMES + _THINK + "<response>", ("hermes", "ernie45")),
+    "Ernie4_5ForCausalLM": (_HERMES + _THINK + "<response></response>", ("hermes", "ernie45")),
+    "Ernie4_5_MoeForCausalLM": (_HERMES + _THINK + "<response></response>", ("hermes", "ernie45")),
     "Exaone4ForCausalLM": (_HERMES + _THINK, ("hermes", "qwen3")),
     "Olmo3ForCausalLM": ("<function_calls></function_calls>" + _THINK, ("olmo3", "qwen3")),
     "GraniteForCausalLM": ("<|tool_call|>[]", ("granite", None)),
     "Phi3ForCausalLM": ("functools[", ("phi4_mini_json", None)),
     "HunYuanDenseV1ForCausalLM": (
-        f"<tool_calls>[{_THINK}<answer>", ("hunyuan_a13b", "hunyuan_a13b"),
+        f"<tool_calls>[{_THINK}<answer></answer>", ("hunyuan_a13b", "hunyuan_a13b"),
     ),
     "HunYuanMoEV1ForCausalLM": (
-        f"<tool_calls>[{_THINK}<answer>", ("hunyuan_a13b", "hunyuan_a13b"),
+        f"<tool_calls>[{_THINK}<answer></answer>", ("hunyuan_a13b", "hunyuan_a13b"),
     ),
     "MixtralForCausalLM": (template_of("mistral_v3_like"), ("mistral", None)),
     "Qwen2MoeForCausalLM": ("<|im_start|>", _NONE),
@@ -129,7 +167,8 @@ MARKUP: dict[str, tuple[str, tuple[str | None, str | None]]] = {
 @pytest.mark.parametrize("architecture", SUPPORTED_ARCHITECTURES)
 def test_templates_of_every_model_tell_their_parsers(architecture: str) -> None:
     template, found = MARKUP[architecture]
-    assert names(resolve_formats("auto", "auto", template)) == found
+    signs = signs_of(template) if "messages" in template else telling(template)
+    assert names(resolve_formats("auto", "auto", signs)) == found
 
 
 @pytest.mark.parametrize(
@@ -147,8 +186,8 @@ def test_a_vocabulary_tells_what_the_template_does_not(
     added: set[str], found: tuple[str | None, str | None]
 ) -> None:
     tokens = AddedTokens(frozenset(added))
-    assert names(resolve_formats("auto", "auto", "{{ messages }}", tokens)) == found
-    assert names(resolve_formats("auto", "auto", QWEN3, tokens)) == ("hermes", "qwen3")
+    assert names(resolve_formats("auto", "auto", telling(""), tokens)) == found
+    assert names(resolve_formats("auto", "auto", signs_of(QWEN3), tokens)) == ("hermes", "qwen3")
 
 
 @pytest.mark.parametrize(
@@ -163,14 +202,15 @@ def test_a_vocabulary_tells_what_the_template_does_not(
 def test_mistrals_generations_are_told_apart(
     template: str | None, added: set[str], begin: str
 ) -> None:
-    formats = resolve_formats("mistral", "auto", template, AddedTokens(frozenset(added)))
+    signs = None if template is None else signs_of(template)
+    formats = resolve_formats("mistral", "auto", signs, AddedTokens(frozenset(added)))
     assert formats.calls is not None
     assert formats.calls.notation.begin("f") == begin
 
 
 def test_a_name_wins_over_the_template() -> None:
-    assert names(resolve_formats("none", "none", QWEN3)) == (None, None)
-    assert names(resolve_formats("llama3_json", "deepseek_r1", QWEN3)) == (
+    assert names(resolve_formats("none", "none", signs_of(QWEN3))) == (None, None)
+    assert names(resolve_formats("llama3_json", "deepseek_r1", signs_of(QWEN3))) == (
         "llama3_json",
         "deepseek_r1",
     )

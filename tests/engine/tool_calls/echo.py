@@ -1,7 +1,7 @@
 """A server whose answers are the prompts of its requests: what a test lets the model say.
 
-The chat template shows the last message alone, and its comment has the marks of a family, by which
-the server knows how to read answers.
+The chat template shows the last message alone and, behind it where there are tools, the marks of a
+family, by which the server knows how to read answers.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from tests.support.server.http_app import AppRig, serve_app
 CHAT = "/v1/chat/completions"
 END = "<END>"  # a stop string: with it the model's own end
 MARKS = {
-    "hermes": '{# <tool_call> "arguments" </think> #}',
-    "llama3_json": '{# ipython "parameters": #}',
+    "hermes": '<tool_call> "arguments" </think>',
+    "llama3_json": 'ipython "parameters":',
     "unknown": "",
-    "qwen3_coder": "{# <tool_call> <function= </think> #}",
-    "glm45": "{# <tool_call> <arg_key> </think> #}",
-    "kimi_k2": "{# <|tool_call_begin|> </think> #}",
-    "deepseek_v3": "{# <｜tool▁call▁begin｜> ```json </think> #}",
-    "deepseek_v31": "{# <｜tool▁call▁begin｜> </think> #}",
-    "deepseek_v32": "{# ｜DSML｜ </think> #}",
-    "mistral": "{# [TOOL_CALLS] [ARGS] [/THINK] #}",
-    "mistral_list": "{# [TOOL_CALLS] [/THINK] #}",
-    "lfm2": "{# <|tool_call_start|> </think> #}",  # as LFM2.5-Thinking
-    "llama4_pythonic": "{# func_name1( </think> #}",
-    "minimax_m2": "{# <minimax:tool_call> </think> #}",
-    "seed_oss": "{# <seed:tool_call> <function= </seed:think> #}",
-    "hunyuan_a13b": "{# <tool_calls>[ </think> <answer> #}",
-    "phi4_mini_json": "{# functools[ </think> #}",
-    "olmo3": "{# <function_calls> </think> #}",
-    "granite": "{# <|tool_call|> </think> #}",
-    "nemotron_json": "{# <TOOLCALL>[ </think> #}",
-    "gemma4": "{# <|tool_call>call: <|channel>thought <channel|> #}",
-    "openai": "{# <|channel|> to=functions. #}",
+    "qwen3_coder": "<tool_call> <function= </think>",
+    "glm45": "<tool_call> <arg_key> </think>",
+    "kimi_k2": "<|tool_call_begin|> </think>",
+    "deepseek_v3": "<｜tool▁call▁begin｜> ```json </think>",
+    "deepseek_v31": "<｜tool▁call▁begin｜> </think>",
+    "deepseek_v32": "｜DSML｜ </think>",
+    "mistral": "[TOOL_CALLS] [ARGS] [/THINK]",
+    "mistral_list": "[TOOL_CALLS] [/THINK]",
+    "lfm2": "<|tool_call_start|> </think>",  # as LFM2.5-Thinking
+    "llama4_pythonic": "func_name1( </think>",
+    "minimax_m2": "<minimax:tool_call> </think>",
+    "seed_oss": "<seed:tool_call> <function= </seed:think>",
+    "hunyuan_a13b": "<tool_calls>[ </think> <answer> </answer>",
+    "phi4_mini_json": "functools[ </think>",
+    "olmo3": "<function_calls> </think>",
+    "granite": "<|tool_call|> </think>",
+    "nemotron_json": "<TOOLCALL>[ </think>",
+    "gemma4": "<|tool_call>call: <|channel>thought <channel|>",
+    "openai": "<|channel|> to=functions.",
 }
 # Special tokens of published vocabularies; other families' marks are text, or plain added tokens.
 SPECIAL = {
@@ -61,6 +61,14 @@ SPECIAL = {
               "</arg_value>"),
 }  # fmt: skip
 SPECIAL |= {"deepseek_v31": SPECIAL["deepseek_v3"], "mistral_list": SPECIAL["mistral"]}
+
+
+def telling(family: str) -> str:
+    """The part of a template that tells the model its family's notation, beside the tools."""
+    return (
+        f"{{% if tools or thinking %}} {{% raw %}}{MARKS[family]}{{% endraw %}}"
+        "{% for tool in tools or () %} {{ tool.function.name }}{% endfor %}.{% endif %}"
+    )
 
 
 def special_marks(family: str) -> list[AddedToken]:
@@ -90,7 +98,7 @@ async def echoing(
     write_model_folder(folder, context_tokens=4096)
     if marks:
         _add_tokens(folder, marks)
-    (folder / "chat_template.jinja").write_text(MARKS[family] + template)
+    (folder / "chat_template.jinja").write_text(template + telling(family))
     async with serve_app(build_test_config(folder), held=held) as rig:
         yield rig
         assert rig.engine.open_requests == 0

@@ -12,7 +12,7 @@ import pytest_asyncio
 from openai import AsyncOpenAI, BadRequestError
 
 from atom.config import EngineOptions, build_config
-from tests.engine.tool_calls.echo import MARKS, tool
+from tests.engine.tool_calls.echo import telling, tool
 from tests.support.models.byte_tokenizer import CHAT_TEMPLATE
 from tests.support.models.tiny_model import make_tiny_checkpoint
 from tests.support.server.http_app import HttpRig, serve_model
@@ -53,7 +53,7 @@ async def rig(
     folder = make_tiny_checkpoint(tmp_path_factory.mktemp("tiny") / "model")
     # A template of the family, with the answer after an empty thought where it is asked for.
     thought = "{% if enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}"
-    (folder / "chat_template.jinja").write_text(MARKS[request.param] + CHAT_TEMPLATE + thought)
+    (folder / "chat_template.jinja").write_text(telling(request.param) + CHAT_TEMPLATE + thought)
     options = {"served_model_name": MODEL, "device": "cpu", "num_kv_blocks": 400}
     config = build_config(EngineOptions(model=str(folder), **options))  # type: ignore[arg-type]
     async with serve_model(config) as rig:

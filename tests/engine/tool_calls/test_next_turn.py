@@ -11,7 +11,7 @@ import pytest
 
 from atom.entrypoints.openai.chat_prompt import chat_prompt
 from atom.entrypoints.openai.protocol import ChatCompletionRequest
-from tests.engine.tool_calls.echo import CHAT, END, TOOLS
+from tests.engine.tool_calls.echo import CHAT, END, TOOLS, telling
 from tests.support.engine_core.front_half import build_test_config, write_model_folder
 from tests.support.server.http_app import serve_app
 
@@ -39,14 +39,12 @@ LLAMA_PROMPT = (
 )
 
 
-async def answer_of(folder: Path, answer: str) -> dict[str, Any]:
+async def answer_of(folder: Path, family: str, answer: str) -> dict[str, Any]:
     """The message that a server makes of what a model wrote. (Without a model it answers what it is
-    asked, through the end of this template's copy.)"""
-    source = (folder / "chat_template.jinja").read_text()
+    asked, through a template that tells this family.)"""
     echoes = folder / "echoes"
     write_model_folder(echoes, context_tokens=4096)
-    comment = source.replace("#}", "").replace("{#", "")
-    (echoes / "chat_template.jinja").write_text(f"{{#{comment}#}}{{{{ messages[-1].content }}}}")
+    (echoes / "chat_template.jinja").write_text("{{ messages[-1].content }}" + telling(family))
     async with serve_app(build_test_config(echoes)) as rig:
         body = {"messages": [{"role": "user", "content": answer + END}], "stop": END}
         response = await rig.post(CHAT, **body, tools=TOOLS)
@@ -54,18 +52,18 @@ async def answer_of(folder: Path, answer: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("template", "answer", "expected"),
+    ("template", "family", "answer", "expected"),
     [
-        ("qwen3_like", f"<think>\nI ask.\n</think>\n\n{MARKED}", QWEN_PROMPT),
-        ("llama3_like", BARE, LLAMA_PROMPT),
+        ("qwen3_like", "hermes", f"<think>\nI ask.\n</think>\n\n{MARKED}", QWEN_PROMPT),
+        ("llama3_like", "llama3_json", BARE, LLAMA_PROMPT),
     ],
 )
 async def test_an_answer_comes_back_into_the_prompt_as_it_was_written(
-    tmp_path: Path, template: str, answer: str, expected: str
+    tmp_path: Path, template: str, family: str, answer: str, expected: str
 ) -> None:
     folder = write_model_folder(tmp_path, context_tokens=4096)
     (folder / "chat_template.jinja").write_text((TEMPLATES / f"{template}.jinja").read_text())
-    message = await answer_of(folder, answer)
+    message = await answer_of(folder, family, answer)
     (call,) = message["tool_calls"]
     assert message["content"] is None
     result = {"role": "tool", "tool_call_id": call["id"], "content": "20 °C"}

@@ -14,7 +14,7 @@ import pytest_asyncio
 from tokenizers import Tokenizer
 
 from atom.config import EngineOptions, build_config
-from tests.engine.tool_calls.echo import CHAT, MARKS, special_marks, tool
+from tests.engine.tool_calls.echo import CHAT, special_marks, telling, tool
 from tests.support.models.byte_tokenizer import CHAT_TEMPLATE
 from tests.support.models.tiny_model import make_tiny_checkpoint
 from tests.support.server.http_app import HttpRig, serve_model
@@ -48,7 +48,7 @@ async def rig(
     make_tiny_checkpoint(folder, extra={"vocab_size": 320})
     tokenizer = add_marks(folder, name)
     start = STARTS.get(name, "<think>\n\n</think>\n\n")
-    (folder / "chat_template.jinja").write_text(MARKS[name] + CHAT_TEMPLATE + start)
+    (folder / "chat_template.jinja").write_text(telling(name) + CHAT_TEMPLATE + start)
     options: dict[str, Any] = {"served_model_name": "tiny", "device": "cpu", "num_kv_blocks": 400}
     async with serve_model(build_config(EngineOptions(model=str(folder), **options))) as rig:
         yield name, rig, tokenizer

@@ -237,13 +237,17 @@ async def test_marks_may_be_tokens_of_their_own(tmp_path: Path) -> None:
 async def test_reasoning_that_the_template_began_needs_no_opening_mark(rig: AppRig) -> None:
     """The prompt, which is also what is answered here, ends with the mark."""
     content = f"The city?\n</think>\n\nParis.{END}<think>\n"
-    message = (await whole(rig, "", messages=[{"role": "user", "content": content}]))["message"]
+    message = (await whole(rig, "", messages=[{"role": "user", "content": content}], tools=None))[
+        "message"
+    ]
     assert (message["reasoning"], message["content"]) == ("The city?", "Paris.")
 
 
 async def test_where_thinking_is_switched_off_nothing_is_taken_for_it(rig: AppRig) -> None:
     content = f"<think>It is a mark.{END}<think>\n\n</think>\n\n"
-    message = (await whole(rig, "", messages=[{"role": "user", "content": content}]))["message"]
+    message = (await whole(rig, "", messages=[{"role": "user", "content": content}], tools=None))[
+        "message"
+    ]
     assert message["content"] == "<think>It is a mark."
     assert "reasoning" not in message
 

@@ -14,6 +14,7 @@ from tests.support.models.byte_tokenizer import END_OF_TEXT, write_byte_tokenize
 
 TEMPLATES = Path(__file__).parent / "chat_templates"
 SAYS = "{% for message in messages %}{{ message.content }}{% endfor %}"
+WITH_TOOLS = "with tools{% for tool in tools or () %} {{ tool.function.name }}{% endfor %}" + SAYS
 
 TOOL = {
     "type": "function",
@@ -165,24 +166,24 @@ def test_a_file_of_its_own_for_conversations_with_tools(tmp_path: Path) -> None:
     write_byte_tokenizer(tmp_path)
     (tmp_path / "chat_template.jinja").write_text("plain" + SAYS)
     (tmp_path / "additional_chat_templates").mkdir()
-    (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("with tools" + SAYS)
+    (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text(WITH_TOOLS)
     template = load_chat_template(tmp_path, Tokenizer(tmp_path))
     assert template is not None
     assert template.render([]) == "plain"
-    assert template.render([], tools=[TOOL]) == "with tools"
+    assert template.render([], tools=[TOOL]) == "with tools weather"
 
 
 def test_named_templates_use_the_default_and_the_one_for_tools(tmp_path: Path) -> None:
     write_byte_tokenizer(tmp_path)
     named = [
         {"name": "default", "template": "plain" + SAYS},
-        {"name": "tool_use", "template": "with tools" + SAYS},
+        {"name": "tool_use", "template": WITH_TOOLS},
     ]
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
     template = load_chat_template(tmp_path, Tokenizer(tmp_path))
     assert template is not None
     assert template.render([]) == "plain"
-    assert template.render([], tools=[TOOL]) == "with tools"
+    assert template.render([], tools=[TOOL]) == "with tools weather"
 
 
 def test_a_base_model_has_no_template(tmp_path: Path) -> None:

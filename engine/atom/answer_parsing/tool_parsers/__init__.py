@@ -13,12 +13,12 @@ from atom.answer_parsing.tool_parsers.formats import (
     CallFormat,
     ReasoningFormat,
 )
+from atom.answer_parsing.tool_parsers.recognition import resolve_formats
 from atom.answer_parsing.tool_parsers.table import (
     CALL_PARSERS,
     HARMONY,
     PLAIN_JSON,
     REASONING_PARSERS,
-    resolve_formats,
 )
 
 __all__ = [

@@ -21,6 +21,7 @@ from atom.answer_parsing.notation import (
     ANNOTATIONS,
     Format,
     argument_value,
+    as_object,
     in_turn,
     one_of,
     sequence,
@@ -202,6 +203,11 @@ def _value(node: ast.expr) -> Any:
     if isinstance(value, str):  # characters that JSON's escapes write as two
         value = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return value
+
+
+def keyword_values(arguments: Any, place: int) -> str:
+    """Write arguments as Python does."""
+    return ", ".join(f"{key}={value!r}" for key, value in as_object(arguments).items())
 
 
 def keywords(schema: Mapping[str, Any]) -> Format:

@@ -1,4 +1,4 @@
-"""The families by the names of vLLM's parsers, and which of them a model is: `resolve_formats`."""
+"""The families by the names of vLLM's parsers; recognition.py finds which of them a model is."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from atom.answer_parsing.notation import (
     in_turn,
     json_value,
     parameter,
+    parameter_values,
     parameters,
     sequence,
     text,
@@ -42,8 +43,6 @@ from atom.answer_parsing.tool_parsers.deepseek_v31 import DeepSeekV31Parser
 from atom.answer_parsing.tool_parsers.formats import (
     AUTO,
     NONE,
-    AddedTokens,
-    AnswerFormats,
     CallFormat,
     ReasoningFormat,
 )
@@ -51,6 +50,9 @@ from atom.answer_parsing.tool_parsers.formats import (
 
 def _quoted(before: str, between: str) -> Callable[[str], str]:
     return lambda tool: before + json.dumps(tool, ensure_ascii=False) + between
+
+
+_JSON = CallNotation(lambda tool: "", json_value)
 
 
 def _json_list(begin: str, end: str) -> CallNotation:
@@ -120,6 +122,7 @@ DEEPSEEK_V32 = CallFormat(
         lambda tool: f'{deepseek_v32.CALL}{tool}">\n',
         lambda schema: parameters(schema, _DSML_PARAMETER),
         f"{deepseek_v32.CALL_END}\n",
+        values=parameter_values(_DSML_PARAMETER),
         section=(f"{deepseek_v32.SECTION}\n", deepseek_v32.SECTION_END),
     ),
     parser=deepseek_v32.DeepSeekV32Parser,
@@ -135,6 +138,7 @@ GLM45 = CallFormat(
         lambda tool: f"{glm45.CALL}{tool}\n",
         lambda schema: parameters(schema, _GLM_PARAMETER),
         glm45.CALL_END,
+        values=parameter_values(_GLM_PARAMETER),
         separator="\n",
     ),
     parser=glm45.Glm45Parser,
@@ -150,6 +154,9 @@ KIMI_K2 = CallFormat(
         ),
         kimi_k2.CALL_END,
         section=(kimi_k2.SECTION, kimi_k2.SECTION_END),
+        values=lambda arguments, place: (
+            f"{place}{kimi_k2.ARGUMENTS}{_JSON.values(arguments, place)}"
+        ),
     ),
     parser=kimi_k2.KimiK2Parser,
     mark=kimi_k2.SECTION,
@@ -171,7 +178,12 @@ MISTRAL_LIST = replace(
 LLAMA4_PYTHONIC = CallFormat(
     name="llama4_pythonic",
     notation=CallNotation(
-        lambda tool: f"{tool}(", llama4_pythonic.keywords, ")", separator=", ", section=("[", "]")
+        lambda tool: f"{tool}(",
+        llama4_pythonic.keywords,
+        ")",
+        separator=", ",
+        section=("[", "]"),
+        values=llama4_pythonic.keyword_values,
     ),
     parser=llama4_pythonic.Llama4PythonicParser,
     marks=llama4_pythonic.MARKS,
@@ -180,7 +192,7 @@ LFM2 = CallFormat(
     name="lfm2",
     notation=CallNotation(
         lambda tool: f"{tool}(", llama4_pythonic.keywords, ")", separator=", ",
-        section=(f"{lfm2.START}[", f"]{lfm2.END}"),
+        section=(f"{lfm2.START}[", f"]{lfm2.END}"), values=llama4_pythonic.keyword_values,
     ),
     parser=lfm2.Lfm2Parser,
     mark=lfm2.START,
@@ -195,6 +207,7 @@ QWEN3_CODER = CallFormat(
         lambda tool: f"{qwen3_coder.CALL}\n{qwen3_coder.FUNCTION}{tool}>\n",
         lambda schema: parameters(schema, _QWEN_PARAMETER),
         f"{qwen3_coder.FUNCTION_END}\n{qwen3_coder.CALL_END}",
+        values=parameter_values(_QWEN_PARAMETER),
         separator="\n",
     ),
     parser=qwen3_coder.Qwen3CoderParser,
@@ -210,6 +223,7 @@ SEED_OSS = CallFormat(
         lambda tool: f"{seed_oss.CALL}\n{qwen3_coder.FUNCTION}{tool}>\n",
         lambda schema: parameters(schema, _SEED_PARAMETER),
         f"{qwen3_coder.FUNCTION_END}\n{seed_oss.CALL_END}",
+        values=parameter_values(_SEED_PARAMETER),
         separator="\n",
     ),
     parser=seed_oss.SeedOssParser,
@@ -225,6 +239,7 @@ MINIMAX_M2 = CallFormat(
         lambda tool: f'{minimax_m2.CALL}{tool}">\n',
         lambda schema: parameters(schema, _MINIMAX_PARAMETER),
         f"{minimax_m2.CALL_END}\n",
+        values=parameter_values(_MINIMAX_PARAMETER),
         section=(f"{minimax_m2.SECTION}\n", minimax_m2.SECTION_END),
     ),
     parser=minimax_m2.MiniMaxM2Parser,
@@ -269,6 +284,7 @@ GEMMA4 = CallFormat(
             schema, lambda root, key: parameter(root, key, _GEMMA_PARAMETER), ","
         ),
         f"}}{gemma4.CALL_END}",
+        values=parameter_values(_GEMMA_PARAMETER, ","),
     ),
     parser=gemma4.Gemma4Parser,
     mark=gemma4.CALL,
@@ -282,6 +298,7 @@ OLMO3 = CallFormat(
         ")",
         separator="\n",
         section=(olmo3.SECTION, olmo3.SECTION_END),
+        values=llama4_pythonic.keyword_values,
     ),
     parser=olmo3.Olmo3Parser,
     mark=olmo3.SECTION,
@@ -300,7 +317,7 @@ HARMONY = CallFormat(
     parser=lambda tools: harmony.HarmonyParser(tools, ReasoningStart.POSSIBLE),
     marks=harmony.MARKS,
 )
-_CALLS = {
+CALLS = {
     found.name: found
     for found in (
         HERMES, LLAMA3_JSON, LLAMA4_PYTHONIC, LFM2, MISTRAL, QWEN3_CODER, GLM45, KIMI_K2,
@@ -312,102 +329,23 @@ _CALLS = {
     "ernie45": HERMES,
 }  # fmt: skip
 _SEED_MARKS = ReasoningMarks("<seed:think>", "</seed:think>")
-_MISTRAL_MARKS = ReasoningMarks("[THINK]", "[/THINK]")
+MISTRAL_MARKS = ReasoningMarks("[THINK]", "[/THINK]")
 _GEMMA_MARKS = ReasoningMarks("<|channel>", "<channel|>", title="thought")
 _HUNYUAN_MARKS = ReasoningMarks("<think>", "</think>", content=("<answer>", "</answer>"))
 _ERNIE_MARKS = ReasoningMarks("<think>", "</think>", content=("<response>", "</response>"))
-_CHANNELS = ReasoningFormat("openai_gptoss", marks=None)
-_REASONING = {
+CHANNELS = ReasoningFormat("openai_gptoss", marks=None)
+REASONING = {
     found.name: found
     for found in (
         ReasoningFormat("qwen3"), ReasoningFormat("deepseek_r1", always=True),
         ReasoningFormat("deepseek_v3"), ReasoningFormat("glm45"), ReasoningFormat("kimi_k2"),
-        ReasoningFormat("mistral", marks=_MISTRAL_MARKS),
+        ReasoningFormat("mistral", marks=MISTRAL_MARKS),
         ReasoningFormat("minimax_m2", always=True), ReasoningFormat("ernie45", marks=_ERNIE_MARKS),
         ReasoningFormat("hunyuan_a13b", marks=_HUNYUAN_MARKS),
         ReasoningFormat("gemma4", marks=_GEMMA_MARKS),
         ReasoningFormat("olmo3", always=True), ReasoningFormat("seed_oss", marks=_SEED_MARKS),
-        _CHANNELS,
+        CHANNELS,
     )
-} | {"harmony": _CHANNELS, "mimo": ReasoningFormat("qwen3")}  # fmt: skip
-CALL_PARSERS = (AUTO, NONE, *_CALLS)
-REASONING_PARSERS = (AUTO, NONE, *_REASONING)
-# What a template that writes calls, or tells the model how to, has of a family alone; the first
-# that is found counts.
-_WRITTEN = (
-    (deepseek_v32.DSML, DEEPSEEK_V32),
-    (deepseek_v3.CALL, DEEPSEEK_V31),
-    (kimi_k2.CALL, KIMI_K2),
-    (minimax_m2.SECTION, MINIMAX_M2),
-    (seed_oss.CALL, SEED_OSS),
-    (lfm2.START, LFM2),
-    (gemma4.CALL, GEMMA4),
-    (nemotron_v2.CALLS, NEMOTRON_V2),
-    (qwen3_coder.FUNCTION, QWEN3_CODER),
-    (glm45.KEY, GLM45),
-    (f"to={harmony.FUNCTIONS}", HARMONY),
-    (mistral.CALLS, MISTRAL_LIST),
-    (olmo3.SECTION, OLMO3),
-    (f"{hunyuan.CALLS}[", HUNYUAN),
-    (f"{phi4_mini.CALLS}[", PHI4_MINI),
-    (granite.CALLS, GRANITE),
-    ("func_name1(", LLAMA4_PYTHONIC),
-)
-# And what a template has of a family's reasoning alone.
-_REASONED = (
-    ("seed_oss", _SEED_MARKS.closing), ("gemma4", _GEMMA_MARKS.closing),
-    ("hunyuan_a13b", _HUNYUAN_MARKS.content[0]), ("ernie45", _ERNIE_MARKS.content[0]),
-)  # fmt: skip
-# Of these marks a vocabulary has tokens only where the model was taught to write them.
-_TAUGHT = (
-    deepseek_v32.DSML, kimi_k2.CALL, lfm2.START, gemma4.CALL, deepseek_v3.CALL, mistral.CALLS,
-)  # fmt: skip
-
-
-def resolve_formats(
-    calls: str, reasoning: str, template: str | None, tokens: AddedTokens | None = None
-) -> AnswerFormats:
-    """Look formats up by names out of `CALL_PARSERS` and `REASONING_PARSERS`. template: the source
-    of the chat template that conversations with tools get; None where a model has none. tokens: of
-    its vocabulary."""
-    source, known = template or "", tokens or AddedTokens()
-    found = _calls_of(source, known) if calls == AUTO else _CALLS.get(calls)
-    if found is MISTRAL or found is MISTRAL_LIST:
-        newer = mistral.ARGUMENTS in source or mistral.ARGUMENTS in known.texts
-        found = MISTRAL if newer else MISTRAL_LIST
-    thought = _reasoning_of(source, known) if reasoning == AUTO else _REASONING.get(reasoning)
-    if found is HARMONY and thought is None:
-        thought = _CHANNELS  # its content is in a channel too
-    marks = [*(found.marks if found else ())]
-    if thought is not None:
-        pair = thought.marks
-        marks += harmony.MARKS if pair is None else pair.texts
-    special = {mark: known.special[mark] for mark in marks if mark in known.special}
-    return AnswerFormats(found, thought, special)
-
-
-def _calls_of(source: str, tokens: AddedTokens) -> CallFormat | None:
-    for mark, family in _WRITTEN:
-        if mark in source:
-            fenced = family is DEEPSEEK_V31 and "```json" in source
-            return DEEPSEEK_V3 if fenced else family
-    if hermes.OPENING in source:
-        return HERMES if '"arguments"' in source else None
-    if '"parameters": ' in source and "ipython" in source:
-        return LLAMA3_JSON
-    return next(
-        (family for mark, family in _WRITTEN if mark in _TAUGHT and mark in tokens.texts), None
-    )
-
-
-def _reasoning_of(source: str, tokens: AddedTokens) -> ReasoningFormat | None:
-    if harmony.CHANNEL in source:
-        return _CHANNELS
-    for name, mark in _REASONED:
-        if mark in source:
-            return _REASONING[name]
-    if "</think>" in source:
-        return _REASONING["qwen3"]
-    marks = _MISTRAL_MARKS
-    taught = marks.closing in source or {marks.opening, marks.closing} <= tokens.texts
-    return _REASONING["mistral"] if taught else None
+} | {"harmony": CHANNELS, "mimo": ReasoningFormat("qwen3")}  # fmt: skip
+CALL_PARSERS = (AUTO, NONE, *CALLS)
+REASONING_PARSERS = (AUTO, NONE, *REASONING)

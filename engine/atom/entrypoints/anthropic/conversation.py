@@ -27,6 +27,7 @@ from atom.entrypoints.anthropic.sealed_thinking import unsealed
 from atom.entrypoints.openai.protocol import ChatCompletionRequest, ChatMessage, TextPart, Thinking
 from atom.entrypoints.openai.structured import JsonSchemaFormat, ResponseFormat
 from atom.entrypoints.openai.tools import FunctionCall, FunctionName, NamedTool, ToolCall
+from atom.entrypoints.openai.unread_parts import words_for
 from atom.errors import RequestError
 
 # Claude Code begins its system prompt with a line that changes from request to request.
@@ -247,6 +248,8 @@ def _result(block: ContentBlock, place: str, tools: Mapping[str, dict[str, Any]]
 def _shown(part: ResultBlock, place: str, tools: Mapping[str, dict[str, Any]]) -> str:
     if part.type == "text":
         return _needed(part.text, f"{place}.text")
+    if (words := words_for(part.type)) is not None:
+        return words
     return _definition(_needed(part.tool_name, f"{place}.tool_name"), place, tools)
 
 

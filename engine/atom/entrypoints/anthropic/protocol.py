@@ -18,6 +18,7 @@ from atom.entrypoints.openai.protocol import (
     RequestBody,
     Whole,
 )
+from atom.entrypoints.openai.unread_parts import UNREAD_TYPES
 from atom.entrypoints.request_fields.field_row import Endpoint
 
 MAX_TOOLS = 1024  # agents declare hundreds, of which most are deferred
@@ -59,11 +60,11 @@ class SystemBlock(BaseModel):
 
 
 class ResultBlock(BaseModel):
-    """A part of what a tool gave back. tool_name: of a tool_reference, which shows the model a tool
-    whose loading was deferred."""
+    """A part of what a tool gave back, of which pictures and documents count as words. tool_name:
+    of a tool_reference, which shows the model a tool whose loading was deferred."""
 
     model_config = _STRICT
-    type: Annotated[str, _one_of("text", "tool_reference")]
+    type: Annotated[str, _one_of("text", "tool_reference", *UNREAD_TYPES)]
     text: str | None = None
     tool_name: str | None = None
 

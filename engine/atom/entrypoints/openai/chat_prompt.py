@@ -6,13 +6,16 @@ Messages and tools become the plain values that templates know. Used by /v1/chat
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from atom.entrypoints.openai.protocol import (
     ChatCompletionRequest,
     ChatMessage,
     TemplateFields,
+    TextPart,
     TokenizeRequest,
+    UnreadPart,
 )
 from atom.entrypoints.openai.thinking import template_switches
 from atom.entrypoints.openai.tools import AllowedChoice, NamedTool
@@ -77,6 +80,8 @@ def _template_message(index: int, message: ChatMessage) -> dict[str, Any]:
             )
         content = ""
     if isinstance(content, list):
+        if message.role != "tool":
+            _check_parts(index, content)
         content = "\n".join(part.text for part in content)
     # Templates know "system"; "developer" is its newer name in the API.
     role = "system" if message.role == "developer" else message.role
@@ -91,6 +96,17 @@ def _template_message(index: int, message: ChatMessage) -> dict[str, Any]:
     if message.tool_calls:
         found["tool_calls"] = [call.model_dump() for call in message.tool_calls]
     return found
+
+
+def _check_parts(index: int, parts: Sequence[TextPart | UnreadPart]) -> None:
+    """Refuse a picture or document that is no result of a tool. Raises `RequestError`."""
+    for number, part in enumerate(parts):
+        if isinstance(part, UnreadPart):
+            raise RequestError(
+                f"messages[{index}].content[{number}].type: input should be 'text', and is "
+                f"{part.type!r}; this server takes text only",
+                param="messages",
+            )
 
 
 def _template_tools(request: TemplateFields) -> list[dict[str, Any]] | None:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 
 from atom.entrypoints.openai.structured import StructuredFields
 from atom.entrypoints.openai.tools import MAX_TOOLS, ToolCall, ToolFields
+from atom.entrypoints.openai.unread_parts import UNREAD_TYPES, words_for
 from atom.entrypoints.request_fields.field_row import Endpoint
 from atom.sampling_params import MAX_BAD_WORDS, MAX_LOGIT_BIASES, MAX_LOGPROBS
 
@@ -150,11 +151,34 @@ class GenerationRequest(StructuredFields, RequestBody):
 
 
 class TextPart(BaseModel):
-    """Part of a message. Other types (images, audio, files) are refused: the server takes text."""
+    """Part of a message. Other types (images, audio, files) are refused, but for what a tool gave
+    back: the server takes text."""
 
     model_config = _STRICT
     type: Literal["text"]
     text: str
+
+
+class UnreadPart(BaseModel):
+    """A picture, recording or document, which counts as words in what a tool gave back."""
+
+    model_config = _STRICT
+    type: Annotated[str, Field(pattern=f"^({'|'.join(UNREAD_TYPES)})$")]
+
+    @property
+    def text(self) -> str:
+        return words_for(self.type) or ""
+
+
+def _kind_of_part(value: Any) -> str:
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return "<text>" if words_for(kind) is None else "<unread>"
+
+
+_Part = Annotated[
+    Annotated[TextPart, Tag("<text>")] | Annotated[UnreadPart, Tag("<unread>")],
+    Discriminator(_kind_of_part),
+]
 
 
 def _kind_of_content(value: Any) -> str:
@@ -163,9 +187,7 @@ def _kind_of_content(value: Any) -> str:
 
 _Content = Annotated[
     Annotated[str, Tag("<text>")]
-    | Annotated[
-        list[TextPart], Field(fail_fast=True, max_length=MAX_CONTENT_PARTS), Tag("<parts>")
-    ],
+    | Annotated[list[_Part], Field(fail_fast=True, max_length=MAX_CONTENT_PARTS), Tag("<parts>")],
     Discriminator(_kind_of_content),
 ]
 

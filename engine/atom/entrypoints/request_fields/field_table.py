@@ -165,8 +165,6 @@ _REFUSED: tuple[FieldRow, ...] = (
     *_refused(GENERATION, "task", "write the task into a message"),
     *_refused(
         CONVERSATION,
-        "messages[].content[].image_url messages[].content[].input_audio "
-        "messages[].content[].audio_url messages[].content[].video_url messages[].content[].file "
         "messages[].content[].image_pil messages[].content[].image_embeds "
         "messages[].content[].audio_embeds messages[].content[].video_embeds "
         "messages[].content[].data messages[].content[].uuid messages[].content[].modalities",
@@ -199,6 +197,12 @@ _REFUSED: tuple[FieldRow, ...] = (
 )
 
 _HARMLESS: tuple[FieldRow, ...] = (
+    *_harmless(
+        CONVERSATION,
+        "messages[].content[].image_url messages[].content[].input_audio "
+        "messages[].content[].audio_url messages[].content[].video_url messages[].content[].file",
+        "of a tool's result, which tells it in words; elsewhere the part is refused by its type",
+    ),
     *_harmless(GENERATION, "user safety_identifier metadata", "names a person; nobody here asks"),
     *_harmless((Endpoint.GENERATE,), "text", "the prompt is its token_ids"),
     *_refused((Endpoint.GENERATE,), "features", _TEXT_ONLY),

@@ -162,7 +162,10 @@ _CONVERSATION = {
     "messages": "The conversation so far, oldest first; at least one message.",
     "messages[].role": "Who speaks; developer counts as system.",
     "messages[].content": "What is said: a text, or parts of type text.",
-    "messages[].content[].type": "Always text: this server takes nothing else.",
+    "messages[].content[].type": (
+        "Always text: this server takes nothing else. In a tool's result, words stand for "
+        "pictures, recordings and files."
+    ),
     "messages[].content[].text": "The text of the part.",
     "messages[].name": "Name of the speaker, for templates that write it.",
     "messages[].reasoning": "What the assistant thought before this answer.",

@@ -70,7 +70,8 @@ _BLOCKS = {
     ".name": "The tool of a call.",
     ".tool_use_id": "The call that a result belongs to.",
     ".content": "What a tool gave back: a text, or blocks.",
-    ".content[].type": "`text`, or `tool_reference` for a tool whose loading was deferred.",
+    ".content[].type": "`text`, or `tool_reference` for a tool whose loading was deferred; words "
+    "stand for images and documents.",
     ".content[].text": "A part of what the tool gave back.",
     ".content[].tool_name": "The tool that the model is shown from here on.",
     ".is_error": "The tool failed: the model reads its text behind `Error: `.",

@@ -4,7 +4,8 @@ What an answer consists of (reasoning, text, calls) are items of their own here,
 a chat: neighbours become one again, so that the template shows an answer as it was generated and
 the prefix cache has it. System messages at the beginning, with the instructions before them, are
 one too, because templates have one place for them. Images, files and items of tools that only
-OpenAI runs are refused by name. Pure; the items are checked one by one, by their types.
+OpenAI runs are refused by name; an image or file that a tool gave back is told in words. Pure; the
+items are checked one by one, by their types.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
+from atom.entrypoints.openai.unread_parts import words_for
 from atom.entrypoints.responses.custom_input import as_arguments
 from atom.entrypoints.responses.reasoning_content import opened
 from atom.entrypoints.responses.tools import ChatTools
@@ -177,8 +179,16 @@ def _call_output(item: Item, place: str, tools: ChatTools) -> Message:
     output = item.get("output")
     if output is None:
         raise RequestError(f"{place}.output: is required, a text or a list of parts", param="input")
+    if isinstance(output, list):
+        output = [_readable(part) for part in output]
     text = _text_of(output, f"{place}.output")
     return {"role": "tool", "tool_call_id": _text(item, "call_id", place), "content": text}
+
+
+def _readable(part: Any) -> Any:
+    """A part of what a tool gave back, or words for one that the model cannot read."""
+    words = words_for(part.get("type")) if isinstance(part, dict) else None
+    return part if words is None else {"type": "input_text", "text": words}
 
 
 def _reasoning(item: Item, place: str, tools: ChatTools) -> Message | None:

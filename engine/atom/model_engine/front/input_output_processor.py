@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from atom.answer_parsing import AddedTokens, AnswerFormats, resolve_formats
+from atom.answer_parsing import AddedTokens, AnswerFormats
 from atom.answer_parsing.tool_parsers import AUTO
 from atom.chat_template import ChatTemplate, load_chat_template
 from atom.config import Config
 from atom.errors import RequestError
 from atom.message_shape import Message
 from atom.metrics import RequestMetrics
+from atom.model_engine.front.answer_notation import resolve_notation
 from atom.model_engine.front.input_processor import InputProcessor
 from atom.model_engine.front.output_processor import OutputProcessor
 from atom.tokenizer import Tokenizer, has_tokenizer
@@ -56,13 +57,11 @@ class InputOutputProcessor:
                 load_chat_template(each, self.tokenizer, chat_template_file) for each in folders
             )
             self._chat_template = next((template for template in found if template), None)
-        template = self._chat_template
-        self.answer_formats: AnswerFormats = resolve_formats(
-            tool_call_parser,
-            reasoning_parser,
-            None if template is None else template.source,
-            _added_tokens(self.tokenizer),
+        notation = resolve_notation(
+            self._chat_template, tool_call_parser, reasoning_parser, _added_tokens(self.tokenizer)
         )
+        self.answer_formats: AnswerFormats = notation.formats
+        self._chat_template, self._notes = notation.template, notation.notes
         self.metrics = RequestMetrics()
         self.inputs = InputProcessor(config.model, self.tokenizer)
         self.outputs = OutputProcessor(self.tokenizer, self.metrics)
@@ -70,6 +69,8 @@ class InputOutputProcessor:
     def warn_of_misfits(self) -> None:
         """Log what cannot be served because the checkpoint's files do not go together."""
         template = self._chat_template
+        for level, note in self._notes:
+            logger.log(level, "%s", note)
         for misfit in self.inputs.vocabulary.misfits(None if template is None else template.source):
             logger.warning("%s", misfit)
         if template is not None and self.tokenizer is not None:
