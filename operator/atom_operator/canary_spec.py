@@ -66,6 +66,12 @@ def asks_for_the_same(spec: AtomDeploymentSpec, other: Mapping[str, Any]) -> boo
     return not isinstance(found, tuple) and _digest(found) == _digest(spec)
 
 
+def pods_digest(stored: Mapping[str, Any]) -> str:
+    """Digest the pods that a stored spec asks for: equal for specs that no pod can tell apart."""
+    spec = parse_spec(stored)
+    return content_digest(stored) if isinstance(spec, tuple) else _digest(spec)
+
+
 def change_problems(
     key: ObjectKey, spec: AtomDeploymentSpec, wanted: Mapping[str, Any]
 ) -> tuple[FieldProblem, ...]:
@@ -95,6 +101,7 @@ def asked_of(raw: Mapping[str, Any], spec: AtomDeploymentSpec) -> CanaryAsked:
         change=content_digest(raw["canary"]["change"]),
         steps=tuple(steps),
         decision=asked.decision,
+        decision_for=asked.decision_for,
         analysis=_analysis(asked.analysis) if asked.analysis else None,
     )
 

@@ -218,6 +218,7 @@ class Reason(StrEnum):
     CANARY_STARTING = "CanaryStarting"
     CANARY_STEPPING = "CanaryStepping"
     CANARY_HELD = "CanaryHeld"
+    CANARY_STALLED = "CanaryStalled"
     AWAITING_PROMOTION = "AwaitingPromotion"
     PROMOTING = "Promoting"
     PROMOTED = "Promoted"

@@ -59,6 +59,7 @@ class CanaryAsked:
     steps: tuple[CanaryStep, ...]
     decision: Literal["Promote", "Undo", "Hold"] | None
     analysis: CanaryAnalysis | None
+    decision_for: str | None = None  # the change that the decision names
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +80,20 @@ class CanarySeen:
     hopeless: str | None = None  # why its pods will not become ready
     words: str = ""  # in which it says what it waits for
     judgement: Judgement | None = None  # None: no analysis is asked for
+    blocked: str | None = None  # why it cannot go on before somebody changes something
+    loads: bool = False  # its pods are being made, within a deadline of their own
+    pods: str | None = None  # digest of what its status speaks of, once it speaks of these
     rolled_out: bool = False  # the other pods have become what the canary is
     promotion_failed: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """Keep a decision of spec.canary with the change that it was made for."""
+
+    decision: str
+    change: str
+    named: str | None = None  # spec.canary.decisionFor as it was then
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +109,10 @@ class CanaryState:
     failed_at: datetime | None = None  # the last of them
     fault: str | None = None  # for which it was undone
     words: str = ""  # what it waits for, or why it was undone
+    waiting_since: datetime | None = None  # for what ends by nobody's decision
+    stalled: bool = False  # it has waited too long, or nothing lets it go on
+    pods: str | None = None  # digest of its pods, once its own status speaks of them
+    decided: Decided | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """`kubectl atom promote | undo | hold`: what a person decides about a canary, written by kubectl.
 
-They write spec.canary.decision and nothing else, but for `promote --write`, which writes the change
-into the spec in its place. What follows from the field is the operator's matter.
+They write spec.canary.decision, with the change that it is about, and nothing else, but for
+`promote --write`, which writes the change into the spec in its place. What follows from the field
+is the operator's matter.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from typing import Any
 
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.canary_spec import promoted_spec
+from atom_operator.children.canary import content_digest
 from atom_operator.plugin.gathering import RESOURCE
 from atom_operator.plugin.kubectl import Kubectl, KubectlError
 from atom_operator.validation.parsing import parse_spec
 
 Options = argparse.Namespace
-_DECISION = "/spec/canary/decision"
+_DECISION, _DECISION_FOR = "/spec/canary/decision", "/spec/canary/decisionFor"
+_ACTS = ("Promote", "Undo")
 
 
 def promote(kubectl: Kubectl, options: Options) -> int:
@@ -64,14 +67,37 @@ def add_canary_commands(commands: Any, common: Any) -> None:
 
 
 def _decide(kubectl: Kubectl, name: str, decision: str | None) -> int:
+    """Write a decision with the change that it is about; take both away for None."""
     parent, spec = _with_canary(kubectl, name)
-    before = spec.canary.decision if spec.canary else None
+    canary = spec.canary
+    assert canary is not None
+    before, changes = canary.decision, []
     if decision is not None:
-        _patch(kubectl, parent, [{"op": "add", "path": _DECISION, "value": decision}])
+        changes.append({"op": "add", "path": _DECISION, "value": decision})
     elif before is not None:
-        _patch(kubectl, parent, [{"op": "remove", "path": _DECISION}])
+        changes.append({"op": "remove", "path": _DECISION})
+    change = _change(name, parent) if decision in _ACTS else None
+    if change is not None:
+        changes.append({"op": "add", "path": _DECISION_FOR, "value": change})
+    elif canary.decision_for is not None:
+        changes.append({"op": "remove", "path": _DECISION_FOR})
+    if changes:
+        _patch(kubectl, parent, changes)
     print(f"{name}: spec.canary.decision is {decision or 'absent'}, and was {before or 'absent'}")
     return 0
+
+
+def _change(name: str, parent: dict[str, Any]) -> str | None:
+    """Digest the change that is decided about; None before the operator has seen any, which takes
+    the decision as one about the first that it sees."""
+    seen = ((parent.get("status") or {}).get("canary") or {}).get("change")
+    asked = content_digest(parent["spec"]["canary"]["change"])
+    if seen is not None and seen != asked:
+        raise KubectlError(
+            f"{name}: the operator has not looked at the newest spec.canary.change yet, so nothing"
+            " is known of that canary; decide when kubectl atom status shows it"
+        )
+    return seen if seen is None else str(seen)
 
 
 def _with_canary(kubectl: Kubectl, name: str) -> tuple[dict[str, Any], AtomDeploymentSpec]:

@@ -18,10 +18,10 @@ from atom_operator.canary_spec import (
     asks_for_the_same,
     canary_spec,
     change_problems,
+    pods_digest,
     promoted_spec,
 )
 from atom_operator.children import naming
-from atom_operator.children.canary import content_digest
 from atom_operator.cluster.engines import EnginePort
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.cluster.prometheus import PrometheusPort
@@ -122,7 +122,7 @@ async def look_at_canary(
         len(asked.steps),
         is_there=has_pods and _has_service(child),
     )
-    promoted = asked.decision == "Promote"
+    promoted = state.phase in (CanaryPhase.PROMOTING, CanaryPhase.PROMOTED)
     return CanaryLook(promoted_spec(raw, spec) if promoted else raw, canary, asked)
 
 
@@ -180,11 +180,16 @@ async def _see(
     if child is None:
         return CanarySeen()
     ready = _condition(child, ConditionType.READY)
-    annotations = child["metadata"].get("annotations") or {}
-    digest = annotations.get(constants.ANNOTATION_SPEC_DIGEST)
-    if digest != content_digest(wanted.spec) or not _is_reported(child):
+    pods = pods_digest(wanted.spec)
+    is_theirs = pods_digest(child.get("spec") or {}) == pods
+    # Its status may be of an older spec, as long as that asked for the same pods.
+    if not is_theirs or not (_is_reported(child) or (before is not None and before.pods == pods)):
         return _of_promotion(parent, CanarySeen(exists=True, words=_STARTS), before)
-    serves = ready.get("status") == "True" and bool((child.get("status") or {}).get("replicas"))
+    if _is_reported(child) and (refused := _refusal(child)) is not None:
+        seen = CanarySeen(exists=True, blocked=refused, pods=pods)
+        return _of_promotion(parent, seen, before)
+    serves = ready.get("status") == "True" or (before is not None and before.pods == pods)
+    serves = serves and _has_all_pods(child, is_ready=ready.get("status") == "True")
     judgement = None
     if serves and asked.analysis is not None and wanted.now is not None:
         name = ObjectKey(key.namespace, naming.canary_name(key))
@@ -195,8 +200,30 @@ async def _see(
         hopeless=_hopeless(child, wanted.now),
         words=str(ready.get("message") or ""),
         judgement=judgement,
+        loads=_condition(child, ConditionType.PROGRESSING).get("status") == "True" and not serves,
+        pods=pods,
     )
     return _of_promotion(parent, seen, before)
+
+
+def _has_all_pods(child: Manifest, *, is_ready: bool) -> bool:
+    """Return whether every pod that the canary asks for serves. Its status is not Ready for a
+    moment when anything of its workload changes, which takes no pod away."""
+    status = child.get("status") or {}
+    if is_ready:
+        return bool(status.get("replicas"))
+    asked = int((child.get("spec") or {}).get("replicas", 1))
+    updated = int((status.get("rollout") or {}).get("updated") or 0)
+    return 0 < asked <= min(int(status.get("readyReplicas") or 0), updated)
+
+
+def _refusal(child: Manifest) -> str | None:
+    """Return why the canary's own spec is not carried out; None where it is."""
+    for kind in (ConditionType.ACCEPTED, ConditionType.CAPACITY_FITS):
+        found = _condition(child, kind)
+        if found.get("status") == "False":
+            return f"{kind.value}=False of {child['metadata']['name']}: {found.get('message')}"
+    return None
 
 
 _STARTS = "its pods are being started"
@@ -225,7 +252,10 @@ def _hopeless(child: Manifest, now: datetime | None) -> str | None:
     message = str(progressing.get("message") or "")
     if progressing.get("reason") in _HOPELESS:
         words = degraded.get("message") if degraded.get("status") == "True" else message
-        return str(words)
+        scheduled = _condition(child, ConditionType.SCHEDULED)
+        waits = scheduled.get("message") if scheduled.get("status") == "False" else None
+        # What a Deployment says of its deadline names no cause; the scheduler does.
+        return "; ".join(dict.fromkeys(str(each) for each in (words, waits) if each))
     since = time_of(ready.get("lastTransitionTime"))
     fails = ready.get("status") == "False" and degraded.get("status") == "True"
     if fails and progressing.get("reason") == Reason.COMPLETE and now and since:

@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Any
 
 from atom_operator.constants import ConditionType, Reason
-from atom_operator.domain import ConditionStatus, Plan
-from atom_operator.domain.canary import Canary, CanaryPhase, CanaryState
+from atom_operator.domain import ATOM_DEPLOYMENT, ApplyReport, ChildKey, ConditionStatus, Plan
+from atom_operator.domain.canary import Canary, CanaryPhase, CanaryState, Decided
 from atom_operator.pods.pod_state import time_of
 from atom_operator.status.conditions import Verdict
 
@@ -46,6 +46,12 @@ def canary_status(canary: Canary) -> dict[str, Any]:
         status["failedAt"] = _written(state.failed_at)
     if state.fault is not None:
         status["fault"] = state.fault
+    if state.waiting_since is not None:
+        status["waitingSince"] = _written(state.waiting_since)
+    if state.pods is not None:
+        status["pods"] = state.pods
+    if state.decided is not None:
+        status["decided"] = _written_decision(state.decided)
     return status
 
 
@@ -66,17 +72,39 @@ def state_of(status: Mapping[str, Any]) -> CanaryState | None:
             failed_at=time_of(found.get("failedAt")),
             fault=None if fault is None else str(fault),
             words="" if fault is None else str(fault),
+            waiting_since=time_of(found.get("waitingSince")),
+            pods=None if found.get("pods") is None else str(found["pods"]),
+            decided=_decided(found.get("decided")),
         )
     except (KeyError, ValueError, TypeError):
         return None
 
 
-def canary_progressing(plan: Plan | None) -> Verdict | None:
+def _decided(found: Any) -> Decided | None:
+    if not isinstance(found, Mapping):
+        return None
+    named = found.get("named")
+    named = None if named is None else str(named)
+    return Decided(str(found["decision"]), str(found["change"]), named)
+
+
+def _written_decision(decided: Decided) -> dict[str, str]:
+    named = {} if decided.named is None else {"named": decided.named}
+    return {"decision": decided.decision, "change": decided.change, **named}
+
+
+def canary_progressing(plan: Plan | None, report: ApplyReport) -> Verdict | None:
     """True while the canary goes on by itself; False while it waits, and at its end. None without
-    a canary."""
+    a canary. `report`: what the API server has made of its AtomDeployment."""
     if plan is None or plan.canary is None:
         return None
     status, reason = _VERDICTS[plan.canary.state.phase]
+    for refusal in (*report.refused, *report.refused_optional):
+        if refusal.child == ChildKey(ATOM_DEPLOYMENT, plan.canary.name):
+            words = f"{plan.canary.name} cannot be made; {refusal.message}"
+            return Verdict(_KIND, "False", Reason.CANARY_STALLED, words)
+    if plan.canary.state.stalled:
+        status, reason = "False", Reason.CANARY_STALLED
     return Verdict(_KIND, status, reason, _message(plan.canary))
 
 

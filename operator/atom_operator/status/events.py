@@ -30,7 +30,7 @@ _BAD = {
 }
 # Of these a turn is also another reason, or other words before the first semicolon.
 _TOLD_IN_WORDS = (ConditionType.CANARY_PROGRESSING, ConditionType.DEVICES_HEALTHY)
-_BAD_REASONS = (Reason.CANARY_UNDONE,)
+_BAD_REASONS = (Reason.CANARY_UNDONE, Reason.CANARY_STALLED)
 _REPEATS = (
     ConditionType.RECONCILING,
     ConditionType.STALLED,

@@ -178,7 +178,7 @@ def _verdicts(situation: StatusInputs) -> Iterator[Verdict]:
             situation.plan, situation.report, situation.observed.children, situation.routes
         ),
         adapters_ready(situation.plan, situation.observed, situation.engines),
-        canary_progressing(situation.plan),
+        canary_progressing(situation.plan, situation.report),
         devices_verdict(situation.devices),
         suspended_verdict(situation.observed, asked=situation.suspended),
     )

@@ -152,4 +152,8 @@ class CanarySpec(ApiModel):
     decision: Literal["Promote", "Undo", "Hold"] | None = None
     """What a person decides. Promote: all pods become what the canary is, and it goes when they
     are. Undo: it goes. Hold: it keeps its share. Absent: the steps go on. To end a promotion write
-    the change into the spec and remove spec.canary, which restarts no pod."""
+    the change into the spec and remove spec.canary, which restarts no pod. Promote and Undo are
+    about one change, and do nothing beside another one; Hold holds any."""
+    decision_for: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")] | None = None
+    """The change that the decision is about, by its digest in status.canary.change; kubectl atom
+    writes it. Default: the change that is there when the decision is first seen."""

@@ -122,6 +122,16 @@ class AdapterStatus(ApiModel):
     """The pods, those first that do not serve it; at most 16."""
 
 
+class CanaryDecidedStatus(ApiModel):
+    """A decision of spec.canary and the change that it was made for."""
+
+    decision: Literal["Promote", "Undo"]
+    change: str
+    """Digest of that spec.canary.change."""
+    named: str | None = None
+    """spec.canary.decisionFor as it was then."""
+
+
 class CanaryStatus(ApiModel):
     """How far spec.canary is; the operator goes on from here."""
 
@@ -145,6 +155,12 @@ class CanaryStatus(ApiModel):
     """The last of them."""
     fault: str | None = None
     """Why it was undone, where nobody decided so. Another spec.canary.change is tried again."""
+    waiting_since: Annotated[str, Field(json_schema_extra={"format": "date-time"})] | None = None
+    """When it began to wait for what no person decides."""
+    pods: str | None = None
+    """Digest of what its pods are made of; its steps begin anew only when this is another."""
+    decided: CanaryDecidedStatus | None = None
+    """The last decision, which does nothing beside another change."""
 
 
 class RolloutStatus(ApiModel):

@@ -18,8 +18,9 @@ def judge(
 ) -> Judgement:
     """The judgement. `counts` are those of its engines, None of one that does not tell; `values`
     by a query's name, in words where Prometheus has no value."""
-    told = [found for found in counts if found is not None]
-    found = list(_of_engines(analysis, told))
+    asked = list(counts)
+    told = [found for found in asked if found is not None]
+    found = list(_of_engines(analysis, told, len(asked) - len(told)))
     found += [
         _of_query(query, values.get(query.name, "it was not asked")) for query in analysis.queries
     ]
@@ -30,7 +31,9 @@ def judge(
     return Judgement(True, "; ".join(each.words for each in found))
 
 
-def _of_engines(analysis: CanaryAnalysis, told: list[RequestCounts]) -> Iterator[Judgement]:
+def _of_engines(
+    analysis: CanaryAnalysis, told: list[RequestCounts], silent: int
+) -> Iterator[Judgement]:
     most, longest = analysis.most_errors_percent, analysis.most_first_token_milliseconds
     if most is None and longest is None:
         return
@@ -39,6 +42,12 @@ def _of_engines(analysis: CanaryAnalysis, told: list[RequestCounts]) -> Iterator
         words = (
             f"its engines have ended {ended} of {analysis.min_requests} requests that are needed"
         )
+        if silent:
+            words += (
+                f", and {silent} of {silent + len(told)} engines do not tell the operator of"
+                " theirs: it asks /metrics on their port, which a NetworkPolicy or a mesh with"
+                " STRICT mTLS must let through"
+            )
         yield Judgement(None, words)
         return
     if most is not None:

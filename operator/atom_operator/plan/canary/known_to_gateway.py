@@ -13,6 +13,9 @@ from typing import Any
 
 from atom_operator.domain import Manifest
 from atom_operator.domain.objects import is_of_newest_spec
+from atom_operator.kinds import GATEWAY
+
+_VERDICTS = ("Accepted", "ResolvedRefs")
 
 
 def is_known_to_gateways(route: Manifest | None, backend: str) -> bool:
@@ -42,14 +45,36 @@ def _share(rule: Mapping[str, Any], backend: str) -> int | None:
 
 
 def _is_taken_up(route: Manifest) -> bool:
-    """Return whether each Gateway that is spoken of has a controller that speaks of this version:
-    the words of one that it had before stay."""
-    newest: dict[str, bool] = {}
+    """Return whether each Gateway that the route names, and of which a controller speaks, has one
+    that speaks of this version. Entries stay in the status: those of a controller that a Gateway
+    had before, and those of Gateways that the route names no more."""
+    namespace = str(route["metadata"].get("namespace"))
+    named = {_gateway(each, namespace) for each in route["spec"].get("parentRefs") or ()}
+    newest: dict[tuple[str, ...], bool] = {}
     for parent in (route.get("status") or {}).get("parents") or ():
-        gateway = str(sorted((parent.get("parentRef") or {}).items()))
-        newest[gateway] = newest.get(gateway, False) or _is_of_this_version(route, parent)
+        gateway = _gateway(parent.get("parentRef") or {}, namespace)
+        if gateway in named or not named:
+            newest[gateway] = newest.get(gateway, False) or _is_of_this_version(route, parent)
     return all(newest.values())
 
 
+def _gateway(reference: Mapping[str, Any], namespace: str) -> tuple[str, ...]:
+    """A reference with the API's defaults, which a controller may write out."""
+    group = reference.get("group")
+    return (
+        GATEWAY.group if group is None else str(group),
+        str(reference.get("kind") or GATEWAY.kind),
+        str(reference.get("namespace") or namespace),
+        str(reference.get("name")),
+        str(reference.get("sectionName") or ""),
+        str(reference.get("port") or ""),
+    )
+
+
 def _is_of_this_version(route: Manifest, parent: Mapping[str, Any]) -> bool:
-    return all(is_of_newest_spec(item, route) for item in parent.get("conditions") or ())
+    """Tell whether the verdicts about the route are new; other conditions may stay as they were."""
+    return all(
+        is_of_newest_spec(item, route)
+        for item in parent.get("conditions") or ()
+        if item.get("type") in _VERDICTS
+    )

@@ -3,7 +3,8 @@
 Pure. It takes requests only while it serves. A step ends when its time is over and the analysis
 passes; after the last it waits for a person, since the operator writes no spec. It is undone by a
 person, or when its pods cannot start or the analysis fails so often in a row; the fault is kept
-until the change is another, so that nothing flaps.
+until the change is another, so that nothing flaps. What waits for longer than any cause should take
+is stalled: it says so, keeps what it has, and goes on when the cause is gone.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from atom_operator.domain.canary import (
     CanaryState,
     CanaryStep,
 )
+from atom_operator.plan.canary.decision import decided_of, in_force, left_over
 
+# Of a wait that nobody decides about: a Gateway's controller, engines that do not answer.
+PATIENCE = timedelta(minutes=10)
 # Nothing announces that pods which served do not come back.
 _STARTING_SECONDS = 60.0
 _UNKNOWN_WORDS = "the Gateway's controller has not taken up the route with its Service yet"
@@ -31,9 +35,19 @@ def next_state(
     asked: CanaryAsked, seen: CanarySeen, before: CanaryState | None, now: datetime
 ) -> CanaryState:
     """The state of a canary that the spec asks for."""
-    if before is None or before.change != asked.change:
-        before = CanaryState(asked.change, CanaryPhase.STARTING)
-    before = replace(before, step=min(before.step, len(asked.steps) - 1))
+    decided = decided_of(asked, before)
+    state = _next_state(in_force(asked, decided), seen, before, now)
+    words = "; ".join(filter(None, (state.words, left_over(asked, decided))))
+    waits = state.waiting_since is not None and now - state.waiting_since >= PATIENCE
+    stalled = state.stalled or (waits and not seen.loads)
+    return replace(state, words=words, stalled=stalled, pods=seen.pods, decided=decided)
+
+
+def _next_state(
+    asked: CanaryAsked, seen: CanarySeen, before: CanaryState | None, now: datetime
+) -> CanaryState:
+    before = _of_this_change(asked, seen, before)
+    before = replace(before, step=min(before.step, len(asked.steps) - 1), stalled=False)
     if asked.decision == "Undo":
         return CanaryState(asked.change, CanaryPhase.UNDONE, words="spec.canary.decision is Undo")
     if asked.decision == "Promote":
@@ -43,18 +57,33 @@ def next_state(
     if seen.hopeless is not None:
         return _undone(before, seen.hopeless)
     step = asked.steps[before.step]
+    if seen.blocked is not None:
+        return replace(_restarted(before, seen.blocked, now), stalled=True)
     if not seen.serves:
         words = seen.words or "its pods are being started"
-        return _restarted(before, words)
+        return _restarted(before, words, now)
     if not seen.known:
-        return _restarted(before, _UNKNOWN_WORDS)
+        return _restarted(before, _UNKNOWN_WORDS, now)
     judged = _judged(asked, seen, before, now)
     if judged.fault is not None:
         return judged
     judged = replace(judged, weight=step.weight)
     if asked.decision == "Hold":
-        return replace(judged, phase=CanaryPhase.HELD, since=None, words=_HELD_WORDS)
+        held = replace(judged, phase=CanaryPhase.HELD, since=None, words=_HELD_WORDS)
+        return replace(held, waiting_since=None)
     return _stepped(asked, seen, judged, now)
+
+
+def _of_this_change(
+    asked: CanaryAsked, seen: CanarySeen, before: CanaryState | None
+) -> CanaryState:
+    """Return the state so far; another change of which no pod notices anything keeps it."""
+    if before is not None and before.change == asked.change:
+        return before
+    same_pods = before is not None and before.pods is not None and before.pods == seen.pods
+    if before is not None and same_pods and before.phase in TAKES_PART:
+        return replace(before, change=asked.change)
+    return CanaryState(asked.change, CanaryPhase.STARTING)
 
 
 def promote(seen: CanarySeen, before: CanaryState, weight: int) -> CanaryState:
@@ -68,7 +97,9 @@ def promote(seen: CanarySeen, before: CanaryState, weight: int) -> CanaryState:
     if seen.promotion_failed is not None:
         words = f"the other pods could not become what it is: {seen.promotion_failed}"
     weight = weight if seen.serves and seen.known else 0
-    return CanaryState(before.change, CanaryPhase.PROMOTING, before.step, weight, words=words)
+    failed = seen.promotion_failed is not None
+    phase, step = CanaryPhase.PROMOTING, before.step
+    return CanaryState(before.change, phase, step, weight, words=words, stalled=failed)
 
 
 def seconds_to_look(asked: CanaryAsked, state: CanaryState, now: datetime) -> float | None:
@@ -90,8 +121,8 @@ def _stepped(
     asked: CanaryAsked, seen: CanarySeen, before: CanaryState, now: datetime
 ) -> CanaryState:
     step, last = asked.steps[before.step], len(asked.steps) - 1
-    if before.since is None:
-        before = replace(before, since=now)
+    waiting_since = before.waiting_since if before.phase is CanaryPhase.STEPPING else None
+    before = replace(before, since=before.since or now, waiting_since=None)
     doubt = _doubt(seen)
     end = _end(step, before)
     over = end is None or now >= end
@@ -101,6 +132,8 @@ def _stepped(
     if over and not doubt:
         after = asked.steps[before.step + 1]
         before = replace(before, step=before.step + 1, weight=after.weight, since=now)
+    elif over:
+        before = replace(before, waiting_since=waiting_since or now)
     return replace(before, phase=CanaryPhase.STEPPING, words=doubt)
 
 
@@ -139,6 +172,14 @@ def _undone(before: CanaryState, fault: str) -> CanaryState:
     return CanaryState(before.change, CanaryPhase.UNDONE, before.step, fault=fault, words=fault)
 
 
-def _restarted(before: CanaryState, words: str) -> CanaryState:
+def _restarted(before: CanaryState, words: str, now: datetime) -> CanaryState:
     """It takes no requests, and its step begins anew when it does."""
-    return replace(before, phase=CanaryPhase.STARTING, weight=0, since=None, words=words)
+    since = before.waiting_since if before.phase is CanaryPhase.STARTING else None
+    return replace(
+        before,
+        phase=CanaryPhase.STARTING,
+        weight=0,
+        since=None,
+        words=words,
+        waiting_since=since or now,
+    )
