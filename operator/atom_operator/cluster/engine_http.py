@@ -5,28 +5,25 @@ What a pod answers is not trusted to be what we expect: anything else is no answ
 
 from __future__ import annotations
 
-import json
 import logging
-import re
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import aiohttp
 
+from atom.bounded_input.bounded_json import JsonBounds, parse_json
 from atom.sizing import Concurrency
 from atom_operator import constants
 from atom_operator.domain import (
     AdapterState,
     Capacity,
-    DraftCounts,
     EngineHealth,
-    EngineLoad,
     EngineMetrics,
     LoadProgress,
-    RequestCounts,
-    SleepCounts,
     StartupTimes,
 )
+from atom_operator.pods.engine_metrics import UnreadableError, parse_metrics
 
 _logger = logging.getLogger(__name__)
 _TIMEOUT_SECONDS = 3.0  # of a whole request
@@ -35,24 +32,11 @@ _MOST_CONNECTIONS = 32
 _REASON_LIMIT = 300
 _MOST_COUNTED = 2**63 - 1
 _MOST_SECONDS = 7 * 24 * 3600.0
-_DRAFTS = re.compile(
-    r"^atom:spec_decode_num_(drafts|draft_tokens|accepted_tokens)_total(?:\{.*\})? ([0-9.e+]+)$",
-    re.MULTILINE,
-)
-
-_LOAD = re.compile(
-    r"^atom:(requests_running|requests_waiting|kv_cache_blocks_indexed)(?:\{.*\})? ([0-9.e+]+)$",
-    re.MULTILINE,
-)
-_FINISHED = re.compile(
-    r'^atom:requests_finished_total\{.*finished_reason="([a-z_]+)".*\} ([0-9.e+]+)$', re.MULTILINE
-)
-_FIRST_TOKENS = re.compile(
-    r"^atom:time_to_first_token_seconds_(count|sum)(?:\{.*\})? ([0-9.e+-]+)$", re.MULTILINE
-)
-_SLEEP = re.compile(r"^atom:(sleeping|model_wakes_total)(?:\{.*\})? ([0-9.e+]+)$", re.MULTILINE)
-_CLIENT_LEFT, _FAILED = "abort", "error"  # of finish reasons
-_BLOCK_SIZE = re.compile(r'^atom:cache_config_info\{.*block_size="([0-9]{1,6})"', re.MULTILINE)
+# Adapters are the longest list: ten values each.
+_BOUNDS = JsonBounds(most_bytes=_MOST_BYTES, most_values=1 << 15, most_depth=32)
+_MOST_ROWS = 64
+_MOST_ADAPTERS = 2048
+_MOST_NAME, _MOST_PATH = 256, 4096  # characters, as the CRD has them
 
 
 class HttpEngines:
@@ -75,14 +59,14 @@ class HttpEngines:
             return None
         try:
             return _capacity(answer)
-        except (KeyError, TypeError, ValueError) as error:
+        except (LookupError, TypeError, ValueError, OverflowError) as error:
             # A refusal while it starts has none of the fields; a newer engine may lack one.
             _logger.debug("%s/server_info has no capacity: %r", address, error)
             return None
 
     async def metrics(self, address: str) -> EngineMetrics | None:
         body = await self._read(address, "/metrics")
-        return None if body is None else _metrics(body)
+        return None if body is None else parse_metrics(body)
 
     async def adapters(self, address: str) -> tuple[AdapterState, ...] | None:
         answer = await self._get(address, "/server_info")
@@ -107,7 +91,7 @@ class HttpEngines:
     async def _get(self, address: str, path: str) -> dict[str, Any] | None:
         body = await self._read(address, path)
         try:
-            answer = None if body is None else json.loads(body)
+            answer = None if body is None else parse_json(body, _BOUNDS, finite=True)
         except ValueError as error:
             _logger.debug("%s%s: %r", address, path, error)
             return None
@@ -137,77 +121,16 @@ def _adapters(answer: Any) -> tuple[AdapterState, ...] | None:
     try:
         return tuple(
             AdapterState(
-                str(item["name"]),
-                str(item["path"]),
-                str(item["state"]),
+                str(item["name"])[:_MOST_NAME],
+                str(item["path"])[:_MOST_PATH],
+                str(item["state"])[:_MOST_NAME],
                 str(item.get("message") or "")[:_REASON_LIMIT],
             )
-            for item in answer
+            for item in answer[:_MOST_ADAPTERS]
         )
     except (KeyError, TypeError, AttributeError) as error:
         _logger.debug("unreadable adapters: %r", error)
         return None
-
-
-def _metrics(body: bytes) -> EngineMetrics:
-    return EngineMetrics(_draft_counts(body), _load(body), _requests(body), _sleep(body))
-
-
-def _requests(metrics: bytes) -> RequestCounts | None:
-    """Read what became of requests, summed over label sets; None where it is not told."""
-    try:
-        text = metrics.decode()
-        ended = _sums(_FINISHED, text)
-        seconds = sum(float(v) for name, v in _FIRST_TOKENS.findall(text) if name == "sum")
-        tokens = sum(int(float(v)) for name, v in _FIRST_TOKENS.findall(text) if name == "count")
-    except (ValueError, OverflowError) as error:
-        _logger.debug("/metrics does not count requests: %r", error)
-        return None
-    if not ended and not tokens:
-        return None
-    whole = sum(count for reason, count in ended.items() if reason != _CLIENT_LEFT)
-    return RequestCounts(whole, ended.get(_FAILED, 0), tokens, seconds)
-
-
-def _sleep(metrics: bytes) -> SleepCounts | None:
-    """Read how the engine sleeps; None of one that does not when it is idle."""
-    try:
-        found = _sums(_SLEEP, metrics.decode())
-        return SleepCounts(int(found["sleeping"] > 0), found["model_wakes_total"])
-    except (KeyError, ValueError, OverflowError) as error:
-        _logger.debug("/metrics does not tell of sleep: %r", error)
-        return None
-
-
-def _draft_counts(metrics: bytes) -> DraftCounts | None:
-    """Read the draft counts of Prometheus' text format, summed over label sets; None where a count
-    is missing."""
-    try:
-        found = _sums(_DRAFTS, metrics.decode())
-        return DraftCounts(found["drafts"], found["draft_tokens"], found["accepted_tokens"])
-    except (KeyError, ValueError, OverflowError) as error:
-        _logger.debug("/metrics does not count drafts: %r", error)
-        return None
-
-
-def _load(metrics: bytes) -> EngineLoad | None:
-    """Read the gauges of a load, summed over label sets; None where one is missing."""
-    try:
-        text = metrics.decode()
-        found, sizes = _sums(_LOAD, text), _BLOCK_SIZE.findall(text)
-        cached = found["kv_cache_blocks_indexed"] * int(sizes[0])
-        return EngineLoad(found["requests_running"] + found["requests_waiting"], cached)
-    except (KeyError, IndexError, ValueError, OverflowError) as error:
-        _logger.debug("/metrics tells no load: %r", error)
-        return None
-
-
-def _sums(samples: re.Pattern[str], text: str) -> dict[str, int]:
-    """Add up the samples of each name over label sets."""
-    found: dict[str, int] = {}
-    for name, value in samples.findall(text):
-        found[name] = found.get(name, 0) + min(int(float(value)), _MOST_COUNTED)
-    return found
 
 
 def _progress(answer: Any) -> LoadProgress | None:
@@ -217,10 +140,10 @@ def _progress(answer: Any) -> LoadProgress | None:
     try:
         return LoadProgress(
             phase=str(answer["phase"])[:_REASON_LIMIT],
-            fraction=min(max(float(answer["fraction"]), 0.0), 1.0),
+            fraction=min(max(_finite(answer["fraction"]), 0.0), 1.0),
             bytes_total=_whole(answer.get("bytes_total")),
             bytes_per_second=_whole(answer.get("bytes_per_second")),
-            seconds_without_progress=float(answer["seconds_without_progress"]),
+            seconds_without_progress=_seconds(answer["seconds_without_progress"]),
             stalled=answer["stalled"] is True,
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -234,26 +157,34 @@ def _whole(value: Any) -> int | None:
 
 def _capacity(answer: Mapping[str, Any]) -> Capacity:
     """Read the capacity of the whole pod: an engine tells the numbers of one copy of the model, and
-    the totals."""
+    the totals. Raises ValueError, TypeError and LookupError for what is no capacity."""
     copies = len(answer.get("ranks") or ())
     copies, total = (copies, answer["total"]) if copies else (1, answer)
     rows = tuple(
-        Concurrency(int(row["context_tokens"]), int(row["sequences"]) * copies)
-        for row in answer["concurrency"]
+        Concurrency(_size(row["context_tokens"]), _size(row["sequences"]) * copies)
+        for row in answer["concurrency"][:_MOST_ROWS]
     )
     return Capacity(
-        weights_bytes=int(answer["weights_bytes"]),
-        kv_bytes_per_token=int(answer["kv_bytes_per_token"]),
-        num_blocks=int(total["num_blocks"]),
-        kv_tokens=int(total["kv_tokens"]),
+        weights_bytes=_size(answer["weights_bytes"]),
+        kv_bytes_per_token=_size(answer["kv_bytes_per_token"]),
+        num_blocks=_size(total["num_blocks"]),
+        kv_tokens=_size(total["kv_tokens"]),
         max_sequences=rows[-1].sequences if rows else 0,
-        max_model_len=int(answer["max_model_len"]),
-        limited_by=str(answer["limited_by"]),
+        max_model_len=_size(answer["max_model_len"]),
+        limited_by=str(answer["limited_by"])[:_REASON_LIMIT],
         concurrency=rows,
         reserve_bytes=_reserve(answer),
         total_bytes=_whole(answer.get("total_memory_bytes")) or 0,
         startup=_startup(answer),
     )
+
+
+def _size(value: Any) -> int:
+    """Return a number of bytes, tokens or blocks; raises UnreadableError for one that is none."""
+    number = int(value)
+    if not 0 <= number <= _MOST_COUNTED:
+        raise UnreadableError(f"{number} is no size")
+    return number
 
 
 def _reserve(answer: Mapping[str, Any]) -> int:
@@ -271,4 +202,11 @@ def _startup(answer: Mapping[str, Any]) -> StartupTimes | None:
 
 
 def _seconds(value: Any) -> float:
-    return min(max(float(value), 0.0), _MOST_SECONDS)
+    return min(max(_finite(value), 0.0), _MOST_SECONDS)
+
+
+def _finite(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise UnreadableError(f"{number} is no time or share")
+    return number

@@ -8,7 +8,6 @@ Started by the runtime in every replica; knows nothing of leadership.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import ssl
 from collections.abc import Awaitable, Callable
@@ -25,10 +24,10 @@ from atom_operator.webhook.admission_review import (
 )
 from atom_operator.webhook.certificate_keeper import CertificateSource, keep, load_into
 from atom_operator.webhook.certificates import KeyPair
+from atom_operator.webhook.review_body import BodyRefusedError, ReviewBodies
 
 _logger = logging.getLogger(__name__)
 PATH = "/validate"
-_BODY_BYTES = 8 * 2**20  # two objects, each below etcd's limit of 1.5 MiB, and room
 _AT_ONCE = 16
 _CLOSE_SECONDS = 2.0
 
@@ -47,12 +46,14 @@ class WebhookServer:
         host: str,
         port: int,
         observe: Callable[[str], None],
+        bodies: ReviewBodies | None = None,
     ) -> None:
         self._review = review
         self._source = source
         self._address = (host, port)
         self._observe = observe
         self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._bodies = bodies or ReviewBodies()
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.minimum_version = ssl.TLSVersion.TLSv1_2
         self._certified = asyncio.Event()
@@ -78,7 +79,7 @@ class WebhookServer:
         self._certified.set()
 
     async def _listen(self) -> web.AppRunner:
-        application = web.Application(client_max_size=_BODY_BYTES)
+        application = web.Application()
         application.router.add_post(PATH, self._answer)
         application.router.add_get("/readyz", self._ready)
         runner = web.AppRunner(
@@ -96,12 +97,19 @@ class WebhookServer:
 
     async def _answer(self, http: web.Request) -> web.Response:
         try:
-            request = parse_review(await http.json())
-        except (ReviewError, json.JSONDecodeError, UnicodeDecodeError) as error:
+            async with self._bodies.parsed(http.content.iter_any()) as body:
+                request = parse_review(body)
+                async with self._slots:
+                    verdict = await self._judge(request)
+        except BodyRefusedError as error:
+            self._observe("invalid")
+            # What is left of the body is not waited for.
+            return web.Response(
+                status=error.status, text=str(error), headers={"Connection": "close"}
+            )
+        except ReviewError as error:
             self._observe("invalid")
             return web.Response(status=400, text=str(error))
-        async with self._slots:
-            verdict = await self._judge(request)
         return web.json_response(answer(request.uid, verdict))
 
     async def _judge(self, request: ReviewRequest) -> Verdict:

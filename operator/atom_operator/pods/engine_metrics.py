@@ -1,0 +1,140 @@
+"""Reads the metrics of an engine: Prometheus' text format, in time that is linear in its length.
+
+A pod may answer with any text, so nothing here looks at a line twice. A number that is none, is
+negative or has no end makes that group of figures unknown, and no other one. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from atom_operator.domain import (
+    DraftCounts,
+    EngineLoad,
+    EngineMetrics,
+    RequestCounts,
+    SleepCounts,
+)
+
+_PREFIX = "atom:"
+_MOST_COUNTED = 2**63 - 1
+_MOST_SAMPLES = 20_000  # of ours; an engine has a few hundred
+_DRAFTS = "spec_decode_num_{}_total"
+_FINISHED = "requests_finished_total"
+_FIRST_TOKENS = "time_to_first_token_seconds"
+_CLIENT_LEFT, _FAILED = "abort", "error"  # of finish reasons
+
+
+class UnreadableError(ValueError):
+    """An engine's answer holds what cannot be meant."""
+
+
+def parse_metrics(body: bytes) -> EngineMetrics:
+    """Read what /metrics tells; each group is None if a part of it is missing or unreadable."""
+    try:
+        found = _Samples(body.decode())
+    except UnicodeDecodeError:
+        return EngineMetrics(None, None, None, None)
+    return EngineMetrics(_drafts(found), _load(found), _requests(found), _sleep(found))
+
+
+class _Samples:
+    """The samples of our names: their sums over label sets, and one label where it matters."""
+
+    def __init__(self, text: str) -> None:
+        self._values: dict[str, float] = {}
+        self.finished: dict[str, float] = {}
+        self.block_size: str | None = None
+        for number, (name, labels, value) in enumerate(_samples(text)):
+            if number >= _MOST_SAMPLES:
+                break
+            self._values[name] = self._values.get(name, 0.0) + value
+            if name == _FINISHED:
+                reason = _label(labels, "finished_reason")
+                self.finished[reason] = self.finished.get(reason, 0.0) + value
+            elif name == "cache_config_info" and self.block_size is None:
+                self.block_size = _label(labels, "block_size")
+
+    def number(self, name: str) -> float:
+        """Raises UnreadableError for one that is missing, negative or not finite."""
+        value = self._values.get(name, math.nan)
+        if not math.isfinite(value) or value < 0:
+            raise UnreadableError(f"{_PREFIX}{name} is {value}")
+        return value
+
+    def count(self, name: str) -> int:
+        """Raises UnreadableError."""
+        return min(int(self.number(name)), _MOST_COUNTED)
+
+    def has(self, name: str) -> bool:
+        return name in self._values
+
+
+def _samples(text: str) -> Iterator[tuple[str, str, float]]:
+    """Yield name, labels and value of the lines that are ours."""
+    for line in text.split("\n"):
+        if not line.startswith(_PREFIX):
+            continue
+        head, _, value = line.rpartition(" ")
+        name, brace, labels = head[len(_PREFIX) :].partition("{")
+        if brace and not labels.endswith("}"):
+            continue  # with a time behind the value, which engines do not write, or torn
+        try:
+            yield name.strip(), labels[:-1], float(value)
+        except ValueError:
+            continue
+
+
+def _label(labels: str, name: str) -> str:
+    """Return a label's value; empty where it is missing."""
+    _, found, rest = f",{labels}".partition(f',{name}="')
+    return rest.partition('"')[0] if found else ""
+
+
+def _drafts(found: _Samples) -> DraftCounts | None:
+    names = ("drafts", "draft_tokens", "accepted_tokens")
+    try:
+        drafts, tokens, accepted = (found.count(_DRAFTS.format(name)) for name in names)
+    except UnreadableError:
+        return None
+    return DraftCounts(drafts, tokens, accepted)
+
+
+def _load(found: _Samples) -> EngineLoad | None:
+    size = found.block_size or ""
+    if not (size.isascii() and size.isdigit() and len(size) <= 6):
+        return None
+    try:
+        requests = found.count("requests_running") + found.count("requests_waiting")
+        return EngineLoad(requests, found.count("kv_cache_blocks_indexed") * int(size))
+    except UnreadableError:
+        return None
+
+
+def _requests(found: _Samples) -> RequestCounts | None:
+    """Read what became of requests; None where it is not told."""
+    if not found.finished and not found.has(f"{_FIRST_TOKENS}_count"):
+        return None
+    ended = found.finished
+    if not all(math.isfinite(value) and value >= 0 for value in ended.values()):
+        return None
+    try:
+        has_tokens = found.has(f"{_FIRST_TOKENS}_count")
+        tokens = found.count(f"{_FIRST_TOKENS}_count") if has_tokens else 0
+        seconds = found.number(f"{_FIRST_TOKENS}_sum") if has_tokens else 0.0
+    except UnreadableError:
+        return None
+    whole = sum(value for reason, value in ended.items() if reason != _CLIENT_LEFT)
+    if not ended and not tokens:
+        return None
+    finished, failed = (min(int(each), _MOST_COUNTED) for each in (whole, ended.get(_FAILED, 0.0)))
+    return RequestCounts(finished, failed, tokens, seconds)
+
+
+def _sleep(found: _Samples) -> SleepCounts | None:
+    """Read how the engine sleeps; None of one that does not when it is idle."""
+    try:
+        return SleepCounts(int(found.number("sleeping") > 0), found.count("model_wakes_total"))
+    except UnreadableError:
+        return None
