@@ -30,6 +30,7 @@ LEARNED_KEY: Final = "evidence.json"
 INSPECTED_KEY: Final = "config.json"  # of the ConfigMap that keeps an inspection
 ACCEPTED_SPEC_KEY: Final = "spec"  # of the ControllerRevision that keeps the last one in force
 ACCEPTED_PROFILE_KEY: Final = "profile"  # of the same: what was laid below that spec
+REVISION_SPEC_KEY: Final = "revisionSpec"  # of the one that keeps the spec of another revision
 ENGINE_PORT_NAME: Final = "http"
 # Of what the engine says about its prefix cache, and of its saying so again.
 KV_EVENTS_PORT: Final = 5557

@@ -1,5 +1,5 @@
-"""The record of the last spec that was carried out: what stays in force while its successor is held
-back. Pure.
+"""The records of specs that were carried out: of the pods that the workload asks for, which stay in
+force while a successor is held back, and of other pods for as long as they may serve. Pure.
 
 A ControllerRevision, as the record of the pods is, and for the same reasons: its data never
 changes, and who may not read pods may not read the values in it. The number of replicas is left
@@ -9,27 +9,48 @@ out: it is always that of the newest spec.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from atom_operator import constants
 from atom_operator.children import naming
-from atom_operator.domain import CONTROLLER_REVISION, Manifest, Plan
+from atom_operator.domain import CONTROLLER_REVISION, Manifest, Plan, SpecRecord
 
 
 def accepted_spec(plan: Plan) -> Manifest:
     """The object that remembers what `plan` was made from."""
     asked = {name: value for name, value in plan.asked.items() if name != "replicas"}
-    data: dict[str, Any] = {constants.ACCEPTED_SPEC_KEY: asked}
-    digested: Any = asked
-    if plan.profile is not None and plan.profile.template is not None:
-        template = dict(plan.profile.template)
-        data[constants.ACCEPTED_PROFILE_KEY] = {"name": plan.profile.name, "template": template}
-        digested = data
+    data = _data(SpecRecord(asked, plan.profile))
+    digested = data if constants.ACCEPTED_PROFILE_KEY in data else asked
     digest = naming.short_hash(json.dumps(digested, sort_keys=True))
+    return _record(plan, f"{plan.key.name}-spec-{digest}", data)
+
+
+def revision_specs(plan: Plan, records: Mapping[str, SpecRecord]) -> Iterator[Manifest]:
+    """The objects that remember the specs of other pods than the workload asks for: those that
+    still serve, and those that a failed rollout goes back to."""
+    for revision, record in records.items():
+        data = {**_data(record), "revision": revision}
+        if record.image is not None:
+            data["image"] = record.image
+        kept = {constants.REVISION_SPEC_KEY: data}
+        yield _record(plan, f"{plan.key.name}-{revision}-spec", kept)
+
+
+def _data(record: SpecRecord) -> dict[str, Any]:
+    data: dict[str, Any] = {constants.ACCEPTED_SPEC_KEY: dict(record.asked)}
+    profile = record.profile
+    if profile is not None and profile.template is not None:
+        template = dict(profile.template)
+        data[constants.ACCEPTED_PROFILE_KEY] = {"name": profile.name, "template": template}
+    return data
+
+
+def _record(plan: Plan, name: str, data: dict[str, Any]) -> Manifest:
     return {
         "apiVersion": CONTROLLER_REVISION.api_version,
         "kind": CONTROLLER_REVISION.kind,
-        "metadata": naming.metadata(plan, f"{plan.key.name}-spec-{digest}"),
+        "metadata": naming.metadata(plan, name),
         "revision": 1,
         "data": data,
     }

@@ -11,7 +11,7 @@ from typing import Any
 
 from atom_operator import constants
 from atom_operator.children import naming
-from atom_operator.domain import Manifest, Plan
+from atom_operator.domain import Manifest, Plan, RevisionInForce
 from atom_operator.integration_values import EndpointPicker, HttpRoute
 from atom_operator.kinds import HTTP_ROUTE, INFERENCE_POOL
 
@@ -43,11 +43,13 @@ def inference_pool(plan: Plan, picker: EndpointPicker) -> Manifest:
     }
 
 
-def http_route(plan: Plan, route: HttpRoute) -> Manifest:
-    """Render the route from the Gateways to the pool, or to the Service where there is no pool."""
+def http_route(serving: RevisionInForce, route: HttpRoute) -> Manifest:
+    """Render the route from the Gateways to the pool, or to the Service where there is no pool; by
+    every name by which pods serve the model now."""
+    plan = serving.plan
     spec: dict[str, Any] = {
         "parentRefs": [dict(parent) for parent in route.parents],
-        "rules": list(_rules(plan, route)),
+        "rules": list(_rules(serving, route)),
     }
     if route.hostnames:
         spec["hostnames"] = list(route.hostnames)
@@ -59,30 +61,34 @@ def http_route(plan: Plan, route: HttpRoute) -> Manifest:
     }
 
 
-def _rules(plan: Plan, route: HttpRoute) -> Iterator[dict[str, Any]]:
+def _rules(serving: RevisionInForce, route: HttpRoute) -> Iterator[dict[str, Any]]:
     """Yield what separates the models of one Gateway: a path of their own, or the model's name. A
     Gateway takes the longest path, then the most headers, so that what names a model comes
     first."""
+    plan = serving.plan
     if "Path" in route.matches:
         rewrite = {"path": {"type": "ReplacePrefixMatch", "replacePrefixMatch": _API}}
         yield {
-            **_rule(plan, _below(f"/{plan.key.namespace}/{plan.key.name}{_API}")),
+            **_rule(plan, [_below(f"/{plan.key.namespace}/{plan.key.name}{_API}")]),
             "filters": [{"type": "URLRewrite", "urlRewrite": rewrite}],
         }
     if "Header" in route.matches:
-        named = {"name": MODEL_HEADER, "value": plan.engine.served_name}
-        yield _rule(plan, {**_below(_API), "headers": [named]})
+        yield _rule(plan, [_named(name) for name in serving.served_names])
     if "All" in route.matches:
-        yield _rule(plan, _below(_API))
+        yield _rule(plan, [_below(_API)])
 
 
 def _below(path: str) -> dict[str, Any]:
     return {"path": {"type": "PathPrefix", "value": path}}
 
 
-def _rule(plan: Plan, match: dict[str, Any]) -> dict[str, Any]:
+def _named(name: str) -> dict[str, Any]:
+    return {**_below(_API), "headers": [{"name": MODEL_HEADER, "value": name}]}
+
+
+def _rule(plan: Plan, matches: list[dict[str, Any]]) -> dict[str, Any]:
     return {
-        "matches": [match],
+        "matches": matches,
         "timeouts": {"request": _REQUEST_TIMEOUT},
         "backendRefs": list(_backends(plan)),
     }

@@ -6,6 +6,7 @@ could also call the API; an API key tells them apart.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from atom_operator import constants
@@ -18,19 +19,26 @@ from atom_operator.kinds import NETWORK_POLICY
 _NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 
 
-def network_policy(plan: Plan, access: NetworkAccess) -> Manifest:
-    """Ingress to the pods; the kubelet's probes are not subject to policies."""
+def network_policy(plans: Sequence[Plan], access: NetworkAccess) -> Manifest:
+    """Ingress to the pods of these plans, the first of which is the workload's; the kubelet's
+    probes are not subject to policies."""
     rules = [_of_callers(access)]
-    labels = naming.selector_labels(plan.key.name)
+    labels = naming.selector_labels(plans[0].key.name)
+    for plan in plans:
+        rules += [rule for rule in _rules(plan, labels) if rule not in rules]
+    return _policy(plans[0], plans[0].key.name, labels, rules)
+
+
+def _rules(plan: Plan, labels: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """Yield who may connect beside the callers; `labels` are those of the pods."""
     if plan.integrations.picker_program is not None:
-        rules.append(_of_picker(plan))
+        yield _of_picker(plan)
     if plan.integrations.frontend is not None:
-        rules.append(_of_peers(naming.frontend_labels(plan.key.name)))
+        yield _of_peers(naming.frontend_labels(plan.key.name))
     if plan.engine.handover:
-        rules.append(_of_peers(labels))
+        yield _of_peers(labels)
     if plan.engine.nodes > 1:  # ranks talk on ports of their own choice
-        rules.append({"from": [{"podSelector": {"matchLabels": labels}}]})
-    return _policy(plan, plan.key.name, labels, rules)
+        yield {"from": [{"podSelector": {"matchLabels": labels}}]}
 
 
 def frontend_policy(plan: Plan, access: NetworkAccess) -> Manifest:

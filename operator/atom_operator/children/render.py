@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
-from atom_operator.children.accepted_spec import accepted_spec
+from atom_operator.children.accepted_spec import accepted_spec, revision_specs
 from atom_operator.children.autoscaling.autoscaler import autoscaler
 from atom_operator.children.beside_engines.frontend import frontend
 from atom_operator.children.canary import canary_deployment
@@ -37,6 +36,7 @@ from atom_operator.domain import (
     Kind,
     Manifest,
     Plan,
+    RevisionInForce,
     Target,
 )
 from atom_operator.kinds import (
@@ -51,30 +51,35 @@ from atom_operator.kinds import (
 )
 
 
-def render(plan: Plan, target: Target | None = None) -> dict[ChildKey, Manifest]:
+def render(
+    plan: Plan, target: Target | None = None, serving: RevisionInForce | None = None
+) -> dict[ChildKey, Manifest]:
     """Render every child that should exist; `target` is what to run where that is not the plan's
-    own pods.
+    own pods. All that stands beside the pods is drawn from the revision that is `serving`, which is
+    the target's unless other pods serve until its first one does.
 
     What a pod needs comes first, so that the first pod already finds it. Raises OverlayError when
     spec.template cannot be merged."""
     target = target or Target(pod_revision(plan))
-    plan = plan_of(plan, target)
-    ready = target.last_ready
+    serving = serving or RevisionInForce(target.pods, plan)
+    ready, beside = target.last_ready, serving.plan
+    has_account = plan.own_account is None or beside.own_account is None
     manifests: tuple[tuple[Kind, Manifest | None], ...] = (
-        (SERVICE_ACCOUNT, service_account(plan) if plan.own_account is None else None),
+        (SERVICE_ACCOUNT, service_account(plan) if has_account else None),
         (CONFIG_MAP, plan_config_map(plan)),
         (CONFIG_MAP, inspected_config_map(plan)),
-        (CONFIG_MAP, adapters_config_map(plan)),
+        (CONFIG_MAP, adapters_config_map(beside) or adapters_config_map(plan)),
         (CONFIG_MAP, learned_config_map(plan)),
-        (SERVICE, service(plan)),
+        (SERVICE, service(beside)),
         (DISRUPTION_BUDGET, disruption_budget(plan)),
-        *_guards(plan),
+        *_guards(plan, beside),
+        *((CONTROLLER_REVISION, record) for record in revision_specs(plan, target.specs)),
         (CONTROLLER_REVISION, accepted_spec(plan) if plan.asked else None),
         (CONTROLLER_REVISION, ready_revision(plan, ready) if ready else None),
         # Of what is suspended the autoscaler is paused before it sees too few replicas.
         *(_autoscaler(plan) if plan.suspended else ()),
         workload(plan, target.pods, target.rollback),
-        *_integrations(plan),
+        *_integrations(serving),
         *(() if plan.suspended else _autoscaler(plan)),
         (ATOM_DEPLOYMENT, canary_deployment(plan, plan.canary) if plan.canary else None),
     )
@@ -85,32 +90,26 @@ def render(plan: Plan, target: Target | None = None) -> dict[ChildKey, Manifest]
     }
 
 
-def plan_of(plan: Plan, target: Target) -> Plan:
-    """The plan with the pods per replica that the target has: what was ready last, and runs again,
-    may be of the other kind than what the spec asks for."""
-    return replace(plan, engine=replace(plan.engine, nodes=target.pods.nodes))
-
-
-def _guards(plan: Plan) -> Iterator[tuple[Kind, Manifest]]:
-    """Yield what must be there before the first pod."""
+def _guards(plan: Plan, beside: Plan) -> Iterator[tuple[Kind, Manifest]]:
+    """Yield what must be there before the first pod, and as long as others serve."""
     template = resource_claim_template(plan)
     if template is not None:
         yield RESOURCE_CLAIM_TEMPLATE, template
     if plan.integrations.network is not None:
-        yield NETWORK_POLICY, network_policy(plan, plan.integrations.network)
+        yield NETWORK_POLICY, network_policy((plan, beside), plan.integrations.network)
 
 
-def _integrations(plan: Plan) -> Iterator[tuple[Kind, Manifest]]:
+def _integrations(serving: RevisionInForce) -> Iterator[tuple[Kind, Manifest]]:
     """Yield what other systems find the pods by."""
-    asked = plan.integrations
+    plan, asked = serving.plan, serving.plan.integrations
     if asked.frontend is not None:
-        yield from frontend(plan, asked.frontend)
+        yield from frontend(serving, asked.frontend)
     if asked.picker_program is not None:
         yield from endpoint_picker(plan, asked.picker_program)
     if asked.endpoint_picker is not None:
         yield INFERENCE_POOL, inference_pool(plan, asked.endpoint_picker)
     if asked.http_route is not None:
-        yield HTTP_ROUTE, http_route(plan, asked.http_route)
+        yield HTTP_ROUTE, http_route(serving, asked.http_route)
     if asked.pod_monitoring is not None:
         yield POD_MONITOR, pod_monitor(plan, asked.pod_monitoring)
     if asked.alerts is not None:

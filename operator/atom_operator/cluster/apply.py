@@ -110,6 +110,9 @@ class _Run:
                 for item in self.refused
             )  # the name is somebody else's, who may serve under it
             return taken or self.lacks_engines or bool(missing & _NEEDED_BY_PODS)
+        if child.kind == CONTROLLER_REVISION:
+            # The spec of pods that run is written down before that of their successors.
+            return CONTROLLER_REVISION in missing
         needed = NEEDED_KINDS.get(child.kind)
         gone = (item.child for item in (*self.refused, *self.failed))
         return any(other.kind == needed and other not in self.now for other in gone)

@@ -37,6 +37,7 @@ from atom_operator.domain import (
     Rollback,
     Rollout,
     RolloutStrategy,
+    SpecRecord,
     StartupTimes,
     runs_engines,
 )
@@ -196,16 +197,26 @@ def describe(children: Mapping[ChildKey, Manifest], pods: tuple[PodState, ...]) 
         running=_pods_of(workload, "spec") if workload else None,
         last_ready=_pods_of(record, "data") if record else None,
         inspected=_inspected(children),
-        accepted_spec=accepted["data"][constants.ACCEPTED_SPEC_KEY] if accepted else None,
-        accepted_profile=_profile(accepted) if accepted else None,
+        accepted=_spec_record(accepted["data"]) if accepted else None,
+        specs=_revision_specs(records),
         learned=tuple(item for child in children.values() for item in evidence_in(child)),
         workloads={key: deployment_state(child, pods) for key, child in found.items()},
     )
 
 
-def _profile(accepted: Manifest) -> Profile | None:
-    found = accepted["data"].get(constants.ACCEPTED_PROFILE_KEY)
-    return Profile(found["name"], template=found["template"]) if found else None
+def _revision_specs(records: Iterable[Manifest]) -> dict[str, SpecRecord]:
+    """The specs of pods that are not those which the workload asks for, by revision."""
+    kept = [item["data"].get(constants.REVISION_SPEC_KEY) for item in records]
+    return {str(data["revision"]): _spec_record(data) for data in kept if data is not None}
+
+
+def _spec_record(data: Mapping[str, Any]) -> SpecRecord:
+    profile = data.get(constants.ACCEPTED_PROFILE_KEY)
+    return SpecRecord(
+        data[constants.ACCEPTED_SPEC_KEY],
+        Profile(profile["name"], template=profile["template"]) if profile else None,
+        data.get("image"),
+    )
 
 
 def _inspected(children: Mapping[ChildKey, Manifest]) -> InspectedConfig | None:

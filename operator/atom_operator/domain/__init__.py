@@ -78,6 +78,7 @@ from atom_operator.domain.report import (
     ApplyReport,
     Refusal,
 )
+from atom_operator.domain.revision_in_force import RevisionInForce, Revisions
 from atom_operator.domain.rollout_state import (
     PodRevision,
     Rollback,
@@ -85,7 +86,9 @@ from atom_operator.domain.rollout_state import (
     RolloutStrategy,
     Target,
 )
+from atom_operator.domain.rollout_wait import RolloutWait
 from atom_operator.domain.routes import RouteCollision, RouteFindings
+from atom_operator.domain.spec_record import SpecRecord
 from atom_operator.domain.successor import Successor
 from atom_operator.domain.supply import (
     Amount,
@@ -155,15 +158,19 @@ __all__ = [
     "PodState",
     "Refusal",
     "RequestCounts",
+    "RevisionInForce",
+    "Revisions",
     "Rollback",
     "Rollout",
     "RolloutStrategy",
+    "RolloutWait",
     "RouteCollision",
     "RouteFindings",
     "SickPod",
     "SilentPod",
     "SleepCounts",
     "SourceKind",
+    "SpecRecord",
     "StartupTimes",
     "Successor",
     "Supply",

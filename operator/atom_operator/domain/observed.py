@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
 from atom_operator import constants
 from atom_operator.domain.objects import ChildKey, Manifest
 from atom_operator.domain.origin import Origin
-from atom_operator.domain.profile import Profile
 from atom_operator.domain.replica_capacity import Evidence, InspectedConfig
 from atom_operator.domain.resources import Resources
 from atom_operator.domain.rollout_state import PodRevision, Rollback, Rollout
+from atom_operator.domain.spec_record import SpecRecord
 from atom_operator.kinds import Kind
 
 
@@ -142,8 +142,8 @@ class Observed:
     leaving: tuple[LeavingPod, ...] = ()
     unserved: frozenset[Kind] = frozenset()  # optional kinds that were looked for in vain
     inspected: InspectedConfig | None = None
-    accepted_spec: Mapping[str, Any] | None = None  # the last that was carried out
-    accepted_profile: Profile | None = None  # that was laid below it
+    accepted: SpecRecord | None = None  # the spec of the pods that the workload asks for
+    specs: Mapping[str, SpecRecord] = field(default_factory=dict)  # of other pods, by revision
     workloads: Mapping[ChildKey, DeploymentState] = field(default_factory=dict)  # of both kinds
     ended: tuple[EndedPod, ...] = ()
     silent: tuple[SilentPod, ...] = ()  # of `pods`, and of those that are to end
@@ -163,6 +163,18 @@ class Observed:
     def leaving_charged(self) -> tuple[LeavingPod, ...]:
         """Pods that end and that a quota still counts."""
         return tuple(pod for pod in self.leaving if self._is_charged(pod.charged_until))
+
+    @property
+    def serving(self) -> Mapping[str, int]:
+        """Count the replicas that serve, by revision. Without pods in sight the workload's own
+        count is that of the revision that it asks for."""
+        found = Counter(
+            pod.revision for pod in self.pods if pod.ready and pod.serves and pod.revision
+        )
+        running = self.deployment
+        if not self.pods and running is not None and running.revision and running.ready:
+            return {running.revision: running.ready}
+        return found
 
     def _is_charged(self, until: datetime | None) -> bool:
         return self.at is None or until is None or until >= self.at

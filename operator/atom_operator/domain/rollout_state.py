@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
 from atom_operator.domain.objects import Manifest
+from atom_operator.domain.spec_record import SpecRecord
 
 
 class RolloutStrategy(StrEnum):
@@ -49,8 +51,10 @@ class Rollback:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Hold what to run, what to remember as ready, and why it is not what the spec asks for."""
+    """Hold what to run, what to remember as ready, and why it is not what the spec asks for.
+    specs: of other pods that may serve, to be remembered, by revision."""
 
     pods: PodRevision
     last_ready: PodRevision | None = None
     rollback: Rollback | None = None
+    specs: Mapping[str, SpecRecord] = field(default_factory=dict)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
@@ -16,12 +17,12 @@ from atom_operator.domain.profile import Profile
 
 # How many pods there are, who finds them, and how they are replaced: no pod notices. A field that
 # is not here counts, which costs at most a rollout that could have been spared.
-_NOT_OF_PODS = (
+NOT_OF_PODS = (
     *("replicas", "suspend", "adapters", "autoscaling", "gateway", "monitoring", "networkPolicy"),
     "canary",
     *("frontend", "jobs", "objects", "profile"),
 )
-_NOT_OF_PODS_IN_ROLLOUT = (
+NOT_OF_PODS_IN_ROLLOUT = (
     *("strategy", "progressDeadlineSeconds", "autoRollback", "window", "urgent"),
 )
 
@@ -32,9 +33,9 @@ def spec_digest(
     """Digest what pods are made of; `image` is the engine's after defaulting, `config_text` what
     configRef points at. What a profile says is in the spec, but for its pod template."""
     asked = spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    for name in _NOT_OF_PODS:
+    for name in NOT_OF_PODS:
         asked.pop(name, None)
-    for name in _NOT_OF_PODS_IN_ROLLOUT:
+    for name in NOT_OF_PODS_IN_ROLLOUT:
         asked.get("rollout", {}).pop(name, None)
     if spec.gateway is not None and spec.gateway.prefix_aware:
         asked["gateway"] = {"prefixAware": True}  # the one thing there that pods notice
@@ -49,3 +50,58 @@ def spec_digest(
         parts.append(profile.template)
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+# --- the spec that is carried out -----------------------------------------------------------------
+
+_IDLE = ("idle", "idleSeconds")  # of autoscaling: pods are told when to sleep
+
+
+def spec_in_force(newest: Mapping[str, Any], pods: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the spec that is carried out while other pods run than `newest` asks for: the fields
+    that pods notice from the spec `pods`, and all others from `newest`."""
+    merged = {name: value for name, value in pods.items() if name not in NOT_OF_PODS}
+    merged |= {name: newest[name] for name in NOT_OF_PODS if name in newest}
+    merged["rollout"] = {
+        **_without(pods.get("rollout"), NOT_OF_PODS_IN_ROLLOUT),
+        **_only(newest.get("rollout"), NOT_OF_PODS_IN_ROLLOUT),
+    }
+    merged["gateway"] = {
+        **_without(newest.get("gateway"), ("prefixAware",)),
+        **_only(pods.get("gateway"), ("prefixAware",)),
+    }
+    merged["autoscaling"] = _autoscaling(newest.get("autoscaling"), pods.get("autoscaling"))
+    if (pods.get("rollout") or {}).get("handover"):
+        merged["frontend"] = _frontend(newest.get("frontend"), pods.get("frontend"))
+    for name in ("rollout", "gateway", "autoscaling"):
+        if not merged[name]:
+            del merged[name]
+    if merged.get("frontend") is None:
+        merged.pop("frontend", None)
+    return merged
+
+
+def _autoscaling(newest: Mapping[str, Any] | None, pods: Mapping[str, Any] | None) -> Any:
+    """Return the newest bounds with the idle sleep of the pods. Pods that sleep keep the bounds
+    they had if autoscaling is no longer asked for, since idle sleep needs some."""
+    idle = _only(pods, _IDLE)
+    if newest is None and idle.get("idle") is not None:
+        fewest = (pods or {}).get("minReplicas", 1)
+        return {"minReplicas": fewest, "maxReplicas": max(1, fewest), **idle}
+    return {**_without(newest, _IDLE), **idle} if newest is not None else None
+
+
+def _frontend(newest: Any, pods: Any) -> Any:
+    """Return the frontend to which pods that hand over send their answers, as it is asked for by
+    now."""
+    if pods is None:
+        return None
+    return pods if newest is None else newest
+
+
+def _only(fields: Mapping[str, Any] | None, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: value for name, value in (fields or {}).items() if name in names}
+
+
+def _without(fields: Mapping[str, Any] | None, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: value for name, value in (fields or {}).items() if name not in names}

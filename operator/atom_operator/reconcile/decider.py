@@ -7,8 +7,7 @@ out, and by the webhook, which tells.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +17,7 @@ from atom_operator.children.beside_engines.job import inspection_job, weights_jo
 from atom_operator.children.device_claim import templates_named_by
 from atom_operator.children.naming import canary_name
 from atom_operator.children.overlay import overlay_paths
-from atom_operator.children.render import plan_of, render
+from atom_operator.children.render import render
 from atom_operator.children.workload import pod_revision, workload_kind
 from atom_operator.cluster.engines import EnginePort
 from atom_operator.cluster.fleet import Age, FleetReader
@@ -39,12 +38,15 @@ from atom_operator.domain import (
     FieldProblem,
     InspectedConfig,
     Manifest,
+    Measured,
     ObjectKey,
     Observed,
     Owner,
     Plan,
     PodRevision,
-    RolloutStrategy,
+    RevisionInForce,
+    Revisions,
+    RolloutWait,
     RouteFindings,
     Supply,
     Target,
@@ -52,22 +54,7 @@ from atom_operator.domain import (
 from atom_operator.domain.preparation import JobRequest, Waiting
 from atom_operator.kinds import HTTP_ROUTE, OPTIONAL_KINDS, RESOURCE_CLAIM_TEMPLATE
 from atom_operator.plan.canary.known_to_gateway import is_named_by
-from atom_operator.plan.devices.claimed_devices import supply_of
-from atom_operator.plan.inventory import PodsAsked, pods_asked
 from atom_operator.plan.learning import evidence_for, learn
-from atom_operator.plan.own_pods import own_pods
-from atom_operator.plan.quota import refusal_of_new_pods
-from atom_operator.plan.rollback import choose_target
-from atom_operator.plan.rollout import (
-    RolloutQuestion,
-    begun,
-    choose_rollout,
-    gives_up_first,
-    is_changing,
-    needs_supply,
-    stops_serving_pods,
-)
-from atom_operator.plan.scaling import leave_to_autoscaler
 from atom_operator.reconcile.canary import (
     HAS_PODS,
     CanaryLook,
@@ -79,37 +66,41 @@ from atom_operator.reconcile.departures import Departures
 from atom_operator.reconcile.find_profile import with_profile
 from atom_operator.reconcile.frontend import with_frontend
 from atom_operator.reconcile.keep_rendering import (
-    as_it_runs,
-    engine_image,
     is_in_place,
+    kept_rendering,
     with_budget_of,
     without_own_evidence,
 )
-from atom_operator.reconcile.last_accepted import plan_of_pods, pods_in_force, target_in_force
-from atom_operator.reconcile.planning import (
-    Surroundings,
-    model_key,
-    plan_in_force,
-    plan_spec,
-    wants_nodes,
-)
+from atom_operator.reconcile.planning import Surroundings, model_key, plan_spec, wants_nodes
 from atom_operator.reconcile.prerequisites import (
     Step,
     account_secrets,
     asked_by_others,
     check_claims,
-    claim_not_shared,
     evidence_of_others,
     fetch_weights,
+    known_pull_secrets,
     look_at_model,
-    volume_places,
 )
+from atom_operator.reconcile.revision_in_force import (
+    Others,
+    RollbackRules,
+    held_back_plan,
+    made_from,
+    pods_in_force,
+    revision_of,
+    revision_that_serves,
+    revision_to_run,
+    revisions_there,
+    specs_to_remember,
+    with_rollout,
+    with_thresholds,
+)
+from atom_operator.reconcile.roll_out import RolloutChooser
 from atom_operator.reconcile.rollout_turn import (
     ALONE,
     AskedRollout,
-    RolloutWait,
     Turns,
-    as_before,
     begins,
     is_due,
     with_origin,
@@ -124,7 +115,7 @@ class Decision:
     """Hold what should be: a plan and its children, or the problems of the spec."""
 
     problems: tuple[FieldProblem, ...] = ()
-    plan: Plan | None = None
+    plan: Plan | None = None  # of the newest spec
     desired: Mapping[ChildKey, Manifest] | None = None
     overlay: tuple[str, ...] = ()
     supply: Supply | None = None  # read only when something depended on it
@@ -134,7 +125,47 @@ class Decision:
     devices: DeviceFindings = field(default_factory=DeviceFindings)  # of the pods afterwards
     kept: frozenset[ChildKey] = frozenset()  # serve until what is desired is ready
     canary: CanaryLook | None = None
-    waits: RolloutWait | None = None  # for which what is asked of the pods comes later
+    revisions: Revisions | None = None  # in force, where children are desired
+
+    @property
+    def waits(self) -> RolloutWait | None:
+        """Return why what is asked of the pods comes later; None where it comes now."""
+        return self.revisions.waits if self.revisions is not None else None
+
+    @property
+    def run(self) -> Plan | None:
+        """Return the plan of the pods that the workload runs."""
+        return self.revisions.run.plan if self.revisions is not None else self.plan
+
+    @property
+    def serving(self) -> Plan | None:
+        """Return the plan of the pods that serve."""
+        return self.revisions.serving.plan if self.revisions is not None else self.plan
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """Hold what one decision is about: the spec, and what is there."""
+
+    owner: Owner
+    spec: AtomDeploymentSpec
+    around: Surroundings
+    observed: Observed
+    engines: EngineView
+    rollout: AskedRollout
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """Hold what was read for the choice of a revision. shared: warnings about what other
+    AtomDeployments ask for too; refused: why the new pods would not be admitted."""
+
+    shared: tuple[str, ...]
+    weights: Step
+    pull_secrets: tuple[str, ...]
+    measured: Measured | None
+    others: Others
+    refused: RolloutWait | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,69 +202,61 @@ class Decider:
         begin = begins(laid.spec.rollout, observed, turns)
         owner = Owner(key, parent["metadata"]["uid"])
         asked = AskedRollout(laid.spec.rollout, begin, is_seen=_is_seen(parent))
-        decision = await self._decide(owner, laid.spec, around, observed, engines, asked=asked)
-        return replace(decision, canary=canary)
+        look = _Look(owner, laid.spec, around, observed, engines, asked)
+        return replace(await self._decide(look), canary=canary)
 
-    async def _decide(
-        self,
-        owner: Owner,
-        spec: AtomDeploymentSpec,
-        around: Surroundings,
-        observed: Observed,
-        engines: EngineView,
-        *,
-        asked: AskedRollout,
-    ) -> Decision:
+    async def _decide(self, look: _Look) -> Decision:
+        owner, spec, around = look.owner, look.spec, look.around
         plan = plan_spec(owner, spec, around)
         if isinstance(plan, tuple):
             return Decision(problems=plan)
-        if refused := await self._judge_template(plan, observed):
+        if refused := await self._judge_template(plan, look.observed):
             return Decision(problems=(refused,))
-        look = await look_at_model(self.port, plan)
-        if look.waiting is not None:
-            return Decision(plan=plan, jobs=_jobs(look), waiting=look.waiting)
-        found = await self._found_out(spec, plan, look, engines)
+        model = await look_at_model(self.port, plan)
+        if model.waiting is not None:
+            return Decision(plan=plan, jobs=_jobs(model), waiting=model.waiting)
+        found = await self._found_out(spec, plan, model, look.engines)
         if found:
             plan = plan_spec(owner, spec, replace(around, **found))
             if isinstance(plan, tuple):
-                return Decision(problems=plan, jobs=_jobs(look))
-        decision = await self._render(plan, asked, observed, engines)
-        return replace(decision, jobs=(*_jobs(look), *decision.jobs))
+                return Decision(problems=plan, jobs=_jobs(model))
+        decision = await self._ask_for_pods(plan, look)
+        return replace(decision, jobs=(*_jobs(model), *decision.jobs))
 
     async def keep_last_accepted(
         self, key: ObjectKey, parent: Manifest, observed: Observed, engines: EngineView
     ) -> Decision:
         """The children to look after while the spec is held back; none where none was carried out
         before."""
-        pods, accepted = pods_in_force(observed), parse_spec(observed.accepted_spec or {})
-        image = engine_image(pods) if pods else None
-        if pods is None or image is None or isinstance(accepted, tuple):
+        pods, record = pods_in_force(observed), observed.accepted
+        accepted = parse_spec(record.asked) if record is not None else ()
+        if pods is None or record is None or isinstance(accepted, tuple):
             return Decision()
-        around = await self._surroundings(key, accepted, observed, EngineView())
-        around = replace(around, profile=observed.accepted_profile)
-        plan = plan_in_force(Owner(key, parent["metadata"]["uid"]), accepted, image, around)
-        newest = parse_spec(parent.get("spec") or {})
+        owner = Owner(key, parent["metadata"]["uid"])
+        names = revisions_there(observed)
+        others = await self._revisions(owner, names, record.asked, observed, EngineView())
+        if pods.name not in others:
+            return Decision()
+        in_force, newest = others[pods.name].plan, parse_spec(parent.get("spec") or {})
+        if not {child.kind for child in observed.workloads} <= {workload_kind(in_force)}:
+            return Decision()
         readable = None if isinstance(newest, tuple) else newest
-        plan = plan and plan_of_pods(plan, pods, readable, observed)
-        runs = plan is not None and not plan.suspended
-        if plan and runs and await check_claims(self.port, self.fleet, plan) is not None:
-            plan = plan_of_pods(plan, pods, None, observed)  # no more pods than can share a claim
-        if plan is None:
-            return Decision()
+        plan = held_back_plan(in_force, readable, pods, observed)
+        if not plan.suspended and await check_claims(self.port, self.fleet, plan) is not None:
+            # No more pods than can share a claim.
+            plan = held_back_plan(in_force, None, pods, observed)
         canary = canary_in_force(key, parent, observed)
-        plan = replace(plan, canary=canary)
-        may_roll_back = accepted.rollout.auto_rollback is not False
-        target = target_in_force(
-            pods, observed, may_roll_back=may_roll_back, engine_words=engines.words
-        )
-        plan, _ = await self._roll_out(plan, accepted.rollout, target, observed)
+        asked = RevisionInForce(pods, replace(plan, canary=canary))
+        rules = RollbackRules(accepted.rollout.auto_rollback is not False, engines.words)
+        target, run = revision_to_run(asked, others, observed, rules, waits=True)
+        decision = await self._carry_out(target, run, others, accepted.rollout, observed)
         # What a kind's CRD took with it cannot be kept up; the rest can.
         desired = {
             child: manifest
-            for child, manifest in render(plan, target).items()
+            for child, manifest in (decision.desired or {}).items()
             if child.kind not in observed.unserved
         }
-        kept = _kept(plan, observed)
+        kept = decision.kept
         if canary is not None and canary.state.phase in HAS_PODS:
             kept |= {ChildKey(ATOM_DEPLOYMENT, canary.name)}
         return Decision(desired=desired, kept=kept)
@@ -241,7 +264,8 @@ class Decider:
     async def _judge_template(self, plan: Plan, observed: Observed) -> FieldProblem | None:
         """Nothing is asked about pods as we render them, nor about what was carried out
         before."""
-        running, carried_out = observed.deployment, observed.accepted_spec or {}
+        running = observed.deployment
+        carried_out = observed.accepted.asked if observed.accepted is not None else {}
         found = None
         if plan.is_overlaid and (running is None or running.spec_digest != plan.spec_digest):
             pods = pod_revision(plan)
@@ -251,11 +275,6 @@ class Decider:
             job = weights_job(plan) or inspection_job(plan)
             found = await judge_job(self.port, plan.key, job, self.templates)
         return found
-
-    async def _with_pull_secrets(self, plan: Plan, observed: Observed, *, spec_seen: bool) -> Plan:
-        site = self.settings.site
-        found = await account_secrets(self.port, plan, observed, site, spec_seen=spec_seen)
-        return replace(plan, pull_secrets=found)
 
     async def _surroundings(
         self, key: ObjectKey, spec: AtomDeploymentSpec, observed: Observed, engines: EngineView
@@ -296,141 +315,147 @@ class Decider:
         text = ((found or {}).get("data") or {}).get(reference.key)
         return None if text is None else str(text)
 
-    async def _render(
-        self,
-        plan: Plan,
-        rollout: AskedRollout,
-        observed: Observed,
-        engines: EngineView,
-    ) -> Decision:
+    async def _ask_for_pods(self, plan: Plan, look: _Look) -> Decision:
         """The children of a plan, its rollout chosen; none when it is sure not to fit."""
         overlay = (*overlay_paths(plan.template or {}), *plan.template_removed)
         if not plan.may_start:
             return Decision(plan=plan, overlay=overlay)
-        asked, spec_seen = rollout.spec, rollout.is_seen
-        may_roll_back = asked.auto_rollback is not False
         unshareable = await check_claims(self.port, self.fleet, plan)
         if unshareable is not None:
             return Decision(problems=(unshareable,))
-        pods = pod_revision(plan)
-        pod_spec = pods.template["spec"]
-        shared = await asked_by_others(self.port, self.fleet, plan.key, pod_spec)
-        plan = replace(plan, warnings=(*plan.warnings, *shared))
-        plan, wanted = with_budget_of(observed, plan, pods)
-        plan, wanted = as_it_runs(
-            observed, plan, wanted, spec_seen=spec_seen, may_roll_back=may_roll_back
+        rollout, observed = look.rollout, look.observed
+        rules = RollbackRules(rollout.spec.auto_rollback is not False, look.engines.words)
+        fresh = RevisionInForce(pod_revision(plan), plan)
+        asked = kept_rendering(
+            observed,
+            with_budget_of(observed, fresh),
+            spec_seen=rollout.is_seen,
+            may_roll_back=rules.may_roll_back,
         )
-        plan = with_origin(plan, observed, wanted, spec_seen=spec_seen)
-        weights = await fetch_weights(self.port, self.engines, plan, observed.at)
-        plan = await self._with_pull_secrets(plan, observed, spec_seen=spec_seen)
-        plan = replace(
-            plan,
-            learned=learn(plan, engines.of(wanted.name).measured, observed.learned),
-            capacity=without_own_evidence(plan.capacity, wanted),
+        asked = with_origin(asked, observed, spec_seen=rollout.is_seen)
+        facts = await self._facts(asked, fresh.pods, look)
+        asked = with_facts(asked, facts, observed)
+        decision = Decision(plan=asked.plan, overlay=overlay, jobs=_jobs(facts.weights))
+        if facts.weights.waiting is not None and not is_in_place(observed, asked.pods):
+            return replace(decision, waiting=facts.weights.waiting)
+        due = is_due(observed, asked.pods) and pods_in_force(observed) is not None
+        defaults = asked.plan.origin.follows if asked.plan.origin is not None else ()
+        refused = facts.refused
+        if refused is not None:
+            refused = replace(refused, defaults=defaults)
+        waits = (refused or rollout.begin(defaults)) if due else None
+        target, run = revision_to_run(asked, facts.others, observed, rules, waits=waits is not None)
+        known = {**facts.others, asked.pods.name: asked}
+        done = await self._carry_out(target, run, known, rollout.spec, observed)
+        if done.revisions is not None:
+            final = done.revisions.run.plan
+            revisions = replace(done.revisions, waits=waits)
+            decision = replace(decision, plan=with_rollout(asked.plan, final), revisions=revisions)
+        return replace(decision, supply=done.supply, desired=done.desired, kept=done.kept)
+
+    async def _facts(self, asked: RevisionInForce, fresh: PodRevision, look: _Look) -> _Facts:
+        """Read what the choice of a revision depends on."""
+        plan, observed = asked.plan, look.observed
+        spec = fresh.template["spec"]
+        names = [name for name in revisions_there(observed) if name != asked.pods.name]
+        refused = None
+        if is_due(observed, asked.pods):
+            refused = await self._refusal(plan, observed, asked.pods)
+        return _Facts(
+            shared=await asked_by_others(self.port, self.fleet, plan.key, spec),
+            weights=await fetch_weights(self.port, self.engines, plan, observed.at),
+            pull_secrets=await account_secrets(
+                self.port, plan, observed, self.settings.site, spec_seen=look.rollout.is_seen
+            ),
+            measured=look.engines.of(asked.pods.name).measured,
+            others=await self._revisions(look.owner, names, plan.asked, observed, look.engines),
+            refused=refused,
         )
-        decision = Decision(plan=plan, overlay=overlay, jobs=_jobs(weights))
-        if weights.waiting is not None and not is_in_place(observed, wanted):
-            return replace(decision, waiting=weights.waiting)
-        words, waits = engines.words, await self._waits(plan, rollout, observed, wanted)
-        before = as_before(plan, observed, may_roll_back=may_roll_back, engine_words=words)
-        if waits is not None and before is not None:
-            decision = replace(decision, waits=waits)
-            plan, target = before
-        else:
-            target = choose_target(
-                wanted, observed, may_roll_back=may_roll_back, engine_words=words
-            )
-        plan, supply = await self._roll_out(plan, asked, target, observed)
-        kept = _kept(plan, observed)
-        plan = with_frontend(plan, observed.children)
-        desired = render(plan, target)
-        return replace(decision, plan=plan, supply=supply, desired=desired, kept=kept)
 
-    async def _waits(
-        self, plan: Plan, rollout: AskedRollout, observed: Observed, wanted: PodRevision
-    ) -> RolloutWait | None:
-        """Return what the change of pods that serve waits for. While new ones are refused no
-        strategy keeps old groups, nor old pods of another kind that hold what new ones need."""
-        if not is_due(observed, wanted):
-            return None
-        defaults = plan.origin.follows if plan.origin is not None else ()
-        if wanted.nodes > 1 or (observed.deployment and observed.deployment.in_groups):
-            refused = await refusal_of_rollout(self.port, plan, observed, wanted)
-            if refused is not None:
-                words = f"its pods would be refused: {refused}"
-                return RolloutWait(words, is_refused=True, defaults=defaults)
-        return rollout.begin(defaults)
-
-    async def _roll_out(
+    async def _revisions(
         self,
-        plan: Plan,
-        asked: RolloutSpec,
-        target: Target,
+        owner: Owner,
+        names: Iterable[str],
+        newest: Mapping[str, Any],
         observed: Observed,
-    ) -> tuple[Plan, Supply | None]:
-        """The plan with its rollout and number of replicas, and what of the nodes they follow."""
-        plan = plan_of(plan, target)
-        kind = workload_kind(plan)
-        own, retiring = observed.workload_of(kind), observed.retiring(kind)
-        pod_spec, namespace = target.pods.template["spec"], plan.key.namespace
-        question = RolloutQuestion(
-            asked=asked.strategy or "Auto",
-            accelerator=plan.accelerator,
-            revision=target.pods.name,
-            running=own,
-            retiring=max(retiring.values(), key=lambda state: state.ready, default=None),
-            pods=own_pods(observed, target.pods.name),
-            supply=None,
-            claim_not_shared=await claim_not_shared(self.port, self.fleet, namespace, pod_spec),
-            in_groups=plan.engine.nodes > 1,
-            refusal=refusal_of_new_pods(observed, own, target.pods),
-            refusal_is_old=self.departures.are_newer(plan.key, observed),
+        engines: EngineView,
+    ) -> dict[str, RevisionInForce]:
+        """The revisions of these names whose spec is written down, each with the plan of that."""
+        found = {}
+        for name in names:
+            made = made_from(observed, name, newest)
+            if made is None:
+                continue
+            around = await self._surroundings(owner.key, made.spec, observed, engines.of(name))
+            revision = revision_of(owner, name, made, observed, around)
+            if revision is not None:
+                secrets = known_pull_secrets(observed, owner.key)
+                plan = replace(revision.plan, pull_secrets=secrets)
+                found[name] = replace(revision, plan=plan)
+        return found
+
+    async def _refusal(
+        self, plan: Plan, observed: Observed, wanted: PodRevision
+    ) -> RolloutWait | None:
+        """Return why groups wait. While new ones are refused no strategy keeps old groups, nor old
+        pods of another kind that hold what new ones need."""
+        if wanted.nodes == 1 and not (observed.deployment and observed.deployment.in_groups):
+            return None
+        refused = await refusal_of_rollout(self.port, plan, observed, wanted)
+        if refused is None:
+            return None
+        return RolloutWait(f"its pods would be refused: {refused}", is_refused=True)
+
+    async def _carry_out(
+        self,
+        target: Target,
+        run: RevisionInForce,
+        others: Others,
+        asked: RolloutSpec,
+        observed: Observed,
+    ) -> Decision:
+        """Choose how the target's pods replace others, and draw everything from what serves."""
+        plan, supply = await self.rollouts.choose(run, asked, observed)
+        run = replace(run, plan=plan)
+        serving = revision_that_serves(run, others, observed)
+        beside = with_frontend(with_rollout(serving.plan, plan), observed.children)
+        serving = replace(serving, plan=beside)
+        run = replace(run, plan=with_thresholds(plan, beside))
+        target = replace(target, specs=specs_to_remember(target, observed))
+        return Decision(
+            revisions=Revisions(run, serving),
+            supply=supply,
+            desired=render(run.plan, target, serving),
+            kept=_kept(run.plan, serving, observed),
         )
-        scaled = plan.integrations.autoscaling is not None
-        supply: Supply | None = None
-        now = needs_supply(question) or question.pods.unschedulable is not None
-        if now or (scaled and plan.accelerator.resource_name is not None):
-            volumes = await volume_places(self.port, namespace, pod_spec)
-            asked_pods = pods_asked(plan, target.pods.template, target.pods.name, observed, volumes)
-            supply = await self._survey(plan, asked_pods, Age.RECENT if now else Age.KNOWN)
-        rollout = choose_rollout(replace(question, supply=supply))
-        if now and stops_serving_pods(question, rollout):
-            # The pods are observed by a watch: in an older picture one of ours that has gone since
-            # still holds what the new one is about to take.
-            supply = await self._survey(plan, asked_pods, Age.NOW)
-            rollout = choose_rollout(replace(question, supply=supply))
-        if gives_up_first(question, rollout):
-            refused = await refusal_of_rollout(self.port, plan, observed, target.pods)
-            rollout = choose_rollout(replace(question, supply=supply, inadmissible=refused))
-        rollout = begun(rollout, question, observed, plan.engine.nodes)
-        surges = rollout.strategy is RolloutStrategy.SURGE and not plan.suspended
-        changes_kind = surges and is_changing(question)
-        plan = replace(plan, rollout=rollout, changes_kind=changes_kind)
-        bound = supply if plan.accelerator.resource_name is not None else None
-        return leave_to_autoscaler(plan, bound, observed), supply
+
+    @property
+    def rollouts(self) -> RolloutChooser:
+        return RolloutChooser(self.port, self.fleet, self.departures)
 
     async def supply(self, plan: Plan, template: Manifest) -> Supply | None:
         """Return what the nodes have for pods that need devices; None where nodes cannot be read,
         or for cpu."""
-        if plan.accelerator.resource_name is None:
-            return None
-        volumes = await volume_places(self.port, plan.key.namespace, template["spec"])
-        return await self._survey(plan, pods_asked(plan, template, volumes=volumes), Age.RECENT)
-
-    async def _survey(self, plan: Plan, asked: PodsAsked, age: Age) -> Supply | None:
-        """Read the supply of the cluster; None where it cannot be read."""
-        nodes, pods = await asyncio.gather(self.fleet.nodes(age), self.fleet.pods(age))
-        if nodes is None or pods is None:
-            return None
-        picture = await self.fleet.devices(age) if plan.accelerator.claim else None
-        return supply_of(plan, nodes, pods, picture, asked)
+        return await self.rollouts.supply(plan, template)
 
 
-def _kept(plan: Plan, observed: Observed) -> frozenset[ChildKey]:
+def with_facts(asked: RevisionInForce, facts: _Facts, observed: Observed) -> RevisionInForce:
+    """The asked revision with what was read for it."""
+    plan = replace(
+        asked.plan,
+        warnings=(*asked.plan.warnings, *facts.shared),
+        pull_secrets=facts.pull_secrets,
+        capacity=without_own_evidence(asked.plan.capacity, asked.pods),
+    )
+    learned = learn(asked.plan, facts.measured, observed.learned)
+    return replace(asked, plan=replace(plan, learned=learned))
+
+
+def _kept(plan: Plan, serving: RevisionInForce, observed: Observed) -> frozenset[ChildKey]:
     """Name what serves while another kind takes over, what pods before these get their devices by,
     and a canary that the route as it is still names."""
     changing = observed.retiring(workload_kind(plan)) if plan.changes_kind else ()
-    names = templates_named_by((observed.running, observed.last_ready))
+    names = templates_named_by((observed.running, observed.last_ready, serving.pods))
     kept = [ChildKey(RESOURCE_CLAIM_TEMPLATE, name) for name in names]
     canary = canary_name(plan.key)
     if is_named_by(observed.children.get(ChildKey(HTTP_ROUTE, plan.key.name)), canary):

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from atom_operator.children.workload import pod_revision
 from atom_operator.constants import ENGINE_CONTAINER
-from atom_operator.domain import CapacityVerdict, Observed, Plan, PodRevision
+from atom_operator.domain import CapacityVerdict, Observed, PodRevision, RevisionInForce
 from atom_operator.domain.resources import EPHEMERAL_STORAGE, amount
 
 
@@ -30,18 +30,20 @@ def is_in_place(observed: Observed, wanted: PodRevision) -> bool:
     return wanted.name in (running.revision, failed)
 
 
-def with_budget_of(observed: Observed, plan: Plan, wanted: PodRevision) -> tuple[Plan, PodRevision]:
+def with_budget_of(observed: Observed, asked: RevisionInForce) -> RevisionInForce:
     """Keep the running pods' start-up budget and disk when nothing else differs: a better estimate
     is for the next rollout, and no reason for one."""
-    running = observed.deployment
-    if running is None or running.startup_budget_seconds is None or is_in_place(observed, wanted):
-        return plan, wanted
+    running, plan = observed.deployment, asked.plan
+    if running is None or running.startup_budget_seconds is None:
+        return asked
+    if is_in_place(observed, asked.pods):
+        return asked
     for disk in dict.fromkeys((plan.disk_bytes, _disk_of(observed.running))):
         same = replace(plan, startup_budget_seconds=running.startup_budget_seconds, disk_bytes=disk)
         pods = pod_revision(same)
         if is_in_place(observed, pods):
-            return same, pods
-    return plan, wanted
+            return RevisionInForce(pods, same)
+    return asked
 
 
 def _disk_of(pods: PodRevision | None) -> int | None:
@@ -52,18 +54,19 @@ def _disk_of(pods: PodRevision | None) -> int | None:
     return None
 
 
-def as_it_runs(
-    observed: Observed, plan: Plan, fresh: PodRevision, *, spec_seen: bool, may_roll_back: bool
-) -> tuple[Plan, PodRevision]:
+def kept_rendering(
+    observed: Observed, asked: RevisionInForce, *, spec_seen: bool, may_roll_back: bool
+) -> RevisionInForce:
     """The pods that this spec already has, where they have shown that they can serve: another
     version of the operator rendered them otherwise, and that is no reason to restart them.
 
-    `fresh` is what this version would make of the spec. `spec_seen`: an operator has reported on
+    `asked` is what this version would make of the spec. `spec_seen`: an operator has reported on
     this very spec, which tells of a workload from before specs had digests.
     """
+    plan, fresh = asked.plan, asked.pods
     kept = _kept(observed, fresh, spec_seen=spec_seen, may_roll_back=may_roll_back)
     if kept is None or kept.name == fresh.name:
-        return plan, fresh
+        return asked
     running = observed.deployment
     budget = running.startup_budget_seconds if running and running.revision == kept.name else None
     same = replace(
@@ -71,7 +74,7 @@ def as_it_runs(
         keeps_rendering=True,
         startup_budget_seconds=budget or plan.startup_budget_seconds,
     )
-    return same, replace(kept, spec_digest=fresh.spec_digest)
+    return RevisionInForce(replace(kept, spec_digest=fresh.spec_digest), same)
 
 
 def _kept(

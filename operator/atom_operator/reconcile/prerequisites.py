@@ -210,12 +210,17 @@ async def account_secrets(
     if plan.own_account is not None:
         return ()
     ours = observed.children.get(ChildKey(SERVICE_ACCOUNT, plan.key.name))
-    known = _pull_secrets(ours or {})
+    known = known_pull_secrets(observed, plan.key)
     is_whole = ours is not None and {*site.pull_secrets} <= {*known}
     if is_whole and spec_seen and not _cannot_pull(observed):
         return known
     given = await port.get(SERVICE_ACCOUNT, plan.key.namespace, _NAMESPACES_ACCOUNT)
     return tuple(dict.fromkeys([*site.pull_secrets, *_pull_secrets(given or {})]))
+
+
+def known_pull_secrets(observed: Observed, key: ObjectKey) -> tuple[str, ...]:
+    """Return the pull secrets of the ServiceAccount that we have made."""
+    return _pull_secrets(observed.children.get(ChildKey(SERVICE_ACCOUNT, key.name)) or {})
 
 
 def _cannot_pull(observed: Observed) -> bool:

@@ -148,12 +148,13 @@ class Reconciler:
         jobs = await self._ensure_jobs(key, parent, decision)
         report = replace(report, refused=(*report.refused, *jobs.refused)).adding(jobs.failed)
         self.optional.remember(key, look, observed.children)
-        if decision.plan is not None and decision.plan.engine.speculative_method is not None:
+        serving = decision.serving
+        if serving is not None and serving.engine.speculative_method is not None:
             engines = replace(engines, drafts=await ask_drafts(metrics, observed))
-        if decision.plan is not None and decision.plan.engine.sleep_idle_seconds is not None:
+        if serving is not None and serving.engine.sleep_idle_seconds is not None:
             engines = replace(engines, sleep=await ask_sleep(metrics, observed))
-        if decision.plan is not None and decision.plan.engine.lora is not None:
-            asked, told = decision.plan.adapters, await ask_adapters(self.engines, observed)
+        if serving is not None and serving.engine.lora is not None:
+            asked, told = serving.adapters, await ask_adapters(self.engines, observed)
             engines = replace(engines, adapters=told)
             failed = await _attempt(POD, tell_adapters(self.port, key, asked, observed, told))
             report = report.adding(failed)
@@ -283,7 +284,7 @@ class Reconciler:
         engines: EngineView,
     ) -> None:
         """Write the status, unless nothing changed."""
-        metadata, waits = parent["metadata"], decision.waits
+        metadata = parent["metadata"]
         key = ObjectKey(metadata["namespace"], metadata["name"])
         situation = StatusInputs(
             name=key.name,
@@ -300,8 +301,7 @@ class Reconciler:
             waiting=decision.waiting,
             routes=decision.routes,
             devices=decision.devices,
-            rollout_waits=waits.told if waits and not waits.defaults else None,
-            defaults_wait=waits.words if waits and waits.defaults else None,
+            revisions=decision.revisions,
             suspended=(parent.get("spec") or {}).get("suspend") is True,
         )
         previous: Mapping[str, Any] = parent.get("status") or {}
@@ -360,8 +360,8 @@ def _is_reported(parent: Manifest) -> bool:
 
 def _in_groups(decision: Decision, observed: Observed) -> bool:
     """Return whether a replica has several pods, of which one serves."""
-    if decision.plan is not None:
-        return decision.plan.engine.nodes > 1
+    if decision.run is not None:
+        return decision.run.engine.nodes > 1
     return any(child.kind == LEADER_WORKER_SET for child in observed.children)
 
 

@@ -54,7 +54,8 @@ def requeue_after(
     if waits or _depends_on_others(decision, report):
         return _LOOK_AGAIN_SECONDS
     asking = _ask_again(observed, now) if engines.measured is None else None
-    scaled = decision.plan is not None and decision.plan.integrations.autoscaling is not None
+    plan = decision.serving
+    scaled = plan is not None and plan.integrations.autoscaling is not None
     bound = _BOUND_SECONDS if scaled else None
     times = (
         asking,
@@ -90,7 +91,7 @@ def _rollout_again(decision: Decision, now: datetime) -> float | None:
 
 def _figures_again(decision: Decision, observed: Observed) -> float | None:
     """Choose when to look at drafts and sleep again; None where nothing serves with either."""
-    engine = decision.plan.engine if decision.plan is not None else None
+    engine = decision.serving.engine if decision.serving is not None else None
     tells = engine is not None and (
         engine.speculative_method is not None or engine.sleep_idle_seconds is not None
     )
@@ -133,7 +134,7 @@ def _depends_on_others(decision: Decision, report: ApplyReport) -> bool:
     pass."""
     if any(problem.reason is Reason.API_NOT_SERVED for problem in decision.problems):
         return True
-    plan = decision.plan
+    plan = decision.serving
     if plan is None:
         return bool(report.refused_optional)
     asked = plan.integrations

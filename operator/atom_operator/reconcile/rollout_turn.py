@@ -11,30 +11,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime, time, timedelta
 
 from atom_operator.api.v1alpha1.rollout import RolloutSpec
-from atom_operator.domain import Observed, Plan, PodRevision, Target
-from atom_operator.domain.origin import Default
-from atom_operator.reconcile.last_accepted import pods_in_force, target_in_force
+from atom_operator.domain import Observed, PodRevision, RevisionInForce, RolloutWait
+from atom_operator.domain.origin import Default, Origin
 from atom_operator.reconcile.rollout_window import DAYS, RolloutWindow, opens_at
 from atom_operator.validation.rollout import find_zone
-
-_AT_ONCE = "spec.rollout.urgent begins at once"
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutWait:
-    """Say why a rollout waits, and until when where that is known."""
-
-    words: str
-    until: datetime | None = None
-    in_row: bool = False  # for the turn of others to end
-    is_refused: bool = False  # by admission of pods, which urgency does not change
-    defaults: tuple[Default, ...] = ()  # whose change alone waits; the spec's own is served
-
-    @property
-    def told(self) -> str:
-        """Return the words with what would begin at once."""
-        return self.words if self.is_refused else f"{self.words}; {_AT_ONCE}"
-
 
 Begin = Callable[[tuple[Default, ...]], RolloutWait | None]
 
@@ -98,44 +78,34 @@ def window_of(asked: RolloutSpec) -> RolloutWindow | None:
 
 
 def is_due(observed: Observed, wanted: PodRevision) -> bool:
-    """Return whether pods that serve, all of one revision, are to be replaced by `wanted`."""
-    running, recorded = observed.deployment, observed.last_ready
-    if running is None or recorded is None or not running.ready:
+    """Return whether pods that serve are to be replaced by `wanted`, and no rollout is under way:
+    all that serve are of the revision that the workload asks for, whether or not every replica has
+    ever had a place."""
+    running = observed.deployment
+    if running is None or running.revision is None:
         return False
     failed = running.rollback.failed if running.rollback else None
-    return recorded.name == running.revision and wanted.name not in (running.revision, failed)
+    serving = observed.serving
+    return {*serving} == {running.revision} and wanted.name not in (running.revision, failed)
 
 
-def with_origin(plan: Plan, observed: Observed, wanted: PodRevision, *, spec_seen: bool) -> Plan:
-    """The plan with the defaults that `wanted` follows: those that have changed, where nothing
-    else has. `spec_seen` tells of workloads that keep no origin."""
+def with_origin(asked: RevisionInForce, observed: Observed, *, spec_seen: bool) -> RevisionInForce:
+    """The revision with the defaults that it follows: those that have changed, where nothing else
+    has. `spec_seen` tells of workloads that keep no origin."""
+    wanted, plan = asked.pods, asked.plan
     running, now = observed.deployment, plan.origin
     if running is None or now is None:
-        return plan
+        return asked
     before = running.origin
     failed = running.rollback.failed if running.rollback else None
     if before is not None and wanted.name == (failed or running.revision):
-        return replace(plan, origin=replace(now, follows=before.follows))
+        return _of(asked, replace(now, follows=before.follows))
     if wanted.name == running.revision or (before.own != now.own if before else not spec_seen):
-        return plan
+        return asked
     known = before.defaults if before is not None else ()
     follows = tuple(each for each in now.defaults if each not in known)
-    return replace(plan, origin=replace(now, follows=follows))
+    return _of(asked, replace(now, follows=follows))
 
 
-def as_before(
-    plan: Plan, observed: Observed, *, may_roll_back: bool, engine_words: str
-) -> tuple[Plan, Target] | None:
-    """The plan with the pods that run, whose workload goes on saying what they were made for."""
-    running, pods = observed.deployment, pods_in_force(observed)
-    if running is None or pods is None:
-        return None
-    same = replace(
-        plan,
-        spec_digest=running.spec_digest or plan.spec_digest,
-        startup_budget_seconds=running.startup_budget_seconds or plan.startup_budget_seconds,
-        default_image=running.default_image,
-        origin=running.origin,
-    )
-    target = target_in_force(pods, observed, may_roll_back=may_roll_back, engine_words=engine_words)
-    return same, target
+def _of(asked: RevisionInForce, origin: Origin) -> RevisionInForce:
+    return replace(asked, plan=replace(asked.plan, origin=origin))

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from atom_operator.constants import ConditionType, Reason
-from atom_operator.domain import Adapter, AdapterState, ConditionStatus, EngineView, Observed, Plan
+from atom_operator.domain import (
+    Adapter,
+    AdapterState,
+    ConditionStatus,
+    EngineView,
+    Observed,
+    Plan,
+    RolloutWait,
+)
 from atom_operator.status.conditions import Verdict
 
 _KIND = ConditionType.ADAPTERS_READY
@@ -62,6 +70,15 @@ def adapters_ready(plan: Plan | None, observed: Observed, engines: EngineView) -
     count, pods = len(plan.adapters), len(engines.adapters)
     message = f"adapters: {count}, each served by all pods that serve ({pods})"
     return Verdict(_KIND, "True", Reason.ADAPTERS_LOADED, message)
+
+
+def without_adapters(waits: RolloutWait | None) -> Verdict:
+    """Say that the pods which serve were made without room for adapters."""
+    made = "the pods that serve were made without adapters"
+    if waits is not None:
+        message = f"{made}; a rollout that brings them waits: {waits.told}"
+        return Verdict(_KIND, "False", Reason.ROLLOUT_WAITS, message)
+    return Verdict(_KIND, "False", Reason.ADAPTERS_LOADING, f"{made}; new ones are being made")
 
 
 def _lacking(first: _OnPod, states: list[_OnPod], pods: int) -> str:

@@ -1,6 +1,7 @@
 """The whole status from what was decided, applied and observed. Pure; called once per reconcile.
 
-Ready is the summary: the latest spec is accepted, rolled out completely, and every replica serves.
+Ready is the summary: the latest spec is accepted, it is rolled out completely or its rollout waits
+for its time, and every replica serves.
 Available says whether anything serves at all, whatever revision.
 """
 
@@ -21,10 +22,12 @@ from atom_operator.domain import (
     FieldProblem,
     Observed,
     Plan,
+    Revisions,
+    RolloutWait,
     RouteFindings,
 )
 from atom_operator.domain.preparation import Waiting
-from atom_operator.status.adapters import adapter_status, adapters_ready
+from atom_operator.status.adapters import adapter_status, adapters_ready, without_adapters
 from atom_operator.status.bounds import bounded
 from atom_operator.status.by_hand import edited, paused, scaled_to_zero
 from atom_operator.status.canary import canary_progressing, canary_status
@@ -79,12 +82,36 @@ class StatusInputs:
     devices: DeviceFindings = field(default_factory=DeviceFindings)
     waiting: Waiting | None = None  # what has to be there before pods are asked for
     suspended: bool = False  # by the spec, also where that is not accepted
-    rollout_waits: str | None = None  # why what is asked of the pods comes later
-    defaults_wait: str | None = None  # the same where only defaults of many have changed
+    revisions: Revisions | None = None  # in force, where children are desired
 
     @property
     def deployment(self) -> DeploymentState:
         return self.observed.deployment or _NO_DEPLOYMENT
+
+    @property
+    def run(self) -> Plan | None:
+        """Return the plan of the pods that the workload runs."""
+        return self.revisions.run.plan if self.revisions else self.plan
+
+    @property
+    def serving(self) -> Plan | None:
+        """Return the plan of the pods that serve."""
+        return self.revisions.serving.plan if self.revisions else self.plan
+
+    @property
+    def waits(self) -> RolloutWait | None:
+        """Return why what is asked of the pods comes later."""
+        return self.revisions.waits if self.revisions else None
+
+    @property
+    def rollout_waits(self) -> str | None:
+        """Return why what the spec asks of its pods comes later."""
+        return self.waits.told if self.waits and not self.waits.defaults else None
+
+    @property
+    def defaults_wait(self) -> str | None:
+        """Return the same where only defaults of many have changed."""
+        return self.waits.words if self.waits and self.waits.defaults else None
 
     @property
     def workloads(self) -> tuple[DeploymentState, ...]:
@@ -94,6 +121,10 @@ class StatusInputs:
     @property
     def capacity(self) -> CapacityVerdict:
         return self.plan.capacity if self.plan else _NOT_PLANNED
+
+    @property
+    def capacity_in_force(self) -> CapacityVerdict:
+        return self.run.capacity if self.run else _NOT_PLANNED
 
     @property
     def rolled_out(self) -> bool:
@@ -137,7 +168,7 @@ def roll_up(situation: StatusInputs, previous: Mapping[str, Any], now: datetime)
             status["rollout"]["failedRevision"] = deployment.rollback.failed
         if waits := situation.rollout_waits or situation.defaults_wait:
             status["rollout"]["waits"] = waits
-    capacity = capacity_status(situation.capacity, situation.engines.measured)
+    capacity = capacity_status(situation.capacity_in_force, situation.engines.measured)
     if capacity is not None:
         status["capacity"] = capacity
     if situation.plan is not None and situation.plan.adapters:
@@ -149,7 +180,7 @@ def roll_up(situation: StatusInputs, previous: Mapping[str, Any], now: datetime)
     speculation = speculation_status(situation.engines.drafts, deployment.revision, previous)
     if speculation is not None:
         status["speculation"] = speculation
-    sleep = sleep_status(situation.engines.sleep, situation.plan, previous)
+    sleep = sleep_status(situation.engines.sleep, situation.serving, previous)
     if sleep is not None:
         status["sleep"] = sleep
     return bounded(status)
@@ -166,18 +197,18 @@ def _verdicts(situation: StatusInputs) -> Iterator[Verdict]:
         ),
         _scheduled(situation),
         _model_loaded(situation),
-        capacity_matched(situation.capacity.capacity, situation.engines.measured),
+        capacity_matched(situation.capacity_in_force.capacity, situation.engines.measured),
         _progressing(situation),
         _available(situation),
         _degraded(situation),
     )
     # Conditions of features that the spec does not ask for are absent.
     asked_for = (
-        capacity_limited(situation.plan),
+        capacity_limited(situation.run),
         integrations_ready(
-            situation.plan, situation.report, situation.observed.children, situation.routes
+            situation.serving, situation.report, situation.observed.children, situation.routes
         ),
-        adapters_ready(situation.plan, situation.observed, situation.engines),
+        _adapters(situation),
         canary_progressing(situation.plan, situation.report),
         devices_verdict(situation.devices),
         suspended_verdict(situation.observed, asked=situation.suspended),
@@ -196,6 +227,13 @@ def _told(
     suspended = known.get(ConditionType.SUSPENDED)
     yield from kstatus_verdicts(ready, known[ConditionType.PROGRESSING], suspended)
     yield ready
+
+
+def _adapters(situation: StatusInputs) -> Verdict | None:
+    asked, serving = situation.plan, situation.serving
+    if asked is not None and asked.adapters and serving is not None and serving.engine.lora is None:
+        return without_adapters(situation.waits)
+    return adapters_ready(asked, situation.observed, situation.engines)
 
 
 def _model_loaded(situation: StatusInputs) -> Verdict:
@@ -348,6 +386,14 @@ def _degraded(situation: StatusInputs) -> Verdict:
     return Verdict(kind, "False", Reason.AS_EXPECTED, "no pod is failing")
 
 
+def _waits_well(situation: StatusInputs, progressing: Verdict) -> bool:
+    """Return whether only the time of a rollout has not come yet, by its window or its turn: what
+    was asked for before is complete meanwhile, and no user has to act."""
+    waits = situation.waits
+    is_told = progressing.reason is Reason.ROLLOUT_WAITS
+    return is_told and waits is not None and not waits.is_refused
+
+
 def _ready(situation: StatusInputs, others: Mapping[ConditionType, Verdict]) -> Verdict:
     """True, or the reason of what stands in the way, most important first."""
     kind, deployment = ConditionType.READY, situation.deployment
@@ -359,20 +405,21 @@ def _ready(situation: StatusInputs, others: Mapping[ConditionType, Verdict]) -> 
         return Verdict(kind, "False", Reason.SUSPENDED, others[ConditionType.SUSPENDED].message)
     progressing = others[ConditionType.PROGRESSING]
     missing = deployment.ready < deployment.desired
-    if progressing.reason is not Reason.COMPLETE or missing:
+    waits = _waits_well(situation, progressing)
+    if missing or not (waits or progressing.reason is Reason.COMPLETE):
         degraded, scheduled = others[ConditionType.DEGRADED], others[ConditionType.SCHEDULED]
         cause = progressing
         if degraded.status == "True":
             cause = degraded
         elif scheduled.status == "False":
             cause = scheduled
-        elif progressing.reason is Reason.COMPLETE:
+        elif waits or progressing.reason is Reason.COMPLETE:
             message = f"{deployment.ready} of {deployment.desired} replicas are ready"
             return Verdict(kind, "False", Reason.REPLICAS_NOT_READY, message)
         return Verdict(kind, "False", cause.reason, cause.message)
-    if (taken := scaled_to_zero(deployment, situation.plan)) is not None:
+    if (taken := scaled_to_zero(deployment, situation.run)) is not None:
         return Verdict(kind, "False", Reason.SCALED_TO_ZERO, taken)
-    met = callers_meet(situation.plan, situation.observed.children, situation.routes)
+    met = callers_meet(situation.serving, situation.observed.children, situation.routes)
     if met is not None:
         message = f"{deployment.ready} replicas serve, but not who comes by a Gateway: {met}"
         return Verdict(kind, "False", Reason.ROUTE_NOT_READY, message)
@@ -380,6 +427,9 @@ def _ready(situation: StatusInputs, others: Mapping[ConditionType, Verdict]) -> 
     if adapters is not None and adapters.reason is Reason.ADAPTER_REFUSED:
         message = f"{deployment.ready} replicas serve, but not every adapter: {adapters.message}"
         return Verdict(kind, "False", Reason.ADAPTER_REFUSED, message)
+    if waits:
+        message = f"{deployment.ready} replicas serve; {progressing.message}"
+        return Verdict(kind, "True", Reason.ROLLOUT_WAITS, message)
     if deployment.desired == 0:
         return Verdict(kind, "True", Reason.SCALED_TO_ZERO, "there are 0 replicas, as asked")
     return Verdict(kind, "True", Reason.SERVING, f"{deployment.ready} replicas serve")

@@ -89,6 +89,9 @@ async def test_the_status_tells_who_sleeps_and_how_often_a_request_woke_one_up()
     assert status(cluster) == {"asleepPods": 0, "wakes": 3}
     cluster.change_spec(ATOM_DEPLOYMENT, "chat", autoscaling=None)
     await reconciler(cluster, engines=engines).reconcile(KEY)
+    assert status(cluster) == {"asleepPods": 0, "wakes": 3}, "the pods that serve still do"
+    cluster.put_pod(pod(cluster, podIP=IP))  # of the new revision
+    await reconciler(cluster, engines=engines).reconcile(KEY)
     assert status(cluster) is None
 
 

@@ -22,20 +22,29 @@ from atom_operator.children.model_sources.model_image import image_sidecar
 from atom_operator.children.monitoring import frontend_monitor
 from atom_operator.children.network import frontend_policy
 from atom_operator.children.overlay import copied
-from atom_operator.children.workload import pod_template, spread_over_hosts, stop_seconds
-from atom_operator.domain import DEPLOYMENT, DISRUPTION_BUDGET, SERVICE, Kind, Manifest, Plan
+from atom_operator.children.workload import spread_over_hosts, stop_seconds
+from atom_operator.domain import (
+    DEPLOYMENT,
+    DISRUPTION_BUDGET,
+    SERVICE,
+    Kind,
+    Manifest,
+    Plan,
+    RevisionInForce,
+)
 from atom_operator.integration_values import Frontend
 from atom_operator.kinds import NETWORK_POLICY, POD_MONITOR
 
 
-def frontend(plan: Plan, wanted: Frontend) -> Iterator[tuple[Kind, Manifest]]:
-    """Yield everything of it, what its pods need first. Raises OverlayError."""
+def frontend(serving: RevisionInForce, wanted: Frontend) -> Iterator[tuple[Kind, Manifest]]:
+    """Yield everything of it, what its pods need first."""
+    plan = serving.plan
     if plan.integrations.network is not None:
         yield NETWORK_POLICY, frontend_policy(plan, plan.integrations.network)
     yield SERVICE, _workers(plan)
     if wanted.replicas > 1:
         yield DISRUPTION_BUDGET, _disruption_budget(plan)
-    yield DEPLOYMENT, _deployment(plan, wanted)
+    yield DEPLOYMENT, _deployment(serving, wanted)
     if plan.integrations.pod_monitoring is not None:
         yield POD_MONITOR, frontend_monitor(plan, plan.integrations.pod_monitoring)
 
@@ -65,7 +74,8 @@ def _disruption_budget(plan: Plan) -> Manifest:
     return {**_head(plan, DISRUPTION_BUDGET, naming.frontend_name(plan.key)), "spec": spec}
 
 
-def _deployment(plan: Plan, wanted: Frontend) -> Manifest:
+def _deployment(serving: RevisionInForce, wanted: Frontend) -> Manifest:
+    plan = serving.plan
     labels = naming.frontend_labels(plan.key.name)
     return {
         **_head(plan, DEPLOYMENT, naming.frontend_name(plan.key)),
@@ -78,13 +88,13 @@ def _deployment(plan: Plan, wanted: Frontend) -> Manifest:
                 "type": "RollingUpdate",
                 "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
             },
-            "template": _pod_template(plan, wanted),
+            "template": _pod_template(serving, wanted),
         },
     }
 
 
-def _pod_template(plan: Plan, wanted: Frontend) -> Manifest:
-    finished = copied(pod_template(plan))
+def _pod_template(serving: RevisionInForce, wanted: Frontend) -> Manifest:
+    plan, finished = serving.plan, copied(serving.pods.template)
     container = frontend_container(plan, engine_of(finished), wanted)
     mounted = {mount["name"] for mount in container["volumeMounts"]}
     volumes = finished["spec"].get("volumes") or ()

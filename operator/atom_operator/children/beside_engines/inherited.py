@@ -58,5 +58,9 @@ def inherited_metadata(plan: Plan, template: Manifest) -> dict[str, Any]:
         for name, value in (metadata.get("labels") or {}).items()
         if name not in ours and not name.startswith(_NOT_INHERITED)
     }
-    annotations = metadata.get("annotations") or {}
-    return {"labels": labels, **({"annotations": dict(annotations)} if annotations else {})}
+    annotations = {
+        name: value
+        for name, value in (metadata.get("annotations") or {}).items()
+        if name != constants.ANNOTATION_REVISION
+    }
+    return {"labels": labels, **({"annotations": annotations} if annotations else {})}

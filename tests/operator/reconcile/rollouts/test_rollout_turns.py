@@ -105,7 +105,9 @@ def test_what_serves_stays_until_the_window_opens_and_the_rest_counts_at_once() 
     said = fleet.said(chat)
     assert said["Progressing"]["reason"] == said["Ready"]["reason"] == "RolloutWaits"
     assert "opens at 2026-01-02T21:00Z" in said["Progressing"]["message"]
-    assert said["Available"]["status"] == said["Reconciling"]["status"] == "True"
+    # Every request is served, and nobody has to act: whoever waits for the object goes on.
+    assert said["Available"]["status"] == said["Ready"]["status"] == "True"
+    assert not {"Reconciling", "Stalled"} & {*said}
     written = len(fleet.cluster.writes)
     fleet.look(chat)
     assert len(fleet.cluster.writes) == written  # at rest nothing is written

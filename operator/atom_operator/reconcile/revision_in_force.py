@@ -1,0 +1,301 @@
+"""The revision in force with its own plan: which pods the workload runs, and which of them serve.
+
+One value answers both in every situation: outside a window, before a turn, after a rollback, while
+a spec is held back, and after an upgrade of the operator. Pods always come with the plan of the
+spec that they were made for, so that nothing beside them speaks of pods that are not there. Pure;
+the Decider reads what these functions are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from atom_operator.api.v1alpha1 import AtomDeploymentSpec
+from atom_operator.children.overlay import OverlayError
+from atom_operator.children.workload import pod_revision
+from atom_operator.domain import (
+    Observed,
+    Owner,
+    Plan,
+    PodRevision,
+    RevisionInForce,
+    SpecRecord,
+    Target,
+)
+from atom_operator.plan.resolve_integrations import first_replicas
+from atom_operator.plan.rollback import choose_target
+from atom_operator.plan.spec_digest import spec_in_force
+from atom_operator.reconcile.keep_rendering import engine_image, without_own_evidence
+from atom_operator.reconcile.planning import Surroundings, plan_in_force
+from atom_operator.validation.parsing import parse_spec
+
+Others = Mapping[str, RevisionInForce]  # by revision, those whose spec is known
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackRules:
+    """Say whether pods that fail are replaced by the last that were ready, and what the engine that
+    does not serve yet says of itself."""
+
+    may_roll_back: bool
+    engine_words: str
+
+
+def pods_in_force(observed: Observed) -> PodRevision | None:
+    """Find what the workload asks for, as we rendered it where that is known; what was ready last
+    where the workload was deleted."""
+    running, recorded = observed.deployment, observed.last_ready
+    if running is None or (recorded is not None and recorded.name == running.revision):
+        return recorded
+    return observed.running
+
+
+def revisions_there(observed: Observed) -> tuple[str, ...]:
+    """Name every revision that runs, serves or is gone back to after a failure."""
+    pods, recorded = pods_in_force(observed), observed.last_ready
+    names = [each.name for each in (pods, recorded) if each is not None]
+    names += [pod.revision for pod in observed.pods if pod.revision is not None]
+    return tuple(dict.fromkeys([*names, *observed.serving]))
+
+
+# --- the plan of pods that run --------------------------------------------------------------------
+
+
+def record_of(observed: Observed, revision: str) -> SpecRecord | None:
+    """Return the spec that these pods were made for; None where nothing tells."""
+    known, running = observed.specs.get(revision), observed.deployment
+    if known is not None or observed.accepted is None:
+        return known
+    asked_for = running.revision if running is not None else None
+    if running is None and observed.last_ready is not None:
+        asked_for = observed.last_ready.name  # the workload was deleted
+    if asked_for != revision:
+        return None
+    pods = pods_in_force(observed)
+    return replace(observed.accepted, image=engine_image(pods) if pods is not None else None)
+
+
+@dataclass(frozen=True, slots=True)
+class MadeFrom:
+    """Hold what pods were made for, and that spec with the newest fields that no pod notices."""
+
+    record: SpecRecord
+    spec: AtomDeploymentSpec
+
+
+def made_from(observed: Observed, revision: str, newest: Mapping[str, object]) -> MadeFrom | None:
+    """Return what these pods were made from; None where nothing tells, or no version that can be
+    read."""
+    record = record_of(observed, revision)
+    if record is None:
+        return None
+    for raw in (spec_in_force(newest, record.asked), record.asked):
+        spec = parse_spec(raw)
+        if not isinstance(spec, tuple):
+            return MadeFrom(record, spec)
+    return None
+
+
+def revision_of(
+    owner: Owner,
+    name: str,
+    made: MadeFrom,
+    observed: Observed,
+    around: Surroundings,
+) -> RevisionInForce | None:
+    """Return the pods of a revision with the plan of their spec; None where that tells no plan any
+    more."""
+    spec, record = made.spec, made.record
+    image = record.image or spec.engine.image or around.images.get(spec.accelerator.type)
+    if image is None:
+        return None
+    plan = plan_in_force(owner, spec, image, replace(around, profile=record.profile))
+    if plan is None:
+        return None
+    running = observed.deployment
+    if running is not None and running.revision == name and running.rollback is None:
+        budget = running.startup_budget_seconds or plan.startup_budget_seconds
+        plan = replace(plan, startup_budget_seconds=budget)
+    pods = _pods_named(name, plan, observed)
+    if pods is None:
+        return None
+    verdict = without_own_evidence(plan.capacity, pods)
+    return RevisionInForce(pods, replace(plan, capacity=verdict))
+
+
+def _pods_named(name: str, plan: Plan, observed: Observed) -> PodRevision | None:
+    """Find the pods by their record, else as this version renders them, else as they are in the
+    cluster, where the API server has added its defaults."""
+    recorded, live = observed.last_ready, observed.running
+    if recorded is not None and recorded.name == name:
+        return recorded
+    try:
+        rendered = pod_revision(plan)
+    except OverlayError:
+        rendered = None
+    if live is not None and live.name == name and (rendered is None or rendered.name != name):
+        return live
+    return replace(rendered, name=name) if rendered is not None else None
+
+
+def held_back_plan(
+    plan: Plan, newest: AtomDeploymentSpec | None, pods: PodRevision, observed: Observed
+) -> Plan:
+    """Return the plan of pods that run while the newest spec is held back: of that one, as far as
+    it can be read, only the number of replicas counts."""
+    running = observed.deployment
+    return replace(
+        plan,
+        replicas=_replicas(plan, newest, observed),
+        suspended=plan.suspended if newest is None else bool(newest.suspend),
+        spec_digest=(running.spec_digest if running else pods.spec_digest) or plan.spec_digest,
+        learned=observed.learned,
+        origin=running.origin if running else None,
+    )
+
+
+def _replicas(plan: Plan, newest: AtomDeploymentSpec | None, observed: Observed) -> int:
+    if newest is not None and newest.suspend:
+        return 0
+    scaling = newest.autoscaling if newest is not None else None
+    if newest is not None and not (scaling and scaling.moves_replicas):
+        return first_replicas(newest)
+    return observed.deployment.desired if observed.deployment else plan.replicas
+
+
+# --- which revision is in force -------------------------------------------------------------------
+
+
+def target_in_force(pods: PodRevision, observed: Observed, rules: RollbackRules) -> Target:
+    """Choose these pods, or the last that were ready where these cannot become so."""
+    running = observed.deployment
+    if running is not None and running.rollback is not None:
+        return Target(pods, observed.last_ready, running.rollback)
+    return _target(pods, observed, rules)
+
+
+def revision_to_run(
+    asked: RevisionInForce,
+    others: Others,
+    observed: Observed,
+    rules: RollbackRules,
+    *,
+    waits: bool,
+) -> tuple[Target, RevisionInForce]:
+    """Choose what the workload is to run: what is asked for, the pods that run while that `waits`,
+    or the last that were ready where it failed."""
+    pods = pods_in_force(observed)
+    if not waits or pods is None:
+        target = _target(asked.pods, observed, rules)
+        return target, _run(target, asked, others, asked.plan)
+    target = target_in_force(pods, observed, rules)
+    running = observed.deployment
+    marks = asked.plan
+    if running is not None:
+        marks = replace(
+            marks,
+            spec_digest=running.spec_digest or marks.spec_digest,
+            startup_budget_seconds=running.startup_budget_seconds or marks.startup_budget_seconds,
+            default_image=running.default_image,
+            origin=running.origin,
+        )
+    return target, _run(target, replace(asked, plan=marks), others, marks)
+
+
+def _target(pods: PodRevision, observed: Observed, rules: RollbackRules) -> Target:
+    return choose_target(
+        pods, observed, may_roll_back=rules.may_roll_back, engine_words=rules.engine_words
+    )
+
+
+def _run(target: Target, asked: RevisionInForce, others: Others, marks: Plan) -> RevisionInForce:
+    """Return the target's pods with their plan. Its workload is marked with the spec that it
+    was last written for: the next look knows by that which question was answered, and which
+    revision failed."""
+    if target.pods.name == asked.pods.name:
+        return replace(asked, pods=target.pods)
+    other = others.get(target.pods.name)
+    if other is None:  # from an operator that did not write the specs of pods down
+        nodes = replace(asked.plan.engine, nodes=target.pods.nodes)
+        return RevisionInForce(target.pods, replace(marks, engine=nodes))
+    plan = replace(
+        with_newest(other.plan, asked.plan),
+        spec_digest=marks.spec_digest,
+        startup_budget_seconds=marks.startup_budget_seconds,
+        default_image=marks.default_image,
+        origin=marks.origin,
+    )
+    return RevisionInForce(target.pods, plan)
+
+
+def revision_that_serves(
+    run: RevisionInForce, others: Others, observed: Observed
+) -> RevisionInForce:
+    """Choose the revision that callers meet: the one that the workload is to run as soon as a pod
+    of it serves, until then the one that most of the pods that serve are of."""
+    serving = observed.serving
+    known = {**others, run.pods.name: run}
+    there = sorted((name for name in serving if name in known), key=lambda name: -serving[name])
+    found = run
+    if run.pods.name not in serving and there:
+        other = known[there[0]]
+        found = replace(other, plan=with_newest(other.plan, run.plan))
+    names = tuple(dict.fromkeys(known[name].plan.engine.served_name for name in there))
+    return replace(found, also_served=names)
+
+
+def specs_to_remember(target: Target, observed: Observed) -> dict[str, SpecRecord]:
+    """Return the specs of pods that are there, or that are gone back to after a failure, but for
+    those that the workload is to run."""
+    there = [pod.revision for pod in observed.pods if pod.revision is not None]
+    if target.last_ready is not None:
+        there.append(target.last_ready.name)
+    found = {
+        name: record_of(observed, name)
+        for name in dict.fromkeys([*there, *observed.serving])
+        if name != target.pods.name
+    }
+    return {name: record for name, record in found.items() if record is not None}
+
+
+def with_newest(plan: Plan, newest: Plan) -> Plan:
+    """Return a plan of other pods with that which only the newest plan knows."""
+    return replace(
+        plan,
+        replicas=newest.replicas,
+        suspended=newest.suspended,
+        learned=newest.learned,
+        warnings=newest.warnings,
+        canary=newest.canary,
+        inspected=newest.inspected or plan.inspected,
+        pull_secrets=newest.pull_secrets if newest.own_account is None else plan.pull_secrets,
+    )
+
+
+def with_rollout(plan: Plan, rolled: Plan) -> Plan:
+    """Return the plan with how the workload is replaced and how many replicas it has. The bound of
+    an autoscaler is the workload's, its thresholds are this plan's."""
+    same_kind = (plan.engine.nodes > 1) == (rolled.engine.nodes > 1)
+    scaling, bounded = plan.integrations.autoscaling, rolled.integrations.autoscaling
+    if scaling is not None and bounded is not None:
+        scaling = replace(scaling, limit=bounded.limit)
+    return replace(
+        plan,
+        integrations=replace(plan.integrations, autoscaling=scaling),
+        rollout=rolled.rollout,
+        changes_kind=rolled.changes_kind and same_kind,
+        replicas=rolled.replicas,
+        owns_replicas=rolled.owns_replicas,
+        autoscaler_stands=rolled.autoscaler_stands,
+    )
+
+
+def with_thresholds(plan: Plan, serving: Plan) -> Plan:
+    """Return the workload's plan whose autoscaler aims at the load that the pods which serve can
+    take."""
+    scaling, theirs = plan.integrations.autoscaling, serving.integrations.autoscaling
+    if scaling is None or theirs is None or scaling.targets == theirs.targets:
+        return plan
+    scaling = replace(scaling, targets=theirs.targets)
+    return replace(plan, integrations=replace(plan.integrations, autoscaling=scaling))

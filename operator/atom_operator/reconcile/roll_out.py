@@ -1,0 +1,132 @@
+"""How the pods of a target replace those that run, by what the nodes and the API server say.
+
+The second stage of a decision: which pods are to run is decided already, and says what is read
+here. Writes nothing. Called by the Decider.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+
+from atom_operator.api.v1alpha1.rollout import RolloutSpec
+from atom_operator.children.workload import workload_kind
+from atom_operator.cluster.fleet import Age, FleetReader
+from atom_operator.cluster.port import ClusterPort
+from atom_operator.domain import (
+    Manifest,
+    Observed,
+    Plan,
+    PodRevision,
+    RevisionInForce,
+    Rollout,
+    RolloutStrategy,
+    Supply,
+)
+from atom_operator.plan.devices.claimed_devices import supply_of
+from atom_operator.plan.inventory import PodsAsked, pods_asked
+from atom_operator.plan.own_pods import own_pods
+from atom_operator.plan.quota import refusal_of_new_pods
+from atom_operator.plan.rollout import (
+    RolloutQuestion,
+    begun,
+    choose_rollout,
+    gives_up_first,
+    is_changing,
+    needs_supply,
+    stops_serving_pods,
+)
+from atom_operator.plan.scaling import leave_to_autoscaler
+from atom_operator.reconcile.departures import Departures
+from atom_operator.reconcile.prerequisites import claim_not_shared, volume_places
+from atom_operator.reconcile.successors import refusal_of_rollout
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutChooser:
+    """Reads nodes, volumes and the API server's verdict through `port` and `fleet`."""
+
+    port: ClusterPort
+    fleet: FleetReader
+    departures: Departures
+
+    async def choose(
+        self, run: RevisionInForce, asked: RolloutSpec, observed: Observed
+    ) -> tuple[Plan, Supply | None]:
+        """The plan with its rollout and number of replicas, and what of the nodes they follow."""
+        plan, pods = run.plan, run.pods
+        question = _question(plan, pods, asked, observed)
+        question = replace(
+            question,
+            claim_not_shared=await claim_not_shared(
+                self.port, self.fleet, plan.key.namespace, pods.template["spec"]
+            ),
+            refusal_is_old=self.departures.are_newer(plan.key, observed),
+        )
+        rollout, supply = await self._rollout(plan, pods, question, observed)
+        rollout = begun(rollout, question, observed, plan.engine.nodes)
+        surges = rollout.strategy is RolloutStrategy.SURGE and not plan.suspended
+        changes_kind = surges and is_changing(question)
+        plan = replace(plan, rollout=rollout, changes_kind=changes_kind)
+        bound = supply if plan.accelerator.resource_name is not None else None
+        return leave_to_autoscaler(plan, bound, observed), supply
+
+    async def _rollout(
+        self, plan: Plan, pods: PodRevision, question: RolloutQuestion, observed: Observed
+    ) -> tuple[Rollout, Supply | None]:
+        """Choose the rollout, reading no more of the nodes than it depends on."""
+        scaled = plan.integrations.autoscaling is not None
+        supply: Supply | None = None
+        now = needs_supply(question) or question.pods.unschedulable is not None
+        if now or (scaled and plan.accelerator.resource_name is not None):
+            spec, namespace = pods.template["spec"], plan.key.namespace
+            volumes = await volume_places(self.port, namespace, spec)
+            wanted = pods_asked(plan, pods.template, pods.name, observed, volumes)
+            supply = await self._survey(plan, wanted, Age.RECENT if now else Age.KNOWN)
+        rollout = choose_rollout(replace(question, supply=supply))
+        if now and stops_serving_pods(question, rollout):
+            # The pods are observed by a watch: in an older picture one of ours that has gone since
+            # still holds what the new one is about to take.
+            supply = await self._survey(plan, wanted, Age.NOW)
+            rollout = choose_rollout(replace(question, supply=supply))
+        if gives_up_first(question, rollout):
+            refused = await refusal_of_rollout(self.port, plan, observed, pods)
+            rollout = choose_rollout(replace(question, supply=supply, inadmissible=refused))
+        return rollout, supply
+
+    async def supply(self, plan: Plan, template: Manifest) -> Supply | None:
+        """Return what the nodes have for pods that need devices; None where nodes cannot be read,
+        or for cpu."""
+        if plan.accelerator.resource_name is None:
+            return None
+        volumes = await volume_places(self.port, plan.key.namespace, template["spec"])
+        return await self._survey(plan, pods_asked(plan, template, volumes=volumes), Age.RECENT)
+
+    async def _survey(self, plan: Plan, asked: PodsAsked, age: Age) -> Supply | None:
+        """Read the supply of the cluster; None where it cannot be read."""
+        nodes, pods = await asyncio.gather(self.fleet.nodes(age), self.fleet.pods(age))
+        if nodes is None or pods is None:
+            return None
+        picture = await self.fleet.devices(age) if plan.accelerator.claim else None
+        return supply_of(plan, nodes, pods, picture, asked)
+
+
+def _question(
+    plan: Plan, pods: PodRevision, asked: RolloutSpec, observed: Observed
+) -> RolloutQuestion:
+    """Ask by what is observed; what has to be read is added."""
+    kind = workload_kind(plan)
+    own, retiring = observed.workload_of(kind), observed.retiring(kind)
+    return RolloutQuestion(
+        asked=asked.strategy or "Auto",
+        accelerator=plan.accelerator,
+        revision=pods.name,
+        running=own,
+        retiring=max(retiring.values(), key=lambda state: state.ready, default=None),
+        pods=own_pods(observed, pods.name),
+        supply=None,
+        claim_not_shared=None,
+        in_groups=plan.engine.nodes > 1,
+        refusal=refusal_of_new_pods(observed, own, pods),
+        refusal_is_old=False,
+    )
