@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from atom_operator.children.beside_engines.job import inspection_job, weights_job
+from atom_operator.children.workload import pod_template
 from atom_operator.cluster.engines import EnginePort
 from atom_operator.cluster.errors import RefusedError
 from atom_operator.cluster.fleet import FleetReader
@@ -45,6 +46,7 @@ from atom_operator.plan.volume_claims.pvc_access import (
     access_modes,
     also_mounted_by,
     also_on_port,
+    canary_claim_problem,
     claim_problem,
     claims_of,
     is_for_one_node,
@@ -59,6 +61,8 @@ from atom_operator.plan.waiting import (
 )
 from atom_operator.reconcile.weights_on_claim import claim_in_use
 from atom_operator.status.verdicts_of_others import unanswered_gateways
+from atom_operator.validation.defaulting import locate_model
+from atom_operator.validation.parsing import parse_spec
 
 _NAMESPACES_ACCOUNT = "default"
 _PULL = "ImagePull"  # ErrImagePull, ImagePullBackOff
@@ -166,7 +170,31 @@ async def check_claims(port: ClusterPort, fleet: FleetReader, plan: Plan) -> Fie
         problem = claim_problem(plan, use, modes, count)
         if problem is not None:
             return problem
+    for name in _shared_with_canary(plan):
+        modes = access_modes(await port.get(VOLUME_CLAIM, plan.key.namespace, name))
+        nodes = await fleet.nodes() if is_for_one_node(modes) else None
+        count = None if nodes is None else len(nodes)
+        if (problem := canary_claim_problem(plan, name, modes, count)) is not None:
+            return problem
     return None
+
+
+def _shared_with_canary(plan: Plan) -> tuple[str, ...]:
+    """The claims that the canary's pods mount too."""
+    wanted = plan.canary.spec if plan.canary is not None else None
+    spec = parse_spec(wanted) if wanted is not None else ()
+    if isinstance(spec, tuple):
+        return ()
+    lora, compiled = spec.engine.lora, spec.cache.compile
+    below = plan.profile.template if plan.profile is not None else None
+    theirs = {
+        locate_model(spec).claim,
+        *((lora.claims or ()) if lora is not None else ()),
+        compiled.claim if compiled is not None else None,
+        *mounted_claims((below or {}).get("spec") or {}),
+        *mounted_claims((spec.template or {}).get("spec") or {}),
+    }
+    return tuple(name for name in mounted_claims(pod_template(plan)["spec"]) if name in theirs)
 
 
 async def asked_by_others(

@@ -17,7 +17,7 @@ from atom_operator.children.workload import pod_template
 from atom_operator.cluster.errors import ClusterError
 from atom_operator.cluster.observe import observe
 from atom_operator.cluster.port import ClusterPort
-from atom_operator.constants import ANNOTATION_REVISION
+from atom_operator.constants import ANNOTATION_REVISION, Reason
 from atom_operator.domain import (
     EngineView,
     FieldProblem,
@@ -71,6 +71,8 @@ class Reviewer:
         if fresh:
             return Verdict(refusal="; ".join(map(str, fresh)))
         preview, late = await self._preview(request)
+        if unshareable := _claim_of_canary(request, preview):
+            return Verdict(refusal=str(unshareable))
         return Verdict((*late, *(everything if request.dry_run else essentials)(preview)))
 
     async def close(self) -> None:
@@ -181,6 +183,17 @@ def faults_of(key: ObjectKey, manifest: Manifest) -> tuple[FieldProblem, ...]:
     raw = manifest.get("spec") or {}
     of_canary = change_problems(key, spec, canary_spec(raw, spec))
     return tuple(dict.fromkeys((*faults, *of_canary)))
+
+
+def _claim_of_canary(request: ReviewRequest, preview: Preview) -> FieldProblem | None:
+    """Return why a canary that is new cannot mount what the other pods mount. One that is stored
+    already may stay, or no user could change anything else in the object."""
+    before = ((request.old or {}).get("spec") or {}).get("canary")
+    if before == (request.new.get("spec") or {}).get("canary"):
+        return None
+    found = preview.after if isinstance(preview.after, tuple) else ()
+    of_claims = (each for each in found if each.reason is Reason.CLAIM_NOT_SHAREABLE)
+    return next((each for each in of_claims if each.field == "spec.canary"), None)
 
 
 def _alone(

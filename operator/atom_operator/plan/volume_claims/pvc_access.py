@@ -90,9 +90,7 @@ def claim_problem(
     if pods < 2 or not is_for_one_node(modes):
         return None
     one_pod = is_for_one_pod(modes)
-    below = plan.profile.template if plan.profile is not None else None
-    on_one_host = _is_on_one_host(below) or _is_on_one_host(plan.template)
-    if not one_pod and (nodes == 1 or on_one_host):
+    if not one_pod and (nodes == 1 or _keeps_to_one_host(plan)):
         return None
     where = "one pod" if one_pod else "one node"
     shared = _SHARED_REMEDY[use.writes]
@@ -108,6 +106,29 @@ def claim_problem(
         f"{pods} pods may be placed on several; {remedy}",
         Reason.CLAIM_NOT_SHAREABLE,
     )
+
+
+def canary_claim_problem(
+    plan: Plan, name: str, modes: frozenset[str], nodes: int | None
+) -> FieldProblem | None:
+    """Return why a canary's pods cannot mount a claim beside the others. `nodes` of the cluster,
+    None if unknown."""
+    one_pod = is_for_one_pod(modes)
+    if not is_for_one_node(modes) or (not one_pod and (nodes == 1 or _keeps_to_one_host(plan))):
+        return None
+    where = "one pod" if one_pod else "one node"
+    return FieldProblem(
+        "spec.canary",
+        f"claim {name} is {', '.join(sorted(modes))}: {where} can mount it, and the canary's pods"
+        f" would mount it beside the others; {_SHARED_REMEDY[0]}, let spec.canary.change name"
+        " weights on a claim of their own, or roll the change out without a canary",
+        Reason.CLAIM_NOT_SHAREABLE,
+    )
+
+
+def _keeps_to_one_host(plan: Plan) -> bool:
+    below = plan.profile.template if plan.profile is not None else None
+    return _is_on_one_host(below) or _is_on_one_host(plan.template)
 
 
 def _most_pods(plan: Plan) -> int:

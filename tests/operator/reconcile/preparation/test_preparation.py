@@ -19,7 +19,10 @@ from atom_operator.domain import (
     Manifest,
     ObjectKey,
 )
+from atom_operator.webhook.admission_review import parse_review
+from atom_operator.webhook.reviewer import Reviewer
 from tests.support.in_memory_cluster.rollouts import finish_rollout
+from tests.support.operator.builders_admission import creation
 from tests.support.operator.builders_operator import (
     KEY,
     NOW,
@@ -383,6 +386,63 @@ async def test_replicas_that_cannot_share_their_compile_cache_are_refused(
         assert words in found["message"]
         assert "use a claim that is ReadWriteMany" in found["message"]
         assert "or ReadOnlyMany" not in found["message"]
+
+
+_ROUTE: dict[str, Any] = {"httpRoute": {"parentRefs": [{"name": "gate"}]}}
+_OTHER_IMAGE = {"change": {"engine": {"image": "registry.test/atom:2"}}, "weight": 10}
+_VOLUME = {"name": "big", "persistentVolumeClaim": {"claimName": "models"}}
+_BY_CLAIM: dict[str, dict[str, Any]] = {
+    "source": {"model": {"source": "pvc://models/tiny", "config": TINY_CONFIG}},
+    "weights": {
+        "model": {"source": "hf://Qwen/Qwen3-0.6B"},
+        "accelerator": {"type": "cpu", "memory": "16Gi"},
+        "cache": {"weights": {"claim": "models"}},
+    },
+    "compiled": {"cache": {"compile": {"claim": "models"}}},
+    "adapters": {"engine": {"lora": {"claims": ["models"]}}},
+    "overlay": {"template": {"spec": {"volumes": [_VOLUME]}}},
+}
+
+
+@pytest.mark.parametrize("by", _BY_CLAIM)
+@pytest.mark.parametrize(
+    ("mode", "nodes", "accepted"),
+    [
+        ("ReadWriteOnce", 2, False),
+        ("ReadWriteOncePod", 2, False),
+        ("ReadWriteOncePod", 1, False),
+        ("ReadWriteOnce", 1, True),
+        ("ReadWriteMany", 2, True),
+    ],
+)
+async def test_a_canary_that_cannot_mount_the_others_claim_is_refused(
+    by: str, mode: str, nodes: int, accepted: bool
+) -> None:
+    changes = {"gateway": _ROUTE, "canary": _OTHER_IMAGE, **_BY_CLAIM[by]}
+    cluster = cluster_with(**changes)
+    cluster.nodes = [gpu_node(f"node-{number}") for number in range(nodes)]
+    cluster.create(VOLUME_CLAIM, claim(mode))
+    await reconcile(cluster)
+    found = condition(cluster, "Accepted")
+    assert (found["status"] == "True") is accepted, found
+    reviewer = Reviewer(cluster, reconciler(cluster).decider, answer_seconds=60)
+    verdict = await reviewer.review(parse_review(creation(dry_run=False, **changes)))
+    assert (verdict.refusal is None) is accepted
+    for text in () if accepted else (found["message"], verdict.refusal or ""):
+        assert f"spec.canary: claim models is {mode}" in text
+        assert "use a claim that is ReadWriteMany" in text
+
+
+async def test_a_canary_with_weights_on_a_claim_of_its_own_may_stand_beside_the_others() -> None:
+    change = {"model": {"source": "pvc://others/tiny", "config": TINY_CONFIG}}
+    cluster = cluster_with(
+        gateway=_ROUTE, canary={"change": change, "weight": 10}, **_BY_CLAIM["source"]
+    )
+    cluster.nodes = [gpu_node("a"), gpu_node("b")]
+    for name in ("models", "others"):
+        cluster.create(VOLUME_CLAIM, claim("ReadWriteOnce", name=name))
+    await reconcile(cluster)
+    assert condition(cluster, "Accepted")["status"] == "True"
 
 
 async def test_on_a_single_node_every_claim_is_shareable() -> None:
