@@ -1,31 +1,22 @@
 """A call as a JSON object, {"name": …, "arguments": {…}}, that arrives in pieces.
 
-The name is known before the arguments are shown, and these then come as they are written, but for
-what is no JSON (json_value.py). Families differ in their keys, and in how sure one may be that an
-object is a call (`CallKeys`). What stands around the object is the parsers' business (hermes.py,
-llama3_json.py).
+The name is known before the arguments are shown, and these then come as JSON (json_value.py). The
+object may be that of Python or JavaScript, and a wrapper may stand around it, as APIs write it:
+{"type": "function", "function": {…}}. What stands around the object is the parsers' business
+(object_calls.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum, auto
 
-from atom.answer_parsing.json_value import JsonValue, text_of, unwrapped
+from atom.answer_parsing.call_policy import known_name
+from atom.answer_parsing.json_value import BLANKS, JsonValue, text_of, unwrapped
+from atom.answer_parsing.tools import Tools
 
-_BLANKS = " \t\r\n"
 _ARGUMENTS = ("arguments", "parameters")
-
-
-@dataclass(frozen=True, slots=True)
-class CallKeys:
-    """Says when an object is a call. is_known: whether there is a tool of this name. others: keys
-    that may stand beside name and arguments; None for any. needs_arguments: else none are {}."""
-
-    is_known: Callable[[str], bool]
-    others: frozenset[str] | None
-    needs_arguments: bool
+_WRAPPER = "function"
+_BARE_KEYS = ("type", "id", "name", _WRAPPER, *_ARGUMENTS)
 
 
 class _Expects(Enum):
@@ -39,17 +30,20 @@ class _Expects(Enum):
 
 
 class CallObject:
-    """One object. name: set once it is certain that this is a call. failed: it is none."""
+    """One object. name: set once it is certain that this is a call. failed: it is none. bare: no
+    mark tells that it is a call, so that it must have arguments and no keys of another object."""
 
-    def __init__(self, keys: CallKeys) -> None:
-        self._keys = keys
+    def __init__(self, tools: Tools, *, bare: bool) -> None:
+        self._tools = tools
+        self._bare = bare
         self._expects = _Expects.OBJECT
         self._value: JsonValue | None = None
-        self._parts: list[str] = []  # of a key, or of a value that must be whole
+        self._parts: list[str] = []  # of a value that must be whole
         self._key = ""
         self._found_name = ""
         self._arguments: list[str] = []  # ready to be shown
         self._has_arguments = False
+        self._depth = 0  # of wrappers
         self.name = ""
 
     @property
@@ -61,10 +55,11 @@ class CallObject:
         """No call; or one whose object goes wrong behind its arguments."""
         return self._expects is _Expects.REFUSED
 
-    def give_up(self) -> None:
-        """The answer has ended by itself: arguments that are open are closed."""
-        if self.name and self._value is not None and self._expects is _Expects.VALUE:
-            self._arguments.append(self._value.closing())
+    def give_up(self, rest: str) -> None:
+        """The answer has ended by itself: arguments that are open are closed. rest: text that was
+        not read."""
+        if self.name and self._value is not None and self._is_arguments:
+            self._arguments.append(self._value.closing(rest))
         self._expects = _Expects.REFUSED
 
     def take_arguments(self) -> str:
@@ -73,21 +68,38 @@ class CallObject:
         return arguments
 
     def feed(self, text: str, position: int) -> int:
-        """Go on at this position; the position behind what belongs to the object."""
+        """Go on at this position; the position up to which text is read. Text behind that must be
+        fed again, with more behind it."""
         while position < len(text) and not (self.complete or self.failed):
-            if self._value is not None:
-                position = self._within_value(self._value, text, position)
-            elif text[position] in _BLANKS:
+            value = self._value
+            if value is not None:
+                position = self._within_value(value, text, position)
+                if not value.over:
+                    break
+            elif text[position] in BLANKS:
                 position += 1
             elif self._begins_value(text[position]):
-                self._value = JsonValue(text[position])
+                self._value = JsonValue(text[position], key=self._expects is _Expects.KEY)
             else:
                 position += self._take_sign(text[position])
         return position
 
+    @property
+    def _is_arguments(self) -> bool:
+        return (
+            self._expects is _Expects.VALUE
+            and self._key in _ARGUMENTS
+            and not self._has_arguments
+        )  # fmt: skip
+
     def _begins_value(self, sign: str) -> bool:
+        if self._expects is _Expects.COMMA and self.name and (sign in "\"'{" or sign.isalpha()):
+            # Behind the arguments: a comma is missing, or an object is there once too often.
+            self._key, self._expects = "", _Expects.VALUE if sign == "{" else _Expects.KEY
         if self._expects is _Expects.KEY:
-            return sign == '"'
+            return sign in "\"'_" or sign.isalpha()
+        if self._expects is _Expects.VALUE and self._key == _WRAPPER and not self._found_name:
+            return sign not in ",:}]{"
         return self._expects is _Expects.VALUE and sign not in ",:}]"
 
     def _take_sign(self, sign: str) -> int:
@@ -95,6 +107,8 @@ class CallObject:
         expects, self._expects = self._expects, _Expects.REFUSED
         if (expects, sign) == (_Expects.OBJECT, "{"):
             self._expects = _Expects.KEY
+        elif (expects, sign) == (_Expects.VALUE, "{"):
+            self._depth, self._expects = self._depth + 1, _Expects.KEY
         elif (expects, sign) == (_Expects.COLON, ":"):
             self._expects = _Expects.VALUE
         elif (expects, sign) == (_Expects.COMMA, ","):
@@ -107,63 +121,64 @@ class CallObject:
 
     def _within_value(self, value: JsonValue, text: str, position: int) -> int:
         end, part = value.feed(text, position)
-        if self._expects is _Expects.VALUE and self._shows(value):
-            self._arguments.append(part)
-        else:
-            self._parts.append(part)
-        if end < 0:
-            return len(text)
-        if value.broken and not self.name:
+        self._parts.append(part)
+        if self._is_arguments and value.is_object and value.certain:
+            self._show()
+        if not value.over:
+            return end
+        if value.failed or (value.broken and not self.name):
             self._expects = _Expects.REFUSED
+        written = "".join(self._parts)
         self._value = None
-        self._take_whole(value, "".join(self._parts))
         self._parts.clear()
+        if self._expects is _Expects.KEY:
+            self._take_key(text_of(value.key))
+        elif not self.failed:
+            self._take_whole(value, written)
         return end
 
-    def _shows(self, value: JsonValue) -> bool:
-        """Tell whether the value is shown as it comes."""
-        if self._key not in _ARGUMENTS or self._has_arguments or not value.is_nested:
-            return False
-        self._become_call()
-        return True
+    def _show(self) -> None:
+        """Arguments are shown as they come once the name is known."""
+        if not self.name and self._found_name:
+            self.name = self._found_name
+        if self.name:
+            self._arguments += self._parts
+            self._parts.clear()
 
     def _take_whole(self, value: JsonValue, text: str) -> None:
-        """A key or value has ended; text: of it, unless it was shown as it came."""
-        if self._expects is _Expects.KEY:
-            self._take_key(text)
-        elif self._key == "name" and not self._found_name:
+        """A value has ended; text: of it, unless it was shown as it came."""
+        is_arguments, self._expects = self._is_arguments, _Expects.COMMA
+        if self._key == "name" and not self._found_name:
             self._take_name(text)
-        else:
-            self._expects = _Expects.COMMA
-            if self._key in _ARGUMENTS and not self._has_arguments:
-                self._has_arguments = True
-                if not value.is_nested:
-                    self._arguments.append(unwrapped(text))
-                self._become_call()
+        elif is_arguments:
+            written = text if value.is_object else unwrapped(text)
+            if written is None or value.first == "[":
+                self._expects = _Expects.REFUSED
+                return
+            self._has_arguments = True
+            self._arguments.append(written)
+            self.name = self._found_name
 
-    def _take_key(self, text: str) -> None:
-        self._key = text_of(text)
-        others = self._keys.others
-        expected = others is None or self._key in others or self._key in ("name", *_ARGUMENTS)
+    def _take_key(self, key: str) -> None:
+        self._key = key
+        expected = not self._bare or key in _BARE_KEYS or bool(self.name)
         self._expects = _Expects.COLON if expected else _Expects.REFUSED
 
     def _take_name(self, text: str) -> None:
-        name = text_of(text)
-        known = bool(name) and self._keys.is_known(name)
-        self._expects = _Expects.COMMA if known else _Expects.REFUSED
-        if known:
-            self._found_name = name
-            if self._has_arguments:
-                self._become_call()
-
-    def _become_call(self) -> None:
-        self.name = self._found_name
+        self._found_name = known_name(text_of(text), self._tools)
+        if not self._found_name:
+            self._expects = _Expects.REFUSED
+        elif self._has_arguments:
+            self.name = self._found_name
 
     def _end(self) -> None:
         missing = not self._has_arguments
-        if not self._found_name or (missing and self._keys.needs_arguments):
+        if self._depth:
+            self._depth, self._expects = self._depth - 1, _Expects.COMMA
+            return
+        if not self._found_name or (missing and self._bare):
             return  # refused
         if missing:
             self._arguments.append("{}")
-        self._become_call()
+        self.name = self._found_name
         self._expects = _Expects.NOTHING

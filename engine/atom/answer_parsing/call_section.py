@@ -11,39 +11,46 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import ClassVar
 
-from atom.answer_parsing.markup_parser import TOO_MANY, MarkedCallParser, Reading
+from atom.answer_parsing.markup_parser import MarkedCallParser, Reading
 
 
 class CallSection(MarkedCallParser):
-    """A `CallParser` of one answer. call, call_end: around each call; section_end: behind the
-    last."""
+    """A `CallParser` of one answer. call, call_end: around each call; section_ends: one of which
+    stands behind the last."""
 
     call: ClassVar[str]
     call_end: ClassVar[str]
-    section_end: ClassVar[str]
+    section_ends: ClassVar[tuple[str, ...]]
 
     @abstractmethod
     def _head(self) -> Reading[tuple[str, str] | None]:
         """Pass a call up to its arguments: name and id. None for what is no call."""
 
-    def _close(self) -> Reading[None]:
-        """Pass what closes a call, behind its arguments."""
-        yield from self._one_of(self.call_end)
-
     def _call(self, mark: str) -> Reading[bool]:
-        if mark != self.call:
+        sectioned = mark != self.call
+        if sectioned:
             yield from self._blanks()
             if not (yield from self._one_of(self.call)):
                 return False
+            yield from self._pass_again(self.call)
         if not (yield from self._one_call()):
             return False
         while True:
+            owed = self.section_ends if sectioned else ()
+            self._owe(self.call_end, *self.section_ends)
+            yield from self._pass_more_objects()
+            if (yield from self._one_of(self.call_end)):
+                self._owe(*owed)
+                yield from self._pass_again(self.call_end)
+            end = self._at
             yield from self._blanks()
-            found = yield from self._one_of(self.call, self.section_end)
-            if found == self.section_end:
+            found = yield from self._one_of(self.call, *self.section_ends)
+            if found in self.section_ends:
+                self._owe()
+                yield from self._pass_again(found)
                 return True
             if not found:
-                self._at = 0  # content
+                self._at = end  # content
                 return True
             if not (yield from self._one_call()):
                 self._refuse(self.call)
@@ -53,9 +60,4 @@ class CallSection(MarkedCallParser):
         head = yield from self._head()
         if head is None:
             return False
-        self._begin_call(*head)
-        yield from self._json_arguments("\n```", self.call_end, self.section_end)
-        yield from self._blanks(TOO_MANY)
-        yield from self._close()
-        self._decide()
-        return True
+        return (yield from self._json_arguments(*head, self.call_end, *self.section_ends))

@@ -36,12 +36,8 @@ class FoundCalls:
         if text:
             self._events.append(Reasoning(text))
 
-    def separator(self, text: str) -> None:
-        """Content only if content follows."""
-        self._blanks.hold(text)
-
     def follow(self, call: CallObject, text: str, position: int) -> int:
-        """Feed the object from this position on; the position behind what it took."""
+        """Feed the object from this position on; the position up to which it read."""
         position = call.feed(text, position)
         if call.name:
             if call is not self._current:
@@ -63,9 +59,10 @@ class FoundCalls:
             self.has_arguments = True
             self._events.append(CallArguments(self._count - 1, text))
 
-    def give_up(self, call: CallObject) -> None:
-        """Close the arguments of the call that is followed: nothing comes any more."""
-        call.give_up()
+    def give_up(self, call: CallObject, rest: str) -> None:
+        """Close the arguments of the call that is followed: nothing comes any more. rest: text
+        that it did not read."""
+        call.give_up(rest)
         self._take_arguments(call)
 
     def _take_arguments(self, call: CallObject) -> None:

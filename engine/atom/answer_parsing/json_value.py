@@ -1,108 +1,388 @@
-"""JsonValue finds where a JSON value ends that a model writes in pieces, and mends its text.
+"""JsonValue reads a JSON value that a model writes in pieces, and writes it as strict JSON.
 
-Models write line breaks and other control characters into texts as they are, escape what JSON does
-not, and forget closing brackets before a mark. Every client refuses that, so it is mended on the
-way: escapes become those of JSON, and what a mark cuts off is closed. What is right already stays
-to the entry. Whether the value is JSON otherwise is for the reader of the whole. Called by
-`CallObject`.
+Models write line breaks into strings, quotes of Python, words such as True and None, comments, keys
+without quotes, trailing commas, numbers such as 007, and they forget brackets before a mark. Every
+client refuses that. So one reader for all families turns it into JSON on the way. Strict JSON
+passes unchanged, character by character. Each character is looked at a bounded number of times,
+and how the text was cut changes nothing, which libraries that repair a whole text do not promise.
+
+An object is readable (`certain`) from the colon behind its first key, or if it is empty. Until then
+nothing is written, and anything else makes it `failed`: such text is no arguments at all.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from enum import Enum, auto
 
+from atom.answer_parsing.json_words import json_word
+
+BLANKS = " \t\r\n"
 _CONTROLS = {chr(code): f"\\u{code:04x}" for code in range(0x20)}
 _CONTROLS |= {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\b": "\\b", "\f": "\\f"}
-_IN_TEXT = re.compile(r'["\\\x00-\x1f]')
-_OUTSIDE = re.compile(r'["{}\[\]<]')
-_AFTER_SCALAR = re.compile(r"[,}\]\s]")
-_ESCAPES = '"\\/bfnrtu'
+_INSIDE = {
+    '"': re.compile(r'["\\\x00-\x1f]'),
+    "'": re.compile(r'["\'\\\x00-\x1f]'),
+}
+_HEX = re.compile(r"[0-9A-Fa-f]*")
+_RUN_OF_BLANKS = re.compile(r"[ \t\r\n]*")
+_KEY_WORD_END = re.compile(r"[:=,{}\[\]()<\"'\n]")
+_WORD_END = re.compile(r"[,}\])<\n]|[ \t\r/#]")
+_SCALAR_END = re.compile(r"[,}\]\s<]")
+_COMMENT_END = re.compile(r"[\n<]")
+_ESCAPES = '"\\/bfnrt'
 _CLOSING = {"{": "}", "[": "]"}
+_OPENING = {"}": "{", "]": "[", ")": "["}
+_MOST_AHEAD = 160  # characters behind a quote that are looked at
+_MOST_KEY_CHARS = 1024
+_LITERAL_CHARS = 32  # of a word that a blank ends
+
+
+class _Expects(Enum):
+    KEY = auto()
+    COLON = auto()
+    VALUE = auto()
+    COMMA = auto()
 
 
 class JsonValue:
-    """Follows one value from its first character. broken: a mark stands where it should go on."""
+    """Follows one value from its first character on. over: it has ended. broken: a mark stands
+    where the value should go on. failed: the value is an object that cannot be read."""
 
-    __slots__ = ("_escaped", "_in_text", "_open", "broken", "first")
+    __slots__ = (
+        "_comment", "_expects", "_key", "_open", "_pending", "_quote", "_unshown", "_waits",
+        "_within_key", "_word", "broken", "certain", "failed", "first", "over",
+    )  # fmt: skip
 
-    def __init__(self, first: str) -> None:
-        """first: the value's first character."""
+    def __init__(self, first: str, *, key: bool = False) -> None:
+        """first: the value's first character, which is fed too. key: the value is a key of an
+        object that the caller reads."""
         self.first = first
-        self.broken = False
+        self.broken = self.failed = self.over = self._waits = False
+        self.certain = first != "{"
         self._open: list[str] = []  # brackets
-        self._in_text = False
-        self._escaped = False  # behind a backslash, which is not written yet
+        self._expects = _Expects.VALUE
+        self._within_key = key
+        self._key: list[str] = []  # text of a key whose colon has not come yet
+        self._pending = ""  # a comma, with blanks behind it: dropped if no value follows
+        self._quote = ""  # the one that the string which is open began with
+        self._comment = ""  # what ends it
+        self._word: list[str] | None = None  # without quotes
+        self._unshown: list[str] = []
 
     @property
-    def is_nested(self) -> bool:
-        """Tell whether the value is an object or a list."""
-        return self.first in "{["
+    def key(self) -> str:
+        """The JSON string of a key that has ended."""
+        return "".join(self._key)
 
     @property
-    def complete(self) -> bool:
-        """Tell whether no text and no bracket is open."""
-        return not (self._in_text or self._open)
+    def is_object(self) -> bool:
+        return self.first == "{"
 
     def feed(self, text: str, position: int) -> tuple[int, str]:
-        """Go on at `position`: the position behind the value, -1 where it goes on, and its text."""
-        if not (self.is_nested or self.first == '"'):
-            match = _AFTER_SCALAR.search(text, position)
-            end = len(text) if match is None else match.start()
-            return (-1 if match is None else end), text[position:end]
+        """Go on at `position`: the position up to which text is read, and JSON text that can be
+        shown. Text behind that position must be fed again, with more behind it."""
         written: list[str] = []
-        while position < len(text):
-            if self._escaped:
-                written.append(self._escape(text[position]))
-                position += 1
-                continue
-            match = (_IN_TEXT if self._in_text else _OUTSIDE).search(text, position)
-            if match is None:
-                written.append(text[position:])
-                return -1, "".join(written)
-            written.append(text[position : match.start()])
-            position = match.end()
-            if match[0] == "<":
-                self.broken = True
-                return match.start(), "".join([*written, self.closing()])
-            written.append(self._take(match[0]))
-            if self.complete and not self._escaped:
-                return position, "".join(written)
-        return -1, "".join(written)
+        self._waits = False
+        while position < len(text) and not (self.over or self._waits):
+            position = self._step(text, position, written)
+        return position, self._shown(written)
 
-    def closing(self) -> str:
-        """Close what is open at the end of a value that was given up."""
-        text = "\\\\" if self._escaped else ""
-        text += '"' if self._in_text else ""
-        return text + "".join(_CLOSING[sign] for sign in reversed(self._open))
+    def closing(self, rest: str = "") -> str:
+        """Close what is open in a value that ends here. rest: text that was not read yet. A key
+        without a value is dropped."""
+        written: list[str] = []
+        self._close_all(written, rest)
+        return self._shown(written)
 
-    def _take(self, sign: str) -> str:
-        if sign == "\\":
-            self._escaped = True
+    def _close_all(self, written: list[str], rest: str = "") -> None:
+        if self._quote and not self._within_key:
+            if not rest.startswith(self._quote):
+                written.append(json.dumps(rest, ensure_ascii=False)[1:-1])
+            written.append('"')
+        elif self._word is not None and not self._within_key:
+            written.append(json_word("".join(self._word)))
+        elif self._open and self._open[-1] == "{" and self._expects is _Expects.VALUE:
+            written.append("null")
+        written += [_CLOSING[sign] for sign in reversed(self._open)]
+        self.over = True
+        if not self.certain:
+            self.failed = True
+
+    def _shown(self, written: list[str]) -> str:
+        if not self.certain:
+            self._unshown += written
             return ""
-        if sign == '"':
-            self._in_text = not self._in_text
-        elif self._in_text:
-            return _CONTROLS[sign]
-        elif sign in _CLOSING:
-            self._open.append(sign)
-        elif self._open:
-            self._open.pop()
-        return sign
+        if self._unshown:
+            written, self._unshown = [*self._unshown, *written], []
+        return "".join(written)
 
-    def _escape(self, sign: str) -> str:
-        """A backslash and the character behind it."""
-        self._escaped = False
+    def _step(self, text: str, position: int, written: list[str]) -> int:
+        if self._quote:
+            return self._in_string(text, position, self._key if self._within_key else written)
+        if self._comment:
+            return self._in_comment(text, position)
+        if self._word is not None:
+            return self._in_word(self._word, text, position, written)
+        return self._between(text, position, written)
+
+    def _wait(self, position: int) -> int:
+        """Read on from there when more text has come."""
+        self._waits = True
+        return position
+
+    def _fail(self) -> None:
+        self.failed = self.over = True
+
+    # ---- strings -------------------------------------------------------------------------
+
+    def _in_string(self, text: str, position: int, written: list[str]) -> int:
+        match = _INSIDE[self._quote].search(text, position)
+        written.append(text[position : len(text) if match is None else match.start()])
+        if match is None:
+            return len(text)
+        at, sign = match.start(), match[0]
+        if sign == "\\":
+            return self._escape(text, at, written)
+        if sign == self._quote:
+            ends = self._ends_string(text, at + 1)
+            if ends is None:
+                return self._wait(at)
+            if ends:
+                written.append('"')
+                self._quote = ""
+                self._end_token()
+                return at + 1
+        written.append(_CONTROLS.get(sign, '\\"' if sign == '"' else sign))
+        return at + 1
+
+    def _escape(self, text: str, at: int, written: list[str]) -> int:
+        """Write a backslash and the character behind it as JSON knows them."""
+        sign = text[at + 1 : at + 2]
+        if not sign:
+            return self._wait(at)
+        if sign == "u":
+            digits = _HEX.match(text, at + 2, at + 6)
+            count = digits.end() - at - 2 if digits else 0
+            if count < 4 and at + 2 + count == len(text):
+                return self._wait(at)
+            written.append(text[at : at + 6] if count == 4 else "\\\\u")
+            return at + 6 if count == 4 else at + 2
         if sign in _ESCAPES:
-            return "\\" + sign
-        if sign == "'":
-            return sign
-        return _CONTROLS[sign] if sign in _CONTROLS else "\\\\" + sign
+            written.append("\\" + sign)
+        elif sign == "'":
+            written.append(sign)
+        else:
+            written.append(_CONTROLS[sign] if sign in _CONTROLS else "\\\\" + sign)
+        return at + 2
+
+    def _ends_string(self, text: str, at: int) -> bool | None:
+        """Tell by the text behind a quote whether it ends the string; None if more must come. In
+        JSON a sign of its syntax follows, so that a quote before anything else is text."""
+        ahead = text[at : at + _MOST_AHEAD]
+        behind = ahead.lstrip(BLANKS)
+        if not behind:
+            return None if len(ahead) < _MOST_AHEAD else True
+        if behind[0] in "<#" or behind.startswith(("//", "/*")):
+            return True
+        if behind == "/":
+            return None
+        if self._within_key:
+            return behind[0] in ":=,}"
+        if behind[0] in ",}])":
+            return True
+        if behind[0] not in "\"'":
+            return False
+        if not self._open or self._open[-1] == "[" or "\n" in ahead[: -len(behind)]:
+            return True
+        return _is_key(behind, full=len(ahead) == _MOST_AHEAD)
+
+    # ---- words and comments --------------------------------------------------------------
+
+    def _in_word(self, word: list[str], text: str, position: int, written: list[str]) -> int:
+        ends = _KEY_WORD_END if self._within_key else _WORD_END if self._open else _SCALAR_END
+        match = ends.search(text, position)
+        word.append(text[position : len(text) if match is None else match.start()])
+        if self._within_key and sum(map(len, word)) > _MOST_KEY_CHARS:
+            self._fail()
+        if match is None:
+            return len(text)
+        sign, whole = match[0], "".join(word)
+        if self._open and sign in " \t\r/#" and not self._within_key and not _is_literal(whole):
+            word.append(sign)  # of a text without quotes
+            return match.end()
+        self._word = None
+        if self._within_key:
+            self._key.append(json.dumps(whole.strip(), ensure_ascii=False))
+        else:
+            written.append(json_word(whole))
+        self._end_token()
+        return match.start()
+
+    def _in_comment(self, text: str, position: int) -> int:
+        if self._comment == "*/":
+            end = text.find("*/", position)
+            if end < 0:
+                return self._wait(len(text) - text.endswith("*"))
+            self._comment = ""
+            return end + 2
+        match = _COMMENT_END.search(text, position)
+        if match is None:
+            return len(text)
+        self._comment = ""
+        return match.start()
+
+    def _end_token(self) -> None:
+        """A string or word has ended."""
+        if self._within_key:
+            self._within_key, self._expects = False, _Expects.COLON
+        else:
+            self._expects = _Expects.COMMA
+        self.over = self.over or not self._open
+
+    # ---- the signs between them ----------------------------------------------------------
+
+    def _between(self, text: str, position: int, written: list[str]) -> int:
+        sign = text[position]
+        if sign in BLANKS:
+            return self._pass_blanks(text, position, written)
+        if sign in "#/":
+            follows = text[position + 1 : position + 2]
+            if sign == "/" and not follows:
+                return self._wait(position)
+            if sign == "#" or follows in "/*":
+                self._comment = "*/" if follows == "*" and sign == "/" else "\n"
+                return position + (1 if sign == "#" else 2)
+        if sign == "<":
+            self.broken = True
+            self._close_all(written)
+            return position
+        if sign in ",:=" or sign in _OPENING:
+            self._take_sign(sign, written)
+            return position + 1
+        if sign in "{[(":
+            self._open_bracket("[" if sign == "(" else sign, written)
+            return position + 1
+        self._begin_token(written)
+        if sign in "\"'":
+            self._quote = sign
+            (self._key if self._within_key else written).append('"')
+            return position + 1
+        self._word = []
+        return position
+
+    def _pass_blanks(self, text: str, position: int, written: list[str]) -> int:
+        match = _RUN_OF_BLANKS.match(text, position)
+        end = position if match is None else match.end()
+        if self._pending:
+            self._pending += text[position:end]
+        else:
+            behind_key = self._expects is _Expects.COLON
+            (self._key if behind_key else written).append(text[position:end])
+        return end
+
+    def _begin_token(self, written: list[str]) -> None:
+        """A value or key begins here, whatever was expected."""
+        top = self._open[-1] if self._open else ""
+        if self._expects is _Expects.COLON:
+            self._take_colon(": ", written)
+        elif self._expects is _Expects.COMMA and top:
+            self._pending, self._expects = ", ", _Expects.KEY if top == "{" else _Expects.VALUE
+        if self._expects is _Expects.KEY:
+            self._within_key = True
+            self._key.append(self._pending)
+        else:
+            written.append(self._pending)
+        self._pending = ""
+
+    def _open_bracket(self, sign: str, written: list[str]) -> None:
+        begins_key = self._expects is _Expects.KEY
+        if begins_key or (self._expects is _Expects.COMMA and self._open[-1:] == ["{"]):
+            if not self.certain:
+                self._fail()
+            return  # no key: the bracket is left out
+        self._begin_token(written)
+        self._open.append(sign)
+        self._expects = _Expects.KEY if sign == "{" else _Expects.VALUE
+        written.append(sign)
+
+    def _take_sign(self, sign: str, written: list[str]) -> None:
+        if sign in _OPENING:
+            self._close_bracket(sign, written)
+        elif sign == ",":
+            self._take_comma(written)
+        elif self._expects is _Expects.COLON:
+            self._take_colon(":", written)
+
+    def _take_colon(self, text: str, written: list[str]) -> None:
+        written += [*self._key, text]
+        self._key.clear()
+        self._expects, self.certain = _Expects.VALUE, True
+
+    def _take_comma(self, written: list[str]) -> None:
+        top = self._open[-1] if self._open else ""
+        self._end_member(written)
+        if self._expects is _Expects.COMMA:
+            self._pending, self._expects = ",", _Expects.KEY if top == "{" else _Expects.VALUE
+
+    def _end_member(self, written: list[str]) -> None:
+        """A member of an object ends: null stands for a value that is missing."""
+        if self._expects is _Expects.COLON:
+            if not self.certain:
+                self._fail()
+                return
+            self._take_colon(": ", written)
+        if self._expects is _Expects.VALUE and self._open[-1:] == ["{"]:
+            written.append("null")
+            self._expects = _Expects.COMMA
+
+    def _close_bracket(self, sign: str, written: list[str]) -> None:
+        """Close the last bracket of this kind, and those within it that were forgotten."""
+        kind = _OPENING[sign]
+        if kind not in self._open:
+            return
+        self._end_member(written)
+        if self.failed:
+            return
+        written.append(self._pending[1:])
+        self._pending = ""
+        while True:
+            closed = self._open.pop()
+            written.append(_CLOSING[closed])
+            if closed == kind:
+                break
+        self._expects = _Expects.COMMA
+        if not self._open:
+            self.certain = self.over = True
 
 
-def json_text(text: str) -> str:
-    """A whole value's text as JSON."""
-    _, written = JsonValue(text[0]).feed(text, 0) if text else (-1, text)
+def _is_key(behind: str, *, full: bool) -> bool | None:
+    """Tell whether the text is a key in quotes, so that a comma is missing before it. full: it is
+    all that is looked at."""
+    place = behind.find(behind[0], 1)
+    after = behind[place + 1 :].lstrip(BLANKS) if place > 0 else ""
+    if not after:
+        return False if full else None
+    return after[0] == ":"
+
+
+def _is_literal(word: str) -> bool:
+    return len(word) < _LITERAL_CHARS and json_word(word)[0] != '"'
+
+
+def mended(text: str) -> str | None:
+    """A whole object's text as JSON, closed where it ends too early. None for any other text, and
+    for an object that cannot be read or that more than blanks follow."""
+    text = text.strip()
+    if not text.startswith("{"):
+        return None
+    value = JsonValue("{")
+    end, written = value.feed(text, 0)
+    if not value.over:
+        written, end = written + value.closing(text[end:]), len(text)
+    if value.failed or text[end:].strip(BLANKS + "}]"):
+        return None
     return written
 
 
@@ -115,9 +395,15 @@ def text_of(text: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def unwrapped(text: str) -> str:
-    """Arguments that are no object: some models write them as a text that holds the object, or as
-    null for none."""
+def unwrapped(text: str) -> str | None:
+    """Arguments that are not written as an object: some models write a string that holds the
+    object, or nothing or null for none. None for arguments that cannot be read."""
+    text = text.strip()
     if text.startswith('"'):
-        text = json_text(text_of(text).strip())
-    return "{}" if text in ("", "null") else text
+        inner = text_of(text).strip() if len(text) > 1 else ""
+        if not inner and text != '""':
+            return None
+        text = inner
+    if text in ("", "null", "None"):
+        return "{}"
+    return mended(text)

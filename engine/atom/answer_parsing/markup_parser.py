@@ -3,7 +3,7 @@
 A parser of this kind is written as if it had the whole text: it asks for a mark, a name, a value,
 and waits wherever the text does not decide yet. So no cut can change what it finds. Until a call's
 name is certain nothing is given away, and what turns out to be no call is content, to the letter.
-Families where the marks have their own syntax build on this; bare objects are `CallScanner`'s.
+Families where the marks have their own syntax build on this, and object_calls.py does.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator
 from typing import TypeVar
 
+from atom.answer_parsing.call_policy import MOST_READ_AGAIN
 from atom.answer_parsing.events import Event
 from atom.answer_parsing.found_calls import FoundCalls
 from atom.answer_parsing.held_text import partial_length
@@ -21,6 +22,7 @@ from atom.answer_parsing.tools import Tools
 MOST_NAME_CHARS = 300  # of a tool's name with what stands around it
 BLANKS = " \t\r\n"
 TOO_MANY = BLANKS + "}]"  # what models write behind the arguments by mistake
+FENCE = "```"
 
 _Found = TypeVar("_Found")
 # Gives its result in the end, and yields wherever it needs more text.
@@ -42,6 +44,7 @@ class MarkupParser(ABC):
         self._over = False
         self._ended = False  # by the model: what its last call lacks is added
         self._in_call = False
+        self._read_again = MOST_READ_AGAIN
         self._behind_call = False  # where only what closes it, or another, is no content
         self._reading = self._answer()
 
@@ -136,39 +139,67 @@ class MarkupParser(ABC):
         self._in_call, self._behind_call = False, True
         self._decide()
 
-    def _json_arguments(self, *ends: str) -> Reading[None]:
-        """Read the arguments of the call that has begun, up to one of these ends, which stands
-        behind blanks."""
+    def _take_back(self, position: int) -> None:
+        """Go back to this position, to read on from there in another way. Only so much text is read
+        again in one answer; the rest stays passed."""
+        if self._at - position <= self._read_again:
+            self._read_again -= self._at - position
+            self._at = position
+
+    def _pass_fence(self) -> Reading[bool]:
+        """Pass the beginning of a block of code; whether there is one."""
+        if not (yield from self._one_of(FENCE)):
+            return False
+        yield from self._one_of("json", "tool_call", "tool_calls")
+        yield from self._blanks()
+        return True
+
+    def _json_arguments(self, name: str, call_id: str, *ends: str) -> Reading[bool]:
+        """Begin a call if the arguments that stand here, up to one of these ends, can be read;
+        whether they can. An object ends by itself. Where a call has nothing before its end, its
+        arguments are {}."""
         try:
+            yield from self._blanks()
+            yield from self._pass_fence()
             first = yield from self._blanks()
-            if first == "{":
-                yield from self._json_object()
-            else:
-                yield from self._other_arguments(ends)
         except TextEndedError:
-            if self._ended and not self._found.has_arguments:
+            if self._ended:
+                self._begin_call(name, call_id)
                 self._found.arguments("{}")
             raise
-        self._end_call()
+        if first == "{":
+            read = yield from self._json_object(name, call_id)
+        else:
+            read = yield from self._other_arguments(name, call_id, ends)
+        if read:
+            self._end_call()
+        return read
 
-    def _json_object(self) -> Reading[None]:
-        value = JsonValue("{")
+    def _json_object(self, name: str, call_id: str) -> Reading[bool]:
+        value, position = JsonValue("{"), self._at
         while True:
-            end, part = value.feed(self._text, self._at)
-            self._found.arguments(part)
-            self._at = len(self._text) if end < 0 else end
-            self._decide()
-            if end >= 0:
-                return
+            position, part = value.feed(self._text, position)
+            if value.failed:
+                self._at = position
+                return False
+            if value.certain:
+                self._at, position = position, 0
+                if self._in_call:
+                    self._decide()
+                else:
+                    self._begin_call(name, call_id)
+                self._found.arguments(part)
+            if value.over:
+                return True
             try:
                 yield from self._more()
             except TextEndedError:
-                if self._ended:
-                    self._found.arguments(value.closing())
+                if self._ended and self._in_call:
+                    self._found.arguments(value.closing(self._text))
                 raise
 
-    def _other_arguments(self, ends: tuple[str, ...]) -> Reading[None]:
-        """Read arguments that are no object: none at all, or a text that holds the object."""
+    def _other_arguments(self, name: str, call_id: str, ends: tuple[str, ...]) -> Reading[bool]:
+        """Read arguments that are no object: none at all, or a string that holds the object."""
         start = searched = self._at
         while True:
             places = [at for end in ends if (at := self._text.find(end, searched)) >= 0]
@@ -177,18 +208,33 @@ class MarkupParser(ABC):
                 break
             searched = max(start, len(self._text) - max(map(len, ends)))
             yield
-        written = self._text[start:] if place < 0 else self._text[start:place]
-        self._at = start + len(written)
-        if place >= 0 or self._ended:
-            self._found.arguments(unwrapped(written.strip()))
-        if place < 0:
-            raise TextEndedError
+        end = len(self._text) if place < 0 else place
+        written = unwrapped(self._text[start:end].rstrip(BLANKS + "`"))
+        self._at = end
+        if written is None or (place < 0 and not self._ended):
+            return False
+        self._begin_call(name, call_id)
+        self._found.arguments(written)
+        return True
+
+    def _pass_more_objects(self) -> Reading[None]:
+        """Pass brackets, and objects, that stand behind a call's arguments by mistake."""
+        while (yield from self._blanks(TOO_MANY)) == "{":
+            value = JsonValue("{")
+            while not value.over:
+                self._at, _ = value.feed(self._text, self._at)
+                self._decide()
+                if not value.over:
+                    yield from self._more()
+        yield from self._one_of(FENCE)
+        yield from self._blanks(TOO_MANY)
 
 
 class MarkedCallParser(MarkupParser):
     """A parser of calls that begin with a mark, among content."""
 
     marks: tuple[str, ...]  # none is the beginning of another
+    _owed: frozenset[str] = frozenset()  # marks that close the last call, and have not come yet
 
     @abstractmethod
     def _call(self, mark: str) -> Reading[bool]:
@@ -197,6 +243,7 @@ class MarkedCallParser(MarkupParser):
     def _answer(self) -> Reading[None]:
         while True:
             mark = yield from self._seek()
+            yield from self._pass_again(mark)
             called = yield from self._call(mark)
             self._behind_call = False
             if called:
@@ -204,23 +251,43 @@ class MarkedCallParser(MarkupParser):
             else:
                 self._refuse(mark)
 
+    def _pass_again(self, mark: str) -> Reading[None]:
+        """Pass a mark that is written more than once."""
+        while len(mark) > 1:
+            end = self._at
+            yield from self._blanks()
+            if not (yield from self._one_of(mark)):
+                self._at = end
+                return
+
     def _refuse(self, mark: str) -> None:
         """Note that this mark, the first of the text, begins no call; behind it another one may
         stand."""
-        end = self._text.find(mark) + len(mark)
-        self._found.content(self._text[:end])
-        self._text, self._at = self._text[end:], 0
+        self._take_back(self._text.find(mark) + len(mark))
+        self._found.content(self._text[: self._at])
+        self._decide()
+
+    def _owe(self, *marks: str) -> None:
+        """Note that these marks belong to the call that was found, wherever they follow."""
+        self._owed = frozenset(marks)
 
     def _seek(self) -> Reading[str]:
         """Pass the next mark; what stands before it is content."""
         while True:
-            places = [(at, mark) for mark in self.marks if (at := self._text.find(mark)) >= 0]
+            marks = (*self.marks, *self._owed) if self._owed else self.marks
+            places = [
+                (at, -len(mark), mark) for mark in marks if (at := self._text.find(mark)) >= 0
+            ]
+            held = max(partial_length(self._text, mark) for mark in marks)
             if places:
-                position, mark = min(places)
+                position, _, mark = min(places)
                 self._found.content(self._text[:position])
                 self._text, self._at = self._text[position:], len(mark)
-                return mark
-            held = max(partial_length(self._text, mark) for mark in self.marks)
+                if mark not in self._owed:
+                    return mark
+                self._owed -= {mark}
+                self._decide()
+                continue
             certain = len(self._text) - held
             self._found.content(self._text[:certain])
             self._text = self._text[certain:]

@@ -1,135 +1,303 @@
 """ParameterParser: calls whose arguments stand one by one between marks, in XML's manner.
 
-Nothing is escaped in such notations, so an end mark may stand inside a value. It ends the value
-only where a mark follows that belongs there. Strings are handed on as they come, other values whole
-once they have ended. Families say how their marks read (families/).
+Nothing is escaped in such notations, so marks may stand inside a value. An end mark ends the value
+only where a mark follows that belongs there. The mark of the next argument ends it if that is one
+of the tool's which has not come yet, and the marks that close a call end it if another call or the
+end of the answer follows: models forget end marks. Strings are handed on as they come, other values
+whole once they have ended. Families say how their marks read (tool_parsers).
 """
 
 from __future__ import annotations
 
 import json
 from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
 
 from atom.answer_parsing.argument_types import json_of, only_string
+from atom.answer_parsing.call_policy import properties_of
 from atom.answer_parsing.held_text import partial_length
-from atom.answer_parsing.markup_parser import MarkedCallParser, Reading, TextEndedError
+from atom.answer_parsing.markup_parser import Reading, TextEndedError
+from atom.answer_parsing.object_calls import ObjectCallParser
 
 MOST_KEY_CHARS = 1024
+_MOST_JUNK_CHARS = 512  # between arguments
 
 
-class ParameterParser(MarkedCallParser):
-    """A `CallParser` of one answer. value_end: behind each value; followers: one of which stands
-    behind that, blanks between; lines: values stand on lines of their own."""
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """An argument whose opening was read: its key, and JSON schema's types of its value."""
 
-    value_end: str
-    followers: tuple[str, ...]
-    lines = False
-    _searched = 0  # of the text: no value ends there
+    key: str
+    types: frozenset[str]
 
-    def _parameters(self) -> Reading[None]:
-        """Read the parameters of the call that has begun, and what closes it."""
-        first = True
-        try:
-            while (yield from self._next_parameter(first=first)):
-                first = False
-        except TextEndedError:
-            if self._ended and self._in_call:
-                self._found.arguments("}" if self._found.has_arguments else "{}")
-            raise
-        self._found.arguments("{}" if first else "}")
-        self._end_call()
+
+class ParameterParser(ObjectCallParser):
+    """A `CallParser` of one answer. value_ends: one of which stands behind each value; openings:
+    begin an argument; call_ends: one of which stands behind the last argument; closers: what closes
+    calls behind that, from the inside out; lines: values stand on lines of their own; strays: marks
+    that mean nothing where they are not expected."""
+
+    value_ends: tuple[str, ...]
+    openings: tuple[str, ...]
+    call_ends: ClassVar[tuple[str, ...]]
+    closers: ClassVar[tuple[str, ...]] = ()
+    strays: ClassVar[tuple[str, ...]] = ()
+    lines: ClassVar[bool] = False
+    _start = 0  # in the text, of the value that is read
+    _searched = 0  # in the text: no value ends before
+    _closed = -1  # in the text, where a call may have been closed within the value
+    _tool = ""
 
     @abstractmethod
-    def _next_parameter(self, *, first: bool) -> Reading[bool]:
-        """Read one of them; whether there was one."""
+    def _parameter(self) -> Reading[Parameter | None]:
+        """Pass the opening of an argument, up to its value. None for what is none."""
 
-    def _argument(self, key: str, types: frozenset[str], *, first: bool) -> Reading[None]:
-        """Read the value that follows `key`."""
-        before = ("{" if first else ", ") + json.dumps(key, ensure_ascii=False) + ": "
-        self._decide()
-        self._searched = 0
-        if only_string(types):
-            self._found.arguments(before + '"')
+    def _body(self, tool: str) -> Reading[bool]:
+        """Read the arguments of a call of this tool and what closes it, up to the mark of the next
+        call; whether they can be read."""
+        self._tool, self._keys, self._junk = tool, set[str](), ""
+        head_end = self._at
+        try:
+            read = yield from self._arguments_in_turn()
+        except TextEndedError:
+            if self._ended and not self._in_call and not self._text[head_end:].strip():
+                self._begin_call(tool)
+            if self._ended and self._in_call:
+                self._found.arguments("}" if self._keys else "{}")
+            self._give_junk()
+            raise
+        if read:
+            self._end_call()
+            self._owe(*self.call_ends, *self.closers)
+            self._give_junk()
+            for mark in self.call_ends:
+                yield from self._pass_again(mark)
+        return read
+
+    def _give_junk(self) -> None:
+        """Text between arguments follows the call as content."""
+        if self._in_call or self._behind_call:
+            self._found.content(self._junk.strip())
+
+    def _arguments_in_turn(self) -> Reading[bool]:
+        marks = (*self.call_ends, *self.closers, *self.marks, *self.openings)
+        broken = False
+        while True:
+            sign = yield from self._blanks()
+            if sign == "{" and not (self._in_call or broken):
+                return (yield from self._json_body())
+            at = self._at
+            parameter = yield from self._parameter()
+            if parameter is not None:
+                yield from self._argument(parameter)
+                continue
+            self._at = at
+            found = yield from self._one_of(*marks, *self.strays)
+            if found in self.openings or found in self.strays:
+                broken = broken or found in self.openings
+                continue
+            self._at -= 0 if found in self.call_ends else len(found)
+            if found:
+                return self._close(broken=broken)
+            if not (self._in_call or broken):
+                return False
+            if not (yield from self._pass_junk((*marks, *self.strays))):
+                return self._close(broken=broken)
+
+    def _close(self, *, broken: bool) -> bool:
+        """The call ends here; whether it can be read."""
+        if broken and not self._keys:
+            return False
+        if not self._in_call:
+            self._begin_call(self._tool)
+        self._found.arguments("}" if self._keys else "{}")
+        return True
+
+    def _pass_junk(self, marks: tuple[str, ...]) -> Reading[bool]:
+        """Pass text that is no argument, up to a mark; whether one follows soon."""
+        start = self._at
+        while True:
+            places = [at for mark in marks if (at := self._text.find(mark, start)) >= 0]
+            if places or len(self._text) - start > _MOST_JUNK_CHARS:
+                break
+            yield from self._more()
+        if not places or min(places) - start > _MOST_JUNK_CHARS:
+            return False
+        self._at = min(places)
+        self._junk += self._text[start : self._at].strip() + " "
+        return True
+
+    def _json_body(self) -> Reading[bool]:
+        """Read arguments that are written as JSON all the same."""
+        if not (yield from self._json_arguments(self._tool, "", *self.call_ends)):
+            return False
+        yield from self._pass_more_objects()
+        yield from self._one_of(*self.call_ends)
+        return True
+
+    # ---- one argument --------------------------------------------------------------------
+
+    def _argument(self, parameter: Parameter) -> Reading[None]:
+        """Read the value that follows the opening of an argument."""
+        before = ", " if self._keys else "{"
+        before += json.dumps(parameter.key, ensure_ascii=False) + ": "
+        self._closed = -1
+        if only_string(parameter.types):
+            self._begin_argument(parameter, before + '"')
             yield from self._string_value()
             self._found.arguments('"')
         else:
-            yield from self._other_value(before, types)
+            yield from self._other_value(parameter, before)
         self._decide()
+
+    def _begin_argument(self, parameter: Parameter, written: str) -> None:
+        if not self._in_call:
+            self._begin_call(self._tool)
+        self._keys.add(parameter.key)
+        self._found.arguments(written)
+        self._decide()
+        self._start = self._searched = 0
 
     def _string_value(self) -> Reading[None]:
         if self.lines and (yield from self._sees_line()):
             self._at += 1
         self._decide()
         try:
-            while True:
-                end = yield from self._value_end()
-                text = self._text[: end if end >= 0 else self._certain()]
-                self._found.arguments(_escaped(text))
-                self._text, self._searched = self._text[len(text) :], 0
-                if end >= 0:
-                    self._pass_end()
-                    return
+            while not (end := (yield from self._value_end())):
+                certain = self._certain()
+                self._found.arguments(_escaped(self._text[:certain]))
+                self._text, self._searched = self._text[certain:], self._searched - certain
+                self._closed -= certain if self._closed >= 0 else 0
                 yield from self._more()
         except TextEndedError:
-            self._found.arguments(_escaped(self._without_lines(self._text)))
-            if self._ended:
-                self._found.arguments('"')
-            raise
+            end = self._end_of_cut_value()
+            self._found.arguments(_escaped(self._text[: end[0]]))
+            if end[1] < 0:
+                if self._ended:
+                    self._found.arguments('"')
+                raise
+            self._at = end[1]
+            return
+        self._found.arguments(_escaped(self._text[: end[0]]))
+        self._at = end[1]
 
-    def _other_value(self, before: str, types: frozenset[str]) -> Reading[None]:
+    def _other_value(self, parameter: Parameter, before: str) -> Reading[None]:
+        self._start = self._searched = self._at
+        if self._in_call:
+            self._decide()
+            self._start = self._searched = 0
         try:
-            end = yield from self._value_end()
-            while end < 0:
+            while not (end := (yield from self._value_end())):
                 yield from self._more()
-                end = yield from self._value_end()
         except TextEndedError:
-            if self._ended:
-                self._found.arguments(before + json_of(self._without_lines(self._text), types))
-            raise
-        text = self._text[:end]
-        if self.lines:
-            text = text.removeprefix("\n")
-        self._found.arguments(before + json_of(text, types))
-        self._text = self._text[end:]
-        self._pass_end()
+            end = self._end_of_cut_value()
+            if end[1] < 0 and (not self._ended or end[0] <= self._start):
+                raise
+        text = self._text[self._start : end[0]]
+        self._at = end[1] if end[1] >= 0 else len(self._text)
+        text = text.removeprefix("\n") if self.lines else text
+        self._begin_argument(parameter, before + json_of(text, parameter.types))
 
     def _sees_line(self) -> Reading[bool]:
         while self._at == len(self._text):
             yield from self._more()
         return self._text[self._at] == "\n"
 
-    def _value_end(self) -> Reading[int]:
-        """Find where the value ends that the text begins with; -1 where that is not there yet."""
-        place = self._text.find(self.value_end, self._searched)
-        while place >= 0:
-            self._at = place + len(self.value_end)
-            try:
-                yield from self._blanks()
-                found = yield from self._one_of(*self.followers)
-            except TextEndedError:
-                found = self.value_end  # nothing stands behind it, or a part of a mark
-            if found:
-                return place - (self.lines and self._text[:place].endswith("\n"))
+    @property
+    def _ends(self) -> tuple[str, ...]:
+        return (*self.value_ends, *self.openings, *self.call_ends)
+
+    def _value_end(self) -> Reading[tuple[int, int] | None]:
+        """Find where the value ends: that place, and the one to read on from. None where it is not
+        there yet."""
+        ends = self._ends
+        while True:
+            places = [
+                (at, -len(mark), mark)
+                for mark in ends if (at := self._text.find(mark, self._searched)) >= 0
+            ]  # fmt: skip
+            if not places:
+                self._at = self._start
+                self._searched = max(self._searched, len(self._text) - self._held())
+                return None
+            place, _, mark = min(places)
+            behind = yield from self._behind_value(place, mark)
+            if behind >= 0:
+                own = behind > place  # the value has an end mark of its own
+                return self._without_lines(
+                    place, int(self.lines) if own else 1 + self.lines
+                ), behind
             self._searched = place + 1
-            place = self._text.find(self.value_end, self._searched)
-        self._at = 0
-        self._searched = max(self._searched, len(self._text) - len(self.value_end))
-        return -1
+
+    def _behind_value(self, place: int, mark: str) -> Reading[int]:
+        """The place to read on from if this mark ends the value; else -1."""
+        self._at = place + len(mark)
+        try:
+            if mark in self.value_ends:
+                behind = self._at
+                yield from self._blanks()
+                follows = (*self.call_ends, *self.closers, *self.marks, *self.openings)
+                found = yield from self._one_of(*follows)
+                if found in self.openings and mark != self.value_ends[0]:
+                    another = yield from self._begins_another(self._at - len(found))
+                    return behind if another else -1
+                return behind if found else -1
+            if mark in self.openings:
+                return place if (yield from self._begins_another(place)) else -1
+            return place if (yield from self._closes(place)) else -1
+        except TextEndedError:
+            if mark in self.value_ends:
+                return place + len(mark)
+            return place if mark in self.call_ends else -1
+
+    def _begins_another(self, place: int) -> Reading[bool]:
+        """Tell whether the opening there is of an argument that the tool has, and this call not."""
+        if self.lines and place > self._start and self._text[place - 1] != "\n":
+            return False
+        self._at = place
+        parameter = yield from self._parameter()
+        known = properties_of(self._tools.get(self._tool))
+        return parameter is not None and parameter.key in known and parameter.key not in self._keys
+
+    def _closes(self, place: int) -> Reading[bool]:
+        """Tell whether another call follows the end of a call that stands there inside a value. If
+        all that closes calls follows, the value ends there unless it has an end mark later."""
+        yield from self._blanks()
+        closed = True
+        for closer in self.closers:
+            closed = bool((yield from self._one_of(closer)))
+            yield from self._blanks()
+        if (yield from self._one_of(*self.marks)):
+            return True
+        if closed and self._closed < 0:
+            self._closed = place
+        return False
+
+    def _without_lines(self, end: int, most: int) -> int:
+        """The end of a value without the line breaks, so many at most, that belong to the marks."""
+        for _ in range(most):
+            end -= end > self._start and self._text[end - 1] == "\n"
+        return end
+
+    def _held(self) -> int:
+        """Tell how many characters at the end may be the beginning of a mark."""
+        return max(partial_length(self._text, mark) for mark in self._ends)
 
     def _certain(self) -> int:
-        """Tell how many characters belong to the value whatever follows: end marks that are passed
-        already are its own."""
-        certain = len(self._text) - partial_length(self._text, self.value_end)
-        return certain - (self.lines and self._text[:certain].endswith("\n"))
+        """Tell how many characters belong to the value whatever follows."""
+        certain = len(self._text) - self._held()
+        if self._closed >= 0:
+            certain = min(certain, self._closed)
+        return self._without_lines(certain, 1 + self.lines)
 
-    def _without_lines(self, text: str) -> str:
-        """A value that the answer's end cuts off, without a part of its end mark."""
-        text = text[: len(text) - partial_length(text, self.value_end)]
-        return text.strip("\n") if self.lines else text
-
-    def _pass_end(self) -> None:
-        """The text begins with what ends a value."""
-        self._at = self._text.find(self.value_end) + len(self.value_end)
+    def _end_of_cut_value(self) -> tuple[int, int]:
+        """Find the end of a value within which the answer ends, as `_value_end` does; the place to
+        read on from is -1 but for a value that the end of the call has cut."""
+        if self._closed >= 0:
+            return self._without_lines(self._closed, 1 + self.lines), self._closed
+        end = len(self._text) - self._held()
+        return self._without_lines(end, len(self._text) if self.lines else 0), -1
 
 
 def _escaped(text: str) -> str:

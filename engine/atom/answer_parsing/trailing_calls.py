@@ -16,71 +16,106 @@ from atom.answer_parsing.held_text import partial_length
 
 class TrailingCalls:
     """Finds the calls of one answer that stand at the end of its reasoning. mark: that calls begin
-    with; parser: makes one for calls."""
+    with; parser: makes one for calls.
+
+    Text is parsed from a mark on. If more than calls is found, the next mark begins anew, so that
+    each piece between two marks is parsed twice at most."""
 
     def __init__(self, mark: str, parser: Callable[[], CallParser]) -> None:
         self._mark = mark
         self._new_parser = parser
-        self._held = ""  # from blanks before the mark on
+        self._held: list[str] = []  # from blanks before the first mark that is parsed
+        self._since_mark = ""  # the last part of it: from the last mark on, or a part of a mark
         self._parser: CallParser | None = None
+        self._parsed = 0  # of the text since the last mark
+        self._from_last_mark = False  # the parser began there
         self._events: list[Event] = []
 
     def feed(self, reasoning: str) -> str:
         """Give what is certain to be reasoning."""
-        self._held += reasoning
-        if self._parser is not None:
-            self._events += self._parser.feed(reasoning)
-        shown = ""
+        self._since_mark += reasoning
+        shown: list[str] = []
         while True:
-            if self._parser is None:
-                position = self._held.find(self._mark)
-                if position < 0:
-                    return shown + self._pass_all_but_a_beginning()
-                shown += self._begin(position)
-            if not any(_is_text(event) for event in self._events):
-                return shown
-            shown += self._pass_mark()
+            begun = len(self._mark) if self._parser is not None else 0
+            place = self._since_mark.find(self._mark, begun)
+            end = place if place >= 0 else self._certain()
+            if self._parser is not None:
+                self._parse(end, shown)
+            else:
+                self._show_text(end, shown)
+            if place < 0:
+                return "".join(shown)
+            self._pass_to_mark(shown)
 
     def release(self) -> str:
         """All that was held back is reasoning."""
-        held, self._held = self._held, ""
+        held = "".join([*self._held, self._since_mark])
+        self._held, self._since_mark, self._parsed = [], "", 0
         self._parser, self._events = None, []
         return held
 
     def finish(self, *, ended: bool) -> tuple[str, Sequence[Event]]:
         """Reasoning and calls that were held back. ended: the answer was not cut."""
+        shown: list[str] = []
+        if self._parser is not None:
+            self._parse(len(self._since_mark), shown)
         parser, events = self._parser, self._events
         if not ended or parser is None or parser.within_call:
-            return self.release(), ()
+            return "".join(shown) + self.release(), ()
         events = [*events, *parser.finish(ended=True)]
         called = any(isinstance(event, CallStart) for event in events)
         if not called or any(_is_text(event) for event in events):
-            return self.release(), ()
+            return "".join(shown) + self.release(), ()
         self.release()
-        return "", [event for event in events if not isinstance(event, Content)]
+        return "".join(shown), [event for event in events if not isinstance(event, Content)]
 
-    def _begin(self, position: int) -> str:
-        """Let a parser look at what is held from the mark on; what stands before it."""
-        self._parser = self._new_parser()
-        self._events = [*self._parser.feed(self._held[position:])]
-        shown = self._held[:position].rstrip()
-        self._held = self._held[len(shown) :]
-        return shown
+    def _certain(self) -> int:
+        """Find where a part of a mark begins at the end, or the end."""
+        return len(self._since_mark) - partial_length(self._since_mark, self._mark)
 
-    def _pass_all_but_a_beginning(self) -> str:
-        """Hold what may be the beginning of a mark, with the blanks before it."""
-        begun = partial_length(self._held, self._mark)
-        shown = self._held[: len(self._held) - begun]
-        shown = shown.rstrip() if begun else shown
-        self._held = self._held[len(shown) :]
-        return shown
+    def _parse(self, end: int, shown: list[str]) -> None:
+        """Parse what stands before `end`, and show it if it is more than calls."""
+        if self._parser is None or end <= self._parsed:
+            return
+        found = self._parser.feed(self._since_mark[self._parsed : end])
+        self._parsed = end
+        self._events += found
+        if not any(_is_text(event) for event in found):
+            return
+        held = "".join(self._held)
+        if self._from_last_mark:
+            shown.append(held)
+            self._held, self._parser, self._events, self._parsed = [], None, [], 0
+            self._show_text(end, shown)
+        else:  # the calls before the last mark are thoughts: it may begin a call all the same
+            thoughts = held.rstrip()
+            shown.append(thoughts)
+            self._held = [held[len(thoughts) :]]
+            self._begin()
+            self._parse(end, shown)
 
-    def _pass_mark(self) -> str:
-        """Give up the first mark that is held: it begins no call at the end."""
-        end = self._held.find(self._mark) + len(self._mark)
-        shown, self._held = self._held[:end], self._held[end:]
-        self._parser, self._events = None, []
-        return shown
+    def _begin(self) -> None:
+        """Parse from the last mark on."""
+        self._parser, self._parsed, self._from_last_mark = self._new_parser(), 0, True
+        self._events = []
+
+    def _show_text(self, end: int, shown: list[str]) -> None:
+        """Show text that belongs to no call, but for the blanks before a mark."""
+        text = self._since_mark[:end]
+        if end < len(self._since_mark):
+            text = text.rstrip()
+        shown.append(text)
+        self._since_mark = self._since_mark[len(text) :]
+
+    def _pass_to_mark(self, shown: list[str]) -> None:
+        """Go on at the next mark."""
+        place = self._since_mark.find(self._mark, len(self._mark) if self._parser else 0)
+        self._held.append(self._since_mark[:place])
+        self._since_mark, self._parsed = self._since_mark[place:], 0
+        if self._parser is None:
+            self._begin()
+        else:
+            self._from_last_mark = False
 
 
 def _is_text(event: Event) -> bool:

@@ -8,8 +8,9 @@
 
 from __future__ import annotations
 
+from atom.answer_parsing.call_policy import known_name
 from atom.answer_parsing.call_section import CallSection
-from atom.answer_parsing.markup_parser import Reading
+from atom.answer_parsing.markup_parser import FENCE, Reading
 
 SECTION = "<｜tool▁calls▁begin｜>"
 CALL = "<｜tool▁call▁begin｜>"
@@ -17,26 +18,27 @@ SEPARATOR = "<｜tool▁sep｜>"
 CALL_END = "<｜tool▁call▁end｜>"
 SECTION_END = "<｜tool▁calls▁end｜>"
 MARKS = (SECTION, CALL, SEPARATOR, CALL_END, SECTION_END)
-_FENCE = "```"
 
 
 class DeepSeekV3Parser(CallSection):
-    """A `CallParser` of one answer."""
+    """A `CallParser` of one answer, in this notation or that of V3.1 (deepseek_v31.py): models
+    write one for the other."""
 
     marks = (SECTION, CALL)
-    call, call_end, section_end = CALL, CALL_END, SECTION_END
+    call, call_end, section_ends = CALL, CALL_END, (SECTION_END,)
 
     def _head(self) -> Reading[tuple[str, str] | None]:
-        kind = yield from self._up_to(SEPARATOR)
-        found = None if kind is None else (yield from self._name("\n"))
-        if found is None or not found[0].strip():
+        first = yield from self._name(SEPARATOR, CALL_END)
+        if first is None or first[1] == CALL_END:
             return None
-        yield from self._blanks()
-        if (yield from self._one_of(_FENCE)):
-            yield from self._one_of("json")
-        return found[0].strip(), ""
-
-    def _close(self) -> Reading[None]:
-        yield from self._one_of(_FENCE)
-        yield from self._blanks()
-        yield from self._one_of(self.call_end)
+        name = known_name(first[0], self._tools)
+        at = self._at
+        if name and ((yield from self._blanks()) in "{`<" or first[0] != "function"):
+            self._at = at
+            return name, ""
+        self._at = at
+        found = yield from self._name("\n", "{", FENCE, CALL_END)
+        if found is None or not (name := known_name(found[0], self._tools)):
+            return None
+        self._at -= 0 if found[1] == "\n" else len(found[1])
+        return name, ""

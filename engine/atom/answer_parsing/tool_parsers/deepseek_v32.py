@@ -6,84 +6,87 @@
 <｜DSML｜parameter name="days" string="false">3</｜DSML｜parameter>
 </｜DSML｜invoke>
 </｜DSML｜function_calls>
+
+V4 has `tool_calls` in place of `function_calls`. Models leave the sign of the DSML out of marks now
+and then, write attributes in another order, or write the arguments as JSON.
 """
 
 from __future__ import annotations
 
 from typing import ClassVar
 
+from atom.answer_parsing.argument_types import argument_types
+from atom.answer_parsing.call_policy import known_name
 from atom.answer_parsing.markup_parser import Reading
-from atom.answer_parsing.parameter_parser import MOST_KEY_CHARS, ParameterParser
+from atom.answer_parsing.parameter_parser import Parameter, ParameterParser
+from atom.answer_parsing.xml_tags import TagReader, attributes_of
 
 DSML = "｜DSML｜"
 SECTION = f"<{DSML}function_calls>"
+SECTION_OF_V4 = f"<{DSML}tool_calls>"
 CALL = f'<{DSML}invoke name="'
 PARAMETER = f'<{DSML}parameter name="'
 PARAMETER_END = f"</{DSML}parameter>"
 CALL_END = f"</{DSML}invoke>"
 SECTION_END = f"</{DSML}function_calls>"
+SECTION_OF_V4_END = f"</{DSML}tool_calls>"
 _STRING = frozenset({"string"})
 _ANY: frozenset[str] = frozenset()
 
 
-class DeepSeekV32Parser(ParameterParser):
-    """A `CallParser` of one answer. section, section_end: around all calls; call, call_end: around
-    each; parameter: before a key."""
+class DeepSeekV32Parser(TagReader, ParameterParser):
+    """A `CallParser` of one answer. calls: begin each call, up to its attributes; section_ends:
+    behind all calls."""
 
-    section: ClassVar[str] = SECTION
-    call: ClassVar[str] = CALL
-    parameter: ClassVar[str] = PARAMETER
-    call_end: ClassVar[str] = CALL_END
-    section_end: ClassVar[str] = SECTION_END
-    marks: tuple[str, ...] = (SECTION, CALL)
-    value_end = PARAMETER_END
-    followers = (PARAMETER, CALL_END)
+    calls: ClassVar[tuple[str, ...]] = (f"<{DSML}invoke ",)
+    section_ends: ClassVar[tuple[str, ...]] = (SECTION_END, SECTION_OF_V4_END)
+    marks: tuple[str, ...] = (SECTION, SECTION_OF_V4, f"<{DSML}invoke ")
+    value_ends: tuple[str, ...] = (PARAMETER_END, "</parameter>")
+    openings: tuple[str, ...] = (f"<{DSML}parameter ", "<parameter ")
+    call_ends = (CALL_END,)
+    closers = section_ends
+    strays: ClassVar[tuple[str, ...]] = (PARAMETER_END, "</parameter>")
 
     def _call(self, mark: str) -> Reading[bool]:
-        if mark != self.call:
+        sectioned = mark not in self.calls
+        if sectioned:
             yield from self._blanks()
-            if not (yield from self._one_of(self.call)):
+            if not (yield from self._one_of(*self.calls)):
                 return False
         if not (yield from self._one_call()):
             return False
         while True:
+            if not sectioned:
+                self._owe(*self.call_ends)
+            end = self._at
             yield from self._blanks()
-            found = yield from self._one_of(self.call, self.section_end)
-            if found == self.section_end:
+            found = yield from self._one_of(*self.calls, *self.section_ends)
+            if found in self.section_ends:
+                self._owe()
+                yield from self._pass_again(found)
                 return True
             if not found:
-                self._at = 0  # content
+                self._at = end  # content
                 return True
             if not (yield from self._one_call()):
-                self._refuse(self.call)
+                self._refuse(found)
                 return True
 
     def _one_call(self) -> Reading[bool]:
-        found = yield from self._name('">')
-        if found is None or not found[0]:
-            return False
-        self._begin_call(found[0])
-        self._name_of_tool = found[0]
-        yield from self._parameters()
-        return True
+        head = yield from self._tag_head(tuple(self._tools))
+        name = known_name(head, self._tools) if head else ""
+        return bool(name) and (yield from self._body(name))
 
-    def _next_parameter(self, *, first: bool) -> Reading[bool]:
-        yield from self._blanks()
-        if not (yield from self._one_of(self.parameter)):
-            yield from self._one_of(self.call_end)
-            return False
-        found = yield from self._key()
-        if found is None:
-            return False
-        yield from self._argument(*found, first=first)
-        return True
-
-    def _key(self) -> Reading[tuple[str, frozenset[str]] | None]:
-        """Pass a parameter's key and what stands before its value; key and kinds of the value."""
-        key = yield from self._up_to('" string="', '">', most=MOST_KEY_CHARS)
-        if key is None:
+    def _parameter(self) -> Reading[Parameter | None]:
+        if not (yield from self._one_of(*self.openings)):
             return None
-        kind = ("", "")
-        if key[1] != '">':
-            kind = (yield from self._up_to('">')) or kind
-        return key[0], _ANY if kind[0] == "false" else _STRING
+        schema = self._tools.get(self._tool)
+        key = yield from self._tag_key(schema)
+        return Parameter(key, self._types(key)) if key else None
+
+    def _types(self, key: str) -> frozenset[str]:
+        """The kinds of the value that is written behind this tag."""
+        string = attributes_of(self._tag).get("string")
+        if string is None:
+            return argument_types(self._tools.get(self._tool), key) or _STRING
+        return _ANY if string == "false" else _STRING

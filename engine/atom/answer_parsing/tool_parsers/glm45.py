@@ -9,8 +9,9 @@
 from __future__ import annotations
 
 from atom.answer_parsing.argument_types import argument_types
+from atom.answer_parsing.call_policy import known_name, name_and_property
 from atom.answer_parsing.markup_parser import Reading
-from atom.answer_parsing.parameter_parser import MOST_KEY_CHARS, ParameterParser
+from atom.answer_parsing.parameter_parser import MOST_KEY_CHARS, Parameter, ParameterParser
 
 CALL = "<tool_call>"
 KEY = "<arg_key>"
@@ -25,37 +26,39 @@ class Glm45Parser(ParameterParser):
     """A `CallParser` of one answer."""
 
     marks = (CALL,)
-    value_end = VALUE_END
-    followers = (KEY, CALL_END)
+    closing = CALL_END
+    value_ends = (VALUE_END,)
+    openings = (KEY,)
+    call_ends = (CALL_END,)
+    strays = (VALUE_END, KEY_END, VALUE)
+    _joined = ""  # a key that stands behind the name without a mark
 
     def _call(self, mark: str) -> Reading[bool]:
-        yield from self._blanks()
-        start = self._at
-        found = yield from self._name("\n", KEY, CALL_END)
-        name = "" if found is None else found[0].strip()
-        if found is None or not name or (name not in self._tools and name[0] in '{[<"'):
+        if (yield from self._blanks()) in "{[":
+            return (yield from self._objects())
+        found = yield from self._name("\n", "{", *MARKS)
+        if found is None:
             return False
-        self._at = start + len(found[0])
-        yield from self._blanks()
-        known = yield from self._one_of(KEY, CALL_END)
-        if not known:
-            return False  # a line of text
-        self._at -= len(known)
-        self._begin_call(name)
-        self._name_of_tool = name
-        yield from self._parameters()
-        return True
+        written, end = found
+        name = known_name(written, self._tools)
+        if not name and end == KEY_END:
+            name, self._joined = name_and_property(written.strip(), self._tools)
+        if not name:
+            return False
+        self._at -= len(end)
+        return (yield from self._body(name))
 
-    def _next_parameter(self, *, first: bool) -> Reading[bool]:
-        yield from self._blanks()
-        if not (yield from self._one_of(KEY)):
-            yield from self._one_of(CALL_END)
-            return False
-        key = yield from self._up_to(KEY_END, most=MOST_KEY_CHARS)
-        if key is None:
-            return False
+    def _parameter(self) -> Reading[Parameter | None]:
+        key, self._joined = self._joined, ""
+        if not key:
+            if not (yield from self._one_of(KEY)):
+                return None
+            found = yield from self._up_to(KEY_END, VALUE, CALL_END, most=MOST_KEY_CHARS)
+            if found is None or found[1] == CALL_END or not found[0].strip():
+                return None
+            key = found[0].strip()
+            self._at -= len(found[1])
+        yield from self._one_of(KEY_END)
         yield from self._blanks()
         yield from self._one_of(VALUE)
-        types = argument_types(self._tools.get(self._name_of_tool), key[0])
-        yield from self._argument(key[0], types, first=first)
-        return True
+        return Parameter(key, argument_types(self._tools.get(self._tool), key))

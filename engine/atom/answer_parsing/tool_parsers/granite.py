@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-from atom.answer_parsing.listed_calls import ListedCallParser
+from atom.answer_parsing.object_calls import ObjectCallParser
 
 CALLS = "<|tool_call|>"
 CALLS_IN_WORDS = "<tool_call>"  # as Granite 3.1 has it
 
 
-class GraniteParser(ListedCallParser):
+class GraniteParser(ObjectCallParser):
     """A `CallParser` of one answer."""
 
     marks = (CALLS, CALLS_IN_WORDS)

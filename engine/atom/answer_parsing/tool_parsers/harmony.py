@@ -16,6 +16,7 @@ import re
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from atom.answer_parsing.call_policy import known_name
 from atom.answer_parsing.markup_parser import MarkupParser, Reading, TextEndedError
 from atom.answer_parsing.reasoning_parser import ReasoningStart
 from atom.answer_parsing.tools import Tools
@@ -106,15 +107,15 @@ class HarmonyParser(MarkupParser):
         return found[1] if found else ""
 
     def _body(self, head: _Head) -> Reading[None]:
-        name = head.recipient.removeprefix(FUNCTIONS)
-        to_function = head.recipient.startswith(FUNCTIONS) or name in self._tools
-        if to_function and name and self._calls:
+        to_function = head.recipient.startswith(FUNCTIONS) or head.recipient in self._tools
+        name = known_name(head.recipient.removeprefix(FUNCTIONS), self._tools)
+        if name and self._calls:
             self.within = Within.OTHER
-            self._begin_call(name)
-            yield from self._json_arguments(*_ENDS)
-            yield from self._pass_rest()
-            self._behind_call = False
-            return
+            if (yield from self._json_arguments(name, "", *_ENDS)):
+                yield from self._pass_rest()
+                self._behind_call = False
+                return
+            self._at = 0  # content
         analysis = head.channel == "analysis" or bool(head.recipient and not to_function)
         self.within = Within.ANALYSIS if analysis else Within.OTHER
         yield from self._text_body()

@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-from atom.answer_parsing.listed_calls import ListedCallParser
+from atom.answer_parsing.object_calls import ObjectCallParser
 
 CALLS = "<tool_calls>"
 CALLS_END = "</tool_calls>"
 
 
-class HunyuanParser(ListedCallParser):
+class HunyuanParser(ObjectCallParser):
     """A `CallParser` of one answer."""
 
     marks = (CALLS,)

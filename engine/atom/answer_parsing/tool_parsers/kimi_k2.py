@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 
+from atom.answer_parsing.call_policy import known_name
 from atom.answer_parsing.call_section import CallSection
 from atom.answer_parsing.markup_parser import Reading
 
@@ -17,6 +18,9 @@ CALL = "<|tool_call_begin|>"
 ARGUMENTS = "<|tool_call_argument_begin|>"
 CALL_END = "<|tool_call_end|>"
 SECTION_END = "<|tool_calls_section_end|>"
+# As models write them now and then.
+SECTION_OF_ONE = "<|tool_call_section_begin|>"
+SECTION_OF_ONE_END = "<|tool_call_section_end|>"
 MARKS = (SECTION, CALL, ARGUMENTS, CALL_END, SECTION_END)
 _ID = re.compile(r"(?:functions\.)?(.+?)(?::(\d+))?", re.DOTALL)
 
@@ -24,13 +28,17 @@ _ID = re.compile(r"(?:functions\.)?(.+?)(?::(\d+))?", re.DOTALL)
 class KimiK2Parser(CallSection):
     """A `CallParser` of one answer."""
 
-    marks = (SECTION, CALL)
-    call, call_end, section_end = CALL, CALL_END, SECTION_END
+    marks = (SECTION, SECTION_OF_ONE, CALL)
+    call, call_end = CALL, CALL_END
+    section_ends = (SECTION_END, SECTION_OF_ONE_END)
 
     def _head(self) -> Reading[tuple[str, str] | None]:
-        found = yield from self._up_to(ARGUMENTS)
+        found = yield from self._up_to(ARGUMENTS, CALL_END, "{")
         matched = None if found is None else _ID.fullmatch(found[0].strip())
-        if matched is None:
+        if found is None or matched is None:
             return None
-        name, number = matched.groups()
-        return name, f"functions.{name}:{number or self._found.count}"
+        if found[1] != ARGUMENTS:
+            self._at -= len(found[1])
+        written, number = matched.groups()
+        name = known_name(written, self._tools)
+        return (name, f"functions.{name}:{number or self._found.count}") if name else None

@@ -17,4 +17,4 @@ class Lfm2Parser(Llama4PythonicParser):
     """A `CallParser` of one answer."""
 
     marks = (START,)
-    opening, closing = START, END
+    closing = END

@@ -9,52 +9,28 @@ it has a tool's name, parameters (or arguments) and nothing else but a type.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection
-
-from atom.answer_parsing.call_object import CallKeys
-from atom.answer_parsing.call_scanner import CallScanner
-from atom.answer_parsing.held_text import partial_length
+from atom.answer_parsing.markup_parser import FENCE, Reading
+from atom.answer_parsing.object_calls import ObjectCallParser
 
 MARK = "<|python_tag|>"
-# A mark with an object behind it; of an object the next character is looked at, if it is there.
-_BEGIN = re.compile(r"(?:<\|python_tag\|>\s{0,8})?\{(?=[\"\s]|\Z)")
-_MARK_AT_END = re.compile(r"<\|python_tag\|>\s{0,8}\Z")
-_BETWEEN = re.compile(r"[;\s]+")
+_OBJECT = "{"
 
 
-class Llama3JsonParser(CallScanner):
-    """A `CallParser` of one answer. tools: their names."""
+class Llama3JsonParser(ObjectCallParser):
+    """A `CallParser` of one answer."""
 
-    def __init__(self, tools: Collection[str]) -> None:
-        keys = CallKeys(
-            is_known=frozenset(tools).__contains__,
-            others=frozenset({"type"}),
-            needs_arguments=True,
-        )
-        super().__init__(keys, begins_with=MARK[0] + "{")
+    marks = (MARK, FENCE, "[", _OBJECT)
+    bare = True
 
-    def _seek(self) -> bool:
-        if self._behind_call:
-            self._pass_separators()
-        begin = _BEGIN.search(self._text)
-        if begin is None:
-            self._keep(self._possible_mark())
-            return False
-        self._keep(begin.start())
-        self._begin(len(begin[0]) - 1)
-        return True
+    def _call(self, mark: str) -> Reading[bool]:
+        if mark != MARK:
+            self._at = 0
+        return (yield from self._objects())
 
-    def _pass_separators(self) -> None:
-        between = _BETWEEN.match(self._text)
-        if between is not None:
-            self._found.separator(between[0])
-            self._text = self._text[between.end() :]
-        self._behind_call = not self._text
-
-    def _possible_mark(self) -> int:
-        """Find where text begins that may become the mark before an object."""
-        whole = _MARK_AT_END.search(self._text)
-        if whole is not None:
-            return whole.start()
-        return len(self._text) - partial_length(self._text, MARK)
+    def _refuse(self, mark: str) -> None:
+        """Note that an object is no call. It is not read again: each brace in it would be one."""
+        if mark == _OBJECT:
+            self._found.content(self._text[: self._at])
+            self._decide()
+        else:
+            super()._refuse(mark)

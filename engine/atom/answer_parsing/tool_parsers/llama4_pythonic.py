@@ -3,20 +3,20 @@
     [weather(city="Paris", days=3), time()]
 
 Nothing but a tool's name tells a call from a list, so only a list that begins with one is taken,
-and only literals are arguments. A call is told once it has ended: until then it may be no Python.
+and only literals are arguments (python_call.py). A call is told once it has ended: until then it
+may be no call.
 """
 
 from __future__ import annotations
 
-import ast
 import json
-import keyword
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from atom.answer_parsing.argument_types import argument_types
-from atom.answer_parsing.markup_parser import MarkedCallParser, Reading, TextEndedError
+from atom.answer_parsing.call_policy import known_name
+from atom.answer_parsing.markup_parser import Reading, TextEndedError
 from atom.answer_parsing.notation import (
     ANNOTATIONS,
     Format,
@@ -27,71 +27,85 @@ from atom.answer_parsing.notation import (
     sequence,
     text,
 )
+from atom.answer_parsing.object_calls import ObjectCallParser
+from atom.answer_parsing.python_call import end_of_string, python_arguments
 from atom.answer_parsing.tools import Tools
 
 START, END = "<|python_start|>", "<|python_end|>"
 MARKS = (START, END)
-MOST_CALL_CHARS = 1 << 16
+MOST_CALL_CHARS = 1 << 18
 _SIGNS = re.compile(r"""["'()\[\]{}#]""")
-_WORDS = {"true": True, "false": False, "null": None}
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
-_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
-_ESCAPES = "\n\\'\"abfnrtvxuUN01234567"
+_LIST = "["
 
 
-class Llama4PythonicParser(MarkedCallParser):
-    """A `CallParser` of one answer. opening, closing: what may stand around a list."""
+class Llama4PythonicParser(ObjectCallParser):
+    """A `CallParser` of one answer. closing: what may stand behind a list. separators: between
+    calls."""
 
-    marks: tuple[str, ...] = (START, "[")
-    opening, closing = START, END
+    marks: tuple[str, ...] = (START, _LIST)
+    closing = END
+    separators = ",; \t\r\n"
 
     def __init__(self, tools: Tools) -> None:
         super().__init__(tools)
-        self._openings = tuple(f"{name}(" for name in tools)
+        self._openings = tuple(
+            f"{space}{name}(" for name in tools for space in ("", "functions.")
+        )  # fmt: skip
 
     def _call(self, mark: str) -> Reading[bool]:
         if not self._openings:
             return False
-        if mark == self.opening:
-            yield from self._blanks()
-            if not (yield from self._one_of("[")):
-                return False
-        called = False
-        while True:
-            yield from self._blanks()
-            if not (yield from self._one_call()):
-                if called:
-                    self._at = 0
-                return called
-            called = True
-            yield from self._blanks()
-            if (yield from self._one_of(",", "]")) != ",":
-                break
-        end = self._at
         yield from self._blanks()
-        if not (yield from self._one_of(self.closing)):
-            self._at = end
+        listed = mark == _LIST or bool((yield from self._one_of(_LIST)))
+        if mark != _LIST and (yield from self._blanks()) == "{":
+            self._at = len(mark)
+            return (yield from self._objects())
+        yield from self._blanks()
+        if not (yield from self._one_call()):
+            return False
+        self._owe(self.closing)
+        while True:
+            end = self._at
+            yield from self._blanks(self.separators)
+            if not (yield from self._one_call()):
+                self._take_back(end)
+                break
+        yield from self._blanks()
+        if listed and (yield from self._one_of("]")):
+            end = self._at
+            yield from self._blanks()
+        if (yield from self._one_of(self.closing)):
+            self._owe()
+            yield from self._pass_again(self.closing)
+        else:
+            self._at = max(end, 0)
         return True
 
     def _one_call(self) -> Reading[bool]:
+        """Tell whether a call stands here that can be read. What was read of another is passed."""
         start = self._at
         opening = yield from self._one_of(*self._openings)
         if not opening:
             return False
-        name = opening[:-1]
+        name = known_name(opening[:-1], self._tools)
         try:
             if not (yield from self._closed()):
                 return False
         except TextEndedError:
             self._take_unfinished(name, start + len(opening))
             raise
-        arguments = _arguments(self._text[start + len(name) : self._at])
+        written = self._text[start + len(opening) : self._at - 1]
+        arguments = python_arguments(written, self._tools[name])
         if arguments is None:
             return False
-        self._begin_call(name)
-        self._found.arguments(json.dumps(arguments, ensure_ascii=False))
+        self._give(name, arguments)
         self._end_call()
         return True
+
+    def _give(self, name: str, arguments: dict[str, Any]) -> None:
+        self._begin_call(name)
+        self._found.arguments(json.dumps(arguments, ensure_ascii=False))
 
     def _closed(self) -> Reading[bool]:
         """Pass everything up to the bracket that closes the one before; whether there is one."""
@@ -107,102 +121,77 @@ class Llama4PythonicParser(MarkedCallParser):
         return True
 
     def _scan(self) -> None:
+        """Go on to the end of the text, or to the bracket that closes the call."""
         while self._open and self._at < len(self._text):
             if self._quote:
-                if not self._pass_text():
+                place = self._at
+                self._at, ended = end_of_string(self._text, place, self._quote, whole=self._over)
+                if not ended:
                     return
+                self._quote = ""
                 continue
             sign = _SIGNS.search(self._text, self._at)
             if sign is None:
                 self._at = len(self._text)
+            elif not self._take(sign[0], sign.start()):
+                self._at = sign.start()
                 return
-            self._at = sign.end()
-            if sign[0] in "\"'":
-                self._quote = sign[0]
-            elif sign[0] in _CLOSING:
-                self._open.append(sign[0])
-            elif sign[0] != "#":
-                self._open.pop()
 
-    def _pass_text(self) -> bool:
-        """Tell whether the text ends that was begun."""
-        while self._at < len(self._text):
-            sign = self._text[self._at]
-            if sign == "\\":
-                if self._at + 1 == len(self._text):
-                    return False
-                self._at += 1
-            self._at += 1
-            if sign == self._quote:
-                self._quote = ""
-                return True
-        return False
+    def _take(self, sign: str, place: int) -> bool:
+        """Tell whether the sign could be taken: more text must come otherwise."""
+        self._at = place + 1
+        if sign == "#":
+            end = self._text.find("\n", place)
+            self._at = end + 1
+            return end >= 0 or self._over
+        if sign in "\"'":
+            ahead = self._text[place : place + 3]
+            if ahead == sign * 3:
+                self._quote, self._at = ahead, place + 3
+            elif len(ahead) < 3 and ahead == sign * len(ahead) and not self._over:
+                return False
+            else:
+                self._quote = sign
+        elif sign in _CLOSING:
+            self._open.append(sign)
+        else:
+            self._open.pop()
+        return True
 
     def _take_unfinished(self, name: str, start: int) -> None:
         """A call that the answer's end cuts off: closed where the model ended it, else as far as
-        its arguments are whole."""
+        its arguments are whole. Where nothing of it can be read, it stays text."""
         written = self._text[start:].rstrip()
+        schema = self._tools[name]
         if self._ended:
-            closing = "".join(_CLOSING[sign] for sign in reversed(self._open))
-            arguments = _arguments("(" + written + self._quote + closing)
-            if arguments is not None:
-                self._begin_call(name)
-                self._found.arguments(json.dumps(arguments, ensure_ascii=False))
-                return
-        self._begin_call(name)
-        whole = _whole_arguments(written)
-        self._found.arguments(json.dumps(whole, ensure_ascii=False)[:-1])
+            for ending in self._endings(written):
+                arguments = python_arguments(ending, schema)
+                if arguments is not None and (arguments or not ending.strip()):
+                    self._give(name, arguments)
+                    return
+        whole = _whole_arguments(written, schema)
+        if whole:
+            self._begin_call(name)
+            self._found.arguments(json.dumps(whole, ensure_ascii=False)[:-1])
+            if self._ended:
+                self._found.arguments("}")
+
+    def _endings(self, written: str) -> list[str]:
+        """The arguments with what they may lack at their end."""
+        closing = self._quote + "".join(_CLOSING[sign] for sign in reversed(self._open[1:]))
+        before = written.partition(self.closing)[0].rstrip() if self.closing else written
+        inner = before.removesuffix("]").rstrip().removesuffix(")")
+        marked = self._quote and before != written
+        return [*([inner + closing] if marked else []), written + closing]
 
 
-def _whole_arguments(written: str) -> dict[str, Any]:
+def _whole_arguments(written: str, schema: Mapping[str, Any] | None) -> dict[str, Any]:
     """Keep the arguments before the last comma behind which the text can be left out."""
-    for comma in reversed([match.start() for match in re.finditer(",", written)][-256:]):
-        found = _arguments("(" + written[:comma] + ")")
+    for comma in reversed([match.start() for match in re.finditer(",", written)][-64:]):
+        found = python_arguments(written[:comma], schema)
         if found is not None:
             return found
     return {}
-
-
-def _arguments(call: str) -> dict[str, Any] | None:
-    """Parse what stands between a call's brackets; None for what is more than keywords and
-    literals."""
-    try:
-        parsed = ast.parse("f" + _ESCAPED.sub(_known_escape, call), mode="eval").body
-        if not isinstance(parsed, ast.Call) or parsed.args or not isinstance(parsed.func, ast.Name):
-            return None
-        found = {word.arg: _value(word.value) for word in parsed.keywords if word.arg is not None}
-        if len(found) < len(parsed.keywords):
-            return None
-        json.dumps(found, allow_nan=False)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return None
-    return found
-
-
-def _known_escape(found: re.Match[str]) -> str:
-    """Write an escape that Python does not know, such as JSON's of a slash, as one it does."""
-    if found[1] in _ESCAPES:
-        return found[0]
-    return "/" if found[1] == "/" else "\\\\" + found[1]
-
-
-def _value(node: ast.expr) -> Any:
-    """Raises ValueError for what is no literal of JSON's kinds."""
-    if isinstance(node, ast.Name) and node.id in _WORDS:
-        return _WORDS[node.id]
-    if isinstance(node, ast.List | ast.Tuple):
-        return [_value(each) for each in node.elts]
-    if isinstance(node, ast.Dict):
-        keys = [None if key is None else ast.literal_eval(key) for key in node.keys]
-        if not all(isinstance(key, str) for key in keys):
-            raise ValueError("keys of objects are texts")
-        return dict(zip(keys, map(_value, node.values), strict=True))
-    value = ast.literal_eval(node)
-    if not isinstance(value, str | int | float | bool | None):
-        raise ValueError("no literal of JSON's kinds")
-    if isinstance(value, str):  # characters that JSON's escapes write as two
-        value = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return value
 
 
 def keyword_values(arguments: Any, place: int) -> str:
@@ -215,7 +204,7 @@ def keywords(schema: Mapping[str, Any]) -> Format:
     Python does not know as one."""
     properties = schema.get("properties") or {}
     for key in properties:
-        if not key.isidentifier() or keyword.iskeyword(key):
+        if not key.isidentifier():
             raise ValueError(
                 f"the property {key!r} cannot be written as a keyword argument, which is how this "
                 f"model calls tools; rename it"

@@ -11,8 +11,6 @@ which values are strings.
 from __future__ import annotations
 
 from atom.answer_parsing.argument_types import argument_types
-from atom.answer_parsing.markup_parser import Reading
-from atom.answer_parsing.parameter_parser import MOST_KEY_CHARS
 from atom.answer_parsing.tool_parsers.deepseek_v32 import DeepSeekV32Parser
 
 SECTION = "<minimax:tool_call>"
@@ -26,14 +24,14 @@ SECTION_END = "</minimax:tool_call>"
 class MiniMaxM2Parser(DeepSeekV32Parser):
     """A `CallParser` of one answer."""
 
-    section, call, call_end, section_end = SECTION, CALL, CALL_END, SECTION_END
-    parameter = PARAMETER
+    calls = ("<invoke ",)
+    section_ends = (SECTION_END,)
     marks = (SECTION,)
-    value_end = PARAMETER_END
-    followers = (PARAMETER, CALL_END)
+    value_ends = (PARAMETER_END,)
+    openings: tuple[str, ...] = ("<parameter ",)
+    call_ends = (CALL_END,)
+    closers = section_ends
+    strays = (PARAMETER_END,)
 
-    def _key(self) -> Reading[tuple[str, frozenset[str]] | None]:
-        found = yield from self._up_to('">', most=MOST_KEY_CHARS)
-        if found is None:
-            return None
-        return found[0], argument_types(self._tools.get(self._name_of_tool), found[0])
+    def _types(self, key: str) -> frozenset[str]:
+        return argument_types(self._tools.get(self._tool), key)

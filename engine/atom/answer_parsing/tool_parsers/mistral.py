@@ -9,8 +9,9 @@ templates refuse others.
 
 from __future__ import annotations
 
-from atom.answer_parsing.listed_calls import ListedCallParser
+from atom.answer_parsing.call_policy import known_name
 from atom.answer_parsing.markup_parser import Reading
+from atom.answer_parsing.object_calls import ObjectCallParser
 
 CALLS = "[TOOL_CALLS]"
 CALL_ID = "[CALL_ID]"
@@ -19,28 +20,28 @@ MARKS = (CALLS, CALL_ID, ARGUMENTS)
 ID_CHARS = 9
 
 
-class MistralParser(ListedCallParser):
+class MistralParser(ObjectCallParser):
     """A `CallParser` of one answer."""
 
     marks = (CALLS,)
 
     def _call(self, mark: str) -> Reading[bool]:
-        first = yield from self._blanks()
-        if first == "[":
-            self._at += 1
-            return (yield from self._listed())
-        if first == "{":
-            return (yield from self._object())
+        if (yield from self._blanks()) in "[{`" and not (yield from self._one_of(CALL_ID)):
+            return (yield from self._objects())
         found = yield from self._name(CALL_ID, ARGUMENTS, "{")
-        if found is None or not found[0].strip():
+        name = "" if found is None else known_name(found[0], self._tools)
+        if found is None or not name:
             return False
-        name, (_, end), call_id = found[0].strip(), found, ""
+        (_, end), call_id = found, ""
         if end == CALL_ID:
             written = yield from self._up_to(ARGUMENTS, "{")
             if written is None:
                 return False
             call_id, end = written[0].strip(), written[1]
         self._at -= end == "{"
-        self._begin_call(name, call_id)
-        yield from self._json_arguments(CALLS)
+        if not (yield from self._json_arguments(name, call_id, CALLS)):
+            return False
+        end_of_call = self._at
+        yield from self._pass_more_objects()
+        self._at = max(end_of_call, self._at)
         return True

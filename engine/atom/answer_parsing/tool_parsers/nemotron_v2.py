@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-from atom.answer_parsing.listed_calls import ListedCallParser
+from atom.answer_parsing.object_calls import ObjectCallParser
 
 CALLS = "<TOOLCALL>"
 CALLS_END = "</TOOLCALL>"
 
 
-class NemotronV2Parser(ListedCallParser):
+class NemotronV2Parser(ObjectCallParser):
     """A `CallParser` of one answer."""
 
     marks = (CALLS,)

@@ -6,7 +6,6 @@ time()</function_calls>
 
 from __future__ import annotations
 
-from atom.answer_parsing.markup_parser import Reading
 from atom.answer_parsing.tool_parsers.llama4_pythonic import Llama4PythonicParser
 
 SECTION = "<function_calls>"
@@ -17,14 +16,4 @@ class Olmo3Parser(Llama4PythonicParser):
     """A `CallParser` of one answer."""
 
     marks = (SECTION,)
-
-    def _call(self, mark: str) -> Reading[bool]:
-        called = False
-        while True:
-            yield from self._blanks()
-            if not (self._openings and (yield from self._one_call())):
-                break
-            called = True
-        if called and not (yield from self._one_of(SECTION_END)):
-            self._at = 0
-        return called
+    closing = SECTION_END

@@ -5,12 +5,12 @@ functools[{"name": "weather", "arguments": {"city": "Paris"}}]
 
 from __future__ import annotations
 
-from atom.answer_parsing.listed_calls import ListedCallParser
+from atom.answer_parsing.object_calls import ObjectCallParser
 
 CALLS = "functools"
 
 
-class Phi4MiniParser(ListedCallParser):
+class Phi4MiniParser(ObjectCallParser):
     """A `CallParser` of one answer."""
 
     marks = (CALLS,)

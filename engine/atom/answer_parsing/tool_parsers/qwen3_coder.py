@@ -17,8 +17,10 @@ from __future__ import annotations
 from typing import ClassVar
 
 from atom.answer_parsing.argument_types import argument_types
+from atom.answer_parsing.call_policy import known_name
 from atom.answer_parsing.markup_parser import Reading
-from atom.answer_parsing.parameter_parser import MOST_KEY_CHARS, ParameterParser
+from atom.answer_parsing.parameter_parser import Parameter, ParameterParser
+from atom.answer_parsing.xml_tags import TagReader
 
 CALL = "<tool_call>"
 FUNCTION = "<function="
@@ -26,42 +28,45 @@ PARAMETER = "<parameter="
 PARAMETER_END = "</parameter>"
 FUNCTION_END = "</function>"
 CALL_END = "</tool_call>"
+_FUNCTIONS = (FUNCTION, "<function ")
+_PARAMETERS = (PARAMETER, "<parameter ")
 
 
-class Qwen3CoderParser(ParameterParser):
-    """A `CallParser` of one answer. call, call_end: around each call."""
+class Qwen3CoderParser(TagReader, ParameterParser):
+    """A `CallParser` of one answer. call, closing: around each call."""
 
     call: ClassVar[str] = CALL
-    call_end: ClassVar[str] = CALL_END
+    closing = CALL_END
     marks = (CALL, FUNCTION)
-    value_end = PARAMETER_END
-    followers = (PARAMETER, FUNCTION_END, CALL_END)
+    value_ends = (PARAMETER_END,)
+    openings: tuple[str, ...] = _PARAMETERS
+    call_ends = (FUNCTION_END,)
+    closers = (CALL_END,)
+    strays = (PARAMETER_END,)
     lines = True
 
     def _call(self, mark: str) -> Reading[bool]:
         if mark == self.call:
-            yield from self._blanks()
-            if not (yield from self._one_of(FUNCTION)):
+            if (yield from self._blanks()) in "{[":
+                return (yield from self._objects())
+            if not (yield from self._one_of(*_FUNCTIONS)):
                 return False
-        found = yield from self._name(">")
-        if found is None or not found[0] or (mark == FUNCTION and found[0] not in self._tools):
+        found = yield from self._tag_head(tuple(self._tools))
+        name = known_name(found, self._tools) if found else ""
+        if not name or not (yield from self._body(name)):
             return False
-        self._begin_call(found[0])
-        self._name_of_tool = found[0]
-        yield from self._parameters()
+        end = self._at
         yield from self._blanks()
-        if not (yield from self._one_of(self.call_end)):
-            self._at = 0
+        if (yield from self._one_of(self.closing)):
+            self._owe()
+            yield from self._pass_again(self.closing)
+        else:
+            self._at = end
         return True
 
-    def _next_parameter(self, *, first: bool) -> Reading[bool]:
-        yield from self._blanks()
-        if not (yield from self._one_of(PARAMETER)):
-            yield from self._one_of(FUNCTION_END)
-            return False
-        key = yield from self._up_to(">", most=MOST_KEY_CHARS)
-        if key is None:
-            return False
-        types = argument_types(self._tools.get(self._name_of_tool), key[0])
-        yield from self._argument(key[0], types, first=first)
-        return True
+    def _parameter(self) -> Reading[Parameter | None]:
+        if not (yield from self._one_of(*_PARAMETERS)):
+            return None
+        schema = self._tools.get(self._tool)
+        key = yield from self._tag_key(schema)
+        return Parameter(key, argument_types(schema, key)) if key else None

@@ -10,12 +10,7 @@ their own.
 
 from __future__ import annotations
 
-from atom.answer_parsing.tool_parsers.qwen3_coder import (
-    FUNCTION,
-    FUNCTION_END,
-    PARAMETER,
-    Qwen3CoderParser,
-)
+from atom.answer_parsing.tool_parsers.qwen3_coder import FUNCTION, Qwen3CoderParser
 
 CALL = "<seed:tool_call>"
 CALL_END = "</seed:tool_call>"
@@ -24,7 +19,7 @@ CALL_END = "</seed:tool_call>"
 class SeedOssParser(Qwen3CoderParser):
     """A `CallParser` of one answer."""
 
-    call, call_end = CALL, CALL_END
+    call, closing = CALL, CALL_END
     marks = (CALL, FUNCTION)
-    followers = (PARAMETER, FUNCTION_END, CALL_END)
+    closers = (CALL_END,)
     lines = False

@@ -74,7 +74,7 @@ HERMES = CallFormat(
         "}\n</tool_call>",
         separator="\n",
     ),
-    parser=lambda tools: hermes.HermesParser(),
+    parser=hermes.HermesParser,
     mark=hermes.OPENING,
     marks=(hermes.OPENING, hermes.CLOSING),
 )

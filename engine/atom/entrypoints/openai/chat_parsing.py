@@ -114,17 +114,18 @@ def message_of(parsing: AnswerParsing, text: str, reason: str) -> ChatAnswer:
 
 
 def _calls_of(events: Sequence[Event], parsing: AnswerParsing) -> list[AnswerToolCall]:
-    calls = []
+    begun: list[CallStart] = []
+    arguments: list[list[str]] = []  # of each call
     for event in events:
         if isinstance(event, CallStart):
-            arguments = (
-                piece.text
-                for piece in events
-                if isinstance(piece, CallArguments) and piece.index == event.index
-            )
-            function = CalledFunction(event.name, "".join(arguments))
-            calls.append(AnswerToolCall(call_id(event, parsing), function))
-    return calls
+            begun.append(event)
+            arguments.append([])
+        elif isinstance(event, CallArguments):
+            arguments[event.index].append(event.text)
+    return [
+        AnswerToolCall(call_id(start, parsing), CalledFunction(start.name, "".join(pieces)))
+        for start, pieces in zip(begun, arguments, strict=True)
+    ]
 
 
 def delta_of(event: Event, parsing: AnswerParsing) -> Delta:
