@@ -65,7 +65,7 @@ class DevicePromises:
         """A moment is over: a pod that certainly has a sick device is told of after a while."""
         time = self.life.state.time
         conditions = {item["type"]: item for item in parent["status"]["conditions"]}
-        told = conditions["DevicesHealthy"]
+        told = conditions.get("DevicesHealthy")  # absent while no device is called sick
         found = {}
         for pod in self.life.pods:
             node = pod["spec"].get("nodeName")
@@ -73,7 +73,7 @@ class DevicePromises:
                 continue
             since = self.untold.get(pod["metadata"]["uid"], time)
             found[pod["metadata"]["uid"]] = since
-            if told["status"] == "True":
+            if told is None:
                 self.life.state.look_after(since + _TELL_SECONDS + 1 - time)
                 late = time - since > _TELL_SECONDS
                 self._hold(not late, f"{pod['metadata']['name']} has a sick device: {told}")

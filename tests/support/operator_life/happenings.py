@@ -308,6 +308,25 @@ def let_requests_open(life: Life, number: int, requests: int) -> None:
         life.operator.engines.loads[pod["status"]["podIP"]] = EngineLoad(requests, 0)
 
 
+PRESSURES = ("disk-pressure", "memory-pressure", "pid-pressure", "network-unavailable")
+
+
+@_happens(0, _ANY, PRESSURES)
+def put_a_node_under_pressure(life: Life, number: int, pressure: str) -> None:
+    """Its kubelet says so, and the node controller taints it: it stays ready, and takes no pod."""
+    taint = {"key": f"node.kubernetes.io/{pressure}", "effect": "NoSchedule"}
+    node = life.cluster.node(life.node(number))
+    taints = [item for item in node["spec"].get("taints") or () if item["key"] != taint["key"]]
+    node["spec"]["taints"] = [*taints, taint]
+
+
+@_happens(0, _ANY)
+def lift_the_pressure(life: Life, number: int) -> None:
+    node = life.cluster.node(life.node(number))
+    taints = node["spec"].get("taints") or ()
+    node["spec"]["taints"] = [item for item in taints if "pressure" not in item["key"]]
+
+
 @_happens(0)
 def taint_a_node(life: Life, number: int) -> None:
     """For maintenance: what runs there stays."""
@@ -330,3 +349,7 @@ def unlabel_a_node(life: Life, number: int) -> None:
 def delete_the_replica_sets(life: Life) -> None:
     life.disturb_pods()
     life.remove_all(REPLICA_SET)
+
+
+# Drawn by a draw of their own, so that the lives of all seeds stay what they were beside them.
+LATER = ("put_a_node_under_pressure",)

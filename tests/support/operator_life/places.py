@@ -35,7 +35,7 @@ def strategy_is_due(life: Life, workload: Manifest) -> str | None:
     recreates = strategy["type"] == "Recreate"
     if not recreates and not strategy["rollingUpdate"]["maxUnavailable"]:
         return None
-    old = [pod for pod in _old_pods(life, workload) if is_ready(pod)]
+    old = [pod for pod in old_pods(life, workload) if is_ready(pod)]
     old = [pod for pod in old if not pod["metadata"].get("deletionTimestamp")]
     if not old or not workload["spec"].get("replicas", 1):
         return None
@@ -44,7 +44,7 @@ def strategy_is_due(life: Life, workload: Manifest) -> str | None:
     if "exceeded quota" in refused.get("message", "") and not widened:
         return None  # there may be room by now: the words stand until the next pod is tried
     new = [pod for pod in life.pods if _is_newest(pod, workload)]
-    if not new and not admits(life.state, workload, _old_pods(life, workload), 1):
+    if not new and not admits(life.state, workload, old_pods(life, workload), 1):
         return f"old pods go for new ones that would be refused, by {strategy}"
     if fits(life.state, workload, ()):
         return f"a spare pod had a place, and old pods go first, by {strategy}"
@@ -53,9 +53,17 @@ def strategy_is_due(life: Life, workload: Manifest) -> str | None:
     return None
 
 
+def needs_several(life: Life, workload: Manifest) -> bool:
+    """Whether a new pod would find no place, were any one old pod gone, but would without all."""
+    old = [pod for pod in old_pods(life, workload) if pod["spec"].get("nodeName")]
+    if fits(life.state, workload, ()) or any(fits(life.state, workload, [pod]) for pod in old):
+        return False
+    return fits(life.state, workload, old)
+
+
 def groups_are_due(life: Life, workload: Manifest) -> str | None:
     """What is wrong with a change of groups, which replaces all that serve, at its beginning."""
-    old = _old_pods(life, workload)
+    old = old_pods(life, workload)
     if not old or len(old) != len(life.pods) or not all(map(is_ready, old)):
         return None
     if admits(life.state, workload, old, 1):
@@ -65,7 +73,7 @@ def groups_are_due(life: Life, workload: Manifest) -> str | None:
 
 def fits_without(life: Life, workload: Manifest) -> bool:
     """Whether a new pod waits that its own old pods alone keep from starting."""
-    old = _old_pods(life, workload)
+    old = old_pods(life, workload)
     if not old or any(pod["metadata"].get("deletionTimestamp") for pod in old):
         return False
     new = [pod for pod in life.pods if _is_newest(pod, workload)]
@@ -153,7 +161,7 @@ def _is_newest(pod: Manifest, workload: Manifest) -> bool:
     return bool(pod["metadata"]["annotations"].get(_REVISION) == revision)
 
 
-def _old_pods(life: Life, workload: Manifest) -> list[Manifest]:
+def old_pods(life: Life, workload: Manifest) -> list[Manifest]:
     """The model's pods of another revision than the newest, those that end included."""
     return [
         pod

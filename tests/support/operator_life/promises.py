@@ -18,6 +18,7 @@ from tests.support.operator_life.causes import untold
 from tests.support.operator_life.device_promises import DevicePromises
 from tests.support.operator_life.groups import group_of, leader_of
 from tests.support.operator_life.places import fits_without, groups_are_due, strategy_is_due
+from tests.support.operator_life.rollout_bound import RolloutBound
 
 if TYPE_CHECKING:
     from tests.support.operator_life.life import Life
@@ -82,6 +83,7 @@ class Promises:
         self.touched = False  # the workload, by hand
         self.canary = CanaryPromises(life)
         self.devices = DevicePromises(life, self._hold)
+        self.bound = RolloutBound(life)
 
     # --- what the life tells -----------------------------------------------------------------
 
@@ -111,15 +113,15 @@ class Promises:
         workload = life.workload
         gone = [pod for uid, pod in before.items() if uid not in now]
         ours = [pod for pod in gone if not self._is_others_doing(pod)]
-        if not ours or workload is None or self.touched:
+        if workload is None:
             return
-        wanted = workload["spec"].get("replicas", 1)
-        # A controller that lets a pod go does not see what others end at the same moment.
-        floor = min(len(before), wanted - self._away(workload)) - (len(gone) - len(ours))
+        floor = self.bound.fewest(workload, len(before), len(gone) - len(ours))
+        if not ours or self.touched:
+            return
         self._hold(
             len(now) >= floor,
             f"what serves stays while it can: {len(now)} serve, {len(before)} did, "
-            f"{wanted} are wanted",
+            f"{floor} are the fewest that may",
         )
 
     def _serving(self) -> list[Manifest]:
@@ -142,18 +144,6 @@ class Promises:
         if pod["metadata"]["uid"] in self.life.disturbed or node in state.lost | state.draining:
             return True
         return is_terminal(pod) or ends_engine(state, pod)
-
-    def _away(self, workload: Manifest) -> int:
-        """Pods that may be away by the strategy, which is judged where it is chosen."""
-        spec = workload["spec"]
-        wanted = int(spec.get("replicas", 1))
-        if "leaderWorkerTemplate" in spec:
-            away = spec["rolloutStrategy"]["rollingUpdateConfiguration"]["maxUnavailable"]
-            return wanted if away == "100%" else int(away)
-        strategy = spec["strategy"]
-        if strategy["type"] == "Recreate":
-            return wanted
-        return int(strategy["rollingUpdate"]["maxUnavailable"])
 
     def _the_strategy_is_due(self) -> None:
         """A rollout that gives up what serves does so only where nothing else would go on."""

@@ -10,13 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tests.support.operator_life.happenings import HAPPENINGS
+from tests.support.operator_life.happenings import HAPPENINGS, LATER
 
 _LENGTH = (2, 7)
 _PAUSES_SECONDS = (1, 20, 100, 400, 1300)
 
 # By what there is little of, with how often each is drawn.
 _SCENES = {"cpu": 3, "devices": 4, "memory": 3, "groups": 2, "weights": 3, "claims": 3}
+_LATER_SHARE = 0.4  # of lives with a happening of those that came later
 _ONE_POD_GIB = 20  # of a node that holds one pod on the CPU
 
 
@@ -62,7 +63,28 @@ def draw_story(seed: int) -> Story:
     claimed = bool(scene.devices) and random.Random(f"claimed {seed}").random() < 0.35
     scene = replace(scene, claimed=claimed)
     count = draw.randint(*_LENGTH)
-    return Story(scene, tuple(_draw_happening(draw) for _ in range(count)))
+    happenings = [_draw_happening(draw) for _ in range(count)]
+    later = random.Random(f"later {seed}")
+    scene = _crowded(scene, later)
+    if later.random() < _LATER_SHARE:
+        happenings.insert(later.randint(0, count), _draw_later(later))
+    return Story(scene, tuple(happenings))
+
+
+def _crowded(scene: Scene, draw: random.Random) -> Scene:
+    """One or two replicas more than there may be places for, in every second life that may have
+    them."""
+    more = draw.choice((0, 0, 1, 2))
+    if scene.claim or scene.weights or scene.scales:
+        return scene
+    return replace(scene, replicas=scene.replicas + more)
+
+
+def _draw_later(draw: random.Random) -> Happening:
+    """One of the happenings that came later, by a draw of their own as well."""
+    name = draw.choice(list(LATER))
+    arguments = tuple(draw.choice(choices) for choices in HAPPENINGS[name].choices)
+    return Happening(name, arguments, draw.choice(_PAUSES_SECONDS))
 
 
 def _draw_scene(draw: random.Random) -> Scene:

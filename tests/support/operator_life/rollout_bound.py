@@ -1,0 +1,62 @@
+"""The fewest pods that may serve during a rollout, by what is asked and by what the cluster has.
+
+Takes no bound from the operator or from what it writes: under Auto one fewer may serve than served
+before the rollout began, whatever maxUnavailable says. What others take away meanwhile (nodes,
+devices, room in quotas) lowers that, asked of the cluster's own admission and scheduler.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from atom_operator.domain import POD, Manifest
+from tests.support.in_memory_cluster.state import is_terminal
+from tests.support.operator_life.places import fits, needs_several, old_pods
+
+if TYPE_CHECKING:
+    from tests.support.operator_life.life import Life
+
+_REVISION = "serving.atom.dev/revision"
+_GROUP_SIZE = 2
+
+
+class RolloutBound:
+    """Of one life; asked in every round, so that it knows what served before."""
+
+    def __init__(self, life: Life) -> None:
+        self.life = life
+        self.revision: str | None = None
+        self.before = 0  # replicas that served before the rollout, less those that others took
+        self.takes_several = False  # a new pod needs the room of several old ones
+
+    def fewest(self, workload: Manifest, served: int, taken: int) -> int:
+        """How many have to serve after a round before which `served` did, `taken` of which others
+        have ended meanwhile."""
+        wanted = int(workload["spec"].get("replicas", 1))
+        old = old_pods(self.life, workload)
+        revision = workload["metadata"]["annotations"][_REVISION]
+        if revision != self.revision:
+            self.before = max(served, self.before if old and self.revision else 0)
+            self.revision, self.takes_several = revision, needs_several(self.life, workload)
+        self.before = max(0, self.before - taken)
+        if not old:
+            self.before = max(0, served - taken)
+            return min(self.before, wanted)
+        self.before = min(self.before, self._places(workload))
+        return min(served - taken, min(self.before, wanted) - self._away(wanted))
+
+    def _away(self, wanted: int) -> int:
+        """Replicas that may be away by what people ask for."""
+        asked = (self.life.spec.get("rollout") or {}).get("strategy", "Auto")
+        if asked == "Recreate" or self.takes_several:
+            return wanted
+        return 0 if asked == "Surge" and not self.life.scene.groups else 1
+
+    def _places(self, workload: Manifest) -> int:
+        """Replicas that have their nodes, those that end included, or would find one."""
+        own = filter(self.life.is_own, self.life.state.all(POD))
+        held = [pod for pod in own if pod["spec"].get("nodeName") and not is_terminal(pod)]
+        replicas = len(held) // (_GROUP_SIZE if self.life.scene.groups else 1)
+        if replicas >= self.before or fits(self.life.state, workload, ()):
+            return self.before
+        return replicas
