@@ -91,6 +91,7 @@ class PodState:
     uid: str = ""
     node: str | None = None
     sick_devices: tuple[str, ...] = ()  # of its own, by its kubelet
+    accelerator: str | None = None  # the resource of the devices that its engine asks for
     lacks_claim: bool = False  # its ResourceClaim is not made yet: no scheduler looks at it
 
     @property

@@ -34,6 +34,7 @@ class PlacedPod:
     revision: str | None  # of our pod templates
     ends: bool  # it is to be deleted, and takes what it takes until it has gone
     requests: Resources
+    apart: tuple[Mapping[str, Any], ...] = ()  # terms of its required pod anti-affinity
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,7 +94,14 @@ def _placed(manifests: Iterable[Manifest]) -> Iterator[PlacedPod]:
             revision=annotations.get(constants.ANNOTATION_REVISION),
             ends=bool(metadata.get("deletionTimestamp")),
             requests=_requests({name: spec[name] for name in _COUNTED if name in spec}),
+            apart=_apart(spec.get("affinity") or {}),
         )
+
+
+def _apart(affinity: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    """Read the terms by which a pod keeps others away."""
+    terms = affinity.get("podAntiAffinity") or {}
+    return tuple(terms.get("requiredDuringSchedulingIgnoredDuringExecution") or ())
 
 
 def _requests(counted: Mapping[str, Any]) -> Resources:

@@ -1,7 +1,7 @@
 """Whether a node may take a pod: readiness, cordon, taints, node selector, required affinity. Pure.
 
-The scheduler decides; this says beforehand, and in words, what it will hold against a node. Pod
-affinity and topology spread are not judged here.
+The scheduler decides; this says beforehand, and in words, what it will hold against a node. What
+other pods there hold against one is plan/devices/other_pods.py's.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from atom_operator.plan.node_labels import label_values
 from atom_operator.plan.placement import Placement, Requirement, Toleration
 
 _BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
+_CORDON = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+_NOT_READY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _HOST = "kubernetes.io/hostname"
 # Fields of an anti-affinity term that make it about other pods than all of one name.
 _NARROWING = ("matchLabelKeys", "mismatchLabelKeys", "namespaceSelector", "namespaces")
@@ -40,17 +42,21 @@ def volume_blockers(
 def _blockers(node: Mapping[str, Any], placement: Placement) -> Iterator[str]:
     spec: Mapping[str, Any] = node.get("spec") or {}
     name = str(node["metadata"]["name"])
-    if spec.get("unschedulable"):
+    cordoned = bool(spec.get("unschedulable")) and not tolerates(placement, _CORDON)
+    ready = is_ready(node)
+    if cordoned:
         yield "cordoned"
-    if not is_ready(node):
+    if not ready:
         yield "not ready"
     if placement.node_name not in (None, name):
         yield f"nodeName wants {placement.node_name}"
     for taint in spec.get("taints") or ():
         if taint.get("effect") not in _BLOCKING_EFFECTS:
             continue
-        # The cordon's and the node controller's own taints repeat what was said above.
-        if str(taint.get("key", "")).startswith("node.kubernetes.io/"):
+        # The cordon's taint and those of a node that is not ready repeat what was said above. All
+        # others of the node controller's (pressure, network, out of service) stand for themselves.
+        key = taint.get("key")
+        if (cordoned and key == _CORDON["key"]) or (not ready and key in _NOT_READY):
             continue
         if not tolerates(placement, taint):
             yield taint_text(taint)

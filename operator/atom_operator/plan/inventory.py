@@ -6,7 +6,6 @@ devices that the plugin calls unhealthy. Called by reconcile with the nodes and 
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +13,6 @@ from operator import itemgetter
 from typing import Any
 
 from atom_operator.domain import Amount, Manifest, NodeSupply, ObjectKey, Observed, Plan, Supply
-from atom_operator.domain.devices import CLASS_PREFIX
 from atom_operator.domain.nodes import Nodes
 from atom_operator.domain.placed_pods import PlacedPod, PlacedPods
 from atom_operator.domain.resources import (
@@ -32,10 +30,8 @@ from atom_operator.plan.eligibility import (
 )
 from atom_operator.plan.node_labels import share_on, unhealthy_devices
 from atom_operator.plan.placement import Placement, placement_of
+from atom_operator.pods.accelerator_names import is_amd
 
-_ACCELERATOR = re.compile(
-    rf"^(amd\.com/(gpu|(spx|dpx|qpx|cpx)_nps[124])|{re.escape(CLASS_PREFIX)}.+)$"
-)
 _APART = "host of its own (podAntiAffinity)"
 
 
@@ -86,7 +82,7 @@ def pods_asked(
 
 def survey(nodes: Iterable[Manifest], pods: PlacedPods, asked: PodsAsked) -> Supply:
     """Return what the cluster has for pods that are asked for; of those that need devices, nodes
-    without any AMD device are left out."""
+    without the resource and without any AMD device are left out."""
     demand = requests_of(asked.pod_spec) | Counter(asked.at_least)
     apart = own_selectors_apart(asked.pod_spec, asked.labels)
     ours = pods.of(asked.key)
@@ -121,7 +117,7 @@ def _node_supplies(
     AtomDeployments that ask alike."""
 
     def strangers() -> dict[str, tuple[Manifest, NodeSupply]]:
-        fit = (node for node in nodes if asked.resource is None or amd_resources(node))
+        fit = (node for node in nodes if _may_fit(node, asked.resource))
         named = sorted(((node["metadata"]["name"], node) for node in fit), key=itemgetter(0))
         return {
             name: (node, _node_supply(node, demand, pods.requested, (), asked))
@@ -235,21 +231,25 @@ def memory_per_device(
     return known.once((resource, device_ids), read)
 
 
+def _may_fit(node: Manifest, resource: str | None) -> bool:
+    """Return whether a node counts for pods that ask for `resource`, whatever its name; nodes with
+    AMD devices under other names tell why they take none."""
+    return resource is None or has_resource(node, resource) or bool(amd_resources(node))
+
+
+def has_resource(node: Manifest, resource: str) -> bool:
+    """Return whether the node has ever had the resource, also when all devices are unhealthy."""
+    return resource in _resource_names(node)
+
+
 def amd_resources(node: Manifest) -> tuple[str, ...]:
     """The AMD resources that the node has ever had, also when all devices are unhealthy."""
+    return tuple(sorted(name for name in _resource_names(node) if is_amd(name)))
+
+
+def _resource_names(node: Manifest) -> Iterable[str]:
     status: Mapping[str, Any] = node.get("status") or {}
-    names = {**(status.get("capacity") or {}), **(status.get("allocatable") or {})}
-    return tuple(sorted(name for name in names if _ACCELERATOR.match(name)))
-
-
-def accelerator_in(charged: Resources) -> tuple[str, int] | None:
-    """Return the AMD resource, and how much of it, that a pod counts as in a ResourceQuota; None
-    where it has none."""
-    for name, count in charged.items():
-        resource = name.removeprefix("requests.")
-        if resource != name and count and _ACCELERATOR.match(resource):
-            return resource, count
-    return None
+    return {**(status.get("capacity") or {}), **(status.get("allocatable") or {})}
 
 
 def allocatable_of(node: Manifest, resource: str) -> int:

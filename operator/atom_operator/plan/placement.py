@@ -104,6 +104,11 @@ def _term(term: Mapping[str, Any]) -> Term:
     return Term(tuple(map(_requirement, labels)), tuple(map(_requirement, fields)))
 
 
+def requirements_of(items: Iterable[Mapping[str, Any]]) -> tuple[Requirement, ...]:
+    """Read the matchExpressions of a selector of labels."""
+    return tuple(map(_requirement, items))
+
+
 def _requirement(item: Mapping[str, Any]) -> Requirement:
     values = item.get("values")
     texts = tuple(map(_text, values)) if isinstance(values, list) else ()

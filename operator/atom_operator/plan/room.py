@@ -116,7 +116,8 @@ def shortage(supply: Supply) -> str | None:
     if supply.lacking is not None:
         return f"{wanted}; {supply.lacking}"
     if not supply.nodes:
-        return f"{wanted}, and no node of the cluster has AMD devices; is the device plugin running"
+        what = "AMD devices" if (supply.resource or "").startswith("amd.com/") else supply.resource
+        return f"{wanted}, and no node of the cluster has {what}; is the device plugin running"
     free = [_free(node, others) for node in supply.nodes if not node.blockers]
     blocked = [f"{n.name}: {', '.join(n.blockers)}" for n in supply.nodes if n.blockers]
     parts = [f"free: {_some(free)}"] if free else ["no eligible node"]

@@ -21,6 +21,7 @@ from atom_operator.plan.inventory import (
     PodsAsked,
     amd_resources,
     device_conditions,
+    has_resource,
     survey,
 )
 from atom_operator.plan.node_labels import (
@@ -31,6 +32,7 @@ from atom_operator.plan.node_labels import (
 )
 from atom_operator.plugin.claimed_gpus import claimed_rows, gone_lines
 from atom_operator.plugin.table import table
+from atom_operator.pods.accelerator_names import accelerator_asked
 
 _HEADER = ("NODE", "PRODUCT", "RESOURCE", "MEMORY", "DEVICES", "USED", "FREE", "STATE", "HELD BY")
 _NOBODY = ObjectKey("", "")
@@ -76,10 +78,19 @@ def gpu_document(
 def _all_rows(
     nodes: Sequence[Manifest], pods: Sequence[Manifest], picture: DevicePicture
 ) -> list[tuple[str, ...]]:
-    names = sorted({name for node in nodes for name in amd_resources(node)})
+    names = sorted({name for node in nodes for name in amd_resources(node)} | set(_asked_of(pods)))
     by_plugin = [row for name in names for row in _rows(name, nodes, pods)]
     claimed = [tuple(map(str, astuple(row))) for row in claimed_rows(nodes, pods, picture)]
     return [*by_plugin, *claimed]
+
+
+def _asked_of(pods: Iterable[Manifest]) -> Iterator[str]:
+    """Yield the resources that engines ask for, whatever their names."""
+    for pod in pods:
+        if constants.LABEL_DEPLOYMENT in (pod["metadata"].get("labels") or {}):
+            found = accelerator_asked(pod.get("spec") or {})
+            if found is not None:
+                yield found
 
 
 def _rows(
@@ -92,7 +103,7 @@ def _rows(
     by_name = {node["metadata"]["name"]: node for node in nodes}
     for item in supply.nodes:
         node = by_name[item.name]
-        if resource not in amd_resources(node):
+        if not has_resource(node, resource):
             continue
         labels = node["metadata"].get("labels") or {}
         memory = memory_share_bytes(labels, resource)

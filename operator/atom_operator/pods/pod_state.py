@@ -15,6 +15,7 @@ from typing import Any
 from atom_operator import constants
 from atom_operator.domain import EndedPod, LeavingPod, Manifest, PodState
 from atom_operator.domain.resources import Resources, quota_usage, requests_of
+from atom_operator.pods.accelerator_names import accelerator_asked
 
 _MESSAGE_LIMIT = 300
 _INTEGER = re.compile(r"^-?[0-9]{1,10}$")
@@ -122,6 +123,7 @@ def pod_state(manifest: Manifest) -> PodState:
         uid=str(manifest["metadata"].get("uid") or ""),
         node=(manifest.get("spec") or {}).get("nodeName"),
         sick_devices=_sick_devices(status),
+        accelerator=accelerator_asked(manifest.get("spec") or {}),
     )
 
 

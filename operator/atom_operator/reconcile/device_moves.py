@@ -26,6 +26,7 @@ from atom_operator.domain import (
 from atom_operator.domain.nodes import Nodes
 from atom_operator.domain.resources import Resources, requests_of
 from atom_operator.plan.devices.claimed_devices import with_claimed
+from atom_operator.plan.devices.other_pods import without_forbidden
 from atom_operator.plan.devices.sick_claims import (
     claim_of_pods,
     lacking_count,
@@ -39,9 +40,10 @@ from atom_operator.plan.devices.sick_devices import (
     pods_with_devices,
     sick_pods,
 )
-from atom_operator.plan.inventory import PodsAsked, accelerator_in, survey
+from atom_operator.plan.inventory import PodsAsked, survey
 from atom_operator.plan.placement import placement_of
 from atom_operator.plan.room import can_take_one, shortage
+from atom_operator.pods.accelerator_names import accelerator_in
 from atom_operator.reconcile.prerequisites import volume_places
 from atom_operator.reconcile.successors import Departure, Successors, ask_for_successors
 
@@ -202,7 +204,8 @@ def _asked(
     """Ask for pods as admission leaves them, or as large as those before where a quota has no room
     for both."""
     template = observed.running.template if observed.running is not None else {}
-    held, claimed = accelerator_in(going[0].charged or {}), claim_of_pods(observed)
+    first, claimed = going[0], claim_of_pods(observed)
+    held = accelerator_in(first.charged or {}, first.accelerator)
     made = successors.admitted[0] if successors.admitted else template
     at_least: Counter[str] = Counter()
     for pod in successors.admitted:
@@ -244,7 +247,8 @@ async def _lacking(
         nodes, placed = with_claimed(nodes, placed, picture, claimed.claim)
     gone = placed.without(asked.key, frozenset(pod.name for pod in going))
     pods = observed.running.nodes if observed.running is not None else 1
-    supply = replace(survey(nodes, gone, asked), pods_per_replica=pods)
+    supply = without_forbidden(survey(nodes, gone, asked), nodes, gone.pods, asked)
+    supply = replace(supply, pods_per_replica=pods)
     return None if can_take_one(supply) is not None else shortage(supply)
 
 

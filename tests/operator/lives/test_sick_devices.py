@@ -11,9 +11,11 @@ from atom_operator.cluster.errors import RefusedError
 from atom_operator.domain import POD
 from atom_operator.kinds import RESOURCE_SLICE
 from tests.operator.lives.test_generated_life import scene
+from tests.support.operator.builders_operator import gpu_pod
 from tests.support.operator.status_shown import ABSENT
 from tests.support.operator_life.happenings import HAPPENINGS
 from tests.support.operator_life.life import Life
+from tests.support.operator_life.surroundings import ZONE
 
 _LOOK_SECONDS = 340  # more than a resync, less than a device is sick before a pod is moved
 _LASTS_SECONDS = 1000
@@ -349,3 +351,64 @@ def test_pods_without_a_node_take_devices_or_do_not(begin: Any, devices: int) ->
     watched.happens("ask_for_replicas", 1, seconds=_LOOK_SECONDS)
     assert list(watched.places.values()) == [None]
     assert watched.told["reason"] == "Absent"
+
+
+def _partner(watched: Watched, node: str) -> None:
+    """Put a pod of somebody else there, which takes nothing."""
+    pod = gpu_pod("partner", node, 0)
+    pod["metadata"] |= {"uid": "uid-partner", "labels": {"app": "partner"}}
+    watched.life.cluster.api.put_pod(pod)
+
+
+def _under_pressure(watched: Watched, _node: str, other: str) -> None:
+    watched.happens(
+        "put_a_node_under_pressure", watched.number_of(other), "disk-pressure", seconds=1
+    )
+
+
+def _near_another(watched: Watched, node: str, _other: str) -> None:
+    """The pod is to be on the host of a pod that stays."""
+    _partner(watched, node)
+    selector = {"matchLabels": {"app": "partner"}}
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": selector}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+    watched.life.ask(template={"spec": {"affinity": {"podAffinity": required}}})
+
+
+def _spread(watched: Watched, _node: str, other: str) -> None:
+    """The other node has a pod of those that are spread already."""
+    _partner(watched, other)
+    rule = {
+        "maxSkew": 1,
+        "topologyKey": ZONE,
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app": "partner"}},
+    }
+    labels = {"metadata": {"labels": {"app": "partner"}}}
+    watched.life.ask(template={**labels, "spec": {"topologySpreadConstraints": [rule]}})
+
+
+@pytest.mark.parametrize(
+    ("closes", "words"),
+    [
+        (_under_pressure, "taint node.kubernetes.io/disk-pressure"),
+        (_near_another, "required pod affinity"),
+        (_spread, "topologySpreadConstraints"),
+    ],
+)
+def test_a_pod_that_serves_stays_where_the_scheduler_would_give_no_other_place(
+    begin: Any, closes: Any, words: str
+) -> None:
+    watched = begin(devices=8, nodes=2)
+    ((_, node),) = watched.places.items()
+    other = watched.life.node(1 - watched.number_of(node))
+    closes(watched, node, other)
+    watched.life.cluster.advance(600)
+    ((pod, place),) = watched.places.items()
+    assert place == node
+    watched.sick(pod, seconds=_LOOK_SECONDS + _LASTS_SECONDS)
+    assert watched.places == {pod: node}
+    assert watched.evictions() == []
+    if watched.told["reason"] != "DeviceUnhealthy":  # a driver that still offers what it has
+        assert watched.told["reason"] == "NoOtherPlace"
+        assert words in watched.told["message"]

@@ -23,7 +23,7 @@ def node_objections(node: Mapping[str, Any], pod_spec: Mapping[str, Any]) -> Ite
             value = taint.get("value", "")
             yield f"node(s) had untolerated taint {{{taint['key']}: {value}}}"
             break
-    if not _is_selected(node, pod_spec):
+    if not is_selected(node, pod_spec):
         yield "node(s) didn't match Pod's node affinity/selector"
 
 
@@ -52,7 +52,8 @@ def _tolerated(taint: Mapping[str, Any], tolerations: Any) -> bool:
     )
 
 
-def _is_selected(node: Mapping[str, Any], pod_spec: Mapping[str, Any]) -> bool:
+def is_selected(node: Mapping[str, Any], pod_spec: Mapping[str, Any]) -> bool:
+    """Whether a node is one of the pod's node selector and required node affinity."""
     labels: Mapping[str, str] = node["metadata"].get("labels") or {}
     if any(labels.get(key) != value for key, value in (pod_spec.get("nodeSelector") or {}).items()):
         return False

@@ -20,7 +20,7 @@ from tests.support.in_memory_cluster.devices.device_claims import (
     waits_for_claim,
 )
 from tests.support.in_memory_cluster.node_fit import node_objections
-from tests.support.in_memory_cluster.other_pods import apart, takes_port
+from tests.support.in_memory_cluster.other_pods import apart, lonely, takes_port, uneven
 from tests.support.in_memory_cluster.quantities import Amounts, requests_of, thousandths
 from tests.support.in_memory_cluster.state import (
     ClusterState,
@@ -105,7 +105,8 @@ def _objections(state: ClusterState, node: Manifest, pod: Manifest) -> Iterator[
         yield from lacking
         return
     words = conflict(state, node, pod) if claim_names(pod) else None
-    words = words or apart(state, node, pod) or objection(state, node, pod)
+    words = words or apart(state, node, pod) or lonely(state, node, pod)
+    words = words or uneven(state, node, pod) or objection(state, node, pod)
     if words is not None:
         yield words
 

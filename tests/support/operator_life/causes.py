@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from tests.support.operator_life.life import Life
 
 _TAINT = re.compile(r"untolerated taint \{([^:}]+)")
-_OF_NODES = "node.kubernetes.io/"  # of their controller, which the operator tells as "not ready"
+# Of the node controller, which the operator tells as "not ready".
+_NOT_READY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _INSUFFICIENT = re.compile(r"Insufficient ([\w./-]+\w)")
 _SAID_OTHERWISE = {
     "node(s) were unschedulable": ("cordoned",),
@@ -113,7 +114,7 @@ def _is_said_otherwise(words: str, said: str) -> bool:
     if lacking:
         return any(resource in said for resource in lacking)
     taints = _TAINT.findall(words)
-    if any(("not ready" if t.startswith(_OF_NODES) else f"taint {t}") in said for t in taints):
+    if any(("not ready" if t in _NOT_READY else f"taint {t}") in said for t in taints):
         return True
     return any(
         theirs in words and any(word in said for word in ours)

@@ -52,7 +52,7 @@ def _option(pod: Manifest, name: str) -> str:
 
 def _memory(pod_spec: Manifest | None) -> str | None:
     """What the engine's container requests."""
-    engine = _engine_of(pod_spec) if pod_spec else {}
+    engine = _engine_of(pod_spec) if pod_spec and "containers" in pod_spec else {}
     found: str | None = ((engine.get("resources") or {}).get("requests") or {}).get("memory")
     return found
 

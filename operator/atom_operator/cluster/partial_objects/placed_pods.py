@@ -33,6 +33,10 @@ class _Container(msgspec.Struct, omit_defaults=True):
     ports: list[_Port] | None = None
 
 
+class _Affinity(msgspec.Struct, omit_defaults=True):
+    podAntiAffinity: dict[str, Any] | None = None  # noqa: N815
+
+
 class _Spec(msgspec.Struct, omit_defaults=True):
     nodeName: str | None = None  # noqa: N815
     containers: list[_Container] | None = None
@@ -40,6 +44,7 @@ class _Spec(msgspec.Struct, omit_defaults=True):
     resources: dict[str, Any] | None = None
     overhead: dict[str, Any] | None = None
     hostNetwork: bool | None = None  # noqa: N815
+    affinity: _Affinity | None = None
 
 
 class _Status(msgspec.Struct, omit_defaults=True):

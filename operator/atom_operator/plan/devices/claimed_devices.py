@@ -15,6 +15,7 @@ from atom_operator.domain import Manifest, Plan, Supply
 from atom_operator.domain.devices import DeviceClaim, DevicePicture
 from atom_operator.domain.nodes import Nodes
 from atom_operator.domain.placed_pods import PlacedPod, PlacedPods, summed
+from atom_operator.plan.devices.other_pods import has_rules, without_forbidden
 from atom_operator.plan.inventory import PodsAsked, survey
 
 
@@ -30,6 +31,10 @@ def supply_of(
         lacking = lacking_class(picture, claim)
         nodes, pods = with_claimed(nodes, pods, picture, claim)
     supply = survey(nodes, pods, asked)
+    if has_rules(asked.pod_spec):
+        own = {id(pod) for pod in pods.of(asked.key)}
+        others = [pod for pod in pods.pods if id(pod) not in own]
+        supply = without_forbidden(supply, nodes, others, asked)
     return replace(supply, pods_per_replica=plan.engine.nodes, lacking=lacking)
 
 

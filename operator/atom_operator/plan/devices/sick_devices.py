@@ -17,21 +17,24 @@ from atom_operator import constants
 from atom_operator.domain import Manifest, Observed, PodState, SickPod
 from atom_operator.domain.resources import Resources
 from atom_operator.plan.eligibility import is_ready, taint_text, tolerates
-from atom_operator.plan.inventory import accelerator_in, allocatable_of, devices_out
+from atom_operator.plan.inventory import allocatable_of, devices_out
 from atom_operator.plan.node_labels import unhealthy_devices
 from atom_operator.plan.placement import Placement
+from atom_operator.pods.accelerator_names import accelerator_in
 
 # Of the GPU operator's remediation; its partitioning (amd-dcm) ends pods by itself.
 _TAINTS = ("amd-gpu-unhealthy",)
 
 
 def pods_with_devices(observed: Observed) -> tuple[PodState, ...]:
-    """The pods that have AMD devices on a node that reports."""
+    """The pods that have devices on a node that reports."""
     silent = {pod.name for pod in observed.silent}
     return tuple(
         pod
         for pod in observed.pods
-        if pod.node is not None and pod.name not in silent and accelerator_in(pod.charged or {})
+        if pod.node is not None
+        and pod.name not in silent
+        and accelerator_in(pod.charged or {}, pod.accelerator)
     )
 
 
@@ -41,7 +44,7 @@ def nodes_with_devices_out(
     """The nodes of these pods some devices of which their plugin has taken out."""
     found = set()
     for pod in pods:
-        held, node = accelerator_in(pod.charged or {}), nodes.get(pod.node or "")
+        held, node = accelerator_in(pod.charged or {}, pod.accelerator), nodes.get(pod.node or "")
         if held is not None and node is not None and devices_out(node, held[0]):
             found.add(str(pod.node))
     return frozenset(found)
@@ -96,7 +99,7 @@ def _said_by_plugin(
     pod: PodState, node: Manifest, requested: Mapping[str, Resources]
 ) -> tuple[str | None, bool]:
     """Say what the numbers of a node tell, and whether they leave it open whose the devices are."""
-    held = accelerator_in(pod.charged or {})
+    held = accelerator_in(pod.charged or {}, pod.accelerator)
     out = devices_out(node, held[0]) if held is not None else 0
     if held is None or not out:
         return None, False
