@@ -9,7 +9,7 @@ API; knows nothing of tokens.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from secrets import token_hex
@@ -45,6 +45,9 @@ PROCESSOR_FILE = "chat_template.json"
 # What the renderer itself provides; extra arguments of a request may not replace them.
 RESERVED_NAMES = frozenset({"messages", "tools", "add_generation_prompt"})
 _KEY = "chat_template"
+_REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
+# Content and reasoning of an answer as a model wrote it.
+ReadAnswer = Callable[[str], tuple[str, str]]
 
 
 class ChatTemplate:
@@ -65,6 +68,7 @@ class ChatTemplate:
         says, or a call."""
         self.source = tool_source or source  # of conversations with tools
         self._place = place
+        self._reader: tuple[str, ReadAnswer] | None = None
         self._special_tokens = dict(special_tokens)
         self._plain = self._shaped(source)
         self._with_tools = self._shaped(tool_source) if tool_source else self._plain
@@ -91,7 +95,7 @@ class ChatTemplate:
             )
         found = self._with_tools if tools else self._plain
         mark = token_hex(16) if continue_final_message else ""
-        shown = [_with_reasoning(message) for message in messages]
+        shown = [_with_reasoning(self._read(message)) for message in messages]
         if mark:
             shown[-1] = {**shown[-1], "content": f"{shown[-1]['content']}{mark}"}
         variables = {**(extra or {}), "add_generation_prompt": add_generation_prompt}
@@ -106,6 +110,17 @@ class ChatTemplate:
                 param="messages",
             ) from error
         return text if not mark else _before(mark, text)
+
+    def _read(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        content = message.get("content")
+        if self._reader is None or message.get("role") != "assistant":
+            return message
+        mark, read = self._reader
+        if not isinstance(content, str) or mark not in content:
+            return message
+        said, thought = read(content)
+        known = any(message.get(name) for name in _REASONING_NAMES)
+        return {**message, "content": said, **({"reasoning": thought} if not known else {})}
 
     def _rendered(
         self,
@@ -141,6 +156,13 @@ class ChatTemplate:
     def tells_tools(self) -> bool:
         """Tell whether the template shows tools itself, or a place for calls."""
         return self._with_tools.shape.calls.has_place or not self.tools_in_text
+
+    def reading_answers(self, mark: str, read: ReadAnswer) -> ChatTemplate:
+        """Copy the template, with answers that a client kept as the model wrote them, markup and
+        all, read again. mark: of the markup, which templates refuse within a content."""
+        made = copy.copy(self)
+        made._reader = (mark, read)
+        return made
 
     def writing_calls(self, write: WriteCalls, *, single: bool) -> ChatTemplate:
         """Copy the template, with calls written as the model's family does wherever it has no place
@@ -222,8 +244,9 @@ def _before(mark: str, text: str) -> str:
 
 def _with_reasoning(message: Mapping[str, Any]) -> Mapping[str, Any]:
     """Templates know an answer's reasoning by one of its names, clients send another."""
-    names = ("reasoning_content", "thinking", "reasoning")
-    found = next((message[name] for name in names if message.get(name) is not None), None)
+    found = next(
+        (message[name] for name in _REASONING_NAMES if message.get(name) is not None), None
+    )
     if found is None:
         return message
     return {"thinking": found, **message, "reasoning_content": found}

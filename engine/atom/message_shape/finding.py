@@ -252,26 +252,31 @@ class _Finder:
         """Find where tools are shown, and what has to be added to them."""
         whole = probes.tools_shown(*probes.TOOLS)
         for place in _tool_places(variables):
-            found = replace(shape, tools=place)
+            found = replace(shape, tools=replace(place, none=shape.tools.none))
             if self._shows(found, whole):
                 break
         else:
             named = probes.tools_shown(*probes.TOOLS, described=False, key=False)
             found = shape
             if not self._shows(shape, named):
-                return replace(shape, tools=ToolShape(place=ToolPlace.SYSTEM_TEXT))
+                return replace(shape, tools=replace(shape.tools, place=ToolPlace.SYSTEM_TEXT))
         lacking = [
             probes.tools_shown(probes.tool(description=None), described=False),
             probes.tools_shown(probes.tool(parameters=None), key=False),
             probes.tools_shown(
                 probes.tool(description=None, parameters=None), described=False, key=False
             ),
+            probes.tools_shown(probes.untyped_tool()),
         ]
         filled = (
             replace(found, tools=replace(found.tools, filled=each))
             for each in (Filled.AS_SENT, Filled.FIELDS, Filled.PROPERTIES)
         )
-        return self._best(filled, lacking)
+        found = self._best(filled, lacking)
+        # Some show tools beside the user's words alone.
+        alone = replace(whole, messages=[probes.said("system", probes.HEAD)])
+        alone = replace(alone, loose=[word for word in whole.loose if word != probes.TEXT])
+        return self._best((found, _turned(found, needs_user=True)), [alone])
 
 
 def _shown_plain(probe: Probe, text: str | None) -> bool:

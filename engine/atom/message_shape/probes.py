@@ -70,6 +70,13 @@ def tool(name: str = NAME, **left_out: None) -> dict[str, Any]:
     }
 
 
+def untyped_tool() -> dict[str, Any]:
+    """A tool whose parameters do not say that they are an object."""
+    made = tool()
+    del made["function"]["parameters"]["type"]
+    return made
+
+
 TOOLS = [tool(), tool(OTHER_NAME)]
 
 

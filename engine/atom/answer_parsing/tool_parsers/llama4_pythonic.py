@@ -195,8 +195,19 @@ def _whole_arguments(written: str, schema: Mapping[str, Any] | None) -> dict[str
 
 
 def keyword_values(arguments: Any, place: int) -> str:
-    """Write arguments as Python does."""
-    return ", ".join(f"{key}={value!r}" for key, value in as_object(arguments).items())
+    """Write arguments as Python does, with texts in the quotes that models prefer."""
+    return ", ".join(f"{key}={_literal(value)}" for key, value in as_object(arguments).items())
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, list):
+        return f"[{', '.join(map(_literal, value))}]"
+    if isinstance(value, dict):
+        pairs = (f"{_literal(str(key))}: {_literal(each)}" for key, each in value.items())
+        return f"{{{', '.join(pairs)}}}"
+    return repr(value)
 
 
 def keywords(schema: Mapping[str, Any]) -> Format:

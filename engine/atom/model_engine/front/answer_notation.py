@@ -10,8 +10,16 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from atom.answer_parsing import AddedTokens, AnswerFormats, resolve_formats
-from atom.answer_parsing.tool_parsers import AUTO, PLAIN_JSON
+from atom.answer_parsing import (
+    AddedTokens,
+    AnswerFormats,
+    AnswerParsing,
+    Content,
+    Reasoning,
+    resolve_formats,
+)
+from atom.answer_parsing.reasoning_parser import ReasoningStart
+from atom.answer_parsing.tool_parsers import AUTO, PLAIN_JSON, harmony
 from atom.chat_template import ChatTemplate
 
 
@@ -39,8 +47,18 @@ def resolve_notation(
         formats = replace(formats, calls=PLAIN_JSON)  # which the model is then told
     notation = (formats.calls or PLAIN_JSON).notation
     made = template.writing_calls(notation.written, single=notation.single)
+    if formats.reasoning is not None and formats.reasoning.marks is None:
+        made = made.reading_answers(harmony.CHANNEL, _read_channels)
     notes = tuple(_notes(template, formats, unread=unread))
     return AnswerNotation(formats, made, notes)
+
+
+def _read_channels(answer: str) -> tuple[str, str]:
+    """Read the content and the reasoning of an answer in channels."""
+    parser = AnswerParsing(reasoning=ReasoningStart.POSSIBLE, marks=None).parser()
+    events = [*parser.feed(answer), *parser.finish(ended=True)]
+    content = "".join(event.text for event in events if isinstance(event, Content))
+    return content, "".join(event.text for event in events if isinstance(event, Reasoning))
 
 
 def _notes(
