@@ -6,10 +6,17 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from atom.entrypoints import api_server
-from atom.entrypoints.responses.store import ResponseStore, StoredResponse, owner_of
+from atom.entrypoints.responses import store as responses_store
+from atom.entrypoints.responses.store import (
+    ResponseStore,
+    StoredResponse,
+    owner_of,
+    size_bytes_of,
+)
 from atom.errors import RequestError
 from tests.support.server.scripted_model import ScriptedRig, in_turn, scripted
 
@@ -136,3 +143,72 @@ def test_a_response_is_its_clients_own() -> None:
             store.get("resp_1", owner_of(other))
     store.add(stored(2, owner_of("addr-1")))
     assert store.get("resp_2", owner_of("addr-2"))  # a laptop that has moved
+
+
+def conversation(number: int, *names: str, owner: str = "", size: int = 0) -> StoredResponse:
+    items = [{"id": name, "type": "message", "content": f"{number}{'x' * size}"} for name in names]
+    return StoredResponse(f"resp_{number}", owner, b"{}", b"[]", msgspec.json.encode(items))
+
+
+def content(store: ResponseStore, name: str, owner: str = "") -> str | None:
+    """Return what a reference is replaced by; None if it stays."""
+    (item,) = store.resolved([{"type": "item_reference", "id": name}], owner)
+    return item.get("content")
+
+
+def test_a_reference_decodes_the_item_that_it_names_and_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, decoded = ResponseStore(), list[int]()
+    for number in range(40):
+        store.add(conversation(number, f"msg_{number}", "msg_shared", size=10_000))
+    real = responses_store._decode
+    monkeypatch.setattr(
+        responses_store, "_decode", lambda text: decoded.append(len(bytes(text))) or real(text)
+    )
+    assert content(store, "msg_x") is None
+    assert decoded == []
+    assert (content(store, "msg_3") or "").startswith("3x")
+    assert (content(store, "msg_shared") or "").startswith("39x")
+    assert len(decoded) == 2
+    assert max(decoded) < 11_000
+
+
+def test_an_item_is_found_while_any_response_has_it() -> None:
+    store = ResponseStore()
+    for number in range(3):
+        store.add(conversation(number, "msg_a"))
+    for gone, newest in ((2, "1"), (0, "1"), (1, None)):
+        store.delete(f"resp_{gone}", "")
+        assert content(store, "msg_a") == newest
+
+
+def test_an_owner_that_stores_the_most_makes_room_for_the_others() -> None:
+    one = size_bytes_of(conversation(0, "m", size=1000), [msgspec.Raw(b"")])
+    store = ResponseStore(4 * one)
+    store.add(conversation(1, "m", owner="key-a", size=1000))
+    for number in range(2, 40):
+        store.add(conversation(number, "m", owner="key-b", size=1000))
+    assert content(store, "m", "key-a") is not None
+    assert store.get("resp_39", "key-b")
+    for number in range(40, 44):
+        store.add(conversation(number, "m", owner="key-a", size=1000))
+    assert store.get("resp_39", "key-b")
+    with pytest.raises(RequestError):
+        store.get("resp_1", "key-a")
+
+
+def test_an_owner_sees_no_items_of_another() -> None:
+    store = ResponseStore()
+    store.add(conversation(1, "msg_a", owner="key-a"))
+    assert content(store, "msg_a", "key-b") is None
+
+
+def test_items_without_ids_and_repeated_ids_are_stored_and_removed() -> None:
+    store = ResponseStore()
+    items = [{"type": "message"}, {"id": "m", "content": "1"}, {"id": "m", "content": "2"}]
+    store.add(StoredResponse("resp_1", "", b"{}", b"[]", msgspec.json.encode(items)))
+    assert content(store, "m") == "2"
+    store.delete("resp_1", "")
+    assert content(store, "m") is None
+    assert store._shares == {}

@@ -1,9 +1,11 @@
-"""Responses that are kept for a while, in this process's memory: for `previous_response_id`, for
+"""Responses that are stored for a while, in this process's memory: for `previous_response_id`, for
 items that are named by their ids, and for being read again.
 
-Bounded by bytes: the oldest make room. Nothing survives a restart, and other processes on the port
-do not see it, so a server with several has none. A response is shown to the client that asked for
-it, where keys or a header tell clients apart. No HTTP.
+Bounded by bytes: when the store is full, the owner that holds the most loses its oldest response,
+so that no owner evicts another's share. Items are indexed by their ids, so that a reference costs
+one look-up whatever is stored. Nothing survives a restart, and other processes on the port do not
+see the store, so a server with several processes has none. A response is shown to the client that
+asked for it if keys or a header tell clients apart. No HTTP.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from atom.errors import RequestError
 
 Items = Sequence[dict[str, Any]]
 _decode = msgspec.json.decode
+_decode_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_ITEM_BYTES = 512  # what the index takes for an item beside its text
 _TOLD_APART = ("key-", "header-")
 
 
@@ -49,13 +53,60 @@ class StoredResponse:
         return found
 
 
+class _Id(msgspec.Struct):
+    id: str | None = None
+
+
+_decode_id = msgspec.json.Decoder(_Id).decode
+
+
+class _Share:
+    """The responses of one owner, the least recently used first, and an index of their items."""
+
+    def __init__(self) -> None:
+        self.found: OrderedDict[str, StoredResponse] = OrderedDict()
+        self.size_bytes = 0
+        self._sizes: dict[str, int] = {}
+        self._names: dict[str, tuple[str, ...]] = {}  # of a response's items
+        # By an item's id: its text in each response that has it, the newest response last.
+        self._items: dict[str, dict[str, msgspec.Raw]] = {}
+
+    def add(self, response: StoredResponse, items: list[msgspec.Raw]) -> None:
+        size = size_bytes_of(response, items)
+        self.found[response.id] = response
+        self._sizes[response.id] = size
+        self.size_bytes += size
+        texts = {name: item for item in items if (name := _decode_id(item).id) is not None}
+        self._names[response.id] = tuple(texts)
+        for name, item in texts.items():
+            self._items.setdefault(name, {})[response.id] = item
+
+    def remove(self, response_id: str) -> None:
+        del self.found[response_id]
+        self.size_bytes -= self._sizes.pop(response_id)
+        for name in self._names.pop(response_id):
+            del self._items[name][response_id]
+            if not self._items[name]:
+                del self._items[name]
+
+    def item(self, name: str) -> dict[str, Any] | None:
+        """Return the item as the newest response has it; None if no response does."""
+        texts = self._items.get(name)
+        return _decode(next(reversed(texts.values()))) if texts else None
+
+
+def size_bytes_of(response: StoredResponse, items: Sequence[msgspec.Raw]) -> int:
+    """Return the bytes that a response and the index of its items take."""
+    return response.size_bytes + _ITEM_BYTES * len(items)
+
+
 class ResponseStore:
     def __init__(self, limit_bytes: int = DEFAULT_BYTES, off_because: str = "") -> None:
         """off_because: why there is none, with the remedy."""
         self._limit_bytes = limit_bytes
         self._off_because = off_because
-        self._found: OrderedDict[str, StoredResponse] = OrderedDict()
-        self._size_bytes = 0
+        self._shares: dict[str, _Share] = {}
+        self._owners: dict[str, str] = {}  # by a response's id
 
     @property
     def is_on(self) -> bool:
@@ -73,20 +124,23 @@ class ResponseStore:
             )
 
     def add(self, response: StoredResponse) -> None:
-        """Keep it, in place of the oldest where there is no room. One that is larger than all there
-        is cannot be kept."""
+        """Store the response, evicting the oldest ones of whichever owner holds the most. A
+        response that is larger than the store is not stored."""
         self._remove(response.id)
-        if response.size_bytes > self._limit_bytes:
+        items = _decode_items(response.conversation)
+        if size_bytes_of(response, items) > self._limit_bytes:
             return
-        self._found[response.id] = response
-        self._size_bytes += response.size_bytes
-        while self._size_bytes > self._limit_bytes:
-            self._remove(next(iter(self._found)))
+        self._shares.setdefault(response.owner, _Share()).add(response, items)
+        self._owners[response.id] = response.owner
+        while sum(share.size_bytes for share in self._shares.values()) > self._limit_bytes:
+            largest = max(self._shares.values(), key=lambda share: share.size_bytes)
+            self._remove(next(iter(largest.found)))
 
     def get(self, response_id: str, owner: str, param: str | None = None) -> StoredResponse:
         """Raises `RequestError` (404) for one that is not there, or another client's."""
-        found = self._found.get(response_id)
-        if found is None or found.owner != owner:
+        share = self._shares.get(owner)
+        found = share.found.get(response_id) if share is not None else None
+        if share is None or found is None:
             raise RequestError(
                 f"no response {shortened(response_id)!r} is stored here: it was not asked to be, "
                 f"was deleted, made room for later ones (--responses-store-mib), or is another "
@@ -95,7 +149,7 @@ class ResponseStore:
                 status=404,
                 code="previous_response_not_found" if param else "response_not_found",
             )
-        self._found.move_to_end(response_id)
+        share.found.move_to_end(response_id)
         return found
 
     def delete(self, response_id: str, owner: str) -> None:
@@ -103,26 +157,23 @@ class ResponseStore:
         self._remove(response_id)
 
     def resolved(self, items: Items, owner: str) -> Items:
-        """Put stored items in the place of references to them. What is not found stays, to be
-        refused with its place."""
-        if all(kind_of(item) != REFERENCE for item in items):
+        """Replace references by the items that they name. A reference to an item that is not
+        stored stays, to be refused with its place."""
+        share = self._shares.get(owner)
+        if share is None:
             return items
-        known = {
-            item["id"]: item
-            for response in self._found.values()
-            if response.owner == owner
-            for item in response.items()
-            if "id" in item
-        }
         return [
-            known.get(str(item.get("id")), item) if kind_of(item) == REFERENCE else item
+            (share.item(str(item.get("id"))) or item) if kind_of(item) == REFERENCE else item
             for item in items
         ]
 
     def _remove(self, response_id: str) -> None:
-        gone = self._found.pop(response_id, None)
-        if gone is not None:
-            self._size_bytes -= gone.size_bytes
+        owner = self._owners.pop(response_id, None)
+        if owner is None:
+            return
+        self._shares[owner].remove(response_id)
+        if not self._shares[owner].found:
+            del self._shares[owner]
 
 
 def owner_of(client_id: str) -> str:
