@@ -136,7 +136,7 @@ def message_routes(state: ServerState) -> APIRouter:
         responses=answers_of(TokenCount, example=msgspec.to_builtins(TokenCount(14))),
     )
     async def count_tokens(http: Request) -> Response:
-        with state.bodies.share() as share:
+        with state.body_share() as share:
             client_id = state.clients.of(http.scope)
             turn = partial(state.turns.wait, client_id)
             request = await read_body(http, CountTokensRequest, share, turn)

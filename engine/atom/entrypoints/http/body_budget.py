@@ -15,10 +15,12 @@ DEFAULT_BYTES = 256 * 2**20
 
 
 class BodyShare:
-    """Hold what one body holds of a budget; given back where its context ends."""
+    """Hold what one body holds of a budget; given back where its context ends. most_tokens: of a
+    prompt that the model takes; None while that is unknown."""
 
-    def __init__(self, budget: BodyBudget) -> None:
+    def __init__(self, budget: BodyBudget, most_tokens: int | None = None) -> None:
         self._budget = budget
+        self.most_tokens = most_tokens
         self._held_bytes = 0
 
     def __enter__(self) -> BodyShare:
@@ -42,9 +44,9 @@ class BodyBudget:
         self._most_bytes = most_bytes
         self.held_bytes = 0
 
-    def share(self) -> BodyShare:
+    def share(self, most_tokens: int | None = None) -> BodyShare:
         """Open a share of the budget for one body."""
-        return BodyShare(self)
+        return BodyShare(self, most_tokens)
 
     def change(self, size_bytes: int) -> None:
         """Hold so much more, or less. Raises `RequestError` (503) past the bound."""

@@ -21,6 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from atom.entrypoints.http.body_budget import BodyShare
 from atom.entrypoints.http.open_response import open_response_of
+from atom.entrypoints.http.prompt_fit import check_prompt_fits
 from atom.entrypoints.http.response_headers import header_of, tell_ignored
 from atom.entrypoints.http.value_count import check_value_count
 from atom.entrypoints.openai.protocol import MAX_TIMEOUT_SECONDS, RequestBody
@@ -91,6 +92,7 @@ async def read_json(request: Request, share: BodyShare, wait_for_turn: BodyTurn)
         del data[: len(codecs.BOM_UTF8)]
     await wait_for_turn(len(data))
     check_value_count(data)
+    check_prompt_fits(data, share.most_tokens)
     return data
 
 

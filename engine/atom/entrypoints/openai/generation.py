@@ -104,7 +104,7 @@ def generation_handlers(
 
 def _handler(app: FastAPI, state: ServerState, dialect: Dialect[Any]) -> Handler:
     async def generate(http: Request) -> Response:
-        with state.bodies.share() as share:
+        with state.body_share() as share:
             begun = await _begin(http, state, dialect, share)
         return await _answer(http, dialect, begun)
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from atom.entrypoints.http.body_budget import BodyBudget
+from atom.entrypoints.http.body_budget import BodyBudget, BodyShare
 from atom.entrypoints.http.body_turns import BodyTurns
 from atom.entrypoints.http.client_identity import ClientIdentity
 from atom.entrypoints.http.errors import shortened
@@ -69,6 +69,11 @@ class ServerState:
     def is_ending(self) -> bool:
         """Tell whether it will never take a request again."""
         return self.status.state in (EngineState.DRAINING, EngineState.DEAD)
+
+    def body_share(self) -> BodyShare:
+        """Open a share of the memory for a body with a prompt of the model."""
+        engine = self.engine
+        return self.bodies.share(None if engine is None else engine.config.model.max_model_len)
 
     def own_numbers(self) -> ServerNumbers:
         """Collect what this process has counted since the engine exists."""

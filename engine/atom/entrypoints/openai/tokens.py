@@ -38,7 +38,7 @@ def token_routes(state: ServerState) -> APIRouter:
         responses=answers_of(Tokens),
     )
     async def tokenize(http: Request) -> Response:
-        with state.bodies.share() as share:
+        with state.body_share() as share:
             client_id = state.clients.of(http.scope)
             turn = partial(state.turns.wait, client_id)
             request = await read_body(http, TokenizeRequest, share, turn)
@@ -67,7 +67,7 @@ def token_routes(state: ServerState) -> APIRouter:
         responses=answers_of(Text),
     )
     async def detokenize(http: Request) -> Response:
-        with state.bodies.share() as share:
+        with state.body_share() as share:
             client_id = state.clients.of(http.scope)
             turn = partial(state.turns.wait, client_id)
             request = await read_body(http, DetokenizeRequest, share, turn)

@@ -113,7 +113,7 @@ def _handler(
 
 async def _answer(state: ServerState, route: _Route, http: Request) -> Response:
     client_id = state.clients.of(http.scope)
-    with state.bodies.share() as share:
+    with state.body_share() as share:
         turn = partial(state.turns.wait, client_id)
         request = await read_body(http, route.request, share, turn)
         engine = state.serving_engine(request.model)

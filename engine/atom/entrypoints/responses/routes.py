@@ -84,13 +84,13 @@ def responses_handlers(
     """Build the handlers that answer a POST, by path. `app` is told of them for its document."""
 
     async def create_response(http: Request) -> Response:
-        with state.bodies.share() as share:
+        with state.body_share() as share:
             begun = await _begin(http, state, store, share)
         with naming_own_fields():
             return await _answer(http, store, begun)
 
     async def count_input_tokens(http: Request) -> Response:
-        with state.bodies.share() as share:
+        with state.body_share() as share:
             return await _count(http, state, store, share)
 
     app.post(

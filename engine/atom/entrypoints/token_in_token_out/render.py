@@ -103,7 +103,7 @@ _LIST: dict[int | str, dict[str, Any]] = {
 
 async def _read(http: Request, state: ServerState, kind: type[Any]) -> tuple[Any, str]:
     client_id = state.clients.of(http.scope)
-    with state.bodies.share() as share:
+    with state.body_share() as share:
         turn = partial(state.turns.wait, client_id)
         return await read_body(http, kind, share, turn), client_id
 

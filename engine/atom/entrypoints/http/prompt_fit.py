@@ -1,0 +1,69 @@
+"""Refuse a body whose prompt cannot fit the context, before anything is made of the body.
+
+A conversation of more messages than the context has tokens fits no chat template, and a list of
+more token ids fits no model; to parse and render either takes seconds in which other requests wait.
+Only what is certain is refused here: texts have to be tokenised first. Called by body.py.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from atom.errors import RequestError
+
+_Raw = msgspec.Raw | msgspec.UnsetType
+_LEAST_ITEM_BYTES = 2  # an item of a list, with what separates it from the next
+# Of so many items one has a token: templates leave out the reasoning of earlier answers, which is
+# an item of `input` by itself.
+_FIELDS = {"messages": 1, "input": 2, "prompt": 1, "token_ids": 1}
+_DIGITS = b"-0123456789"
+_BLANKS = b" \t\r\n"
+
+
+class _Prompts(msgspec.Struct):
+    """The fields whose items take a token each, at least; all others are passed over."""
+
+    messages: _Raw = msgspec.UNSET
+    input: _Raw = msgspec.UNSET
+    prompt: _Raw = msgspec.UNSET
+    token_ids: _Raw = msgspec.UNSET
+    truncate_prompt_tokens: _Raw = msgspec.UNSET
+
+
+_prompts = msgspec.json.Decoder(_Prompts)
+_items = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+def check_prompt_fits(data: bytes | bytearray, most_tokens: int | None) -> None:
+    """Raises `RequestError` (400) for a prompt of more than most_tokens tokens; None: any number.
+    What is no JSON, or of another shape, is left to the parser."""
+    if most_tokens is None or len(data) <= _LEAST_ITEM_BYTES * most_tokens:
+        return
+    try:
+        found = _prompts.decode(data)
+        if found.truncate_prompt_tokens is not msgspec.UNSET:
+            return
+        for name, tokenless in _FIELDS.items():
+            count, unit = _count(getattr(found, name))
+            if count > most_tokens * tokenless:
+                raise RequestError(
+                    f"{name}: {count} {unit} are more than the {most_tokens} tokens that the "
+                    f"context takes; shorten the prompt",
+                    param=name,
+                    code="context_length_exceeded",
+                )
+    except (msgspec.DecodeError, RecursionError):
+        return
+
+
+def _count(field: msgspec.Raw | msgspec.UnsetType) -> tuple[int, str]:
+    """Count the messages or token ids of a field; 0 for a field of another kind."""
+    if field is msgspec.UNSET:
+        return 0, ""
+    text = bytes(field)
+    inside = text[1:].lstrip(_BLANKS)[:1]
+    if not text.startswith(b"[") or not inside:
+        return 0, ""
+    if inside in _DIGITS:
+        return text.count(b",") + 1, "token ids"
+    return (len(_items.decode(text)), "messages") if inside == b"{" else (0, "")
