@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import Any, Literal
 
@@ -244,6 +244,17 @@ class ParallelConfig:
     def ranks_of(self, node: int) -> range:
         """Return which of them are on that node."""
         return range(node * self.ranks_per_node, (node + 1) * self.ranks_per_node)
+
+
+class OpenRequestsMode(StrEnum):
+    """What becomes of requests that are open when the engine sleeps or takes other weights. WAIT:
+    they go on to their end first, and those that come wait; ABORT: they end with 503; KEEP: they
+    are preempted, and go on once the engine computes again, by the weights that it has then. The
+    tokens that they have so far are computed again."""
+
+    WAIT = "wait"
+    ABORT = "abort"
+    KEEP = "keep"
 
 
 class SleepLevel(IntEnum):

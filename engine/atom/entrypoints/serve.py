@@ -195,6 +195,13 @@ def _add_models_flags(group: Any) -> None:
         "take no more requests, finish theirs and make room",
     )
     add(
+        "--swap-drain-seconds",
+        type=_seconds,
+        default=_RULE.most_drain,
+        help="how long a model of --models that has to make room may compute after that, before "
+        "its requests are preempted; they go on at its next turn",
+    )
+    add(
         "--swap-least-awake-seconds",
         type=_seconds,
         default=_RULE.least_awake,
@@ -263,7 +270,7 @@ def run_serve(args: argparse.Namespace) -> int:
 
 
 def _sharing(args: argparse.Namespace) -> Sharing:
-    rule = SwapRule(args.swap_wait_seconds, args.swap_least_awake_seconds)
+    rule = SwapRule(args.swap_wait_seconds, args.swap_least_awake_seconds, args.swap_drain_seconds)
     return Sharing(args.gpu_memory_utilization, rule)
 
 

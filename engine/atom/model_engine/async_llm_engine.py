@@ -21,7 +21,7 @@ from typing import Any
 
 from atom.client_figures import ClientCounts
 from atom.config import Config, EngineOptions, build_config
-from atom.config_values import SleepLevel
+from atom.config_values import OpenRequestsMode, SleepLevel
 from atom.errors import EngineDeadError, RequestError
 from atom.model_engine.engine_core_mgr import CoreManager
 from atom.model_engine.front.admission import Admission
@@ -403,11 +403,12 @@ class AsyncLLMEngine:
         """Count requests that wait for a pause's end."""
         return self._admission.num_held
 
-    async def sleep(self, level: SleepLevel, *, abort: bool = False) -> None:
-        """Give the device's memory back once no request is open; an engine that sleeps goes on as
-        it does. abort: end the open ones with an error at once. Raises `RequestError` (503) where
-        it does not serve, and as `call_utility`."""
-        await self.pauses.sleep(level, abort=abort)
+    async def sleep(
+        self, level: SleepLevel, mode: OpenRequestsMode = OpenRequestsMode.WAIT
+    ) -> None:
+        """Give the device's memory back, as soon as `mode` allows; an engine that sleeps goes on as
+        it does. Raises `RequestError` (503) where it does not serve, and as `call_utility`."""
+        await self.pauses.sleep(level, mode)
 
     async def wake_up(self) -> None:
         """Take the memory again and serve; an engine that is awake stays so. Raises as

@@ -291,10 +291,11 @@ class EngineCore:
     def _reset_prefix_cache(self) -> None:
         self._scheduler.blocks.reset_prefix_cache()
 
-    def _sleep(self, level: int) -> None:
-        """Give the device's memory back. What comes meanwhile waits. Raises `AtomError` where
-        requests are open."""
-        if open_requests := self._pipeline.open_requests():
+    def _sleep(self, level: int, keep: bool) -> None:
+        """Give the device's memory back. Requests that come meanwhile wait, and open ones too with
+        `keep`. Raises `AtomError` for an open request without `keep`."""
+        open_requests = self._pipeline.open_requests()
+        if open_requests and not keep:
             raise AtomError(f"{len(open_requests)} requests are open")
         self._empty_the_device()
         with self._pulse.at_rest():

@@ -9,7 +9,7 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atom.config_values import SleepLevel
+from atom.config_values import OpenRequestsMode, SleepLevel
 from atom.errors import AtomError, RequestError
 from atom.model_engine.front.engine_lifecycle import EngineLifecycle
 from atom.model_engine.front.idle_sleep import IdleSleep, seconds_left
@@ -73,7 +73,7 @@ class Rig:
         self.pauses = Pauses(model, self.lifecycle, cast(Any, self.requests), self.core.call)
 
     async def sleep(self) -> None:
-        await self.pauses.sleep(SleepLevel.WEIGHTS_ON_HOST, abort=False)
+        await self.pauses.sleep(SleepLevel.WEIGHTS_ON_HOST, OpenRequestsMode.WAIT)
 
     async def doze(self) -> None:
         await self.pauses.sleep_until_asked(60)

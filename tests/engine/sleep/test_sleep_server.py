@@ -88,8 +88,35 @@ async def test_open_requests_end_before_the_server_sleeps(rig: HttpRig, mode: st
     await rig.assert_well()
 
 
+async def test_open_requests_go_on_behind_a_sleep_that_keeps_them(rig: HttpRig) -> None:
+    fields: dict[str, Any] = {"max_tokens": 150, "prompt": "Once upon a time "}
+    calm = [await text(rig, **fields), await text(rig, **{**fields, "prompt": "x"})]
+    for level in (1, 2):
+        answers = [
+            asyncio.create_task(text(rig, **fields)),
+            asyncio.create_task(text(rig, **{**fields, "prompt": "x"})),
+        ]
+        await eventually(lambda: rig.engine.open_requests == 2, "both requests are open")
+        assert (await rig.client.post(f"/sleep?level={level}&mode=keep")).status_code == 200
+        assert await is_sleeping(rig)
+        assert rig.engine.open_requests == 2
+        assert (await rig.client.post("/wake_up")).status_code == 200
+        assert [await answer for answer in answers] == calm
+    await rig.assert_well()
+
+
+async def test_a_client_may_leave_while_its_request_is_kept(rig: HttpRig) -> None:
+    answer = asyncio.create_task(text(rig, max_tokens=150))
+    await eventually(lambda: rig.engine.open_requests == 1, "the request is open")
+    assert (await rig.client.post("/sleep?mode=keep")).status_code == 200
+    answer.cancel()
+    await eventually(lambda: rig.engine.open_requests == 0, "the request has gone")
+    assert (await rig.client.post("/wake_up")).status_code == 200
+    await rig.assert_well()
+
+
 async def test_wrong_calls_are_told_and_change_nothing(rig: HttpRig) -> None:
-    for asked in ("level=3", "level=x", "mode=keep"):
+    for asked in ("level=3", "level=x", "mode=later"):
         assert (await rig.client.post(f"/sleep?{asked}")).status_code == 400
     assert (await rig.client.post("/wake_up")).status_code == 200  # it is awake
     keyless = await rig.client.post("/sleep", headers={"authorization": ""})

@@ -7,7 +7,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from atom.config_values import SleepLevel
+from atom.config_values import OpenRequestsMode, SleepLevel
 from atom.entrypoints.http.errors import shortened
 from atom.entrypoints.http.json_body import to_json
 from atom.entrypoints.openai.openapi import answers_of
@@ -53,16 +53,16 @@ def control_routes(state: ServerState) -> APIRouter:
     @router.post(
         "/sleep",
         summary="Give the device's memory back until POST /wake_up",
-        description="Where the server was started with --enable-sleep-mode. Answered once no "
-        "request is open and the memory is free; requests that come are refused with 503, or held "
-        "with --sleep-queue.",
+        description="Needs --enable-sleep-mode. Answered once the memory is free, which waits for "
+        "open requests unless mode says otherwise; requests that come are refused with 503, or "
+        "held with --sleep-queue.",
         openapi_extra={"parameters": _SLEEP_PARAMETERS},
         responses=answers_of(Empty, example={}),
     )
     async def sleep(http: Request) -> Response:
         engine, level = pausing_engine(state), _chosen(http, "level", ("1", "2"))
-        mode = _chosen(http, "mode", ("wait", "abort"))
-        await engine.sleep(SleepLevel(int(level)), abort=mode == "abort")
+        mode = OpenRequestsMode(_chosen(http, "mode", tuple(OpenRequestsMode)))
+        await engine.sleep(SleepLevel(int(level)), mode)
         return Response(to_json(Empty()), media_type="application/json")
 
     @router.post(
@@ -99,8 +99,9 @@ _SLEEP_PARAMETERS = [
     {
         "name": "mode",
         "in": "query",
-        "description": "What becomes of open requests: they go on to their end, or end with 503.",
-        "schema": {"type": "string", "enum": ["wait", "abort"], "default": "wait"},
+        "description": "What becomes of open requests: they go on to their end, end with 503, or "
+        "wait (keep) and go on after POST /wake_up.",
+        "schema": {"type": "string", "enum": ["wait", "abort", "keep"], "default": "wait"},
         "example": "wait",
     },
 ]

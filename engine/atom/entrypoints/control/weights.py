@@ -14,12 +14,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from atom.config_values import OpenRequestsMode
 from atom.entrypoints.control.control_body import read_control_body
 from atom.entrypoints.control.control_routes import pausing_engine
 from atom.entrypoints.http.json_body import to_json
 from atom.entrypoints.openai.openapi import Beside, answers_of, body_of
 from atom.entrypoints.openai.state import ServerState
-from atom.model_engine.front.weights_update import OpenRequestsMode
 
 _VERSION = r"^[!-~]{1,128}$"  # of characters that go into any header or label
 

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from atom.config_values import SleepLevel
+from atom.config_values import OpenRequestsMode, SleepLevel
 from atom.entrypoints.swap.shared_device import SharedDevice, Turn
 from atom.errors import RequestError
 
@@ -25,7 +25,9 @@ logger = logging.getLogger(__name__)
 class Sleeper(Protocol):
     """An engine, as far as it gives its memory back and takes it again."""
 
-    async def sleep(self, level: SleepLevel, *, abort: bool = False) -> None: ...
+    async def sleep(
+        self, level: SleepLevel, mode: OpenRequestsMode = OpenRequestsMode.WAIT
+    ) -> None: ...
 
     async def wake_up(self) -> None: ...
 
@@ -117,7 +119,9 @@ class ModelTurns:
             if turn.wake is not None:
                 await self._engines[turn.wake].wake_up()
             elif turn.sleep is not None:
-                await self._engines[turn.sleep].sleep(SleepLevel.WEIGHTS_ON_HOST)
+                # Requests that are still open have had their time: they are preempted.
+                engine = self._engines[turn.sleep]
+                await engine.sleep(SleepLevel.WEIGHTS_ON_HOST, OpenRequestsMode.KEEP)
         except Exception as error:  # else no model would have a turn any more
             self._give_up_waking(turn, error)
         else:

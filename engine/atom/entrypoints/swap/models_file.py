@@ -30,6 +30,7 @@ SERVERS_OWN = frozenset(
         "api-key", "api-key-file", "config", "root-path", "allowed-origins", "ssl-certfile",
         "ssl-keyfile", "enable-sleep-mode", "sleep-queue", "log-level", "drain-seconds",
         "body-memory-mib", "responses-store-mib", "swap-wait-seconds", "swap-least-awake-seconds",
+        "swap-drain-seconds",
         "lora-modules-file", "otlp-traces-endpoint", "fairness-header", "max-waiting-requests",
         "request-timeout-seconds", "startup-budget-seconds", "disable-console", "verbose",
         "timeout-keep-alive", "disable-access-log", "reader-timeout-seconds",

@@ -49,6 +49,7 @@ class _Books:
     awake: bool = False
     stuck: bool = False  # could not sleep
     running: int = 0
+    preempted_since: float | None = None  # it sleeps, and requests of it are open
     waiting: deque[tuple[float, int]] = field(default_factory=deque)  # since when, ticket
     used: float = 0.0
     woke: float = 0.0
@@ -56,7 +57,8 @@ class _Books:
 
     def view(self) -> ModelView:
         model = self.model
-        since = self.waiting[0][0] if self.waiting else None
+        times = [self.preempted_since, self.waiting[0][0] if self.waiting else None]
+        since = min((time for time in times if time is not None), default=None)
         return ModelView(
             model.name, model.share, model.pinned or self.stuck, self.awake, self.running, since,
             used=self.used, woke=self.woke,
@@ -96,6 +98,8 @@ class SharedDevice:
         books = self._books[name]
         books.running -= 1
         books.used = now
+        if not books.running:
+            books.preempted_since = None
 
     def changed(self, now: float) -> None:
         """The sleep or wake under way is complete."""
@@ -104,9 +108,12 @@ class SharedDevice:
         if change.wake is not None:
             books = self._books[change.wake]
             books.awake, books.woke = True, now
+            books.preempted_since = None
             books.wakes += 1
         elif change.sleep is not None:
-            self._books[change.sleep].awake = False
+            books = self._books[change.sleep]
+            books.awake = False
+            books.preempted_since = now if books.running else None
 
     def failed(self) -> list[int]:
         """The sleep or wake under way has failed: the tickets of those who waited for a model to

@@ -5,7 +5,9 @@ Models that sleep and are asked for get their turns in the order in which their 
 came. Who makes room is the one that was used the longest ago, of those that are not pinned and
 compute nothing. A model that has just woken up stays for a while, so that two that are asked for by
 turns do not spend the time on waking up. No model starves: once the first in the queue has waited
-for so long, models that compute get no further requests, finish theirs and sleep.
+for so long, models that compute get no further requests, finish theirs and sleep. A model that has
+not finished in time sleeps all the same: its requests are preempted, and the model asks for its
+next turn.
 """
 
 from __future__ import annotations
@@ -20,17 +22,20 @@ ROUNDING = 1e-9  # shares are sums of decimal fractions
 class SwapRule:
     """Holds how long models wait for each other. most_wait: seconds for which a model that is asked
     for lets those that are awake take more requests. least_awake: seconds for which a model stays
-    that has woken up, unless another has waited for the longer one."""
+    that has woken up, unless another has waited for the longer one. most_drain: seconds for which a
+    model that has to make room may compute after that, before its requests are preempted."""
 
     most_wait: float = 10.0
     least_awake: float = 1.0
+    most_drain: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class ModelView:
     """A model as the policy sees it. share: of the device's memory while it is awake; running: its
-    requests that compute; waiting_since: when the oldest of those came that are held, None without
-    any; used: when one of its requests came or ended last; woke: when it woke up last."""
+    requests that compute, or that are preempted while it sleeps; waiting_since: since when the
+    oldest request waits that is held or preempted, None without any; used: when one of its requests
+    came or ended last; woke: when it woke up last."""
 
     name: str
     share: float
@@ -77,8 +82,14 @@ def decide(models: Sequence[ModelView], capacity: float, rule: SwapRule, now: fl
     busy = sorted((each for each in movable if each.running), key=lambda each: each.woke)
     leaving = _enough([*idle, *busy], missing)
     closed = frozenset(each.name for each in leaving)
-    ready = next((each.name for each in leaving if not each.running), None)
-    return Decision(sleep=ready, closed=closed)
+    # Each that wakes up has its whole bound, however long the first in the queue waits by then.
+    ends = {
+        each.name: max(overdue_at, each.woke + rule.least_awake) + rule.most_drain
+        for each in leaving
+    }
+    done = (each.name for each in leaving if not each.running or now >= ends[each.name])
+    ready = next(done, None)
+    return Decision(ready, None, closed, None if ready else min(ends.values(), default=None))
 
 
 def _enough(models: Iterable[ModelView], missing: float) -> list[ModelView]:

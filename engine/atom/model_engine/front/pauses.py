@@ -11,12 +11,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from atom.config_values import ModelConfig, SleepLevel
+from atom.config_values import ModelConfig, OpenRequestsMode, SleepLevel
 from atom.errors import AtomError, EngineDeadError, RequestError
 from atom.model_engine.front.engine_lifecycle import EngineLifecycle
 from atom.model_engine.front.open_requests import OpenRequests
 from atom.model_engine.front.weights_update import (
-    OpenRequestsMode,
     WeightsUpdate,
     find_update,
     version_of,
@@ -53,10 +52,10 @@ class Pauses:
         """Return the level at which the engine sleeps; 0 where it is awake."""
         return int(self._level or 0) if self._lifecycle.is_asleep else 0
 
-    async def sleep(self, level: SleepLevel, *, abort: bool) -> None:
-        """Give the device's memory back once no request is open. Raises `RequestError` (503) where
+    async def sleep(self, level: SleepLevel, mode: OpenRequestsMode) -> None:
+        """Give the device's memory back, as soon as `mode` allows. Raises `RequestError` (503) if
         the engine does not serve, and as `call`."""
-        await self._carry_out(self._fall_asleep(level, abort))
+        await self._carry_out(self._fall_asleep(level, mode))
 
     async def sleep_until_asked(self, idle_seconds: float) -> None:
         """Let the weights wait in the host's memory until a request comes; nothing where one is
@@ -88,15 +87,15 @@ class Pauses:
         async with self._one:
             await pause
 
-    async def _fall_asleep(self, level: SleepLevel, abort: bool) -> None:
+    async def _fall_asleep(self, level: SleepLevel, mode: OpenRequestsMode) -> None:
         sleeps = self._lifecycle.is_asleep
         depth = self._level if sleeps else level
         self._lifecycle.fall_asleep(f"asleep at level {depth}; POST /wake_up wakes it up")
         if sleeps:
             return
-        if abort:
+        if mode is OpenRequestsMode.ABORT:
             self._abort_open("the server was put to sleep")
-        await self._give_back(level)
+        await self._give_back(level, keep=mode is OpenRequestsMode.KEEP)
 
     async def _doze(self, idle_seconds: float) -> None:
         if len(self._requests) or self._lifecycle.is_asleep:
@@ -106,11 +105,13 @@ class Pauses:
         self._lifecycle.fall_asleep(f"{reason}; the next one wakes it up", self._wake_for_requests)
         await self._give_back(level)
 
-    async def _give_back(self, level: SleepLevel) -> None:
-        """Give the memory back once no request is open; who fails to is awake."""
+    async def _give_back(self, level: SleepLevel, *, keep: bool = False) -> None:
+        """Give the memory back once no request is open, or at once with `keep`; an engine that
+        fails to is awake."""
         try:
-            await self._requests.wait_idle(None)
-            await self._call("sleep", int(level))
+            if not keep:
+                await self._requests.wait_idle(None)
+            await self._call("sleep", int(level), keep)
             self._level = level
         except Exception:
             self._lifecycle.wake_up()

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import xxhash
 
 from atom.checkpoint import find_checkpoint, open_checkpoint
-from atom.config_values import ModelConfig
+from atom.config_values import ModelConfig, OpenRequestsMode
 from atom.end_tokens import end_token_ids
 from atom.errors import ModelError, RequestError
 from atom.pooling_config import as_causal_model
@@ -33,16 +32,6 @@ _TELLS_NOTHING = frozenset(
 _SAMPLES = 1024  # of all files together
 _SAMPLE_BYTES = 4096
 _MOST_NAMED = 4
-
-
-class OpenRequestsMode(StrEnum):
-    """Says what becomes of requests that are open when weights change. WAIT: they go on to their
-    end first, and those that come wait; ABORT: they end with 503; KEEP: they go on with the new
-    weights, by which what they have so far is computed again."""
-
-    WAIT = "wait"
-    ABORT = "abort"
-    KEEP = "keep"
 
 
 @dataclass(frozen=True, slots=True)
