@@ -406,8 +406,7 @@ class AsyncLLMEngine:
     async def sleep(
         self, level: SleepLevel, mode: OpenRequestsMode = OpenRequestsMode.WAIT
     ) -> None:
-        """Give the device's memory back, as soon as `mode` allows; an engine that sleeps goes on as
-        it does. Raises `RequestError` (503) where it does not serve, and as `call_utility`."""
+        """Give the device's memory back, as `Pauses.sleep` does; one that sleeps sleeps on."""
         await self.pauses.sleep(level, mode)
 
     async def wake_up(self) -> None:
