@@ -224,7 +224,8 @@ def _laid(
         item["metadata"]["name"]: item.get("spec") or {}
         for item in _of_kind(manifests, constants.PROFILE_KIND)
     }
-    return lay(raw, spec, named, {constants.DEFAULT_PROFILE: site.defaults, **found}.get(named[0]))
+    below = {constants.DEFAULT_PROFILE: site.defaults, **found}.get(named[0])
+    return lay(raw, spec, named, below, namespace=namespace)
 
 
 def _supply(plan: Plan, template: Manifest, fleet: Sequence[Manifest]) -> Supply | None:

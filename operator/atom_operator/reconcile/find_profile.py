@@ -17,6 +17,12 @@ from atom_operator.reconcile.profile import Laid, lay, name_profile, profile_pro
 from atom_operator.settings import OperatorSettings
 from atom_operator.validation.parsing import parse_spec
 
+_NOT_READ = (
+    "AtomProfile {}, named by {}, is not read: this operator watches single namespaces"
+    " (watchNamespaces) and has no right to AtomProfiles, which belong to the cluster; leave it out"
+    " and use the chart's defaults, or install the operator for the whole cluster"
+)
+
 
 async def with_profile(
     port: ClusterPort, namespace: str, raw: Mapping[str, Any], settings: OperatorSettings
@@ -31,9 +37,11 @@ async def with_profile(
         label = await port.get_profile_name(namespace) if asks else None
         named = name_profile(spec, namespace, label)
         found = await _read(port, named[0], settings)
+        if found is None and named[1] is not None and settings.namespaces:
+            return (profile_problem(_NOT_READ.format(*named)),)
     except RefusedError as error:
         return (profile_problem(f"AtomProfiles cannot be read: {error}"),)
-    return lay(raw, spec, named, found)
+    return lay(raw, spec, named, found, namespace=namespace)
 
 
 async def optional_kinds(

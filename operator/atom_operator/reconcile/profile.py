@@ -16,6 +16,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec, AtomProfileSpec
@@ -68,9 +69,11 @@ def lay(
     spec: AtomDeploymentSpec,
     named: tuple[str, str | None],
     found: Mapping[str, Any] | None,
+    *,
+    namespace: str | None = None,
 ) -> Laid | tuple[FieldProblem, ...]:
     """Lay the profile's spec `found` below `raw`, of which `spec` is the typed form; `named` is its
-    name, and by what it was chosen."""
+    name, and by what it was chosen. `namespace`: of the AtomDeployment; None is not judged."""
     name, where = named
     if found is None and where is None:
         return Laid(spec, None, spec)
@@ -80,12 +83,25 @@ def lay(
     profile = parse_profile(name, found)
     if isinstance(profile, tuple):
         return profile
+    if not _is_open_to(profile, namespace):
+        if where is None:
+            return Laid(spec, None, spec)
+        names = ", ".join(profile.namespaces or ())
+        words = f"AtomProfile {name}, named by {where}, is not for namespace {namespace}, but for"
+        remedy = "name another one, or have this namespace added to the profile's spec.namespaces"
+        return (FieldProblem("spec.profile", f"{words} {names}; {remedy}", Reason.INVALID_PROFILE),)
     joined, known = _lay_below(name, profile, raw)
     result = parse_spec(joined)
     if isinstance(result, tuple):
         return result
     said = hashlib.sha256(json.dumps(found, sort_keys=True, default=str).encode()).hexdigest()
     return Laid(result, known, spec, Default(f"AtomProfile {name}", said[:12]))
+
+
+def _is_open_to(profile: AtomProfileSpec, namespace: str | None) -> bool:
+    if namespace is None or profile.namespaces is None:
+        return True
+    return any(fnmatchcase(namespace, pattern) for pattern in profile.namespaces)
 
 
 def profile_problem(words: str) -> FieldProblem:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from atom_operator.constants import KIND
 from atom_operator.domain import Manifest, ObjectKey
 
 API_VERSION = "admission.k8s.io/v1"
@@ -34,6 +35,7 @@ class ReviewRequest:
     new: Manifest
     old: Manifest | None  # None for a creation
     dry_run: bool
+    kind: str = KIND
 
     @property
     def changes_spec(self) -> bool:
@@ -68,6 +70,7 @@ def parse_review(body: object) -> ReviewRequest:
         new=new,
         old=old if isinstance(old, dict) else None,
         dry_run=bool(request.get("dryRun")),
+        kind=str((request.get("kind") or {}).get("kind") or KIND),
     )
 
 

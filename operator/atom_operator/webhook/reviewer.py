@@ -17,7 +17,7 @@ from atom_operator.children.workload import pod_template
 from atom_operator.cluster.errors import ClusterError
 from atom_operator.cluster.observe import observe
 from atom_operator.cluster.port import ClusterPort
-from atom_operator.constants import ANNOTATION_REVISION, Reason
+from atom_operator.constants import ANNOTATION_REVISION, PROFILE_KIND, Reason
 from atom_operator.domain import (
     EngineView,
     FieldProblem,
@@ -36,6 +36,7 @@ from atom_operator.reconcile.find_profile import optional_kinds
 from atom_operator.reconcile.planning import Surroundings, consider, plan_spec
 from atom_operator.validation.parsing import parse_spec
 from atom_operator.webhook.admission_review import ReviewRequest, Verdict
+from atom_operator.webhook.profile_reviewer import ProfileReviewer
 
 _logger = logging.getLogger(__name__)
 # kubectl waits for us: the answer comes within a second, complete or not.
@@ -50,7 +51,7 @@ _ANYWHERE = Surroundings(
 
 
 class Reviewer:
-    """Reviews AtomDeployments; `decider` is the reconciler's, and writes nothing."""
+    """Reviews AtomDeployments and AtomProfiles; `decider` is the reconciler's."""
 
     def __init__(
         self, port: ClusterPort, decider: Decider, *, answer_seconds: float = ANSWER_SECONDS
@@ -58,12 +59,15 @@ class Reviewer:
         self._port = port
         self._decider = decider
         self._answer_seconds = answer_seconds
+        self._profiles = ProfileReviewer(port, decider.settings, answer_seconds=answer_seconds)
         self._late: set[asyncio.Task[Preview]] = set()
 
     async def review(self, request: ReviewRequest) -> Verdict:
         """Never raises for what the cluster does."""
         if not request.changes_spec or request.new["metadata"].get("deletionTimestamp"):
             return Verdict()
+        if request.kind == PROFILE_KIND:
+            return await self._profiles.review(request)
         faults = faults_of(request.key, request.new)
         stored = faults_of(request.key, request.old) if request.old else ()
         # What is wrong already may stay, or no user could change anything else in the object.

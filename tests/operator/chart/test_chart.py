@@ -94,10 +94,12 @@ def test_the_webhook_can_never_block_an_apply(helm: str) -> None:
     (hook,) = only(render(helm), "ValidatingWebhookConfiguration")["webhooks"]
     assert (hook["failurePolicy"], hook["timeoutSeconds"]) == ("Ignore", 2)
     # Status, scale and deletions do not ask.
-    (rule,) = hook["rules"]
-    assert rule["resources"] == ["atomdeployments"]
-    assert rule["operations"] == ["CREATE", "UPDATE"]
+    reviewed = [(rule["resources"], rule["scope"]) for rule in hook["rules"]]
+    assert reviewed == [(["atomdeployments"], "Namespaced"), (["atomprofiles"], "Cluster")]
+    assert all(rule["operations"] == ["CREATE", "UPDATE"] for rule in hook["rules"])
     named = only(render(helm, "watchNamespaces={a,b}"), "ValidatingWebhookConfiguration")
+    # Such an operator may not read profiles.
+    assert [rule["scope"] for rule in named["webhooks"][0]["rules"]] == ["Namespaced"]
     (expression,) = named["webhooks"][0]["namespaceSelector"]["matchExpressions"]
     assert expression["values"] == ["a", "b"]
 

@@ -100,6 +100,16 @@ class ImageAbilities(ApiModel):
 class AtomProfileSpec(ApiModel):
     """What is laid below the specs of AtomDeployments."""
 
+    namespaces: (
+        Annotated[
+            list[Annotated[str, Field(min_length=1, max_length=63)]],
+            Field(min_length=1, max_length=256),
+        ]
+        | None
+    ) = None
+    """Namespaces whose AtomDeployments may take this profile; * stands for any text, as in team-*.
+    Others that name it are refused, and the profile named default is not laid below theirs. Absent:
+    every namespace."""
     accelerator: ProfileAcceleratorSpec = Field(default_factory=ProfileAcceleratorSpec)
     """How devices are reached."""
     engine: ProfileEngineSpec = Field(default_factory=ProfileEngineSpec)
