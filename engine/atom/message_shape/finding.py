@@ -187,11 +187,20 @@ class _Finder:
         """Calls that are written into the content, with their results as far as these are shown."""
         shape = _calling(plain, has_place=False)
         shown = Probe(
-            [probes.ASKED, probes.said("assistant", probes.SAID), probes.result()],
+            [
+                probes.ASKED,
+                probes.said("assistant", probes.SAID),
+                probes.result(probes.FOREIGN_ID),
+            ],
             [probes.TEXT, probes.SAID, probes.RESULT],
             tools=probes.TOOLS,
         )
-        return self._best((_calling(shape, results=results) for results in Results), [shown])
+        tried = (
+            _calling(shape, results=results, ids=ids)
+            for results in Results
+            for ids in (CallIds.AS_SENT, CallIds.NINE)
+        )
+        return self._best(tried, [shown])
 
     def _around_calls(self, shape: MessageShape) -> MessageShape:
         two = probes.results_of_two()
