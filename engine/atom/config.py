@@ -108,6 +108,7 @@ def build_config(options: EngineOptions, *, weights: bool = True) -> Config:
             max_num_batched_tokens=options.max_num_batched_tokens,
             long_prefill_token_threshold=options.long_prefill_token_threshold,
             delay_factor=options.scheduler_delay_factor,
+            max_step_seconds=options.max_step_seconds,
             max_waiting_requests=options.max_waiting_requests,
             fairness=options.fairness,
             client_weights=options.client_weights,
@@ -148,8 +149,8 @@ def _check_options(options: EngineOptions) -> None:
     _at_least("max_num_seqs", options.max_num_seqs, 1)
     _at_least("max_num_batched_tokens", options.max_num_batched_tokens, options.max_num_seqs)
     _at_least("long_prefill_token_threshold", options.long_prefill_token_threshold, 0)
-    _at_least("scheduler_delay_factor", options.scheduler_delay_factor, 0)
-    _at_least("max_waiting_requests", options.max_waiting_requests, 0)
+    for name in ("scheduler_delay_factor", "max_step_seconds", "max_waiting_requests"):
+        _at_least(name, getattr(options, name), 0)
     if options.num_kv_blocks is not None:
         _at_least("num_kv_blocks", options.num_kv_blocks, 1)
     if options.max_model_len is not None:
@@ -165,8 +166,7 @@ def _check_options(options: EngineOptions) -> None:
         logger.warning(
             "scheduler_delay_factor %g has no effect with the policy %s, which keeps no prompt "
             "waiting; use --scheduling-policy prefill_first, or leave it out",
-            options.scheduler_delay_factor,
-            options.scheduling_policy,
+            *(options.scheduler_delay_factor, options.scheduling_policy),
         )
     _at_least("data_parallel_size", options.data_parallel_size, 1)
     _at_least("stall_seconds", options.stall_seconds, LEAST_STALL_SECONDS)

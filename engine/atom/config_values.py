@@ -60,6 +60,7 @@ class EngineOptions:
     long_prefill_token_threshold: int = 0
     scheduling_policy: SchedulingPolicy = "mixed"
     scheduler_delay_factor: float = 0.0
+    max_step_seconds: float = 0.2
     max_waiting_requests: int = 4096
     fairness: Fairness = "clients"
     client_weights: Mapping[str, float] = field(default_factory=dict)
@@ -154,7 +155,8 @@ class CacheConfig:
 class SchedulerConfig:
     """Limits and policies of the scheduler. long_prefill_token_threshold: most prompt tokens of one
     request per step; 0 for no bound. delay_factor: prefill_first waits this many prompt latencies
-    to batch prompts; 0 never waits. max_waiting_requests: a server refuses more that have no token
+    to batch prompts; 0 never waits. max_step_seconds: of a step with prompts beside answers; 0 for
+    no bound. max_waiting_requests: a server refuses more that have no token
     yet; 0 for no bound. num_speculative_tokens: drafts per sequence and step that blocks are kept
     for. fairness: by whose shares requests that wait are served; client_weights: of these shares,
     by what `Request.client_id` has before or behind its slash; 1 for every other. max_loras:
@@ -165,6 +167,7 @@ class SchedulerConfig:
     max_num_batched_tokens: int
     long_prefill_token_threshold: int
     delay_factor: float
+    max_step_seconds: float = 0.0
     max_waiting_requests: int = 0
     num_speculative_tokens: int = 0
     fairness: Fairness = "clients"

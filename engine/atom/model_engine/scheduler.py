@@ -41,6 +41,7 @@ from atom.model_engine.schedule.row_blocks import RowBlocks
 from atom.model_engine.schedule.row_table import RowTable
 from atom.model_engine.schedule.state_saves import StateSaves
 from atom.model_engine.schedule.step_result import StepResult
+from atom.model_engine.schedule.step_time import StepTime
 from atom.model_engine.schedule.stop_conditions import StopConditions
 from atom.model_engine.sequence import Sequence, SequenceStatus
 from atom.model_engine.wire.engine_protocol import FinishedRow, StatsBody
@@ -84,6 +85,7 @@ class Scheduler:
             lengths = draft_lengths or FixedDraftLengths(config.num_speculative_tokens)
             self._tokens = AcceptedTokens(self.rows, self._stops, lengths)
         # `mixed` computes prompts beside decodes: there is nothing to gather them for.
+        self._step_time = StepTime(config.max_step_seconds if config.policy == "mixed" else 0.0)
         self._delay = PromptDelay(config.delay_factor if config.policy == "prefill_first" else 0.0)
         self._seeds = random.Random(seed)
         self._held: set[int] = set()  # ids of sequences that take part in no batch
@@ -188,12 +190,15 @@ class Scheduler:
                 return None
             budget = self._config.max_num_batched_tokens
             extra = self._tokens.plan_extra(decodes, budget)
-            chunks = self._prefill_chunks(budget - len(decodes) - extra, now)
+            budget -= len(decodes) + extra
+            budget = self._step_time.prompt_budget(budget, now, beside_answers=len(decodes) > 0)
+            chunks = self._prefill_chunks(budget, now)
         if len(decodes) == 0 and not chunks:
             return self._schedule_with_room(now)
         saves = () if self._saves is None else self._saves.plan(decodes, chunks)
         batch = self._batches.build(decodes, chunks, extended=extra > 0, saves=saves)
         self._note_built(chunks)
+        self._step_time.began(now, sum(count for _, count in chunks))
         return batch
 
     def _schedule_with_room(self, now: float) -> ScheduledBatch | None:
@@ -376,6 +381,7 @@ class Scheduler:
         rows = self.rows
         self._outstanding -= 1
         self._steps += 1
+        self._step_time.ended()
         if batch.num_decodes < len(batch.slots):
             self._delay.ended()
         alive = rows.request_ids[batch.slots] == batch.req_ids  # not ended while this ran
@@ -427,6 +433,8 @@ class Scheduler:
         self._leave(sequence)
         sequence.status = SequenceStatus.FINISHED
         del self._sequences[sequence.id]
+        if not self._sequences:
+            self._step_time.paused()
         self.loras.end(sequence.lora)
         scheduled = sequence.scheduled_time
         return FinishedRow(

@@ -29,6 +29,7 @@ def make_scheduler(
     policy: str = "mixed",
     threshold: int = 0,
     delay_factor: float = 0.0,
+    max_step_seconds: float = 0.0,
     prefix_caching: bool = True,
     num_speculative_tokens: int = 0,
     windows: tuple[int | None, ...] = (None,),
@@ -41,6 +42,7 @@ def make_scheduler(
         max_num_batched_tokens=max_num_batched_tokens,
         long_prefill_token_threshold=threshold,
         delay_factor=delay_factor,
+        max_step_seconds=max_step_seconds,
         num_speculative_tokens=num_speculative_tokens,
         fairness=fairness,
     )

@@ -199,6 +199,7 @@ def _add_scheduling_flags(group: Any) -> None:
         help="mixed: chunked prompts beside answers; prefill_first: prompts before answers",
     )
     add_number("scheduler_delay_factor", "prefill_first: wait to batch prompts; 0 never", float)
+    add_number("max_step_seconds", "mixed: of a step with prompts and answers; 0: no bound", float)
     add_number(
         "max_waiting_requests", "most requests without a token yet; more get HTTP 429; 0: no bound"
     )

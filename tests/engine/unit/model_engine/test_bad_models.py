@@ -297,6 +297,7 @@ CHECKS: list[tuple[dict[str, Any], str]] = [
     ({"num_kv_blocks": 2}, r"num_kv_blocks 2 holds 32 tokens, fewer than one sequence"),
     ({"num_kv_blocks": 10**9}, r"num_kv_blocks 1000000000 takes [\d,]+ MiB, .* use at most \d+"),
     ({"scheduler_delay_factor": float("nan")}, r"scheduler_delay_factor must be at least 0"),
+    ({"max_step_seconds": -0.1}, r"max_step_seconds must be at least 0"),
     ({"stall_seconds": float("inf")}, r"stall_seconds must be at least 2, got inf"),
     ({"backend": "nonesuch"}, r"unknown backend 'nonesuch'; backends: native_cpu, torch_ref"),
     ({"dtype": "int3"}, r"unknown dtype 'int3'"),
