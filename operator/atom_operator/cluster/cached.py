@@ -85,6 +85,13 @@ class CachedCluster:
             return await self._port.list_children(kind)
         return [manifest for informer in informers for manifest in informer.cache.every()]
 
+    async def list_children_by(self, kind: Kind, term: str) -> list[Manifest]:
+        informers = self._informers.of(kind)
+        known = (informer.is_current or informer.is_unserved for informer in informers)
+        if not informers or not all(known):
+            return await self._port.list_children_by(kind, term)
+        return [manifest for informer in informers for manifest in informer.cache.find(term)]
+
     async def list_deployments(self) -> list[ObjectKey]:
         return await self._port.list_deployments()
 

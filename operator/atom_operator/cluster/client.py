@@ -27,6 +27,7 @@ from atom_operator.domain import (
     Manifest,
     ObjectKey,
 )
+from atom_operator.domain.lookup_terms import terms_of
 
 PAGE_SIZE = 250
 # Of what is mostly skipped while it is decoded: an API server answers a first page from memory, and
@@ -157,6 +158,9 @@ class ApiCluster:
             with contextlib.suppress(NotFoundError):
                 found += await self._list(kind, namespace, query, _MANIFESTS)
         return found
+
+    async def list_children_by(self, kind: Kind, term: str) -> list[Manifest]:
+        return [item for item in await self.list_children(kind) if term in terms_of(item)]
 
     async def list_deployments(self) -> list[ObjectKey]:
         keys: list[ObjectKey] = []

@@ -43,6 +43,9 @@ class FencedCluster:
     async def list_children(self, kind: Kind) -> list[Manifest]:
         return await self._port.list_children(kind)
 
+    async def list_children_by(self, kind: Kind, term: str) -> list[Manifest]:
+        return await self._port.list_children_by(kind, term)
+
     async def list_deployments(self) -> list[ObjectKey]:
         return await self._port.list_deployments()
 

@@ -21,7 +21,7 @@ from typing import Literal, Protocol
 
 from atom_operator.cluster.errors import ClusterError, ExpiredError, UnservedError
 from atom_operator.cluster.object_cache import ObjectCache, StoredObject, is_newer
-from atom_operator.domain import ATOM_PROFILE, Manifest
+from atom_operator.domain import ATOM_PROFILE, NAMESPACE, Manifest
 from atom_operator.kinds import PROVIDERS, Kind
 
 _logger = logging.getLogger(__name__)
@@ -33,8 +33,10 @@ _LEAST_WATCH_SECONDS = 1.0  # an API server that ends every watch at once is lef
 _SPREAD = 0.25
 
 
-# Told the namespace and name of an AtomDeployment that should be looked at; of one that belongs to
-# no namespace, which several depend on, the namespace is empty.
+# Told the namespace and name of an AtomDeployment that should be looked at, which is ALL for every
+# one of a namespace that has changed; of an AtomProfile, which belongs to none, the namespace is
+# empty.
+ALL = "*"
 Announce = Callable[[str, str], None]
 
 
@@ -53,6 +55,8 @@ class Scope:
 
     def deployment_of(self, item: StoredObject) -> str | None:
         """Name of the AtomDeployment that an object of this scope says it belongs to."""
+        if self.kind == NAMESPACE:
+            return ALL
         if not self.label:
             return item.name
         return dict(item.labels).get(self.label)
@@ -230,7 +234,8 @@ class Informer:
         for item in items if self.scope.wakes else ():
             name = self.scope.deployment_of(item)
             if name:
-                self._announce(item.namespace, name)
+                namespace = item.name if self.scope.kind == NAMESPACE else item.namespace
+                self._announce(namespace, name)
 
 
 def scopes_of(

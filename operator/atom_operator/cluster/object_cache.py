@@ -17,6 +17,7 @@ import msgspec
 from atom_operator import constants
 from atom_operator.cluster.foreign_edits import fields_of_others
 from atom_operator.domain import Manifest
+from atom_operator.domain.lookup_terms import terms_of
 
 T = TypeVar("T")
 # What objects can be asked for by.
@@ -42,6 +43,7 @@ class StoredObject:
     version: str
     labels: tuple[tuple[str, str], ...]
     body: bytes
+    terms: tuple[str, ...] = ()  # by which others look it up
 
     @classmethod
     def of(cls, manifest: Manifest) -> StoredObject:
@@ -62,6 +64,7 @@ class StoredObject:
             str(metadata.get("resourceVersion", "")),
             tuple((label, labels[label]) for label in INDEXED_LABELS if label in labels),
             msgspec.json.encode(kept),
+            () if is_pod else terms_of(kept),
         )
 
     def manifest(self) -> Manifest:
@@ -77,6 +80,7 @@ class ObjectCache:
     def __init__(self) -> None:
         self._objects: dict[tuple[str, str], StoredObject] = {}
         self._names: dict[tuple[str, str, str], set[str]] = {}  # by namespace, label and value
+        self._by_term: dict[str, set[tuple[str, str]]] = {}
         self._listed_at = ""
 
     def __len__(self) -> int:
@@ -104,6 +108,8 @@ class ObjectCache:
         self._objects[item.namespace, item.name] = item
         for label, value in item.labels:
             self._names.setdefault((item.namespace, label, value), set()).add(item.name)
+        for term in item.terms:
+            self._by_term.setdefault(term, set()).add((item.namespace, item.name))
         return True
 
     def remove(self, item: StoredObject) -> bool:
@@ -140,11 +146,16 @@ class ObjectCache:
         names = sorted(set.intersection(*found))
         return [self._objects[namespace, name].manifest() for name in names]
 
+    def find(self, term: str) -> list[Manifest]:
+        """Objects that have the term, sorted by namespace and name."""
+        return [self._objects[key].manifest() for key in sorted(self._by_term.get(term, ()))]
+
     def clear(self) -> list[StoredObject]:
         """Forget everything; what there was."""
         gone = list(self._objects.values())
         self._objects.clear()
         self._names.clear()
+        self._by_term.clear()
         self._listed_at = ""
         return gone
 
@@ -157,6 +168,11 @@ class ObjectCache:
             names.discard(known.name)
             if not names:
                 del self._names[known.namespace, label, value]
+        for term in known.terms:
+            keys = self._by_term[term]
+            keys.discard((known.namespace, known.name))
+            if not keys:
+                del self._by_term[term]
 
 
 def is_newer(version: str, than: str) -> bool:

@@ -39,6 +39,9 @@ class ClusterPort(Protocol):
         """List every object of a kind that some AtomDeployment has, in all namespaces that this
         operator watches; none where the cluster does not serve the kind."""
 
+    async def list_children_by(self, kind: Kind, term: str) -> list[Manifest]:
+        """List those of `list_children` that have a term (domain/lookup_terms.py)."""
+
     async def list_deployments(self) -> list[ObjectKey]:
         """List every AtomDeployment that this operator watches."""
 

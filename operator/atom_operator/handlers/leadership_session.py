@@ -35,7 +35,6 @@ class LeadershipSession:
         self._list_keys = list_keys
         self._workers = workers
         self._resync_seconds = resync_seconds
-        self._all_asked = asyncio.Event()
         self._coming: set[ObjectKey] = set()  # whose next look is due within a period by itself
 
     def __len__(self) -> int:
@@ -46,10 +45,6 @@ class LeadershipSession:
         that no status speaks of yet."""
         self._queue.add(key, urgent=urgent)
 
-    def add_all(self) -> None:
-        """Something changed on which any AtomDeployment may depend."""
-        self._all_asked.set()
-
     async def run(self) -> None:
         """Reconcile until cancelled; after that nothing of it runs any more."""
         try:
@@ -57,7 +52,6 @@ class LeadershipSession:
                 for _ in range(self._workers):
                     tasks.create_task(self._queue.work())
                 tasks.create_task(self._resync())
-                tasks.create_task(self._add_asked())
         finally:
             self._queue.close()
 
@@ -88,13 +82,6 @@ class LeadershipSession:
             if not seen:
                 await asyncio.sleep(self._resync_seconds)
             known = set(keys)
-
-    async def _add_asked(self) -> None:
-        while True:
-            await self._all_asked.wait()
-            self._all_asked.clear()
-            for key in await self._list():
-                self._queue.add(key)
 
     async def _list(self) -> list[ObjectKey]:
         while True:

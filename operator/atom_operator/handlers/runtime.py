@@ -21,7 +21,7 @@ from atom_operator.cluster.engine_backoff import EnginesWithBackoff
 from atom_operator.cluster.engine_http import HttpEngines
 from atom_operator.cluster.fenced import FencedCluster
 from atom_operator.cluster.fleet import FleetReader
-from atom_operator.cluster.informer import Informers, Scope, scopes_of
+from atom_operator.cluster.informer import ALL, Informers, Scope, scopes_of
 from atom_operator.cluster.known_deployments import KnownDeployments
 from atom_operator.cluster.optional import OptionalKinds
 from atom_operator.cluster.prometheus import HttpPrometheus
@@ -55,6 +55,7 @@ from atom_operator.page.page_routes import add_page
 from atom_operator.reconcile.decider import Decider
 from atom_operator.reconcile.device_moves import DeviceMoves
 from atom_operator.reconcile.failing_writes import FailingWrites
+from atom_operator.reconcile.profile_users import ProfileUsers
 from atom_operator.reconcile.reconciler import Reconciler
 from atom_operator.reconcile.rollout_train import RolloutTrain
 from atom_operator.settings import LeaseSettings, OperatorSettings
@@ -118,6 +119,7 @@ class Runtime:
         )
         self._moves = DeviceMoves()
         self._failing = FailingWrites()
+        self._profile_users = ProfileUsers()
         fleet = FleetReader(cached, time.monotonic)
         engines = EnginesWithBackoff(self._engines, time.monotonic)
         address = settings.site.prometheus_address
@@ -133,6 +135,7 @@ class Runtime:
             train=self._train,
             moves=self._moves,
             failing=self._failing,
+            profile_users=self._profile_users,
             wake=lambda key: self.enqueue(*key),
         )
         self._session: LeadershipSession | None = None
@@ -186,14 +189,18 @@ class Runtime:
             await self._lease.close()
 
     def enqueue(self, namespace: str, name: str) -> None:
-        """Something that belongs to this AtomDeployment changed, or to all where the namespace is
-        empty."""
+        """Look at an AtomDeployment of which something changed, or at all that a changed namespace
+        or AtomProfile concerns."""
         if self._session is None:
             return
         if not namespace:
-            self._session.add_all()
+            keys = self._profile_users.of_profile(name)
+        elif name == ALL:
+            keys = self._profile_users.of_namespace(namespace)
         else:
-            self._session.add(ObjectKey(namespace, name))
+            keys = (ObjectKey(namespace, name),)
+        for key in keys:
+            self._session.add(key)
 
     def _hear(self, event: DeploymentEvent) -> None:
         """An AtomDeployment changed. What a canary reports is news to the one that it belongs
@@ -222,6 +229,7 @@ class Runtime:
         self._train.forget_all()
         self._moves.forget_all()
         self._failing.forget_all()
+        self._profile_users.forget_all()
         self._known.forget_all()
         self._session = LeadershipSession(
             self._reconcile,

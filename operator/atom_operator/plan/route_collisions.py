@@ -6,13 +6,11 @@ name come first. Read from HTTPRoutes as they are rendered; called by the reconc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 from atom_operator import constants
 from atom_operator.domain import Manifest, ObjectKey, RouteCollision
-
-_Match = tuple[str, tuple[tuple[str, str], ...]]  # a path's prefix, and headers
+from atom_operator.domain.lookup_terms import Match, route_matches, route_parents
 
 
 def route_collisions(
@@ -25,7 +23,7 @@ def route_collisions(
         if owner is None or owner == key:
             continue
         for gateway in _shared_gateways(route, other):
-            same = sorted(set(_matches(route)) & set(_matches(other)))
+            same = sorted(set(route_matches(route)) & set(route_matches(other)))
             if same and _hosts_overlap(route, other):
                 ours = _age(route) < _age(other)
                 found.append(RouteCollision(owner, gateway, _text(same[0]), ours))
@@ -45,21 +43,11 @@ def _age(route: Manifest) -> tuple[str, str, str]:
 
 
 def _shared_gateways(route: Manifest, other: Manifest) -> Iterator[str]:
-    theirs = _parents(other)
-    for name, sections in _parents(route).items():
+    theirs = route_parents(other)
+    for name, sections in route_parents(route).items():
         shared = sections & theirs.get(name, set())
         if shared or (name in theirs and "" in sections | theirs[name]):
             yield name
-
-
-def _parents(route: Manifest) -> dict[str, set[str]]:
-    """The listeners by Gateway; an empty one stands for all."""
-    found: dict[str, set[str]] = {}
-    for parent in route["spec"].get("parentRefs") or ():
-        namespace = parent.get("namespace") or route["metadata"]["namespace"]
-        gateway = f"{namespace}/{parent.get('name')}"
-        found.setdefault(gateway, set()).add(str(parent.get("sectionName") or ""))
-    return found
 
 
 def _hosts_overlap(route: Manifest, other: Manifest) -> bool:
@@ -69,15 +57,6 @@ def _hosts_overlap(route: Manifest, other: Manifest) -> bool:
     return bool({*map(str.lower, ours)} & {*map(str.lower, theirs)})
 
 
-def _matches(route: Manifest) -> Iterator[_Match]:
-    for rule in route["spec"].get("rules") or ():
-        for match in rule.get("matches") or ():
-            path: Mapping[str, Any] = match.get("path") or {}
-            headers = match.get("headers") or ()
-            named = ((str(item.get("name")).lower(), str(item.get("value"))) for item in headers)
-            yield str(path.get("value")), tuple(sorted(named))
-
-
-def _text(match: _Match) -> str:
+def _text(match: Match) -> str:
     path, headers = match
     return path + "".join(f" with {name}: {value}" for name, value in headers)

@@ -44,6 +44,19 @@ async def with_profile(
     return lay(raw, spec, named, found, namespace=namespace)
 
 
+async def profile_named(
+    port: ClusterPort, namespace: str, raw: Mapping[str, Any], settings: OperatorSettings
+) -> str:
+    """Name the AtomProfile that a spec takes, whether it exists or not."""
+    own = raw.get("profile")
+    if isinstance(own, str) or settings.namespaces:
+        return own if isinstance(own, str) else DEFAULT_PROFILE
+    try:
+        return await port.get_profile_name(namespace) or DEFAULT_PROFILE
+    except RefusedError:
+        return DEFAULT_PROFILE
+
+
 async def optional_kinds(
     port: ClusterPort, namespace: str, raw: Mapping[str, Any], settings: OperatorSettings
 ) -> frozenset[Kind]:

@@ -35,6 +35,7 @@ from atom_operator.domain import (
     Plan,
     RouteFindings,
 )
+from atom_operator.domain.lookup_terms import claim_term, port_terms, route_terms
 from atom_operator.domain.preparation import JobRequest, Waiting
 from atom_operator.domain.resources import host_ports
 from atom_operator.integration_values import Site
@@ -205,10 +206,10 @@ async def asked_by_others(
     claims, ports = mounted_claims(pod_spec), host_ports(pod_spec)
     if not claims and not ports:
         return ()
-    workloads = [item for kind in WORKLOAD_KINDS for item in await port.list_children(kind)]
     found = []
     for name in claims:
-        others = also_mounted_by(key, name, workloads)
+        beside = await _workloads_by(port, [claim_term(key.namespace, name)])
+        others = also_mounted_by(key, name, beside)
         modes = access_modes(await port.get(VOLUME_CLAIM, key.namespace, name) if others else None)
         nodes = await fleet.nodes() if is_for_one_node(modes) else None
         if is_for_one_node(modes) and (nodes is None or len(nodes) != 1 or is_for_one_pod(modes)):
@@ -217,12 +218,31 @@ async def asked_by_others(
                 f"claim {name} ({kind}) is mounted by {_names(others)} too, and one {where} can "
                 "mount it; give each a claim, or use one that is ReadWriteMany"
             )
-    for number, other in also_on_port(key, pod_spec, workloads):
+    beside = await _workloads_by(port, port_terms(pod_spec))
+    for number, other in also_on_port(key, pod_spec, beside):
         found.append(
             f"host port {number} is asked for by {_names([other])} too, and no node takes pods of "
             "both; give each a port of its own"
         )
     return tuple(found)
+
+
+async def _workloads_by(port: ClusterPort, terms: Iterable[str]) -> list[Manifest]:
+    """List what runs pods by any of the terms, each once."""
+    return await _by_terms(port, WORKLOAD_KINDS, terms)
+
+
+async def _by_terms(
+    port: ClusterPort, kinds: Iterable[Kind], terms: Iterable[str]
+) -> list[Manifest]:
+    found: dict[tuple[str, str, str], Manifest] = {}
+    asked = tuple(terms)
+    for kind in kinds:
+        for term in asked:
+            for item in await port.list_children_by(kind, term):
+                metadata = item["metadata"]
+                found[kind.kind, metadata["namespace"], metadata["name"]] = item
+    return [found[place] for place in sorted(found)]
 
 
 def _names(keys: Iterable[ObjectKey]) -> str:
@@ -271,7 +291,7 @@ async def look_at_routes(
     for namespace, name in unanswered_gateways(route):
         exists = await _exists(port, GATEWAY, namespace, name)
         (missing if exists is False else unanswered).append(f"{namespace}/{name}")
-    routes = await port.list_children(HTTP_ROUTE)
+    routes = await _by_terms(port, (HTTP_ROUTE,), route_terms(route))
     return RouteFindings(route_collisions(key, route, routes), tuple(missing), tuple(unanswered))
 
 

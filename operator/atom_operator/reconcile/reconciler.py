@@ -59,8 +59,9 @@ from atom_operator.plan.room import lacks_devices, shortage
 from atom_operator.reconcile.decider import Decider, Decision
 from atom_operator.reconcile.device_moves import DeviceMoves
 from atom_operator.reconcile.failing_writes import FailingWrites
-from atom_operator.reconcile.find_profile import optional_kinds
+from atom_operator.reconcile.find_profile import optional_kinds, profile_named
 from atom_operator.reconcile.prerequisites import look_at_routes
+from atom_operator.reconcile.profile_users import ProfileUsers
 from atom_operator.reconcile.requeue import requeue_after
 from atom_operator.reconcile.rollout_train import RolloutTrain
 from atom_operator.reconcile.rollout_turn import Turns
@@ -95,6 +96,7 @@ class Reconciler:
     train: RolloutTrain = field(default_factory=RolloutTrain)
     moves: DeviceMoves = field(default_factory=DeviceMoves)
     failing: FailingWrites = field(default_factory=FailingWrites)
+    profile_users: ProfileUsers = field(default_factory=ProfileUsers)
     # Told of an AtomDeployment whose status another's pass made old.
     wake: Callable[[ObjectKey], None] = lambda _key: None
     colliding: dict[ObjectKey, frozenset[ObjectKey]] = field(default_factory=dict)
@@ -119,12 +121,14 @@ class Reconciler:
             self.optional.forget(key)
             self.train.forget(key)
             self.failing.forget(key)
+            self.profile_users.forget(key)
             self.moves.forget(key)
             self.decider.templates.forget(key)
             self.decider.departures.forget(key)
             self._wake_others(key, RouteFindings())
             return Outcome()  # garbage collection removes the children through their owner
         raw, settings = parent.get("spec") or {}, self.decider.settings
+        self.profile_users.note(key, await profile_named(self.port, key.namespace, raw, settings))
         kinds = await optional_kinds(self.port, key.namespace, raw, settings)
         look = await self.optional.begin(key, kinds)
         # One time for all of the pass: what is told as late was late when it was decided upon.

@@ -29,6 +29,7 @@ from atom_operator.domain import (
     Manifest,
     ObjectKey,
 )
+from atom_operator.domain.lookup_terms import terms_of
 from atom_operator.kinds import RESOURCE_CLAIM
 
 Path = tuple[str, ...]
@@ -128,6 +129,9 @@ class FakeCluster:
             if item_kind == kind
             and constants.LABEL_DEPLOYMENT in (item["metadata"].get("labels") or {})
         ]
+
+    async def list_children_by(self, kind: Kind, term: str) -> list[Manifest]:
+        return [item for item in await self.list_children(kind) if term in terms_of(item)]
 
     async def list_deployments(self) -> list[ObjectKey]:
         keys = (key for key in self.objects if key[0] == ATOM_DEPLOYMENT)
