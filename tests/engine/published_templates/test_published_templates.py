@@ -53,7 +53,7 @@ FAMILIES: dict[str, tuple[str | None, str | None]] = {
     "LFM2.5-8B-A1B": ("lfm2", "qwen3"),
     "LFM2.5-Instruct": ("lfm2", None),
     "MiMo-VL": ("hermes", None),
-    "MiniMax-M1": (None, None),
+    "MiniMax-M1": ("hunyuan_a13b", None),
     "MiniMax-M2": ("minimax_m2", "qwen3"),
     "MiniMax-M3": (None, None),
     "Mistral-Small-3.2-24B-Instruct-2506": ("mistral", None),
@@ -85,7 +85,7 @@ FAMILIES: dict[str, tuple[str | None, str | None]] = {
     "inclusionai-ling-3.0-flash": ("glm45", "qwen3"),
     "llama-cpp-deepseek-r1": ("deepseek_v3", "qwen3"),
     "llama-cpp-rwkv-world": ("llama3_json", "qwen3"),  # told so
-    "meetkai-functionary-medium-v3.1": (None, None),
+    "meetkai-functionary-medium-v3.1": ("qwen3_coder", None),
     "meetkai-functionary-medium-v3.2": (None, None),
     "meta-llama-Llama-3.1-8B-Instruct": ("llama3_json", None),
     "meta-llama-Llama-3.2-3B-Instruct": ("llama3_json", None),
