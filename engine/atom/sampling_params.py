@@ -14,6 +14,7 @@ import msgspec
 
 from atom.errors import RequestError
 from atom.structured_outputs import StructuredOutputsParams
+from atom.structured_outputs.reasoning_span import ReasoningSpan
 from atom.structured_outputs.thinking_budget import ThinkingBudget
 
 MAX_STOP_STRINGS = 16
@@ -68,6 +69,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     structured_outputs: the shape that the answer must have. Its end is the grammar's: min_tokens
     gives way to a complete grammar, and ignore_eos does not go on past it.
     thinking: how many tokens the answer may reason; None for no bound.
+    reasoning: where the answer reasons, so that no stop string is looked for there; None if it does
+    not, or if its text is one to the caller.
     """
 
     n: int = 1
@@ -98,6 +101,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     return_prompt_token_ids: bool = False
     structured_outputs: StructuredOutputsParams | None = None
     thinking: ThinkingBudget | None = None
+    reasoning: ReasoningSpan | None = None
 
     def __post_init__(self) -> None:
         _within("n", self.n, 1, MAX_CHOICES)

@@ -122,6 +122,11 @@ class Tokenizer:
         found = {name: _token_text(self.settings.get(name)) for name in names}
         return {name: text for name, text in found.items() if text is not None}
 
+    @property
+    def size(self) -> int:
+        """Count the tokens, added ones among them."""
+        return self._tokenizer.get_vocab_size()
+
     def tokens_from(self, least_id: int) -> dict[int, str]:
         """All whose ids are that or more, by id."""
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)

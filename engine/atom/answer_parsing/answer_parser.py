@@ -31,6 +31,7 @@ from atom.answer_parsing.tool_parsers import CallFormat
 from atom.answer_parsing.tool_parsers.harmony import ChannelCounter, HarmonyParser
 from atom.answer_parsing.tools import Tools
 from atom.answer_parsing.trailing_calls import TrailingCalls
+from atom.structured_outputs.reasoning_span import ReasoningSpan
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,18 @@ class AnswerParsing:
     def content_marks(self) -> tuple[str, str] | None:
         """The marks around the content; None where there are none."""
         return self.marks.content if self.marks is not None and self.marks.content[0] else None
+
+    @property
+    def span(self) -> ReasoningSpan | None:
+        """Tell where answers reason; None if they do not."""
+        start = self.reasoning
+        if self.marks is None:
+            spoken = start is ReasoningStart.OVER
+            return ReasoningSpan(start is ReasoningStart.OPEN, spoken=spoken)
+        if start is ReasoningStart.OVER:
+            return None
+        marks = self.marks
+        return ReasoningSpan(start is ReasoningStart.OPEN, marks.opening, marks.closing)
 
     def parser(self) -> AnswerParser:
         return AnswerParser(self)

@@ -160,10 +160,10 @@ class ParameterParser(ObjectCallParser):
         self._start = self._searched = 0
 
     def _string_value(self) -> Reading[None]:
-        if self.lines and (yield from self._sees_line()):
-            self._at += 1
-        self._decide()
         try:
+            if self.lines and (yield from self._sees_line()):
+                self._at += 1
+            self._decide()
             while not (end := (yield from self._value_end())):
                 certain = self._certain()
                 self._found.arguments(_escaped(self._text[:certain]))

@@ -53,6 +53,15 @@ def reasoning_start(prompt: str, *, always: bool, marks: ReasoningMarks = THINK)
     return ReasoningStart.OPEN if opened else ReasoningStart.POSSIBLE
 
 
+def continued_start(said: str, marks: ReasoningMarks = THINK) -> ReasoningStart:
+    """Tell where an answer begins that goes on with a text: the last mark in it decides."""
+    opened, closed = said.rfind(marks.opening), said.rfind(marks.closing)
+    if opened > closed:
+        return ReasoningStart.OPEN
+    blank = not said.strip() and closed < 0
+    return ReasoningStart.POSSIBLE if blank else ReasoningStart.OVER
+
+
 class ReasoningCounter(Protocol):
     """Counts the tokens of one answer's reasoning, marks included."""
 

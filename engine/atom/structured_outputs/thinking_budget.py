@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from atom.errors import RequestError
+from atom.structured_outputs.mark_spellings import MarkSpellings
 
 
 class ThinkingBudget(msgspec.Struct, frozen=True):
@@ -16,7 +17,8 @@ class ThinkingBudget(msgspec.Struct, frozen=True):
     the prompt ends with the opening mark, so that the answer begins within; else it may begin with
     the mark. opening, closing: the marks' tokens. then: what is forced behind the closing mark
     where the budget is spent, and excluded: a token that may not follow that. reopens: reasoning
-    may begin again later, within the same budget."""
+    may begin again later, within the same budget. opening_text, closing_text: the marks as a model
+    may spell them in other tokens; None where it has one way to write them."""
 
     tokens: int
     opened: bool
@@ -25,6 +27,8 @@ class ThinkingBudget(msgspec.Struct, frozen=True):
     then: tuple[int, ...] = ()
     excluded: int | None = None
     reopens: bool = False
+    opening_text: MarkSpellings | None = None
+    closing_text: MarkSpellings | None = None
 
     def __post_init__(self) -> None:
         if self.tokens < 0:

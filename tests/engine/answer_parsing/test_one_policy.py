@@ -112,6 +112,8 @@ def _hermes(call: str) -> str:
         ("lfm2", _lfm2('[weather(city="Paris", city="Rome")]'), [("weather", {"city": "Rome"})]),
         ("lfm2", _lfm2('f(a="x")'), A),
         ("lfm2", _lfm2('[f(a="x)]'), A),
+        ("lfm2", '<|tool_call_start|>[f(a="x" # why', A),
+        ("lfm2", _lfm2('[f(a="x" # why )\n)]'), A),
         ("lfm2", _lfm2("[f(a='it's')]"), [("f", {"a": "it's"})]),
         ("llama4_pythonic", '[write(text="""a\n"b" c""")]', [("write", {"text": 'a\n"b" c'})]),
         # Marks around what was found.

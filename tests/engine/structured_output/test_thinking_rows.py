@@ -8,6 +8,7 @@ import pytest
 from atom.errors import RequestError
 from atom.model_engine.batch import TokenMask
 from atom.model_engine.structured_output.thinking_rows import ThinkingRows
+from atom.structured_outputs.mark_spellings import MarkSpellings, spellings_of
 from atom.structured_outputs.thinking_budget import ThinkingBudget
 from tests.support.structured_output.guided_sequences import batch_of
 
@@ -160,3 +161,64 @@ def test_what_follows_reasoning_may_be_forced_to_its_end() -> None:
 def test_a_budget_below_nothing_is_refused() -> None:
     with pytest.raises(RequestError, match="at least 0"):
         budget(-2)
+
+
+# A vocabulary in which marks have many spellings: special tokens first, which are no text.
+TEXTS = [b"\xff0", b"\xff1", b"<", b"</", b"th", b"ink", b"think", b">", b">:", b" <", b"\n", b"a",
+         b"t", b"h", b"i", b"n", b"k", b"/", b"a<", b"</th", b"ink>\n", b"<a"]  # fmt: skip
+TEXT_OF = dict(enumerate(text.decode("latin-1") for text in TEXTS))
+
+
+def spellings(mark: str, whole: int, *, at_start: bool) -> MarkSpellings:
+    return spellings_of(mark.encode(), TEXTS, [whole], at_start=at_start)
+
+
+def spelled(tokens: list[int]) -> str:
+    return "".join(TEXT_OF[token] for token in tokens)
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_a_mark_counts_by_its_text_whatever_tokens_spell_it(lag: int) -> None:
+    random = np.random.default_rng(3)
+    pieces = [
+        [token for token in TEXT_OF if TEXT_OF[token] and TEXT_OF[token][0] == sign]
+        for sign in "<think>"
+    ]
+    for tokens in (0, 1, 8):
+        asked = ThinkingBudget(
+            tokens, False, (0,), (1,),
+            opening_text=spellings("<think>", 0, at_start=True),
+            closing_text=spellings("</think>", 1, at_start=False),
+        )  # fmt: skip
+        for _ in range(100):
+            opening: list[int] = [10] * int(random.integers(0, 3))
+            while "<think>" not in spelled(opening):
+                left = "<think>"[len(spelled(opening).lstrip("\n")) :]
+                fitting = [
+                    token for token in pieces[len("<think>") - len(left)]
+                    if left.startswith(TEXT_OF[token]) or TEXT_OF[token].startswith(left)
+                ]  # fmt: skip
+                opening.append(int(random.choice(fitting)))
+            wanted = [*opening, *([11] * 30)]
+            found = answer(asked, wanted, lag=lag)
+            assert found[: len(opening) + tokens] == wanted[: len(opening) + tokens]
+            assert found[len(opening) + tokens] == 1
+            assert found[len(opening) + tokens + 1 :] == [11] * (29 - tokens)
+
+
+def test_a_closing_mark_in_other_tokens_ends_the_reasoning() -> None:
+    asked = ThinkingBudget(
+        9, True, (0,), (1,), closing_text=spellings("</think>", 1, at_start=False)
+    )
+    wanted = [11, 18, 17, 4, 20, *[11] * 20]  # a, a<, /, th, ink>
+    assert answer(asked, wanted, lag=0) == wanted
+
+
+def test_an_answer_that_begins_with_text_does_not_reason() -> None:
+    asked = ThinkingBudget(
+        0, False, (0,), (1,),
+        opening_text=spellings("<think>", 0, at_start=True),
+        closing_text=spellings("</think>", 1, at_start=False),
+    )  # fmt: skip
+    wanted = [11, 2, 6, 7, *[11] * 20]  # a<think>
+    assert answer(asked, wanted, lag=0) == wanted

@@ -142,7 +142,7 @@ class Llama4PythonicParser(ObjectCallParser):
         self._at = place + 1
         if sign == "#":
             end = self._text.find("\n", place)
-            self._at = end + 1
+            self._at = end + 1 if end >= 0 else len(self._text)
             return end >= 0 or self._over
         if sign in "\"'":
             ahead = self._text[place : place + 3]

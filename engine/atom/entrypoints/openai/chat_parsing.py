@@ -23,9 +23,15 @@ from atom.answer_parsing import (
     Event,
     Reasoning,
 )
-from atom.answer_parsing.reasoning_parser import THINK, ReasoningStart, reasoning_start
+from atom.answer_parsing.reasoning_parser import (
+    THINK,
+    ReasoningStart,
+    continued_start,
+    reasoning_start,
+)
 from atom.answer_parsing.tool_parsers import HARMONY, PLAIN_JSON
 from atom.answer_parsing.tool_parsers.harmony import channel_start
+from atom.entrypoints.openai.chat_prompt import continues_message
 from atom.entrypoints.openai.choices import Piece
 from atom.entrypoints.openai.protocol import ChatCompletionRequest
 from atom.entrypoints.openai.responses import (
@@ -65,6 +71,8 @@ def answer_parsing(
             calls = calls and HARMONY
         else:
             start = reasoning_start(prompt, always=formats.reasoning.always, marks=marks)
+            if continues_message(request):
+                start = continued_start(_said_before(request), marks)
     parsing = AnswerParsing(
         reasoning=start,
         marks=marks,
@@ -75,6 +83,14 @@ def answer_parsing(
         special_ids=formats.special_ids,
     )
     return parsing if parsing.needed else None
+
+
+def _said_before(request: ChatCompletionRequest) -> str:
+    """The text of the message that the answer goes on with."""
+    content = request.messages[-1].content
+    if isinstance(content, str):
+        return content
+    return "".join(part.text or "" for part in content or ())
 
 
 def events_of(parsing: AnswerParsing | None, text: str, reason: str) -> list[Event]:

@@ -77,6 +77,7 @@ async def start_chat(
             engine.processor.tokenizer,
             template_knows_effort=engine.processor.template_names("reasoning_effort"),
         ),
+        reasoning=parsing.span if parsing is not None and params.stop_strings else None,
     )
     try:
         group = await engine.add_requests(

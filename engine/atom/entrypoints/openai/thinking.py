@@ -12,6 +12,7 @@ Pure: request and prompt in, `ThinkingBudget` out.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -20,6 +21,7 @@ from atom.answer_parsing.reasoning_parser import ReasoningStart
 from atom.answer_parsing.tool_parsers import harmony
 from atom.entrypoints.openai.protocol import ChatCompletionRequest, TemplateFields
 from atom.errors import RequestError
+from atom.structured_outputs.mark_spellings import MarkSpellings, spellings_of
 from atom.structured_outputs.thinking_budget import ThinkingBudget
 from atom.tokenizer import Tokenizer
 
@@ -86,7 +88,14 @@ def _budget(tokens: int, parsing: AnswerParsing, tokenizer: Tokenizer) -> Thinki
 
     opened, marks = parsing.reasoning is ReasoningStart.OPEN, parsing.marks
     if marks is not None:
-        return ThinkingBudget(tokens, opened, ids(marks.opening), ids(marks.closing))
+        return ThinkingBudget(
+            tokens,
+            opened,
+            ids(marks.opening),
+            ids(marks.closing),
+            opening_text=None if opened else _spellings(tokenizer, marks.opening, at_start=True),
+            closing_text=_spellings(tokenizer, marks.closing, at_start=False),
+        )
     # The answer follows in another message; where it may be a call, its channel is not chosen.
     calls = parsing.calls is not None
     return ThinkingBudget(
@@ -98,6 +107,15 @@ def _budget(tokens: int, parsing: AnswerParsing, tokenizer: Tokenizer) -> Thinki
         excluded=ids("analysis")[0] if calls else None,
         reopens=True,
     )
+
+
+@lru_cache(maxsize=8)
+def _spellings(tokenizer: Tokenizer, mark: str, *, at_start: bool) -> MarkSpellings:
+    """Find every way to spell a mark, once for each mark of a server's models."""
+    ids = tokenizer.encode(mark, add_special_tokens=False)
+    whole = ids if len(ids) == 1 else ()
+    texts = tokenizer.text_bytes(tokenizer.size)
+    return spellings_of(mark.encode(), texts, whole, at_start=at_start)
 
 
 def _asked(request: ChatCompletionRequest) -> tuple[str, int | None]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from atom.metrics import RequestMetrics
 from atom.model_engine.front.answer_so_far import AnswerSoFar
 from atom.model_engine.front.request_stream import RequestGroup
-from atom.model_engine.front.stop_strings import StopMatcher
+from atom.model_engine.front.stop_strings import SpokenStops, StopMatcher
 from atom.model_engine.request import FinishReason, Request, RequestOutput, TokenLogprobs
 from atom.model_engine.wire.engine_protocol import FinishedRow
 from atom.model_engine.wire.logprob_rows import PromptEntries
@@ -67,7 +67,7 @@ class OpenRequest:
     group: RequestGroup
     index: int
     detokenizer: TokenStream
-    matcher: StopMatcher | None
+    matcher: StopMatcher | SpokenStops | None
     min_tokens: int
     logprobs: int | None
     prompt_logprobs: PromptEntries | None
@@ -175,7 +175,7 @@ class OpenRequest:
             prompt,
         )
 
-    def _match(self, matcher: StopMatcher, text: str) -> str:
+    def _match(self, matcher: StopMatcher | SpokenStops, text: str) -> str:
         """The text that is certain, of what the newest token adds; no stop string ends it that is
         complete among the fewest tokens."""
         if self.num_output_tokens > self.min_tokens:

@@ -12,14 +12,16 @@ from dataclasses import dataclass
 
 import msgspec
 
+from atom.answer_parsing.spoken_text import spoken_text
 from atom.client_figures import ClientFigures
 from atom.metrics import RequestMetrics
 from atom.model_engine.front.open_request import STOP_TOKEN_PREFIX, OpenRequest, TokenTimes
 from atom.model_engine.front.request_stream import RequestGroup
-from atom.model_engine.front.stop_strings import StopMatcher
+from atom.model_engine.front.stop_strings import SpokenStops, StopMatcher
 from atom.model_engine.request import FinishReason, Request, RequestOutput, TokenLogprobs
 from atom.model_engine.wire.engine_protocol import FinishedRow, StreamBody
 from atom.model_engine.wire.logprob_rows import LogprobsBody, PromptEntries
+from atom.sampling_params import SamplingParams
 from atom.tokenizer import Tokenizer
 
 STOP_SEQUENCE = "stop_sequence"
@@ -83,9 +85,7 @@ class OutputProcessor:
                 if self._tokenizer and shows_text
                 else _NoText()
             ),
-            matcher=(
-                StopMatcher(stops, included=params.include_stop_str_in_output) if stops else None
-            ),
+            matcher=_matcher(params) if stops else None,
             shows_stop_token=params.include_stop_str_in_output,
             min_tokens=params.min_tokens,
             logprobs=params.logprobs,
@@ -156,6 +156,12 @@ class OutputProcessor:
             num_cached_tokens=row.num_cached_tokens,
             error_param=row.param if reason is FinishReason.ERROR else None,
         )
+
+
+def _matcher(params: SamplingParams) -> StopMatcher | SpokenStops:
+    """Make what finds the stop strings of an answer."""
+    found = StopMatcher(params.stop_strings, included=params.include_stop_str_in_output)
+    return found if params.reasoning is None else SpokenStops(found, spoken_text(params.reasoning))
 
 
 def _stop_token(detail: str) -> str | int | None:

@@ -3,12 +3,15 @@
 A matcher per request. It follows, character by character, how much of each stop string the text
 ends with (Knuth, Morris and Pratt's automaton: constant work per character and stop string), and
 holds back exactly the text that may still become a stop string. Knows nothing of tokens.
+`SpokenStops` looks for them in the text for the user alone, where an answer may reason.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+
+from atom.answer_parsing.spoken_text import SpokenText
 
 
 class StopMatcher:
@@ -67,6 +70,7 @@ class StopMatcher:
     def flush(self) -> str:
         """The text held back: generation ended before it became a stop string."""
         held, self._held = self._held, ""
+        self._matched = [0] * len(self._stops)
         return held
 
     def _advance(self, character: str) -> int:
@@ -88,6 +92,49 @@ class StopMatcher:
         for index, stop in enumerate(self._stops):
             if self._matched[index] == len(stop):
                 self._matched[index] = self._failures[index][-1]
+
+
+class SpokenStops:
+    """A `StopMatcher` of the text that is for the user: reasoning passes as it is."""
+
+    __slots__ = ("_matcher", "_spoken")
+
+    def __init__(self, matcher: StopMatcher, spoken: SpokenText) -> None:
+        self._matcher = matcher
+        self._spoken = spoken
+
+    @property
+    def found(self) -> str | None:
+        return self._matcher.found
+
+    def feed(self, piece: str) -> tuple[str, bool]:
+        """The text that is now certain, and whether a stop string ended it."""
+        if self._spoken.over:
+            return self._matcher.feed(piece)
+        shown = ""
+        for is_spoken, text in self._spoken.feed(piece):
+            if not is_spoken:
+                shown += self._matcher.flush() + text
+                continue
+            certain, ended = self._matcher.feed(text)
+            shown += certain
+            if ended:
+                return shown, True
+        return shown, False
+
+    def pass_over(self, piece: str) -> str:
+        """Take text that must not end yet."""
+        if self._spoken.over:
+            return self._matcher.pass_over(piece)
+        shown = ""
+        for is_spoken, text in self._spoken.feed(piece):
+            shown += self._matcher.pass_over(text) if is_spoken else self._matcher.flush() + text
+        return shown
+
+    def flush(self) -> str:
+        """The text held back: generation ended."""
+        rest = "".join(text for _, text in self._spoken.flush())
+        return self._matcher.flush() + rest
 
 
 @lru_cache(maxsize=64)  # the answers of one call, and often its callers', share their stop strings

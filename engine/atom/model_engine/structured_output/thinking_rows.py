@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atom.model_engine.batch import ScheduledBatch, TokenMask
+from atom.structured_outputs.mark_spellings import MarkSpellings
 from atom.structured_outputs.thinking_budget import ThinkingBudget
 
-_MOST_BEFORE = 8  # tokens of an answer in which the opening mark may be complete
+_MOST_BEFORE = 40  # tokens of an answer in which the opening mark may be complete
 _UNKNOWN_TOKENS = 1  # that a step in flight may add to what is known
 
 
@@ -29,14 +30,15 @@ class _At(Enum):
 
 
 class _Thought:
-    """One sequence's. matched: how many tokens it ends with of what is looked for, or forced."""
+    """One sequence's. matched: how many tokens it ends with of what is looked for, or forced;
+    spelled: how many bytes of a mark that may be written in other tokens."""
 
-    __slots__ = ("_at", "_before", "_budget", "_matched", "_spent")
+    __slots__ = ("_at", "_before", "_budget", "_matched", "_spelled", "_spent")
 
     def __init__(self, budget: ThinkingBudget) -> None:
         self._budget = budget
         self._at = _At.WITHIN if budget.opened else _At.BEFORE
-        self._matched = 0
+        self._matched = self._spelled = 0
         self._before = 0  # tokens of the answer until it reasons
         self._spent = 0
 
@@ -74,7 +76,8 @@ class _Thought:
         elif self._at is _At.WITHIN:
             self._spent += 1
             self._matched = _longest_match(self._budget.closing, self._matched, token_id)
-            if self._matched == len(self._budget.closing):
+            whole = self._matched == len(self._budget.closing)
+            if self._spells(self._budget.closing_text, token_id) or whole:
                 self._close()
         else:
             self._push_before(token_id)
@@ -83,13 +86,28 @@ class _Thought:
         self._at = _At.BEFORE
         self._before += 1
         self._matched = _longest_match(self._budget.opening, self._matched, token_id)
-        if self._matched == len(self._budget.opening):
-            self._at, self._matched = _At.WITHIN, 0
-        elif self._before >= _MOST_BEFORE and not self._budget.reopens:
+        whole = self._matched == len(self._budget.opening)
+        if self._spells(self._budget.opening_text, token_id) or whole:
+            self._at, self._matched, self._spelled = _At.WITHIN, 0, 0
+        elif not self._budget.reopens and self._is_content(token_id):
             self._at = _At.BEHIND
 
+    def _spells(self, text: MarkSpellings | None, token_id: int) -> bool:
+        """Follow a mark by its text; whether this token completes it."""
+        if text is None:
+            return False
+        self._spelled = text.matched(self._spelled, token_id)
+        return self._spelled == text.length
+
+    def _is_content(self, token_id: int) -> bool:
+        """Tell whether the answer does not begin with the mark any more."""
+        text = self._budget.opening_text
+        if self._before >= _MOST_BEFORE:
+            return True
+        return bool(text and not (self._matched or self._spelled or token_id in text.blanks))
+
     def _close(self) -> None:
-        self._matched = 0
+        self._matched = self._spelled = 0
         if self._spent > self._budget.tokens and self._budget.then:
             self._at = _At.FORCED
         else:
