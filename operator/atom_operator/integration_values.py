@@ -211,6 +211,7 @@ class Frontend:
     replicas: int
     memory: str
     is_limited: bool
+    template: Mapping[str, Any] | None = None  # laid over that of their pods
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +222,7 @@ class EndpointPicker:
     port: int
     failure_mode: Literal["FailOpen", "FailClose"]
     program: PickerProgram | None = None  # what we run for it
+    template: Mapping[str, Any] | None = None  # laid over that of its pod
 
 
 RouteMatch = Literal["Path", "Header", "All"]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from atom_operator.children.accepted_spec import accepted_spec, revision_specs
 from atom_operator.children.autoscaling.autoscaler import autoscaler
 from atom_operator.children.beside_engines.frontend import frontend
+from atom_operator.children.beside_engines.picker import endpoint_picker
 from atom_operator.children.canary import canary_deployment
 from atom_operator.children.config_map import (
     adapters_config_map,
@@ -14,7 +15,6 @@ from atom_operator.children.config_map import (
     plan_config_map,
 )
 from atom_operator.children.device_claim import resource_claim_template
-from atom_operator.children.endpoint_picker.picker import endpoint_picker
 from atom_operator.children.gateway import http_route, inference_pool
 from atom_operator.children.grafana_dashboard import dashboard_config_map
 from atom_operator.children.learned import learned_config_map
@@ -105,7 +105,7 @@ def _integrations(serving: RevisionInForce) -> Iterator[tuple[Kind, Manifest]]:
     if asked.frontend is not None:
         yield from frontend(serving, asked.frontend)
     if asked.picker_program is not None:
-        yield from endpoint_picker(plan, asked.picker_program)
+        yield from endpoint_picker(serving, asked.picker_program)
     if asked.endpoint_picker is not None:
         yield INFERENCE_POOL, inference_pool(plan, asked.endpoint_picker)
     if asked.http_route is not None:

@@ -10,11 +10,14 @@ namespace's Pod Security admission judges the pods as any others. Called by plan
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
+from atom_operator.children import naming
+from atom_operator.children.beside_engines.frontend import frontend_template
 from atom_operator.children.beside_engines.job import inspection_job, job_account, weights_job
+from atom_operator.children.beside_engines.picker import picker_template
 from atom_operator.children.overlay import OverlayError
 from atom_operator.children.restricted_pod import (
     Given,
@@ -23,9 +26,9 @@ from atom_operator.children.restricted_pod import (
     secrets_of,
     unknown_fields,
 )
-from atom_operator.children.workload import pod_template, rendered_template
+from atom_operator.children.workload import pod_revision, pod_template, rendered_template
 from atom_operator.constants import Reason
-from atom_operator.domain import JOB, FieldProblem, Plan
+from atom_operator.domain import JOB, FieldProblem, Manifest, Plan, RevisionInForce
 from atom_operator.integration_values import Site, TemplateFeature
 
 _TEMPLATE, _JOBS = "spec.template", "spec.jobs.template"
@@ -37,10 +40,12 @@ def template_problems(plan: Plan, site: Site) -> tuple[FieldProblem, ...]:
     own, account = plan.own_account, TemplateFeature.SERVICE_ACCOUNT
     if own is not None and own != given and not site.allows(account, own):
         return (_forbidden(Right("spec.serviceAccountName", account, own)),)
-    found = _of_engines(plan, site)
-    if found or (plan.jobs.template is None and not plan.objects.of(JOB.kind).annotations):
+    if found := _of_engines(plan, site):
         return found
-    return _of_jobs(plan, site)
+    if plan.jobs.template is not None or plan.objects.of(JOB.kind).annotations:
+        jobs = _Beside(_JOBS, plan.jobs.template, job_account(plan))
+        found = _beside(plan, site, jobs, lambda: _of_jobs(plan))
+    return (*found, *_of_servers(plan, site))
 
 
 def _of_engines(plan: Plan, site: Site) -> tuple[FieldProblem, ...]:
@@ -69,19 +74,53 @@ def _of_profile(plan: Plan, given: Given) -> list[Right]:
     return [*rights_of(alone, given), *unknown_fields(plan.profile.template)]
 
 
-def _of_jobs(plan: Plan, site: Site) -> tuple[FieldProblem, ...]:
-    """Judge spec.jobs.template and the annotations of spec.objects.job, which are laid over what
-    comes of spec.template."""
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """Describe the overlay of a kind of pod beside the engines, and the account of these pods."""
+
+    place: str
+    overlay: Mapping[str, Any] | None
+    account: str | None
+
+
+def _of_servers(plan: Plan, site: Site) -> tuple[FieldProblem, ...]:
+    """Judge the overlays of the frontend and of the endpoint picker that we run."""
+    found: list[FieldProblem] = []
+    front, picker = plan.integrations.frontend, plan.integrations.endpoint_picker
+    program = plan.integrations.picker_program
+    if front is not None and front.template is not None:
+        asked = _Beside("spec.frontend.template", front.template, plan.service_account)
+        found += _beside(plan, site, asked, lambda: [frontend_template(_own(plan), front)])
+    if picker is not None and program is not None and picker.template is not None:
+        account = naming.picker_name(plan.key)
+        asked = _Beside("spec.gateway.pickerTemplate", picker.template, account)
+        found += _beside(plan, site, asked, lambda: [picker_template(_own(plan), program)])
+    return tuple(found)
+
+
+def _own(plan: Plan) -> RevisionInForce:
+    return RevisionInForce(pod_revision(plan), plan)
+
+
+def _of_jobs(plan: Plan) -> list[Manifest]:
+    """The templates of Jobs, with spec.jobs.template and the annotations of spec.objects.job."""
+    jobs = [job for job in (weights_job(plan), inspection_job(plan)) if job is not None]
+    return [job.manifest["spec"]["template"] for job in jobs]
+
+
+def _beside(
+    plan: Plan, site: Site, asked: _Beside, templates: Callable[[], list[Manifest]]
+) -> tuple[FieldProblem, ...]:
+    """Judge the finished templates of pods beside the engines."""
     try:
-        jobs = [job for job in (weights_job(plan), inspection_job(plan)) if job is not None]
+        finished = templates()
     except OverlayError as error:
-        return (FieldProblem(_JOBS, str(error)),)
-    given = Given(job_account(plan), _secrets(plan))
-    templates: list[Mapping[str, Any]] = [job.manifest["spec"]["template"] for job in jobs]
-    found = [right for template in templates for right in rights_of(template, given)]
-    found += unknown_fields(plan.jobs.template or {})
-    asked = dict.fromkeys(right.below(_JOBS) for right in found)
-    return tuple(_forbidden(right) for right in _not_allowed(asked, site))
+        return (FieldProblem(asked.place, str(error)),)
+    given = Given(asked.account, _secrets(plan))
+    found = [right for template in finished for right in rights_of(template, given)]
+    found += unknown_fields(asked.overlay or {})
+    rights = dict.fromkeys(right.below(asked.place) for right in found)
+    return tuple(_forbidden(right) for right in _not_allowed(rights, site))
 
 
 def _secrets(plan: Plan) -> frozenset[str]:

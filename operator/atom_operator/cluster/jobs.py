@@ -19,7 +19,15 @@ from atom_operator.cluster.observe import belongs_to
 from atom_operator.cluster.pod_waits.volumes import with_volume_words
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.constants import Reason
-from atom_operator.domain import JOB, POD, ChildKey, Manifest, Owner, Refusal
+from atom_operator.domain import (
+    JOB,
+    POD,
+    SERVICE_ACCOUNT,
+    ChildKey,
+    Manifest,
+    Owner,
+    Refusal,
+)
 from atom_operator.domain.preparation import JobPurpose, JobRequest, JobState
 from atom_operator.pods.events import newest_refusal
 from atom_operator.pods.pod_state import (
@@ -56,6 +64,19 @@ class JobsReport:
     refused: tuple[Refusal, ...] = ()
     failed: tuple[Refusal, ...] = ()  # for the moment
     succeeded: tuple[tuple[str, JobState], ...] = ()
+
+
+async def ensure_account(port: ClusterPort, account: Manifest) -> tuple[Refusal, ...]:
+    """Create the account of Jobs where there is none of that name; what it says later is kept up
+    with the other children."""
+    metadata = account["metadata"]
+    try:
+        if await port.get(SERVICE_ACCOUNT, metadata["namespace"], metadata["name"]) is None:
+            await port.apply(SERVICE_ACCOUNT, account)
+    except RefusedError as error:
+        child = ChildKey(SERVICE_ACCOUNT, metadata["name"])
+        return (Refusal(child, Reason.APPLY_REFUSED, str(error)),)
+    return ()
 
 
 async def ensure_jobs(

@@ -170,7 +170,8 @@ def _autoscaling(
 def _endpoint_picker(gateway: GatewaySpec, site: Site) -> EndpointPicker | None:
     picker = gateway.inference_pool
     if picker is None:
-        ours = EndpointPicker(None, PICKER_PORT, "FailOpen", site.picker)
+        overlay = gateway.picker_template
+        ours = EndpointPicker(None, PICKER_PORT, "FailOpen", site.picker, overlay)
         return ours if gateway.prefix_aware else None
     port = picker.port or PICKER_PORT
     return EndpointPicker(picker.name, port, picker.failure_mode or "FailOpen")
@@ -181,7 +182,12 @@ def _frontend(spec: AtomDeploymentSpec) -> Frontend | None:
     if asked is None:
         return None
     replicas = 0 if spec.suspend else asked.replicas or _FRONTEND_REPLICAS
-    return Frontend(replicas, asked.memory or _FRONTEND_MEMORY, is_limited=asked.memory is not None)
+    return Frontend(
+        replicas,
+        asked.memory or _FRONTEND_MEMORY,
+        is_limited=asked.memory is not None,
+        template=asked.template,
+    )
 
 
 def _http_route(gateway: GatewaySpec) -> HttpRoute | None:

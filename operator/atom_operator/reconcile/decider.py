@@ -13,7 +13,7 @@ from typing import Any
 
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.api.v1alpha1.rollout import RolloutSpec
-from atom_operator.children.beside_engines.job import inspection_job, weights_job
+from atom_operator.children.beside_engines.job import inspection_job, made_account, weights_job
 from atom_operator.children.device_claim import templates_named_by
 from atom_operator.children.naming import canary_name
 from atom_operator.children.overlay import overlay_paths
@@ -214,6 +214,8 @@ class Decider:
             return Decision(problems=(refused,))
         model = await look_at_model(self.port, plan)
         if model.waiting is not None:
+            if made_account(plan) is not None:
+                plan = replace(plan, pull_secrets=await self._pull_secrets(plan, look))
             return Decision(plan=plan, jobs=_jobs(model), waiting=model.waiting)
         found = await self._found_out(spec, plan, model, look.engines)
         if found:
@@ -364,13 +366,15 @@ class Decider:
         return _Facts(
             shared=await asked_by_others(self.port, self.fleet, plan.key, spec),
             weights=await fetch_weights(self.port, self.engines, plan, observed.at),
-            pull_secrets=await account_secrets(
-                self.port, plan, observed, self.settings.site, spec_seen=look.rollout.is_seen
-            ),
+            pull_secrets=await self._pull_secrets(plan, look),
             measured=look.engines.of(asked.pods.name).measured,
             others=await self._revisions(look.owner, names, plan.asked, observed, look.engines),
             refused=refused,
         )
+
+    async def _pull_secrets(self, plan: Plan, look: _Look) -> tuple[str, ...]:
+        site, is_seen = self.settings.site, look.rollout.is_seen
+        return await account_secrets(self.port, plan, look.observed, site, spec_seen=is_seen)
 
     async def _revisions(
         self,

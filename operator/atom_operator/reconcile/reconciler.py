@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from atom_operator.children import naming
+from atom_operator.children.beside_engines.job import made_account
 from atom_operator.cluster.applied import AppliedChildren
 from atom_operator.cluster.apply import ChildrenState, apply_children
 from atom_operator.cluster.engines import (
@@ -25,7 +26,7 @@ from atom_operator.cluster.engines import (
     ask_sleep,
 )
 from atom_operator.cluster.errors import ClusterError, UnfinishedError
-from atom_operator.cluster.jobs import JobsReport, ensure_jobs
+from atom_operator.cluster.jobs import JobsReport, ensure_account, ensure_jobs
 from atom_operator.cluster.observe import describe, observe
 from atom_operator.cluster.optional import OptionalKinds
 from atom_operator.cluster.pod_marks.adapter_labels import tell_adapters
@@ -236,7 +237,10 @@ class Reconciler:
         seen = (parent.get("status") or {}).get("observedGeneration") or -1
         changed = seen > 0 and seen != metadata.get("generation")
         owner = Owner(key, metadata["uid"])
+        account = made_account(decision.plan) if decision.jobs else None
+        no_account = await ensure_account(self.port, account) if account is not None else ()
         report = await ensure_jobs(self.port, owner, decision.jobs, self.clock(), prune=changed)
+        report = replace(report, refused=(*no_account, *report.refused))
         told = (removal(name, state, self.clock()) for name, state in report.succeeded)
         await self._tell(
             owner, [happening for happening in told if happening is not None], once=True

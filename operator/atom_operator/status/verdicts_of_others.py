@@ -107,6 +107,10 @@ def _gateway(parent: Mapping[str, Any], namespace: str) -> tuple[str, str]:
 def _of_child(child: ChildKey, manifest: Manifest, place: _Place) -> Iterator[ForeignVerdict]:
     status: Mapping[str, Any] = manifest.get("status") or {}
     holders = _items(status.get(place.under)) if place.under else [status]
+    if child.kind == DEPLOYMENT and (refused := _refused_pods(manifest)) is not None:
+        # Its other conditions say only what follows from that.
+        yield _verdict(child, {**refused, "status": "False"}, place, "")
+        return
     for holder in holders:
         where = _where(holder, manifest) if place.under else ""
         for item in _items(holder.get("conditions")):
@@ -119,6 +123,14 @@ def _of_child(child: ChildKey, manifest: Manifest, place: _Place) -> Iterator[Fo
             yield _verdict(child, item, place, where)
 
 
+def _refused_pods(manifest: Manifest) -> Mapping[str, Any] | None:
+    """Return the condition of a Deployment that gets no pods: a quota, a LimitRange, a policy."""
+    for item in _items((manifest.get("status") or {}).get("conditions")):
+        if item.get("type") == "ReplicaFailure" and item.get("status") == "True":
+            return item
+    return None
+
+
 def _counts(item: Mapping[str, Any], place: _Place) -> bool:
     return not place.only_reasons or item.get("reason") in place.only_reasons
 
@@ -127,7 +139,8 @@ def _verdict(child: ChildKey, item: Mapping[str, Any], place: _Place, where: str
     status: ConditionStatus = "Unknown"
     if item.get("status") in ("True", "False"):
         status = item["status"]
-    words = f"{item.get('type')}={status}, {item.get('reason')}: {item.get('message')}"
+    said = "True" if item.get("type") == "ReplicaFailure" else status  # which is bad news
+    words = f"{item.get('type')}={said}, {item.get('reason')}: {item.get('message')}"
     text = f"{child.kind.kind} {child.name}{where} says {words}"
     return ForeignVerdict(child, status, place.reason, text, place.for_callers)
 

@@ -223,6 +223,8 @@ def overlay_problems(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
         "spec.template": spec.template,
         "spec.jobs.template": spec.jobs.template,
         "spec.canary.change.template": change,
+        "spec.frontend.template": spec.frontend.template if spec.frontend else None,
+        "spec.gateway.pickerTemplate": spec.gateway.picker_template if spec.gateway else None,
     }
     for place, overlay in overlays.items():
         yield from template_problems(overlay or {}, place)

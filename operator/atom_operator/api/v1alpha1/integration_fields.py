@@ -158,7 +158,11 @@ class FrontendSpec(ApiModel):
     replicas: Annotated[int, Field(ge=1, le=100)] | None = None
     """Number of their pods. Default: 2."""
     memory: MemoryQuantity | None = None
-    """Memory of each, requested and limited. Default: 1Gi requested, and no limit."""
+    """Memory of each, requested and limited. Default: 1Gi requested, and 4Gi as the limit."""
+    template: Annotated[dict[str, Any] | None, Field(json_schema_extra=PRESERVE)] = None
+    """PodTemplateSpec laid over the one of their pods by strategic merge, such as resources of the
+    container frontend. Metadata, placement and security of spec.template hold without a word
+    here."""
 
 
 class GatewaySpec(ApiModel):
@@ -170,6 +174,10 @@ class GatewaySpec(ApiModel):
                 "!has(self.prefixAware) || !self.prefixAware || !has(self.inferencePool)",
                 "prefixAware runs an endpoint picker of its own: leave inferencePool out",
             ),
+            (
+                "!has(self.pickerTemplate) || (has(self.prefixAware) && self.prefixAware)",
+                "pickerTemplate is of the endpoint picker that prefixAware runs: set prefixAware",
+            ),
         )
     )
 
@@ -179,6 +187,10 @@ class GatewaySpec(ApiModel):
     """Requests go where the beginning of their prompt is cached: renders an InferencePool with an
     endpoint picker, which is run as a Deployment of its own with what it needs, and has the engines
     tell it what they cache. Default: false."""
+    picker_template: Annotated[dict[str, Any] | None, Field(json_schema_extra=PRESERVE)] = None
+    """PodTemplateSpec laid over the one of the endpoint picker that prefixAware runs, such as
+    resources of the container picker. Metadata, placement and security of spec.template hold
+    without a word here."""
     http_route: HttpRouteSpec | None = None
     """Renders an HTTPRoute to the InferencePool where there is one, else to the Service."""
 

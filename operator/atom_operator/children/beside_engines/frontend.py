@@ -18,6 +18,7 @@ from atom_operator.children.beside_engines.inherited import (
     inherited_metadata,
     inherited_of_pod,
 )
+from atom_operator.children.beside_engines.overlaid import overlaid
 from atom_operator.children.model_sources.model_image import image_sidecar
 from atom_operator.children.monitoring import frontend_monitor
 from atom_operator.children.network import frontend_policy
@@ -88,12 +89,13 @@ def _deployment(serving: RevisionInForce, wanted: Frontend) -> Manifest:
                 "type": "RollingUpdate",
                 "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
             },
-            "template": _pod_template(serving, wanted),
+            "template": frontend_template(serving, wanted),
         },
     }
 
 
-def _pod_template(serving: RevisionInForce, wanted: Frontend) -> Manifest:
+def frontend_template(serving: RevisionInForce, wanted: Frontend) -> Manifest:
+    """Return the pod template of the servers; raises OverlayError."""
     plan, finished = serving.plan, copied(serving.pods.template)
     container = frontend_container(plan, engine_of(finished), wanted)
     mounted = {mount["name"] for mount in container["volumeMounts"]}
@@ -119,4 +121,5 @@ def _pod_template(serving: RevisionInForce, wanted: Frontend) -> Manifest:
         **own,
         constants.LABEL_PART_OF: "atom-platform",
     }
-    return {"metadata": metadata, "spec": spec}
+    template = {"metadata": metadata, "spec": spec}
+    return overlaid(template, wanted.template, constants.FRONTEND_COMPONENT, own)

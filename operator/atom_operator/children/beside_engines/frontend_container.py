@@ -27,6 +27,7 @@ _OF_ENGINES_ALONE = frozenset(
     }
 )
 _CPU_REQUEST = "500m"
+_CPU_LIMIT, _MEMORY_LIMIT = "4", "4Gi"  # quotas and policies of many namespaces want limits
 _MOUNTS_OF_ENGINES = ("shm", "compile-cache")
 _START_PERIOD_SECONDS, _START_FAILURES = 2, 300
 
@@ -96,6 +97,8 @@ def _without_engines_own(words: Sequence[str]) -> Iterator[str]:
 
 
 def _resources(wanted: Frontend) -> dict[str, Any]:
-    memory = {"memory": wanted.memory}
-    limits = {"limits": memory} if wanted.is_limited else {}
-    return {"requests": {"cpu": _CPU_REQUEST, **memory}, **limits}
+    limit = wanted.memory if wanted.is_limited else _MEMORY_LIMIT
+    return {
+        "requests": {"cpu": _CPU_REQUEST, "memory": wanted.memory},
+        "limits": {"cpu": _CPU_LIMIT, "memory": limit},
+    }

@@ -11,6 +11,7 @@ from typing import Any
 
 from atom_operator import constants
 from atom_operator.children import naming
+from atom_operator.children.endpoint_picker.cache_events import picked_labels
 from atom_operator.domain import Manifest, Plan
 
 # Of the engine's pod, whatever its overlay made of it.
@@ -51,7 +52,7 @@ def inherited_of_pod(template: Mapping[str, Any]) -> dict[str, Any]:
 
 def inherited_metadata(plan: Plan, template: Manifest) -> dict[str, Any]:
     """Return what people have put on the engine's pods, without what those are selected by."""
-    ours = naming.child_labels(plan.key.name)
+    ours = {**naming.child_labels(plan.key.name), **picked_labels(plan)}
     metadata: Mapping[str, Any] = template["metadata"]
     labels = {
         name: value

@@ -22,6 +22,7 @@ from atom_operator.children.beside_engines.inherited import (
     inherited_metadata,
     inherited_of_pod,
 )
+from atom_operator.children.beside_engines.overlaid import overlaid
 from atom_operator.children.engine_container import engine_container
 from atom_operator.children.model_sources.bucket_access import bucket_environment
 from atom_operator.children.model_sources.model_image import (
@@ -29,13 +30,13 @@ from atom_operator.children.model_sources.model_image import (
     image_sidecar,
     image_volume,
 )
-from atom_operator.children.overlay import copied, merge_pod_template
+from atom_operator.children.overlay import copied
+from atom_operator.children.service import service_account
 from atom_operator.children.volumes import CACHE_ENVIRONMENT, volumes
-from atom_operator.children.workload import check_names, pod_template, without_escalation
+from atom_operator.children.workload import pod_template
 from atom_operator.constants import MODELS_DIRECTORY
-from atom_operator.domain import JOB, Manifest, Plan, SourceKind
+from atom_operator.domain import JOB, SERVICE_ACCOUNT, Manifest, Plan, SourceKind
 from atom_operator.domain.preparation import ClaimInUse, JobPurpose, JobRequest
-from atom_operator.domain.resources import amount
 
 _RETRIES = {JobPurpose.WEIGHTS: 4, JobPurpose.INSPECTION: 1}
 # A pod that never starts is told of at once; this ends what goes on without an end. The image of an
@@ -112,8 +113,23 @@ def inspection_job(plan: Plan) -> JobRequest:
 
 
 def job_account(plan: Plan) -> str | None:
-    """Name the account of the Jobs' pods; None for the namespace's own."""
-    return plan.own_account
+    """Name the account of the Jobs' pods; None for the namespace's own, which has its pull secrets.
+    Where a cloud gives the engine's account a role, the Jobs need it for the same bucket."""
+    if plan.own_account is not None:
+        return plan.own_account
+    download = plan.model.download
+    bucket = download.bucket if download is not None else plan.model.bucket
+    by_identity = bucket is not None and bucket.secret is None
+    given = plan.objects.of(SERVICE_ACCOUNT.kind).annotations
+    return plan.key.name if by_identity or given else None
+
+
+def made_account(plan: Plan) -> Manifest | None:
+    """Return the account that we make for the Jobs, which may be needed before any engine is; None
+    where they run as another one."""
+    if job_account(plan) is None or plan.own_account is not None:
+        return None
+    return naming.with_words(plan, service_account(plan))
 
 
 def _request(plan: Plan, purpose: JobPurpose, name: str, template: Manifest) -> JobRequest:
@@ -123,13 +139,9 @@ def _request(plan: Plan, purpose: JobPurpose, name: str, template: Manifest) -> 
         constants.LABEL_MANAGED_BY: constants.FIELD_MANAGER,
         constants.LABEL_JOB_FOR: plan.key.name,
     }
-    template = merge_pod_template(copied(template), plan.jobs.template or {})
-    check_names(template, constants.JOB_CONTAINER, "does the work")
-    template = without_escalation(template)
-    _lower_requests(template, plan.jobs.template)
-    metadata = template.get("metadata") or {}  # an overlay may take all of it out
-    labels = {**(metadata.get("labels") or {}), **own}
-    template["metadata"] = {**metadata, "labels": labels}
+    template = overlaid(template, plan.jobs.template, constants.JOB_CONTAINER)
+    labels = {**template["metadata"]["labels"], **own}
+    template["metadata"]["labels"] = labels
     seconds = plan.jobs.active_deadline_seconds or _DEADLINE_SECONDS[purpose]
     spec: dict[str, Any] = {
         "backoffLimit": _RETRIES[purpose],
@@ -159,22 +171,6 @@ def _with_words(plan: Plan, template: Manifest) -> Manifest:
     if words.annotations:
         both["annotations"] = {**words.annotations, **(metadata.get("annotations") or {})}
     return {**template, "metadata": both}
-
-
-def _lower_requests(template: Manifest, overlay: Mapping[str, Any] | None) -> None:
-    """Ask for no more than a lower limit of the user's, where they say nothing of requests."""
-    said = _resources_of(overlay or {}).get("requests") or {}
-    resources = _resources_of(template)
-    requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
-    for name in set(requests) & set(limits) - set(said):
-        if amount(name, str(limits[name])) < amount(name, str(requests[name])):
-            requests[name] = limits[name]
-
-
-def _resources_of(template: Mapping[str, Any]) -> dict[str, Any]:
-    containers = (template.get("spec") or {}).get("containers") or ()
-    work = [item for item in containers if item.get("name") == constants.JOB_CONTAINER]
-    return (work[0].get("resources") or {}) if work else {}
 
 
 def _template(

@@ -146,7 +146,7 @@ def test_its_pods_ask_for_no_device_and_run_where_any_pod_may() -> None:
     engine = rendered(DEPLOYMENT, "chat", **AMD)["spec"]["template"]["spec"]
     assert "amd.com/gpu" in engine["containers"][0]["resources"]["limits"]
     spec = pod(**AMD)["spec"]
-    assert "limits" not in spec["containers"][0]["resources"]
+    assert spec["containers"][0]["resources"]["limits"] == {"cpu": "4", "memory": "4Gi"}
     assert "affinity" not in spec
     assert "initContainers" not in spec
     assert "shm" not in {volume["name"] for volume in spec["volumes"]}

@@ -12,7 +12,10 @@ from typing import Any
 
 from atom_operator import constants
 from atom_operator.children import naming
+from atom_operator.children.beside_engines.inherited import inherited_metadata, inherited_of_pod
+from atom_operator.children.beside_engines.overlaid import overlaid
 from atom_operator.children.endpoint_picker.picker_config import config_text, picker_flags
+from atom_operator.children.overlay import copied
 from atom_operator.domain import (
     CONFIG_MAP,
     DEPLOYMENT,
@@ -21,10 +24,17 @@ from atom_operator.domain import (
     Kind,
     Manifest,
     Plan,
+    RevisionInForce,
 )
 from atom_operator.integration_values import PickerProgram
 from atom_operator.kinds import INFERENCE_POOL, ROLE, ROLE_BINDING
 
+PICKER_CONTAINER = "picker"
+# Quotas and policies of many namespaces want limits.
+_RESOURCES = {
+    "requests": {"cpu": "100m", "memory": "128Mi"},
+    "limits": {"cpu": "4", "memory": "4Gi"},
+}
 _HEALTH_PORT = 9003
 _METRICS_PORT = 9090
 _CONFIG_FOLDER, _CONFIG_FILE = "/config", "picker.yaml"
@@ -35,15 +45,18 @@ _OBJECTIVES = ["inferenceobjectives", "inferencemodelrewrites"]
 _OBJECTIVE_GROUPS = ["inference.networking.x-k8s.io", "llm-d.ai"]
 
 
-def endpoint_picker(plan: Plan, program: PickerProgram) -> Iterator[tuple[Kind, Manifest]]:
-    """Yield everything of it, what its pod needs first."""
+def endpoint_picker(
+    serving: RevisionInForce, program: PickerProgram
+) -> Iterator[tuple[Kind, Manifest]]:
+    """Yield everything of it, what its pod needs first. Raises OverlayError."""
+    plan = serving.plan
     config = config_text(plan, program)
     yield SERVICE_ACCOUNT, _account(plan)
     yield ROLE, _role(plan)
     yield ROLE_BINDING, _role_binding(plan)
     yield CONFIG_MAP, {**_head(plan, CONFIG_MAP), "data": {_CONFIG_FILE: config}}
     yield SERVICE, _service(plan)
-    yield DEPLOYMENT, _deployment(plan, program, config)
+    yield DEPLOYMENT, _deployment(serving, program)
 
 
 def _head(plan: Plan, kind: Kind) -> Manifest:
@@ -95,37 +108,40 @@ def _service(plan: Plan) -> Manifest:
     return {**_head(plan, SERVICE), "spec": spec}
 
 
-def _deployment(plan: Plan, program: PickerProgram, config: str) -> Manifest:
-    labels = naming.picker_labels(plan.key.name)
-    # Nobody watches the file: another configuration makes another pod.
-    digest = hashlib.sha256(config.encode()).hexdigest()[:16]
-    template = {
-        "metadata": {
-            "labels": {**labels, constants.LABEL_PART_OF: "atom-platform"},
-            "annotations": {f"{constants.GROUP}/config": digest},
-        },
-        "spec": _pod_spec(plan, program),
-    }
+def _deployment(serving: RevisionInForce, program: PickerProgram) -> Manifest:
     return {
-        **_head(plan, DEPLOYMENT),
+        **_head(serving.plan, DEPLOYMENT),
         "spec": {
             "replicas": 1,
-            "selector": {"matchLabels": labels},
-            "template": template,
+            "selector": {"matchLabels": naming.picker_labels(serving.plan.key.name)},
+            "template": picker_template(serving, program),
         },
     }
+
+
+def picker_template(serving: RevisionInForce, program: PickerProgram) -> Manifest:
+    """Return the pod template of the picker, made from the engine's finished one: metadata,
+    placement and security. Raises OverlayError."""
+    plan, finished = serving.plan, copied(serving.pods.template)
+    labels, config = naming.picker_labels(plan.key.name), config_text(plan, program)
+    metadata = inherited_metadata(plan, finished)
+    # Nobody watches the file: another configuration makes another pod.
+    digest = {f"{constants.GROUP}/config": hashlib.sha256(config.encode()).hexdigest()[:16]}
+    own = {**labels, constants.LABEL_PART_OF: "atom-platform"}
+    metadata["labels"] = {**metadata["labels"], **own}
+    metadata["annotations"] = {**(metadata.get("annotations") or {}), **digest}
+    spec = {**inherited_of_pod(finished), **_pod_spec(plan, program)}
+    asked = plan.integrations.endpoint_picker
+    overlay = asked.template if asked is not None else None
+    return overlaid({"metadata": metadata, "spec": spec}, overlay, PICKER_CONTAINER, labels)
 
 
 def _pod_spec(plan: Plan, program: PickerProgram) -> dict[str, Any]:
     name = naming.picker_name(plan.key)
-    security: dict[str, Any] = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
-    if plan.user_id is not None:
-        security |= dict.fromkeys(("runAsUser", "runAsGroup"), plan.user_id)
     return {
         "serviceAccountName": name,
         "automountServiceAccountToken": True,
         "enableServiceLinks": False,
-        "securityContext": security,
         "containers": [_container(plan, program)],
         "volumes": [{"name": "config", "configMap": {"name": name}}],
     }
@@ -135,7 +151,7 @@ def _container(plan: Plan, program: PickerProgram) -> dict[str, Any]:
     ports = {"grpc": constants.PICKER_PORT, "health": _HEALTH_PORT, "metrics": _METRICS_PORT}
     probe = {"grpc": {"port": _HEALTH_PORT, "service": _HEALTH_SERVICE}}
     return {
-        "name": "picker",
+        "name": PICKER_CONTAINER,
         "image": program.image,
         "args": [
             f"--pool-name={plan.key.name}",
@@ -157,7 +173,7 @@ def _container(plan: Plan, program: PickerProgram) -> dict[str, Any]:
         ],
         "readinessProbe": {**probe, "periodSeconds": 2},
         "livenessProbe": {**probe, "initialDelaySeconds": 5, "periodSeconds": 10},
-        "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}},
+        "resources": {kind: dict(amounts) for kind, amounts in _RESOURCES.items()},
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
