@@ -1,23 +1,32 @@
 """A Hugging Face checkpoint folder, or a model in one GGUF file, looked at before it is loaded.
 
 Finds it (downloading a hub id with a progress bar), reads its JSON files, or makes them of the
-file's metadata, and lists its weight files. Torch-free: the API server, the engine process and
-tools all start here. It knows nothing of what the tensors mean. Every fault names the file and the
-remedy (`ModelError`).
+file's metadata, and lists its weight files, whose headers correct what config.json says of heads.
+Torch-free: the API server, the engine process and tools all start here. It knows nothing of what
+the tensors mean. Every fault names the file and the remedy (`ModelError`).
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from atom.bounded_input.bounded_json import LISTING, SETTINGS, JsonBounds, read_json_file
-from atom.errors import ModelError
-from atom.gguf_file.header import is_gguf, read_header
+from atom.bounded_input.bounded_json import (
+    LISTING,
+    SETTINGS,
+    BoundedJsonError,
+    JsonBounds,
+    read_json_file,
+)
+from atom.bounded_input.safetensors_header import StoredTensor, hold_the_same, read_header
+from atom.errors import AtomError, ModelError
+from atom.gguf_file.header import is_gguf
+from atom.gguf_file.header import read_header as read_gguf_header
 from atom.gguf_file.model_config import model_config
 from atom.model_source.s3_snapshot import SCHEME, S3Source, downloaded_folder
 from atom.model_source.snapshot_folder import (
@@ -27,10 +36,17 @@ from atom.model_source.snapshot_folder import (
     WithoutWeights,
     ensure_snapshot,
 )
+from atom.sizing.errors import SizingError
+from atom.sizing.families import is_tied, tensor_reader
+from atom.sizing.quantization_config import PLAIN_MODULES
+
+logger = logging.getLogger(__name__)
 
 INDEX_FILE = "model.safetensors.index.json"
 SINGLE_FILE = "model.safetensors"
 GENERATION_FILE = "generation_config.json"
+_HEAD = "lm_head.weight"
+_EMBEDDINGS = ("model.embed_tokens.weight", "embed_tokens.weight")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -169,7 +185,9 @@ def open_checkpoint(path: Path) -> Checkpoint:
     """Read the folder's JSON files, or a GGUF file's metadata as these. Raises `ModelError` when it
     is not a checkpoint."""
     if path.is_file():
-        return Checkpoint(path=path, config=model_config(read_header(path)), generation_config={})
+        return Checkpoint(
+            path=path, config=model_config(read_gguf_header(path)), generation_config={}
+        )
     config_file = path / "config.json"
     if not config_file.is_file():
         if (path / "params.json").is_file():
@@ -187,7 +205,50 @@ def open_checkpoint(path: Path) -> Checkpoint:
         )
     generation_file = path / GENERATION_FILE
     generation = read_json(generation_file) if generation_file.is_file() else {}
-    return Checkpoint(path=path, config=read_json(config_file), generation_config=generation)
+    found = Checkpoint(path=path, config=read_json(config_file), generation_config=generation)
+    return _as_files_say(found)
+
+
+def _as_files_say(checkpoint: Checkpoint) -> Checkpoint:
+    """Correct config.json where its files of weights decide what it means: a head that differs from
+    the embedding is used although both are said to be one, as in transformers, and which modules
+    AWQ left plain is as they are stored."""
+    config = checkpoint.config
+    section = config.get("quantization_config")
+    by_awq = isinstance(section, dict) and section.get("quant_method") == "awq"
+    try:
+        read, tied = tensor_reader(config), is_tied(config)
+        if not (tied or by_awq):
+            return checkpoint
+        stored: dict[str, StoredTensor] = {}
+        for file in checkpoint.weight_files():
+            stored.update(read_header(file))
+        named = {read(name): tensor for name, tensor in stored.items()}
+        own_head = tied and _has_own_head(named)
+    except (AtomError, SizingError, OSError, BoundedJsonError):
+        return checkpoint  # whoever reads the config.json or the weights says what is wrong
+    changes: dict[str, Any] = {}
+    if own_head:
+        logger.info(
+            "%s: %s differs from the embedding, although config.json ties both; it is used",
+            checkpoint.path, _HEAD,
+        )  # fmt: skip
+        changes |= dict.fromkeys(("tie_word_embeddings", *config.keys() & {"tie_embedding"}), False)
+    if by_awq and isinstance(section, dict):
+        plain = sorted(
+            module
+            for name in stored
+            if (module := name.removesuffix(".weight")) != name
+            and f"{module}.qweight" not in stored
+        )
+        changes["quantization_config"] = {**section, PLAIN_MODULES: plain}
+    return replace(checkpoint, config=config | changes)
+
+
+def _has_own_head(stored: Mapping[str | None, StoredTensor]) -> bool:
+    head = stored.get(_HEAD)
+    embedding = next((stored[name] for name in _EMBEDDINGS if name in stored), None)
+    return head is not None and (embedding is None or not hold_the_same(head, embedding))
 
 
 def weights_bytes_on_disk(path: Path) -> int:

@@ -47,6 +47,14 @@ _LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
 }
+# Texts that end a turn or a text in some chat template or family of models.
+_TURN_ENDS = frozenset(
+    {
+        "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>",
+        "<end_of_turn>", "<turn|>", "<end_of_utterance>", "<eos>", "<EOT>", "_<EOT>", "[EOT]",
+        "[EOS]", "<｜end▁of▁sentence｜>", "<|return|>", "<|call|>",
+    }
+)  # fmt: skip
 _LARGEST_ROPE = 1 << 16
 _TOLERANCE = 1e-4
 
@@ -78,12 +86,23 @@ def model_config(header: GgufHeader) -> dict[str, Any]:
         "attention_bias": "blk.0.attn_q.bias" in header.tensors,
         "dtype": _dtype(header.tensors),
         "bos_token_id": fields.token_id("bos"),
-        "eos_token_id": [each for name in ("eos", "eot") if (each := fields.token_id(name))],
+        "eos_token_id": _end_tokens(fields),
     }
     if fields.architecture == "qwen2":
         del config["head_dim"], config["attention_bias"]  # of its class: given, and with biases
         fields.must_be("attention.key_length", width // heads)
     return {key: value for key, value in config.items() if value is not None}
+
+
+def _end_tokens(fields: _Fields) -> list[int]:
+    """List the tokens that end an answer: those with a role, then those whose text ends a turn
+    in one of the families of chat templates, as llama.cpp finds them."""
+    roles = (fields.token_id(name) for name in ("eos", "eot", "eom"))
+    found = [each for each in roles if each is not None]
+    texts = fields.header.metadata.get("tokenizer.ggml.tokens")
+    texts = texts if isinstance(texts, list) else []
+    found += [token_id for token_id, text in enumerate(texts) if text in _TURN_ENDS]
+    return list(dict.fromkeys(found))
 
 
 def _dtype(tensors: Mapping[str, StoredTensor]) -> str:

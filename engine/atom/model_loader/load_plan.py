@@ -40,7 +40,7 @@ _DTYPES = {
     "I64": torch.int64,
     "U8": torch.uint8,
 }
-# What checkpoints hold beside a model's parameters: tables that are computed, a tied head.
+# Tables that checkpoints hold beside a model's parameters, and that are computed.
 _COMPUTED = re.compile(r"(^|\.)(rotary_emb\.inv_freq|masked_bias|attn\.bias)$")
 # And beside quantised matrices: scales of activations and of a cache, which are found anew for each
 # token here; the order of inputs where it is the natural one; shapes.

@@ -90,10 +90,10 @@ class DynamicScaling:
     attention_factor: float = 1.0
 
     def scale(self, frequencies: torch.Tensor, rope: RopeConfig) -> torch.Tensor:
-        length, dim = max(self.longest, self.original), rope.rotary_dim
+        length, dim = max(self.longest, self.original), _grown_dim(rope)
         growth = self.factor * length / self.original - (self.factor - 1)
         theta = rope.theta * growth ** (dim / (dim - 2))
-        return _frequencies(theta, dim, dim)
+        return _frequencies(theta, dim, rope.rotary_dim)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +104,20 @@ class AlphaScaling:
     attention_factor: float = 1.0
 
     def scale(self, frequencies: torch.Tensor, rope: RopeConfig) -> torch.Tensor:
-        dim = rope.rotary_dim
-        return _frequencies(rope.theta * self.alpha ** (dim / (dim - 2)), dim, dim)
+        dim = _grown_dim(rope)
+        theta = rope.theta * self.alpha ** (dim / (dim - 2))
+        return _frequencies(theta, dim, rope.rotary_dim)
+
+
+def _grown_dim(rope: RopeConfig) -> int:
+    """Count the elements that the frequencies of a grown base are over."""
+    dim = rope.base_dim or rope.rotary_dim
+    if dim <= 2:
+        raise ModelError(
+            f"config.json: dynamic rope of {dim} rotating elements has no base; use another "
+            "partial_rotary_factor or head_dim"
+        )
+    return dim
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +152,11 @@ class YarnScaling:
     attention_factor: float
 
     def scale(self, frequencies: torch.Tensor, rope: RopeConfig) -> torch.Tensor:
+        if rope.base_dim:
+            raise ModelError(
+                f"config.json: yarn rope of {rope.base_dim} rotating elements, an odd number, is "
+                "not supported; use another partial_rotary_factor"
+            )
         low, high = self._pair(self.fast, rope), self._pair(self.slow, rope)
         if self.truncate:
             low, high = math.floor(low), math.ceil(high)

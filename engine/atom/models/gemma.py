@@ -4,9 +4,7 @@ stored as what they are more than 1, a scaled embedding, windows in most layers;
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from atom.config import ModelConfig
 from atom.model_ops.rotary_embedding import RopeConfig, rope_config
@@ -23,6 +21,9 @@ from atom.models.decoder.spec import (
 
 _QUERY_SCALAR = 256
 _THETA = {"full_attention": 1_000_000.0, "sliding_attention": 10_000.0}  # Gemma 3's defaults
+# Of classes that bound logits and scores unless config.json says otherwise.
+_SOFTCAPS = {"Gemma2ForCausalLM": 30.0}
+_SCORE_SOFTCAPS = {"Gemma2ForCausalLM": 50.0}
 
 
 def spec(config: ModelConfig) -> ModelSpec:
@@ -38,22 +39,23 @@ def spec(config: ModelConfig) -> ModelSpec:
                 layer,
                 norm=norm,
                 norms=NormPlacement.AROUND,
-                attention=_shape(raw, layer),
+                attention=_shape(config, layer),
                 rope=_rope(config, layer),
             )
             for layer in plain.layers
         ),
         embedding_scale=plain.hidden_size**0.5,
-        logits_softcap=raw.get("final_logit_softcapping"),
+        logits_softcap=raw.get("final_logit_softcapping", _SOFTCAPS.get(config.architecture)),
     )
 
 
-def _shape(raw: Mapping[str, Any], layer: LayerSpec) -> AttentionShape:
+def _shape(config: ModelConfig, layer: LayerSpec) -> AttentionShape:
+    raw = config.hf_config
     assert isinstance(layer.attention, AttentionShape)
     return replace(
         layer.attention,
         scale=float(raw.get("query_pre_attn_scalar") or _QUERY_SCALAR) ** -0.5,
-        softcap=raw.get("attn_logit_softcapping"),
+        softcap=raw.get("attn_logit_softcapping", _SCORE_SOFTCAPS.get(config.architecture)),
     )
 
 

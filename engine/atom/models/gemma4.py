@@ -5,10 +5,12 @@ keys of others; in the one with experts an MLP beside them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from atom.config import ModelConfig
+from atom.errors import ModelError
 from atom.model_ops.routing import Routing
 from atom.model_ops.values import AttentionShape
 from atom.models.decoder.spec import (
@@ -33,6 +35,7 @@ def spec(config: ModelConfig) -> ModelSpec:
     plain = decoder_spec(config, lambda experts: Routing(top_k=experts.per_token, renormalize=True))
     ropes: dict[str, dict[str, Any]] = _ROPES
     if config.hf_config.get("rope_parameters"):
+        _check_shares(config.hf_config["rope_parameters"])
         ropes = {kind: {"rope_theta": rope["rope_theta"]} for kind, rope in _ROPES.items()}
 
     def changed(layer: LayerSpec) -> LayerSpec:
@@ -52,3 +55,15 @@ def spec(config: ModelConfig) -> ModelSpec:
         logits_softcap=config.hf_config.get("final_logit_softcapping"),
         per_layer_inputs=inputs if size else None,
     )
+
+
+def _check_shares(said: Mapping[str, Any]) -> None:
+    """Raise `ModelError` for a share of a head that plain rope turns: transformers' model turns
+    all of it, whatever is said."""
+    for kind, rope in said.items():
+        plain = isinstance(rope, Mapping) and rope.get("rope_type", "default") == "default"
+        if plain and rope.get("partial_rotary_factor") not in (None, 1.0):
+            raise ModelError(
+                f"config.json: rope_parameters.{kind} has a partial_rotary_factor, and rope_type "
+                "default turns whole heads; the rope_type of a Gemma 4 with one is proportional"
+            )

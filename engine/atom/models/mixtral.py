@@ -3,11 +3,19 @@ weights are a softmax over those that are chosen."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from atom.config import ModelConfig
 from atom.model_ops.routing import Routing
 from atom.models.decoder.spec import ModelSpec, decoder_spec
 
+_THETA = 1_000_000.0  # where config.json does not say
+
 
 def spec(config: ModelConfig) -> ModelSpec:
     """Return what config.json says of a Mixtral. Raises `ModelError` as `decoder_spec` does."""
-    return decoder_spec(config, lambda experts: Routing(top_k=experts.per_token, renormalize=True))
+    raw = {"rope_theta": _THETA, **config.hf_config}
+    return decoder_spec(
+        replace(config, hf_config=raw),
+        lambda experts: Routing(top_k=experts.per_token, renormalize=True),
+    )

@@ -3,15 +3,15 @@
 A checkpoint's author is not always the one who serves it: a value that is of another type, not
 finite or outside any published model's range is a ModelFactsError that names the key, before
 anything reads it, and so is a size at which reading alone would not end. null is as if the key were
-absent, but for windows and the scale of values, which it turns off, and groups of experts, whose
-readers refuse it.
+absent, but for switches, windows, bounds of logits, the scale of values and queries' low rank,
+which it turns off, and groups of experts, whose readers refuse it.
 Pure; called by text_part.py on every config.json that the engine or the operator reads.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -30,7 +30,12 @@ _KEEPS_NULL = (
     "n_group",
     "topk_group",
     "attention_value_scale",
+    "q_lora_rank",
+    "final_logit_softcapping",
+    "attn_logit_softcapping",
 )
+_NEVER_NULL = ("attention_multiplier",)  # which attention would take for a scale of its own
+_TIES = ("tie_word_embeddings", "tie_embedding")  # null is as if they were absent
 
 
 class Kind(Protocol):
@@ -374,7 +379,10 @@ _ROPES = ("rope_parameters", "rope_scaling")
 
 def checked(config: Config) -> dict[str, object]:
     """Leave out what is null, and raise ModelFactsError for a value that no model has."""
-    said = {key: value for key, value in config.items() if value is not None or key in _KEEPS_NULL}
+    for key in _NEVER_NULL:
+        if key in config and config[key] is None:
+            raise _wrong(key, None, FIELDS[key].accepted)
+    said = dict(_without_nulls(config, FIELDS))
     _check(said, FIELDS, "")
     for key in _ROPES:
         ropes = said.get(key)
@@ -386,9 +394,18 @@ def checked(config: Config) -> dict[str, object]:
     return said
 
 
+def _without_nulls(config: Config, fields: Mapping[str, Kind]) -> Iterator[tuple[str, object]]:
+    """Yield what is said; a switch that is null is off, as it is in Python."""
+    for key, value in config.items():
+        if value is not None or key in _KEEPS_NULL:
+            yield key, value
+        elif isinstance(fields.get(key), Flag) and key not in _TIES:
+            yield key, False
+
+
 def _checked_ropes(ropes: Config, place: str) -> dict[str, object]:
     """The parameters of one rope, or an object of several by kind."""
-    found = {key: value for key, value in ropes.items() if value is not None}
+    found = dict(_without_nulls(ropes, ROPE_FIELDS))
     _check(found, ROPE_FIELDS, f"{place}.")
     low, high = found.get("low_freq_factor"), found.get("high_freq_factor")
     if isinstance(low, (int, float)) and isinstance(high, (int, float)) and low > high:
@@ -408,7 +425,7 @@ def _check(said: Config, fields: Mapping[str, Kind], place: str) -> None:
 
 
 def _wrong(key: str, value: object, accepted: str) -> ModelFactsError:
-    shown = repr(value)
+    shown = "null" if value is None else repr(value)
     shown = shown if len(shown) <= 80 else f"{shown[:77]}…"
     return ModelFactsError(
         f"config.json: {key} is {shown}; it must be {accepted}: correct it, or use the config.json "

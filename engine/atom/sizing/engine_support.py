@@ -81,6 +81,15 @@ SUPPORTED_ROPE_TYPES = (
 )
 SUPPORTED_ACTIVATIONS = ("silu", "gelu_pytorch_tanh")
 SUPPORTED_WITHOUT_GATE = ("relu2",)
+# Whose hidden_act is that of more than MLPs: of convolutions, gates and experts, which know silu.
+SILU_ALONE = (
+    "Qwen3NextForCausalLM",
+    "Qwen3_5ForCausalLM",
+    "Qwen3_5MoeForCausalLM",
+    "GraniteMoeHybridForCausalLM",
+    "KimiLinearForCausalLM",
+    "DeepseekV4ForCausalLM",
+)
 SUPPORTED_KV_DTYPES = ("bf16", "fp32", "fp8")
 SUPPORTED_DRAFT_METHODS = ("ngram", "mtp", "eagle3")
 SUPPORTED_FORMATS = (
@@ -203,6 +212,8 @@ def _forms(facts: ModelFacts) -> Iterator[Unsupported]:
         )
     gated = all(alike.layer.mlp.gated for alike in facts.layer_counts)
     activations = SUPPORTED_ACTIVATIONS if gated else SUPPORTED_WITHOUT_GATE
+    if facts.architecture in SILU_ALONE:
+        activations = ("silu",)
     if facts.hidden_act not in activations:
         yield Unsupported(
             "hidden_act",

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from atom.sizing.config_fields import Config, count, element_bytes, flag, positive
+from atom.sizing.config_fields import Config, count, element_bytes, positive
 from atom.sizing.errors import ModelFactsError
 from atom.sizing.families import family_of
 from atom.sizing.families.checkpoint_names import checkpoint_name
 from atom.sizing.families.gemma4 import per_layer_vocab_size
+from atom.sizing.families.reading import ties_head
 from atom.sizing.layers import PLAIN_BLOCK, ExpertsBlock, LayerCount, LayerFacts, count_layers
 from atom.sizing.projection import Projection
 from atom.sizing.quantization import Quantization
@@ -101,13 +102,13 @@ class ModelFacts:
             hidden_size=hidden_size,
             vocab_size=positive(config, family.vocabulary_key),
             max_position_embeddings=positive(config, "max_position_embeddings"),
-            tie_word_embeddings=flag(config, "tie_word_embeddings", default=family.tied),
+            tie_word_embeddings=ties_head(family, config),
             weight_dtype_bytes=element_bytes(config),
             layers=tuple(layers[:num_layers]),
             mtp_layers=tuple(layers[num_layers:]),
             experts_block=block,
             rope_type=_rope_type(config),
-            hidden_act=str(config.get(family.activation_key) or config.get("hidden_act") or "silu"),
+            hidden_act=str(config.get(family.activation_key) or family.activation),
             stretched_context=_stretched_context(config),
             joined_size=family.joined_states
             * positive(config, "target_hidden_size", default=hidden_size),

@@ -26,6 +26,8 @@ from atom.sizing.quantization_scheme import FormatRule, NameMatch, QuantizationS
 
 _KNOWN = "fp8, fbgemm_fp8, compressed-tensors, awq, gptq, quark, modelopt (FP8), mxfp4"
 _PACKED, _MXFP4_PACKED = "pack-quantized", "mxfp4-pack-quantized"
+# Not of a config.json: all modules that AWQ left plain, as the files hold them (checkpoint.py).
+PLAIN_MODULES = "plain_modules_of_the_files"
 _GPTQ_OVERRIDES = frozenset({"bits", "group_size", "desc_act", "sym"})
 _COMPRESSED_FORMATS = (
     None, "float-quantized", "int-quantized", "naive-quantized", _PACKED, _MXFP4_PACKED,
@@ -160,6 +162,8 @@ def _awq(section: Config) -> QuantizationScheme:
         group=_group_size(section),
         zero_point_bits=4,
     )
+    if PLAIN_MODULES in section:
+        return _scheme(stored, texts(section, PLAIN_MODULES))
     return _scheme(stored, texts(section, "modules_to_not_convert"), NameMatch.SUBSTRING)
 
 

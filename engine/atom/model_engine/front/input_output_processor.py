@@ -48,6 +48,7 @@ class InputOutputProcessor:
         """
         self._served_name = config.model.served_name
         self._end_token_ids = config.model.eos_token_ids
+        self._is_one_file = config.model.path.is_file()
         self.tokenizer = _load_tokenizer(config)
         self._template_kwargs = dict(template_kwargs or {})
         self._chat_template: ChatTemplate | None = None
@@ -75,7 +76,8 @@ class InputOutputProcessor:
             logger.warning("%s", misfit)
         if template is not None and self.tokenizer is not None:
             size, ends = self.inputs.vocabulary.size, self._end_token_ids
-            misfit = unended_turn(template.end_of_turn(), self.tokenizer, size, ends)
+            tail = template.end_of_turn()
+            misfit = unended_turn(tail, self.tokenizer, size, ends, one_file=self._is_one_file)
             if misfit:
                 logger.warning("%s", misfit)
 
@@ -108,21 +110,32 @@ class InputOutputProcessor:
         )
 
 
-def unended_turn(tail: str, tokenizer: Tokenizer, size: int, end_token_ids: Sequence[int]) -> str:
+def unended_turn(
+    tail: str,
+    tokenizer: Tokenizer,
+    size: int,
+    end_token_ids: Sequence[int],
+    *,
+    one_file: bool = False,
+) -> str:
     """Return what is wrong where none of the tokens that the chat template writes behind an answer
     ends one; "" where one does, or where it writes none. tail: what it writes. size: of the model's
-    vocabulary, beyond which it generates nothing."""
+    vocabulary, beyond which it generates nothing; one_file: the model is a GGUF file."""
     found = {index: text for index, text in tokenizer.added_tokens_in(tail).items() if index < size}
     if not found or not found.keys().isdisjoint(end_token_ids):
         return ""
     token_id, text = next(iter(found.items()))
     ends = ", ".join(map(str, end_token_ids)) or "none"
+    remedy = (
+        f"Use a file that has {token_id} as tokenizer.ggml.eot_token_id"
+        if one_file
+        else f"Add {token_id} to eos_token_id in generation_config.json"
+    )
     return (
         f"the chat template ends the assistant's turn with {text!r} (id {token_id}), which is no "
-        f"end token of this model (their ids: {ends}, from generation_config.json, config.json and "
-        f"the tokenizer's eos_token): answers in chats go on behind it, up to max_tokens. Add "
-        f"{token_id} to eos_token_id in generation_config.json, or let requests send it in "
-        "stop_token_ids"
+        f"end token of this model (their ids: {ends}, from the checkpoint's configuration "
+        f"and the tokenizer's eos_token): answers in chats go on behind it, up to max_tokens. "
+        f"{remedy}, or let requests send it in stop_token_ids"
     )
 
 

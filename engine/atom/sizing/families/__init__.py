@@ -70,7 +70,7 @@ from atom.sizing.families.mamba2 import (
     nemotron_h_names,
 )
 from atom.sizing.families.nearest_family import nearest
-from atom.sizing.families.reading import Family
+from atom.sizing.families.reading import Family, ties_head
 from atom.sizing.layers import ExpertsBlock, Stacking
 from atom.sizing.text_part import text_name, text_part, wrapper_of
 
@@ -127,12 +127,14 @@ FAMILIES: dict[str, Family] = {
         activation_key="mlp_hidden_act",
         fields=nemotron_h_fields,
         names=nemotron_h_names,
+        ties=False,
         modules=(("model.layers", "backbone.layers"),),
     ),
     "KimiLinearForCausalLM": Family(
         kimi_linear,
         fields=kimi_linear_fields,
         names=kimi_linear_names,
+        ties=False,
         modules=(("self_attn.forget_gate", "self_attn"),),
     ),
     "MistralForCausalLM": Family(mistral),
@@ -165,13 +167,18 @@ FAMILIES: dict[str, Family] = {
     "HunYuanMoEV1ForCausalLM": Family(
         hunyuan_moe, experts_block=ExpertsBlock(router="gate.wg", shared="shared_mlp")
     ),
-    "Gemma2ForCausalLM": Family(gemma2, tied=True, activation_key="hidden_activation"),
-    "Gemma3ForCausalLM": Family(gemma3, tied=True, activation_key="hidden_activation"),
+    "Gemma2ForCausalLM": Family(
+        gemma2, tied=True, activation_key="hidden_activation", activation="gelu_pytorch_tanh"
+    ),
+    "Gemma3ForCausalLM": Family(
+        gemma3, tied=True, activation_key="hidden_activation", activation="gelu_pytorch_tanh"
+    ),
     "Gemma4ForCausalLM": Family(
         gemma4,
         tied=True,
         experts_block=_GEMMA4_BLOCK,
         activation_key="hidden_activation",
+        activation="gelu_pytorch_tanh",
         names=gemma4_names,
     ),
 }
@@ -205,6 +212,12 @@ def names_of(config: Config) -> NamePairs:
     text = text_part(config)
     _, family = family_of(text)
     return family.names(family.fields(text))
+
+
+def is_tied(config: Config) -> bool:
+    """Return whether the head is the embedding by a config.json, a text part's or a wrapper's."""
+    text = text_part(config)
+    return ties_head(family_of(text)[1], text)
 
 
 def tensor_reader(config: Config) -> Callable[[str], str | None]:

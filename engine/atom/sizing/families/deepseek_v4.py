@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from atom.sizing.compressed import Compressed
-from atom.sizing.config_fields import Config, count, positive, texts
+from atom.sizing.config_fields import Config, count, mapping, positive, texts
 from atom.sizing.errors import ModelFactsError
 from atom.sizing.families.checkpoint_names import NamePairs
 from atom.sizing.families.reading import numbers
@@ -121,8 +121,19 @@ def rope_dim(config: Config, head_dim: int) -> int:
     """Read how many elements of a head rotate, in either spelling."""
     share = config.get("partial_rotary_factor")
     if isinstance(share, int | float):
-        return int(head_dim * share)
-    return positive(config, "qk_rope_head_dim", default=int(head_dim * _ROTARY_SHARE))
+        rotating = int(head_dim * share)
+    else:
+        rotating = positive(config, "qk_rope_head_dim", default=int(head_dim * _ROTARY_SHARE))
+    for kind, rope in mapping(config, "rope_parameters").items():
+        own = rope.get("partial_rotary_factor") if isinstance(rope, Mapping) else None
+        if isinstance(own, int | float) and int(head_dim * own) != rotating:
+            raise ModelFactsError(
+                f"config.json: rope_parameters.{kind}.partial_rotary_factor is {own!r}, and "
+                f"{rotating} of a head's {head_dim} elements rotate by the other fields; use the "
+                "config.json that came with the weights",
+                field="rope_parameters",
+            )
+    return rotating
 
 
 def _experts(config: Config, index: int) -> Experts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from atom.sizing.config_fields import Config, count, flag, optional, positive
+from atom.sizing.errors import ModelFactsError
 from atom.sizing.families.reading import dense_mlp, grouped, ropes, slides
 from atom.sizing.layers import NO_ROPE, AttentionFacts, LayerFacts, MlpFacts, Rope
 from atom.sizing.mask_rule import CAUSAL, MaskRule, sliding_window
@@ -68,6 +69,12 @@ def gemma2(config: Config, index: int) -> LayerFacts:
 
 
 def gemma3(config: Config, index: int) -> LayerFacts:
+    if config.get("use_bidirectional_attention"):
+        raise ModelFactsError(
+            "config.json: use_bidirectional_attention is set: attention to tokens behind a query "
+            "is not supported; supported: a Gemma 3 that generates, which has none of it",
+            field="use_bidirectional_attention",
+        )
     pattern = positive(config, "sliding_window_pattern", default=_GEMMA3_PATTERN)
     layer = _gemma(config, index, pattern=pattern, qk_norm=True)
     rope = Rope("all tokens" if layer.attention.mask == CAUSAL else "a window")

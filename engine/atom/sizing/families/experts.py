@@ -215,6 +215,13 @@ def _mimo_attention(config: Config, *, windowed: bool) -> AttentionFacts:
     before = optional(config, "sliding_window_size")  # tokens beside the query's own
     window = positive(config, "sliding_window", default=129) if before is None else before + 1
     heads = positive(config, "swa_num_key_value_heads", default=2 * plain.num_kv_heads)
+    if plain.num_heads % heads:
+        raise ModelFactsError(
+            f"config.json: a layer with a window has {heads} KV heads (swa_num_key_value_heads, or "
+            f"twice num_key_value_heads), which do not divide num_attention_heads "
+            f"{plain.num_heads}; use the config.json that came with the weights",
+            field="swa_num_key_value_heads",
+        )
     return replace(
         attention,
         num_kv_heads=heads,

@@ -129,10 +129,16 @@ def _experts(config: Config) -> Experts | None:
 def _in_full(config: Config, index: int) -> dict[str, object]:
     """Heads of a layer that attends in full, in either spelling: published, or transformers'."""
     layers = config.get("per_layer_config")
-    own = layers.get(str(index)) if isinstance(layers, Mapping) else None
+    own = _of_layer(layers, index) if isinstance(layers, Mapping) else None
     if isinstance(own, Mapping):
         return {str(key): value for key, value in own.items()}
     heads: dict[str, object] = {"head_dim": config.get("global_head_dim", 512)}
     if flag(config, "attention_k_eq_v") and config.get("num_global_key_value_heads") is not None:
         heads["num_key_value_heads"] = config["num_global_key_value_heads"]
     return heads
+
+
+def _of_layer(layers: Mapping[str, object], index: int) -> object:
+    """Find what is said of a layer, whose number may be padded to the width of the largest."""
+    numbered = (own for key, own in layers.items() if key.isdecimal() and int(key) == index)
+    return next(numbered, None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from atom.sizing.config_fields import Config, positive, texts
+from atom.sizing.config_fields import Config, flag, positive, texts
 from atom.sizing.errors import ModelFactsError
 from atom.sizing.families.checkpoint_names import NamePairs
 from atom.sizing.layers import (
@@ -35,7 +35,8 @@ def plain_fields(config: Config) -> Config:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Describe how to read a family. `tied`: the head is the embedding unless config.json says.
+    """Describe how to read a family. `tied`: the head is the embedding unless config.json says; not
+    `ties`: the head is never the embedding, whatever config.json says.
 
     `joined_states`: hidden states of the target model that a draft model joins into its own.
     `fields`: makes a config.json that has what all do under the names that most have.
@@ -50,8 +51,10 @@ class Family:
 
     layer: ReadLayer
     tied: bool = False
+    ties: bool = True
     experts_block: ExpertsBlock = PLAIN_BLOCK
     activation_key: str = "hidden_act"
+    activation: str = "silu"
     vocabulary_key: str = "vocab_size"
     joined_states: int = 0
     fields: Callable[[Config], Config] = plain_fields
@@ -63,6 +66,11 @@ class Family:
     mtp_prefix: str = ""
     mtp_layer: Callable[[Config], LayerFacts] | None = None
     mtp_alias: str = ""
+
+
+def ties_head(family: Family, config: Config) -> bool:
+    """Return whether the head is the embedding by the config.json of a family's decoder."""
+    return family.ties and flag(family.fields(config), "tie_word_embeddings", default=family.tied)
 
 
 def grouped(

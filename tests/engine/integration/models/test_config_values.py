@@ -101,12 +101,21 @@ def keyed_nonsense(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
                 yield key, value
 
 
-def test_null_is_as_if_the_key_were_absent(tiny: Path) -> None:
+# Null means something of its own, or is refused.
+_NULL_MEANS = (
+    "sliding_window", "attention_chunk_size", "n_group", "topk_group", "q_lora_rank",
+    "attention_multiplier", "final_logit_softcapping", "attn_logit_softcapping",
+)  # fmt: skip
+
+
+def test_null_is_as_if_the_key_were_absent_and_a_switch_off(tiny: Path) -> None:
     config = config_of(tiny)
     for key in filter(config.__contains__, FIELDS):
-        if key in ("sliding_window", "attention_chunk_size", "n_group", "topk_group"):
-            continue  # null means something, or is refused
+        if key in _NULL_MEANS:
+            continue
         absent = {name: value for name, value in config.items() if name != key}
+        if isinstance(FIELDS[key], Flag) and not key.startswith("tie_"):
+            absent = config | {key: False}
         assert problem(tiny, config | {key: None}) == problem(tiny, absent), key
 
 

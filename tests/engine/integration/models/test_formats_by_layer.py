@@ -70,6 +70,9 @@ MIXED: dict[str, Mixed] = {
     "awq-part-of-a-name-with-its-dot": Mixed(
         "awq", {"layers.0.": None}, {"modules_to_not_convert": ["layers.0."]}
     ),
+    "awq-part-of-a-word-that-is-quantised-all-the-same": Mixed(
+        "awq", {"mlp.gate.": None}, {"modules_to_not_convert": ["gate", "o_pro", "layers.1"]}
+    ),
     "awq-part-of-a-word": Mixed("awq", {"o_proj": None}, {"modules_to_not_convert": ["o_pro"]}),
     "compressed-groups-by-expression": Mixed(
         "compressed-int8",

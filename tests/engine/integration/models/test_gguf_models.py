@@ -148,7 +148,8 @@ def test_texts_and_chats_are_the_checkpoints(tmp_path: Path) -> None:
     chat = [{"role": "user", "content": "hello"}]
     assert ours.render_chat(chat) == theirs.render_chat(chat)
     config = build_config(EngineOptions(model=str(model), device="cpu"))
-    assert config.model.eos_token_ids == (ours.tokenizer.special_token_id("<|im_end|>"),)
+    ends = [ours.tokenizer.special_token_id(text) for text in ("<|im_end|>", "<|endoftext|>")]
+    assert list(config.model.eos_token_ids) == ends
 
 
 def test_another_tokenizer_may_be_given(tmp_path: Path) -> None:

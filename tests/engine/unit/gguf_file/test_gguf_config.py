@@ -38,7 +38,7 @@ def test_fields_are_the_checkpoints(tmp_path: Path, architecture: Any, tied: boo
     theirs = json.loads((folder / "config.json").read_text())
     assert {key: found[key] for key in ALIKE} == {key: theirs[key] for key in ALIKE}
     assert found["rope_theta"] == 1e6
-    assert found["eos_token_id"] == [theirs["eos_token_id"]]
+    assert found["eos_token_id"] == [theirs["eos_token_id"], theirs["bos_token_id"]]
     assert found["dtype"] == "float32"
 
 
@@ -46,6 +46,25 @@ def test_a_turn_has_an_end_of_its_own(checkpoint: Path, tmp_path: Path) -> None:
     changes = {"tokenizer.ggml.eot_token_id": 7}
     model = write_gguf(checkpoint, tmp_path / "model.gguf", changes=changes)
     assert build_config(EngineOptions(model=str(model), device="cpu")).model.eos_token_ids[1] == 7
+
+
+TURN_ENDS = (
+    "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>",
+    "<end_of_turn>", "<end_of_utterance>", "<EOT>", "<｜end▁of▁sentence｜>",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", TURN_ENDS)
+def test_a_turns_end_is_found_by_its_text(text: str, checkpoint: Path, tmp_path: Path) -> None:
+    model = write_gguf(checkpoint, tmp_path / "model.gguf")
+    texts = read_header(model).metadata["tokenizer.ggml.tokens"]
+    assert isinstance(texts, list)
+    named = [*texts[:7], text, *("#" + each if each == text else each for each in texts[8:])]
+    changes = {"tokenizer.ggml.tokens": named, "tokenizer.ggml.eos_token_id": 0}
+    write_gguf(checkpoint, model, changes=changes)
+    found = model_config(read_header(model))["eos_token_id"]
+    assert found[0] == 0
+    assert 7 in found
 
 
 def test_factors_of_frequencies_are_llama_3s_or_refused(tmp_path: Path) -> None:

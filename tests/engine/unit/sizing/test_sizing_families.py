@@ -286,7 +286,13 @@ CASES: dict[str, tuple[str, Mapping[str, Any]]] = {
     "minimax-m2": ("MiniMaxM2", {**COMMON, "num_local_experts": 6, "num_experts_per_tok": 2}),
     "mimo-v2": (
         "MiMoV2Flash",
-        {**COMMON, "n_routed_experts": 6, "num_experts_per_tok": 2, "v_head_dim": 8},
+        {
+            **COMMON,
+            "n_routed_experts": 6,
+            "num_experts_per_tok": 2,
+            "v_head_dim": 8,
+            "num_key_value_heads": 3,  # twice as many in a window, which divide the 6 heads
+        },
     ),
     "glm4-moe-lite": ("Glm4MoeLite", {**LATENT, "q_lora_rank": 30}),
     "glm5": ("GlmMoeDsa", {**LATENT, "q_lora_rank": 30, "index_n_heads": 3, "index_head_dim": 16}),
