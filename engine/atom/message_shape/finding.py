@@ -92,6 +92,7 @@ class _Finder:
         calls = probes.whole_call(probes.SAID)
         tried: list[tuple[str, Probe]] = [
             ("what the assistant says beside a call", calls),
+            ("what the assistant said beside calls of earlier turns", probes.ended_turn()),
             ("a second call of one message", probes.results_of_two()),
             ("what the user says behind a result", probes.after_results()),
         ]

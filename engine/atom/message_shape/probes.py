@@ -182,6 +182,12 @@ def whole_call(content: str = "", *, identity: str = NINE_ID, **more: Any) -> Pr
     return Probe(messages, [TEXT, VALUE, RESULT], loose, ONE_CALL, TOOLS)
 
 
+def ended_turn() -> Probe:
+    """A call with text beside it, in a turn that ended with an answer."""
+    messages = [ASKED, called(SAID), result(), said("assistant", LATE), said("user", MORE)]
+    return Probe(messages, [TEXT, VALUE, RESULT, LATE, MORE], [SAID], ONE_CALL, TOOLS)
+
+
 def results_of_two() -> Probe:
     """Two calls of one message, and their results."""
     results = [result(), result(OTHER_ID, OTHER_RESULT)]
