@@ -134,6 +134,7 @@ of the same objects would undo each other's writes for ever. Of single namespace
 - apiGroups: [resource.k8s.io]
   resources: [resourceclaims]
   verbs: [create]
+{{- if .Values.endpointPicker.rights }}
 # The rights of an endpoint picker, of which none may be given that the operator has not: it reads
 # pods, its pool, and what ranks and renames models in front of it.
 - apiGroups: [rbac.authorization.k8s.io]
@@ -142,6 +143,12 @@ of the same objects would undo each other's writes for ever. Of single namespace
 - apiGroups: [inference.networking.x-k8s.io, llm-d.ai]
   resources: [inferenceobjectives, inferencemodelrewrites]
   verbs: [get, list, watch]
+{{- else }}
+# What a picker had while endpointPicker.rights was on.
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [roles, rolebindings]
+  verbs: [get, list, watch]
+{{- end }}
 - apiGroups: [gateway.networking.k8s.io]
   resources: [httproutes]
   verbs: [get, list, watch, create, patch, update, delete]

@@ -12,10 +12,18 @@ from typing import Any
 from atom_operator.constants import ConditionType, Reason
 from atom_operator.domain import ApplyReport, ChildKey, Manifest, Plan, RouteFindings
 from atom_operator.integration_values import Integrations
-from atom_operator.kinds import AUTOSCALER, PROVIDERS, SCALED_OBJECT, SIDE_KINDS
+from atom_operator.kinds import (
+    AUTOSCALER,
+    PROVIDERS,
+    ROLE,
+    ROLE_BINDING,
+    SCALED_OBJECT,
+    SIDE_KINDS,
+)
 from atom_operator.status.conditions import Verdict
 from atom_operator.status.verdicts_of_others import ForeignVerdict, verdicts_of_others
 
+_PICKER_RIGHTS = "; spec.gateway.prefixAware takes endpointPicker.rights of the operator's chart"
 _FAILING = "Failing"  # of a trigger, in a ScaledObject's status.health
 
 
@@ -127,7 +135,8 @@ def _missing(asked: Integrations) -> Iterator[tuple[Reason, str]]:
 def _refused(report: ApplyReport) -> Iterator[tuple[Reason, str]]:
     for refusal in report.refused_optional:
         child = f"{refusal.child.kind.kind} {refusal.child.name}"
-        yield refusal.reason, f"{child}: {refusal.message}"
+        needs = _PICKER_RIGHTS if refusal.child.kind in (ROLE, ROLE_BINDING) else ""
+        yield refusal.reason, f"{child}: {refusal.message}{needs}"
 
 
 def _broken(

@@ -28,7 +28,10 @@ from tests.support.operator.builders_operator import atom_deployment
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("only_operator")]
 
-_OF_THE_CLUSTER = ("ClusterRole", "ClusterRoleBinding", "ValidatingWebhookConfiguration")
+_OF_THE_CLUSTER = (
+    *("ClusterRole", "ClusterRoleBinding", "ValidatingWebhookConfiguration"),
+    *("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"),
+)
 _POINTER = "serving.atom.dev/lease"
 _PLAYED_HERE = ("Deployment", "PodDisruptionBudget", "CustomResourceDefinition")
 
@@ -98,7 +101,7 @@ def test_the_charts_rights_are_enough_for_all_that_the_operator_does(
 ) -> None:
     cluster, log = namespaced, tmp_path / "operator.log"
     upstream_crds.install(cluster)  # before the operator looks which kinds there are
-    documents = rendered(cluster)
+    documents = rendered(cluster, "--set=endpointPicker.rights=true")
     with installed(cluster, documents):
         account = as_its_account(cluster, tmp_path / "kubeconfig")
         variables = environment(cluster, documents)
@@ -141,6 +144,22 @@ def test_the_account_reads_a_volume_by_name_and_does_nothing_else_to_volumes(
                 assert "forbidden" in account.kubectl(*refused, check=False).stderr
         finally:
             cluster.kubectl("delete", "persistentvolume", name)
+
+
+def test_the_account_makes_pods_by_dry_runs_alone(namespaced: LiveCluster, tmp_path: Path) -> None:
+    container = {"name": "none", "image": "localhost/atom-none:0"}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "tried-"}}
+    pod |= {"spec": {"containers": [container]}}
+    with installed(namespaced, rendered(namespaced)):
+        account = as_its_account(namespaced, tmp_path / "kubeconfig")
+
+        def create(*options: str) -> str:
+            made = account.kubectl("create", *options, "--filename=-", manifest=pod, check=False)
+            return made.stderr
+
+        # A policy counts some moments after it was made.
+        namespaced.wait("policy", lambda: "by dry runs alone" in create())
+        assert create("--dry-run=server") == ""
 
 
 def test_a_release_finds_by_the_pointer_who_else_watches_its_namespace(
