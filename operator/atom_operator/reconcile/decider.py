@@ -1,49 +1,43 @@
-"""What should be: surroundings are read, pure functions decide and render. Writes nothing.
+"""What should be: facts are read, pure functions decide and render. Writes nothing.
 
-reconcile/planning.py makes the plan; this finds out what it depends on, keeps what runs as it is
-where nothing asks for more, and chooses the rollout. Called by the reconciler, which carries it
-out, and by the webhook, which tells.
+In stages, each of which reads what the one before has made a question of: what a plan depends on
+(facts.py) → the plan of the newest spec (planning.py) → what the choice of pods depends on
+(facts.py) → the pods that the workload is to run (revision_in_force.py) → nodes and admission, and
+how these pods replace others (roll_out.py) → everything beside them, drawn from the pods that serve
+(children/render.py). Called by the reconciler, which carries it out, and by the webhook, which
+tells.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.api.v1alpha1.rollout import RolloutSpec
-from atom_operator.children.beside_engines.job import inspection_job, made_account, weights_job
+from atom_operator.children.beside_engines.job import made_account
 from atom_operator.children.device_claim import templates_named_by
 from atom_operator.children.naming import canary_name
 from atom_operator.children.overlay import overlay_paths
 from atom_operator.children.render import render
 from atom_operator.children.workload import pod_revision, workload_kind
 from atom_operator.cluster.engines import EnginePort
-from atom_operator.cluster.fleet import Age, FleetReader
+from atom_operator.cluster.fleet import FleetReader
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.cluster.prometheus import PrometheusPort
 from atom_operator.cluster.template_judge import (
     AcceptedTemplates,
-    judge_job,
-    judge_template,
-    takes_image_volumes,
 )
 from atom_operator.domain import (
     ATOM_DEPLOYMENT,
-    CONFIG_MAP,
     ChildKey,
     DeviceFindings,
     EngineView,
     FieldProblem,
-    InspectedConfig,
     Manifest,
-    Measured,
     ObjectKey,
     Observed,
     Owner,
     Plan,
-    PodRevision,
     RevisionInForce,
     Revisions,
     RolloutWait,
@@ -52,9 +46,8 @@ from atom_operator.domain import (
     Target,
 )
 from atom_operator.domain.preparation import JobRequest, Waiting
-from atom_operator.kinds import HTTP_ROUTE, OPTIONAL_KINDS, RESOURCE_CLAIM_TEMPLATE
+from atom_operator.kinds import HTTP_ROUTE, RESOURCE_CLAIM_TEMPLATE
 from atom_operator.plan.canary.known_to_gateway import is_named_by
-from atom_operator.plan.learning import evidence_for, learn
 from atom_operator.reconcile.canary import (
     HAS_PODS,
     CanaryLook,
@@ -63,32 +56,25 @@ from atom_operator.reconcile.canary import (
     look_at_canary,
 )
 from atom_operator.reconcile.departures import Departures
+from atom_operator.reconcile.facts import Facts, FactsReader, Look, with_facts
 from atom_operator.reconcile.find_profile import with_profile
 from atom_operator.reconcile.frontend import with_frontend
 from atom_operator.reconcile.keep_rendering import (
     is_in_place,
     kept_rendering,
     with_budget_of,
-    without_own_evidence,
 )
-from atom_operator.reconcile.planning import Surroundings, model_key, plan_spec, wants_nodes
+from atom_operator.reconcile.planning import plan_spec
 from atom_operator.reconcile.prerequisites import (
     Step,
-    account_secrets,
-    asked_by_others,
     check_claims,
-    evidence_of_others,
-    fetch_weights,
-    known_pull_secrets,
     look_at_model,
 )
 from atom_operator.reconcile.revision_in_force import (
     Others,
     RollbackRules,
     held_back_plan,
-    made_from,
     pods_in_force,
-    revision_of,
     revision_that_serves,
     revision_to_run,
     revisions_there,
@@ -105,7 +91,6 @@ from atom_operator.reconcile.rollout_turn import (
     is_due,
     with_origin,
 )
-from atom_operator.reconcile.successors import refusal_of_rollout
 from atom_operator.settings import OperatorSettings
 from atom_operator.validation.parsing import parse_spec
 
@@ -144,28 +129,14 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
-    """Hold what one decision is about: the spec, and what is there."""
+class _Choice:
+    """Hold what the workload is to run. known: every revision whose plan is known; waits: why it is
+    not the newest spec's."""
 
-    owner: Owner
-    spec: AtomDeploymentSpec
-    around: Surroundings
-    observed: Observed
-    engines: EngineView
-    rollout: AskedRollout
-
-
-@dataclass(frozen=True, slots=True)
-class _Facts:
-    """Hold what was read for the choice of a revision. shared: warnings about what other
-    AtomDeployments ask for too; refused: why the new pods would not be admitted."""
-
-    shared: tuple[str, ...]
-    weights: Step
-    pull_secrets: tuple[str, ...]
-    measured: Measured | None
-    others: Others
-    refused: RolloutWait | None
+    target: Target
+    run: RevisionInForce
+    known: Others
+    waits: RolloutWait | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,28 +167,29 @@ class Decider:
         laid = await with_profile(self.port, key.namespace, canary.spec, self.settings)
         if isinstance(laid, tuple):
             return Decision(problems=laid)
-        around = await self._surroundings(key, laid.spec, observed, engines)
+        around = await self.facts.surroundings(key, laid.spec, observed, engines)
         around = replace(around, profile=laid.profile, canary=canary.canary)
         around = replace(around, own=laid.own, profile_default=laid.default)
         begin = begins(laid.spec.rollout, observed, turns)
         owner = Owner(key, parent["metadata"]["uid"])
         asked = AskedRollout(laid.spec.rollout, begin, is_seen=_is_seen(parent))
-        look = _Look(owner, laid.spec, around, observed, engines, asked)
+        rules = RollbackRules(laid.spec.rollout.auto_rollback is not False, engines.words)
+        look = Look(owner, laid.spec, around, observed, engines, asked, rules)
         return replace(await self._decide(look), canary=canary)
 
-    async def _decide(self, look: _Look) -> Decision:
+    async def _decide(self, look: Look) -> Decision:
         owner, spec, around = look.owner, look.spec, look.around
         plan = plan_spec(owner, spec, around)
         if isinstance(plan, tuple):
             return Decision(problems=plan)
-        if refused := await self._judge_template(plan, look.observed):
+        if refused := await self.facts.overlay_problem(plan, look.observed):
             return Decision(problems=(refused,))
         model = await look_at_model(self.port, plan)
         if model.waiting is not None:
             if made_account(plan) is not None:
-                plan = replace(plan, pull_secrets=await self._pull_secrets(plan, look))
+                plan = replace(plan, pull_secrets=await self.facts.pull_secrets(plan, look))
             return Decision(plan=plan, jobs=_jobs(model), waiting=model.waiting)
-        found = await self._found_out(spec, plan, model, look.engines)
+        found = await self.facts.found_out(spec, plan, model, look.engines)
         if found:
             plan = plan_spec(owner, spec, replace(around, **found))
             if isinstance(plan, tuple):
@@ -236,7 +208,7 @@ class Decider:
             return Decision()
         owner = Owner(key, parent["metadata"]["uid"])
         names = revisions_there(observed)
-        others = await self._revisions(owner, names, record.asked, observed, EngineView())
+        others = await self.facts.revisions(owner, names, record.asked, observed, EngineView())
         if pods.name not in others:
             return Decision()
         in_force, newest = others[pods.name].plan, parse_spec(parent.get("spec") or {})
@@ -251,7 +223,7 @@ class Decider:
         asked = RevisionInForce(pods, replace(plan, canary=canary))
         rules = RollbackRules(accepted.rollout.auto_rollback is not False, engines.words)
         target, run = revision_to_run(asked, others, observed, rules, waits=True)
-        decision = await self._carry_out(target, run, others, accepted.rollout, observed)
+        decision = await self._carry_out(_Choice(target, run, others), accepted.rollout, observed)
         # What a kind's CRD took with it cannot be kept up; the rest can.
         desired = {
             child: manifest
@@ -263,61 +235,7 @@ class Decider:
             kept |= {ChildKey(ATOM_DEPLOYMENT, canary.name)}
         return Decision(desired=desired, kept=kept)
 
-    async def _judge_template(self, plan: Plan, observed: Observed) -> FieldProblem | None:
-        """Nothing is asked about pods as we render them, nor about what was carried out
-        before."""
-        running = observed.deployment
-        carried_out = observed.accepted.asked if observed.accepted is not None else {}
-        found = None
-        if plan.is_overlaid and (running is None or running.spec_digest != plan.spec_digest):
-            pods = pod_revision(plan)
-            found = await judge_template(self.port, plan.key, pods, self.templates)
-        jobs = plan.jobs.template
-        if found is None and jobs and (carried_out.get("jobs") or {}).get("template") != jobs:
-            job = weights_job(plan) or inspection_job(plan)
-            found = await judge_job(self.port, plan.key, job, self.templates)
-        return found
-
-    async def _surroundings(
-        self, key: ObjectKey, spec: AtomDeploymentSpec, observed: Observed, engines: EngineView
-    ) -> Surroundings:
-        return Surroundings(
-            images=self.settings.engine_images,
-            config_text=await self._config_text(key, spec),
-            nodes=(await self.fleet.nodes(Age.KNOWN) or ()) if wants_nodes(spec) else (),
-            devices=await self.fleet.devices(Age.KNOWN) if spec.accelerator.claim else None,
-            served=frozenset(OPTIONAL_KINDS) - observed.unserved,
-            site=self.settings.site,
-            measured=engines.measured.capacity if engines.measured else None,
-            image_volumes=not spec.model.source.startswith("oci://")
-            or await takes_image_volumes(self.port, key, self.templates),
-            inspected=observed.inspected,
-            learned=observed.learned,
-        )
-
-    async def _found_out(
-        self, spec: AtomDeploymentSpec, plan: Plan, look: Step, engines: EngineView
-    ) -> dict[str, Any]:
-        """Surroundings that are read only for plans that lack them."""
-        if look.config is not None:
-            return {"inspected": InspectedConfig(model_key(spec), look.config)}
-        known = evidence_for(plan.learning_key, plan.learned)
-        if plan.facts is None or known is not None or engines.measured is not None:
-            return {}
-        others = await evidence_of_others(self.port, plan)
-        return {"learned": (others, *plan.learned)} if others is not None else {}
-
-    async def _config_text(self, key: ObjectKey, spec: AtomDeploymentSpec) -> str | None:
-        """Return what spec.model.configRef points at; None when there is no such ConfigMap or
-        key."""
-        reference = spec.model.config_ref
-        if reference is None:
-            return None
-        found = await self.port.get(CONFIG_MAP, key.namespace, reference.name)
-        text = ((found or {}).get("data") or {}).get(reference.key)
-        return None if text is None else str(text)
-
-    async def _ask_for_pods(self, plan: Plan, look: _Look) -> Decision:
+    async def _ask_for_pods(self, plan: Plan, look: Look) -> Decision:
         """The children of a plan, its rollout chosen; none when it is sure not to fit."""
         overlay = (*overlay_paths(plan.template or {}), *plan.template_removed)
         if not plan.may_start:
@@ -325,113 +243,32 @@ class Decider:
         unshareable = await check_claims(self.port, self.fleet, plan)
         if unshareable is not None:
             return Decision(problems=(unshareable,))
-        rollout, observed = look.rollout, look.observed
-        rules = RollbackRules(rollout.spec.auto_rollback is not False, look.engines.words)
+        observed = look.observed
         fresh = RevisionInForce(pod_revision(plan), plan)
-        asked = kept_rendering(
-            observed,
-            with_budget_of(observed, fresh),
-            spec_seen=rollout.is_seen,
-            may_roll_back=rules.may_roll_back,
-        )
-        asked = with_origin(asked, observed, spec_seen=rollout.is_seen)
-        facts = await self._facts(asked, fresh.pods, look)
+        asked = _asked_revision(fresh, look)
+        facts = await self.facts.facts(asked, fresh.pods, look)
         asked = with_facts(asked, facts, observed)
         decision = Decision(plan=asked.plan, overlay=overlay, jobs=_jobs(facts.weights))
         if facts.weights.waiting is not None and not is_in_place(observed, asked.pods):
             return replace(decision, waiting=facts.weights.waiting)
-        due = is_due(observed, asked.pods) and pods_in_force(observed) is not None
-        defaults = asked.plan.origin.follows if asked.plan.origin is not None else ()
-        refused = facts.refused
-        if refused is not None:
-            refused = replace(refused, defaults=defaults)
-        waits = (refused or rollout.begin(defaults)) if due else None
-        target, run = revision_to_run(asked, facts.others, observed, rules, waits=waits is not None)
-        known = {**facts.others, asked.pods.name: asked}
-        done = await self._carry_out(target, run, known, rollout.spec, observed)
-        if done.revisions is not None:
-            final = done.revisions.run.plan
-            revisions = replace(done.revisions, waits=waits)
-            decision = replace(decision, plan=with_rollout(asked.plan, final), revisions=revisions)
-        return replace(decision, supply=done.supply, desired=done.desired, kept=done.kept)
-
-    async def _facts(self, asked: RevisionInForce, fresh: PodRevision, look: _Look) -> _Facts:
-        """Read what the choice of a revision depends on."""
-        plan, observed = asked.plan, look.observed
-        spec = fresh.template["spec"]
-        names = [name for name in revisions_there(observed) if name != asked.pods.name]
-        refused = None
-        if is_due(observed, asked.pods):
-            refused = await self._refusal(plan, observed, asked.pods)
-        return _Facts(
-            shared=await asked_by_others(self.port, self.fleet, plan.key, spec),
-            weights=await fetch_weights(self.port, self.engines, plan, observed.at),
-            pull_secrets=await self._pull_secrets(plan, look),
-            measured=look.engines.of(asked.pods.name).measured,
-            others=await self._revisions(look.owner, names, plan.asked, observed, look.engines),
-            refused=refused,
+        choice = _choose(asked, facts, look)
+        done = await self._carry_out(choice, look.rollout.spec, observed)
+        final = done.run or choice.run.plan
+        return replace(
+            done,
+            plan=with_rollout(asked.plan, final),
+            overlay=overlay,
+            jobs=decision.jobs,
         )
 
-    async def _pull_secrets(self, plan: Plan, look: _Look) -> tuple[str, ...]:
-        site, is_seen = self.settings.site, look.rollout.is_seen
-        return await account_secrets(self.port, plan, look.observed, site, spec_seen=is_seen)
-
-    async def _revisions(
-        self,
-        owner: Owner,
-        names: Iterable[str],
-        newest: Mapping[str, Any],
-        observed: Observed,
-        engines: EngineView,
-    ) -> dict[str, RevisionInForce]:
-        """The revisions of these names whose spec is written down, each with the plan of that."""
-        found = {}
-        for name in names:
-            made = made_from(observed, name, newest)
-            if made is None:
-                continue
-            around = await self._surroundings(owner.key, made.spec, observed, engines.of(name))
-            revision = revision_of(owner, name, made, observed, around)
-            if revision is not None:
-                secrets = known_pull_secrets(observed, owner.key)
-                plan = replace(revision.plan, pull_secrets=secrets)
-                found[name] = replace(revision, plan=plan)
-        return found
-
-    async def _refusal(
-        self, plan: Plan, observed: Observed, wanted: PodRevision
-    ) -> RolloutWait | None:
-        """Return why groups wait. While new ones are refused no strategy keeps old groups, nor old
-        pods of another kind that hold what new ones need."""
-        if wanted.nodes == 1 and not (observed.deployment and observed.deployment.in_groups):
-            return None
-        refused = await refusal_of_rollout(self.port, plan, observed, wanted)
-        if refused is None:
-            return None
-        return RolloutWait(f"its pods would be refused: {refused}", is_refused=True)
-
-    async def _carry_out(
-        self,
-        target: Target,
-        run: RevisionInForce,
-        others: Others,
-        asked: RolloutSpec,
-        observed: Observed,
-    ) -> Decision:
+    async def _carry_out(self, choice: _Choice, asked: RolloutSpec, observed: Observed) -> Decision:
         """Choose how the target's pods replace others, and draw everything from what serves."""
-        plan, supply = await self.rollouts.choose(run, asked, observed)
-        run = replace(run, plan=plan)
-        serving = revision_that_serves(run, others, observed)
-        beside = with_frontend(with_rollout(serving.plan, plan), observed.children)
-        serving = replace(serving, plan=beside)
-        run = replace(run, plan=with_thresholds(plan, beside))
-        target = replace(target, specs=specs_to_remember(target, observed))
-        return Decision(
-            revisions=Revisions(run, serving),
-            supply=supply,
-            desired=render(run.plan, target, serving),
-            kept=_kept(run.plan, serving, observed),
-        )
+        plan, supply = await self.rollouts.choose(choice.run, asked, observed)
+        return replace(_drawn(choice, plan, observed), supply=supply)
+
+    @property
+    def facts(self) -> FactsReader:
+        return FactsReader(self.port, self.fleet, self.engines, self.settings, self.templates)
 
     @property
     def rollouts(self) -> RolloutChooser:
@@ -443,16 +280,48 @@ class Decider:
         return await self.rollouts.supply(plan, template)
 
 
-def with_facts(asked: RevisionInForce, facts: _Facts, observed: Observed) -> RevisionInForce:
-    """The asked revision with what was read for it."""
-    plan = replace(
-        asked.plan,
-        warnings=(*asked.plan.warnings, *facts.shared),
-        pull_secrets=facts.pull_secrets,
-        capacity=without_own_evidence(asked.plan.capacity, asked.pods),
+def _asked_revision(fresh: RevisionInForce, look: Look) -> RevisionInForce:
+    """Return the pods that the newest spec asks for: those that it has already, where only this
+    version of the operator would render them otherwise."""
+    observed, rollout = look.observed, look.rollout
+    kept = kept_rendering(
+        observed,
+        with_budget_of(observed, fresh),
+        spec_seen=rollout.is_seen,
+        may_roll_back=look.rules.may_roll_back,
     )
-    learned = learn(asked.plan, facts.measured, observed.learned)
-    return replace(asked, plan=replace(plan, learned=learned))
+    return with_origin(kept, observed, spec_seen=rollout.is_seen)
+
+
+def _choose(asked: RevisionInForce, facts: Facts, look: Look) -> _Choice:
+    """Choose what the workload is to run."""
+    observed = look.observed
+    due = is_due(observed, asked.pods) and pods_in_force(observed) is not None
+    defaults = asked.plan.origin.follows if asked.plan.origin is not None else ()
+    refused = facts.refused
+    if refused is not None:
+        refused = replace(refused, defaults=defaults)
+    waits = (refused or look.rollout.begin(defaults)) if due else None
+    target, run = revision_to_run(
+        asked, facts.others, observed, look.rules, waits=waits is not None
+    )
+    return _Choice(target, run, {**facts.others, asked.pods.name: asked}, waits)
+
+
+def _drawn(choice: _Choice, plan: Plan, observed: Observed) -> Decision:
+    """Render the workload by `plan`, which has its rollout, and everything else by the revision
+    that serves."""
+    run = replace(choice.run, plan=plan)
+    serving = revision_that_serves(run, choice.known, observed)
+    beside = with_frontend(with_rollout(serving.plan, plan), observed.children)
+    serving = replace(serving, plan=beside)
+    run = replace(run, plan=with_thresholds(plan, beside))
+    target = replace(choice.target, specs=specs_to_remember(choice.target, observed))
+    return Decision(
+        revisions=Revisions(run, serving, choice.waits),
+        desired=render(run.plan, target, serving),
+        kept=_kept(run.plan, serving, observed),
+    )
 
 
 def _kept(plan: Plan, serving: RevisionInForce, observed: Observed) -> frozenset[ChildKey]:

@@ -1,0 +1,220 @@
+"""What decisions are made from: read here, first for a plan, then for the choice of a revision.
+
+Reads only. The second reading depends on the plan that was made from the first: which records of
+other pods to look at, which weights to look for, whether new pods would be refused. Called by the
+Decider; what a rollout depends on is read by roll_out.py, once it is known which pods are to run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from atom_operator.api.v1alpha1 import AtomDeploymentSpec
+from atom_operator.children.beside_engines.job import inspection_job, weights_job
+from atom_operator.children.workload import pod_revision
+from atom_operator.cluster.engines import EnginePort
+from atom_operator.cluster.fleet import Age, FleetReader
+from atom_operator.cluster.port import ClusterPort
+from atom_operator.cluster.template_judge import (
+    AcceptedTemplates,
+    judge_job,
+    judge_template,
+    takes_image_volumes,
+)
+from atom_operator.domain import (
+    CONFIG_MAP,
+    EngineView,
+    FieldProblem,
+    InspectedConfig,
+    Measured,
+    ObjectKey,
+    Observed,
+    Owner,
+    Plan,
+    PodRevision,
+    RevisionInForce,
+    RolloutWait,
+)
+from atom_operator.kinds import OPTIONAL_KINDS
+from atom_operator.plan.learning import evidence_for, learn
+from atom_operator.reconcile.keep_rendering import without_own_evidence
+from atom_operator.reconcile.planning import Surroundings, model_key, wants_nodes
+from atom_operator.reconcile.prerequisites import (
+    Step,
+    account_secrets,
+    asked_by_others,
+    evidence_of_others,
+    fetch_weights,
+    known_pull_secrets,
+)
+from atom_operator.reconcile.revision_in_force import (
+    Others,
+    RollbackRules,
+    made_from,
+    revision_of,
+    revisions_there,
+)
+from atom_operator.reconcile.rollout_turn import AskedRollout, is_due
+from atom_operator.reconcile.successors import refusal_of_rollout
+from atom_operator.settings import OperatorSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Hold what one decision is about: the spec, and what is there."""
+
+    owner: Owner
+    spec: AtomDeploymentSpec
+    around: Surroundings
+    observed: Observed
+    engines: EngineView
+    rollout: AskedRollout
+    rules: RollbackRules
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Hold what was read for the choice of a revision. shared: warnings about what other
+    AtomDeployments ask for too; refused: why the new pods would not be admitted."""
+
+    shared: tuple[str, ...]
+    weights: Step
+    pull_secrets: tuple[str, ...]
+    measured: Measured | None
+    others: Others
+    refused: RolloutWait | None
+
+
+@dataclass(frozen=True, slots=True)
+class FactsReader:
+    """Reads through `port` and `fleet`, and asks `engines` how a download goes on."""
+
+    port: ClusterPort
+    fleet: FleetReader
+    engines: EnginePort
+    settings: OperatorSettings
+    templates: AcceptedTemplates
+
+    async def overlay_problem(self, plan: Plan, observed: Observed) -> FieldProblem | None:
+        """Nothing is asked about pods as we render them, nor about what was carried out
+        before."""
+        running = observed.deployment
+        carried_out = observed.accepted.asked if observed.accepted is not None else {}
+        found = None
+        if plan.is_overlaid and (running is None or running.spec_digest != plan.spec_digest):
+            pods = pod_revision(plan)
+            found = await judge_template(self.port, plan.key, pods, self.templates)
+        jobs = plan.jobs.template
+        if found is None and jobs and (carried_out.get("jobs") or {}).get("template") != jobs:
+            job = weights_job(plan) or inspection_job(plan)
+            found = await judge_job(self.port, plan.key, job, self.templates)
+        return found
+
+    async def surroundings(
+        self, key: ObjectKey, spec: AtomDeploymentSpec, observed: Observed, engines: EngineView
+    ) -> Surroundings:
+        return Surroundings(
+            images=self.settings.engine_images,
+            config_text=await self._config_text(key, spec),
+            nodes=(await self.fleet.nodes(Age.KNOWN) or ()) if wants_nodes(spec) else (),
+            devices=await self.fleet.devices(Age.KNOWN) if spec.accelerator.claim else None,
+            served=frozenset(OPTIONAL_KINDS) - observed.unserved,
+            site=self.settings.site,
+            measured=engines.measured.capacity if engines.measured else None,
+            image_volumes=not spec.model.source.startswith("oci://")
+            or await takes_image_volumes(self.port, key, self.templates),
+            inspected=observed.inspected,
+            learned=observed.learned,
+        )
+
+    async def found_out(
+        self, spec: AtomDeploymentSpec, plan: Plan, look: Step, engines: EngineView
+    ) -> dict[str, Any]:
+        """Surroundings that are read only for plans that lack them."""
+        if look.config is not None:
+            return {"inspected": InspectedConfig(model_key(spec), look.config)}
+        known = evidence_for(plan.learning_key, plan.learned)
+        if plan.facts is None or known is not None or engines.measured is not None:
+            return {}
+        others = await evidence_of_others(self.port, plan)
+        return {"learned": (others, *plan.learned)} if others is not None else {}
+
+    async def _config_text(self, key: ObjectKey, spec: AtomDeploymentSpec) -> str | None:
+        """Return what spec.model.configRef points at; None when there is no such ConfigMap or
+        key."""
+        reference = spec.model.config_ref
+        if reference is None:
+            return None
+        found = await self.port.get(CONFIG_MAP, key.namespace, reference.name)
+        text = ((found or {}).get("data") or {}).get(reference.key)
+        return None if text is None else str(text)
+
+    async def facts(self, asked: RevisionInForce, fresh: PodRevision, look: Look) -> Facts:
+        """Read what the choice of a revision depends on."""
+        plan, observed = asked.plan, look.observed
+        spec = fresh.template["spec"]
+        names = [name for name in revisions_there(observed) if name != asked.pods.name]
+        refused = None
+        if is_due(observed, asked.pods):
+            refused = await self._refusal(plan, observed, asked.pods)
+        return Facts(
+            shared=await asked_by_others(self.port, self.fleet, plan.key, spec),
+            weights=await fetch_weights(self.port, self.engines, plan, observed.at),
+            pull_secrets=await self.pull_secrets(plan, look),
+            measured=look.engines.of(asked.pods.name).measured,
+            others=await self.revisions(look.owner, names, plan.asked, observed, look.engines),
+            refused=refused,
+        )
+
+    async def pull_secrets(self, plan: Plan, look: Look) -> tuple[str, ...]:
+        """Return the pull secrets of the ServiceAccount that we make for this plan."""
+        site, is_seen = self.settings.site, look.rollout.is_seen
+        return await account_secrets(self.port, plan, look.observed, site, spec_seen=is_seen)
+
+    async def revisions(
+        self,
+        owner: Owner,
+        names: Iterable[str],
+        newest: Mapping[str, Any],
+        observed: Observed,
+        engines: EngineView,
+    ) -> dict[str, RevisionInForce]:
+        """The revisions of these names whose spec is written down, each with the plan of that."""
+        found = {}
+        for name in names:
+            made = made_from(observed, name, newest)
+            if made is None:
+                continue
+            around = await self.surroundings(owner.key, made.spec, observed, engines.of(name))
+            revision = revision_of(owner, name, made, observed, around)
+            if revision is not None:
+                secrets = known_pull_secrets(observed, owner.key)
+                plan = replace(revision.plan, pull_secrets=secrets)
+                found[name] = replace(revision, plan=plan)
+        return found
+
+    async def _refusal(
+        self, plan: Plan, observed: Observed, wanted: PodRevision
+    ) -> RolloutWait | None:
+        """Return why groups wait. While new ones are refused no strategy keeps old groups, nor old
+        pods of another kind that hold what new ones need."""
+        if wanted.nodes == 1 and not (observed.deployment and observed.deployment.in_groups):
+            return None
+        refused = await refusal_of_rollout(self.port, plan, observed, wanted)
+        if refused is None:
+            return None
+        return RolloutWait(f"its pods would be refused: {refused}", is_refused=True)
+
+
+def with_facts(asked: RevisionInForce, facts: Facts, observed: Observed) -> RevisionInForce:
+    """The asked revision with what was read for it."""
+    plan = replace(
+        asked.plan,
+        warnings=(*asked.plan.warnings, *facts.shared),
+        pull_secrets=facts.pull_secrets,
+        capacity=without_own_evidence(asked.plan.capacity, asked.pods),
+    )
+    learned = learn(asked.plan, facts.measured, observed.learned)
+    return replace(asked, plan=replace(plan, learned=learned))
