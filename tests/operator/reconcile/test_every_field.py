@@ -11,7 +11,11 @@ from typing import Any
 
 import pytest
 
-from atom_operator.constants import ANNOTATION_APPLIED, ANNOTATION_ROLLOUT_REASON
+from atom_operator.constants import (
+    ANNOTATION_APPLIED,
+    ANNOTATION_HAD_PLACE,
+    ANNOTATION_ROLLOUT_REASON,
+)
 from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, EVENT, POD
 from tests.support.in_memory_cluster.kinds import REPLICA_SET
 from tests.support.in_memory_cluster.rollouts import finish_rollout, own_pods
@@ -37,6 +41,8 @@ _COUNTERS = ("resourceVersion", "generation", "observedGeneration", "lastTransit
 # The Deployment controller counts rollouts.
 _REVISION = "deployment.kubernetes.io/revision"
 # The digest of an applied manifest is of the reason for a rollout too, which may differ.
+# How the last rollout went, which the first of all differs from.
+_OF_THE_ROLLOUT = (ANNOTATION_ROLLOUT_REASON, ANNOTATION_HAD_PLACE)
 _NOT_COMPARED = (*_COUNTERS, "uid", "creationTimestamp", ANNOTATION_APPLIED, _REVISION)
 
 
@@ -71,7 +77,8 @@ def state(cluster: FakeCluster) -> dict[str, Any]:
         result["plan"] = {**plan, "rollout": None}
     if "Deployment/chat" in result:
         del result["Deployment/chat"]["spec"]["strategy"]
-        del result["Deployment/chat"]["metadata"]["annotations"][ANNOTATION_ROLLOUT_REASON]
+        for name in _OF_THE_ROLLOUT:
+            result["Deployment/chat"]["metadata"]["annotations"].pop(name, None)
     return result
 
 
