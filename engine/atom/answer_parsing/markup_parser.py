@@ -235,6 +235,19 @@ class MarkedCallParser(MarkupParser):
 
     marks: tuple[str, ...]  # none is the beginning of another
     _owed: frozenset[str] = frozenset()  # marks that close the last call, and have not come yet
+    _seeks = True  # nothing is held, and a mark is looked for
+
+    def __init__(self, tools: Tools) -> None:
+        super().__init__(tools)
+        self._signs = frozenset(mark[0] for mark in self.marks)  # that marks begin with
+
+    def feed(self, piece: str) -> list[Event]:
+        """Pass text without a sign of a mark at once, as nearly all of it is."""
+        if self._seeks and self._signs.isdisjoint(piece):
+            self._found.content(piece)
+            return self._found.take()
+        self._seeks = False
+        return super().feed(piece)
 
     @abstractmethod
     def _call(self, mark: str) -> Reading[bool]:
@@ -270,6 +283,7 @@ class MarkedCallParser(MarkupParser):
     def _owe(self, *marks: str) -> None:
         """Note that these marks belong to the call that was found, wherever they follow."""
         self._owed = frozenset(marks)
+        self._signs = frozenset(mark[0] for mark in (*self.marks, *marks))
 
     def _seek(self) -> Reading[str]:
         """Pass the next mark; what stands before it is content."""
@@ -291,4 +305,5 @@ class MarkedCallParser(MarkupParser):
             certain = len(self._text) - held
             self._found.content(self._text[:certain])
             self._text = self._text[certain:]
+            self._seeks = not self._text
             yield from self._more()

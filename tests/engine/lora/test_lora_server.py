@@ -35,8 +35,9 @@ class Adapted:
         assert answer.json()["model"] == model
         return str(answer.json()["choices"][0]["text"])
 
-    def load(self, name: str, path: Path | str) -> tuple[int, str]:
-        answer = self.server.post("/v1/load_lora_adapter", lora_name=name, lora_path=str(path))
+    def load(self, name: str, path: Path | str, **fields: bool) -> tuple[int, str]:
+        body = {"lora_name": name, "lora_path": str(path), **fields}
+        answer = self.server.post("/v1/load_lora_adapter", **body)
         error = answer.json().get("error") or {}
         return answer.status_code, error.get("message", "")
 
@@ -83,6 +84,11 @@ def test_adapters_come_and_go_beside_a_stream(adapted: Adapted) -> None:
     assert 'max_lora="1"' in info[0]
     assert stream.end()[-1] == "[DONE]"  # with an adapter whose name is gone
     texts = [adapted.text("second", prompt=text) for text in ("Once upon a time", "Then")]
+    wait_until(
+        lambda: adapted.load("second", adapted.folder / "2", load_inplace=True)[0] == 200,
+        "room for the adapter",
+    )
+    changed = [adapted.text("second", prompt=text) for text in ("Once upon a time", "Then")]
     assert adapted.unload("second") == 200
     assert adapted.unload("second") == 404
 
@@ -91,7 +97,7 @@ def test_adapters_come_and_go_beside_a_stream(adapted: Adapted) -> None:
         lambda: adapted.load("second", adapted.folder / "2")[0] == 200, "room for the adapter"
     )
     others = [adapted.text("second", prompt=text) for text in ("Once upon a time", "Then")]
-    assert others != texts
+    assert others == changed != texts
     assert adapted.unload("second") == 200
     wait_until(
         lambda: adapted.load("second", adapted.folder / "1")[0] == 200, "room for the adapter"

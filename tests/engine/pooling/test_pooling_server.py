@@ -167,6 +167,28 @@ async def test_an_embedding_model_compares_texts_by_their_cosine(
     assert told.json()["error"]["param"] == "instruction"
 
 
+async def test_long_texts_are_read_from_their_beginning_and_no_cosine_is_above_one(
+    rig: HttpRig,
+) -> None:
+    """In bytes, which this tokenizer's tokens are."""
+    long = "An inference engine. " * 60
+    plain = await rig.post("/v1/rerank", query="What?", documents=[long])
+    assert plain.json()["error"]["param"] == "documents"
+    fields = {"max_tokens_per_doc": 9, "max_tokens_per_query": 7}
+    cut = await rig.post("/v1/rerank", query="is this " * 90, documents=[long, "x"], **fields)
+    query = await rig.engine.detokenize((await rig.engine.tokenize("is this " * 90))[:7])
+    text = await rig.engine.detokenize((await rig.engine.tokenize(long))[:9])
+    short = await rig.post("/v1/rerank", query=query, documents=[text, "x"])
+    found, wanted = (
+        {each["index"]: each["relevance_score"] for each in answer.json()["results"]}
+        for answer in (cut, short)
+    )
+    assert found == wanted
+    assert {each["document"]["text"] for each in cut.json()["results"]} == {long, "x"}
+    same = await rig.post("/v1/score", text_1=TEXTS, text_2=TEXTS)
+    assert all(each["score"] <= 1 for each in same.json()["data"])
+
+
 async def test_a_reranker_judges_as_its_model_card_says(reranker: Path) -> None:
     instruction = "Find the engine"
     async with serving(reranker, convert="classify") as rig:

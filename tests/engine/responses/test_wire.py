@@ -219,6 +219,21 @@ async def test_the_items_of_an_answer_are_rendered_as_it_was_generated(tmp_path:
     assert "20 °C" in second
 
 
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"reasoning": {"effort": "zzz"}}, "reasoning"),
+        ({"include": ["foo"]}, "include"),
+        ({"include": ["reasoning.encrypted_content", 3]}, "include"),
+    ],
+)
+async def test_names_that_nobody_knows_are_refused(
+    qwen: ScriptedRig, fields: dict[str, Any], param: str
+) -> None:
+    refused = await qwen.post(PATH, input="hi", **fields)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+
+
 async def test_instructions_and_what_systems_say_first_are_one_message(qwen: ScriptedRig) -> None:
     items = [
         {"role": "developer", "content": "B"},

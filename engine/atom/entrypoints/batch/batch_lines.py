@@ -42,9 +42,14 @@ class _Body(msgspec.Struct):
     stream: bool | None = None
 
 
+class _Refused(msgspec.Struct):
+    message: str = ""
+
+
 class _Answered(msgspec.Struct):
-    custom_id: str
+    custom_id: str | None = None
     response: dict[str, Any] | None = None
+    error: _Refused | None = None
 
 
 _LINE = msgspec.json.Decoder(_Line)
@@ -116,7 +121,8 @@ def _line(custom_id: str | None, response: object, error: object) -> bytes:
 
 class AnswerFile:
     """The file that answers are appended to, by one run at a time. answered: names of the requests
-    that it answers, unless by an error of the server, which may be another answer next time."""
+    that it answers, unless by an error of the server, which may be another answer next time.
+    refused: what it tells of lines that could not be asked, by name and message."""
 
     def __init__(self, path: Path) -> None:
         """Raises `ConfigError` where it cannot be written, or another run writes it."""
@@ -134,6 +140,7 @@ class AnswerFile:
             ) from None
         os.ftruncate(self._fd, _end_of_whole_lines(self._fd))
         self.answered: set[str] = set()
+        self.refused: set[tuple[str | None, str]] = set()
         with path.open("rb") as lines:
             for line in lines:
                 self._note(line)
@@ -144,9 +151,18 @@ class AnswerFile:
             found = _ANSWERED.decode(line)
         except (ValueError, RecursionError):  # no answer to a request with a name
             return
+        if found.error is not None:
+            self.refused.add((found.custom_id, found.error.message))
         status = (found.response or {}).get("status_code")
-        if isinstance(status, int) and status < _SERVER_ERROR:
+        if found.custom_id and isinstance(status, int) and status < _SERVER_ERROR:
             self.answered.add(found.custom_id)
+
+    def refuse(self, custom_id: str | None, message: str) -> None:
+        """Tell once that a line could not be asked, however many runs read it. Raises
+        `ConfigError` as `append`."""
+        if (custom_id, message) not in self.refused:
+            self.refused.add((custom_id, message))
+            self.append(error_line(custom_id, message))
 
     def append(self, line: bytes) -> None:
         """Raises `ConfigError` when there is no room."""

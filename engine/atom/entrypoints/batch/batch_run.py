@@ -23,7 +23,6 @@ from atom.entrypoints.batch.batch_lines import (
     AnswerFile,
     answer_line,
     custom_id_of,
-    error_line,
     lines_of,
     read_request,
 )
@@ -83,12 +82,12 @@ class _Run:
             request = read_request(line, number)
         except RequestError as error:
             self.counts.failed += 1
-            self.answers.append(error_line(custom_id_of(line), str(error)))
+            self.answers.refuse(custom_id_of(line), str(error))
             return
         if request.custom_id in self.seen:
             self.counts.failed += 1
             message = f"line {number}: custom_id {request.custom_id!r} is another line's"
-            self.answers.append(error_line(None, message))
+            self.answers.refuse(None, message)
             return
         self.seen.add(request.custom_id)
         if request.custom_id in self.answers.answered:

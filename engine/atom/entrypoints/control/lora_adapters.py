@@ -29,6 +29,13 @@ class LoadLoraAdapterRequest(_Named):
     """A body of POST /v1/load_lora_adapter."""
 
     lora_path: Annotated[str, Field(description="A folder of the server's, or a hub id.")]
+    load_inplace: Annotated[
+        bool,
+        Field(
+            description="Takes the place of an adapter with this name, once it is read. Requests "
+            "that have begun go on with the old one."
+        ),
+    ] = False
 
 
 class UnloadLoraAdapterRequest(_Named):
@@ -58,7 +65,8 @@ def lora_routes(state: ServerState) -> APIRouter:
             raise RequestError(
                 f"lora_name: {asked.lora_name} is the model's own name", param="lora_name"
             )
-        await engine.lora_changes.load(LoraModule(name=asked.lora_name, path=asked.lora_path))
+        module = LoraModule(name=asked.lora_name, path=asked.lora_path)
+        await engine.lora_changes.load(module, in_place=asked.load_inplace)
         return Response(to_json(Empty()), media_type="application/json")
 
     @router.post(

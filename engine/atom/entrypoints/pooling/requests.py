@@ -96,13 +96,16 @@ _Document = Annotated[
 
 class RerankRequest(PoolingRequest):
     """A body of POST /v1/rerank. top_n: the most relevant so many; 0 or nothing for all.
-    return_documents: false leaves their texts out."""
+    return_documents: false leaves their texts out. max_tokens_per_doc, max_tokens_per_query: what
+    is read of each text, from its beginning."""
 
     endpoint: ClassVar = Endpoint.RERANK
 
     query: str
     documents: Annotated[list[_Document], _Inputs]
     top_n: Annotated[int, Field(ge=0)] | None = None
+    max_tokens_per_doc: Annotated[int, Field(ge=1)] | None = None
+    max_tokens_per_query: Annotated[int, Field(ge=1)] | None = None
     return_documents: bool | None = None
     instruction: Annotated[str, Field(max_length=MAX_INSTRUCTION_CHARS)] | None = None
 

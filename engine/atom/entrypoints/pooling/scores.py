@@ -46,7 +46,11 @@ async def score(asked: Asked, request: ScoreRequest) -> bytes:
 async def rerank(asked: Asked, request: RerankRequest) -> bytes:
     """The answer as JSON, the most relevant documents first. Raises `RequestError`."""
     texts = request.texts
-    pairs = [(request.query, text) for text in texts]
+    with naming("query"):
+        query = await _beginning(asked, request.query, request.max_tokens_per_query)
+    with naming("documents"):
+        read = [await _beginning(asked, text, request.max_tokens_per_doc) for text in texts]
+    pairs = [(query, text) for text in read]
     scored = await _scores(asked, pairs, request.instruction, "documents")
     shown = request.return_documents is not False
     ranked = [
@@ -60,6 +64,17 @@ async def rerank(asked: Asked, request: RerankRequest) -> bytes:
     return to_json(
         Ranking(id=asked.id, model=asked.model, usage=scored.usage, results=ranked[:most])
     )
+
+
+async def _beginning(asked: Asked, text: str, most: int | None) -> str:
+    """The beginning of a text, so many tokens long; all of it for None."""
+    if most is None or len(text.encode()) <= most:  # a token is a byte at least
+        return text
+    engine, client = asked.engine, asked.client_id
+    token_ids = await engine.tokenize(text, add_special_tokens=False, client_id=client)
+    if len(token_ids) <= most:
+        return text
+    return await engine.detokenize(token_ids[:most], client_id=client)
 
 
 def _pairs(request: ScoreRequest) -> _Pairs:
@@ -121,7 +136,8 @@ async def _compared(asked: Asked, pairs: _Pairs) -> _Scored:
     texts = list(dict.fromkeys(text for pair in pairs for text in pair))
     pooled = await pool(asked, texts, add_special_tokens=True)
     of = dict(zip(texts, _unit(pooled.vectors), strict=True))
-    return _Scored([float(of[one] @ of[other]) for one, other in pairs], pooled.usage)
+    cosines = [float(np.clip(of[one] @ of[other], -1, 1)) for one, other in pairs]
+    return _Scored(cosines, pooled.usage)
 
 
 def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:

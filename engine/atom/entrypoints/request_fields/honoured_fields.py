@@ -261,6 +261,8 @@ _RERANK = {
     "documents": "Texts that are ranked, each plain or as an object with text.",
     "documents[].text": "The document's text.",
     "top_n": "How many of the most relevant documents are told; all unless it is sent.",
+    "max_tokens_per_doc": "Read so many tokens of each document; all unless it is sent.",
+    "max_tokens_per_query": "Read so many tokens of the query; all unless it is sent.",
     "return_documents": "Tell the documents' texts; true unless it is sent.",
 }
 _INSTRUCTION = {"instruction": "What a reranker is told to judge by; the model's own if none."}

@@ -85,12 +85,26 @@ class TextConfig(BaseModel):
     verbosity: Literal["low", "medium", "high"] | None = None  # for templates that know it
 
 
+# OpenAI's names. Those of tools and inputs that there are none of here add nothing.
+_Included = Literal[
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+]
+_Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+
 class ReasoningConfig(BaseModel):
     """Options of the model's reasoning. summary: accepted; open models show their reasoning itself,
     and no summary of it."""
 
     model_config = _STRICT
-    effort: str | None = None
+    effort: _Effort | None = None
     summary: Literal["auto", "concise", "detailed", "none"] | None = None
 
 
@@ -140,7 +154,7 @@ class ResponsesRequest(SamplingFields, ConversationFields):
 
     max_output_tokens: Annotated[_Whole, Field(ge=1)] | None = None
     top_logprobs: Annotated[_Whole, Field(ge=0, le=MAX_LOGPROBS)] | None = None
-    include: Annotated[list[str], Field(max_length=32)] | None = None
+    include: Annotated[list[_Included], Field(max_length=32)] | None = None
     store: bool | None = None
     stream: bool | None = None
     metadata: Annotated[dict[str, str], Field(max_length=MAX_METADATA)] | None = None

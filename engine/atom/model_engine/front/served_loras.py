@@ -74,8 +74,8 @@ class ServedLoras:
             return
         if module.name in self._by_name:
             raise RequestError(
-                f"the adapter {module.name} is served already; unload it first, or give another "
-                "name",
+                f"the adapter {module.name} is served already; unload it first, give another name, "
+                "or send load_inplace: true",
                 param="lora_name",
             )
         if len(self) >= config.max_cpu_loras:

@@ -176,3 +176,14 @@ def test_an_error_of_the_server_is_asked_again_and_one_of_the_request_is_not(
     file = AnswerFile(path)
     assert file.answered == {"ok", "bad", "late"}
     file.close()
+
+
+def test_a_line_that_could_not_be_asked_is_told_of_once(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    for _ in range(2):
+        file = AnswerFile(path)
+        file.refuse("a", "line 1 is no request")
+        file.refuse(None, "line 2 is no request")
+        file.refuse("a", "line 1 is no request")
+        file.close()
+    assert [each["custom_id"] for each in answers_in(path)] == ["a", None]
