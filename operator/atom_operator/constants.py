@@ -195,6 +195,7 @@ class Reason(StrEnum):
     SCALED_TO_ZERO = "ScaledToZero"
     # Degraded
     AS_EXPECTED = "AsExpected"
+    REPLICAS_CONTESTED = "ReplicasContested"
     POD_FAILING = "PodFailing"
     POD_ENDED = "PodEnded"
     NODE_SILENT = "NodeSilent"

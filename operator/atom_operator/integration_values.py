@@ -179,6 +179,7 @@ class ReplicaLimit:
 
     replicas: int
     message: str
+    node_autoscaler: str | None = None  # what adds nodes for Pending pods, where nodes show one
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,13 +195,23 @@ class Autoscaling:
     prometheus_address: str | None = None
     authentication: tuple[str, str] | None = None  # kind, name
     limit: ReplicaLimit | None = None
+    pending_replicas: int | None = None  # more than the nodes hold; None: as the nodes show
+
+    @property
+    def pending(self) -> int:
+        """Replicas more than the nodes hold, whose Pending pods bring nodes."""
+        if self.pending_replicas is not None:
+            return self.pending_replicas
+        return int(self.limit is not None and self.limit.node_autoscaler is not None)
 
     @property
     def ceiling(self) -> int:
-        """Most replicas to ask for: what is asked, as far as there are devices for it."""
+        """Most replicas to ask for: what is asked, as far as there are devices for it or their
+        Pending pods bring nodes."""
         if self.limit is None:
             return self.max_replicas
-        return max(1, self.min_replicas, min(self.max_replicas, self.limit.replicas))
+        most = min(self.max_replicas, self.limit.replicas + self.pending)
+        return max(1, self.min_replicas, most)
 
 
 @dataclass(frozen=True, slots=True)

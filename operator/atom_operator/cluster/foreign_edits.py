@@ -18,8 +18,20 @@ from atom_operator.domain import ForeignEdit, Manifest
 _OURS = (constants.FIELD_MANAGER, constants.HANDOVER_MANAGER)
 _CONTROLLERS = ("kube-controller-manager", "manager")  # of Deployments, and of LeaderWorkerSets
 _ITSELF = "."
+_REPLICAS = "f:replicas"
 # What `kubectl rollout restart` writes, which is asked of us to keep.
 _RESTARTED = "f:kubectl.kubernetes.io/restartedAt"
+
+
+def scaled_by(manifest: Manifest) -> str | None:
+    """Name who else has set the number of replicas, by the object or by its scale subresource."""
+    for entry in fields_of_others(manifest["metadata"].get("managedFields")):
+        if _REPLICAS in entry["fieldsV1"]["f:spec"]:
+            name = str(entry["manager"])
+            if entry.get("subresource") and name in _CONTROLLERS:
+                return "a HorizontalPodAutoscaler (manager kube-controller-manager, scale)"
+            return f"manager {name}"
+    return None
 
 
 def foreign_edits(manifest: Manifest) -> tuple[ForeignEdit, ...]:
@@ -28,6 +40,7 @@ def foreign_edits(manifest: Manifest) -> tuple[ForeignEdit, ...]:
     return tuple(
         ForeignEdit(entry["manager"], path)
         for entry in fields_of_others(entries)
+        if not entry.get("subresource")
         for path in _paths(entry["fieldsV1"]["f:spec"], "spec")
     )
 
@@ -39,11 +52,13 @@ def fields_of_others(entries: Any) -> list[dict[str, Any]]:
     found = []
     for item in known:
         name = str(item.get("manager"))
-        if name in (*_OURS, *_CONTROLLERS) or item.get("subresource"):
+        scales = item.get("subresource") == "scale"
+        if name in _OURS or (not scales and (name in _CONTROLLERS or item.get("subresource"))):
             continue
         rest = _without(_spec(item), ours)
         if rest:
-            found.append({"manager": name, "fieldsV1": {"f:spec": rest}})
+            kept: dict[str, Any] = {"manager": name, "fieldsV1": {"f:spec": rest}}
+            found.append({**kept, "subresource": "scale"} if scales else kept)
     return found
 
 

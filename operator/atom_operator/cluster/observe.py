@@ -14,7 +14,7 @@ from typing import Any
 
 from atom_operator import constants
 from atom_operator.cluster.errors import RefusedError
-from atom_operator.cluster.foreign_edits import foreign_edits
+from atom_operator.cluster.foreign_edits import foreign_edits, scaled_by
 from atom_operator.cluster.pod_waits.predecessors import with_predecessors_end
 from atom_operator.cluster.pod_waits.refused import pods_wanted, with_refusal
 from atom_operator.cluster.pod_waits.volumes import with_volume_words
@@ -332,6 +332,7 @@ def deployment_state(manifest: Manifest, pods: Sequence[PodState]) -> Deployment
         paused=spec.get("paused") is True,
         autoscaled=is_autoscalers(manifest),
         edits=foreign_edits(manifest),
+        replicas_by=scaled_by(manifest),
         progress_deadline_seconds=_whole(annotation(manifest, constants.ANNOTATION_DEADLINE)),
     )
 

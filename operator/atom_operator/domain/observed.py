@@ -50,6 +50,8 @@ class DeploymentState:
     paused: bool = False  # its controller replaces no pods
     edits: tuple[ForeignEdit, ...] = ()  # what others have set in its spec
     autoscaled: bool = False  # an autoscaler has the number of its replicas
+    replicas_by: str | None = None  # who else has set the number of its replicas
+    contested: str | None = None  # who sets it again and again, and the remedy
 
     @property
     def refused_by_quota(self) -> bool:

@@ -83,6 +83,7 @@ class Supply:
     arrived: int = 0  # pods of ours of the wanted revision that have a node and stay
     pods_per_replica: int = 1
     lacking: str | None = None  # why no node has the device at all
+    node_autoscaler: str | None = None  # what adds nodes for Pending pods, where nodes show one
 
     @property
     def devices(self) -> int:

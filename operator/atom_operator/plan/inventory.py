@@ -28,7 +28,7 @@ from atom_operator.plan.eligibility import (
     own_selectors_apart,
     volume_blockers,
 )
-from atom_operator.plan.node_labels import share_on, unhealthy_devices
+from atom_operator.plan.node_labels import node_autoscaler, share_on, unhealthy_devices
 from atom_operator.plan.placement import Placement, placement_of
 from atom_operator.pods.accelerator_names import is_amd
 
@@ -99,6 +99,7 @@ def survey(nodes: Iterable[Manifest], pods: PlacedPods, asked: PodsAsked) -> Sup
         ordered,
         stuck=sum(pod.ends and pod.node in blocked for pod in ours),
         lost=known.once("lost", lambda: _lost(known)),
+        node_autoscaler=known.once("node autoscaler", lambda: node_autoscaler(known)),
         arrived=sum(
             pod.revision is not None and pod.revision == asked.revision and not pod.ends
             for pod in ours

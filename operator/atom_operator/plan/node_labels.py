@@ -8,7 +8,8 @@ required. Virtual functions have no product name, so the PCI device id is the ke
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from atom_operator.plan.accelerators import (
     Product,
@@ -88,3 +89,16 @@ def _whole_bytes(products: tuple[Product, ...]) -> int | None:
     sizes = {product.memory_gib for product in products}
     size = sizes.pop() if len(sizes) == 1 else None
     return size * _GIB if size is not None else None
+
+
+def node_autoscaler(nodes: Iterable[Mapping[str, Any]]) -> str | None:
+    """Name what adds nodes to the cluster, by the marks that it leaves on nodes of its own; None
+    where no node has one. A node autoscaler that has added no node yet leaves none."""
+    for node in nodes:
+        metadata = node["metadata"]
+        labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+        if "karpenter.sh/nodepool" in labels:
+            return "Karpenter (label karpenter.sh/nodepool)"
+        if any(str(key).startswith("cluster-autoscaler.kubernetes.io/") for key in annotations):
+            return "cluster-autoscaler (annotations cluster-autoscaler.kubernetes.io/…)"
+    return None

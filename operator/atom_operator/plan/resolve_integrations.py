@@ -159,6 +159,7 @@ def _autoscaling(
         method=scaling_method(asked, served),
         min_replicas=asked.fewest,
         max_replicas=asked.max_replicas,
+        pending_replicas=asked.pending_replicas,
         targets=scaling_targets(asked, options, capacity),
         cooldown_seconds=_COOLDOWN_SECONDS if cooldown is None else cooldown,
         activation_query=asked.activation_query,

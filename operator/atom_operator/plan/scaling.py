@@ -68,7 +68,8 @@ def replica_limit(supply: Supply, running: int) -> ReplicaLimit:
     scarce = [name for name in supply.demand if name in bounds and name != supply.resource]
     also = f" and {needed_text(supply, scarce)}" if scarce else ""
     what = f"{supply.devices} {supply.resource}{also} per pod"
-    return ReplicaLimit(total, f"the nodes hold {total} replicas ({what}){where}")
+    words = f"the nodes hold {total} replicas ({what}){where}"
+    return ReplicaLimit(total, words, supply.node_autoscaler)
 
 
 def leave_to_autoscaler(plan: Plan, supply: Supply | None, observed: Observed) -> Plan:

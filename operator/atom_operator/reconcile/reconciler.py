@@ -57,6 +57,7 @@ from atom_operator.kinds import LEADER_WORKER_SET
 from atom_operator.plan.group_deadline import with_deadline
 from atom_operator.plan.own_pods import unschedulable
 from atom_operator.plan.room import lacks_devices, shortage
+from atom_operator.reconcile.contested_replicas import ContestedReplicas
 from atom_operator.reconcile.decider import Decider, Decision
 from atom_operator.reconcile.device_moves import DeviceMoves
 from atom_operator.reconcile.failing_writes import FailingWrites
@@ -96,6 +97,7 @@ class Reconciler:
     applied: AppliedChildren = field(default_factory=AppliedChildren)
     train: RolloutTrain = field(default_factory=RolloutTrain)
     moves: DeviceMoves = field(default_factory=DeviceMoves)
+    contests: ContestedReplicas = field(default_factory=ContestedReplicas)
     failing: FailingWrites = field(default_factory=FailingWrites)
     profile_users: ProfileUsers = field(default_factory=ProfileUsers)
     # Told of an AtomDeployment whose status another's pass made old.
@@ -124,6 +126,7 @@ class Reconciler:
             self.failing.forget(key)
             self.profile_users.forget(key)
             self.moves.forget(key)
+            self.contests.forget(key)
             self.decider.templates.forget(key)
             self.decider.departures.forget(key)
             self._wake_others(key, RouteFindings())
@@ -148,8 +151,12 @@ class Reconciler:
         if todo.desired is None:
             todo = await self.decider.keep_last_accepted(key, parent, observed, engines)
         metrics = MetricsReader(self.engines)
+        contested = self.contests.look(key, todo.desired or {}, observed.deployment, now)
         report, observed = await self._carry_out(key, todo, observed, metrics)
         observed = with_deadline(observed, now, failure)
+        if observed.deployment is not None and contested is not None:
+            fought = replace(observed.deployment, contested=contested)
+            observed = replace(observed, deployment=fought)
         jobs = await self._ensure_jobs(key, parent, decision)
         report = replace(report, refused=(*report.refused, *jobs.refused)).adding(jobs.failed)
         self.optional.remember(key, look, observed.children)

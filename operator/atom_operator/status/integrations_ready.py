@@ -11,7 +11,7 @@ from typing import Any
 
 from atom_operator.constants import ConditionType, Reason
 from atom_operator.domain import ApplyReport, ChildKey, Manifest, Plan, RouteFindings
-from atom_operator.integration_values import Integrations
+from atom_operator.integration_values import Autoscaling, Integrations
 from atom_operator.kinds import (
     AUTOSCALER,
     PROVIDERS,
@@ -46,7 +46,9 @@ def capacity_limited(plan: Plan | None) -> Verdict | None:
         return Verdict(kind, "False", Reason.ENOUGH_ACCELERATORS, message)
     told = f"maxReplicas is {scaling.max_replicas}; {scaling.limit.message}"
     over = scaling.ceiling - scaling.limit.replicas
-    if over:
+    if over > 0 and scaling.ceiling > scaling.min_replicas:
+        message = f"{told}; {_bringing_nodes(scaling, over)}"
+    elif over:
         why = f"minReplicas is {scaling.min_replicas}, so {scaling.ceiling} are the most"
         message = f"{told}; {why} all the same, and {over} of them would wait"
     else:
@@ -54,6 +56,16 @@ def capacity_limited(plan: Plan | None) -> Verdict | None:
         so = f"so at most {scaling.ceiling} are asked"
         message = f"{told}; {missing} more would only wait, {so}"
     return Verdict(kind, "True", Reason.TOO_FEW_ACCELERATORS, message)
+
+
+def _bringing_nodes(scaling: Autoscaling, over: int) -> str:
+    """Say how many replicas are asked for that have no place yet, and why."""
+    if scaling.pending_replicas is not None:
+        why = f"spec.autoscaling.pendingReplicas is {scaling.pending_replicas}"
+    else:
+        found = scaling.limit.node_autoscaler if scaling.limit is not None else None
+        why = f"nodes show {found}, which adds nodes for Pending pods"
+    return f"{why}, so {scaling.ceiling} are asked for at most, and {over} of them would be Pending"
 
 
 def integrations_ready(

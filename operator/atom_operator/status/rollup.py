@@ -383,6 +383,8 @@ def _degraded(situation: StatusInputs) -> Verdict:
     stalled = running.stalled_message
     if stalled and running.up_to_date and not running.complete:
         return Verdict(kind, "True", Reason.DEADLINE_EXCEEDED, stalled)
+    if running.contested is not None:
+        return Verdict(kind, "True", Reason.REPLICAS_CONTESTED, running.contested)
     return Verdict(kind, "False", Reason.AS_EXPECTED, "no pod is failing")
 
 
@@ -417,6 +419,8 @@ def _ready(situation: StatusInputs, others: Mapping[ConditionType, Verdict]) -> 
             message = f"{deployment.ready} of {deployment.desired} replicas are ready"
             return Verdict(kind, "False", Reason.REPLICAS_NOT_READY, message)
         return Verdict(kind, "False", cause.reason, cause.message)
+    if deployment.contested is not None:
+        return Verdict(kind, "False", Reason.REPLICAS_CONTESTED, deployment.contested)
     if (taken := scaled_to_zero(deployment, situation.run)) is not None:
         return Verdict(kind, "False", Reason.SCALED_TO_ZERO, taken)
     met = callers_meet(situation.serving, situation.observed.children, situation.routes)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from atom_operator.cluster.foreign_edits import fields_of_others, foreign_edits
+from atom_operator.cluster.foreign_edits import fields_of_others, foreign_edits, scaled_by
 from atom_operator.cluster.object_cache import StoredObject
 from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT
 from tests.support.in_memory_cluster.rollouts import finish_rollout
@@ -79,6 +79,25 @@ def test_fields_of_others_are_told_apart_from_ours(name: str) -> None:
     cached = StoredObject.of(stored).manifest()
     assert foreign_edits(cached) == edits
     assert cached["metadata"].get("managedFields", []) == fields_of_others([OURS, entry])
+
+
+@pytest.mark.parametrize(
+    ("manager", "more", "named"),
+    [
+        ("kube-controller-manager", {"subresource": "scale"}, "a HorizontalPodAutoscaler"),
+        ("keda-operator", {"subresource": "scale"}, "manager keda-operator"),
+        ("kubectl", {}, "manager kubectl"),
+        ("atom-operator", {}, None),
+        ("kube-controller-manager", {"subresource": "status"}, None),
+    ],
+)
+def test_who_set_the_number_of_replicas_is_named(
+    manager: str, more: dict[str, str], named: str | None
+) -> None:
+    entry = by(manager, {"f:replicas": {}}, **more)
+    found = scaled_by({"metadata": {"managedFields": [OURS, entry]}})
+    assert (found or "").startswith(named or "")
+    assert (found is None) == (named is None)
 
 
 @pytest.mark.parametrize("odd", [None, "x", [None], [{}], [{"manager": 1, "fieldsV1": "x"}]])

@@ -70,6 +70,10 @@ class AutoscalingSpec(ApiModel):
     """Fewest replicas; 0 with KEDA only. Default: 1."""
     max_replicas: Annotated[int, Field(ge=1, le=1000)]
     """Most replicas; fewer are asked for while the nodes cannot hold as many (CapacityLimited)."""
+    pending_replicas: Annotated[int, Field(ge=0, le=100)] | None = None
+    """How many replicas more than the nodes hold may be asked for: their pods are Pending, and
+    bring nodes where a node autoscaler (Karpenter, cluster-autoscaler) adds one for such a pod.
+    Default: 1 where nodes show a node autoscaler, 0 elsewhere."""
     typical_context_tokens: Annotated[int, Field(ge=1, le=10_485_760)] | None = None
     """Tokens of a usual request, prompt and answer together: with the planned capacity they decide
     how many requests a replica holds. Default: 4096, at most maxModelLen."""
