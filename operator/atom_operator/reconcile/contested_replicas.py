@@ -44,7 +44,7 @@ class ContestedReplicas:
         running: DeploymentState | None,
         now: datetime,
     ) -> str | None:
-        """Return who fights for the number, and the remedy; None while nobody does, or where the
+        """Return who fights for the number, and the remedy; None while no client does, or where the
         number is an autoscaler's. `desired`: what this pass writes; `running`: as it is before."""
         asked = _asked(desired)
         if asked is None or running is None:
