@@ -20,7 +20,7 @@ _TURNS = 2  # from which it is no slip of a hand
 
 @dataclass(frozen=True, slots=True)
 class _Contest:
-    """What was asked for last, and when others have asked for something else."""
+    """Hold the number that was asked for last, and when others asked for another one."""
 
     asked: int
     turns: tuple[datetime, ...] = ()
