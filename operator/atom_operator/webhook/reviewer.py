@@ -185,8 +185,15 @@ def faults_of(key: ObjectKey, manifest: Manifest) -> tuple[FieldProblem, ...]:
     if spec.canary is None:
         return faults
     raw = manifest.get("spec") or {}
-    of_canary = change_problems(key, spec, canary_spec(raw, spec))
-    return tuple(dict.fromkeys((*faults, *of_canary)))
+    wanted = canary_spec(raw, spec)
+    of_canary = change_problems(key, spec, wanted)
+    if faults or of_canary:
+        return tuple(dict.fromkeys((*faults, *of_canary)))
+    own = _alone(key, {**manifest, "spec": wanted}, _ANYWHERE)
+    return tuple(
+        FieldProblem("spec.canary.change", f"makes {problem}", problem.reason)
+        for problem in (own if isinstance(own, tuple) else ())
+    )
 
 
 def _claim_of_canary(request: ReviewRequest, preview: Preview) -> FieldProblem | None:

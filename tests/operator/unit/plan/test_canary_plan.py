@@ -11,12 +11,13 @@ import yaml
 
 from atom_operator.__main__ import main
 from atom_operator.canary_spec import canary_spec, promoted_spec
-from atom_operator.cluster.engine_http import _requests
+from atom_operator.children.canary import content_digest
 from atom_operator.cluster.prometheus import value_in
 from atom_operator.domain import RequestCounts
 from atom_operator.domain.canary import CanaryAnalysis, CanaryQuery
 from atom_operator.kubectl_atom import main as kubectl_atom
 from atom_operator.plan.canary.analysis import judge
+from atom_operator.pods.engine_metrics import parse_metrics
 from atom_operator.webhook.admission_review import parse_review
 from atom_operator.webhook.reviewer import Reviewer
 from tests.support.operator.builders_admission import creation
@@ -66,6 +67,9 @@ async def test_an_apply_is_told_what_both_need_and_refused_what_can_never_be() -
     asked = {**CANARY, "canary": {"change": change, "weight": 1}}
     verdict = await reviewer.review(parse_review(creation(**asked)))
     assert "spec.canary.change" in (verdict.refusal or "")
+    asked = {**CANARY, "canary": {"change": {"parallelism": {"tensor": 3}}, "weight": 1}}
+    verdict = await reviewer.review(parse_review(creation(**asked)))
+    assert "spec.canary.change: makes spec.parallelism.tensor: " in (verdict.refusal or "")
 
 
 def test_a_change_is_joined_by_key_and_by_name() -> None:
@@ -141,6 +145,29 @@ def test_a_decision_is_one_field(
     assert [[item["op"], item["path"], item.get("value")] for item in patch[1:]] == changes
 
 
+def test_an_act_names_the_change_that_its_author_has_seen(
+    tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    stored = atom_deployment(**CANARY)
+    stored["metadata"]["resourceVersion"] = "7"
+    change = content_digest(stored["spec"]["canary"]["change"])
+    script = tmp_path / "kubectl"
+    script.write_text(KUBECTL.format(folder=tmp_path))
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    stored["status"] = {"canary": {"change": change}}
+    (tmp_path / "object.json").write_text(json.dumps(stored))
+    assert kubectl_atom(["-n", "default", "promote", "chat"]) == 0
+    patch = json.loads((tmp_path / "patches").read_text().removeprefix("--patch="))
+    assert patch[-1] == {"op": "add", "path": "/spec/canary/decisionFor", "value": change}
+    (tmp_path / "patches").unlink()
+    stored["status"] = {"canary": {"change": "0123456789abcdef"}}
+    (tmp_path / "object.json").write_text(json.dumps(stored))
+    assert kubectl_atom(["-n", "default", "undo", "chat"]) != 0
+    assert "has not looked at the newest spec.canary.change" in capsys.readouterr().err
+    assert not (tmp_path / "patches").exists()
+
+
 METRICS = b"""atom:requests_finished_total{finished_reason="stop",model_name="m"} 90.0
 atom:requests_finished_total{finished_reason="error",model_name="m"} 10.0
 atom:requests_finished_total{finished_reason="abort",model_name="m"} 5.0
@@ -150,8 +177,8 @@ atom:time_to_first_token_seconds_sum{model_name="m"} 12.5
 
 
 def test_engines_tell_what_became_of_their_requests() -> None:
-    assert _requests(METRICS) == RequestCounts(100, 10, 100, 12.5)
-    assert _requests(b"something_else 1\n") is None
+    assert parse_metrics(METRICS).requests == RequestCounts(100, 10, 100, 12.5)
+    assert parse_metrics(b"something_else 1\n").requests is None
 
 
 @pytest.mark.parametrize(
