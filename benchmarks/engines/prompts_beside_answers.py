@@ -30,7 +30,7 @@ _SEED = 4
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What came of one run. longest_gap_seconds: between two tokens of the stream."""
+    """Holds the figures of one run. longest_gap_seconds: between two tokens of the stream."""
 
     max_step_seconds: float
     seconds: float

@@ -60,7 +60,7 @@ class EngineOptions:
     long_prefill_token_threshold: int = 0
     scheduling_policy: SchedulingPolicy = "mixed"
     scheduler_delay_factor: float = 0.0
-    max_step_seconds: float = 0.2
+    max_step_seconds: float = 0.3
     max_waiting_requests: int = 4096
     fairness: Fairness = "clients"
     client_weights: Mapping[str, float] = field(default_factory=dict)
