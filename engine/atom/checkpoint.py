@@ -234,7 +234,8 @@ def _as_files_say(checkpoint: Checkpoint) -> Checkpoint:
             checkpoint.path, _HEAD,
         )  # fmt: skip
         changes |= dict.fromkeys(("tie_word_embeddings", *config.keys() & {"tie_embedding"}), False)
-    if by_awq and isinstance(section, dict):
+    # Files without any quantised module belong to another config.json, which the loader refuses.
+    if isinstance(section, dict) and by_awq and any(name.endswith(".qweight") for name in stored):
         plain = sorted(
             module
             for name in stored

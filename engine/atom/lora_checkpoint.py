@@ -68,7 +68,7 @@ class AdapterConfig:
     base: str
     rank_pattern: NamedValues = NO_VALUES
     alpha_pattern: NamedValues = NO_VALUES
-    target_parameters: tuple[str, ...] = ()
+    target_parameters: frozenset[str] = frozenset()
 
     def rank_of(self, module: str) -> int:
         return int(self.rank_pattern.of(module, self.rank))
@@ -166,7 +166,7 @@ def read_adapter_config(folder: Path, most_rank: int) -> AdapterConfig:
         base=str(raw.get("base_model_name_or_path") or ""),
         rank_pattern=_named(file, "rank_pattern", raw, _whole),
         alpha_pattern=_named(file, "alpha_pattern", raw, _number),
-        target_parameters=tuple(map(str, raw.get("target_parameters") or ())),
+        target_parameters=_names(file, raw.get("target_parameters")),
     )
     if config.most_rank > most_rank:
         raise AdapterError(
@@ -197,6 +197,12 @@ def _named(
         raise AdapterError(
             f"{file}: {name} names modules by a pattern: {error}; name the modules in full"
         ) from None
+
+
+def _names(file: Path, value: object) -> frozenset[str]:
+    if value is not None and not isinstance(value, list):
+        raise AdapterError(f"{file}: target_parameters must be a list, got {repr(value)[:80]}")
+    return frozenset(map(str, value or ()))
 
 
 def _whole(file: Path, name: str, value: object) -> int:

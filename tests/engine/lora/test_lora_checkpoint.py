@@ -38,6 +38,7 @@ REFUSED: dict[str, Any] = {
     "lora_alpha": "many",
     "rank_pattern": {"q_proj": 99},
     "alpha_pattern": {"(": 1},
+    "target_parameters": 5,
 }
 
 

@@ -224,10 +224,9 @@ class AdapterFile:
 
     def _adapts(self, parameter: str) -> bool:
         """Tell whether the configuration targets a parameter, by PEFT's rule."""
-        return any(
-            parameter == target or parameter.endswith(f".{target}")
-            for target in self._config.target_parameters
-        )
+        parts = parameter.split(".")
+        ends = (".".join(parts[first:]) for first in range(len(parts)))
+        return not self._config.target_parameters.isdisjoint(ends)
 
     def _refusal(self, stored: str) -> str:
         for pattern, why in _NOT_SERVED:

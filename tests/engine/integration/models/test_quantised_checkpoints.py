@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from atom.errors import ModelError
 from tests.support.engine_core.core_driver import CoreDriver
 from tests.support.models.quantised_checkpoint import (
     GPT_OSS_LAYOUT,
@@ -51,6 +52,14 @@ def checkpoint(
         tmp_path_factory.mktemp(name), LAYOUTS[name], _FAMILIES.get(name, "qwen3")
     )
     return quantised, oracle(plain)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_plain_weights_below_a_quantised_config_are_refused(layout: str, tmp_path: Path) -> None:
+    quantised, plain = make_quantised_checkpoint(tmp_path, LAYOUTS[layout])
+    (quantised / "model.safetensors").write_bytes((plain / "model.safetensors").read_bytes())
+    with pytest.raises(ModelError, match=r"model|tensors"):
+        CoreDriver(str(quantised), max_num_batched_tokens=48, max_num_seqs=8)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
