@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from atom_operator.domain import DeploymentState, ObjectKey, Observed
 from atom_operator.domain.origin import Default
 
+_REFRESHED = 16  # at the head of the row, who learn their new place at once
 _NAMED = 3  # of those that hold the places, in a message
 _WITH_OWN = "the next change of its own spec takes it"
 
@@ -101,14 +102,18 @@ class RolloutTrain:
             self._row.pop(key, None)
             self._rolling[key] = None
             return None
-        if self._row.get(key) is not bool(defaults):
+        is_new = self._row.get(key) is not bool(defaults)
+        if is_new:
             self._row.pop(key, None)
             self._row[key] = bool(defaults)
         row = self._ordered
         if not self._unseen and row.index(key) < self._free:
             del self._row[key]
             self._rolling[key] = None
+            self._refresh(key)
             return None
+        if is_new:
+            self._refresh(key)
         return (
             f"{_subject(defaults)}the operator lets {self._most} roll at a time: {self._place(key)}"
         )
@@ -166,6 +171,12 @@ class RolloutTrain:
     @property
     def _free(self) -> int:
         return 0 if self._unseen else max(0, self._most - len(self._rolling))
+
+    def _refresh(self, key: ObjectKey) -> None:
+        """Announce those that have another place in the row, or another before them, by `key`."""
+        for waiting in self._ordered[:_REFRESHED]:
+            if waiting != key:
+                self._announce(waiting)
 
     def _tell(self, before: int) -> None:
         """Announce whose turn has come, where there are more places than `before`."""
