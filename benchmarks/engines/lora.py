@@ -69,7 +69,7 @@ def request_of(number: int) -> LoRARequest:
 
 def load_beside_a_stream(engine: OfflineEngine, folder: Path, number: int) -> dict[str, float]:
     """Read an adapter's file and use it, while a row of the base streams."""
-    loading = LoraLoading(engine.executor)
+    loading = LoraLoading(engine.executor, set())
     told: list[str | None] = []
     draw = np.random.default_rng(2)
     params = SamplingParams(temperature=0.0, max_tokens=600, ignore_eos=True)

@@ -23,7 +23,7 @@ class KVEventsConfig:
     message; buffer_steps: batches kept for replays; hwm: messages that wait for one slow reader at
     most; max_queue_size: batches between the engine and the thread that sends them."""
 
-    endpoint: str = "tcp://*:5557"
+    endpoint: str = "tcp://127.0.0.1:5557"
     replay_endpoint: str | None = None
     topic: str = ""
     buffer_steps: int = 10_000

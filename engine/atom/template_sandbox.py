@@ -1,8 +1,9 @@
 """The Jinja environment that chat templates run in: transformers' own, within bounds of work.
 
 A template is a program of the model's author. The sandbox keeps it from the process; what is added
-here keeps it from running or growing without end: loops and macros are counted, texts and lists
-that it makes are bounded, and a render has a deadline. Knows no messages. Called by chat_template.
+here keeps it from running or growing without end: loops and macros are counted, what each operation
+reads and makes is bounded before it is done and added up (bounded_input/template_work.py), and a
+render has a deadline. Knows no messages. Called by chat_template.
 """
 
 from __future__ import annotations
@@ -11,10 +12,8 @@ import contextvars
 import datetime
 import functools
 import json
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import jinja2
@@ -23,12 +22,15 @@ from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
-MOST_STEPS = 2_000_000  # turns of loops and calls of macros
-MOST_CHARACTERS = 1 << 26  # of a text, items of a list
-_MOST_NUMBER = 1_000_000  # that a width, a count or an exponent may be
-_DEADLINE_SECONDS = 10.0
-_CHECK_EVERY = 256  # steps between looks at the clock
-_WIDE_FIELD = re.compile(r"\d{7,}")
+from atom.bounded_input.template_calls import (
+    bound_call,
+    bound_fields,
+    bound_filter,
+    bound_power,
+    bound_times,
+)
+from atom.bounded_input.template_work import BoundsError, TemplateWork, bound
+
 OWN_NAMES = "_atom_"  # how what is added to a template begins
 _COUNTED, _CALLED, _JOINED, _SIZED = (
     f"{OWN_NAMES}{name}" for name in ("counted", "called", "joined", "sized")
@@ -39,23 +41,7 @@ class TemplateBoundsError(jinja2.TemplateError):
     """A template does more than any conversation needs."""
 
 
-@dataclass(slots=True)
-class _Work:
-    """Hold what one render may still do."""
-
-    clock: Callable[[], float]
-    deadline: float
-    steps: int = field(default=0)
-
-    def step(self) -> None:
-        self.steps += 1
-        if self.steps > MOST_STEPS:
-            raise TemplateBoundsError(f"it takes more than {MOST_STEPS:,} steps")
-        if self.steps % _CHECK_EVERY == 0 and self.clock() > self.deadline:
-            raise TemplateBoundsError(f"it takes more than {_DEADLINE_SECONDS:g} seconds")
-
-
-_work: contextvars.ContextVar[_Work] = contextvars.ContextVar("template_work")
+_work: contextvars.ContextVar[TemplateWork] = contextvars.ContextVar("template_work")
 
 
 def render_within_bounds(
@@ -64,14 +50,16 @@ def render_within_bounds(
     clock: Callable[[], float] = time.monotonic,
 ) -> str:
     """The template's text; raises `TemplateBoundsError`, and what the template itself raises."""
-    token = _work.set(_Work(clock, clock() + _DEADLINE_SECONDS))
+    token = _work.set(TemplateWork(clock))
     try:
         pieces, characters = [], 0
         for piece in template.generate(variables):
             characters += len(piece)
-            _bound(characters)
+            bound(characters)
             pieces.append(piece)
         return "".join(pieces)
+    except BoundsError as error:
+        raise TemplateBoundsError(str(error)) from None
     finally:
         _work.reset(token)
 
@@ -80,7 +68,10 @@ def render_within_bounds(
 def template_environment() -> jinja2.Environment:
     """Return what transformers gives a template, within bounds."""
     environment = _BoundedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationBlocks]
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[loopcontrols, _GenerationBlocks],
+        finalize=_shown,
     )
     environment.filters["tojson"] = _to_json
     environment.filters = {
@@ -121,20 +112,16 @@ class _BoundedEnvironment(ImmutableSandboxedEnvironment):
         return found
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        if operator == "*":
-            for sequence, count in ((left, right), (right, left)):
-                if isinstance(sequence, (str, list, tuple)) and isinstance(count, int):
-                    _bound(len(sequence) * max(count, 0))
-        if operator == "**" and isinstance(right, (int, float)) and abs(right) > 1000:
-            raise TemplateBoundsError(f"it takes a number to the power of {right}")
-        if operator == "%" and isinstance(left, str):
-            _bound_fields(left, right)
+        _bound_operation(operator, left, right)
         return _sized(super().call_binop(context, operator, left, right))
 
     def call(self, context: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
-        name, owner = getattr(obj, "__name__", ""), getattr(obj, "__self__", None)
-        if isinstance(owner, str):
-            _bound_text_call(name, owner, args, kwargs)
+        # What the sandbox puts around a text's format method names that.
+        name, method = getattr(obj, "__name__", ""), getattr(obj, "__wrapped__", obj)
+        owner = getattr(method, "__self__", None)
+        if isinstance(owner, (str, int, float, bytes, list, tuple, dict)):
+            _work.get().read((owner, *args, *kwargs.values()))
+            bound_call(name, owner, (*args, *kwargs.values()))
         return _sized(super().call(context, obj, *args, **kwargs))
 
 
@@ -154,6 +141,19 @@ class _Counting(NodeTransformer):
         call = nodes.Call(nodes.Name(_CALLED, "load"), [], [], None, None)
         node.body.insert(0, self._placed(nodes.Output([call]), node))
         return node
+
+    def visit_List(self, node: nodes.List) -> Any:  # noqa: N802 (Jinja's name)
+        return self._measured(node)
+
+    def visit_Dict(self, node: nodes.Dict) -> Any:  # noqa: N802 (Jinja's name)
+        return self._measured(node)
+
+    def visit_Tuple(self, node: nodes.Tuple) -> Any:  # noqa: N802 (Jinja's name)
+        return self._measured(node) if node.ctx == "load" else node
+
+    def _measured(self, node: nodes.Expr) -> Any:
+        self.generic_visit(node)
+        return self._placed(nodes.Filter(node, _SIZED, [], [], None, None), node)
 
     def visit_Concat(self, node: nodes.Concat) -> Any:  # noqa: N802 (Jinja's name)
         self.generic_visit(node)
@@ -207,63 +207,47 @@ def _called() -> str:
 
 
 def _joined(*parts: Any) -> str:
-    texts = [str(part) for part in parts]
-    _bound(sum(map(len, texts)))
-    return "".join(texts)
+    bound(_work.get().read(parts))
+    return "".join(map(str, parts))
+
+
+def _shown(value: Any) -> Any:
+    """Measure what is about to become text."""
+    work = _work.get(None)
+    if work is not None and not isinstance(value, str):
+        bound(work.read((value,)))
+    return value
 
 
 def _sized(value: Any) -> Any:
-    if isinstance(value, (str, list, tuple, dict)):
-        _bound(len(value))
-    return value
+    return _work.get().take(value)
 
 
 def _bounded_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def bounded(*args: Any, **kwargs: Any) -> Any:
-        texts = [value for value in args if isinstance(value, str)]
-        if name in ("center", "indent", "batch", "slice", "wordwrap"):
-            _bound_numbers((*args, *kwargs.values()))
-        if name == "replace" and len(texts) >= 3:
-            _bound_replacement(*texts[:3])
-        if name == "format" and texts:
-            _bound_fields(texts[0], args[1:])
+        values = (*args, *kwargs.values())
+        size = _work.get().read(values)
+        bound_filter(name, size, tuple(each for each in values if not _is_environment(each)))
         return _sized(function(*args, **kwargs))
 
     return bounded
 
 
-def _bound_text_call(name: str, text: str, args: Any, kwargs: Any) -> None:
-    """A text's own method, before it makes what is too large to be made."""
-    if name in ("center", "ljust", "rjust", "zfill", "expandtabs"):
-        _bound_numbers((*args, *kwargs.values()))
-    elif name == "replace" and len(args) >= 2 and all(isinstance(arg, str) for arg in args[:2]):
-        _bound_replacement(text, args[0], args[1])
-    elif name in ("format", "format_map"):
-        _bound_fields(text, (*args, *kwargs.values()))
+def _is_environment(value: Any) -> bool:
+    return isinstance(value, (jinja2.Environment, jinja2.nodes.EvalContext, jinja2.runtime.Context))
 
 
-def _bound_numbers(values: Iterable[Any]) -> None:
-    for value in values:
-        if isinstance(value, int) and abs(value) > _MOST_NUMBER:
-            raise TemplateBoundsError(f"it asks for a width or a count of {value}")
-
-
-def _bound_replacement(text: str, old: str, new: str) -> None:
-    _bound(len(text) + text.count(old) * len(new))
-
-
-def _bound_fields(pattern: str, values: Any) -> None:
-    """Widths of fields stand in the pattern, or come with the values."""
-    if _WIDE_FIELD.search(pattern):
-        raise TemplateBoundsError("it formats a field of more than a million characters")
-    if "*" in pattern or "{" in pattern:
-        _bound_numbers(values if isinstance(values, tuple) else (values,))
-
-
-def _bound(size: int) -> None:
-    if size > MOST_CHARACTERS:
-        raise TemplateBoundsError(f"it makes more than {MOST_CHARACTERS:,} characters or items")
+def _bound_operation(operator: str, left: Any, right: Any) -> None:
+    _work.get().read((left, right))
+    if operator == "*":
+        for sequence, count in ((left, right), (right, left)):
+            if isinstance(sequence, (str, list, tuple)) and isinstance(count, int):
+                bound_times(sequence, count)
+    if operator == "**" and isinstance(right, (int, float)):
+        bound_power(left, right)
+    if operator == "%" and isinstance(left, str):
+        bound_fields(left, right if isinstance(right, tuple) else (right,))
 
 
 class _GenerationBlocks(jinja2.ext.Extension):

@@ -35,6 +35,8 @@ POD_MONITOR = Kind("monitoring.coreos.com", "v1", "PodMonitor", "podmonitors")
 PROMETHEUS_RULE = Kind("monitoring.coreos.com", "v1", "PrometheusRule", "prometheusrules")
 # Kueue's record of one pod that waits for a quota; only read.
 QUOTA_WORKLOAD = Kind("kueue.x-k8s.io", "v1beta1", "Workload", "workloads")
+# Only made, never read: the one by which servers of an AtomDeployment know each other.
+SECRET = Kind("", "v1", "Secret", "secrets")
 NETWORK_POLICY = Kind("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies")
 RESOURCE_CLAIM_TEMPLATE = Kind(
     "resource.k8s.io", "v1", "ResourceClaimTemplate", "resourceclaimtemplates"

@@ -18,7 +18,7 @@ from atom.entrypoints.swap.models_metrics import DeviceCollector, Merged
 from atom.entrypoints.swap.shared_device import SharedDevice, Sharing, SharingModel
 from atom.metrics import RequestMetrics
 from atom.model_engine.front.engine_lifecycle import EngineState
-from atom.model_engine.front.served_loras import ServedLoras
+from atom.model_engine.front.loras.served_loras import ServedLoras
 from atom.model_engine.wire.engine_protocol import RankStats, StatsBody
 from atom_operator.metrics import OperatorMetrics
 from tools.reference.markdown import code, codes, head, table

@@ -107,6 +107,10 @@ of the same objects would undo each other's writes for ever. Of single namespace
 - apiGroups: [""]
   resources: [services, serviceaccounts, configmaps]
   verbs: [get, list, watch, create, patch, update, delete]
+# By which servers of one AtomDeployment know each other: made, and never read.
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [create]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [get, list, watch, create, patch, update, delete]

@@ -34,8 +34,7 @@ from atom.entrypoints.control.lora_adapters import LORA_DOCUMENTED, lora_routes
 from atom.entrypoints.control.weights import WEIGHTS_DOCUMENTED, weights_routes
 from atom.entrypoints.handover.continue_route import continue_handler, continue_routes
 from atom.entrypoints.handover.token_frames import PATH as CONTINUE_PATH
-from atom.entrypoints.http.access import ApiKeyCheck
-from atom.entrypoints.http.api_key import FollowedKeys
+from atom.entrypoints.http.access import AccessKeys, ApiKeyCheck
 from atom.entrypoints.http.dispatch import Dispatch, Endpoint, response_for_fault
 from atom.entrypoints.http.errors import http_error, response_for, shortened
 from atom.entrypoints.http.json_body import to_json
@@ -69,7 +68,7 @@ ModelName = Annotated[str, Path(description="A name of the served model.")]
 def build_app(
     state: ServerState,
     *,
-    api_keys: FollowedKeys | None = None,
+    keys: AccessKeys | None = None,
     allowed_origins: Sequence[str] = (),
     root_path: str = "",
     responses: ResponseStore | None = None,
@@ -80,10 +79,11 @@ def build_app(
     this server; "*" for all. root_path: a prefix under which a proxy shows it. responses: where
     they are kept. console: whether there is a page for browsers at /. tracer: makes a span of each
     request that generates."""
-    keys = api_keys or FollowedKeys(())
+    keys = AccessKeys() if keys is None else keys
     routes = build_routes(
         state,
-        needs_key=bool(keys),
+        needs_key=keys.any_key,
+        takes_handovers=bool(keys.peers),
         root_path=root_path,
         responses=responses,
         console=console,
@@ -97,13 +97,15 @@ def build_routes(
     state: ServerState,
     *,
     needs_key: bool,
+    takes_handovers: bool = False,
     root_path: str = "",
     responses: ResponseStore | None = None,
     console: bool = True,
     tracer: Tracer | None = None,
 ) -> ASGIApp:
     """Build the routes of a model's server, without the layers around them. needs_key: as its
-    document tells; the others as for `build_app`."""
+    document tells; takes_handovers: other replicas' answers go on here; the others as for
+    `build_app`."""
     # The scripts of the pages /docs and /redoc, which are then asked of no other server.
     app = FastAPIOffline(
         docs_url=None,
@@ -130,7 +132,9 @@ def build_routes(
     app.include_router(weights_routes(state))
     app.include_router(pooling_routes(state))
     app.include_router(render_routes(state))
-    app.include_router(continue_routes(state))
+    if takes_handovers:
+        app.include_router(continue_routes(state))
+        handlers[CONTINUE_PATH] = continue_handler(state)
     app.include_router(console_routes(shown=console))
     add_error_handlers(app)
     facts = DocumentFacts(needs_key, state.names_now)
@@ -143,7 +147,6 @@ def build_routes(
         WEIGHTS_DOCUMENTED,
     )
     document_bodies(app, facts, *beside)
-    handlers[CONTINUE_PATH] = continue_handler(state)
     endpoints = {path: Endpoint(handle) for path, handle in handlers.items()}
     inner: ASGIApp = Dispatch(app, endpoints)
     if tracer is not None:
@@ -158,13 +161,13 @@ class Layers:
     """Puts around the routes of a server keys, errors in the shape that a client knows,
     headers. allowed_origins, root_path: as for `build_app`."""
 
-    api_keys: FollowedKeys
+    keys: AccessKeys
     allowed_origins: Sequence[str] = ()
     root_path: str = ""
 
     def around(self, inner: ASGIApp, is_ending: Callable[[], bool]) -> ASGIApp:
         """Put the layers around an app. is_ending: whether it takes no more requests."""
-        checked: ASGIApp = AnthropicErrors(ApiKeyCheck(inner, self.api_keys))
+        checked: ASGIApp = AnthropicErrors(ApiKeyCheck(inner, self.keys))
         if self.allowed_origins:
             # Before the key: browsers ask without it whether they may send it.
             checked = CORSMiddleware(

@@ -21,12 +21,13 @@ from atom.entrypoints.flags.engine_args import (
 )
 from atom.entrypoints.flags.flag_parser import FlagParser
 from atom.entrypoints.flags.flag_values import json_object
+from atom.entrypoints.http.access_options import access_options
 from atom.entrypoints.http.api_key import read_api_keys, read_key_file
 from atom.entrypoints.http.body_budget import DEFAULT_BYTES
 from atom.entrypoints.process.logs import configure_logging
 from atom.entrypoints.responses.store_limit import DEFAULT_BYTES as STORE_BYTES
 from atom.entrypoints.server_args import add_access_flags, add_tls_flags, tls_files
-from atom.entrypoints.swap.models_file import check_shares, read_models_file
+from atom.entrypoints.swap.models_file import check_names, check_shares, read_models_file
 from atom.entrypoints.swap.shared_device import Sharing, SharingModel
 from atom.entrypoints.swap.swap_policy import SwapRule
 from atom.entrypoints.tracing.trace_flags import add_trace_flags, traces_endpoint
@@ -306,7 +307,16 @@ def models_of(args: argparse.Namespace) -> list[ServedModel]:
         shares.append((entry, share))
         models.append(ServedModel(SharingModel(entry.name, share, entry.pinned), options))
     check_shares(file, shares, args.gpu_memory_utilization)
+    check_names(file, [_names_of(each) for each in models])
     return models
+
+
+def _names_of(model: ServedModel) -> list[str]:
+    """All by which requests may mean this model, or an adapter of it."""
+    options = model.options
+    adapters = options.engine.lora.modules if options.engine.lora else ()
+    names = options.served_names or (model.sharing.name,)
+    return [*dict.fromkeys(names), *(module.name for module in adapters)]
 
 
 def server_options(args: argparse.Namespace) -> ServerOptions:
@@ -336,6 +346,7 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
         lora_modules_file=args.lora_modules_file,
         api_keys=read_api_keys(args.api_key, args.api_key_file, os.environ),
         api_key_file=read_key_file(args.api_key_file),
+        access=access_options(args, os.environ),
         tls=tls_files(args),
         root_path=args.root_path,
         console=not args.disable_console,

@@ -13,7 +13,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from atom.entrypoints.http.api_key import API_KEY_VARIABLE
+from atom.entrypoints.http.api_key import (
+    ADMIN_KEY_VARIABLE,
+    API_KEY_VARIABLE,
+    SECRET_VARIABLE,
+)
 from atom.entrypoints.http.tls import CLIENT_CERTIFICATES, TlsFiles
 from atom.entrypoints.process.logs import LEVELS
 from atom.errors import ConfigError
@@ -40,6 +44,54 @@ def add_access_flags(group: Any) -> None:
         metavar="KEY",
         help="keys of which clients must send one; everybody on this machine sees them (ps), so "
         "rather use --api-key-file",
+    )
+    add(
+        "--admin-api-key-file",
+        type=Path,
+        default=None,
+        help="file or folder, as --api-key-file, with the keys of administrators: sleep, weights, "
+        f"adapters, caches and profiles need one (default: ${ADMIN_KEY_VARIABLE}, else none)",
+    )
+    add(
+        "--admin-api-key",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="KEY",
+        help="administrators' keys; everybody on this machine sees them (ps), so rather use "
+        "--admin-api-key-file",
+    )
+    add(
+        "--handover-secret-file",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help="file or folder, as --api-key-file, with the secret that servers of --handover-url "
+        "and --worker-urls share with those behind the URLs. The first is sent, and all count, so "
+        f"that it can be changed (default: ${SECRET_VARIABLE}, else no answers are taken over)",
+    )
+    add(
+        "--share-prefix-cache",
+        action="store_true",
+        help="let the prompts of one key spare those of another that begin alike (default: where "
+        "there are several keys each has a prefix cache of its own)",
+    )
+    add(
+        "--allowed-lora-paths",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="PATH",
+        help="folders, hub ids (org/ for all of an organisation's) and buckets (s3://name/prefix) "
+        "out of which POST /v1/load_lora_adapter may load (default: the adapters of the start)",
+    )
+    add(
+        "--allowed-weights-paths",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="PATH",
+        help="likewise for POST /update_weights (default: the model of the start)",
     )
     add(
         "--allowed-origins",

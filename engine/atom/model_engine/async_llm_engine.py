@@ -26,6 +26,7 @@ from atom.errors import EngineDeadError, RequestError
 from atom.model_engine.engine_core_mgr import CoreManager
 from atom.model_engine.front.admission import Admission
 from atom.model_engine.front.async_text import AsyncText
+from atom.model_engine.front.cache_salts import CacheSalts
 from atom.model_engine.front.core_event_hop import CoreEventHop
 from atom.model_engine.front.engine_lifecycle import EngineLifecycle, EngineStatus
 from atom.model_engine.front.fingerprint import Fingerprint
@@ -37,12 +38,13 @@ from atom.model_engine.front.handover.relays import Replicas
 from atom.model_engine.front.idle_sleep import IdleSleep
 from atom.model_engine.front.input_output_processor import InputOutputProcessor
 from atom.model_engine.front.input_processor import Prompt
-from atom.model_engine.front.lora_changes import LoraChanges
+from atom.model_engine.front.loras.adapter_digests import AdapterDigests
+from atom.model_engine.front.loras.lora_changes import LoraChanges
+from atom.model_engine.front.loras.served_loras import ServedLoras
 from atom.model_engine.front.open_requests import OpenRequests
 from atom.model_engine.front.pauses import Pauses
 from atom.model_engine.front.request_intake import RequestIntake
 from atom.model_engine.front.request_stream import ReaderLimits, RequestGroup, RequestStream
-from atom.model_engine.front.served_loras import ServedLoras
 from atom.model_engine.front.step_delivery import StepDelivery
 from atom.model_engine.front.utility_calls import UtilityCalls
 from atom.model_engine.request import RequestOutput
@@ -114,7 +116,9 @@ class AsyncLLMEngine:
             fair=config.scheduler.fairness == "clients",
         )
         self.loras = ServedLoras(config.lora, config.model.served_name)
-        self.lora_changes = LoraChanges(self.loras, self.call_utility)
+        self.cache_salts = CacheSalts()
+        digests = self._digests = AdapterDigests(lambda: self.pauses.weights_version)
+        self.lora_changes = LoraChanges(self.loras, self.call_utility, self._digests)
         self.pauses = Pauses(config.model, self._lifecycle, self._requests, self._call)
         idle = config.sleep.idle_seconds
         self._idle = IdleSleep(idle, self._lifecycle, self._requests, self.pauses, clock)
@@ -130,14 +134,10 @@ class AsyncLLMEngine:
         self._core_ended = False
         self._handover: Handover | None = None
         if replicas is not None and config.model.pooling is None:
-            self._handover = Handover(
-                replicas, self._requests, self._delivery, lambda: self.pauses.weights_version
-            )
+            self._handover = Handover(replicas, self._requests, self._delivery, digests.version)
         inputs = self.processor.inputs
         self._intake = RequestIntake(inputs, self._text, self._ids, clock)
-        self._handed = HandedIntake(
-            inputs, self._intake, self.loras, lambda: self.pauses.weights_version
-        )
+        self._handed = HandedIntake(inputs, self._intake, self.loras, self._digests.version)
 
     @staticmethod
     def of_model(model: str, **options: Any) -> AsyncLLMEngine:
@@ -151,6 +151,7 @@ class AsyncLLMEngine:
 
     async def start(self) -> None:
         """Begin to load; `status` tells how far it is, `wait_ready` waits for it."""
+        await self._digests.read_all(self.config.lora)
         self._events.start()
         self._core.start()
         self._idle.start()
@@ -304,12 +305,11 @@ class AsyncLLMEngine:
         pools: bool = False,
     ) -> RequestGroup:
         """Queue `params.n` answers to each prompt, all or none. The group numbers the answers to
-        the first prompt, then those to the second, and so on.
-
-        timeout_seconds: the group raises `RequestError` (status 504) after it, and what runs is
-        aborted; the server's own bound holds besides. cache_salt: only requests of the same one
-        share cached prompts. client_id: as in `Request`. model: an adapter's name, or any other for
-        the model alone. pools: for vectors, of a model that gives them."""
+        the first prompt, then to the second, and so on. timeout_seconds: the group raises
+        `RequestError` (status 504) after it, and what runs is aborted; the server's own bound
+        holds besides. cache_salt: only requests of the same one share cached prompts, and of one
+        client where `cache_salts` says so. client_id: as in `Request`. model: an adapter's name,
+        or any other for the model alone. pools: for vectors, of a model that gives them."""
         self.processor.inputs.check_pools(pools)
         self._admission.check(len(prompts) * params.n, client_id)
         lora = self.loras.get(model)
@@ -318,7 +318,7 @@ class AsyncLLMEngine:
             params,
             add_special_tokens=add_special_tokens,
             priority=priority,
-            cache_salt=cache_salt,
+            cache_salt=self.cache_salts.of(client_id, cache_salt),
             client_id=client_id,
             lora=None if lora is None else lora.request,
         )
@@ -340,9 +340,9 @@ class AsyncLLMEngine:
         self._core.add_requests(requests)
         return group
 
-    async def continue_request(self, handed: HandedRequest) -> RequestGroup:
-        """Go on with an answer that another replica has begun: its tokens, without text. Raises as
-        `add_requests`, and `RequestError` (409) where the weights are others."""
+    async def continue_request(self, handed: HandedRequest) -> tuple[RequestGroup, str]:
+        """Go on with an answer that another replica has begun: its tokens, and by which weights.
+        Raises as `add_requests`, and `RequestError` (409) where the weights are others."""
         request = self._handed.request_of(handed)
         client, seconds = request.client_id, self._request_timeout_seconds
         self._admission.check(1, client)
@@ -351,7 +351,7 @@ class AsyncLLMEngine:
             self._admission.check(1, client)
         group = self._requests.open([handed.name], [request], shows_text=False)
         self._core.add_requests([request])
-        return group
+        return group, self._digests.version(request.lora)
 
     async def tokenize(
         self, prompt: Prompt, *, add_special_tokens: bool = True, client_id: str = ""

@@ -123,7 +123,8 @@ class ScheduledBatchOutput:
     row order; counts: int32, how many of them each of these rows got, one at least; None for one
     each. A row that a mask confines gets one. logprobs: of these, prompt_logprobs: of prompt tokens
     in order, for the rows that asked. drafts: int32, that each of these rows carried; None for as
-    many as were scheduled. pooled: what a pooling model gives instead; its tokens mean nothing."""
+    many as were scheduled. pooled: what a pooling model gives instead; its tokens mean nothing.
+    failed: request ids whose row could not be set up, and why; their tokens mean nothing."""
 
     token_ids: NDArray[np.int32]
     counts: NDArray[np.int32] | None = None
@@ -131,6 +132,7 @@ class ScheduledBatchOutput:
     prompt_logprobs: LogprobRows | None = None
     drafts: NDArray[np.int32] | None = None
     pooled: PooledRows | None = None
+    failed: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

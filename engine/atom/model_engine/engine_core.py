@@ -22,12 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atom.config import Config
-from atom.errors import AtomError, ModelError
+from atom.errors import AtomError, ModelError, RequestError
 from atom.model_engine.executor.base import Executor, GroupEndedError
 from atom.model_engine.executor.choice import build_executor
 from atom.model_engine.kv_events.publisher import KVEventPublisher
 from atom.model_engine.lora_loading import LoraLoading
-from atom.model_engine.request import Request
+from atom.model_engine.request import FinishReason, Request
 from atom.model_engine.runner.profiler import TorchProfiler
 from atom.model_engine.schedule.step_result import StepResult
 from atom.model_engine.scheduler import Scheduler
@@ -42,6 +42,8 @@ from atom.model_engine.wire.engine_protocol import (
     FinishedRow,
     ProgressBody,
     RankStats,
+    RefusedRequest,
+    SalvagedAdd,
     ShutdownBody,
     StreamBody,
     UtilityBody,
@@ -51,6 +53,7 @@ from atom.model_engine.wire.engine_protocol import (
 )
 from atom.model_engine.wire.heartbeat import BEAT_SECONDS, Pulse
 from atom.model_engine.wire.peer_mesh import MeshOrder
+from atom.model_engine.wire.request_bounds import RequestBounds
 
 logger = logging.getLogger(__name__)
 
@@ -72,9 +75,12 @@ class EngineCore:
         self._scheduler: Scheduler
         self._pipeline: StepPipeline
         self._kv_events: KVEventPublisher | None = None
+        self._bounds = RequestBounds(config.model)
+        # Of the adapters that requests may have, those of the start first.
+        self._lora_numbers = set(range(1, 1 + len(config.lora.modules if config.lora else ())))
         self._loras: LoraLoading | None = None
         if config.lora is not None and config.lora.may_load:
-            self._loras = LoraLoading(self._executor)
+            self._loras = LoraLoading(self._executor, self._lora_numbers)
             sockets.wake_on(self._loras.wake_fd)
         self._rank = config.parallel.data_parallel_rank
         self._running = True
@@ -166,9 +172,11 @@ class EngineCore:
         self._pulse.tick()
 
     def _handle(self, message: Any) -> None:
-        if isinstance(message, AddBody):
+        if isinstance(message, AddBody | SalvagedAdd):
             for request in message.requests:
                 self._add(request)
+            if isinstance(message, SalvagedAdd):
+                self._refuse(message.refused)
         elif isinstance(message, AbortBody):
             self._publish_finished(self._pipeline.abort(message.request_ids))
         elif isinstance(message, AbortClientBody):
@@ -185,7 +193,36 @@ class EngineCore:
         if not 0 <= client_of(request.id) < self._sockets.clients:
             logger.warning("refused request %d: of no client of this engine", request.id)
             return
-        self._pipeline.add(request)
+        if self._pipeline.knows(request.id):
+            logger.warning("refused request %d: one of this number is open", request.id)
+            return
+        try:
+            self._bounds.check(request)
+            self._check_lora(request)
+            self._pipeline.add(request)
+        except RequestError as error:
+            self._publish_finished([_refused(request.id, str(error), error.param or "request")])
+        except Exception as error:  # of this one request, and no reason to end the others
+            logger.exception("request %d could not be taken", request.id)
+            self._pipeline.abort([request.id])
+            why = f"it could not be queued: {type(error).__name__}"
+            self._publish_finished([_refused(request.id, why)])
+
+    def _refuse(self, refused: list[RefusedRequest]) -> None:
+        """Tell clients of requests that are none, but of numbers that are open."""
+        ends = [
+            _refused(each.id, each.reason, each.param)
+            for each in refused
+            if 0 <= client_of(each.id) < self._sockets.clients and not self._pipeline.knows(each.id)
+        ]
+        if ends:
+            self._publish_finished(ends)
+
+    def _check_lora(self, request: Request) -> None:
+        """Raises `RequestError` for an adapter that this core does not hold."""
+        lora = request.lora
+        if lora is not None and lora.lora_int_id not in self._lora_numbers:
+            raise RequestError(f"no adapter {lora.lora_name!r} is held here", param="model")
 
     def _publish(self, result: StepResult) -> None:
         """Send each client the rows of its requests, in one message."""
@@ -257,9 +294,10 @@ class EngineCore:
             logger.warning("refused call %d: of no client of this engine", call.call_id)
             return
         if call.method == "load_lora" and self._loras is not None:
-            number, path = call.args
-            self._loras.load(number, path, partial(self._tell, client, call.call_id))
-            return
+            match call.args:
+                case [int(number), str(path)] if number > 0:
+                    self._loras.load(number, path, partial(self._tell, client, call.call_id))
+                    return
         response = self._call_utility(call)
         try:
             self._sockets.send(client, response)
@@ -327,7 +365,10 @@ class EngineCore:
 
     def _update_weights(self, path: str) -> None:
         """Compute by the weights of another checkpoint from the next step on. Requests that run go
-        on: what they have so far is computed again."""
+        on: what they have so far is computed again. Raises `ModelError` for one that does not
+        fit."""
+        with self._pulse.at_rest():
+            self._executor.check_weights(path)
         if not self._asleep:
             self._empty_the_device()
         try:
@@ -368,3 +409,8 @@ def _says_anything(result: StepResult) -> bool:
 def _is_of(client: int, request_ids: NDArray[np.int64]) -> NDArray[np.bool_]:
     mine: NDArray[np.bool_] = clients_of(request_ids) == client
     return mine
+
+
+def _refused(request_id: int, why: str, param: str | None = None) -> FinishedRow:
+    """Write the end of a request that was not taken. param: the field of it that is at fault."""
+    return FinishedRow(request_id, FinishReason.ERROR.value, why, num_cached_tokens=0, param=param)

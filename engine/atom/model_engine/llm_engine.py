@@ -30,8 +30,8 @@ from atom.model_engine.engine_core_mgr import CoreManager
 from atom.model_engine.front.handover.continuations import Continuations
 from atom.model_engine.front.input_output_processor import InputOutputProcessor
 from atom.model_engine.front.input_processor import Prompt
+from atom.model_engine.front.loras.served_loras import ServedLoras
 from atom.model_engine.front.open_requests import OpenRequests
-from atom.model_engine.front.served_loras import ServedLoras
 from atom.model_engine.front.step_delivery import StepDelivery
 from atom.model_engine.request import (
     FinishReason,

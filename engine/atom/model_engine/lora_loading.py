@@ -30,8 +30,10 @@ class LoraLoading:
     """Loads and unloads adapters between steps. wake_fd: readable when `turn` has something
     to do, for a loop that sleeps."""
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: Executor, numbers: set[int]) -> None:
+        """numbers: of the adapters that requests may have; changed here as they come and go."""
         self._executor = executor
+        self._numbers = numbers
         self._readers = ThreadPoolExecutor(1, "read-adapters")
         self._readings: list[_Reading] = []
         self._leaving: set[int] = set()
@@ -47,6 +49,7 @@ class LoraLoading:
     def unload(self, number: int) -> None:
         """Let an adapter go, once its requests have ended; unknown ones are gone."""
         self._leaving.add(number)
+        self._numbers.discard(number)
 
     def turn(self, scheduler: Scheduler, open_requests: tuple[int, ...]) -> None:
         """Take in what was read, and drop what is not needed any more. open_requests: of the core,
@@ -78,4 +81,5 @@ class LoraLoading:
         except Exception as error:  # a thread's fault is told to who asked, and ends nothing
             return f"{type(error).__name__}: {error}"
         self._executor.add_lora(reading.number, reading.path, adapter)
+        self._numbers.add(reading.number)
         return None

@@ -16,6 +16,9 @@ import msgspec
 from atom.errors import RequestError
 from atom.sampling_params import SamplingParams
 
+MAX_PRIORITY = 100
+MAX_SALT_CHARS = 256
+
 
 class FinishReason(enum.StrEnum):
     """Say why generation ended, in OpenAI's words."""

@@ -121,6 +121,10 @@ class Scheduler:
                 ended.append(self._finish(sequence, reason, detail))
         return ended
 
+    def knows(self, request_id: int) -> bool:
+        """Return whether this request has not ended."""
+        return request_id in self._sequences
+
     def hold(self, request_ids: Iterable[int]) -> None:
         """Keep these, which decode, out of batches until `resume`; they keep what they have."""
         self._held.update(request_ids)
@@ -384,6 +388,7 @@ class Scheduler:
         self._step_time.ended()
         if batch.num_decodes < len(batch.slots):
             self._delay.ended()
+        failed = [self._fail(number, why) for number, why in output.failed if self.knows(number)]
         alive = rows.request_ids[batch.slots] == batch.req_ids  # not ended while this ran
         saved = alive & self._tokens.stood(batch) if batch.state_saves else alive
         taken = self._tokens.take(batch, alive, output)
@@ -398,13 +403,13 @@ class Scheduler:
                 self._finish(rows.sequence_in(slot), FinishReason.STOP, POOLED)
                 for slot in slots[ended].tolist()
             ]
-            return StepResult(request_ids[:0], tokens[:0], pooled, pooled=output.pooled)
+            return StepResult(request_ids[:0], tokens[:0], failed + pooled, pooled=output.pooled)
         self._generation_tokens += len(tokens)
-        finished = []
+        finished = failed
         if np.count_nonzero(ended):
             last_tokens = tokens if counts is None else tokens[counts.cumsum() - 1]
             ends = zip(slots[ended].tolist(), last_tokens[ended].tolist(), strict=True)
-            finished = [self._finish_row(slot, token) for slot, token in ends]
+            finished = failed + [self._finish_row(slot, token) for slot, token in ends]
         return StepResult(
             request_ids, tokens, finished, counts, output.logprobs, output.prompt_logprobs
         )
@@ -424,6 +429,9 @@ class Scheduler:
         self._row_blocks.publish(batch, alive, context_lens)
         if self._saves is not None and batch.state_saves:
             self._saves.keep(batch, saved, parents)
+
+    def _fail(self, request_id: int, why: str) -> FinishedRow:
+        return self._finish(self._sequences[request_id], FinishReason.ERROR, why)
 
     def _finish_row(self, slot: int, token: int) -> FinishedRow:
         sequence = self.rows.sequence_in(slot)

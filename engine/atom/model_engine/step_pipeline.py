@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 
 from atom.config import Config
+from atom.errors import RequestError
 from atom.model_engine.batch import ScheduledBatch
 from atom.model_engine.block_manager import BlockManager
 from atom.model_engine.blocks.state_checkpoints import StateCheckpoints
@@ -65,11 +66,21 @@ class StepPipeline:
     def add(self, request: Request) -> None:
         if self._guided is not None and request.params.thinking is not None:
             self._guided.thinking.enter(request.id, request.params.thinking)
-            self._guided.thinking.accept([(request.id, request.output_token_ids)])
+            if self._guided.thinking.accept([(request.id, request.output_token_ids)]):
+                raise RequestError(
+                    "thinking_token_budget: the answer so far cannot be followed",
+                    param="thinking_token_budget",
+                )
         if self._guided is not None and request.params.structured_outputs is not None:
             self._guided.hold(request)
         else:
             self._scheduler.add(request)
+
+    def knows(self, request_id: int) -> bool:
+        """Return whether this request has not ended."""
+        if self._scheduler.knows(request_id):
+            return True
+        return self._guided is not None and request_id in self._guided.open_requests
 
     def abort(self, request_ids: Iterable[int]) -> list[FinishedRow]:
         """End these requests; unknown ids (already finished) are ignored."""

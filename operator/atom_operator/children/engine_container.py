@@ -95,6 +95,7 @@ def engine_args(plan: Plan) -> list[str]:
         fronted = plan.integrations.frontend is not None
         url = naming.workers_url(plan.key) if fronted else naming.service_url(plan.key)
         args.extend(["--handover-url", url])
+    args.extend(volumes.peer_arguments(plan))
     if engine.reproducible:
         args.append("--reproducible")
     if engine.sleep_idle_seconds is not None:

@@ -22,6 +22,11 @@ def adapters_name(key: ObjectKey) -> str:
     return f"{key.name}-adapters"
 
 
+def peers_name(key: ObjectKey) -> str:
+    """The Secret by which its servers know each other."""
+    return f"{key.name}-peers"
+
+
 def dashboard_name(key: ObjectKey) -> str:
     """The ConfigMap of the Grafana dashboard."""
     return f"{key.name}-dashboard"

@@ -16,6 +16,7 @@ _COMPILED = "/compile-cache"  # where a claim keeps what was compiled
 _ADAPTERS_FOLDER = "/etc/atom/adapters"
 ADAPTERS_PATH = f"{_ADAPTERS_FOLDER}/{ADAPTERS_KEY}"
 _API_KEY_FOLDER, _API_KEY_FILE = "/etc/atom/api-key", "key"
+PEER_SECRET_FOLDER, PEER_SECRET_KEY = "/etc/atom/peers", "secret"
 API_KEY_PATH = f"{_API_KEY_FOLDER}/{_API_KEY_FILE}"
 _HUB_TOKEN_FOLDER, _HUB_TOKEN_FILE = "/etc/atom/hub-token", "token"
 HUB_TOKEN_PATH = f"{_HUB_TOKEN_FOLDER}/{_HUB_TOKEN_FILE}"
@@ -67,6 +68,9 @@ def mounts(plan: Plan) -> list[dict[str, Any]]:
     if plan.engine.api_key_secret is not None:
         mount = {"name": "api-key", "mountPath": _API_KEY_FOLDER, "readOnly": True}
         result.append(mount)
+    if has_peers(plan):
+        mount = {"name": "peers", "mountPath": PEER_SECRET_FOLDER, "readOnly": True}
+        result.append(mount)
     if adapters_token(plan) is not None:
         mount = {"name": "hub-token", "mountPath": _HUB_TOKEN_FOLDER, "readOnly": True}
         result.append(mount)
@@ -111,6 +115,10 @@ def volumes(plan: Plan) -> list[dict[str, Any]]:
     ]
     if plan.engine.api_key_secret is not None:
         result.append(_renewed("api-key", plan.engine.api_key_secret, _API_KEY_FILE))
+    if has_peers(plan):
+        # As a folder, which the kubelet renews: each of its entries counts.
+        peers = {"secretName": naming.peers_name(plan.key)}
+        result.append({"name": "peers", "secret": peers})
     token = adapters_token(plan)
     if token is not None:
         result.append(_renewed("hub-token", token, _HUB_TOKEN_FILE))
@@ -130,6 +138,16 @@ def volumes(plan: Plan) -> list[dict[str, Any]]:
             claim = {"claimName": name, "readOnly": True}
             result.append({"name": f"adapters-{number}", "persistentVolumeClaim": claim})
     return result
+
+
+def has_peers(plan: Plan) -> bool:
+    """Return whether its servers hand answers to each other."""
+    return plan.engine.handover or plan.integrations.frontend is not None
+
+
+def peer_arguments(plan: Plan) -> list[str]:
+    """The flag of servers that hand answers to each other."""
+    return ["--handover-secret-file", PEER_SECRET_FOLDER] if has_peers(plan) else []
 
 
 def adapters_token(plan: Plan) -> tuple[str, str] | None:

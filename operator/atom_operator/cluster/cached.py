@@ -115,6 +115,9 @@ class CachedCluster:
         with self._writing(kind, manifest["metadata"]["namespace"], manifest["metadata"]["name"]):
             return self._keep(kind, await self._port.apply(kind, manifest))
 
+    async def make(self, kind: Kind, manifest: Manifest) -> None:
+        await self._port.make(kind, manifest)
+
     async def dry_run(self, kind: Kind, manifest: Manifest) -> Manifest:
         return await self._port.dry_run(kind, manifest)
 

@@ -222,6 +222,13 @@ class ApiCluster:
                 "PATCH", path, query=_APPLIED, body=manifest, content=APPLY
             )
 
+    async def make(self, kind: Kind, manifest: Manifest) -> None:
+        metadata = manifest["metadata"]
+        namespace, name = metadata["namespace"], metadata["name"]
+        with self._request("create", kind, f"create {kind.kind} {namespace}/{name}"):
+            path, query = object_path(kind, namespace), {"fieldManager": constants.FIELD_MANAGER}
+            await self._connection.request("POST", path, query=query, body=manifest)
+
     async def dry_run(self, kind: Kind, manifest: Manifest) -> Manifest:
         namespace = manifest["metadata"]["namespace"]
         with self._request("dry_run", kind, f"dry run of {kind.kind} in {namespace}"):

@@ -14,6 +14,7 @@ _NOT_OF_THE_SCHEMA = "failed to create typed patch object"
 _TRANSIENT_CODES = frozenset({401, 408, 409, 425, 429})
 _NOT_FOUND = 404
 _GONE = 410
+_CONFLICT, _EXISTS = 409, "already exists"
 
 
 class ClusterError(Exception):
@@ -30,6 +31,10 @@ class UnfinishedError(TransientError):
 
 class ExpiredError(TransientError):
     """The version that was asked from is too old: list again."""
+
+
+class AlreadyExistsError(TransientError):
+    """The object that was to be made is there."""
 
 
 class NotFoundError(TransientError):
@@ -53,6 +58,8 @@ def classify(code: int | None, message: str) -> ClusterError:
     """The error for an HTTP status; None when there was no answer at all."""
     if code == _NOT_FOUND:
         return NotFoundError(message)
+    if code == _CONFLICT and _EXISTS in message:
+        return AlreadyExistsError(message)
     if code == _GONE:
         return ExpiredError(message)
     if code is None or code in _TRANSIENT_CODES:

@@ -62,6 +62,10 @@ class FencedCluster:
         self._check(f"apply {kind.kind}/{manifest['metadata']['name']}")
         return await self._port.apply(kind, manifest)
 
+    async def make(self, kind: Kind, manifest: Manifest) -> None:
+        self._check(f"create {kind.kind}/{manifest['metadata']['name']}")
+        await self._port.make(kind, manifest)
+
     async def dry_run(self, kind: Kind, manifest: Manifest) -> Manifest:
         return await self._port.dry_run(kind, manifest)
 

@@ -58,6 +58,9 @@ class ClusterPort(Protocol):
     async def apply(self, kind: Kind, manifest: Manifest) -> Manifest:
         """Server-side apply with our field manager, forced; the object as it is now."""
 
+    async def make(self, kind: Kind, manifest: Manifest) -> None:
+        """Make an object that is not there. `AlreadyExistsError` where it is, whosever."""
+
     async def dry_run(self, kind: Kind, manifest: Manifest) -> Manifest:
         """Ask what would be stored of a new object: nothing is. RefusedError, with the API
         server's words, where it could not, or where it has a field that the server does not know.

@@ -53,7 +53,7 @@ from atom_operator.domain import (
     Refusal,
     RouteFindings,
 )
-from atom_operator.kinds import LEADER_WORKER_SET
+from atom_operator.kinds import LEADER_WORKER_SET, SECRET
 from atom_operator.plan.group_deadline import with_deadline
 from atom_operator.plan.own_pods import unschedulable
 from atom_operator.plan.room import lacks_devices, shortage
@@ -62,6 +62,7 @@ from atom_operator.reconcile.decider import Decider, Decision
 from atom_operator.reconcile.device_moves import DeviceMoves
 from atom_operator.reconcile.failing_writes import FailingWrites
 from atom_operator.reconcile.find_profile import optional_kinds, profile_named
+from atom_operator.reconcile.peers.peer_secrets import PeerSecrets
 from atom_operator.reconcile.prerequisites import look_at_routes
 from atom_operator.reconcile.profile_users import ProfileUsers
 from atom_operator.reconcile.requeue import requeue_after
@@ -97,6 +98,7 @@ class Reconciler:
     applied: AppliedChildren = field(default_factory=AppliedChildren)
     train: RolloutTrain = field(default_factory=RolloutTrain)
     moves: DeviceMoves = field(default_factory=DeviceMoves)
+    peers: PeerSecrets = field(default_factory=PeerSecrets)
     contests: ContestedReplicas = field(default_factory=ContestedReplicas)
     failing: FailingWrites = field(default_factory=FailingWrites)
     profile_users: ProfileUsers = field(default_factory=ProfileUsers)
@@ -126,6 +128,7 @@ class Reconciler:
             self.failing.forget(key)
             self.profile_users.forget(key)
             self.moves.forget(key)
+            self.peers.forget(key)
             self.contests.forget(key)
             self.decider.templates.forget(key)
             self.decider.departures.forget(key)
@@ -152,7 +155,10 @@ class Reconciler:
             todo = await self.decider.keep_last_accepted(key, parent, observed, engines)
         metrics = MetricsReader(self.engines)
         contested = self.contests.look(key, todo.desired or {}, observed.deployment, now)
+        desired, owner = (todo.desired or {}).values(), Owner(key, parent["metadata"]["uid"])
+        unmade = await _attempt(SECRET, self.peers.ensure(self.port, owner, desired, now))
         report, observed = await self._carry_out(key, todo, observed, metrics)
+        report = report.adding(unmade)
         observed = with_deadline(observed, now, failure)
         if observed.deployment is not None and contested is not None:
             fought = replace(observed.deployment, contested=contested)

@@ -20,6 +20,7 @@ import pytest
 from tests.support.models.tiny_model import make_tiny_checkpoint
 from tests.support.server.envoy import Envoy, envoy
 from tests.support.server.server_process import (
+    PEERS,
     SERVED_NAME,
     ServerProcess,
     reserved_port,
@@ -61,7 +62,8 @@ class Replica:
         flags = [*FLAGS, "--server-port", str(self.port)]
         if self.handover_url:
             flags += ["--handover-url", self.handover_url]
-        server = self.stack.enter_context(server_process(self.checkpoint, log, *flags))
+        started = server_process(self.checkpoint, log, *flags, environment=PEERS)
+        server = self.stack.enter_context(started)
         server.port = self.port
         self.server = server.wait_ready()
 
@@ -172,7 +174,8 @@ def frontends_behind(tmp_path: Path) -> Iterator[tuple[Envoy, list[Replica]]]:
         for port in ports[REPLICAS:]:
             flags = (*FLAGS, "--server-port", str(port), "--worker-urls", *urls)
             log = tmp_path / f"frontend-{port}.log"
-            server = stack.enter_context(server_process(checkpoint, log, *flags))
+            started = server_process(checkpoint, log, *flags, environment=PEERS)
+            server = stack.enter_context(started)
             server.port = port
             server.wait_ready()
         servers = [("127.0.0.1", port) for port in ports[REPLICAS:]]

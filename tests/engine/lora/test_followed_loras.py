@@ -14,8 +14,8 @@ from atom.entrypoints.flags.flag_parser import FlagParser
 from atom.entrypoints.serve import add_serve_arguments, server_options
 from atom.errors import ConfigError, RequestError
 from atom.lora_config import LoraConfig, LoraModule
-from atom.model_engine.front.followed_loras import FollowedLoras
-from atom.model_engine.front.served_loras import ServedLora, ServedLoras
+from atom.model_engine.front.loras.followed_loras import FollowedLoras
+from atom.model_engine.front.loras.served_loras import ServedLora, ServedLoras
 from atom_operator.cluster.engine_http import HttpEngines
 from tests.support.models.lora_adapter import make_adapter
 from tests.support.models.tiny_model import make_tiny_checkpoint

@@ -54,7 +54,7 @@ def adapted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Adapted]:
     flags = (
         "--enable-lora", "--lora-modules", f"first={folder / '0'}", "--max-loras", "1",
         "--max-cpu-loras", "2", "--allow-runtime-lora-updating", "--num-kv-blocks", "1200",
-        "--tensor-parallel-size", "2",
+        "--tensor-parallel-size", "2", "--allowed-lora-paths", str(folder.parent),
     )  # fmt: skip
     with server_process(checkpoint, folder / "log", *flags) as server:
         yield Adapted(server.wait_ready(), folder, checkpoint)

@@ -22,7 +22,7 @@ from tests.support.models.draft_checkpoints import add_mtp_layer
 from tests.support.models.lora_adapter import make_adapter
 from tests.support.models.tiny_model import make_tiny_checkpoint
 from tests.support.processes import standing_still
-from tests.support.server.http_app import HttpRig, serve_model
+from tests.support.server.http_app import HttpRig, loads_from, serve_model
 from tests.support.waiting import eventually
 
 KEY = "key"
@@ -47,7 +47,8 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
 def serve(checkpoint: Path, **options: Any) -> Any:
     values = {"served_model_name": "tiny", "device": "cpu", "num_kv_blocks": 200, **options}
     engine = EngineOptions(model=str(checkpoint), enable_sleep_mode=True, **values)
-    return serve_model(build_config(engine), api_key=KEY)
+    places = loads_from(str(checkpoint.parent.parent))
+    return serve_model(build_config(engine), api_key=KEY, access=places)
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
@@ -250,7 +251,19 @@ async def test_files_that_are_none_are_refused(
     whole = (cut / "model.safetensors").read_bytes()
     (cut / "model.safetensors").write_bytes(whole[: len(whole) // 2])
     await check_refused(rig, str(cut), "is truncated")
-    await check_refused(rig, "/no/such/folder", "no such folder")
+    await check_refused(rig, str(tmp_path / "none"), "no such folder")
+
+
+async def test_places_that_no_flag_names_are_refused_whether_they_are_there_or_not(
+    rig: HttpRig,
+) -> None:
+    told = set()
+    for path in ("/", "/no/such/folder", "org/name", "s3://bucket/weights"):
+        refused = await rig.post("/update_weights", model_path=path)
+        assert refused.status_code == 403
+        told.add(refused.json()["error"]["message"].replace(path, "PATH"))
+    assert len(told) == 1
+    assert "--allowed-weights-paths" in told.pop()
 
 
 async def check_refused(rig: HttpRig, path: str, told: str) -> None:

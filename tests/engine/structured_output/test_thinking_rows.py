@@ -42,7 +42,7 @@ def answer(asked: ThinkingBudget, wanted: list[int], *, lag: int) -> list[int]:
         if rows.holds_any(batch):
             rows.accept([(1, [each]) for each in tokens[known:]])
             known = len(tokens)
-            forced = allowed_of(rows.confine(batch, NOTHING, ()), 0)
+            forced = allowed_of(rows.confine(batch, NOTHING, ())[0], 0)
             tokens.append(token if forced is None else forced[0])
         else:
             tokens.append(token)
@@ -104,14 +104,14 @@ def test_rows_of_others_keep_their_masks_and_a_grammar_goes_first() -> None:
     without[0] = ~(1 << 8)
     grammar = TokenMask(np.array([0, 1, 3], dtype=np.int32), np.stack([free, free, without]))
     batch = batch_of(1, 2, 4, 6)
-    mask = rows.confine(batch, grammar, ())
+    mask, _ = rows.confine(batch, grammar, ())
     assert mask.rows.tolist() == [0, 1, 2, 3]
     assert [allowed_of(mask, row) for row in (1, 2)] == [[8], [8]]
     assert (mask.bits[0] == free).all()
     assert (mask.bits[3] == without).all()
-    assert rows.confine(batch, grammar, (2, 4)).rows.tolist() == [0, 1, 3]
+    assert rows.confine(batch, grammar, (2, 4))[0].rows.tolist() == [0, 1, 3]
     rows.leave([2, 4, 6, 9])
-    assert rows.confine(batch, grammar, ()) is grammar
+    assert rows.confine(batch, grammar, ())[0] is grammar
     assert not len(rows)
 
 

@@ -11,6 +11,8 @@ import yaml
 from atom.errors import ConfigError
 from tests.engine.swap.models_yaml import models_in, write_models
 
+LORA = {"gpu-memory-utilization": 0.4, "enable-lora": True}
+
 
 @pytest.fixture
 def models_file(tmp_path: Path) -> Path:
@@ -37,6 +39,8 @@ def test_options_of_an_entry_win_over_the_line(models_file: Path) -> None:
         ({"port": 3}, "port is unknown"),
         ({"options": {"port": 3}}, "port is the whole server's"),
         ({"options": [1]}, "options must hold flag: value"),
+        ({"options": LORA | {"lora-modules": ["math=/adapters/x"]}}, "are called math"),
+        ({"options": LORA | {"lora-modules": ["chat=/adapters/x"]}}, "are called chat"),
     ],
 )
 def test_files_that_cannot_be_served_are_refused_before_anything_starts(
@@ -47,6 +51,16 @@ def test_files_that_cannot_be_served_are_refused_before_anything_starts(
     file = tmp_path / "models.yaml"
     file.write_text(yaml.safe_dump(entries))
     with pytest.raises(ConfigError, match=told):
+        models_in(file)
+
+
+def test_an_adapter_s_name_is_one_model_s_alone(models_file: Path, tmp_path: Path) -> None:
+    entries = yaml.safe_load(models_file.read_text())
+    for entry in entries[1:]:
+        entry["options"] = LORA | {"lora-modules": ["sql=/adapters/x"]}
+    file = tmp_path / "models.yaml"
+    file.write_text(yaml.safe_dump(entries))
+    with pytest.raises(ConfigError, match="are called sql"):
         models_in(file)
 
 

@@ -137,6 +137,32 @@ async def test_no_more_requests_are_held_than_may_wait(client: httpx.AsyncClient
     assert await running
 
 
+# What takes a body that names a model, and a body for it.
+OF_A_MODEL: dict[str, dict[str, Any]] = {
+    "/v1/completions": {"prompt": "x", "max_tokens": 1},
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1},
+    "/v1/messages": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1},
+    "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "x"}]},
+    "/v1/responses": {"input": "x", "max_output_tokens": 1},
+    "/v1/responses/input_tokens": {"input": "x"},
+    "/tokenize": {"prompt": "x"},
+    "/v1/completions/render": {"prompt": "x"},
+    "/v1/chat/completions/render": {"messages": [{"role": "user", "content": "x"}]},
+    "/inference/v1/generate": {"token_ids": [5], "sampling_params": {"max_tokens": 1}},
+}
+
+
+@pytest.mark.parametrize("path", OF_A_MODEL)
+async def test_every_route_answers_by_the_model_of_its_body_whoever_sleeps(
+    client: httpx.AsyncClient, path: str
+) -> None:
+    for name in NAMES:
+        answer = await client.post(path, json={"model": name, **OF_A_MODEL[path]})
+        assert answer.status_code == 200, answer.text
+    unknown = await client.post(path, json={"model": "poem", **OF_A_MODEL[path]})
+    assert unknown.status_code == 404
+
+
 async def test_what_names_no_model_is_told(client: httpx.AsyncClient) -> None:
     unknown = await ask(client, "poem")
     assert unknown.status_code == 404

@@ -9,10 +9,10 @@ import itertools
 import jinja2
 import pytest
 
+from atom.bounded_input.template_work import MOST_CHARACTERS
 from atom.chat_template import ChatTemplate
 from atom.errors import RequestError
 from atom.template_sandbox import (
-    MOST_CHARACTERS,
     TemplateBoundsError,
     render_within_bounds,
     template_environment,
@@ -53,6 +53,38 @@ ENDLESS = {
         "{% set t = 'a' * 1000000 %}{{ t.replace('a', t) }}"
     ),
     "replacement filter": "{% set t = 'a' * 1000000 %}{{ t | replace('a', t) }}",
+    "squares": "{% set n = namespace(s=3) %}{% for i in range(40) %}{% set n.s = n.s * n.s %}{% endfor %}{{ n.s > 1 }}",
+    "powers of powers": "{% set n = namespace(s=3) %}{% for i in range(40) %}{% set n.s = n.s ** 9 %}{% endfor %}",
+    "rounding": "{{ 5 | round(-1000000000) }}",
+    "rounding up": "{{ 5 | round(1000000000, 'ceil') }}",
+    "a title": "{{ ('a ' * 1000000) | title }}",
+    "wrapping": "{{ ('a ' * 1000000) | wordwrap(5) }}",
+    "wrapping by much": "{{ ('a ' * 10000) | wordwrap(1, wrapstring='b' * 1000000) }}",
+    "tags": "{{ ('<' * 1000000) | striptags }}",
+    "links": "{{ ('www.' * 1000000) | urlize }}",
+    "tabs of a width": "{{ ('\t' * 100000).expandtabs(100000) }}",
+    "indents": "{{ ('a\n' * 1000000) | indent(100000) }}",
+    "translation": "{{ ('a' * 1000000).translate({97: 'b' * 1000000}) }}",
+    "a separator": "{{ ('a' * 1000000).join(range(100000) | map('string') | list) }}",
+    "a separator's filter": "{{ range(100000) | join('a' * 1000000) }}",
+    "fields": "{{ '{:99999}' * 1000 }}{{ ('{:99999}' * 1000).format(*range(1000)) }}",
+    "a format method apart": "{% set f = '{:1000000000}'.format %}{{ f(5) }}",
+    "a format method by attr": "{{ ('{:1000000000}' | attr('format'))(5) }}",
+    "texts in fields": "{{ ('{0}' * 100000).format('a' * 1000000) }}",
+    "bytes": "{{ (5).to_bytes(1000000000, 'big') }}",
+    "encoded": "{{ ('a' * 1000000).encode() * 1000000 }}",
+    "pieces": "{{ ('a ' * 2000000).split() | length }}",
+    "lines": "{{ ('\n' * 2000000).splitlines() | length }}",
+    "letters": "{{ ('a' * 2000000) | list | length }}",
+    "lists of itself": "{% set n = namespace(t=[1]) %}{% for i in range(60) %}{% set n.t = [n.t, n.t] %}{% endfor %}{{ n.t }}",
+    "tuples of itself": "{% set n = namespace(t=(1, 2)) %}{% for i in range(60) %}{% set n.t = (n.t, n.t) %}{% endfor %}{{ n.t | string }}",
+    "dicts of itself": "{% set n = namespace(t={}) %}{% for i in range(60) %}{% set n.t = {'a': n.t, 'b': n.t} %}{% endfor %}{{ n.t | tojson }}",
+    "equal nests": (
+        "{% set n = namespace(t=[1], u=[1]) %}{% for i in range(60) %}"
+        "{% set n.t = [n.t, n.t] %}{% set n.u = [n.u, n.u] %}{% endfor %}{{ n.t == n.u }}"
+    ),
+    "a deep nest": "{% set n = namespace(t=[1]) %}{% for i in range(100000) %}{% set n.t = [n.t] %}{% endfor %}{{ n.t }}",
+    "much work in few steps": "{% set t = 'ab' * 1000000 %}{% for i in range(100000) %}{% set u = t.replace('a', 'c') %}{% endfor %}",
     "long output": "{% set t = 'a' * 1000000 %}{% for i in range(99999) %}{{ t }}{% endfor %}",
 }  # fmt: skip
 
@@ -65,6 +97,44 @@ def render(source: str) -> str:
 def test_what_has_no_end_is_given_up(name: str) -> None:
     with pytest.raises((jinja2.TemplateError, RecursionError)):
         render(ENDLESS[name])
+
+
+BIG_VALUES = ("('\\n<a ' * 60000)", "(-(3 ** 2000))", "(['ab' * 100] * 1000)")
+ARGUMENTS = ("", "-1000000000", "'a', 'b' * 1000000")
+
+
+@pytest.mark.parametrize("name", sorted(template_environment().filters))
+def test_every_filter_comes_to_an_end(name: str) -> None:
+    """By a result or an error: else this test does not end."""
+    for value, arguments in itertools.product(BIG_VALUES, ARGUMENTS):
+        source = f"{{% set r = {value} | {name}({arguments}) %}}{{{{ r is string }}}}"
+        _end(source)
+
+
+@pytest.mark.parametrize("name", [name for name in dir(str) if not name.startswith("_")])
+def test_every_method_of_a_text_comes_to_an_end(name: str) -> None:
+    for value, arguments in itertools.product(BIG_VALUES[:1], ARGUMENTS):
+        _end(f"{{% set r = {value}.{name}({arguments}) %}}{{{{ r is string }}}}")
+
+
+@pytest.mark.parametrize("operator", ["+", "*", "**", "%", "//", "/", "-", "~", "==", "<", "in"])
+def test_every_operator_comes_to_an_end(operator: str) -> None:
+    for left, right in itertools.product(BIG_VALUES, (*BIG_VALUES, "1000000000", "5")):
+        _end(f"{{% set r = {left} {operator} {right} %}}{{{{ r is string }}}}")
+
+
+_ENDS = (
+    jinja2.TemplateError, TypeError, ValueError, AttributeError, KeyError, IndexError,
+    ArithmeticError, RecursionError,
+)  # fmt: skip
+
+
+def _end(source: str) -> None:
+    try:
+        text = render(source)
+    except _ENDS:
+        return
+    assert text in ("True", "False")
 
 
 def test_a_render_has_a_deadline() -> None:

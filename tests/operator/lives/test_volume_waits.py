@@ -15,7 +15,8 @@ from tests.support.in_memory_cluster.cluster import InMemoryCluster
 from tests.support.in_memory_cluster.kinds import SECRET
 from tests.support.in_memory_cluster.operator_client import OperatorClient
 from tests.support.operator.builders_operator import atom_deployment, condition, gpu_node
-from tests.support.operator.fake_cluster import FakeCluster, copied
+from tests.support.operator.fake_cluster import FakeCluster
+from tests.support.operator.merged_fields import copied
 
 DISK: dict[str, Any] = {"cache": {"compile": {"claim": "disk"}}}
 HUB: dict[str, Any] = {

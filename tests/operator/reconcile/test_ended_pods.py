@@ -20,8 +20,9 @@ from tests.support.operator.builders_operator import (
     pod,
     reconciler,
 )
-from tests.support.operator.fake_cluster import FakeCluster, copied
+from tests.support.operator.fake_cluster import FakeCluster
 from tests.support.operator.fake_engines import FakeEngines
+from tests.support.operator.merged_fields import copied
 
 ENDS: dict[str, dict[str, Any]] = {
     "evicted for its disk": {

@@ -45,9 +45,9 @@ from tests.support.in_memory_cluster.operator_client import renders_as
 from tests.support.in_memory_cluster.state import condition_of
 from tests.support.operator.builders_operator import KEY, cluster_with, condition
 from tests.support.operator.cluster_life import BAD, NAME, ClusterLife, is_ready, parent_of
-from tests.support.operator.fake_cluster import copied
 from tests.support.operator.fake_engines import FakeEngines
 from tests.support.operator.faulty_cluster import FaultyCluster, Killed
+from tests.support.operator.merged_fields import copied
 
 _PASSES = 4  # until a reconcile writes nothing: the autoscaler comes in a pass of its own
 _ROUNDS = 60  # of everything, until the end is reached

@@ -431,10 +431,21 @@ def test_open_answers_are_handed_over_through_the_service_where_it_is_asked() ->
     url = arguments[arguments.index("--handover-url") + 1]
     assert url == "http://chat.default.svc:8000"
     assert "--handover-url" not in pod_template()["spec"]["containers"][0]["args"]
+    assert_knows_its_peers(pod_template(rollout={"handover": True})["spec"])
+    assert "chat-peers" not in str(pod_template()["spec"])
     asked = {**CASES["every-integration"], "rollout": {"handover": True}}
     rules = render(plan(site=SITE, **asked))[ChildKey(NETWORK_POLICY, "chat")]["spec"]["ingress"]
     labels = rules[-1]["from"][0]["podSelector"]["matchLabels"]
     assert labels["serving.atom.dev/deployment"] == "chat", "the replicas are let in"
+
+
+def assert_knows_its_peers(pod: dict[str, Any]) -> None:
+    """The secret is mounted where the flag looks for it."""
+    (container,) = pod["containers"]
+    folder = container["args"][container["args"].index("--handover-secret-file") + 1]
+    (mount,) = [each for each in container["volumeMounts"] if each["mountPath"] == folder]
+    (volume,) = [each for each in pod["volumes"] if each["name"] == mount["name"]]
+    assert volume["secret"] == {"secretName": "chat-peers"}
 
 
 def test_several_http_processes_hand_nothing_over() -> None:

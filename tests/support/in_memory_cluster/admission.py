@@ -25,7 +25,7 @@ from tests.support.in_memory_cluster.quantities import (
 )
 from tests.support.in_memory_cluster.queue import gate
 from tests.support.in_memory_cluster.state import ClusterState, is_terminal
-from tests.support.operator.fake_cluster import copied
+from tests.support.operator.merged_fields import copied
 
 _SIDES = ("requests", "limits")
 _COMPUTE = ("cpu", "memory", "ephemeral-storage")

@@ -18,7 +18,7 @@ from tests.support.in_memory_cluster.state import (
     hash_of,
     is_terminal,
 )
-from tests.support.operator.fake_cluster import copied
+from tests.support.operator.merged_fields import copied
 
 # Annotations of a Deployment that its ReplicaSet has of its own, or not.
 _CONTROLLERS = ("deployment.kubernetes.io/", "kubectl.kubernetes.io/")

@@ -23,7 +23,7 @@ from tests.support.in_memory_cluster.state import (
     is_terminal,
 )
 from tests.support.in_memory_cluster.stateful_set import REVISION_LABEL, pods_by_number
-from tests.support.operator.fake_cluster import copied
+from tests.support.operator.merged_fields import copied
 
 _RETRY_SECONDS = 60.0
 _PREFIX = "leaderworkerset.sigs.k8s.io"

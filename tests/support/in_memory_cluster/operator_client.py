@@ -27,9 +27,9 @@ from atom_operator.reconcile.reconciler import Reconciler
 from atom_operator.reconcile.rollout_train import RolloutTrain
 from atom_operator.settings import OperatorSettings
 from tests.support.in_memory_cluster.cluster import InMemoryCluster
-from tests.support.operator.fake_cluster import copied
 from tests.support.operator.fake_engines import FakeEngines
 from tests.support.operator.faulty_cluster import FaultyCluster, Killed
+from tests.support.operator.merged_fields import copied
 
 _RESYNC_SECONDS = 300.0
 _RETRY_SECONDS = 5.0

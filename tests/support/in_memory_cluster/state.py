@@ -17,7 +17,8 @@ import msgspec
 
 from atom_operator.domain import EVENT, POD, Manifest
 from atom_operator.kinds import Kind
-from tests.support.operator.fake_cluster import FakeCluster, copied
+from tests.support.operator.fake_cluster import FakeCluster
+from tests.support.operator.merged_fields import copied
 
 _LAST_RETRY_SECONDS = 300.0
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

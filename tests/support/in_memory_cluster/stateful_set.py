@@ -8,7 +8,7 @@ from atom_operator.domain import POD, Manifest
 from tests.support.in_memory_cluster.admission import create_pod
 from tests.support.in_memory_cluster.kinds import STATEFUL_SET
 from tests.support.in_memory_cluster.state import ClusterState, is_ready, is_terminal
-from tests.support.operator.fake_cluster import copied
+from tests.support.operator.merged_fields import copied
 
 REVISION_LABEL = "controller-revision-hash"
 INDEX_LABEL = "apps.kubernetes.io/pod-index"

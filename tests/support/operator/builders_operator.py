@@ -25,8 +25,9 @@ from atom_operator.reconcile.planning import Surroundings, plan_spec
 from atom_operator.reconcile.reconciler import Reconciler
 from atom_operator.settings import OperatorSettings
 from atom_operator.validation.parsing import parse_spec
-from tests.support.operator.fake_cluster import FakeCluster, copied
+from tests.support.operator.fake_cluster import FakeCluster
 from tests.support.operator.fake_engines import FakeEngines
+from tests.support.operator.merged_fields import copied
 from tests.support.operator.status_shown import ABSENT
 from tools.tiny_deployment import TINY_CONFIG as TINY_CONFIG
 from tools.tiny_deployment import atom_deployment as atom_deployment

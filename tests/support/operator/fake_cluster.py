@@ -9,15 +9,18 @@ the n-th write raise, `controllers` plays the Deployment controller.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import msgspec
-
 from atom_operator import constants
-from atom_operator.cluster.errors import ClusterError, RefusedError, TransientError
+from atom_operator.cluster.errors import (
+    AlreadyExistsError,
+    ClusterError,
+    RefusedError,
+    TransientError,
+)
 from atom_operator.domain import (
     ATOM_DEPLOYMENT,
     DEPLOYMENT,
@@ -31,18 +34,16 @@ from atom_operator.domain import (
 )
 from atom_operator.domain.lookup_terms import terms_of
 from atom_operator.kinds import RESOURCE_CLAIM
+from tests.support.operator.merged_fields import (
+    Path,
+    copied,
+    drop_nameless_items,
+    leaves,
+    merge,
+    remove,
+)
 
-Path = tuple[str, ...]
 _Key = tuple[Kind, str, str]
-# Lists that the API server merges item by item; all others belong to whoever wrote them last.
-_LIST_KEYS = {
-    "containers": "name",
-    "initContainers": "name",
-    "volumes": "name",
-    "volumeMounts": "mountPath",
-    "env": "name",
-    "ownerReferences": "uid",
-}
 
 
 @dataclass
@@ -172,6 +173,14 @@ class FakeCluster:
         if self.admit is not None and key not in self.objects:
             self.admit(kind, manifest)
         return self.apply_as(constants.FIELD_MANAGER, key, manifest)
+
+    async def make(self, kind: Kind, manifest: Manifest) -> None:
+        metadata = manifest["metadata"]
+        self._before_write(f"create {kind.kind}/{metadata['name']}")
+        key = (kind, metadata["namespace"], metadata["name"])
+        if key in self.objects:
+            raise AlreadyExistsError(f"{metadata['name']} already exists")
+        self.apply_as(constants.FIELD_MANAGER, key, manifest)
 
     async def dry_run(self, kind: Kind, manifest: Manifest) -> Manifest:
         self.reads.append(f"dry run {kind.kind}")
@@ -323,12 +332,12 @@ class FakeCluster:
         existing = self.objects.get(key)
         stored = copied(existing) if existing else self._new_object(key)
         wanted = {"metadata": _applied_metadata(manifest), **_payload(manifest)}
-        paths = set(_leaves(wanted))
+        paths = set(leaves(wanted))
         for path in self.owned_fields.get((key, manager), set()) - paths:
             if not self._owned_by_others(key, manager, path):
-                _remove(stored, path)
-        _drop_nameless_items(stored)
-        _merge(stored, wanted)
+                remove(stored, path)
+        drop_nameless_items(stored)
+        merge(stored, wanted)
         _set_defaults(key[0], stored)
         self.owned_fields[key, manager] = paths
         if existing is None or stored.get("spec") != existing.get("spec"):
@@ -364,11 +373,6 @@ def _of_revision(metadata: Manifest) -> tuple[str | None, str | None]:
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     revision = annotations.get(constants.ANNOTATION_REVISION)
     return labels.get(constants.LABEL_DEPLOYMENT), revision
-
-
-def copied(value: Any) -> Any:
-    """A copy of what JSON can say, many times faster than copy.deepcopy."""
-    return msgspec.msgpack.decode(msgspec.msgpack.encode(value))
 
 
 def _list_item(stored: Manifest) -> Manifest:
@@ -411,90 +415,3 @@ def _payload(manifest: Manifest) -> Manifest:
 
 def _owner_uids(manifest: Manifest) -> set[str]:
     return {item["uid"] for item in manifest["metadata"].get("ownerReferences", ())}
-
-
-def _leaves(node: Any, path: Path = ()) -> Iterable[Path]:
-    if isinstance(node, dict) and node:
-        for name, value in node.items():
-            yield from _leaves(value, (*path, name))
-    elif _is_keyed(path[-1], node):
-        for item in node:
-            yield from _leaves(item, (*path, f"[{item[_LIST_KEYS[path[-1]]]}]"))
-    else:
-        yield path
-
-
-def _is_keyed(name: str, value: Any) -> bool:
-    key = _LIST_KEYS.get(name)
-    return key is not None and isinstance(value, list) and all(key in item for item in value)
-
-
-def _merge(stored: Manifest, wanted: Mapping[str, Any]) -> None:
-    for name, value in wanted.items():
-        if isinstance(value, dict):
-            child = stored.get(name)
-            stored[name] = child if isinstance(child, dict) else {}
-            _merge(stored[name], value)
-        elif _is_keyed(name, value):
-            stored[name] = _merge_items(stored.get(name) or [], value, _LIST_KEYS[name])
-        else:
-            stored[name] = copied(value)
-
-
-def _merge_items(stored: list[Any], wanted: list[Any], key: str) -> list[Any]:
-    before, asked = {item[key]: item for item in stored}, {item[key]: item for item in wanted}
-    merged = {name: before.get(name, {}) for name in _merged_order(list(before), list(asked))}
-    for name, item in asked.items():
-        _merge(merged[name], item)
-    return list(merged.values())
-
-
-def _merged_order(before: list[str], asked: list[str]) -> list[str]:
-    """The order of structured-merge-diff: what is applied keeps its own, others' items come as
-    soon as theirs allows. So an apply and a replacement write the same list."""
-    order: list[str] = []
-    place = 0
-    for number, name in enumerate(asked):
-        shared = next((item for item in asked[number:] if item in before), None)
-        while place < len(before) and before[place] not in (shared, name):
-            if before[place] not in asked:
-                order.append(before[place])
-            place += 1
-        place += before[place : place + 1] == [name]
-        order.append(name)
-    return [*order, *(item for item in before[place:] if item not in asked)]
-
-
-def _remove(stored: Manifest, path: Path) -> None:
-    """Remove a field, and the maps that are empty without it."""
-    nodes: list[Any] = [stored]
-    for depth, name in enumerate(path[:-1]):
-        nodes.append(_step(nodes[-1], name, path[depth - 1]))
-        if nodes[-1] is None:
-            return
-    for node, name in zip(reversed(nodes), reversed(path), strict=True):
-        if not isinstance(node, dict):
-            return
-        node.pop(name, None)
-        if node:
-            return
-
-
-def _step(node: Any, name: str, list_name: str) -> Any:
-    if isinstance(node, list):
-        key = _LIST_KEYS[list_name]
-        return next((item for item in node if f"[{item.get(key)}]" == name), None)
-    return node.get(name) if isinstance(node, dict) else None
-
-
-def _drop_nameless_items(node: Any) -> None:
-    """An item whose identity was removed is gone, and so is a list without items."""
-    if not isinstance(node, dict):
-        return
-    for name, value in list(node.items()):
-        if name in _LIST_KEYS and isinstance(value, list) and value:
-            node[name] = [item for item in value if _LIST_KEYS[name] in item]
-            if not node[name]:
-                del node[name]
-        for child in value if isinstance(value, list) else [value]:
-            _drop_nameless_items(child)

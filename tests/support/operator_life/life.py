@@ -35,7 +35,8 @@ from tests.support.in_memory_cluster.kinds import LIMIT_RANGE, RESOURCE_QUOTA
 from tests.support.in_memory_cluster.operator_client import OperatorClient
 from tests.support.in_memory_cluster.quantities import text, thousandths
 from tests.support.operator.builders_operator import atom_deployment, gpu_node, gpu_pod
-from tests.support.operator.fake_cluster import FakeCluster, copied
+from tests.support.operator.fake_cluster import FakeCluster
+from tests.support.operator.merged_fields import copied
 from tests.support.operator_life.groups import group_of
 from tests.support.operator_life.happenings import GOOD, HAPPENINGS, SPOILT
 from tests.support.operator_life.promises import Promises

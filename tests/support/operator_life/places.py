@@ -21,7 +21,7 @@ from tests.support.in_memory_cluster.state import (
     is_ready,
     is_terminal,
 )
-from tests.support.operator.fake_cluster import copied
+from tests.support.operator.merged_fields import copied
 
 if TYPE_CHECKING:
     from tests.support.operator_life.life import Life

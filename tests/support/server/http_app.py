@@ -8,7 +8,7 @@ import json
 import socket
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
@@ -17,9 +17,13 @@ from openai import AsyncOpenAI
 
 from atom.config import Config, EngineOptions
 from atom.entrypoints.api_server import build_app
+from atom.entrypoints.http.access import AccessKeys
+from atom.entrypoints.http.access_options import AccessOptions
 from atom.entrypoints.http.api_key import FollowedKeys, KeyFile
+from atom.entrypoints.http.client_identity import ClientIdentity
 from atom.entrypoints.http.http_protocol import BoundedHttpProtocol
 from atom.entrypoints.http.listener import BACKLOG, listen
+from atom.entrypoints.http.loadable_paths import LoadableByRequests
 from atom.entrypoints.openai.state import ServerState
 from atom.entrypoints.server.server_options import ServerOptions
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
@@ -64,6 +68,24 @@ class QuietServer(uvicorn.Server):
         for listener in sockets or ():
             listener.close()
         return None
+
+
+@dataclass(frozen=True)
+class Access:
+    """Who may call what. keys: None for those of `api_key`; loadable: the places that requests may
+    load from."""
+
+    keys: AccessKeys | None = None
+    loadable: LoadableByRequests = field(default_factory=LoadableByRequests)
+
+
+NO_KEYS = Access()
+
+
+def loads_from(*places: str) -> Access:
+    """Let requests load adapters and weights out of these places."""
+    options = AccessOptions(lora_paths=places, weights_paths=places)
+    return Access(loadable=LoadableByRequests.of(options, ""))
 
 
 @dataclass
@@ -136,6 +158,7 @@ async def serve_app(
     api_key_file: KeyFile | None = None,
     allowed_origins: Sequence[str] = (),
     console: bool = True,
+    access: Access = NO_KEYS,
     **core_options: Any,
 ) -> AsyncIterator[AppRig]:
     """The HTTP application over an engine without a model."""
@@ -151,7 +174,8 @@ async def serve_app(
         request_timeout_seconds=request_timeout_seconds,
         reader_limits=reader_limits,
     )
-    async with serve_engine(engine, api_key, allowed_origins, api_key_file, console) as rig:
+    serving = serve_engine(engine, api_key, allowed_origins, api_key_file, console, access=access)
+    async with serving as rig:
         if core_options.get("ready_on_start", True):
             await engine.wait_ready()
         yield AppRig(rig.state, rig.engine, rig.client, rig.port, cores[0])
@@ -159,10 +183,15 @@ async def serve_app(
 
 @contextlib.asynccontextmanager
 async def serve_model(
-    config: Config, *, api_key: str | None = None, **engine_options: Any
+    config: Config,
+    *,
+    api_key: str | None = None,
+    access: Access = NO_KEYS,
+    **engine_options: Any,
 ) -> AsyncIterator[HttpRig]:
     """The HTTP application over a real engine process."""
-    async with serve_engine(AsyncLLMEngine(config, **engine_options), api_key) as rig:
+    engine = AsyncLLMEngine(config, **engine_options)
+    async with serve_engine(engine, api_key, access=access) as rig:
         await rig.engine.wait_ready()
         yield rig
 
@@ -174,15 +203,20 @@ async def serve_engine(
     allowed_origins: Sequence[str] = (),
     api_key_file: KeyFile | None = None,
     console: bool = True,
+    *,
+    access: Access = NO_KEYS,
 ) -> AsyncIterator[HttpRig]:
     """The HTTP application over this engine, which it starts and ends."""
-    state = ServerState(engine=engine)
+    users = FollowedKeys(() if api_key is None else (api_key,), api_key_file)
+    keys = AccessKeys(users) if access.keys is None else access.keys
+    clients = ClientIdentity(num_keys=keys.users.count)
+    state = ServerState(engine=engine, loadable=access.loadable, clients=clients)
     listener = listen("127.0.0.1", 0)
     port = listener.getsockname()[1]
     settings = uvicorn.Config(
         build_app(
             state,
-            api_keys=FollowedKeys(() if api_key is None else (api_key,), api_key_file),
+            keys=keys,
             allowed_origins=allowed_origins,
             console=console,
         ),

@@ -137,6 +137,10 @@ def reserved_port() -> Iterator[int]:
         yield int(holder.getsockname()[1])
 
 
+# By which servers of a test know each other.
+PEERS = {"ATOM_HANDOVER_SECRET": "a-secret-of-the-tests"}
+
+
 @contextlib.contextmanager
 def server_process(
     model: Path | str, log_path: Path, *flags: str, environment: Mapping[str, str] | None = None

@@ -66,7 +66,11 @@ def lora_routes(state: ServerState) -> APIRouter:
                 f"lora_name: {asked.lora_name} is the model's own name", param="lora_name"
             )
         module = LoraModule(name=asked.lora_name, path=asked.lora_path)
-        await engine.lora_changes.load(module, in_place=asked.load_inplace)
+        lora = engine.config.lora
+        started = () if lora is None else tuple(each.path for each in lora.modules)
+        state.loadable.loras.check(asked.lora_path, started, "lora_path")
+        with state.server_names.coming(asked.lora_name, state.all_names):
+            await engine.lora_changes.load(module, in_place=asked.load_inplace)
         return Response(to_json(Empty()), media_type="application/json")
 
     @router.post(

@@ -77,6 +77,8 @@ def weights_routes(state: ServerState) -> APIRouter:
     async def update_weights(http: Request) -> Response:
         engine = pausing_engine(state)
         asked = await read_control_body(state, http, UpdateWeightsRequest)
+        started = (str(engine.config.model.path), state.loadable.model)
+        state.loadable.weights.check(asked.model_path, started, "model_path")
         version = await engine.pauses.update_weights(
             asked.model_path, version=asked.weight_version, mode=asked.mode
         )

@@ -239,7 +239,8 @@ def _add_scheduling_flags(group: Any) -> None:
         metavar="JSON",
         help="tell routers over ZMQ which blocks are cached, such as "
         '{"enable_kv_cache_events": true, "endpoint": "tcp://*:5557", "replay_endpoint": '
-        '"tcp://*:5558"}; also topic, buffer_steps, hwm and max_queue_size',
+        '"tcp://*:5558"}, without an endpoint for this machine alone; also topic, '
+        "buffer_steps, hwm and max_queue_size",
     )
 
 

@@ -155,10 +155,6 @@ REFUSED_FLAGS: tuple[FlagRow, ...] = (
         "--allow-credentials",
     ),
     refused(
-        "give one key that may do everything with --api-key or --api-key-file",
-        "--admin-api-key",
-    ),
-    refused(
         "keep /docs from clients by the proxy in front",
         "--disable-fastapi-docs",
     ),

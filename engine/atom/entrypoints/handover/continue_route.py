@@ -1,8 +1,9 @@
 """/continue_request: another server of the model has an answer computed here, from its beginning or
 from where it is, and relays it; GET tells that server what it finds here.
 
-Between servers of one version, in msgpack; it gives nothing that /inference/v1/generate does not,
-and needs the same key.
+Between servers of one version, in msgpack. The route is there only where the server has a secret
+(--handover-secret-file), and access.py lets only those call it that send the same one: whose a
+request is, and how it waits, is taken from them alone, within the public doors' bounds.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ def continue_handler(state: ServerState) -> Callable[[Request], Awaitable[Respon
             data = await read_bytes(http, share)
             try:
                 handed = _DECODER.decode(data)
-            except (msgspec.MsgspecError, RequestError) as error:
+            except (msgspec.MsgspecError, RequestError, RecursionError) as error:
                 raise RequestError(f"not a request of this version's: {error}") from error
         engine = state.started_engine()
-        version = engine.pauses.weights_version
-        return TokenStream(TokenFrames(await engine.continue_request(handed)), version)
+        group, version = await engine.continue_request(handed)
+        return TokenStream(TokenFrames(group), version)
 
     return continue_request
 

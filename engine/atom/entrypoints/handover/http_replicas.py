@@ -27,7 +27,7 @@ _LEAST_TRIES = 4
 _SECONDS_BETWEEN = 0.2
 _MOST_ERROR_BYTES = 10_000
 _MOST_WORDS = 500
-_BAD_KEY = (401, 403)
+_BAD_SECRET = (401, 403)
 # Of what the request itself says, which every replica would refuse.
 _FINAL = (400, 413, 422)
 
@@ -118,8 +118,8 @@ async def _refusal(place: Place, response: aiohttp.ClientResponse) -> RequestErr
         told = msgspec.json.decode(data, type=ErrorResponse).error
     except (*EXCHANGE_ERRORS, msgspec.MsgspecError) as error:
         return RequestError(f"{place} answered HTTP {status} ({error})"[:_MOST_WORDS], status=503)
-    if status in _BAD_KEY:
-        return RequestError(f"{place} takes no key of this server: {told.message}", status=503)
+    if status in _BAD_SECRET:
+        return RequestError(f"{place} refuses this server's secret: {told.message}", status=503)
     code = told.code if isinstance(told.code, str) else None
     return RequestError(told.message[:_MOST_WORDS], param=told.param, status=status, code=code)
 

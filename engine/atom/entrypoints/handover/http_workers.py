@@ -65,7 +65,10 @@ class HttpWorkers(HttpReplicas):
             if status == 200:
                 return self._fitting(place, msgspec.msgpack.decode(data, type=WorkerFacts))
             if status in _ABSENT:
-                return f"{place}: no server of this version; run the same one there"
+                return (
+                    f"{place}: no server of this version that takes answers over; run the same one "
+                    f"there, with the same --handover-secret-file"
+                )
             return f"{place}: {msgspec.json.decode(data, type=ErrorResponse).error.message}"
         except msgspec.MsgspecError as error:
             return f"{place}: HTTP {status}, no answer of this version's ({error})"

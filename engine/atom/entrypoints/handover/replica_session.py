@@ -15,6 +15,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 from atom.entrypoints.handover.places import Place
 from atom.entrypoints.handover.token_frames import BEAT_SECONDS, PROTOCOL, PROTOCOL_HEADER
+from atom.entrypoints.http.access import SECRET_HEADER
 
 # By which an exchange fails. One that does before it is answered has not begun: a replica answers
 # before it computes.
@@ -24,12 +25,14 @@ _SILENT_SECONDS = 4 * BEAT_SECONDS
 
 
 class ReplicaSessions:
-    """Opens them, with this server's keys and certificate."""
+    """Opens them, with this server's secret and certificate."""
 
-    def __init__(self, keys: Callable[[], Sequence[bytes]], certificate: str | None = None) -> None:
-        """keys: those that count here, which count there as well; none where no key is needed.
+    def __init__(
+        self, secrets: Callable[[], Sequence[bytes]], certificate: str | None = None
+    ) -> None:
+        """secrets: those that count here, the first of which is to count there as well.
         certificate: that replicas of an https URL show, a PEM file; this server's own."""
-        self._keys = keys
+        self._secrets = secrets
         self._ssl: ssl.SSLContext | bool = True
         if certificate is not None:
             self._ssl = ssl.create_default_context(cafile=certificate)
@@ -46,10 +49,10 @@ class ReplicaSessions:
         )
 
     def headers(self, number: int) -> dict[str, str]:
-        """Headers of the next try. A Secret may be changing: another key may be the one."""
-        keys, headers = self._keys(), {PROTOCOL_HEADER: str(PROTOCOL)}
-        if keys:
-            headers["authorization"] = f"Bearer {keys[number % len(keys)].decode('latin-1')}"
+        """Headers of the next try. The secret may be changing: another one may be the one."""
+        secrets, headers = self._secrets(), {PROTOCOL_HEADER: str(PROTOCOL)}
+        if secrets:
+            headers[SECRET_HEADER] = secrets[number % len(secrets)].decode("latin-1")
         return headers
 
 

@@ -17,6 +17,11 @@ from pathlib import Path
 from atom.errors import ConfigError
 
 API_KEY_VARIABLE = "ATOM_API_KEY"
+ADMIN_KEY_VARIABLE = "ATOM_ADMIN_API_KEY"
+SECRET_VARIABLE = "ATOM_HANDOVER_SECRET"
+KEY_FILE_FLAG = "--api-key-file"
+ADMIN_FILE_FLAG = "--admin-api-key-file"
+SECRET_FILE_FLAG = "--handover-secret-file"
 
 MOST_KEYS = 256
 MOST_NAME_CHARACTERS = 48
@@ -36,12 +41,28 @@ class NamedKey:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyNames:
+    """Name the flags and the variable by which a program gets keys of one kind."""
+
+    flag: str
+    file_flag: str
+    variable: str
+
+
+USER_KEYS = KeyNames("--api-key", KEY_FILE_FLAG, API_KEY_VARIABLE)
+ADMIN_KEYS = KeyNames("--admin-api-key", ADMIN_FILE_FLAG, ADMIN_KEY_VARIABLE)
+SECRETS = KeyNames("--handover-secret", SECRET_FILE_FLAG, SECRET_VARIABLE)
+
+
+@dataclass(frozen=True, slots=True)
 class KeyFile:
     """Say where keys are followed in, and those that were found there. path: a file with one key,
-    a file with a line `NAME: KEY` for each, or a folder with a file for each, named as it is."""
+    a file with a line `NAME: KEY` for each, or a folder with a file for each, named as it is. flag:
+    of the command line, that names it."""
 
     path: Path
     found: tuple[NamedKey, ...]
+    flag: str = KEY_FILE_FLAG
 
 
 class FollowedKeys:
@@ -57,17 +78,29 @@ class FollowedKeys:
         keys: Sequence[str],
         file: KeyFile | None = None,
         monotonic: Callable[[], float] = time.monotonic,
+        *,
+        kept_seconds: float = 0.0,
     ) -> None:
-        """keys: that stay."""
+        """keys: that stay. kept_seconds: how long keys count that are no longer in the file, behind
+        those that are: until all programs that share them have seen the new ones."""
         self._fixed = [(key.encode(), "") for key in keys]
         self._found = [] if file is None else [(key.key.encode(), key.name) for key in file.found]
         self._path = None if file is None else file.path
+        self._flag = KEY_FILE_FLAG if file is None else file.flag
         self._monotonic = monotonic
         self._looked_at = float("-inf")
         self._seen: _Version | None = None
+        self._kept_seconds = kept_seconds
+        self._former: list[tuple[bytes, str]] = []
+        self._former_until = float("-inf")
 
     def __bool__(self) -> bool:
         return bool(self._fixed or self._found)
+
+    @property
+    def count(self) -> int:
+        """Return how many keys count now."""
+        return len(self._current())
 
     def current(self) -> list[bytes]:
         """List the keys that count now."""
@@ -86,7 +119,9 @@ class FollowedKeys:
         if self._path is not None and self._monotonic() - self._looked_at >= _LOOK_SECONDS:
             self._looked_at = self._monotonic()
             self._look(self._path)
-        return [*self._fixed, *self._found]
+        if self._former and self._monotonic() >= self._former_until:
+            self._former = []
+        return [*self._fixed, *self._found, *self._former]
 
     def _look(self, path: Path) -> None:
         try:
@@ -97,21 +132,25 @@ class FollowedKeys:
             return
         self._seen = version
         try:
-            keys = _read_keys(path, skips_invalid=True)
+            keys = _read_keys(path, self._flag, skips_invalid=True)
         except ConfigError as error:
             logger.warning("the keys from before still count: %s", error)
             return
         found = [(key.key.encode(), key.name) for key in keys]
         if found != self._found:
+            if self._kept_seconds:
+                self._former = [key for key in self._found if key not in found]
+                self._former_until = self._monotonic() + self._kept_seconds
             self._found = found
             logger.info("API keys have changed: %d count now, from %s", len(found), path)
 
 
-def read_key_file(path: Path | None) -> KeyFile | None:
-    """Read the keys of a file or folder. Raises `ConfigError` for any that is none."""
+def read_key_file(path: Path | None, flag: str = KEY_FILE_FLAG) -> KeyFile | None:
+    """Read the keys of a file or folder. flag: that names it. Raises `ConfigError` for any that is
+    none."""
     if path is None:
         return None
-    return KeyFile(path.absolute(), _read_keys(path, skips_invalid=False))
+    return KeyFile(path.absolute(), _read_keys(path, flag, skips_invalid=False), flag)
 
 
 def _version(path: Path) -> _Version:
@@ -128,10 +167,10 @@ def _files_in(folder: Path) -> list[Path]:
     )
 
 
-def _read_keys(path: Path, *, skips_invalid: bool) -> tuple[NamedKey, ...]:
+def _read_keys(path: Path, flag: str, *, skips_invalid: bool) -> tuple[NamedKey, ...]:
     """Raises `ConfigError` where there is no key, or too many, or unless invalid ones are skipped
     where one is none: a Secret that is changed is not held up by one bad entry."""
-    source = f"--api-key-file {path}"
+    source = f"{flag} {path}"
     try:
         if path.is_dir():
             lines = [(file.name, file.read_text(encoding="utf-8")) for file in _files_in(path)]
@@ -173,19 +212,24 @@ def _checked_name(source: str, name: str) -> str:
 
 
 def read_api_keys(
-    line: Sequence[str], file: Path | None, environment: Mapping[str, str]
+    line: Sequence[str],
+    file: Path | None,
+    environment: Mapping[str, str],
+    names: KeyNames = USER_KEYS,
 ) -> tuple[str, ...]:
     """Read the keys that stay: those of the command line; without any, and without a file, the
     environment's. Raises `ConfigError`."""
     if line:
         logger.warning(
-            "--api-key: a key on the command line is seen by everybody on this machine (ps); use "
-            "--api-key-file FILE or the variable %s",
-            API_KEY_VARIABLE,
+            "%s: a key on the command line is seen by everybody on this machine (ps); use %s FILE "
+            "or the variable %s",
+            names.flag,
+            names.file_flag,
+            names.variable,
         )
-        return tuple(dict.fromkeys(_checked("--api-key", text) for text in line))
-    found = None if file is not None else read_api_key(None, environment)
-    return () if found is None else (found,)
+        return tuple(dict.fromkeys(_checked(names.flag, text) for text in line))
+    text = None if file is not None else environment.get(names.variable)
+    return () if text is None else (_checked(f"the variable {names.variable}", text),)
 
 
 def read_api_key(file: Path | None, environment: Mapping[str, str]) -> str | None:

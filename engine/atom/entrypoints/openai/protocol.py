@@ -14,14 +14,13 @@ from atom.entrypoints.openai.structured import StructuredFields
 from atom.entrypoints.openai.tools import MAX_TOOLS, ToolCall, ToolFields
 from atom.entrypoints.openai.unread_parts import UNREAD_TYPES, words_for
 from atom.entrypoints.request_fields.field_row import Endpoint
+from atom.model_engine.request import MAX_PRIORITY, MAX_SALT_CHARS
 from atom.sampling_params import MAX_BAD_WORDS, MAX_LOGIT_BIASES, MAX_LOGPROBS
 
 MAX_MESSAGES = 2048
 MAX_CONTENT_PARTS = 1024
 MAX_PROMPTS = 128
 MAX_ANSWERS = 1024  # prompts times n
-MAX_PRIORITY = 100
-MAX_SALT_CHARS = 256
 MAX_TIMEOUT_SECONDS = 24 * 3600
 MAX_TEMPLATE_ARGUMENTS = 32
 MAX_DOCUMENTS = 256

@@ -14,12 +14,14 @@ from atom.entrypoints.http.body_budget import BodyBudget, BodyShare
 from atom.entrypoints.http.body_turns import BodyTurns
 from atom.entrypoints.http.client_identity import ClientIdentity
 from atom.entrypoints.http.errors import shortened
+from atom.entrypoints.http.loadable_paths import LoadableByRequests
 from atom.entrypoints.openai.metrics_exchange import MetricsExchange, ServerNumbers
+from atom.entrypoints.openai.server_names import ServerNames
 from atom.entrypoints.startup.startup_timeline import StartupTimeline
 from atom.errors import EngineDeadError, RequestError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.front.engine_lifecycle import EngineState, EngineStatus
-from atom.model_engine.front.followed_loras import FollowedLoras
+from atom.model_engine.front.loras.followed_loras import FollowedLoras
 
 _MOST_NAMED = 8  # names of models in an error
 
@@ -30,9 +32,10 @@ class ServerState:
     exists. created: seconds since 1970, for the API. stopping: a signal came before the engine
     existed. timeline: of the start-up. waits_for: what else /health waits for once the engine here
     serves, such as other processes on the same port. exchange: with those processes, where there
-    are any. bodies: what requests' bodies may take of this process's memory. turns: when large ones
-    are parsed. names: that requests may name the model by; none for its own. clients: whose a
-    request is. refuses_late: only what computes a request knows whether it can. followed_loras:
+    are any. bodies: what requests' bodies may take of this process's memory. turns: when large
+    ones are parsed. names: that requests may name the model by; none for its own. clients: whose a
+    request is. server_names: those of all models of the server. loadable: the places that requests
+    may load from. refuses_late: only what computes a request knows whether it can. followed_loras:
     those of --lora-modules-file, where there is one."""
 
     phase: str = "opening the model"
@@ -46,6 +49,8 @@ class ServerState:
     bodies: BodyBudget = field(default_factory=BodyBudget)
     turns: BodyTurns = field(default_factory=BodyTurns)
     clients: ClientIdentity = field(default_factory=ClientIdentity)
+    server_names: ServerNames = field(default_factory=ServerNames)
+    loadable: LoadableByRequests = field(default_factory=LoadableByRequests)
     timeline: StartupTimeline = field(default_factory=StartupTimeline)
     created: int = field(default_factory=lambda: int(time.time()))
 

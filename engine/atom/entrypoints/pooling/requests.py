@@ -8,12 +8,11 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from atom.entrypoints.openai.protocol import (
     ID_PATTERN,
-    MAX_PRIORITY,
-    MAX_SALT_CHARS,
     MAX_TIMEOUT_SECONDS,
     RequestBody,
 )
 from atom.entrypoints.request_fields.field_row import Endpoint
+from atom.model_engine.request import MAX_PRIORITY, MAX_SALT_CHARS
 
 MAX_INPUTS = 2048  # OpenAI's bound
 MAX_INSTRUCTION_CHARS = 8192

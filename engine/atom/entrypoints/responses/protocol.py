@@ -14,14 +14,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 from atom.entrypoints.openai.protocol import (
     ID_PATTERN,
     MAX_MESSAGES,
-    MAX_PRIORITY,
-    MAX_SALT_CHARS,
     MAX_TEMPLATE_ARGUMENTS,
     MAX_TIMEOUT_SECONDS,
     RequestBody,
 )
 from atom.entrypoints.openai.tools import MAX_TOOLS
 from atom.entrypoints.request_fields.field_row import Endpoint
+from atom.model_engine.request import MAX_PRIORITY, MAX_SALT_CHARS
 from atom.sampling_params import MAX_LOGIT_BIASES, MAX_LOGPROBS
 
 PATH = "/v1/responses"

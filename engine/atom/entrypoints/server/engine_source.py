@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from atom.config import Config, build_config
-from atom.entrypoints.http.api_key import FollowedKeys
 from atom.entrypoints.openai.metrics_exchange import MetricsExchange, ServerNumbers
 from atom.entrypoints.process.stop_requests import on_daemon_thread
 from atom.entrypoints.server.owner_messages import ModelOpened
@@ -113,12 +112,11 @@ def _replicas(options: ServerOptions) -> Replicas | None:
 
 
 def _sessions(options: ServerOptions) -> ReplicaSessions:
-    """Connections to replicas by the keys and the certificate that are this server's too."""
+    """Connections to replicas by the secret and the certificate that are this server's too."""
     from atom.entrypoints.handover.replica_session import ReplicaSessions
 
-    keys = FollowedKeys(options.api_keys, options.api_key_file)
     certificate = None if options.tls is None else options.tls.certfile
-    return ReplicaSessions(keys.current, certificate)
+    return ReplicaSessions(options.access.followed_secrets().current, certificate)
 
 
 class WorkersEngine:

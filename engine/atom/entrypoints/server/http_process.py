@@ -25,11 +25,11 @@ from starlette.types import ASGIApp
 
 from atom.checkpoint import weights_bytes_on_disk
 from atom.entrypoints.api_server import build_app
-from atom.entrypoints.http.api_key import FollowedKeys
 from atom.entrypoints.http.body_budget import BodyBudget
 from atom.entrypoints.http.client_identity import ClientIdentity
 from atom.entrypoints.http.http_protocol import BoundedHttpProtocol
 from atom.entrypoints.http.listener import BACKLOG
+from atom.entrypoints.http.loadable_paths import LoadableByRequests
 from atom.entrypoints.openai.state import ServerState
 from atom.entrypoints.process.process_conduct import spare_the_collector, yield_cores
 from atom.entrypoints.process.stop_requests import StopRequests, first_of
@@ -40,7 +40,8 @@ from atom.entrypoints.startup.startup_timeline import StartupTimeline
 from atom.entrypoints.tracing.span_export import SpanExport
 from atom.errors import EngineDeadError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
-from atom.model_engine.front.followed_loras import FollowedLoras
+from atom.model_engine.front.cache_salts import CacheSalts
+from atom.model_engine.front.loras.followed_loras import FollowedLoras
 from atom.model_engine.wire.engine_protocol import EngineReport
 from atom.progress import StartupProgress
 
@@ -132,11 +133,13 @@ class HttpProcess:
             names=options.served_names,
             refuses_late=bool(options.worker_urls),
             clients=ClientIdentity(header=options.fairness_header, num_keys=options.num_keys),
+            loadable=LoadableByRequests.of(options.access, options.engine.model),
         )
+        self._keys = options.keys()
         self._http = HttpServer(
             build_app(
                 self._state,
-                api_keys=FollowedKeys(options.api_keys, options.api_key_file),
+                keys=self._keys,
                 allowed_origins=options.allowed_origins,
                 root_path=options.root_path,
                 responses=ResponseStore(
@@ -213,6 +216,8 @@ class HttpProcess:
 
         engine = await self._source.open(note, expect)
         timeline.weights_bytes = weights_bytes_on_disk(engine.config.model.path)
+        if not self._options.access.shares_cache:
+            engine.cache_salts = CacheSalts(lambda: self._keys.users.count > 1)
         await engine.start()
         self._state.engine = engine
         self._state.exchange = self._source.exchange(self._state.own_numbers)

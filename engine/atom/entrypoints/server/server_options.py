@@ -10,7 +10,9 @@ import msgspec
 
 from atom.answer_parsing.tool_parsers import AUTO
 from atom.config import EngineOptions
-from atom.entrypoints.http.api_key import KeyFile
+from atom.entrypoints.http.access import AccessKeys
+from atom.entrypoints.http.access_options import AccessOptions
+from atom.entrypoints.http.api_key import FollowedKeys, KeyFile
 from atom.entrypoints.http.body_budget import DEFAULT_BYTES
 from atom.entrypoints.http.tls import TlsFiles
 from atom.entrypoints.responses.store_limit import DEFAULT_BYTES as STORE_BYTES
@@ -18,16 +20,16 @@ from atom.entrypoints.responses.store_limit import DEFAULT_BYTES as STORE_BYTES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """Options of the OpenAI-compatible server. api_servers: HTTP processes on the one port.
-    created: seconds since 1970 that the API shows as the model's, the same in all of them;
-    None for the time of the start. console: a page for browsers at /. body_memory_bytes: for
-    the bodies of requests that are being read, in each of them; 0 for no bound.
-    responses_store_bytes: for responses that are kept, where one process serves alone; 0 to
-    keep none. allowed_origins: of web pages whose requests browsers are told to let through.
+    """Options of the OpenAI-compatible server. access: beside the users' keys. api_servers: HTTP
+    processes on the one port. created: seconds since 1970 that the API shows as the model's, the
+    same in all of them; None for the time of the start. console: a page for browsers at /.
+    body_memory_bytes: for the bodies of requests that are being read, in each of them; 0 for no
+    bound. responses_store_bytes: for responses that are kept, where one process serves alone; 0
+    to keep none. allowed_origins: of web pages whose requests browsers are told to let through.
     otlp_traces_endpoint: URL that spans of requests go to; None for no spans.
     keep_alive_seconds: longer than clients keep a connection that is idle (5 to 60 s), which
-    they would find closed as they use it again. handover_url: of a Service whose pods serve
-    the same model, at which open answers go on when this server has to end; None for none.
+    they would find closed as they use it again. handover_url: of a Service whose pods serve the
+    same model, at which open answers go on when this server has to end; None for none.
     worker_urls: of the servers that compute, where this one has no engine; none where it has.
     fairness_header: of requests, that a gateway in front sets to name the client; None to
     believe none. lora_modules_file: that adapters are followed in. root_path: prefix that a
@@ -56,6 +58,7 @@ class ServerOptions:
     worker_urls: tuple[str, ...] = ()
     api_keys: tuple[str, ...] = field(default=(), repr=False)
     api_key_file: KeyFile | None = field(default=None, repr=False)
+    access: AccessOptions = field(default_factory=AccessOptions)
     lora_modules_file: Path | None = None
     tls: TlsFiles | None = None
     root_path: str = ""
@@ -70,6 +73,14 @@ class ServerOptions:
     def num_keys(self) -> int:
         """Count the keys at the start, wherever they are from."""
         return len(self.api_keys) + len(self.api_key_file.found if self.api_key_file else ())
+
+    def keys(self) -> AccessKeys:
+        """Follow the keys that count, for one process."""
+        return AccessKeys(
+            FollowedKeys(self.api_keys, self.api_key_file),
+            self.access.followed_admins(),
+            self.access.followed_secrets(),
+        )
 
     def to_json(self) -> bytes:
         return msgspec.json.encode(self, enc_hook=str)

@@ -24,17 +24,20 @@ from atom.entrypoints.http.sse import until_disconnect
 from atom.entrypoints.openai.body import read_json
 from atom.entrypoints.openai.generation import CLIENT_LEFT
 from atom.entrypoints.openai.state import ServerState, not_served
+from atom.entrypoints.responses.protocol import PATH as RESPONSES_PATH
+from atom.entrypoints.responses.routes import COUNT_PATH
 from atom.entrypoints.startup.startup_timeline import StartupTimeline
 from atom.entrypoints.swap.model_turns import ModelTurns
 from atom.errors import AtomError, RequestError
 from atom.model_engine.front.engine_lifecycle import EngineState
 
 _WHOLE = ("/v1/models", "/metrics")
-# The same whichever model answers.
+# The same whichever model answers; of responses those that are stored.
 _ANY = (
-    "/v1/responses/", "/docs", "/redoc", "/openapi.json", "/version", "/console/",
+    f"{RESPONSES_PATH}/", "/docs", "/redoc", "/openapi.json", "/version", "/console/",
     "/static-offline-docs/",
 )  # fmt: skip
+_OF_ITS_MODEL = frozenset({COUNT_PATH})  # below one of `_ANY`
 _PROBES = frozenset({"/health", "/ready", "/ping", "/startup", "/live"})
 _OWN_AFFAIR = frozenset({"/sleep", "/wake_up"})
 _AWAKE = (EngineState.READY, EngineState.ASLEEP)
@@ -88,7 +91,7 @@ class ModelRouter:
             return self._whole
         if path in _PROBES:
             return self._health(path)
-        if path == "/" or path.startswith(_ANY):
+        if path == "/" or (path.startswith(_ANY) and path not in _OF_ITS_MODEL):
             return self._models[0].app
         return None
 

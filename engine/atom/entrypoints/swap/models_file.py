@@ -83,6 +83,20 @@ def check_shares(file: Path, shares: Sequence[tuple[ModelEntry, float]], capacit
             )
 
 
+def check_names(file: Path, names: Sequence[Sequence[str]]) -> None:
+    """Raises `ConfigError` for a name that two models or adapters have. names: of each model, its
+    own and its adapters'."""
+    seen: set[str] = set()
+    for own in names:
+        for name in own:
+            if name in seen:
+                raise ConfigError(
+                    f"--models {file}: two models or adapters are called {name}, and requests "
+                    "choose by the name; rename one"
+                )
+            seen.add(name)
+
+
 def _entry(place: str, found: Any) -> ModelEntry:
     if not isinstance(found, dict):
         raise ConfigError(f"{place}: must hold name and model, got {found!r}")

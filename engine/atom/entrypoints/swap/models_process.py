@@ -23,10 +23,11 @@ from fastapi import FastAPI
 
 from atom.config_values import SleepLevel
 from atom.entrypoints.api_server import Layers, add_error_handlers, add_model_routes, build_routes
-from atom.entrypoints.http.api_key import FollowedKeys
 from atom.entrypoints.http.body_budget import BodyBudget
 from atom.entrypoints.http.body_turns import BodyTurns
 from atom.entrypoints.http.client_identity import ClientIdentity
+from atom.entrypoints.http.loadable_paths import LoadableByRequests
+from atom.entrypoints.openai.server_names import ServerNames
 from atom.entrypoints.openai.state import ServerState
 from atom.entrypoints.process.stop_requests import StopRequests, first_of
 from atom.entrypoints.responses.store import ResponseStore
@@ -42,6 +43,7 @@ from atom.entrypoints.swap.swap_policy import ROUNDING
 from atom.entrypoints.tracing.span_export import SpanExport
 from atom.errors import EngineDeadError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
+from atom.model_engine.front.cache_salts import CacheSalts
 from atom.model_engine.wire.engine_protocol import EngineReport
 
 logger = logging.getLogger(__name__)
@@ -80,18 +82,25 @@ class ModelsProcess:
             "timeline": self._timeline,
             "bodies": BodyBudget(options.body_memory_bytes),
             "turns": BodyTurns(),
+            "server_names": ServerNames(),
             "clients": ClientIdentity(header=options.fairness_header, num_keys=options.num_keys),
         }
         self._states = {
-            each.sharing.name: ServerState(names=each.options.served_names, **shared)
+            each.sharing.name: ServerState(
+                names=each.options.served_names,
+                loadable=LoadableByRequests.of(each.options.access, each.options.engine.model),
+                **shared,
+            )
             for each in models
         }
+        for state in self._states.values():
+            state.server_names.add(state.all_names)
         endpoint = options.otlp_traces_endpoint
         self._spans = None if endpoint is None else SpanExport(endpoint)
         self._capacity = sharing.capacity
         self._device = SharedDevice([each.sharing for each in models], sharing)
-        keys = FollowedKeys(options.api_keys, options.api_key_file)
-        self._router = self._build_router(options, bool(keys))
+        keys = self._keys = options.keys()
+        self._router = self._build_router(options, keys.any_key)
         layers = Layers(keys, options.allowed_origins, options.root_path)
         self._stopping = StopRequests(stop_signals, self._on_stop)
         app = layers.around(self._router, lambda: self._stopping.stop.is_set())
@@ -168,6 +177,8 @@ class ModelsProcess:
     async def _open(self, model: ServedModel) -> AsyncLLMEngine:
         state = self._states[model.sharing.name]
         engine = await OwnEngine(model.options).open(self._timeline.note, self._expect)
+        if not model.options.access.shares_cache:
+            engine.cache_salts = CacheSalts(lambda: self._keys.users.count > 1)
         await engine.start()
         state.engine = engine
         return engine

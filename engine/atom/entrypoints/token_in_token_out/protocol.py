@@ -12,8 +12,6 @@ from atom.entrypoints.openai.body import parse_body
 from atom.entrypoints.openai.logprobs import TextLogprobs
 from atom.entrypoints.openai.protocol import (
     ID_PATTERN,
-    MAX_PRIORITY,
-    MAX_SALT_CHARS,
     MAX_TIMEOUT_SECONDS,
     CompletionRequest,
     GenerationRequest,
@@ -22,6 +20,7 @@ from atom.entrypoints.openai.protocol import (
 )
 from atom.entrypoints.openai.responses import Usage
 from atom.entrypoints.request_fields.field_row import Endpoint
+from atom.model_engine.request import MAX_PRIORITY, MAX_SALT_CHARS
 
 MAX_PARAMS = 64
 _Timeout = Annotated[float, Field(gt=0, le=MAX_TIMEOUT_SECONDS)]

@@ -19,6 +19,7 @@ from atom.config import ModelConfig
 from atom.errors import RequestError
 from atom.model_engine.front.vocabulary import Vocabulary
 from atom.model_engine.request import LoRARequest, Request
+from atom.model_engine.wire.request_bounds import RequestBounds
 from atom.sampling_params import SamplingParams
 from atom.structured_outputs import StructuredOutputsParams
 from atom.tokenizer import Tokenizer
@@ -38,6 +39,7 @@ class InputProcessor:
         self._model = model
         self._tokenizer = tokenizer
         self.vocabulary = Vocabulary(model, tokenizer)
+        self.bounds = RequestBounds(model)
 
     def tokenize(
         self, prompt: Prompt, *, add_special_tokens: bool = True, for_answer: bool = True
@@ -110,7 +112,7 @@ class InputProcessor:
             found = (*params.bad_words_token_ids, *self._bad_words(params.bad_words))
             changes |= {"bad_words": (), "bad_words_token_ids": found}
         prepared = msgspec.structs.replace(params, **changes) if changes else params
-        self._check_tokens(prepared)
+        self.bounds.check_params(prepared)
         return prepared
 
     def build_requests(
@@ -157,17 +159,9 @@ class InputProcessor:
     def check_handed(self, request: Request) -> None:
         """Check a request that another replica has begun, as it comes from outside. Raises
         `RequestError`."""
-        known = len(request.prompt_token_ids) + len(request.output_token_ids)
+        self.check_pools(False)
         self.check_length(request.prompt_token_ids)
-        self.vocabulary.check(request.prompt_token_ids, "prompt_token_ids")
-        self.vocabulary.check(request.output_token_ids, "output_token_ids")
-        if not known < request.max_total_tokens <= self._model.max_model_len:
-            raise RequestError(
-                f"max_total_tokens is {request.max_total_tokens}: it must be more than the {known} "
-                f"tokens that are known, and at most {self._model.max_model_len}",
-                param="max_total_tokens",
-            )
-        self._check_tokens(request.params)
+        self.bounds.check(request)
         if request.params.structured_outputs is not None:
             self._check_structured(request.params.structured_outputs)
 
@@ -266,40 +260,6 @@ class InputProcessor:
                 found.append(spaced)
         return found
 
-    def _check_tokens(self, params: SamplingParams) -> None:
-        named = {
-            "stop_token_ids": params.stop_token_ids,
-            "logit_bias": params.logit_bias,
-            "allowed_token_ids": params.allowed_token_ids,
-            "bad_words": [token for word in params.bad_words_token_ids for token in word],
-        }
-        for param, token_ids in named.items():
-            if token_ids:
-                self.vocabulary.check(list(token_ids), param)
-        if params.min_tokens or any(named.values()):
-            self._check_something_allowed(params)
-
-    def _check_something_allowed(self, params: SamplingParams) -> None:
-        """Check that what is allowed is not all forbidden by something else, at any point: a word
-        of several tokens forbids its last one only sometimes, but then it may be the only one
-        left."""
-        forbidden = {word[-1] for word in params.bad_words_token_ids}
-        if params.min_tokens:
-            forbidden.update(params.stop_token_ids)
-            forbidden.update(() if params.ignore_eos else self._model.eos_token_ids)
-        allowed = params.allowed_token_ids
-        if allowed is None:
-            nothing_is_left = len(forbidden) >= self.vocabulary.size
-        else:
-            nothing_is_left = forbidden.issuperset(allowed)
-        if not nothing_is_left:
-            return
-        raise RequestError(
-            "bad_words, or min_tokens and what would end the answer, can forbid every token that "
-            "is allowed; allow another token",
-            param="bad_words" if allowed is None else "allowed_token_ids",
-        )
-
     def _checked_ids(self, token_ids: Sequence[int]) -> list[int]:
         try:
             if isinstance(token_ids, bytes | bytearray):
@@ -311,7 +271,7 @@ class InputProcessor:
                 f"{reprlib.repr(token_ids)}",
                 param="prompt",
             ) from None
-        self.vocabulary.check(ids, "prompt")
+        self.bounds.check_ids(ids, "prompt")
         return ids
 
 

@@ -10,7 +10,7 @@ InputProcessor; knows no request.
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from atom.config import ModelConfig
 from atom.errors import RequestError
@@ -28,16 +28,6 @@ class Vocabulary:
         self.size = model.vocab_size
         # Tokens that texts can become and the model has not, by id: hardly ever any.
         self._beyond = {} if tokenizer is None else tokenizer.tokens_from(self.size)
-
-    def check(self, token_ids: Sequence[int], param: str) -> None:
-        """Check ids that a client wrote, maybe very many. Raises `RequestError`."""
-        for extreme in (min(token_ids), max(token_ids)) if token_ids else ():
-            if not 0 <= extreme < self.size:
-                raise RequestError(
-                    f"token id {extreme} is outside the vocabulary of {self._model.served_name}, "
-                    f"which has ids 0 to {self.size - 1}",
-                    param=param,
-                )
 
     def check_encoded(self, token_ids: Iterable[int], param: str) -> None:
         """Check ids that the tokenizer made of a text. Raises `RequestError` with the token."""

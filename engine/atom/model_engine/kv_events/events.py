@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 
 import msgspec
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 from atom.model_engine.blocks.block_log import Entry, Removed, Stored
 from atom.sizing.mask_rule import MaskRule
 
+_DIGEST_DIGITS = 32
 MEDIUM = "GPU"  # where the engine computes, whatever that is
 
 
@@ -58,6 +60,11 @@ class EventBatch(msgspec.Struct, array_like=True):
     ts: float
     events: list[BlockStored | BlockRemoved | AllBlocksCleared]
     data_parallel_rank: int
+
+
+def salt_digest(salt: str) -> str:
+    """Return by what events tell a salt: who knows it can make the same."""
+    return sha256(salt.encode()).hexdigest()[:_DIGEST_DIGITS]
 
 
 Event = BlockStored | BlockRemoved | AllBlocksCleared
@@ -106,11 +113,13 @@ class EventMaker:
             medium=MEDIUM,
             lora_name=entry.lora_name,
         )
-        # As vLLM has them: an adapter's name is a key of each block, a salt of the first one's.
+        # As vLLM has them: an adapter's name is a key of each block, a salt of the first one's. Of
+        # the salt a digest is enough to tell prompts apart, and lets no reader use it.
         names = [] if entry.lora_name is None else [entry.lora_name]
         if names or entry.salt:
             others = [names or None] * (len(entry.hashes) - 1)
-            event.extra_keys = [[*names, *([entry.salt] if entry.salt else [])], *others]
+            salts = [salt_digest(entry.salt)] if entry.salt else []
+            event.extra_keys = [[*names, *salts], *others]
         if self._apart:
             self._group_of.update(dict.fromkeys(entry.hashes, entry.group))
             group = self._groups[entry.group]

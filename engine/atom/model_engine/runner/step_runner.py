@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from atom.config import Config
 from atom.model_engine.batch import (
+    NewRow,
     ScheduledBatch,
     ScheduledBatchOutput,
     Slots,
@@ -41,6 +42,7 @@ from atom.model_engine.runner.host_tokens import (
     PendingVectors,
 )
 from atom.model_engine.runner.lora_adapters import LoraAdapters
+from atom.model_engine.runner.slots.entering_rows import enter_rows
 from atom.model_engine.runner.slots.input_batch import InputBatch, StepInputs
 from atom.model_engine.runner.slots.own_blocks import OwnBlocks
 from atom.model_engine.runner.slots.sampling_state import SamplingNeeds, SamplingState
@@ -79,7 +81,8 @@ class SubmittedStep:
     the drafts that its draws stand behind, where rows may carry any; may_run: the scheduler counts
     more than one token of some row; reporting: which rows `logprobs` are of; computed: what the
     step's tokens were made of, and drawn: all draws [n] int64, where a proposer catches up; pooled:
-    what a pooling model gives instead of tokens."""
+    what a pooling model gives instead of tokens; failed: request ids whose row could not be set up,
+    and why."""
 
     sample_slots: Slots
     request_ids: NDArray[np.int64]
@@ -94,6 +97,7 @@ class SubmittedStep:
     computed: EagerTokens | None = None
     drawn: torch.Tensor | None = None
     pooled: PendingVectors | None = None
+    failed: tuple[tuple[int, str], ...] = ()
 
 
 class StepRunner:
@@ -134,6 +138,7 @@ class StepRunner:
         self._state_layers = [each for each in model.modules() if isinstance(each, StateLayer)]
         self._shares_tokens = config.parallel.shares_experts
         self._dp_padding: tuple[int | None] | None = None
+        self._failed: tuple[tuple[int, str], ...] = ()  # of the batch that is being submitted
 
     @staticmethod
     def _numbers_per_row(config: Config) -> int:
@@ -167,6 +172,7 @@ class StepRunner:
             self._copy_states(StateLayer.save, saves)
         if not samples_later:
             self.sample(step)
+        step.failed, self._failed = self._failed, ()
         return step
 
     def _copy_states(
@@ -252,6 +258,7 @@ class StepRunner:
             counts=counts,
             logprobs=step.logprobs.wait() if step.logprobs else None,
             prompt_logprobs=step.prompt_logprobs.wait() if step.prompt_logprobs else None,
+            failed=step.failed,
         )
 
     def _begin(self, batch: ScheduledBatch) -> tuple[ScheduledBatch, SubmittedStep]:
@@ -317,8 +324,11 @@ class StepRunner:
 
     def _enter(self, batch: ScheduledBatch) -> None:
         if batch.new_rows:
-            self._inputs.enter(batch.new_rows)
-            self._sampling.enter(batch.new_rows)
+            self._failed += enter_rows(batch.new_rows, self._enter_rows)
+
+    def _enter_rows(self, rows: tuple[NewRow, ...]) -> None:
+        self._inputs.enter(rows)
+        self._sampling.enter(rows)
 
     def _forward(self, batch: ScheduledBatch, step: SubmittedStep) -> None:
         self._inputs.append_blocks(batch)

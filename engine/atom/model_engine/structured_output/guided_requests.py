@@ -42,6 +42,11 @@ class GuidedTurn:
 _NOTHING = GuidedTurn()
 
 
+def _lost(request_id: int) -> GuidedEnd:
+    """End a sequence whose reasoning cannot be followed: by a fault of its own, or of ours."""
+    return GuidedEnd(request_id, "its thinking_token_budget could not be kept")
+
+
 class GuidedRequests:
     """Holds all requests whose tokens are confined. rows: those whose grammar is there. thinking:
     those whose reasoning is bounded, which wait for nothing. wake_fd: readable when `take` has
@@ -110,7 +115,8 @@ class GuidedRequests:
         """Build the mask for the batch's rows that are confined, when all their tokens are known.
         Call `leave` for those that end."""
         chosen = self.rows.mask(batch) if self.rows.holds_any(batch) else self.rows.no_mask()
-        return replace(chosen, mask=self.thinking.confine(batch, chosen.mask, chosen.late))
+        confined, lost = self.thinking.confine(batch, chosen.mask, chosen.late)
+        return replace(chosen, mask=confined, ends=[*chosen.ends, *map(_lost, lost)])
 
     def accept(
         self, runs: Iterable[tuple[int, list[int]]], finished: Sequence[int]
@@ -120,10 +126,10 @@ class GuidedRequests:
         if not (len(self.rows) or len(self.thinking)):
             return []
         found = list(runs)
-        self.thinking.accept(found)
+        lost = self.thinking.accept(found)
         ends = self.rows.accept(found)
         self.leave(finished)
-        return ends
+        return [*ends, *map(_lost, lost)]
 
     def leave(self, request_ids: Sequence[int]) -> None:
         """Forget requests that have ended."""

@@ -7,6 +7,7 @@ mark it is forgotten. Pure but for its books; belongs to the engine core's threa
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from enum import Enum, auto
 
@@ -16,6 +17,8 @@ from numpy.typing import NDArray
 from atom.model_engine.batch import ScheduledBatch, TokenMask
 from atom.structured_outputs.mark_spellings import MarkSpellings
 from atom.structured_outputs.thinking_budget import ThinkingBudget
+
+logger = logging.getLogger(__name__)
 
 _MOST_BEFORE = 40  # tokens of an answer in which the opening mark may be complete
 _UNKNOWN_TOKENS = 1  # that a step in flight may add to what is known
@@ -148,27 +151,44 @@ class ThinkingRows:
             if (thought := self._thoughts.get(request_id)) is not None
         )
 
-    def accept(self, runs: Iterable[tuple[int, list[int]]]) -> None:
-        """Follow the tokens of a step, by request."""
+    def accept(self, runs: Iterable[tuple[int, list[int]]]) -> list[int]:
+        """Follow the tokens of a step, by request. Returns those that cannot be followed, and are
+        forgotten."""
+        lost: list[int] = []
         if not self._thoughts:
-            return
+            return lost
         for request_id, token_ids in runs:
             thought = self._thoughts.get(request_id)
             if thought is None:
                 continue
-            for token_id in token_ids:
-                thought.push(token_id)
-            if thought.over:
+            try:
+                for token_id in token_ids:
+                    thought.push(token_id)
+            except Exception:  # of this one request, and no reason to end the others
+                logger.exception("the reasoning of request %d is not followed", request_id)
+                lost.append(request_id)
+            if thought.over or request_id in lost:
                 del self._thoughts[request_id]
+        return lost
 
-    def confine(self, batch: ScheduledBatch, mask: TokenMask, apart: Sequence[int]) -> TokenMask:
+    def confine(
+        self, batch: ScheduledBatch, mask: TokenMask, apart: Sequence[int]
+    ) -> tuple[TokenMask, list[int]]:
         """Add to `mask` the rows that must end their thought now. apart: sequences whose token of
-        this step is dropped."""
+        this step is dropped. Returns besides the requests that cannot be confined, and are
+        forgotten."""
+        lost: list[int] = []
         rows = {int(row): bits for row, bits in zip(mask.rows, mask.bits, strict=True)}
         confined = False
         for row, request_id in enumerate(batch.req_ids[batch.samples].tolist()):
             thought = None if request_id in apart else self._thoughts.get(request_id)
-            bits = None if thought is None else _allowed(thought, self._words)
+            try:
+                bits = None if thought is None else _allowed(thought, self._words)
+            except Exception:  # of this one request, and no reason to end the others
+                logger.exception("the reasoning of request %d is not bounded", request_id)
+                del self._thoughts[request_id]
+                lost.append(request_id)
+                continue
             if bits is None:
                 continue
             known = rows.get(row)
@@ -177,11 +197,10 @@ class ThinkingRows:
                 rows[row] = bits if known is None else known & bits
                 confined = True
         if not confined:
-            return mask
+            return mask, lost
         ordered = sorted(rows)
-        return TokenMask(
-            np.array(ordered, dtype=np.int32), np.stack([rows[row] for row in ordered])
-        )
+        bits_of_all = np.stack([rows[row] for row in ordered])
+        return TokenMask(np.array(ordered, dtype=np.int32), bits_of_all), lost
 
 
 def _longest_match(mark: Sequence[int], matched: int, token_id: int) -> int:

@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from atom.errors import RequestError
 from atom.model_engine.request import FinishReason, Request
 from atom.model_engine.wire.logprob_rows import LogprobsBody
 from atom.model_engine.wire.pooled_rows import PooledBody
@@ -46,6 +47,21 @@ class EngineCoreRequestType(enum.Enum):
 
 class AddBody(msgspec.Struct, frozen=True):
     requests: list[Request]
+
+
+class RefusedRequest(msgspec.Struct, frozen=True):
+    """A request of an ADD message that has values out of their range. param: its field at fault."""
+
+    id: int
+    reason: str
+    param: str
+
+
+class SalvagedAdd(msgspec.Struct, frozen=True):
+    """Hold what is left of an ADD message some of whose requests are none; never sent."""
+
+    requests: list[Request]
+    refused: list[RefusedRequest]
 
 
 class AbortBody(msgspec.Struct, frozen=True):
@@ -335,7 +351,46 @@ def decode(frames: Sequence[bytes]) -> msgspec.Struct:
     decoder = _DECODERS.get(kind)
     if decoder is None:
         raise ValueError(f"unknown message type {kind[:16]!r}")
-    return decoder.decode(payload)
+    try:
+        return decoder.decode(payload)
+    except RecursionError as error:
+        raise ValueError("a message that is nested too deeply") from error
+    except (RequestError, msgspec.ValidationError):
+        if kind != EngineCoreRequestType.ADD.value:
+            raise
+        return _salvaged(payload)
+
+
+class _RawAdd(msgspec.Struct, frozen=True):
+    requests: list[msgspec.Raw]
+
+
+class _Numbered(msgspec.Struct, frozen=True):
+    """Reads of a request nothing but its number."""
+
+    id: int
+
+
+_RAW_ADD = msgspec.msgpack.Decoder(_RawAdd)
+_NUMBERED = msgspec.msgpack.Decoder(_Numbered)
+_REQUEST = msgspec.msgpack.Decoder(Request)
+
+
+def _salvaged(payload: bytes) -> SalvagedAdd:
+    """Take each request of an ADD message by itself: one that is none must not take the others
+    along. Raises ValueError where not even their numbers can be read."""
+    requests, refused = [], []
+    try:
+        for raw in _RAW_ADD.decode(payload).requests:
+            try:
+                requests.append(_REQUEST.decode(raw))
+            except (RequestError, msgspec.ValidationError, RecursionError) as error:
+                param = (error.param if isinstance(error, RequestError) else None) or "request"
+                number = _NUMBERED.decode(raw).id
+                refused.append(RefusedRequest(number, str(error), param))
+    except RecursionError as error:
+        raise ValueError("a message that is nested too deeply") from error
+    return SalvagedAdd(requests, refused)
 
 
 def identity_of(rank: int) -> bytes:

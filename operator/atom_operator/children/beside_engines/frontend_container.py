@@ -81,6 +81,7 @@ def frontend_args(plan: Plan) -> list[str]:
     args = [text for flag, value in pairs if value is not None for text in (flag, str(value))]
     if engine.api_key_secret is not None:
         args.extend(["--api-key-file", volumes.API_KEY_PATH])
+    args.extend(volumes.peer_arguments(plan))
     args.extend(lora_arguments(engine))
     return [*args, *_without_engines_own(engine.extra_args)]
 

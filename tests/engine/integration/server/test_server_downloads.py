@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.server.hub_server import HubServer
-from tests.support.server.server_process import START_SECONDS, ServerProcess, server_process
+from tests.support.server.server_process import PEERS, START_SECONDS, ServerProcess, server_process
 from tests.support.waiting import wait_until
 
 MODEL = "acme/atom-tiny"
@@ -48,10 +48,12 @@ def test_health_follows_the_download(tmp_path: Path) -> None:
 def test_a_server_with_workers_fetches_no_weights(tmp_path: Path) -> None:
     files = {path.name: path.read_bytes() for path in DEMO.iterdir()}
     with (
-        server_process(DEMO, tmp_path / "worker", "--max-model-len", "128") as worker,
+        server_process(
+            DEMO, tmp_path / "worker", "--max-model-len", "128", environment=PEERS
+        ) as worker,
         HubServer(MODEL, files) as hub,
     ):
-        home = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hub")}
+        home = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hub"), **PEERS}
         flags = ("--max-model-len", "128", "--worker-urls", worker.url)
         with server_process(MODEL, tmp_path / "log", *flags, environment=home) as front:
             front.wait_ready()

@@ -197,6 +197,16 @@ def test_it_is_told_what_belongs_to_text_and_where_engines_are() -> None:
     assert handed == url, "what a pod hands over goes to a pod"
 
 
+def test_it_and_the_engines_know_each_other_by_one_secret() -> None:
+    for name in ("chat", "chat-frontend"):
+        spec = rendered(DEPLOYMENT, name)["spec"]["template"]["spec"]
+        args, mounts = spec["containers"][0]["args"], spec["containers"][0]["volumeMounts"]
+        folder = args[args.index("--handover-secret-file") + 1]
+        (mounted,) = [each["name"] for each in mounts if each["mountPath"] == folder]
+        (volume,) = [each for each in spec["volumes"] if each["name"] == mounted]
+        assert volume["secret"] == {"secretName": "chat-peers"}
+
+
 def test_the_network_policy_admits_it_to_the_engines_and_callers_to_it() -> None:
     policies = {
         name: rendered(NETWORK_POLICY, name, networkPolicy={})["spec"]

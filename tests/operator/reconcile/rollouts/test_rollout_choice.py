@@ -20,7 +20,8 @@ from tests.support.operator.builders_operator import (
     reconciler,
     unschedulable_pod,
 )
-from tests.support.operator.fake_cluster import FakeCluster, copied
+from tests.support.operator.fake_cluster import FakeCluster
+from tests.support.operator.merged_fields import copied
 
 GPU = {"type": "amd", "product": "MI300X"}
 NO_ROOM = "0/1 nodes are available: 1 Insufficient amd.com/gpu."

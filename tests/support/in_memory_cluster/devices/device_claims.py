@@ -23,7 +23,7 @@ from atom_operator.kinds import (
 from tests.support.in_memory_cluster.admission import check
 from tests.support.in_memory_cluster.quantities import thousandths
 from tests.support.in_memory_cluster.state import ClusterState, is_terminal
-from tests.support.operator.fake_cluster import copied
+from tests.support.operator.merged_fields import copied
 
 DRIVER = "gpu.amd.com"
 SICK_TAINT = {"key": "gpu.amd.com/unhealthy", "value": "xgmi", "effect": "NoSchedule"}

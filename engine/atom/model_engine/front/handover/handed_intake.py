@@ -7,9 +7,11 @@ from collections.abc import Callable
 from atom.errors import RequestError
 from atom.model_engine.front.handover.handed_request import ANY_WEIGHTS, HandedRequest
 from atom.model_engine.front.input_processor import InputProcessor
+from atom.model_engine.front.loras.served_loras import ServedLoras
 from atom.model_engine.front.request_intake import RequestIntake
-from atom.model_engine.front.served_loras import ServedLoras
-from atom.model_engine.request import Request
+from atom.model_engine.request import LoRARequest, Request
+
+_MOST_NAME_CHARS = 256
 
 
 class HandedIntake:
@@ -18,9 +20,10 @@ class HandedIntake:
         inputs: InputProcessor,
         intake: RequestIntake,
         loras: ServedLoras,
-        weights_version: Callable[[], str],
+        weights_version: Callable[[LoRARequest | None], str],
     ) -> None:
-        """weights_version: of the weights that answers are computed by now."""
+        """weights_version: of the weights that answers of an adapter, or of the model alone, are
+        computed by now."""
         self._inputs = inputs
         self._intake = intake
         self._loras = loras
@@ -30,17 +33,18 @@ class HandedIntake:
         """Make the request, which arrives now. Raises `RequestError` for what cannot be computed
         here: 409 where the weights are others, 404 where its adapter is not served."""
         asked = handed.request
+        if len(handed.name) > _MOST_NAME_CHARS:
+            raise RequestError(f"name: at most {_MOST_NAME_CHARS} characters", param="name")
         self._inputs.check_handed(asked)
-        begun_with = handed.weights_version
-        if begun_with != self._weights_version() and not _may_begin(handed):
-            raise RequestError(
-                f"the answer was begun with weights {begun_with}, and these are "
-                f"{self._weights_version()}",
-                status=409,
-            )
         lora = None if asked.lora is None else self._loras.get(asked.lora.lora_name)
         if lora is None and asked.lora is not None:
             raise RequestError(f"no adapter {asked.lora.lora_name!r} is served here", status=404)
+        begun_with = handed.weights_version
+        own = self._weights_version(None if lora is None else lora.request)
+        if begun_with != own and not _may_begin(handed):
+            raise RequestError(
+                f"the answer was begun with weights {begun_with}, and these are {own}", status=409
+            )
         return self._intake.arrived(asked, None if lora is None else lora.request)
 
 

@@ -21,7 +21,8 @@ ANY_WEIGHTS = ""
 class HandedRequest(msgspec.Struct, frozen=True):
     """A request with what has come of its answer. name: by which its client knows it.
     weights_version: of the weights that it was begun with; ANY_WEIGHTS where it was not begun. The
-    number of an adapter is its sender's own: its name tells which is meant."""
+    number of an adapter is its sender's own: its name tells which is meant, and the version that
+    its weights are the same."""
 
     request: Request
     name: str

@@ -17,7 +17,7 @@ from atom.model_engine.front.handover.handed_request import HandedRequest
 from atom.model_engine.front.handover.relays import Relays, Replicas
 from atom.model_engine.front.open_requests import OpenRequests
 from atom.model_engine.front.step_delivery import StepDelivery
-from atom.model_engine.request import Request
+from atom.model_engine.request import LoRARequest, Request
 from atom.model_engine.wire.core_port import CorePort
 from atom.model_engine.wire.engine_protocol import StreamBody
 
@@ -30,9 +30,10 @@ class Handover:
         replicas: Replicas,
         requests: OpenRequests,
         delivery: StepDelivery,
-        weights_version: Callable[[], str],
+        weights_version: Callable[[LoRARequest | None], str],
     ) -> None:
-        """weights_version: of the weights that answers are computed by now."""
+        """weights_version: of the weights that answers of an adapter, or of the model alone, are
+        computed by now."""
         self._replicas = replicas
         self._requests = requests
         self._delivery = delivery
@@ -63,15 +64,16 @@ class Handover:
         core.add_requests([request for request, _ in refused])
         handed = len(requests) - len(refused)
         logger.info("%d of %d open answers go on at other replicas", handed, len(requests))
-        for _, error in refused[:1]:
-            logger.warning("a replica took an answer not: %s", error)
+        _tell_of(refused)
 
     def hand_over_lost(self, continuations: Continuations, reason: str) -> None:
         """Let replicas go on with what a core computed that has ended; what none takes fails."""
 
         async def go_on() -> None:
-            for request, _ in await self._begin(requests):
+            refused = await self._begin(requests)
+            for request, _ in refused:
                 self._requests.fail_each([request.id], lambda: EngineDeadError(reason))
+            _tell_of(refused)
 
         requests = continuations.of(
             self._numbers_here(), lambda: EngineDeadError(reason), lost=True
@@ -96,7 +98,7 @@ class Handover:
 
     def _handed(self, request: Request) -> HandedRequest:
         name = self._requests.by_number[request.id].name
-        return HandedRequest(request, name, self._weights_version())
+        return HandedRequest(request, name, self._weights_version(request.lora))
 
     def _deliver(self, step: StreamBody) -> None:
         self._delivery.take(step)
@@ -104,6 +106,11 @@ class Handover:
 
     def _fail(self, number: int, error: Exception) -> None:
         self._requests.fail_each([number], lambda: error)
+
+
+def _tell_of(refused: Sequence[tuple[Request, RequestError]]) -> None:
+    for _, error in refused[:1]:
+        logger.warning("%d answers were taken by no replica: %s", len(refused), error)
 
 
 def _gone() -> Exception:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.models.tiny_model import make_tiny_checkpoint
 from tests.support.server.paced_engines import paced
-from tests.support.server.server_process import ServerProcess, server_process
+from tests.support.server.server_process import PEERS, ServerProcess, server_process
 from tests.support.server.streamed_answers import StreamedAnswers, asks
 from tests.support.waiting import wait_until
 
@@ -30,9 +30,9 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @contextlib.contextmanager
 def two_replicas(checkpoint: Path, tmp_path: Path) -> Iterator[tuple[ServerProcess, ServerProcess]]:
     """The first hands over to the second."""
-    with server_process(checkpoint, tmp_path / "second", *FLAGS) as second:
+    with server_process(checkpoint, tmp_path / "second", *FLAGS, environment=PEERS) as second:
         flags = (*FLAGS, "--handover-url", second.url)
-        with server_process(checkpoint, tmp_path / "first", *flags) as first:
+        with server_process(checkpoint, tmp_path / "first", *flags, environment=PEERS) as first:
             yield first.wait_ready(), second.wait_ready()
 
 
@@ -44,7 +44,7 @@ def calm_answers(server: ServerProcess) -> list[tuple[object, ...]]:
 
 def test_answers_of_a_lost_rank_go_on_at_the_other(checkpoint: Path, tmp_path: Path) -> None:
     flags = ("--data-parallel-size", "2", *FLAGS)
-    with server_process(checkpoint, tmp_path / "log", *flags) as server:
+    with server_process(checkpoint, tmp_path / "log", *flags, environment=PEERS) as server:
         server.wait_ready()
         calm = calm_answers(server)
         with paced(server) as engines:

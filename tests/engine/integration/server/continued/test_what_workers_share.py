@@ -10,7 +10,7 @@ import pytest
 from tests.support.models.lora_adapter import make_adapter
 from tests.support.models.tiny_model import make_tiny_checkpoint
 from tests.support.server.self_signed import write_certificate
-from tests.support.server.server_process import server_process
+from tests.support.server.server_process import PEERS, server_process
 from tests.support.waiting import HANG_SECONDS
 
 FLAGS = ("--max-num-seqs", "8", "--num-kv-blocks", "200", "--max-model-len", "256")
@@ -26,9 +26,11 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_an_adapter_is_chosen_through_it(checkpoint: Path, tmp_path: Path) -> None:
     adapter = make_adapter(tmp_path / "adapter", checkpoint, seed=1)
     flags = (*FLAGS, "--enable-lora", "--lora-modules", f"first={adapter}")
-    with server_process(checkpoint, tmp_path / "worker", *flags) as worker:
+    with server_process(checkpoint, tmp_path / "worker", *flags, environment=PEERS) as worker:
         front_flags = (*flags, "--worker-urls", worker.url)
-        with server_process(checkpoint, tmp_path / "front", *front_flags) as front:
+        with server_process(
+            checkpoint, tmp_path / "front", *front_flags, environment=PEERS
+        ) as front:
             worker.wait_ready()
             front.wait_ready()
             asked = [{**ASKED, "model": model} for model in ("first", "tiny")]
@@ -46,9 +48,11 @@ def test_workers_are_asked_by_its_key_and_certificate(checkpoint: Path, tmp_path
     (tmp_path / "api-key").write_text(KEY)
     tls = ("--ssl-certfile", str(certificate), "--ssl-keyfile", str(key))
     flags = (*FLAGS, *tls, "--api-key-file", str(tmp_path / "api-key"))
-    with server_process(checkpoint, tmp_path / "worker", *flags) as worker:
+    with server_process(checkpoint, tmp_path / "worker", *flags, environment=PEERS) as worker:
         front_flags = (*flags, "--worker-urls", worker.url)
-        with server_process(checkpoint, tmp_path / "front", *front_flags) as front:
+        with server_process(
+            checkpoint, tmp_path / "front", *front_flags, environment=PEERS
+        ) as front:
             worker.wait_ready()
             front.wait_ready()
             assert front.url.startswith("https:")

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.models.tiny_model import make_tiny_checkpoint
 from tests.support.server.paced_engines import paced
-from tests.support.server.server_process import ServerProcess, reserved_port, server_process
+from tests.support.server.server_process import PEERS, ServerProcess, reserved_port, server_process
 from tests.support.server.streamed_answers import StreamedAnswers, asks
 from tests.support.waiting import HANG_SECONDS, wait_until
 
@@ -47,13 +47,21 @@ def front_of(
     with contextlib.ExitStack() as stack:
         workers = [
             stack.enter_context(
-                server_process(checkpoint, tmp_path / f"worker{number}", *FLAGS, *worker_flags)
+                server_process(
+                    checkpoint,
+                    tmp_path / f"worker{number}",
+                    *FLAGS,
+                    *worker_flags,
+                    environment=PEERS,
+                )
             )
             for number in range(count)
         ]
         urls = [worker.url for worker in workers]
         server = stack.enter_context(
-            server_process(checkpoint, tmp_path / "front", *FLAGS, "--worker-urls", *urls)
+            server_process(
+                checkpoint, tmp_path / "front", *FLAGS, "--worker-urls", *urls, environment=PEERS
+            )
         )
         for each in (*workers, server):
             each.wait_ready()
@@ -102,13 +110,17 @@ def test_without_a_worker_clients_hear_so_and_are_served_again_once_there_is_one
         port = stack.enter_context(reserved_port())
         url = f"http://127.0.0.1:{port}"
         flags = (*FLAGS, "--worker-urls", url)
-        front = stack.enter_context(server_process(checkpoint, tmp_path / "front", *flags))
+        front = stack.enter_context(
+            server_process(checkpoint, tmp_path / "front", *flags, environment=PEERS)
+        )
         wait_until(lambda: "waiting for a worker" in str(front.health()), "it looks for one")
         assert front.health()[0] == 503
         assert front.get("/live").status_code == 200
         assert url in front.health()[1]["reason"]
         first_flags = (*FLAGS, "--server-port", str(port))
-        first = stack.enter_context(server_process(checkpoint, tmp_path / "first", *first_flags))
+        first = stack.enter_context(
+            server_process(checkpoint, tmp_path / "first", *first_flags, environment=PEERS)
+        )
         front.wait_ready()
         streams = StreamedAnswers(front.url, [("/v1/completions", ENDLESS)] * 3)
         streams.wait_begun()
@@ -121,7 +133,7 @@ def test_without_a_worker_clients_hear_so_and_are_served_again_once_there_is_one
         assert refused.status_code == 503
         assert refused.headers["retry-after"]
         assert front.get("/live").status_code == 200
-        again = server_process(checkpoint, tmp_path / "again", *first_flags)
+        again = server_process(checkpoint, tmp_path / "again", *first_flags, environment=PEERS)
         stack.enter_context(again)
         front.wait_ready()
         assert front.post("/v1/completions", prompt="x").status_code == 200

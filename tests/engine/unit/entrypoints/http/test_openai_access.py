@@ -322,3 +322,19 @@ def test_a_key_is_followed_in_its_file(tmp_path: Path) -> None:
 def test_keys_without_a_file_stay() -> None:
     assert FollowedKeys(("a", "b")).current() == [b"a", b"b"]
     assert not FollowedKeys(())
+
+
+def test_a_secret_counts_a_while_behind_the_one_that_took_its_place(tmp_path: Path) -> None:
+    now, file = [0.0], tmp_path / "secret"
+    file.write_text("old-secret-of-all")
+    keys = FollowedKeys((), read_key_file(file), monotonic=lambda: now[0], kept_seconds=300.0)
+    assert keys.current() == [b"old-secret-of-all"]
+    other = tmp_path / "other"
+    other.write_text("new-secret-of-all")
+    other.replace(file)
+    now[0] += 1
+    assert keys.current() == [b"new-secret-of-all", b"old-secret-of-all"]
+    now[0] += 299
+    assert keys.name_of(b"old-secret-of-all") == ""
+    now[0] += 1
+    assert keys.current() == [b"new-secret-of-all"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -15,13 +16,15 @@ from hypothesis import strategies as st
 from atom.config import Config
 from atom.entrypoints.handover.token_frames import Failure, TokenFrames, next_frame
 from atom.errors import AtomError, RequestError
+from atom.lora_config import LoraConfig, LoraModule
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.front.engine_lifecycle import EngineState
-from atom.model_engine.front.handover.handed_request import HandedRequest
+from atom.model_engine.front.handover.handed_request import ANY_WEIGHTS, HandedRequest
 from atom.model_engine.front.handover.relays import ReplicaLostError, TakenRequest
 from atom.model_engine.front.handover.worker_core import WorkerCore, WorkerFacts
-from atom.model_engine.request import Request, RequestOutput
+from atom.model_engine.request import LoRARequest, Request, RequestOutput
 from atom.sampling_params import SamplingParams
+from atom.structured_outputs.thinking_budget import ThinkingBudget
 from tests.support.engine_core.front_half import EchoCore, build_test_config, write_model_folder
 from tests.support.waiting import HANG_SECONDS
 
@@ -53,10 +56,11 @@ class Replica:
         if self.refuses:
             raise RequestError("full", status=503)
         data = msgspec.msgpack.encode(handed)
-        group = await self.engine.continue_request(msgspec.msgpack.decode(data, type=HandedRequest))
+        told = msgspec.msgpack.decode(data, type=HandedRequest)
+        group, version = await self.engine.continue_request(told)
         frames = TokenFrames(group)
         try:
-            yield TakenRequest(self._outputs(frames), self.engine.pauses.weights_version)
+            yield TakenRequest(self._outputs(frames), version)
         finally:
             frames.close()
 
@@ -276,6 +280,19 @@ async def test_an_answer_that_was_begun_keeps_to_the_weights_of_its_beginning(
         ({"prompt_token_ids": []}, "empty"),
         ({"max_total_tokens": 3}, "must be more than the 3 tokens"),
         ({"max_total_tokens": 10**6}, "at most 64"),
+        ({"priority": 2**62}, "priority must be between"),
+        ({"client_id": "x" * 65}, "client_id must be at most 64"),
+        ({"client_id": "key-admin\n"}, "printable"),
+        ({"cache_salt": "x" * 257}, "cache_salt must be at most"),
+        ({"arrive_time": float("nan")}, "arrive_time must be a finite"),
+        ({"params": SamplingParams(max_tokens=2**31, min_tokens=2**31)}, "max_tokens is"),
+        ({"params": SamplingParams(top_k=2**63)}, "top_k is"),
+        ({"params": SamplingParams(n=2)}, "n is 2"),
+        (
+            {"params": SamplingParams(thinking=ThinkingBudget(1, True, (1,), (5,), (10**6,)))},
+            "vocabulary",
+        ),
+        ({"params": SamplingParams(thinking=ThinkingBudget(0, True, (1,), ()))}, "no tokens"),
     ],
 )
 async def test_what_comes_from_outside_is_checked(
@@ -290,3 +307,57 @@ async def test_what_comes_from_outside_is_checked(
         with pytest.raises(RequestError, match="begun with weights") as error:
             await engine.continue_request(HandedRequest(good, "name", "others"))
         assert error.value.status == 409
+
+
+def adapter_in(folder: Path, weights: bytes, alpha: int = 8) -> Path:
+    """Files of which only a digest is taken here."""
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text(f'{{"lora_alpha": {alpha}}}')
+    (folder / "adapter_model.safetensors").write_bytes(weights)
+    return folder
+
+
+def serving_adapter(config: Config, folder: Path) -> AsyncLLMEngine:
+    modules = (LoraModule(name="sql", path=str(folder)),)
+    return AsyncLLMEngine(replace(config, lora=LoraConfig(modules=modules)), core_factory=EchoCore)
+
+
+@pytest.mark.parametrize(
+    ("weights", "alpha", "goes_on"), [(b"same", 8, True), (b"else", 8, False), (b"same", 9, False)]
+)
+async def test_an_adapters_answer_goes_on_by_the_same_weights_alone(
+    config: Config, tmp_path: Path, weights: bytes, alpha: int, goes_on: bool
+) -> None:
+    ours = adapter_in(tmp_path / "ours", b"same")
+    theirs = adapter_in(tmp_path / "theirs", weights, alpha)
+    begun = Request(
+        1, [5, 6], SamplingParams(), 9, arrive_time=0.0, output_token_ids=[5],
+        lora=LoRARequest("sql", 1),
+    )  # fmt: skip
+    async with serving_adapter(config, ours) as first, serving_adapter(config, theirs) as second:
+        version = first._digests.version(begun.lora)
+        assert version != first.pauses.weights_version
+        handed = HandedRequest(begun, "name", version)
+        if goes_on:
+            group, told = await second.continue_request(handed)
+            group.close()
+            assert told == version
+            return
+        with pytest.raises(RequestError, match="begun with weights") as error:
+            await second.continue_request(handed)
+        assert error.value.status == 409
+        fresh = msgspec.structs.replace(begun, output_token_ids=[])
+        group, told = await second.continue_request(HandedRequest(fresh, "name", ANY_WEIGHTS))
+        group.close()
+        assert told == second._digests.version(begun.lora)
+
+
+async def test_an_adapter_whose_files_are_gone_goes_on_nowhere(
+    config: Config, tmp_path: Path
+) -> None:
+    async with serving_adapter(config, tmp_path / "none") as engine:
+        lora = LoRARequest("sql", 1)
+        begun = Request(1, [5, 6], SamplingParams(), 9, 0.0, output_token_ids=[5], lora=lora)
+        handed = HandedRequest(begun, "name", f"{engine.pauses.weights_version}+unread")
+        with pytest.raises(RequestError, match="begun with weights"):
+            await engine.continue_request(handed)

@@ -20,7 +20,7 @@ from atom.kv_events_config import KVEventsConfig, kv_events_config
 from atom.model_engine.block_manager import BlockManager
 from atom.model_engine.blocks.block_log import Removed, Stored
 from atom.model_engine.kv_events.cached_blocks import CachedBlocks
-from atom.model_engine.kv_events.events import EventMaker
+from atom.model_engine.kv_events.events import EventMaker, salt_digest
 from atom.model_engine.kv_events.publisher import KVEventPublisher
 from atom.sizing.mask_rule import sliding_window
 from tests.support.engine_core.kv_event_index import KVEventIndex
@@ -211,7 +211,7 @@ def test_layers_with_windows_are_told_apart(tmp_path: Path) -> None:
     assert [each["group_idx"] for each in stored] == [0, 1]
     assert [each["kv_cache_spec_kind"] for each in stored] == ["full_attention", "sliding_window"]
     assert [each.get("kv_cache_spec_sliding_window") for each in stored] == [None, 6]
-    assert all(each["extra_keys"] == [["tenant"], None] for each in stored)
+    assert all(each["extra_keys"] == [[salt_digest("tenant")], None] for each in stored)
     removed = [each for each in events if each["type"] == "BlockRemoved"]
     assert {each["group_idx"] for each in removed} == {0, 1}
     for each in removed:

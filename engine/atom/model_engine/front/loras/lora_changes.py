@@ -12,15 +12,22 @@ from typing import Any
 
 from atom.errors import RequestError
 from atom.lora_config import LoraModule
-from atom.model_engine.front.served_loras import ServedLoras
+from atom.model_engine.front.loras.adapter_digests import AdapterDigests, adapter_digest
+from atom.model_engine.front.loras.served_loras import ServedLoras
 
 
 class LoraChanges:
-    def __init__(self, loras: ServedLoras, call: Callable[..., Awaitable[list[Any]]]) -> None:
+    def __init__(
+        self,
+        loras: ServedLoras,
+        call: Callable[..., Awaitable[list[Any]]],
+        digests: AdapterDigests,
+    ) -> None:
         """loras: those that are served. call: asks every engine core for a utility, by its name
-        and arguments."""
+        and arguments. digests: of their weights."""
         self.loras = loras
         self._call = call
+        self._digests = digests
         self._one = asyncio.Lock()
 
     async def load(self, module: LoraModule, *, in_place: bool = False) -> None:
@@ -36,6 +43,8 @@ class LoraChanges:
             if refusal is not None:
                 await self._call("unload_lora", number)  # of ranks that have it
                 raise RequestError(refusal, param="lora_path")
+            read = await asyncio.to_thread(adapter_digest, module.path)
+            self._digests.note(number, read)
             self.loras.add(lora)
             if before is not None:
                 await self._call("unload_lora", before.request.lora_int_id)

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from atom.errors import AtomError, ConfigError, RequestError
 from atom.lora_config import LoraModule, read_modules_file
-from atom.model_engine.front.served_loras import ServedLora
+from atom.model_engine.front.loras.served_loras import ServedLora
 
 _LOOK_SECONDS = 1.0
 _FIRST_PAUSE_SECONDS, _LAST_PAUSE_SECONDS = 5.0, 300.0

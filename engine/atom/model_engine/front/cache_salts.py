@@ -1,0 +1,33 @@
+"""CacheSalts: whose prompts may spare each other's computing.
+
+Cached prompts tell by the time that they take, and by `cached_tokens`, what others have asked. So
+the prompts of a client that a key, or a gateway's header, names share cached blocks with that
+client's own alone, where a server has several keys. Pure; owned by AsyncLLMEngine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import sha256
+
+from atom.client_label import ANONYMOUS_KIND
+
+_SALT_DIGITS = 32
+
+
+def _no() -> bool:
+    return False
+
+
+class CacheSalts:
+    def __init__(self, apart: Callable[[], bool] = _no) -> None:
+        """apart: whether clients are kept apart now."""
+        self._apart = apart
+
+    def of(self, client_id: str, asked: str) -> str:
+        """Return a prompt's salt. client_id: as in `Request`; asked: the request's own cache_salt,
+        which tells prompts of one client apart."""
+        if not self._apart() or client_id.partition("-")[0] in ("", ANONYMOUS_KIND):
+            return asked
+        # A digest of both: no text that a client sends makes another client's salt.
+        return sha256(f"{client_id}\0{asked}".encode()).hexdigest()[:_SALT_DIGITS]

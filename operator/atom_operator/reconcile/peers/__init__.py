@@ -1,0 +1,1 @@
+"""Servers of one AtomDeployment that hand answers to each other."""
