@@ -105,13 +105,15 @@ class StatusInputs:
 
     @property
     def rollout_waits(self) -> str | None:
-        """Return why what the spec asks of its pods comes later."""
-        return self.waits.told if self.waits and not self.waits.defaults else None
+        """Return why what the spec asks of its pods comes later, or why its pods are refused."""
+        waits = self.waits
+        return waits.told if waits and (waits.is_refused or not waits.defaults) else None
 
     @property
     def defaults_wait(self) -> str | None:
-        """Return the same where only defaults of many have changed."""
-        return self.waits.words if self.waits and self.waits.defaults else None
+        """Return why changed defaults of many come later, where nothing else has changed."""
+        waits = self.waits
+        return waits.words if waits and waits.defaults and not waits.is_refused else None
 
     @property
     def workloads(self) -> tuple[DeploymentState, ...]:
