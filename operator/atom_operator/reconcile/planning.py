@@ -41,6 +41,7 @@ from atom_operator.plan.model_facts import (
 from atom_operator.plan.plan import Findings, build_plan
 from atom_operator.plan.resolve_integrations import first_replicas, resolve_integrations
 from atom_operator.plan.spec_digest import spec_digest
+from atom_operator.validation.canary import canary_warnings
 from atom_operator.validation.defaulting import locate_adapters, locate_model, resolve_options
 from atom_operator.validation.engine_arguments import argument_warnings
 from atom_operator.validation.engine_limits import (
@@ -161,7 +162,7 @@ def _plan(
     inspected = None if lookup.pinned else around.inspected
     return replace(
         plan,
-        warnings=(*plan.warnings, *argument_warnings(spec)),
+        warnings=(*plan.warnings, *argument_warnings(spec), *canary_warnings(spec)),
         integrations=asked,
         replicas=first_replicas(spec),
         suspended=bool(spec.suspend),

@@ -18,6 +18,7 @@ from atom_operator.domain.canary import CanaryAnalysis, CanaryQuery
 from atom_operator.kubectl_atom import main as kubectl_atom
 from atom_operator.plan.canary.analysis import judge
 from atom_operator.pods.engine_metrics import parse_metrics
+from atom_operator.validation.canary import canary_warnings
 from atom_operator.webhook.admission_review import parse_review
 from atom_operator.webhook.reviewer import Reviewer
 from tests.support.operator.builders_admission import creation
@@ -29,6 +30,25 @@ from tests.support.operator.builders_operator import (
     reconciler,
     spec,
 )
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("share", [1, 10, 34, 50, 99])
+@pytest.mark.parametrize("own", [None, 1, 2, 4])
+@pytest.mark.parametrize("scales", [False, True])
+def test_a_share_that_the_pods_of_a_canary_cannot_carry_is_warned_of(
+    replicas: int, share: int, own: int | None, scales: bool
+) -> None:
+    canary = {**CANARY["canary"], "weight": share, "replicas": own}
+    more: dict[str, Any] = {"replicas": 1 if scales else replicas}
+    if scales:
+        more["autoscaling"] = {"maxReplicas": replicas + 1, "minReplicas": 1}
+    most = replicas + 1 if scales else replicas
+    found = canary_warnings(parsed(**{**CANARY, **more, "canary": canary}))
+    assert bool(found) == (share * most > 100 * (own or 1)), found
+    if found:
+        assert f"set replicas: {-(-share * most // 100)}" in found[0]
+
 
 CANARY: dict[str, Any] = {
     "model": {"source": "hf://Qwen/Qwen3-8B"},
