@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from atom_operator.constants import ConditionType, Reason
-from atom_operator.domain import ApplyReport, ChildKey, Manifest, Plan, RouteFindings
+from atom_operator.domain import DEPLOYMENT, ApplyReport, ChildKey, Manifest, Plan, RouteFindings
 from atom_operator.integration_values import Autoscaling, Integrations
 from atom_operator.kinds import (
     AUTOSCALER,
@@ -104,6 +104,8 @@ def integrations_ready(
         names = ", ".join(around.unanswered_gateways)
         message = f"HTTPRoute: no controller has taken it up for Gateway {names} yet"
         return Verdict(kind, "Unknown", Reason.ROUTE_NOT_READY, message)
+    if plan.integrations.frontend is not None:  # whose kind is that of engines, too
+        rendered = [DEPLOYMENT.kind, *rendered]
     if not rendered:
         return None
     return Verdict(kind, "True", Reason.ALL_RENDERED, f"rendered: {', '.join(rendered)}")
