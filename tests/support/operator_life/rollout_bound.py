@@ -55,7 +55,8 @@ class RolloutBound:
     def _places(self, workload: Manifest) -> int:
         """Replicas that have their nodes, those that end included, or would find one."""
         own = filter(self.life.is_own, self.life.state.all(POD))
-        held = [pod for pod in own if pod["spec"].get("nodeName") and not is_terminal(pod)]
+        gone = {None, *self.life.state.lost}  # what is on a node that reports no more gives nothing
+        held = [p for p in own if p["spec"].get("nodeName") not in gone and not is_terminal(p)]
         replicas = len(held) // (_GROUP_SIZE if self.life.scene.groups else 1)
         if replicas >= self.before or fits(self.life.state, workload, ()):
             return self.before
