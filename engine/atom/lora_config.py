@@ -18,7 +18,8 @@ from atom.errors import ConfigError
 
 DEFAULT_RANK = 16
 _MOST_RANK = 512
-_NAME = re.compile(r"[^\s\x00-\x1f,]{1,256}")
+# No controls, marks of direction, markup or parts of paths: names are shown, and are labels.
+_NAME = re.compile(r"(?=.{1,256}\Z)[\w:@+=~-][\w.:@+=~-]*(/[\w:@+=~-][\w.:@+=~-]*)*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +132,10 @@ def check_lora_name(name: str) -> str | None:
     """Return what is wrong with an adapter's name, if anything."""
     if _NAME.fullmatch(name):
         return None
-    return "an adapter's name has 1 to 256 characters, without spaces and commas"
+    return (
+        "an adapter's name has 1 to 256 letters, digits and characters of . _ : @ + = ~ - and may "
+        "have parts, as org/name; none of them begins with a dot"
+    )
 
 
 def _check_names(where: str, modules: Iterable[LoraModule]) -> None:
