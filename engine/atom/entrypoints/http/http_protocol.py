@@ -3,7 +3,8 @@
 httptools reads headers of any length for any time, and every byte of them is kept; nothing above a
 connection can refuse what it is not shown. Bodies are bounded where they are read (openai/body.py).
 
-Beyond uvicorn: what is no HTTP is refused in the API's own shape; an offer to switch protocols is
+Beyond uvicorn: what is no HTTP is refused in the API's own shape, as is a request that does not
+name one host (RFC 9112, section 3.2); an offer to switch protocols is
 passed over without losing the request's body (Java's own client makes one in every request);
 HTTP/1.0 clients get no chunks; a client that leaves takes all that it has pipelined along. What
 this needs of uvicorn's inside is listed, and checked at start, in uvicorn_points.py.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Iterable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +52,9 @@ _PHRASES = {
 _TLS_HANDSHAKE = b"\x16\x03"
 _HTTP2_PREFACE = b"PRI * HTTP/2"
 _OFFER_HEADERS = frozenset({b"connection", b"upgrade", b"http2-settings"})
+# RFC 3986, section 3.2.2: a name, which may be empty, or an address in brackets; then a port.
+_SHOWN_HOST_BYTES = 100
+_HOST = re.compile(rb"([\w.~!$&'()*+,;=%-]*|\[[\w.~!$&'()*+,;=%:-]+\])(:\d*)?")
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
@@ -118,7 +123,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._parse(data)
         except httptools.HttpParserError as error:
             if not self._refuse_long_head(data):
-                self._refuse(400, self._not_http(data, error))
+                self._refuse(400, self._not_http(data, _cause(error)))
             return
         self._refuse_long_head(data)
 
@@ -128,22 +133,19 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             try:
                 self.parser.feed_data(rest)
                 return
-            except httptools.HttpParserUpgrade as offer:
-                # The parser takes what follows for another protocol: it begins anew, with the same
-                # request, but for the offer.
-                method = self.parser.get_method()
-                if method == b"CONNECT":
-                    raise httptools.HttpParserError("CONNECT is for proxies") from None
-                first = b"%b %b HTTP/%b" % (
-                    method,
-                    self.url,
-                    self.parser.get_http_version().encode(),
-                )
-                head = _head_without_offer(first, self.headers)
-                self.parser = httptools.HttpRequestParser(self)
-                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-                self.parser.feed_data(head)
-                rest = rest[offer.args[0] :]
+            except httptools.HttpParserUpgrade as error:
+                parsed_bytes = error.args[0]
+            # The parser takes what follows for another protocol: it begins anew, with the same
+            # request, but for the offer.
+            method = self.parser.get_method()
+            if method == b"CONNECT":
+                raise httptools.HttpParserError("CONNECT is for proxies")
+            version = self.parser.get_http_version().encode()
+            head = _head_without_offer(b"%b %b HTTP/%b" % (method, self.url, version), self.headers)
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+            self.parser.feed_data(head)
+            rest = rest[parsed_bytes:]
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -152,6 +154,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade():
             return
+        _check_host(self.parser.get_http_version(), self.headers)
         super().on_headers_complete()  # may find its path too long
         self._reads_head = False
         self._stop_timer()
@@ -231,6 +234,30 @@ class _WithRequestId(logging.LoggerAdapter[logging.Logger]):
     ) -> tuple[Any, MutableMapping[str, Any]]:
         # Ids have no percent sign (response_headers.py).
         return f"{msg} {self._scope.get('state', {}).get('request_id', '-')}", kwargs
+
+
+class _HostError(httptools.HttpParserError):
+    """A request does not say by one Host header which host it is for."""
+
+
+def _check_host(version: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """Raises `_HostError` unless exactly one Host header has a host; HTTP/1.0 knows none."""
+    hosts = [value for name, value in headers if name == b"host"]
+    if not hosts and version in ("0.9", "1.0"):
+        return
+    if len(hosts) != 1:
+        count = f"{len(hosts)} Host headers" if hosts else "no Host header"
+        raise _HostError(f"it has {count}; send exactly one")
+    if _HOST.fullmatch(hosts[0]) is None:
+        raise _HostError(
+            f"its Host header {hosts[0][:_SHOWN_HOST_BYTES]!r} is no host; send a name or an "
+            "address, and perhaps a port"
+        )
+
+
+def _cause(error: Exception) -> Exception:
+    """Return our own error where the parser has wrapped it in one of its callbacks."""
+    return error.__context__ if isinstance(error.__context__, _HostError) else error
 
 
 def _head_without_offer(first: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bytes:

@@ -61,7 +61,7 @@ POINTS: tuple[Point, ...] = (
     Point(f"{_PROTOCOL}.connection_made", "transport", "refusals are written and close it"),
     Point(f"{_PROTOCOL}.connection_made", "client", "whose bytes are no HTTP"),
     Point(f"{_PROTOCOL}.on_message_begin", "url", "a head is parsed anew without its offer"),
-    Point(f"{_PROTOCOL}.on_message_begin", "headers", "likewise"),
+    Point(f"{_PROTOCOL}.on_message_begin", "headers", "likewise; the Host header"),
     Point(f"{_PROTOCOL}.on_headers_complete", "parser", "uvicorn asks the parser that we put in"),
     Point(f"{_PROTOCOL}.on_headers_complete", "cycle", "the newest of pipelined requests"),
     Point(f"{_PROTOCOL}.on_message_complete", "more_body", "whether the whole request came"),

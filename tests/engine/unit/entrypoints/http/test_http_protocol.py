@@ -168,6 +168,72 @@ async def test_what_is_no_http_is_refused_with_the_reason(
     assert (await rig.chat(max_tokens=2)).status_code == 200
 
 
+HOSTS = [
+    b"x",
+    b"",
+    b"localhost:8000",
+    b"127.0.0.1:80",
+    b"[::1]:8000",
+    b"[fe80::1%25eth0]",
+    b"a_b.c-d",
+]
+NO_HOSTS = [b"a b", b"a/b", b"user@host", b"::1", b"[::1", b"a:8x", b"a:1:2", b"\xc3\xa4", b'"a"']
+
+
+def asking(version: bytes, hosts: list[bytes], *more: bytes) -> bytes:
+    """A request with these Host headers among others; the connection ends with its answer."""
+    lines = [b"GET /health HTTP/" + version, b"x: y", *(b"hOsT: " + host for host in hosts)]
+    return b"\r\n".join([*lines, *(more or (b"connection: close",)), b"", b""])
+
+
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+@pytest.mark.parametrize("count", [0, 1, 2, 3])
+@pytest.mark.parametrize("offer", [(), (b"connection: upgrade, close", b"upgrade: h2c")])
+@pytest.mark.parametrize("same", [True, False])
+async def test_a_request_names_one_host(
+    rig: AppRig, version: bytes, count: int, offer: tuple[bytes, ...], same: bool
+) -> None:
+    hosts = [b"x" if same else b"x%d" % number for number in range(count)]
+    head, _, body = (await everything_after(rig, asking(version, hosts, *offer))).partition(
+        b"\r\n\r\n"
+    )
+    if count == 1 or (count == 0 and version == b"1.0"):
+        assert head.startswith(b"HTTP/1.1 200 OK")
+        return
+    assert head.startswith(b"HTTP/1.1 400 Bad Request")
+    assert b"connection: close" in head
+    message = json.loads(body)["error"]["message"]
+    assert (f"{count} Host headers" if count else "no Host header") in message
+    assert "send exactly one" in message
+
+
+@pytest.mark.parametrize("host", HOSTS)
+async def test_every_kind_of_host_is_taken(rig: AppRig, host: bytes) -> None:
+    came = await everything_after(rig, asking(b"1.1", [host]))
+    assert came.startswith(b"HTTP/1.1 200 OK")
+
+
+@pytest.mark.parametrize("host", NO_HOSTS)
+async def test_what_is_no_host_is_refused(rig: AppRig, host: bytes) -> None:
+    came = await everything_after(rig, asking(b"1.1", [host]))
+    assert came.startswith(b"HTTP/1.1 400 Bad Request")
+    assert b"is no host" in came
+
+
+async def test_a_second_request_without_a_host_takes_nothing_from_the_first(rig: AppRig) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
+    writer.write(asking(b"1.1", [b"x"], b"y: z"))
+    head = await within(reader.readuntil(b"\r\n\r\n"), "the first answer came")
+    assert head.startswith(b"HTTP/1.1 200 OK")
+    assert await within(reader.readexactly(len(b'{"status":"ok"}')), "and its body")
+    body = b'{"a": 1}'
+    writer.write(b"POST /v1/completions HTTP/1.1\r\ncontent-length: 8\r\n\r\n" + body)
+    rest = await within(reader.read(), "the connection was closed")
+    assert rest.startswith(b"HTTP/1.1 400 Bad Request")
+    assert rest.count(b"HTTP/1.1 400") == 1
+    writer.close()
+
+
 # ---- clients that leave -------------------------------------------------------------------------
 
 
