@@ -18,6 +18,7 @@ from atom.entrypoints.bench import add_bench_commands
 from atom.entrypoints.flags.flag_parser import FlagParser
 from atom.entrypoints.generate import add_generate_arguments, run_generate
 from atom.entrypoints.process.logs import print_error
+from atom.entrypoints.process.process_conduct import open_standard_streams
 from atom.entrypoints.replay import add_replay_arguments, run_replay
 from atom.entrypoints.serve import add_serve_arguments, run_serve
 from atom.entrypoints.server_args import add_log_level
@@ -38,6 +39,7 @@ _PIPE_CLOSED = 141  # and after SIGPIPE
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; the exit code: 0 done, 1 an error (one line on stderr), 2 wrong usage, 130
     interrupted, 141 the reader of what is printed has gone."""
+    open_standard_streams()
     parser = build_parser()
     if COMPLETING in os.environ:  # a shell asks for the next word
         from argcomplete import autocomplete

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from atom.entrypoints.flags.flag_parser import FlagParser
 from atom.entrypoints.process.logs import LEVELS, configure_logging, print_error
-from atom.entrypoints.process.process_conduct import leave_message
+from atom.entrypoints.process.process_conduct import leave_message, open_standard_streams
 from atom.entrypoints.startup.progress_server import ProgressServer
 from atom.entrypoints.startup.startup_timeline import DOWNLOADING_WEIGHTS, StartupTimeline
 from atom.errors import AtomError, ModelError
@@ -41,6 +41,7 @@ _TOLD_FOLDERS = 10
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code."""
+    open_standard_streams()
     args = _parser().parse_args(argv)
     configure_logging(args.log_level)
     # As process 1 of a container it would otherwise ignore the signal.

@@ -20,7 +20,11 @@ from pathlib import Path
 from atom.checkpoint import open_checkpoint
 from atom.entrypoints.flags.flag_parser import FlagParser
 from atom.entrypoints.process.logs import print_error
-from atom.entrypoints.process.process_conduct import MOST_MESSAGE_BYTES, leave_message
+from atom.entrypoints.process.process_conduct import (
+    MOST_MESSAGE_BYTES,
+    leave_message,
+    open_standard_streams,
+)
 from atom.errors import AtomError, ModelError
 from atom.model_source.hub_errors import hub_error
 from atom.model_source.s3_snapshot import SCHEME, S3Source
@@ -28,6 +32,7 @@ from atom.model_source.s3_snapshot import SCHEME, S3Source
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code."""
+    open_standard_streams()
     args = _parser().parse_args(argv)
     try:
         answer = {"model": args.model, "config": pack(read_config(args.model, args.revision))}

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -143,15 +143,26 @@ PEERS = {"ATOM_HANDOVER_SECRET": "a-secret-of-the-tests"}
 
 @contextlib.contextmanager
 def server_process(
-    model: Path | str, log_path: Path, *flags: str, environment: Mapping[str, str] | None = None
+    model: Path | str,
+    log_path: Path,
+    *flags: str,
+    environment: Mapping[str, str] | None = None,
+    launcher: Sequence[str] = (),
 ) -> Iterator[ServerProcess]:
     """Started, not yet ready; killed at the end with its engine if it still runs.
 
     Told to end, it waits for running requests as long as a test does: on a busy machine an answer
     of thousands of tokens takes longer than a server's own 30 s. A test's own flag comes later and
-    is what counts.
+    is what counts. launcher: a program that becomes the one that its arguments name.
     """
-    command = [sys.executable, "-m", "atom.entrypoints.openai_server", "--model", str(model)]
+    command = [
+        *launcher,
+        sys.executable,
+        "-m",
+        "atom.entrypoints.openai_server",
+        "--model",
+        str(model),
+    ]
     command += ["--served-model-name", SERVED_NAME, "--device", "cpu", "--host", "127.0.0.1"]
     command += ["--drain-seconds", str(HANG_SECONDS)]
     with reserved_port() as port:

@@ -7,6 +7,7 @@ logs. Called once at the start of a program.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import logging.handlers
 import queue
@@ -64,7 +65,8 @@ def flush_logs() -> None:
 def print_error(error: Exception) -> None:
     """Say on stderr what ends the program, behind all that was logged: it is the last line."""
     flush_logs()
-    print(f"error: {error}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # the reader of stderr has gone
+        print(f"error: {error}", file=sys.stderr)
 
 
 def _is_worth_a_line(record: logging.LogRecord) -> bool:

@@ -1,5 +1,5 @@
-"""What a program of ours does to itself as a process: its collector, its cores, how many files it
-may open, and its last message.
+"""What a program of ours does to itself as a process: its standard streams, its collector, its
+cores, how many files it may open, and its last message.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import gc
 import json
 import os
 import resource
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,24 @@ _ENOUGH_OPEN_FILES = 65_536
 _MESSAGE_FILE = "/dev/termination-log"
 _MESSAGE_FILE_VARIABLE = "ATOM_TERMINATION_LOG"
 MOST_MESSAGE_BYTES = 4096  # the API keeps no more
+_STANDARD_STREAMS = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))  # by their descriptors
+
+
+def open_standard_streams() -> None:
+    """Open /dev/null for each standard stream that the process was started without.
+
+    The next files and sockets would get its descriptor: libuv aborts a process that closes such a
+    socket, and what is printed would reach a client. Called before a program opens anything."""
+    for descriptor in range(len(_STANDARD_STREAMS)):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)
+            assert opened == descriptor, "the lowest free descriptor is the next one opened"
+            os.set_inheritable(descriptor, True)  # our processes need it as well
+    for name, mode in _STANDARD_STREAMS:
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115
 
 
 def spare_the_collector() -> None:

@@ -89,6 +89,13 @@ def _states_text(report: EngineReport) -> str:
     )
 
 
+class _Stderr(Console):
+    """Prints nothing more once the reader of stderr has gone, and lets the server serve."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+
+
 def print_startup_table(report: EngineReport, address: Address, *, verbose: bool = False) -> None:
     """Print the start-up report on stderr, as every message of the programs."""
     table = Table(title=f"ATOM {report.version}", show_header=False, title_justify="left")
@@ -97,7 +104,7 @@ def print_startup_table(report: EngineReport, address: Address, *, verbose: bool
     for label, text in startup_rows(report, verbose=verbose):
         table.add_row(label, text)
     table.add_row("listens on", address.url)
-    console = Console(stderr=True)
+    console = _Stderr(stderr=True)
     if not console.is_terminal:  # rich would assume 80 columns and fold rows of a pod's log
         console.width = _LOG_COLUMNS
     console.print(table, markup=False)

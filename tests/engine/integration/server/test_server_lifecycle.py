@@ -84,6 +84,23 @@ def test_requests_that_do_not_finish_in_time_get_an_error_and_the_exit_is_0(
         assert not engine.is_running()
 
 
+@pytest.mark.parametrize(
+    "streams", ["<&- >&- 2>&-", ">&- 2>&-", "> >(:) 2>&1"], ids=["none", "only stdin", "no reader"]
+)
+def test_without_standard_streams_a_server_drains_and_exits_0(
+    checkpoint: Path, tmp_path: Path, streams: str
+) -> None:
+    launcher = ("bash", "-c", f'exec "$@" {streams}', "bash")
+    with server_process(checkpoint, tmp_path / "log", launcher=launcher) as server:
+        server.wait_ready()
+        with paced(server) as engines:
+            (stream,) = engines.begin(server, TOKENS, "s")
+            server.signal(signal.SIGTERM)
+            wait_until(lambda: server.health()[1].get("status") == "draining", "it drains")
+        assert stream.end()[-1] == "[DONE]"
+        assert server.wait_exit() == 0
+
+
 def test_a_second_signal_ends_at_once(checkpoint: Path, tmp_path: Path) -> None:
     with ready_server(checkpoint, tmp_path, "--drain-seconds", "600") as server:
         OpenStream(server)
