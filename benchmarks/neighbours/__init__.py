@@ -1,0 +1,1 @@
+"""Measures how much one client's requests delay another client's answers."""
