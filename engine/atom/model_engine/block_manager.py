@@ -135,14 +135,19 @@ class BlockManager:
         unheld = sum(map(self.pool.count_unreferenced, block_ids))
         return PrefixMatch(len(hashes) - 1, block_ids, hashes[-1], unheld)
 
+    def num_needed(self, num_tokens: int, *, lookahead: int = 0) -> int:
+        """Count the blocks of all groups that a sequence of so many tokens, drafts included,
+        holds."""
+        size = self.block_size
+        return sum([group.blocks(num_tokens, size, lookahead) for group in self.groups])
+
     def can_allocate(
         self, num_tokens: int, match: PrefixMatch, *, lookahead: int = 0, spare_blocks: int = 0
     ) -> bool:
         """Return whether a sequence of so many tokens, drafts included, can hold its blocks and at
         least
         `spare_blocks` stay free."""
-        size = self.block_size
-        needed = sum([group.blocks(num_tokens, size, lookahead) for group in self.groups])
+        needed = self.num_needed(num_tokens, lookahead=lookahead)
         new = needed - sum(map(len, match.block_ids))
         return new + match.num_unheld + spare_blocks <= self.pool.num_free
 

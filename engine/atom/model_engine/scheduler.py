@@ -36,6 +36,8 @@ from atom.model_engine.schedule.accepted_tokens import AcceptedTokens, SingleTok
 from atom.model_engine.schedule.batch_builder import BatchBuilder, Chunk
 from atom.model_engine.schedule.fair_queue import FairQueue
 from atom.model_engine.schedule.lora_slots import LoraSlots
+from atom.model_engine.schedule.making_way import plan_way
+from atom.model_engine.schedule.prompt_counts import PromptCounts
 from atom.model_engine.schedule.prompt_delay import PromptDelay
 from atom.model_engine.schedule.row_blocks import RowBlocks
 from atom.model_engine.schedule.row_table import RowTable
@@ -91,10 +93,7 @@ class Scheduler:
         self._held: set[int] = set()  # ids of sequences that take part in no batch
         self._outstanding = 0  # batches scheduled and not updated yet
         self._preemptions = 0
-        self._prompt_tokens = 0
-        self._cached_tokens = 0
-        self._cache_requests = 0
-        self._cache_full_tokens = 0
+        self._prompts = PromptCounts(caching=blocks.enable_prefix_caching)
         self._generation_tokens = 0
         self._steps = 0
 
@@ -181,6 +180,8 @@ class Scheduler:
     def schedule(self, now: float) -> ScheduledBatch | None:
         """The next step's batch; None when nothing can run, or not before the output of a batch
         that is outstanding. `now`: monotonic seconds."""
+        if not self._make_way(now):
+            return None
         no_decodes = self._order[:0]
         if self._config.policy == "prefill_first":
             chunks = self._prefill_chunks(self._config.max_num_batched_tokens, now)
@@ -213,6 +214,25 @@ class Scheduler:
             return None
         self._preempt_one()
         return self.schedule(now)
+
+    def _make_way(self, now: float) -> bool:
+        """Admit waiting clients that run fewer rows than their share at the expense of the client
+        that runs most. Returns False if that has to wait for outstanding tokens."""
+        budget = self._config.max_num_batched_tokens
+        while budget > 0 and (self._blocked is not None or not self.rows.has_free_slot):
+            way = plan_way(self.waiting, self.rows, self._row_blocks, self.loras)
+            if way is None:
+                break
+            if way.rows and self._outstanding:
+                return False
+            for sequence in way.rows:
+                self._preempt(sequence)
+            self._preemptions += len(way.rows)
+            self._blocked = None
+            if not self._admit(way.sequence, now, leave_spare=False):
+                break
+            budget -= way.sequence.num_tokens
+        return True
 
     def _decodes(self) -> Slots | None:
         """Rows whose next input is a token that was sampled, each with a block to write it to;
@@ -303,15 +323,15 @@ class Scheduler:
             chunks.append((slot, count))
         return budget - count
 
-    def _admit(self, sequence: Sequence, now: float) -> bool:
+    def _admit(self, sequence: Sequence, now: float, *, leave_spare: bool = True) -> bool:
         """Give the first waiting sequence blocks and a slot; False when blocks are short, or no
-        slot is free for its adapter."""
+        slot is free for its adapter. leave_spare: keep blocks free for those that run."""
         if sequence is self._blocked:
             return False
         if sequence.lora is not None and not self.loras.has_room(sequence.lora):
             self._blocked = sequence
             return False
-        match = self._row_blocks.match(sequence, others_run=self.num_running > 0)
+        match = self._row_blocks.match(sequence, others_run=leave_spare and self.num_running > 0)
         if match is None:
             self._blocked = sequence
             return False
@@ -339,19 +359,11 @@ class Scheduler:
 
     def _enter_first_time(self, sequence: Sequence, cached: int, now: float) -> None:
         """Note what no preemption changes, and count."""
-        sequence.seed = self._seed_of(sequence)
+        given = sequence.params.seed
+        sequence.seed = self._seeds.getrandbits(63) if given is None else given
         sequence.scheduled_time = now
         sequence.num_cached_tokens = min(cached, sequence.num_prompt_tokens)
-        self._prompt_tokens += sequence.num_tokens
-        looked_up = len(sequence.cacheable_token_ids)
-        if self.blocks.enable_prefix_caching and looked_up:
-            self._cache_requests += 1
-            self._cache_full_tokens += looked_up
-            self._cached_tokens += cached
-
-    def _seed_of(self, sequence: Sequence) -> int:
-        given = sequence.params.seed
-        return self._seeds.getrandbits(63) if given is None else given
+        self._prompts.add(sequence, cached)
 
     def _preempt_one(self) -> None:
         """Send who is due last of the running back to wait; its tokens will be computed again."""
@@ -487,13 +499,10 @@ class Scheduler:
             kv_blocks_indexed=self.blocks.pool.num_indexed,
             kv_blocks_total=self.blocks.pool.num_blocks,
             preemptions_total=self._preemptions,
-            prompt_tokens_total=self._prompt_tokens,
-            cached_tokens_total=self._cached_tokens,
-            cache_requests_total=self._cache_requests,
-            cache_full_tokens_total=self._cache_full_tokens,
             generation_tokens_total=self._generation_tokens,
             steps_total=self._steps,
             running_loras=self.loras.running,
             waiting_loras=self.loras.waiting,
+            **self._prompts.totals(),
             **self._tokens.counts.totals(),
         )

@@ -104,6 +104,12 @@ class BlockPool:
         else's data."""
         return self._contents.count_equal(block_ids, parents, packed) if block_ids else 0
 
+    def count_held_once(self, block_ids: Sequence[int]) -> int:
+        """Return how many of these referenced blocks have one reference, which frees them when it
+        is dropped."""
+        ref_counts = self._ref_counts
+        return [ref_counts[block_id] for block_id in block_ids].count(1)
+
     def count_unreferenced(self, block_ids: Sequence[int]) -> int:
         """Return how many of these cached blocks are not referenced, so that sharing them uses up
         free ones."""

@@ -13,12 +13,15 @@ when another client comes, and given up once no request is left.
 
 Who makes room is decided here too: of the group, and in it of the client, that runs most requests
 by its weight, the one that is due last. So a client's first request never makes room for another's
-fiftieth, and no two make room for each other in turn.
+fiftieth, and no two make room for each other in turn. The same rule tells which rows make way for
+a client that waits and runs fewer than its share (making_way.py).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -209,6 +212,31 @@ class FairQueue:
 
     # ---- who makes room -----------------------------------------------------------------------
 
+    def making_way(self) -> list[Sequence]:
+        """List the rows that may be preempted for the first that waits, newest first: those of the
+        client that runs most. Before each of them is preempted that client runs more rows, by
+        weight, than the waiting client does with one more. Empty if none may, or nothing waits."""
+        if self._alone is not None or not self._num_waiting or not self._runs:
+            return []
+        self.settle()
+        client = self._groups.next().holder.next()
+        running = set(self._runs.values())
+        richest = max(running, key=_load)
+        count = 0
+        if richest.parent is not client.parent:  # groups are compared before their clients
+            count = _most_given(client.parent, richest.parent)
+        if count < 1:
+            richest = max(
+                (c for c in running if c.parent is client.parent), key=_load, default=client
+            )
+            count = _most_given(client, richest)
+        if count < 1:
+            return []
+        rows = self._rows.sequence_in
+        owned = [rows(slot) for slot, owner in self._runs.items() if owner is richest]
+        owned.sort(key=rank_of, reverse=True)
+        return owned[:count]
+
     def last_due(self, running: Iterable[Sequence]) -> Sequence:
         """Choose the sequence that makes room for the others, one at least."""
         if self._alone is not None:
@@ -216,6 +244,17 @@ class FairQueue:
         return max(running, key=self._dueness)
 
     def _dueness(self, sequence: Sequence) -> tuple[float, float, Rank]:
-        client = self._clients[sequence.id]
-        assert client.parent is not None
-        return client.parent.load, client.load, rank_of(sequence)
+        return *_load(self._clients[sequence.id]), rank_of(sequence)
+
+
+def _load(client: Client) -> tuple[float, float]:
+    assert client.parent is not None
+    return client.parent.load, client.load
+
+
+def _most_given(poor: Account[Any] | None, rich: Account[Any] | None) -> int:
+    """Count the rows that `rich` may give, one after another, so that `poor` runs one more: before
+    each of them it runs more, by weight, than `poor` then does."""
+    assert poor is not None
+    assert rich is not None
+    return math.ceil(rich.running + 1 - rich.weight * (poor.running + 1) / poor.weight) - 1

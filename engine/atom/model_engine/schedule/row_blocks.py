@@ -86,6 +86,19 @@ class RowBlocks:
         if self.windows is not None:
             self.windows.leave(sequence.slot)
 
+    def num_missing(self, sequence: Sequence) -> int:
+        """Count the blocks that are short for a sequence of which nothing is cached; 0 or less if
+        there are enough."""
+        promised = 0 if self.windows is None else self.windows.promised_blocks
+        needed = self._blocks.num_needed(self._num_tokens(sequence), lookahead=self._lookahead)
+        return needed + promised - self._blocks.num_free_blocks
+
+    def num_held_alone(self, sequence: Sequence) -> int:
+        """Count the blocks of a running sequence that no other holds: those that `free` makes
+        free."""
+        tables = zip(sequence.block_tables, sequence.first_blocks, strict=True)
+        return sum(self._blocks.pool.count_held_once(table[first:]) for table, first in tables)
+
     def _num_tokens(self, sequence: Sequence) -> int:
         return min(sequence.num_tokens + self._lookahead, sequence.max_total_tokens)
 
