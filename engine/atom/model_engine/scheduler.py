@@ -42,7 +42,7 @@ from atom.model_engine.schedule.prompt_delay import PromptDelay
 from atom.model_engine.schedule.row_blocks import RowBlocks
 from atom.model_engine.schedule.row_table import RowTable
 from atom.model_engine.schedule.state_saves import StateSaves
-from atom.model_engine.schedule.step_result import StepResult
+from atom.model_engine.schedule.step_result import StepResult, finished_row
 from atom.model_engine.schedule.step_time import StepTime
 from atom.model_engine.schedule.stop_conditions import StopConditions
 from atom.model_engine.sequence import Sequence, SequenceStatus
@@ -182,10 +182,9 @@ class Scheduler:
         that is outstanding. `now`: monotonic seconds."""
         if not self._make_way(now):
             return None
-        no_decodes = self._order[:0]
         if self._config.policy == "prefill_first":
             chunks = self._prefill_chunks(self._config.max_num_batched_tokens, now)
-            decodes = no_decodes if chunks else self._decodes()
+            decodes = self._order[:0] if chunks else self._decodes()
             if decodes is None:
                 return None
             extra = self._tokens.plan_extra(decodes, self._config.max_num_batched_tokens)
@@ -456,14 +455,7 @@ class Scheduler:
         if not self._sequences:
             self._step_time.paused()
         self.loras.end(sequence.lora)
-        scheduled = sequence.scheduled_time
-        return FinishedRow(
-            request_id=sequence.id,
-            reason=reason.value,
-            detail=detail,
-            num_cached_tokens=sequence.num_cached_tokens,
-            queue_seconds=None if scheduled is None else scheduled - sequence.arrive_time,
-        )
+        return finished_row(sequence, reason, detail)
 
     def _leave(self, sequence: Sequence) -> None:
         """It ends, wherever it is."""

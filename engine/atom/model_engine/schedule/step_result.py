@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from atom.model_engine.request import FinishReason
+from atom.model_engine.sequence import Sequence
 from atom.model_engine.wire.engine_protocol import (
     FinishedRow,
     RankStats,
@@ -67,3 +69,15 @@ class StepResult:
             and self.prompt_logprobs.where(chosen(self.prompt_logprobs.request_ids)),
             self.pooled and self.pooled.where(chosen(self.pooled.request_ids)),
         )
+
+
+def finished_row(sequence: Sequence, reason: FinishReason, detail: str) -> FinishedRow:
+    """Report the end of a sequence. detail: which condition ended it."""
+    scheduled = sequence.scheduled_time
+    return FinishedRow(
+        request_id=sequence.id,
+        reason=reason.value,
+        detail=detail,
+        num_cached_tokens=sequence.num_cached_tokens,
+        queue_seconds=None if scheduled is None else scheduled - sequence.arrive_time,
+    )
