@@ -18,6 +18,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from atom.model_engine.blocks.adapter_blocks import AdapterBlocks
 from atom.model_engine.blocks.block_log import Apart, BlockLog
 from atom.model_engine.blocks.block_pool import BlockPool
 from atom.model_engine.blocks.prefix_search import PrefixSearch
@@ -71,6 +72,7 @@ class BlockManager:
             0,
             *(xxhash.xxh64_intdigest(f"group {number}".encode()) for number in others),
         )
+        self._adapters = AdapterBlocks(num_blocks)
         self.checkpoints = checkpoints
         if checkpoints is not None:
             self.pool.evicted = self._forget
@@ -180,14 +182,21 @@ class BlockManager:
         tokens: NDArray[np.int32],
         first_block: int,
         chain: int,
+        lora: LoRARequest | None = None,
     ) -> int:
         """Make computed full blocks shareable, all of them held.
 
         tokens: those of the full blocks from index `first_block` on (a multiple of block_size);
-        chain: the hash before them. Returns the hash after them.
+        chain: the hash before them; lora: as in `match_prefix`. Returns the hash after them.
         """
         if not self.enable_prefix_caching:
             return chain
+        number = None if lora is None else lora.lora_int_id
+        if self._adapters.is_retired(number):
+            return self.chain(tokens, chain)
+        end = first_block + len(tokens) // self.block_size
+        for table in block_tables:
+            self._adapters.note(table[first_block:end], number)
         packed, digest = tokens.tobytes(), xxhash.xxh64_intdigest
         if len(tokens) == self.block_size:  # a decode's, by far the most frequent
             hash_ = digest(packed, chain)
@@ -235,6 +244,15 @@ class BlockManager:
         else:
             self.pool.free(_by_depth(block_tables, first_blocks))
 
+    def retire_lora(self, number: int) -> None:
+        """Forget the blocks that an adapter computed, and publish no more of them: it is unloaded.
+        Its requests that run keep the blocks that they hold."""
+        self.pool.forget(self._adapters.retire(number))
+
+    def forget_lora(self, number: int) -> None:
+        """Forget a retired adapter whose last request has ended."""
+        self._adapters.forget(number)
+
     def reset_prefix_cache(self) -> None:
         self.pool.reset_cache()
         if self.checkpoints is not None:
@@ -243,7 +261,7 @@ class BlockManager:
             self._stored.clear()
 
     def _forget(self, block_ids: list[int], hashes: list[int]) -> None:
-        """Let go of what hangs on evicted blocks."""
+        """Let go of what hangs on blocks whose content was forgotten."""
         if self.checkpoints is not None:
             self.checkpoints.evicted(block_ids)
         if self._stored is not None:

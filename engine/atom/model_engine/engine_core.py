@@ -100,7 +100,7 @@ class EngineCore:
             "stop_profile": self._stop_profile,
         }
         if self._loras is not None:
-            self._utilities["unload_lora"] = self._loras.unload
+            self._utilities["unload_lora"] = partial(self._unload_lora, self._loras)
         if config.sleep.enabled:
             self._utilities |= {
                 "sleep": self._sleep,
@@ -328,6 +328,11 @@ class EngineCore:
 
     def _reset_prefix_cache(self) -> None:
         self._scheduler.blocks.reset_prefix_cache()
+
+    def _unload_lora(self, loras: LoraLoading, number: int) -> None:
+        """Let an adapter go, and at once what is cached of it: no later request can hit it."""
+        loras.unload(number)
+        self._scheduler.blocks.retire_lora(number)
 
     def _sleep(self, level: int, keep: bool) -> None:
         """Give the device's memory back. Requests that come meanwhile wait, and open ones too with

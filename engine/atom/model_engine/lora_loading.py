@@ -64,6 +64,7 @@ class LoraLoading:
             for number in [each for each in self._leaving if not scheduler.loras.is_open(each)]:
                 self._leaving.remove(number)
                 scheduler.loras.forget(number)
+                scheduler.blocks.forget_lora(number)
                 self._executor.remove_lora(number)
 
     @property

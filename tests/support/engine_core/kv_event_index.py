@@ -12,8 +12,9 @@ from typing import Any
 
 @dataclass
 class KVEventIndex:
-    """Blocks by their hashes. contents: group, salt and all tokens up to a block's end; None where
-    it followed a block that this reader does not know."""
+    """Blocks by their hashes. contents: group, what sets a block apart (adapter and salt, with a
+    bar between them) and all tokens up to its end; None where it followed a block that this reader
+    does not know."""
 
     contents: dict[int, tuple[object, ...] | None] = field(default_factory=dict)
 
@@ -35,8 +36,8 @@ class KVEventIndex:
         keys = event.get("extra_keys") or [None] * len(hashes)
         known: tuple[object, ...] | None
         if parent is None:
-            salt = keys[0][0] if keys[0] else ""
-            known = (event.get("group_idx", 0), salt)
+            apart = "|".join(keys[0] or ())
+            known = (event.get("group_idx", 0), apart)
         else:
             known = self.contents.get(parent)
         for at, block in enumerate(hashes):

@@ -1,4 +1,4 @@
-"""BlockLog: what became findable in the prefix cache and what was evicted, in this order.
+"""BlockLog: what became findable in the prefix cache and what was forgotten, in this order.
 
 Written by BlockManager as it happens, so that an entry costs an append; read out once
 a step by the publisher's thread, which makes events of it. Knows hashes and packed tokens, nothing

@@ -41,8 +41,8 @@ class BlockPool:
         self._given_back: deque[int] = deque()
         self._num_listed = [0] * num_blocks  # entries of a block in `_given_back`
         self._num_cached = 0
-        # Told of blocks whose content is forgotten to make room, and of their hashes, where
-        # anything hangs on it.
+        # Told of blocks whose content is forgotten, but for `reset_cache`, and of their hashes,
+        # where anything hangs on it.
         self.evicted: Callable[[list[int], list[int]], None] | None = None
 
     @property
@@ -188,6 +188,24 @@ class BlockPool:
 
     def _is_cached(self, block_id: int) -> bool:
         return self._ref_counts[block_id] == 0 and self._hashes[block_id] is not None
+
+    def forget(self, block_ids: Sequence[int]) -> None:
+        """Forget the content of these blocks, as far as it can be found: cached blocks become
+        empty, referenced ones stay so. O(pool), for what happens seldom."""
+        by_hash, own = self._by_hash, self._hashes
+        findable = {
+            block_id: hash_ for block_id in block_ids if (hash_ := own[block_id]) is not None
+        }
+        for block_id, hash_ in findable.items():
+            del by_hash[hash_]
+            own[block_id] = None
+            self._num_listed[block_id] = 0
+            if self._ref_counts[block_id] == 0:
+                self._empty.append(block_id)
+                self._num_cached -= 1
+        self._given_back = deque(each for each in self._given_back if each not in findable)
+        if findable and self.evicted is not None:
+            self.evicted(list(findable), list(findable.values()))
 
     def reset_cache(self) -> None:
         """Forget all cached content; referenced blocks stay so but can no longer be found."""

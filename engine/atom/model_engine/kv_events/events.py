@@ -43,7 +43,7 @@ class BlockStored(KVCacheEvent, tag="BlockStored"):
 
 
 class BlockRemoved(KVCacheEvent, tag="BlockRemoved"):
-    """Blocks that were evicted."""
+    """Blocks that were evicted, or whose adapter was unloaded."""
 
     block_hashes: list[int]
     medium: str

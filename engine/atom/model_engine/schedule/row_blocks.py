@@ -149,6 +149,8 @@ class RowBlocks:
             sequence, full = rows.sequence_in(slot), length // size
             first = sequence.num_published
             tokens = token_ids[slot, first * size : full * size]
-            sequence.chain_hash = publish(self._tables[slot], tokens, first, sequence.chain_hash)
+            sequence.chain_hash = publish(
+                self._tables[slot], tokens, first, sequence.chain_hash, sequence.lora
+            )
             sequence.num_published = full
             next_full[slot] = (full + 1) * size

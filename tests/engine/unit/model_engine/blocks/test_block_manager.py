@@ -11,9 +11,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from atom.model_engine.block_manager import BlockManager
+from atom.model_engine.block_manager import BlockManager, PrefixMatch
 from atom.model_engine.blocks.block_log import BlockLog
-from atom.model_engine.kv_events.events import EventMaker
+from atom.model_engine.kv_events.cached_blocks import CachedBlocks
+from atom.model_engine.kv_events.events import EventMaker, salt_digest
+from atom.model_engine.request import LoRARequest
 from atom.sizing.mask_rule import CAUSAL, sliding_window
 from tests.support.engine_core.kv_event_index import KVEventIndex
 from tests.support.random_search import examples
@@ -31,7 +33,8 @@ class Holder:
     """A sequence as far as the block manager sees it. first: that each group holds."""
 
     tokens: list[int]
-    salt: str
+    apart: str
+    lora: LoRARequest | None
     chain: int
     tables: tuple[list[int], ...]
     first: list[int]
@@ -47,9 +50,14 @@ PROMPTS = st.builds(
 )
 
 
+ADAPTERS = ("x", "y")
+# An adapter's name, a bar and a salt: what sets sequences with the same tokens apart.
+APART = ["|", "|a", "x|", "x|a", "y|"]
+
+
 class ManagerMachine(RuleBasedStateMachine):
     """Beside it, a memory that knows of every block what was computed into it: the group of layers,
-    the salt and all tokens up to its end, which is what its keys and values depend on."""
+    adapter, salt and all tokens up to its end, which is what its keys and values depend on."""
 
     holders: list[Holder]
 
@@ -64,20 +72,34 @@ class ManagerMachine(RuleBasedStateMachine):
         self.log, self.router = BlockLog(), KVEventIndex()
         self.manager.tell(self.log)
         self.maker = EventMaker(SIZE, [group.mask for group in self.manager.groups])
+        self.cached = CachedBlocks(SIZE)
+        self.loras = {name: LoRARequest(name, at) for at, name in enumerate(ADAPTERS, start=1)}
         self.memory: dict[int, tuple[object, ...]] = {}
         self.published: set[tuple[object, ...]] = set()
         self.holders = []
 
-    def _content(self, group: int, salt: str, tokens: list[int], blocks: int) -> tuple[object, ...]:
-        return (group, salt, *tokens[: blocks * SIZE])
+    def _content(
+        self, group: int, apart: str, tokens: list[int], blocks: int
+    ) -> tuple[object, ...]:
+        """As events tell it."""
+        name, _, salt = apart.partition("|")
+        keys = filter(None, (name, salt and salt_digest(salt)))
+        return (group, "|".join(keys), *tokens[: blocks * SIZE])
 
-    @rule(tokens=PROMPTS, salt=st.sampled_from(["", "a"]))
-    def enter(self, tokens: list[int], salt: str) -> None:
-        match = self.manager.match_prefix(array(tokens), salt)
-        assert match.num_blocks == self._longest_prefix(tokens, salt)
+    def _match(self, tokens: list[int], apart: str, lora: LoRARequest | None) -> PrefixMatch:
+        return self.manager.match_prefix(array(tokens), apart.partition("|")[2], lora)
+
+    def _is_retired(self, lora: LoRARequest | None) -> bool:
+        return lora is not None and self.loras[lora.lora_name] != lora
+
+    @rule(tokens=PROMPTS, apart=st.sampled_from(APART))
+    def enter(self, tokens: list[int], apart: str) -> None:
+        lora = self.loras.get(apart.partition("|")[0])
+        match = self._match(tokens, apart, lora)
+        assert match.num_blocks == self._longest_prefix(tokens, apart)
         for group, ids in enumerate(match.block_ids):
             for index, block in enumerate(ids, match.num_blocks - len(ids)):
-                assert self.memory[block] == self._content(group, salt, tokens, index + 1)
+                assert self.memory[block] == self._content(group, apart, tokens, index + 1)
         free, needed = self.manager.num_free_blocks, self._needed(len(tokens), match.num_blocks)
         if not self.manager.can_allocate(len(tokens), match):
             assert needed > free - match.num_unheld
@@ -87,7 +109,7 @@ class ManagerMachine(RuleBasedStateMachine):
             match.num_blocks - len(ids) if group.window is not None else 0
             for group, ids in zip(self.manager.groups, match.block_ids, strict=True)
         ]
-        holder = Holder(tokens, salt, match.last_hash, tables, first, match.num_blocks)
+        holder = Holder(tokens, apart, lora, match.last_hash, tables, first, match.num_blocks)
         self.holders.append(holder)
         for table, ids, start in zip(tables, match.block_ids, first, strict=True):
             assert table[start : match.num_blocks] == ids
@@ -101,7 +123,7 @@ class ManagerMachine(RuleBasedStateMachine):
             for group in self.manager.groups
         )
 
-    def _longest_prefix(self, tokens: list[int], salt: str) -> int:
+    def _longest_prefix(self, tokens: list[int], apart: str) -> int:
         """By trying every length, of what is still to be found."""
         pool = self.manager.pool
         kept = {
@@ -111,7 +133,7 @@ class ManagerMachine(RuleBasedStateMachine):
         }
         for blocks in range((len(tokens) - 1) // SIZE, 0, -1):
             wanted = (
-                self._content(number, salt, tokens, index + 1)
+                self._content(number, apart, tokens, index + 1)
                 for number, group in enumerate(self.manager.groups)
                 for index in range(blocks - group.matched_blocks(blocks, SIZE), blocks)
             )
@@ -137,7 +159,7 @@ class ManagerMachine(RuleBasedStateMachine):
         """Fill the blocks that are its own."""
         for group, table in enumerate(holder.tables):
             for index in range(holder.published, len(table)):
-                content = self._content(group, holder.salt, holder.tokens, index + 1)
+                content = self._content(group, holder.apart, holder.tokens, index + 1)
                 self.memory[table[index]] = content
 
     @precondition(lambda self: self.holders)
@@ -146,12 +168,18 @@ class ManagerMachine(RuleBasedStateMachine):
         holder = data.draw(st.sampled_from(self.holders))
         first, full = holder.published, len(holder.tokens) // SIZE
         new = array(holder.tokens[first * SIZE : full * SIZE])
-        holder.chain = self.manager.publish(holder.tables, new, first, holder.chain)
+        before = dict(self.manager.pool._by_hash)
+        after = self.manager.chain(new, holder.chain)
+        holder.chain = self.manager.publish(holder.tables, new, first, holder.chain, holder.lora)
+        assert holder.chain == after
         holder.published = full
+        if self._is_retired(holder.lora):
+            assert self.manager.pool._by_hash == before, "an adapter that left publishes nothing"
+            return
         for table in holder.tables:
             self.published |= {self.memory[block] for block in table[first:full]}
         if first == 0:  # else what comes before it may have been evicted or forgotten
-            found = self.manager.match_prefix(array([*holder.tokens, 9]), holder.salt)
+            found = self._match([*holder.tokens, 9], holder.apart, holder.lora)
             assert found.num_blocks == full, "what was published is found at once"
 
     @precondition(lambda self: self.holders)
@@ -183,12 +211,36 @@ class ManagerMachine(RuleBasedStateMachine):
     def leave_last(self) -> None:
         holder = self.holders.pop()
         self.manager.free(holder.tables, holder.first)
+        lora = holder.lora
+        is_open = any(each.lora == lora for each in self.holders)
+        if lora is not None and self._is_retired(lora) and not is_open:
+            self.manager.forget_lora(lora.lora_int_id)
+
+    @rule(name=st.sampled_from(ADAPTERS))
+    def load_anew(self, name: str) -> None:
+        """Its blocks are not findable any more, and those of no other are lost."""
+        lora = self.loras[name]
+        pool, free = self.manager.pool, self.manager.num_free_blocks
+        others = {
+            hash_: block
+            for hash_, block in pool._by_hash.items()
+            if str(self.memory[block][1]).partition("|")[0] != name
+        }
+        self.manager.retire_lora(lora.lora_int_id)
+        number = 1 + max(each.lora_int_id for each in self.loras.values())
+        self.loras[name] = LoRARequest(name, number)
+        assert pool._by_hash == others
+        assert self.manager.num_free_blocks == free, "who runs keeps what it holds"
+        for holder in self.holders:
+            if holder.lora is not None and holder.lora.lora_name == name:
+                for each in (lora, self.loras[name]):
+                    assert self._match([*holder.tokens, 9], holder.apart, each).num_blocks == 0
 
     @rule()
     def reset(self) -> None:
         self.manager.reset_prefix_cache()
         for holder in self.holders:
-            found = self.manager.match_prefix(array([*holder.tokens, 9]), holder.salt)
+            found = self._match([*holder.tokens, 9], holder.apart, holder.lora)
             assert found.num_blocks == 0
 
     @invariant()
@@ -201,7 +253,7 @@ class ManagerMachine(RuleBasedStateMachine):
             for group, (table, first) in enumerate(zip(holder.tables, holder.first, strict=True)):
                 held |= set(table[first:])
                 for index in range(first, len(table)):
-                    known = self._content(group, holder.salt, holder.tokens, index + 1)
+                    known = self._content(group, holder.apart, holder.tokens, index + 1)
                     assert self.memory[table[index]] == known, "somebody else wrote into it"
         assert self.manager.pool.num_referenced == len(held)
 
@@ -209,9 +261,17 @@ class ManagerMachine(RuleBasedStateMachine):
     def a_router_knows_what_is_findable(self) -> None:
         if not hasattr(self, "manager"):
             return
-        wire = msgspec.msgpack.encode(self.maker.events(self.log.take()))
-        for event in msgspec.msgpack.decode(wire):
-            self.router.take(event)
+        entries = self.log.take()
+        self.cached.follow(entries)
+        late = KVEventIndex()
+        anew = EventMaker(SIZE, [group.mask for group in self.manager.groups])
+        for reader, events in (
+            (self.router, self.maker.events(entries)),
+            (late, anew.events(self.cached.entries())),
+        ):
+            for event in msgspec.msgpack.decode(msgspec.msgpack.encode(events)):
+                reader.take(event)
+        assert set(late.contents) == set(self.router.contents), "a replay tells the same"
         pool = self.manager.pool
         assert set(self.router.contents) == set(pool._by_hash)
         for hash_, block in pool._by_hash.items():
@@ -317,3 +377,24 @@ def test_a_block_that_a_decode_fills_is_found_in_every_group() -> None:
     tables = tuple(manager.pool.allocate(1) for _ in range(3))
     manager.publish(tables, TOKENS[:SIZE], 0, manager.match_prefix(TOKENS[:0]).last_hash)
     assert manager.match_prefix(TOKENS).block_ids == list(tables)
+
+
+@pytest.mark.parametrize("next_lora", [None, LoRARequest("x", 2)], ids=["model", "adapter"])
+@pytest.mark.parametrize("windows", [(None,), (None, 6)])
+def test_a_block_that_another_computes_anew_outlasts_its_first_adapter(
+    next_lora: LoRARequest | None, windows: tuple[int | None, ...]
+) -> None:
+    manager = BlockManager(
+        2 * len(windows),
+        SIZE,
+        enable_prefix_caching=True,
+        masks=tuple(map(sliding_window, windows)),
+    )
+    first = LoRARequest("x", 1)
+    for lora in (first, next_lora):
+        before = manager.match_prefix(TOKENS, "", lora).last_hash
+        tables = tuple(manager.pool.allocate(2) for _ in windows)  # all that there are
+        manager.publish(tables, TOKENS[:8], 0, before, lora)
+        manager.free(tables, [0] * len(windows))
+    manager.retire_lora(first.lora_int_id)
+    assert manager.match_prefix(TOKENS, "", next_lora).num_blocks == 2

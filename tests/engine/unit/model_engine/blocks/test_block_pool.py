@@ -85,6 +85,17 @@ class PoolMachine(RuleBasedStateMachine):
     def free(self, data: st.DataObject) -> None:
         self.pool.free(self.held.pop(data.draw(st.integers(0, len(self.held) - 1))))
 
+    @rule(data=st.data())
+    def forget(self, data: st.DataObject) -> None:
+        blocks = data.draw(st.lists(st.integers(0, self.SIZE - 1), unique=True))
+        told: dict[int, int] = {}
+        self.pool.evicted = lambda ids, hashes: told.update(zip(hashes, ids, strict=True))
+        self.pool.forget(blocks)
+        self.pool.evicted = None
+        assert told == {n: b for n, b in self.published.items() if b in blocks}
+        self.published = {n: b for n, b in self.published.items() if b not in blocks}
+        assert all(find(self.pool, number) is None for number in told)
+
     @rule()
     def reset_cache(self) -> None:
         self.pool.reset_cache()
