@@ -17,6 +17,7 @@ from atom_operator.constants import (
     ANNOTATION_ROLLOUT_REASON,
 )
 from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, EVENT, POD
+from atom_operator.kinds import SECRET
 from tests.support.in_memory_cluster.kinds import REPLICA_SET
 from tests.support.in_memory_cluster.rollouts import finish_rollout, own_pods
 from tests.support.operator.builders_operator import (
@@ -63,11 +64,12 @@ async def settle(cluster: FakeCluster) -> None:
 
 def state(cluster: FakeCluster) -> dict[str, Any]:
     """Everything but events, what only counts changes, and how the last rollout went; of pods what
-    they are made from."""
+    they are made from. The Secret of replicas stays until its owner goes: the operator has the
+    right to create Secrets, and none to read or delete them."""
     result = {
         f"{kind.kind}/{name}": _without_counters(copy.deepcopy(item))
         for (kind, _, name), item in cluster.objects.items()
-        if kind not in (EVENT, POD, REPLICA_SET)
+        if kind not in (EVENT, POD, REPLICA_SET, SECRET)
     }
     made = [(item["metadata"]["annotations"], item["spec"]) for item in own_pods(cluster)]
     result["pods"] = sorted(made, key=repr)
