@@ -37,6 +37,7 @@ from atom.model_engine.schedule.batch_builder import BatchBuilder, Chunk
 from atom.model_engine.schedule.fair_queue import FairQueue
 from atom.model_engine.schedule.lora_slots import LoraSlots
 from atom.model_engine.schedule.making_way import plan_way
+from atom.model_engine.schedule.prompt_chunks import PromptChunks
 from atom.model_engine.schedule.prompt_counts import PromptCounts
 from atom.model_engine.schedule.prompt_delay import PromptDelay
 from atom.model_engine.schedule.row_blocks import RowBlocks
@@ -80,6 +81,8 @@ class Scheduler:
         self._saves: StateSaves | None = None
         if blocks.checkpoints is not None:
             self._saves = StateSaves(blocks.checkpoints, blocks, self.rows)
+        cut = config.long_prefill_token_threshold
+        self._chunks = PromptChunks(self.rows, self._row_blocks, self._batches, self._saves, cut)
         self.loras = LoraSlots(config.max_loras)
         self._stops = StopConditions(self.rows, eos_token_ids)
         self._tokens: SingleTokens | AcceptedTokens = SingleTokens(self.rows, self._stops)
@@ -255,9 +258,7 @@ class Scheduler:
                 if left is None:
                     return None
                 slots = left
-            if (
-                not self._config.num_speculative_tokens
-            ):  # one more block is enough for one more token
+            if not self._config.num_speculative_tokens:  # one token takes one more block at most
                 break
         return slots
 
@@ -290,13 +291,25 @@ class Scheduler:
     def _prefill_chunks(self, budget: int, now: float) -> list[Chunk]:
         """List (slot, tokens) of prompts to go on with or to begin, within the token budget."""
         chunks: list[Chunk] = []
-        for slot in self._prefilling:
-            budget = self._add_chunk(chunks, slot, budget)
-        if self._delay.passed(now, self.waiting, others_run=self.num_running > 0) and self.waiting:
+        begins = self._delay.passed(now, self.waiting, others_run=self.num_running > 0)
+        if begins and self._prefilling and self.waiting:
+            self._begin_beside(budget // 2, now)
+        clients = self.waiting.clients_in(self._prefilling)
+        for slot, most in self._chunks.share(self._prefilling, clients, budget):
+            budget -= self._chunks.add(chunks, slot, most)
+        if begins and self.waiting:
             self._begin_chunks(chunks, budget, now)
         if chunks:
             self._delay.began(now)
         return chunks
+
+    def _begin_beside(self, budget: int, now: float) -> None:
+        """Admit clients that wait beside others' prompts and of which no prompt is computed."""
+        while budget > 0 and self.rows.has_free_slot and self.waiting.is_beside(self._prefilling):
+            sequence = self.waiting.first
+            if not self._admit(sequence, now):
+                break
+            budget -= self._chunks.left(sequence.slot)
 
     def _begin_chunks(self, chunks: list[Chunk], budget: int, now: float) -> None:
         """Append the first chunks of those that wait, as far as the token budget allows."""
@@ -306,21 +319,7 @@ class Scheduler:
             sequence = self.waiting.first
             if not self._admit(sequence, now):
                 break
-            budget = self._add_chunk(chunks, sequence.slot, budget)
-
-    def _add_chunk(self, chunks: list[Chunk], slot: int, budget: int) -> int:
-        """Append as much of the row as budget, threshold and blocks allow; the budget left."""
-        left = int(self.rows.num_given[slot] - self.rows.num_computed[slot])
-        count = min(left, budget, self._config.long_prefill_token_threshold or left)
-        if self._saves is not None and count > 0:
-            count = self._saves.cut(slot, count)
-        if count > 0 and self._row_blocks.windows is not None:
-            count, appends = self._row_blocks.windows.append_chunk(slot, count)
-            if len(appends):
-                self._batches.append_blocks(appends)
-        if count > 0:
-            chunks.append((slot, count))
-        return budget - count
+            budget -= self._chunks.add(chunks, sequence.slot, budget)
 
     def _admit(self, sequence: Sequence, now: float, *, leave_spare: bool = True) -> bool:
         """Give the first waiting sequence blocks and a slot; False when blocks are short, or no

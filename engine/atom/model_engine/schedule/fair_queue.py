@@ -73,6 +73,19 @@ class FairQueue:
             return self._alone.first
         return self._groups.next().holder.next().holder.first
 
+    def clients_in(self, slots: list[int]) -> list[Client]:
+        """List the client of each of these slots; empty if all requests are one client's."""
+        return [] if self._alone is not None else [self._runs[slot] for slot in slots]
+
+    def is_beside(self, slots: list[int]) -> bool:
+        """Return whether the first that waits is of a client that has none of these slots; only if
+        there are several clients."""
+        if self._alone is not None or not self._num_waiting:
+            return False
+        self.settle()
+        client = self._groups.next().holder.next()
+        return all(self._runs[slot] is not client for slot in slots)
+
     # ---- what becomes of a request ------------------------------------------------------------
 
     def add(self, sequence: Sequence) -> None:

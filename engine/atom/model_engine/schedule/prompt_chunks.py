@@ -1,0 +1,80 @@
+"""PromptChunks: how many tokens of which prompts a step computes.
+
+A step's prompt tokens go to prompts by age. While prompts of several clients are being computed,
+half of them go first to the shortest prompt of each client, so that a short prompt does not wait
+for the end of another client's long one, and the oldest prompt still gets half of each step. Which
+prompts begin is Scheduler's word. Used by Scheduler only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from atom.model_engine.schedule.batch_builder import BatchBuilder, Chunk
+from atom.model_engine.schedule.row_blocks import RowBlocks
+from atom.model_engine.schedule.row_table import RowTable
+from atom.model_engine.schedule.state_saves import StateSaves
+
+
+class PromptChunks:
+    def __init__(
+        self,
+        rows: RowTable,
+        row_blocks: RowBlocks,
+        batches: BatchBuilder,
+        saves: StateSaves | None,
+        threshold: int,
+    ) -> None:
+        """threshold: most tokens of one prompt in a step; 0 for no such bound."""
+        self._rows = rows
+        self._row_blocks = row_blocks
+        self._batches = batches
+        self._saves = saves
+        self._threshold = threshold
+
+    def share(
+        self, slots: list[int], clients: Sequence[Hashable], budget: int
+    ) -> list[tuple[int, int]]:
+        """List (slot, most tokens) for the prompts of `slots`, oldest first. clients: of each slot;
+        empty if all are one client's."""
+        lefts = [self.left(slot) for slot in slots]
+        return list(zip(slots, share_tokens(lefts, clients, budget), strict=True))
+
+    def left(self, slot: int) -> int:
+        """Count the tokens of a row's prompt that a step without a budget would compute, if there
+        are blocks for them."""
+        left = int(self._rows.num_given[slot] - self._rows.num_computed[slot])
+        left = min(left, self._threshold or left)
+        return left if self._saves is None or left <= 0 else self._saves.cut(slot, left)
+
+    def add(self, chunks: list[Chunk], slot: int, most: int) -> int:
+        """Append as much of the row as `most`, `left` and blocks allow; how much that is."""
+        count = min(self.left(slot), most)
+        if count > 0 and self._row_blocks.windows is not None:
+            count, appends = self._row_blocks.windows.append_chunk(slot, count)
+            if len(appends):
+                self._batches.append_blocks(appends)
+        if count > 0:
+            chunks.append((slot, count))
+        return count
+
+
+def share_tokens(lefts: list[int], clients: Sequence[Hashable], budget: int) -> list[int]:
+    """Share `budget` tokens out among prompts, oldest first. lefts: tokens that each may take.
+    clients: of each prompt; empty if all are one client's."""
+    counts, budget = [0] * len(lefts), max(budget, 0)
+    if len(set(clients)) > 1:
+        shortest: dict[Hashable, int] = {}
+        for index, client in enumerate(clients):
+            if lefts[index] < lefts[shortest.setdefault(client, index)]:
+                shortest[client] = index
+        half = budget // 2
+        for index in sorted(shortest.values(), key=lambda each: (lefts[each], each)):
+            counts[index] = min(lefts[index], half)
+            half -= counts[index]
+    budget -= sum(counts)
+    for index, left in enumerate(lefts):
+        more = min(left - counts[index], budget)
+        counts[index] += more
+        budget -= more
+    return counts
