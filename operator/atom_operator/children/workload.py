@@ -139,7 +139,9 @@ def _with_profile(plan: Plan, template: Manifest) -> Manifest:
     if profile is None or profile.template is None:
         return template
     try:
-        return merge_pod_template(template, profile.template)
+        laid = merge_pod_template(template, profile.template)
+        _check_still_ours(laid, plan.key.name)
+        return laid
     except OverlayError as error:
         raise OverlayError(f"of AtomProfile {profile.name}: {error}") from error
 

@@ -15,6 +15,7 @@ from atom_operator.domain import (
     DEPLOYMENT,
     DISRUPTION_BUDGET,
     EVENT,
+    POD,
     SERVICE,
     SERVICE_ACCOUNT,
     Kind,
@@ -82,14 +83,6 @@ async def test_ready_when_the_rollout_is_complete() -> None:
         "Progressing": "False",
         "Available": "True",
         "Degraded": "False",
-        "CapacityLimited": "False",
-        "IntegrationsReady": "True",
-        "AdaptersReady": "True",
-        "CanaryProgressing": "False",
-        "DevicesHealthy": "True",
-        "Suspended": "False",
-        "Reconciling": "False",
-        "Stalled": "False",
         "Ready": "True",
     }
 
@@ -219,9 +212,12 @@ async def test_a_failure_of_any_write_is_repaired_by_the_next_run(attempt: int) 
     with pytest.raises(TransientError):
         await reconciler(cluster).reconcile(KEY)
     await settle(cluster)
-    assert cluster.objects.keys() == undisturbed.objects.keys()
-    for key, item in cluster.objects.items():
-        assert item.get("spec") == undisturbed.objects[key].get("spec")
+    # The pass that failed has a status and Events of its own, and numbers pods otherwise.
+    made, wanted = (
+        {key: item.get("spec") for key, item in each.objects.items() if key[0] not in (EVENT, POD)}
+        for each in (cluster, undisturbed)
+    )
+    assert made == wanted
     assert condition(cluster, "Ready")["status"] == "True"
 
 
