@@ -221,7 +221,7 @@ class Scheduler:
         """Admit waiting clients that run fewer rows than their share at the expense of the client
         that runs most. Returns False if that has to wait for outstanding tokens."""
         budget = self._config.max_num_batched_tokens
-        while budget > 0 and (self._blocked is not None or not self.rows.has_free_slot):
+        while self.waiting and (self._blocked is not None or not self.rows.has_free_slot):
             way = plan_way(self.waiting, self.rows, self._row_blocks, self.loras)
             if way is None:
                 break
@@ -231,9 +231,9 @@ class Scheduler:
                 self._preempt(sequence)
             self._preemptions += len(way.rows)
             self._blocked = None
-            if not self._admit(way.sequence, now, leave_spare=False):
-                break
             budget -= way.sequence.num_tokens
+            if not self._admit(way.sequence, now, leave_spare=False) or budget <= 0:
+                break
         return True
 
     def _decodes(self) -> Slots | None:
@@ -294,9 +294,10 @@ class Scheduler:
         begins = self._delay.passed(now, self.waiting, others_run=self.num_running > 0)
         if begins and self._prefilling and self.waiting:
             self._begin_beside(budget // 2, now)
-        clients = self.waiting.clients_in(self._prefilling)
-        for slot, most in self._chunks.share(self._prefilling, clients, budget):
-            budget -= self._chunks.add(chunks, slot, most)
+        if self._prefilling:
+            clients = self.waiting.clients_in(self._prefilling)
+            for slot, most in self._chunks.share(self._prefilling, clients, budget):
+                budget -= self._chunks.add(chunks, slot, most)
         if begins and self.waiting:
             self._begin_chunks(chunks, budget, now)
         if chunks:
