@@ -6,6 +6,7 @@ is given. Raises `BoundsError`. Knows no Jinja but the names of its filters.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -95,10 +96,13 @@ def bound_filter(name: str, size: int, values: Sequence[Any]) -> None:
         bound(len(first) + (first.count("\n") + 1) * max(widths, default=4))
     elif name == "wordwrap" and len(texts) > 1:
         bound(len(texts[0]) * max(1, len(texts[1])))
-    elif name == "replace" and len(texts) >= 3:
-        _bound_replacement(*texts[:3])
-    elif name == "format" and texts:
-        bound_fields(texts[0], values[1:])
+    elif name == "replace" and len(values) >= 3:
+        # The filter makes a text of whatever it is given; its arguments may come by name.
+        text, *others = map(str, values[:3])
+        for old, new in itertools.permutations(others):
+            _bound_replacement(text, old, new)
+    elif name == "format" and values:
+        bound_fields(str(first), values[1:])
     elif name == "join" and len(texts) >= 1:
         _bound_joined(texts[-1], first)
     elif name in ("list", "reverse", "unique", "sort") and isinstance(first, str):

@@ -75,6 +75,10 @@ ENDLESS = {
     "encoded": "{{ ('a' * 1000000).encode() * 1000000 }}",
     "pieces": "{{ ('a ' * 2000000).split() | length }}",
     "lines": "{{ ('\n' * 2000000).splitlines() | length }}",
+    "a list's letters": "{{ (['a'] * 100000) | replace('a', 'b' * 1000000) }}",
+    "a number's digits": "{{ (10 ** 1000) | replace(0, 'b' * 1000000) }}",
+    "letters by name": "{{ ('a' * 100000) | replace(new='b' * 1000000, old='a') }}",
+    "a list of fields": "{{ (['%99999s'] * 1000) | format }}",
     "letters": "{{ ('a' * 2000000) | list | length }}",
     "lists of itself": "{% set n = namespace(t=[1]) %}{% for i in range(60) %}{% set n.t = [n.t, n.t] %}{% endfor %}{{ n.t }}",
     "tuples of itself": "{% set n = namespace(t=(1, 2)) %}{% for i in range(60) %}{% set n.t = (n.t, n.t) %}{% endfor %}{{ n.t | string }}",
@@ -100,7 +104,7 @@ def test_what_has_no_end_is_given_up(name: str) -> None:
 
 
 BIG_VALUES = ("('\\n<a ' * 60000)", "(-(3 ** 2000))", "(['ab' * 100] * 1000)")
-ARGUMENTS = ("", "-1000000000", "'a', 'b' * 1000000")
+ARGUMENTS = ("", "-1000000000", "'a', 'b' * 1000000", "1, 'b' * 1000000")
 
 
 @pytest.mark.parametrize("name", sorted(template_environment().filters))
