@@ -95,21 +95,28 @@ class ChatTemplate:
             )
         found = self._with_tools if tools else self._plain
         mark = token_hex(16) if continue_final_message else ""
-        shown = [_with_reasoning(self._read(message)) for message in messages]
+        read = [_with_reasoning(self._read(message)) for message in messages]
         if mark:
-            shown[-1] = {**shown[-1], "content": f"{shown[-1]['content']}{mark}"}
+            read[-1] = {**read[-1], "content": f"{read[-1]['content']}{mark}"}
         variables = {**(extra or {}), "add_generation_prompt": add_generation_prompt}
-        try:
-            text = self._rendered(found, shown, tools, variables)
-        except RequestError:
-            raise
-        # A template is a program of the model's author: whatever it raises is about this input.
-        except Exception as error:
-            raise RequestError(
-                f"the model's chat template cannot render these messages: {error}",
-                param="messages",
-            ) from error
-        return text if not mark else _before(mark, text)
+        refusal: Exception | None = None
+        # Tools as they were sent, else with the fields that the template misses in them.
+        for filled in Filled if tools else (Filled.AS_SENT,):
+            try:
+                shown = self._variables(found.shape.shown(read, tools, filled), variables)
+                text = render_within_bounds(found.template, shown)
+                return text if not mark else _before(mark, text)
+            except RequestError:
+                raise
+            except TemplateBoundsError as error:
+                refusal = error
+                break
+            # A template is a program of the model's author: its errors are about this input.
+            except Exception as error:
+                refusal = refusal or error
+        raise RequestError(
+            f"the model's chat template cannot render these messages: {refusal}", param="messages"
+        ) from refusal
 
     def _read(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         content = message.get("content")
@@ -121,26 +128,6 @@ class ChatTemplate:
         said, thought = read(content)
         known = any(message.get(name) for name in _REASONING_NAMES)
         return {**message, "content": said, **({"reasoning": thought} if not known else {})}
-
-    def _rendered(
-        self,
-        found: _ShapedTemplate,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] | None,
-        variables: Mapping[str, Any],
-    ) -> str:
-        """Render with tools as they were sent, else with what the template misses in them."""
-        first: Exception | None = None
-        for filled in Filled if tools else (Filled.AS_SENT,):
-            shown = found.shape.shown(messages, tools, filled)
-            try:
-                return render_within_bounds(found.template, self._variables(shown, variables))
-            except TemplateBoundsError:
-                raise
-            except Exception as error:
-                first = first or error
-        assert first is not None
-        raise first
 
     @property
     def left_out(self) -> tuple[str, ...]:

@@ -31,8 +31,9 @@ async def test_a_conversation_streams_answers_and_keeps_its_history(tmp_path: Pa
 
 async def test_what_a_model_thinks_is_shown_and_not_said_to_it_again(tmp_path: Path) -> None:
     folder = write_model_folder(tmp_path, context_tokens=256)
-    said_so_far = "{% for message in messages %}{{ message.content }}{% endfor %}"
-    (folder / "chat_template.jinja").write_text("{# </think> #}" + said_so_far)
+    thoughts = "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}"
+    said_so_far = "{% for m in messages %}" + thoughts + "{{ m.content }}{% endfor %}"
+    (folder / "chat_template.jinja").write_text(said_so_far)
     question = "<think>hm</think>yes"  # an engine without a model answers the prompt itself
     written: list[str] = []
     async with serve_app(build_test_config(folder)) as rig:

@@ -191,12 +191,13 @@ class BlockManager:
         """
         if not self.enable_prefix_caching:
             return chain
-        number = None if lora is None else lora.lora_int_id
-        if self._adapters.is_retired(number):
-            return self.chain(tokens, chain)
-        end = first_block + len(tokens) // self.block_size
-        for table in block_tables:
-            self._adapters.note(table[first_block:end], number)
+        if lora is not None or self._adapters.are_known:
+            number = None if lora is None else lora.lora_int_id
+            if self._adapters.is_retired(number):
+                return self.chain(tokens, chain)
+            end = first_block + len(tokens) // self.block_size
+            for table in block_tables:
+                self._adapters.note(table[first_block:end], number)
         packed, digest = tokens.tobytes(), xxhash.xxh64_intdigest
         if len(tokens) == self.block_size:  # a decode's, by far the most frequent
             hash_ = digest(packed, chain)

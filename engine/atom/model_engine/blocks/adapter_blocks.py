@@ -21,6 +21,11 @@ class AdapterBlocks:
         self._numbers: NDArray[np.int64] | None = None  # by block, once an adapter computed one
         self._retired: set[int] = set()
 
+    @property
+    def are_known(self) -> bool:
+        """Return whether an adapter has computed a block."""
+        return self._numbers is not None
+
     def note(self, block_ids: Sequence[int], number: int | None) -> None:
         """Note which adapter computed these blocks. number: None for the model alone."""
         if self._numbers is None:

@@ -21,6 +21,9 @@ _SERVICE = {
 }
 WRITES: dict[str, Callable[[FencedCluster], Any]] = {
     "apply": lambda fenced: fenced.apply(SERVICE, _SERVICE),
+    "make": lambda fenced: fenced.make(
+        SERVICE, {**_SERVICE, "metadata": {"name": "new", "namespace": "default"}}
+    ),
     "replace": lambda fenced: fenced.replace(SERVICE, _SERVICE),
     "delete": lambda fenced: fenced.delete(SERVICE, "default", "chat"),
     "evict": lambda fenced: fenced.evict("default", "chat-1", "uid-1"),
@@ -36,6 +39,7 @@ READS: dict[str, Callable[[FencedCluster], Any]] = {
     "list_if_served": lambda fenced: fenced.list_if_served(SERVICE, "default", {}),
     "list_events": lambda fenced: fenced.list_events("default", "Job", "weights"),
     "list_children": lambda fenced: fenced.list_children(SERVICE),
+    "list_children_by": lambda fenced: fenced.list_children_by(SERVICE, "term"),
     "list_deployments": lambda fenced: fenced.list_deployments(),
     "list_everywhere": lambda fenced: fenced.list_everywhere(SERVICE),
     "list_nodes": lambda fenced: fenced.list_nodes(),
