@@ -185,7 +185,7 @@ def test_flags_go_together() -> None:
         (True, {"modules": ["a=/x", "a=/y"]}, "twice"),
         (True, {"modules": ["a=/x"], "model_names": ["m", "a"]}, "a is the model's own name"),
         (True, {"modules": ["a"]}, "name=path"),
-        (True, {"modules": ["a b=/x"]}, "without spaces"),
+        (True, {"modules": ["a b=/x"]}, "letters, digits and characters of"),
         (True, {"modules": ["a=/x", "b=/y"], "max_cpu_loras": 1}, "raise it"),
         (True, {"max_loras": 3, "max_cpu_loras": 2}, "--max-cpu-loras"),
         (True, {"max_rank": 0}, "--max-lora-rank"),
