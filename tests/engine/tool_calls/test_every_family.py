@@ -43,9 +43,13 @@ async def test_calls_and_reasoning_come_whole_and_streamed(
     answer = answer_of(name)
     marks = special_marks(name) if special else []
     async with echoing(tmp_path, name, marks=marks) as rig:
-        choice = await whole(rig, answer)
+        # Behind a call of channels nothing is content, where alone a stop string ends an answer.
+        by_length = name == "openai"
+        tokens = len(await rig.engine.tokenize(answer))
+        ends: dict[str, Any] = {"max_tokens": tokens} if by_length else {}
+        choice = await whole(rig, answer, **ends)
         cut = await whole(rig, answer, max_tokens=choice_tokens(answer) // 2)
-        made = message_in(await streamed(rig, answer))
+        made = message_in(await streamed(rig, answer, **ends))
     message = choice["message"]
     found = message["tool_calls"]
     assert [(c["function"]["name"], json.loads(c["function"]["arguments"])) for c in found] == CALLS
@@ -53,7 +57,7 @@ async def test_calls_and_reasoning_come_whole_and_streamed(
     assert message["content"] == made["content"] == "I look."
     if name != "llama3_json":
         assert message["reasoning"] == made["reasoning"] == "The city?"
-    assert choice["finish_reason"] == "tool_calls"
+    assert choice["finish_reason"] == ("length" if by_length else "tool_calls")
     assert cut["finish_reason"] in ("length", "tool_calls")
     for ids in ([call["id"] for call in found], [call[2] for call in made["tool_calls"]]):
         if name == "kimi_k2":

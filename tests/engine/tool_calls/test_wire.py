@@ -58,7 +58,6 @@ def message_in(choices: list[dict[str, Any]]) -> dict[str, Any]:
         (f"{THOUGHT}{CALL}", None, "The city?", [("weather", PARIS)]),
         (f"{THOUGHT}It is warm.", "It is warm.", "The city?", []),
         ("A <tool_call> is a mark.", "A <tool_call> is a mark.", None, []),
-        ("<think> of it", None, " of it", []),
         ("grüße", "grüße", None, []),
     ],
 )
@@ -84,6 +83,15 @@ async def test_an_answer_is_the_same_whole_and_streamed(
     assert [call[:2] for call in made["tool_calls"]] == calls
     ids = [call[2] for call in made["tool_calls"]] + [call["id"] for call in found]
     assert len(set(ids)) == len(ids)
+
+
+async def test_a_stop_string_does_not_end_the_reasoning(rig: AppRig) -> None:
+    answer = f"<think> of{END} it"
+    tokens = await count_tokens(rig, answer)
+    message = (await whole(rig, answer, max_tokens=tokens))["message"]
+    made = message_in(await streamed(rig, answer, max_tokens=tokens))
+    assert message["content"] is None
+    assert message["reasoning"] == made["reasoning"] == f" of{END} it"
 
 
 async def test_arguments_are_sent_before_the_call_is_over(tmp_path: Path) -> None:

@@ -68,6 +68,7 @@ def test_every_option_has_a_flag(tmp_path: Path) -> None:
         "--master-addr", "10.0.0.1", "--master-port", "29501", "--fairness", "off",
         "--fairness-weights", str(weights), "--runner", "pooling",
         "--convert", "embed", "--kv-events-config", '{"enable_kv_cache_events": true}',
+        "--max-step-seconds", "0.5",
         "--enable-lora", "--enable-sleep-mode", "--sleep-queue", "--sleep-idle-seconds", "60",
         "--reproducible",
     )  # fmt: skip
