@@ -39,8 +39,8 @@ def spec_digest(
         asked.get("rollout", {}).pop(name, None)
     if spec.gateway is not None and spec.gateway.prefix_aware:
         asked["gateway"] = {"prefixAware": True}  # the one thing there that pods notice
-    if spec.frontend is not None and spec.rollout.handover:
-        asked["frontend"] = True  # where pods that go hand their answers over
+    if spec.frontend is not None:
+        asked["frontend"] = True  # pods take answers over from it, by a secret that they mount
     if spec.autoscaling is not None and spec.autoscaling.idle is not None:
         idle = {"idle": spec.autoscaling.idle, "idleSeconds": spec.autoscaling.idle_seconds}
         asked["autoscaling"] = idle  # likewise
@@ -71,8 +71,7 @@ def spec_in_force(newest: Mapping[str, Any], pods: Mapping[str, Any]) -> dict[st
         **_only(pods.get("gateway"), ("prefixAware",)),
     }
     merged["autoscaling"] = _autoscaling(newest.get("autoscaling"), pods.get("autoscaling"))
-    if (pods.get("rollout") or {}).get("handover"):
-        merged["frontend"] = _frontend(newest.get("frontend"), pods.get("frontend"))
+    merged["frontend"] = _frontend(newest.get("frontend"), pods.get("frontend"))
     for name in ("rollout", "gateway", "autoscaling"):
         if not merged[name]:
             del merged[name]
@@ -92,8 +91,7 @@ def _autoscaling(newest: Mapping[str, Any] | None, pods: Mapping[str, Any] | Non
 
 
 def _frontend(newest: Any, pods: Any) -> Any:
-    """Return the frontend to which pods that hand over send their answers, as it is asked for by
-    now."""
+    """Return the frontend that the pods take answers over from, as it is asked for by now."""
     if pods is None:
         return None
     return pods if newest is None else newest

@@ -21,6 +21,7 @@ from atom_operator.domain import (
     VOLUME_CLAIM,
     Manifest,
 )
+from atom_operator.integration_values import Site
 from tests.support.in_memory_cluster.cluster import InMemoryCluster
 from tests.support.in_memory_cluster.kinds import LIMIT_RANGE, RESOURCE_QUOTA, SECRET
 from tests.support.in_memory_cluster.operator_client import OperatorClient
@@ -55,7 +56,8 @@ class World:
         state.create(VOLUME_CLAIM, claim)
         state.create(SECRET, {"metadata": {"name": "hub"}, "data": {"token": "given"}})
         self.cluster.api.create(ATOM_DEPLOYMENT, atom_deployment(**{**HUB, **changes}))
-        self.operator = OperatorClient(self.cluster)
+        # A site that allows templates to name Secrets and to tolerate every taint.
+        self.operator = OperatorClient(self.cluster, site=Site(template_forbidden=frozenset()))
 
     def change(self, **changes: Any) -> None:
         spec = self.cluster.api.find(ATOM_DEPLOYMENT, "chat")["spec"]

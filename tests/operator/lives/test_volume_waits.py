@@ -10,6 +10,7 @@ import pytest
 
 from atom_operator.cluster.pod_waits.volumes import with_volume_words
 from atom_operator.domain import ATOM_DEPLOYMENT, EVENT, POD, VOLUME_CLAIM, Manifest
+from atom_operator.integration_values import Site
 from atom_operator.pods.pod_state import pod_state
 from tests.support.in_memory_cluster.cluster import InMemoryCluster
 from tests.support.in_memory_cluster.kinds import SECRET
@@ -113,7 +114,7 @@ def test_what_a_pod_waits_for_is_told_until_it_is_there(case: str) -> None:
     cluster.kubelets.strict_secrets = True
     wrong(cluster)
     cluster.api.create(ATOM_DEPLOYMENT, atom_deployment(**copied(spec)))
-    operator = OperatorClient(cluster)
+    operator = OperatorClient(cluster, site=Site(template_forbidden=frozenset()))
     cluster.advance(20)
     early = condition(cluster.api, "Degraded")
     assert early["status"] == "False", early  # a moment's wait is none

@@ -119,6 +119,8 @@ async def test_it_goes_with_the_field_and_the_service_leads_to_the_engines_befor
     assert all(name in cluster.names(kind) for kind, name in own)
     cluster.change_spec(ATOM_DEPLOYMENT, "chat", frontend=None)
     await reconciled(cluster)
+    finish_rollout(cluster)  # pods without the secret of replicas
+    await reconciled(cluster)
     assert not any(name in cluster.names(kind) for kind, name in own)
     assert selected(cluster).items() <= pods_of(cluster, "chat").items()
 
@@ -239,11 +241,14 @@ def test_what_speaks_against_it_is_named(changes: dict[str, Any], field: str) ->
     assert [item.field for item in validate(parsed(**ASKED, **changes))] == [field]
 
 
-def test_engine_pods_notice_it_only_where_they_hand_answers_over() -> None:
+def test_engine_pods_notice_that_it_is_there_and_not_its_size() -> None:
+    """They take answers over from it, by a secret that they mount."""
+
     def digest(**changes: Any) -> str:
         return spec_digest(parsed(**changes), "image", None)
 
     handed = {"rollout": {"handover": True}}
-    assert digest() == digest(**ASKED)
+    assert digest() != digest(**ASKED)
+    assert digest(**ASKED) == digest(frontend={"replicas": 5})
     assert digest(**handed) != digest(**ASKED, **handed)
     assert digest(**ASKED, **handed) == digest(frontend={"replicas": 5}, **handed)
