@@ -176,10 +176,11 @@ class FakeCluster:
 
     async def make(self, kind: Kind, manifest: Manifest) -> None:
         metadata = manifest["metadata"]
-        self._before_write(f"create {kind.kind}/{metadata['name']}")
         key = (kind, metadata["namespace"], metadata["name"])
-        if key in self.objects:
+        if key in self.objects:  # nothing is written
+            self.reads.append(f"create {kind.kind}")
             raise AlreadyExistsError(f"{metadata['name']} already exists")
+        self._before_write(f"create {kind.kind}/{metadata['name']}")
         self.apply_as(constants.FIELD_MANAGER, key, manifest)
 
     async def dry_run(self, kind: Kind, manifest: Manifest) -> Manifest:
