@@ -112,6 +112,7 @@ FURTHER: list[dict[str, Any]] = [
     {"accelerator": {"type": "cpu", "claim": {}}},
     {"accelerator": {"type": "cpu", "deviceGroups": []}},
     {"accelerator": {"type": "cpu"}},
+    {"gateway": {"pickerTemplate": {"metadata": {"labels": {"a": "b"}}}}},
 ]
 PROFILES: list[dict[str, Any]] = [
     {"accelerator": {"claim": {}, "resourceName": "amd.com/gpu"}},
