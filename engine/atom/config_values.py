@@ -250,7 +250,7 @@ class ParallelConfig:
 
 
 class OpenRequestsMode(StrEnum):
-    """Says what open requests do when the engine sleeps or takes other weights. WAIT:
+    """Names the fate of open requests when the engine sleeps or takes other weights. WAIT:
     they go on to their end first, and those that come wait; ABORT: they end with 503; KEEP: they
     are preempted, and go on once the engine computes again, by the weights that it has then. The
     tokens that they have so far are computed again."""

@@ -1,4 +1,4 @@
-"""How much memory stored responses take unless --responses-store-mib says otherwise.
+"""The memory that stored responses may take by default (--responses-store-mib).
 
 Light to import: the command line and the operator read the number without a server.
 """
