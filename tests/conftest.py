@@ -12,11 +12,13 @@ import gc
 import os
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.kernels import interpreter_choice
 from tests.support.random_search import FRESH_SEEDS, draw_the_same_everywhere
 
 # How long an example takes says nothing where others use the cores. And the daily run fails for
@@ -55,6 +57,34 @@ def pytest_unconfigure() -> None:
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("GOMP_SPINCOUNT", "2000")
+
+
+def pytest_addoption(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Choose Triton's interpreter before any other conftest can import Triton: this hook is the
+    earliest that a conftest has."""
+    config = pluginmanager.getplugin("pytestconfig")
+    named = config.known_args_namespace.file_or_dir
+    try:
+        asked = interpreter_choice.needs_interpreter(named, config.invocation_params.dir)
+    except interpreter_choice.MixedRunError as error:
+        if _has_card() or interpreter_choice.is_interpreting():
+            return
+        raise pytest.UsageError(str(error)) from None
+    if asked and not _has_card():
+        os.environ[interpreter_choice.SWITCH] = "1"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") is not None and not _has_card():
+        pytest.skip("torch sees no GPU")
+
+
+@cache
+def _has_card() -> bool:
+    import torch  # seconds, which tests without a card's marks need not pay
+
+    return torch.cuda.is_available()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,13 +1,13 @@
 """Which backends the parity matrix compares with the reference here.
 
-The Triton kernels run on a GPU, or with TRITON_INTERPRET=1 on CPU tensors: in a process of their
-own, started by test_interpreted.py, because Triton decides at import whether it interprets. The
-CPU's backends run wherever there is no GPU.
+The Triton kernels run on a GPU, or in Triton's interpreter on CPU tensors. The interpreter needs a
+process that runs nothing else: test_interpreted.py starts one, and so does a command line that
+names only tests of kernels (tests/support/kernels/interpreter_choice.py). The CPU's backends run
+wherever there is no GPU.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,21 +21,36 @@ from atom.model_ops.backends.interface import Backend, OpCase
 from atom.model_ops.backends.op_names import FUSED_OPS
 from tests.engine.ops.inputs import load_backend
 from tests.support.kernels.interpreted_bfloat16 import compute_in_bfloat16
+from tests.support.kernels.interpreter_choice import is_interpreting, kernel_files
 from tests.support.kernels.quick_interpreter import spare_repeated_work
 
 _ON_GPU = torch.cuda.is_available()
-_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+_INTERPRETED = is_interpreting()
 _BACKENDS = ["triton"] if _ON_GPU or _INTERPRETED else ["torch_cpu", "native_cpu"]
 if _INTERPRETED:
     spare_repeated_work()
-_FOLDER = Path(__file__).parent
-# Tests of single kernels rather than of a backend's operations.
-_OF_KERNELS = [
-    str(path.relative_to(_FOLDER))
-    for path in (_FOLDER / "parity").rglob("test_*.py")
-    if "backends.triton_ops" in path.read_text() or path.name == "test_batch_invariant.py"
-]
-collect_ignore_glob = [] if "triton" in _BACKENDS else _OF_KERNELS
+_LEFT_OUT = pytest.StashKey[list[Path]]()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave tests of single kernels out of a run that cannot run kernels."""
+    if "triton" in _BACKENDS or collection_path not in kernel_files():
+        return None
+    asked = [config.invocation_params.dir / each.partition("::")[0] for each in config.args]
+    if any(collection_path.is_relative_to(each) for each in asked):
+        config.stash.setdefault(_LEFT_OUT, []).append(collection_path)
+    return True
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    config = terminalreporter.config
+    left_out = config.stash.get(_LEFT_OUT, [])
+    if left_out:
+        terminalreporter.write_line(
+            f"\n{len(left_out)} files test single kernels, which run in Triton's interpreter: "
+            "`make test-interpreted` runs them all, and "
+            f"`pytest {left_out[0].relative_to(config.rootpath)}` runs one"
+        )
 
 
 @pytest.fixture(autouse=True)
