@@ -82,6 +82,18 @@ def wait_ready(kube: Kube, *, replicas: int, seconds: float = 240.0) -> dict[str
     return wait_until(f"{NAME} Ready with {replicas} replicas", probe, seconds=seconds)
 
 
+def wait_rolled_out(kube: Kube, *, replicas: int) -> None:
+    """Wait until all replicas have the newest revision, and no pod of another one is left."""
+
+    def probe() -> bool:
+        item = deployment(kube)
+        done = condition(item, "Progressing").get("reason") == "Complete" and is_current(item)
+        return done and len(engine_pods(kube)) == replicas
+
+    wait_until(f"{NAME} rolled out", probe, seconds=300)
+    wait_ready(kube, replicas=replicas)
+
+
 def all_pods(kube: Kube) -> list[dict[str, Any]]:
     pods: list[dict[str, Any]] = kube.get("pods", f"--selector={OWNED}")["items"]
     return pods
@@ -258,6 +270,7 @@ def test_answers_outlive_a_pod_that_is_killed_behind_the_frontend(kube: Kube) ->
     with kube.port_forward(f"service/{NAME}", 8000) as url:
         calm = read_answer(url, [])
     patch_spec(kube, frontend={"replicas": 1})
+    wait_rolled_out(kube, replicas=2)  # engines share a Secret with their first frontend
     wait_until("the Service leads to the frontend", lambda: leads_to_frontend(kube), seconds=180)
     victim, other = (pod["metadata"]["name"] for pod in engine_pods(kube))
 
@@ -276,8 +289,8 @@ def test_answers_outlive_a_pod_that_is_killed_behind_the_frontend(kube: Kube) ->
         assert [answer.result() for answer in answers] == [calm] * ASKED
         assert metric(url, "requests_continued_total") > 0
     patch_spec(kube, frontend=None)
-    wait_until("the Service leads to engines", lambda: not leads_to_frontend(kube), seconds=60)
-    wait_ready(kube, replicas=2)
+    wait_until("the Service leads to engines", lambda: not leads_to_frontend(kube), seconds=180)
+    wait_rolled_out(kube, replicas=2)
 
 
 @pytest.mark.parametrize("goes", ["drained", "scaled away"])

@@ -14,6 +14,7 @@ from typing import Any
 
 from atom_operator.api.pod_schema import ROOT, PodField, field_of, fields_of
 from atom_operator.integration_values import TemplateFeature
+from atom_operator.served_schema.near_names import nearest
 
 # Fields that may have every value, and those whose values are looked at below.
 FREE_POD_FIELDS = frozenset(
@@ -89,11 +90,13 @@ _HOOKS = ("postStart", "preStop")
 @dataclass(frozen=True, slots=True)
 class Right:
     """Name one right that a template asks for. `value`: the part of the feature that it is, such as
-    the type of a volume; None where the feature has no parts."""
+    the type of a volume; None where the feature has no parts. `near`: the field that an unknown one
+    may be a misspelling of."""
 
     path: str
     feature: TemplateFeature
     value: str | None = None
+    near: str | None = None
 
     def below(self, place: str) -> Right:
         """Return this right by a path that begins with `place`."""
@@ -147,8 +150,9 @@ def _unknown(value: Any, field: PodField, path: str) -> Iterator[Right]:
 
 
 def _unknown_field(value: Any, type_name: str, name: str, path: str) -> Iterator[Right]:
-    if name not in fields_of(type_name):
-        yield Right(path, TemplateFeature.OTHER_FIELDS, name)
+    known = fields_of(type_name)
+    if name not in known:
+        yield Right(path, TemplateFeature.OTHER_FIELDS, name, nearest(name, known))
     else:
         yield from _unknown(value, field_of(type_name, name), path)
 

@@ -10,7 +10,7 @@ namespace's Pod Security admission judges the pods as any others. Called by plan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,6 +30,7 @@ from atom_operator.children.workload import pod_revision, pod_template, rendered
 from atom_operator.constants import Reason
 from atom_operator.domain import JOB, FieldProblem, Manifest, Plan, RevisionInForce
 from atom_operator.integration_values import Site, TemplateFeature
+from atom_operator.served_schema.near_names import did_you_mean
 
 _TEMPLATE, _JOBS = "spec.template", "spec.jobs.template"
 
@@ -53,7 +54,7 @@ def _of_engines(plan: Plan, site: Site) -> tuple[FieldProblem, ...]:
         return ()
     given = Given(plan.service_account, _secrets(plan))
     try:
-        found = [*rights_of(pod_template(plan), given), *unknown_fields(plan.template or {})]
+        found = _rights([pod_template(plan)], given, plan.template)
         below = _of_profile(plan, given)
     except OverlayError as error:
         return (FieldProblem(_TEMPLATE, str(error)),)
@@ -71,7 +72,22 @@ def _of_profile(plan: Plan, given: Given) -> list[Right]:
     if plan.profile is None or plan.profile.template is None:
         return []
     alone = pod_template(replace(plan, template=None, template_removed=()))
-    return [*rights_of(alone, given), *unknown_fields(plan.profile.template)]
+    return _rights([alone], given, plan.profile.template)
+
+
+def _rights(
+    templates: Iterable[Manifest], given: Given, overlay: Mapping[str, Any] | None
+) -> list[Right]:
+    """List the rights of finished templates; each field that no version of a pod is known to have
+    once, by its place in the overlay."""
+    unknown = [*unknown_fields(overlay or {})]
+    names = {right.value for right in unknown}
+    found = [right for template in templates for right in rights_of(template, given)]
+    return [*unknown, *(right for right in found if not _is_unknown(right, names))]
+
+
+def _is_unknown(right: Right, names: Collection[str | None]) -> bool:
+    return right.feature is TemplateFeature.OTHER_FIELDS and right.value in names
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +133,7 @@ def _beside(
     except OverlayError as error:
         return (FieldProblem(asked.place, str(error)),)
     given = Given(asked.account, _secrets(plan))
-    found = [right for template in finished for right in rights_of(template, given)]
-    found += unknown_fields(asked.overlay or {})
+    found = _rights(finished, given, asked.overlay)
     rights = dict.fromkeys(right.below(asked.place) for right in found)
     return tuple(_forbidden(right) for right in _not_allowed(rights, site))
 
@@ -141,11 +156,19 @@ def _not_allowed(rights: Iterable[Right], site: Site) -> Iterator[Right]:
 
 
 def _forbidden(right: Right) -> FieldProblem:
-    return FieldProblem(right.path, _words(right), Reason.TEMPLATE_FORBIDDEN)
+    unknown = right.feature is TemplateFeature.OTHER_FIELDS
+    reason = Reason.INVALID_SPEC if unknown else Reason.TEMPLATE_FORBIDDEN
+    return FieldProblem(right.path, _words(right), reason)
 
 
 def _words(right: Right) -> str:
     feature, value = right.feature.value, right.value
+    if right.feature is TemplateFeature.OTHER_FIELDS:
+        return (
+            f"is no field of a pod{did_you_mean(right.near)}; if this cluster's Kubernetes is newer"
+            f" and has it, ask whoever runs the operator to add {feature}/{value} to"
+            " template.allowed of its chart"
+        )
     single = f" or {feature}/{value}" if value is not None else ""
     return (
         f"{feature} is not allowed here; leave it out, or ask whoever runs the operator to add"

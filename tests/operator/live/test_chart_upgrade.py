@@ -123,15 +123,15 @@ def identity(cluster: LiveCluster, kind: str, name: str) -> Any:
 
 
 def wait_for_this_operators_word(cluster: LiveCluster, replicas: int = REPLICAS) -> str:
-    """What it says of the pods once the latest spec is Ready: the one before knows no
-    `IntegrationsReady`."""
+    """Return the message of Progressing once the latest spec is Ready; the operator before wrote no
+    `status.serving`."""
 
     def message() -> str | None:
         found = cluster.get("atomd", "chat") or {}
         status = found.get("status") or {}
         told = {item["type"]: item for item in status.get("conditions", ())}
         current = status.get("observedGeneration") == found["metadata"]["generation"]
-        if not current or "IntegrationsReady" not in told or told["Ready"]["status"] != "True":
+        if not current or "serving" not in status or told["Ready"]["status"] != "True":
             return None
         return str(told["Progressing"]["message"]) if len(pods(cluster)) == replicas else None
 

@@ -19,7 +19,7 @@ from atom_operator.cluster.fleet import FleetReader
 from atom_operator.constants import FIELD_MANAGER
 from atom_operator.domain import ObjectKey
 from atom_operator.integration_values import FORBIDDEN_BY_DEFAULT, Site, TemplateFeature
-from atom_operator.kinds import OPTIONAL_KINDS
+from atom_operator.kinds import OPTIONAL_KINDS, SIDE_KINDS
 from atom_operator.reconcile.decider import Decider
 from atom_operator.reconcile.reconciler import Reconciler
 from atom_operator.settings import OperatorSettings
@@ -28,6 +28,7 @@ from tests.support.cluster.live_cluster import ROOT, LiveCluster
 from tests.support.cluster.operator_process import operator
 from tests.support.operator.builders_operator import atom_deployment
 from tests.support.operator.fake_engines import FakeEngines
+from tests.support.operator.status_shown import ABSENT
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("only_operator", "served")]
 
@@ -87,7 +88,8 @@ def example(path: Path) -> dict[str, Any]:
 def verdict(cluster: LiveCluster, key: ObjectKey, kind: str) -> dict[str, Any]:
     found = cluster.get("atomd", key.name)
     assert found is not None
-    return next(item for item in found["status"]["conditions"] if item["type"] == kind)
+    conditions = {item["type"]: item for item in found["status"]["conditions"]}
+    return dict(conditions.get(kind, ABSENT))
 
 
 def owned(cluster: LiveCluster, key: ObjectKey) -> dict[str, str]:
@@ -120,7 +122,9 @@ async def test_everything_of_an_example_is_accepted(
         await worker.reconcile(key)
     assert verdict(namespaced, key, "Accepted")["status"] == "True"
     ready = verdict(namespaced, key, "IntegrationsReady")
-    if "httpRoute" in (example(path)["spec"].get("gateway") or {}):
+    if not {kind.kind for kind in SIDE_KINDS} & owned(namespaced, key).keys():
+        assert ready == ABSENT, "the example asks for nothing of other systems"
+    elif "httpRoute" in (example(path)["spec"].get("gateway") or {}):
         assert ready["message"].endswith("does not exist"), "a Gateway is its users' to make"
     else:
         assert ready["status"] == "True", ready["message"]

@@ -73,7 +73,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a word": ({"dnsPolicy": "Sometimes"}, 'spec.template.spec.dnsPolicy: Unsupported value: "So'),
     "a typo": (
         {"containers": [{"name": "engine", "livenesProbe": {}}]},
-        'unknown field "spec.template.spec.containers[0].livenesProbe"',
+        "spec.containers[0].livenesProbe: is no field of a pod; did you mean livenessProbe?",
     ),
     "a mount of nothing": (
         {"containers": [{"name": "engine", "volumeMounts": [{"name": "x", "mountPath": "/x"}]}]},
@@ -86,7 +86,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-async def test_what_the_api_server_refuses_is_told_in_its_words(
+async def test_a_refused_template_is_told_in_the_words_of_who_refuses_it(
     namespaced: LiveCluster, worker: Reconciler
 ) -> None:
     for name, (spec, words) in REFUSED.items():
