@@ -148,7 +148,7 @@ FURTHER_USES: list[tuple[TemplateFeature, dict[str, Any]]] = [
 
 
 def reason_of(feature: TemplateFeature) -> str:
-    """Return the reason of a refusal: a field that no pod is known to have is most often misspelt."""
+    """Return the reason of a refusal: an unknown field is most often a misspelt one."""
     return "InvalidSpec" if feature is TemplateFeature.OTHER_FIELDS else "TemplateForbidden"
 
 
