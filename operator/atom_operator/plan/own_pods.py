@@ -24,6 +24,7 @@ class OwnPods:
     # no one request answers for pods' states, their nodes and what all pods there hold, so the two
     # are of different ages, however fresh each is, and only a count in both shows it.
     arrived: int | None = None
+    places: int = 0  # replicas for which the pods that have a node, of whatever group, would do
     serving: int = 0  # replicas of whatever revision all of whose pods are ready
     # Replicas of the wanted revision that have their nodes and are not ready, and groups of any: of
     # those an old one without a node takes the place of another that goes.
@@ -45,6 +46,7 @@ def own_pods(observed: Observed, revision: str) -> OwnPods:
     return OwnPods(
         unschedulable=unschedulable(observed),
         arrived=sum(pod.scheduled for pod in wanted),
+        places=_places(observed),
         serving=sum(map(_serves, _replicas(observed.pods))),
         loading=waited_for,
         idle=len(loading) - waited_for,
@@ -74,6 +76,15 @@ def replicas_with_a_place(observed: Observed, pods_per_replica: int) -> int:
     placed = sum(all(pod.scheduled for pod in replica) for replica in replicas)
     ending = sum(pod.node is not None for pod in observed.leaving)
     return min(running.desired, placed + ending // pods_per_replica)
+
+
+def _places(observed: Observed) -> int:
+    """Count the replicas for which the nodes have room beside others' pods: two halves of two
+    groups are one. A pod that ends leaves its place to its successor, unless its node is silent."""
+    silent = {pod.node for pod in observed.silent}
+    nodes = [*(pod.node for pod in observed.pods), *(pod.node for pod in observed.leaving)]
+    placed = sum(node is not None and node not in silent for node in nodes)
+    return placed // (observed.running.nodes if observed.running is not None else 1)
 
 
 def serves_in_every_place(observed: Observed) -> bool:

@@ -274,7 +274,10 @@ def _make_room(question: RolloutQuestion, running: DeploymentState, current: Rol
 
 def _wider(question: RolloutQuestion, running: DeploymentState, current: Rollout) -> Rollout:
     """Let one more pod be away, when as many as may be are away already: what should have taken
-    the place of an old pod has found it taken, or never had one, and waits for another."""
+    the place of an old pod has found it taken, or never had one, and waits for another.
+
+    Never more than one beyond those for which there was no place: where an old group that never
+    served takes half of a freed place, those that serve do not make up for that."""
     # The workload's own count is behind that of its pods, which says what loads no more.
     serving = max(running.available, question.pods.serving)
     if serving > running.desired - current.unavailable:
@@ -282,6 +285,10 @@ def _wider(question: RolloutQuestion, running: DeploymentState, current: Rollout
     away = running.desired - serving
     if not question.pods.idle or away <= current.unavailable:
         away = min(running.desired, away + 1)  # those that do not serve go first
+    places = question.pods.places
+    if current.had_place is not None:
+        places = min(places, current.had_place)
+    away = min(away, running.desired - max(0, places - 1))
     if away <= current.unavailable:
         return current
     reason = f"{away} pods may be away at a time, because new ones wait for what old ones hold"
@@ -353,5 +360,15 @@ def begun(
     asked_at, had_place = (before.asked_at, before.had_place) if before else (None, None)
     if had_place is None:
         had_place = replicas_with_a_place(observed, pods_per_replica)
+        had_place = max(had_place, _had_place_before(question))
     asked_at = (asked_at or observed.at) if question.in_groups else None
     return replace(chosen, asked_at=asked_at, had_place=had_place)
+
+
+def _had_place_before(question: RolloutQuestion) -> int:
+    """Count the replicas that had a place when a rollout began that this one cuts short, as far as
+    there is room for them: some of them are halves of groups now."""
+    running = question.running
+    if running is None or running.rollout is None or running.replicas <= running.updated:
+        return 0
+    return min(running.rollout.had_place or 0, running.desired, question.pods.places)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from atom_operator.constants import LABEL_DEPLOYMENT
 from atom_operator.domain import Manifest
 from tests.support.in_memory_cluster.devices.device_manager import (
     RESOURCE,
@@ -47,15 +48,18 @@ class DevicePromises:
                 self.since.pop(name, None)
 
     def judge_move(self, pod: Manifest) -> None:
-        """The operator evicts a pod."""
+        """The operator evicts a pod. A canary is an AtomDeployment of its own: its pods and the
+        others wait for their own fellows alone."""
         life, name, node = self.life, pod["metadata"]["name"], pod["spec"]["nodeName"]
+        owner = pod["metadata"]["labels"][LABEL_DEPLOYMENT]
         lasts = life.state.time - self.since.get(node, life.state.time)
         self._hold(lasts >= _LEAST_SECONDS, f"{name} is moved after {lasts:.0f} s on node {node}")
         group = group_of(life.state, pod)
-        workload = life.workload
+        workload = life.workload_of(owner)
         has_place = workload is not None and fits(life.state, workload, group)
         self._hold(has_place, f"{name} is moved, and nothing else has a place for it")
-        others = [one for one in life.pods if one not in group and not is_ready(one)]
+        fellows = life.pods_of(owner)
+        others = [one for one in fellows if one not in group and not is_ready(one)]
         sick = [one for one in others if sick_devices_of(life.state, one) or self._is_certain(one)]
         self._hold(len(others) == len(sick), f"{name} is moved while another does not serve")
         ends = [one for one in group if one["metadata"].get("deletionTimestamp")]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from atom_operator.constants import LABEL_DEPLOYMENT
 from atom_operator.domain import (
     ATOM_DEPLOYMENT,
     ATOM_PROFILE,
@@ -131,22 +132,33 @@ class Life:
 
     @property
     def workload(self) -> Manifest | None:
-        """The newest of both kinds."""
+        return self.workload_of(self.name)
+
+    def workload_of(self, name: str) -> Manifest | None:
+        """The newest of both kinds that an AtomDeployment has."""
         found = [
             item
             for kind in (DEPLOYMENT, LEADER_WORKER_SET)
-            if (item := self.cluster.api.objects.get((kind, "default", self.name)))
+            if (item := self.cluster.api.objects.get((kind, "default", name)))
         ]
         return found[-1] if found else None
 
     @property
     def pods(self) -> list[Manifest]:
         """The model's own that neither ended nor are to end."""
-        return [pod for pod in self.cluster.pods if self.is_own(pod)]
+        return self.pods_of(self.name)
+
+    def pods_of(self, name: str) -> list[Manifest]:
+        """Those of an AtomDeployment that neither ended nor are to end."""
+        return [
+            pod
+            for pod in self.cluster.pods
+            if (pod["metadata"].get("labels") or {}).get(LABEL_DEPLOYMENT) == name
+        ]
 
     def is_own(self, pod: Manifest) -> bool:
         labels = pod["metadata"].get("labels") or {}
-        return bool(labels.get("serving.atom.dev/deployment") == self.name)
+        return bool(labels.get(LABEL_DEPLOYMENT) == self.name)
 
     def pod(self, number: int) -> Manifest | None:
         pods = self.pods
