@@ -98,7 +98,7 @@ class AsyncLLMEngine:
             processor = InputOutputProcessor(config)
             processor.warn_of_misfits()
         self.processor = processor
-        self._text = AsyncText(self.processor)
+        self.text = AsyncText(self.processor)
         self._rank_stats = RankStatsBoard()
         self._lifecycle = EngineLifecycle(on_progress, holds_requests=config.sleep.holds_requests)
         self._requests = OpenRequests(
@@ -136,7 +136,7 @@ class AsyncLLMEngine:
         if replicas is not None and config.model.pooling is None:
             self._handover = Handover(replicas, self._requests, self._delivery, digests.version)
         inputs = self.processor.inputs
-        self._intake = RequestIntake(inputs, self._text, self._ids, clock)
+        self._intake = RequestIntake(inputs, self.text, self._ids, clock)
         self._handed = HandedIntake(inputs, self._intake, self.loras, self._digests.version)
 
     @staticmethod
@@ -250,7 +250,7 @@ class AsyncLLMEngine:
             self._lifecycle.shut_down()
         self._fail_open("the engine was shut down")
         self._idle.stop()
-        self._text.close()
+        self.text.close()
         await asyncio.to_thread(self._core.shutdown, timeout_seconds)
         self._lifecycle.gone()
 
@@ -357,7 +357,7 @@ class AsyncLLMEngine:
         self, prompt: Prompt, *, add_special_tokens: bool = True, client_id: str = ""
     ) -> list[int]:
         """Token ids of a prompt, which may be longer than the context. Raises `RequestError`."""
-        (token_ids,) = await self._text.tokenize(
+        (token_ids,) = await self.text.tokenize(
             [prompt], client_id, add_special_tokens=add_special_tokens, for_answer=False
         )
         return token_ids
@@ -366,7 +366,7 @@ class AsyncLLMEngine:
         self, token_ids: Sequence[int], *, skip_special_tokens: bool = True, client_id: str = ""
     ) -> str:
         """The text of these tokens. Raises `RequestError`."""
-        return await self._text.detokenize(
+        return await self.text.detokenize(
             token_ids, client_id, skip_special_tokens=skip_special_tokens
         )
 

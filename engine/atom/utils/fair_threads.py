@@ -3,18 +3,21 @@
 The next task is one of the client that has the fewest under way, and among these of the one that
 has waited longest since its last; a client's own tasks go in their order. One client never holds
 all threads: with one left over, another's first task begins at once, however many hopeless ones
-the one has queued. Knows nothing of what the tasks do. Used by GrammarCompiler
-and AsyncText.
+the one has queued. Knows nothing of what the tasks do. Used by GrammarCompiler, AsyncText and
+BodyTurns.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
+
+_Result = TypeVar("_Result")
 
 
 class Task:
@@ -68,6 +71,22 @@ class FairThreads:
                 self._threads.append(thread)
                 thread.start()
             self._changed.notify()
+
+    async def run(
+        self, client: str, work: Callable[[], _Result], closed: Callable[[], Exception]
+    ) -> _Result:
+        """Do the `work` for a client, and let the event loop run meanwhile. closed: makes the error
+        to raise if the threads end first. Raises what the work raises."""
+        task = Task(work)
+        self.submit(client, task)
+        try:
+            result: _Result = await asyncio.wrap_future(task.future)
+        except asyncio.CancelledError:
+            asked = asyncio.current_task()
+            if asked is not None and asked.cancelling():
+                raise
+            raise closed() from None
+        return result
 
     def close(self) -> None:
         """Take up nothing more; tasks under way are finished."""

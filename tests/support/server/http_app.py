@@ -238,5 +238,6 @@ async def serve_engine(
             yield HttpRig(state, engine, client, port)
     finally:  # a test that fails leaves no engine's process to compute on
         await engine.shutdown()
+        state.turns.close()
         server.ended.set()
         await asyncio.wait_for(serving, HANG_SECONDS)

@@ -24,7 +24,7 @@ from atom.entrypoints.anthropic.protocol import CountTokensRequest, MessagesRequ
 from atom.entrypoints.http.json_body import to_json
 from atom.entrypoints.openai.body import read_body
 from atom.entrypoints.openai.chat_parsing import events_of
-from atom.entrypoints.openai.chat_prompt import chat_prompt
+from atom.entrypoints.openai.chat_prompt import chat_prompt, chat_work
 from atom.entrypoints.openai.choices import AnswerHead, Answers, render
 from atom.entrypoints.openai.generation import Dialect
 from atom.entrypoints.openai.openapi import Beside, answers_of, body_of
@@ -53,9 +53,10 @@ async def start_messages(
 ) -> Answers:
     """Queue the conversation. Raises `RequestError` for whatever is wrong with it."""
     try:
+        make_chat = partial(chat_request_of, request)
         answers = await start_chat(
             engine,
-            chat_request_of(request),
+            await chat_work(engine, client_id, request, make_chat),
             request_id,
             timeout_seconds=timeout_seconds,
             client_id=client_id,
@@ -69,6 +70,12 @@ async def start_messages(
         asked_tokens=request.max_tokens,
     )
     return answers
+
+
+def _prompt_of(engine: AsyncLLMEngine, request: CountTokensRequest) -> str:
+    chat = chat_request_of(request)
+    chat.callable_tools()
+    return chat_prompt(engine, chat)
 
 
 def _renamed(error: RequestError) -> RequestError:
@@ -138,13 +145,12 @@ def message_routes(state: ServerState) -> APIRouter:
     async def count_tokens(http: Request) -> Response:
         with state.body_share() as share:
             client_id = state.clients.of(http.scope)
-            turn = partial(state.turns.wait, client_id)
-            request = await read_body(http, CountTokensRequest, share, turn)
+            turns = state.turns.of(client_id)
+            request = await read_body(http, CountTokensRequest, share, turns)
             engine = state.serving_engine(request.model)
             try:
-                chat = chat_request_of(request)
-                chat.callable_tools()
-                prompt = chat_prompt(engine, chat)
+                count = partial(_prompt_of, engine, request)
+                prompt = await chat_work(engine, client_id, request, count)
                 tokens = await engine.tokenize(
                     prompt, add_special_tokens=False, client_id=client_id
                 )

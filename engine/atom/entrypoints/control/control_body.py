@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
-from atom.entrypoints.openai.body import read_json, refusal
+from atom.entrypoints.openai.body import read_parsed, refusal
 from atom.entrypoints.openai.state import ServerState
 
 _Body = TypeVar("_Body", bound=BaseModel)
@@ -16,9 +15,9 @@ _Body = TypeVar("_Body", bound=BaseModel)
 
 async def read_control_body(state: ServerState, http: Request, kind: type[_Body]) -> _Body:
     """Read a body. Raises `RequestError` as `read_body` does."""
-    with state.bodies.share() as share:
-        data = await read_json(http, share, partial(state.turns.wait, state.clients.of(http.scope)))
+    turns = state.turns.of(state.clients.of(http.scope))
     try:
-        return kind.model_validate_json(data)
+        with state.bodies.share() as share:
+            return await read_parsed(http, share, turns, kind.model_validate_json)
     except ValidationError as error:
         raise refusal(error.errors(include_url=False, include_input=False)) from None

@@ -21,7 +21,7 @@ class BodyShare:
     def __init__(self, budget: BodyBudget, most_tokens: int | None = None) -> None:
         self._budget = budget
         self.most_tokens = most_tokens
-        self._held_bytes = 0
+        self.held_bytes = 0
 
     def __enter__(self) -> BodyShare:
         return self
@@ -33,9 +33,9 @@ class BodyShare:
         """Note that so much of the body has come. Raises `RequestError` (503) when there is no room
         for it; what was held before stays held."""
         wanted = size_bytes if size_bytes > SMALL_BODY_BYTES else 0
-        if wanted != self._held_bytes:
-            self._budget.change(wanted - self._held_bytes)
-            self._held_bytes = wanted
+        if wanted != self.held_bytes:
+            self._budget.change(wanted - self.held_bytes)
+            self.held_bytes = wanted
 
 
 class BodyBudget:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import codecs
 import logging
-from collections.abc import Awaitable, Callable
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import Protocol, TypeVar
 
 from pydantic import ValidationError
@@ -20,6 +20,7 @@ from pydantic_core import ErrorDetails
 from starlette.requests import ClientDisconnect, Request
 
 from atom.entrypoints.http.body_budget import BodyShare
+from atom.entrypoints.http.body_turns import ClientTurns
 from atom.entrypoints.http.open_response import open_response_of
 from atom.entrypoints.http.prompt_fit import check_prompt_fits
 from atom.entrypoints.http.response_headers import header_of, tell_ignored
@@ -36,18 +37,15 @@ _MOST_PROBLEMS_SHOWN = 3
 logger = logging.getLogger(__name__)
 
 Body = TypeVar("Body", bound=RequestBody)
-
-
-# Waits until a body of so many bytes may be parsed.
-BodyTurn = Callable[[int], Awaitable[None]]
+Parsed = TypeVar("Parsed")
 
 
 async def read_body(
-    request: Request, kind: type[Body], share: BodyShare, wait_for_turn: BodyTurn
+    request: Request, kind: type[Body], share: BodyShare, turns: ClientTurns
 ) -> Body:
     """The parsed body. share: what it may hold of the server's memory. Raises `RequestError` (400,
     408, 413, 415, or 503 while others' bodies take all there is)."""
-    body, unknown = parse_body(await read_json(request, share, wait_for_turn), kind)
+    body, unknown = await read_parsed(request, share, turns, partial(parse_body, kind=kind))
     _tell_unknown(request, unknown)
     return body
 
@@ -76,8 +74,27 @@ def _warn_once(names: str) -> None:
     logger.warning("request fields that this server does not know, without effect: %s", names)
 
 
-async def read_json(request: Request, share: BodyShare, wait_for_turn: BodyTurn) -> bytearray:
-    """Read a body's text, which may be parsed now. Raises `RequestError` as `read_body` does."""
+async def read_parsed(
+    request: Request, share: BodyShare, turns: ClientTurns, parse: Callable[[bytearray], Parsed]
+) -> Parsed:
+    """Read a body's text and `parse` it, on another thread if it is long. Raises `RequestError` as
+    `read_body` does, and what `parse` raises."""
+    data = await _read_text(request, share)
+
+    def work() -> Parsed:
+        _check_size(data, share)
+        return parse(data)
+
+    return await turns.run(len(data), work)
+
+
+def _check_size(data: bytearray, share: BodyShare) -> None:
+    """Refuse what is too much to parse. Raises `RequestError`."""
+    check_value_count(data)
+    check_prompt_fits(data, share.most_tokens)
+
+
+async def _read_text(request: Request, share: BodyShare) -> bytearray:
     encoding = (header_of(request.scope, "content-encoding") or "").strip().lower()
     if encoding not in ("", "identity"):
         raise RequestError(
@@ -90,9 +107,6 @@ async def read_json(request: Request, share: BodyShare, wait_for_turn: BodyTurn)
     # RFC 8259 lets readers pass over a byte order mark, which some clients of Windows write.
     if data.startswith(codecs.BOM_UTF8):
         del data[: len(codecs.BOM_UTF8)]
-    await wait_for_turn(len(data))
-    check_value_count(data)
-    check_prompt_fits(data, share.most_tokens)
     return data
 
 

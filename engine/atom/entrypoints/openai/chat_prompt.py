@@ -1,14 +1,17 @@
 """A conversation as the API has it to the text that the model reads, through its chat template.
 
-Messages and tools become the plain values that templates know. Used by /v1/chat/completions and
+Messages and tools become the plain values that templates know. A short conversation is rendered at
+once, a long one on a thread, whose turn AsyncText finds. Used by /v1/chat/completions and
 /tokenize, so that both see the same prompt; starts nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
+from atom.entrypoints.http.long_requests import is_long
 from atom.entrypoints.openai.protocol import (
     ChatCompletionRequest,
     ChatMessage,
@@ -21,6 +24,23 @@ from atom.entrypoints.openai.thinking import template_switches
 from atom.entrypoints.openai.tools import AllowedChoice, NamedTool
 from atom.errors import RequestError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
+
+_Result = TypeVar("_Result")
+
+
+async def chat_work(
+    engine: AsyncLLMEngine, client_id: str, parts: object, work: Callable[[], _Result]
+) -> _Result:
+    """Do the `work` on a conversation for a client. parts: requests, or lists of messages, that it
+    reads. Raises what the work raises."""
+    return await engine.text.run(client_id, work, is_long=is_long(parts))
+
+
+async def rendered_chat(
+    engine: AsyncLLMEngine, client_id: str, request: ChatCompletionRequest | TokenizeRequest
+) -> str:
+    """Render a conversation, as `chat_prompt` does. Raises `RequestError`."""
+    return await chat_work(engine, client_id, request, partial(chat_prompt, engine, request))
 
 
 def chat_prompt(engine: AsyncLLMEngine, request: ChatCompletionRequest | TokenizeRequest) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from secrets import token_hex
 from typing import Any, Generic, TypeVar
 
@@ -125,8 +124,8 @@ async def _begin(
 ) -> _Begun:
     """Everything that needs the request itself, which ends here."""
     client_id = state.clients.of(http.scope)
-    turn = partial(state.turns.wait, client_id)
-    request = await read_body(http, dialect.request, share, turn)
+    turns = state.turns.of(client_id)
+    request = await read_body(http, dialect.request, share, turns)
     engine = state.serving_engine(request.model)
     name = engine.answering(request.model)
     number = request.own_id or token_hex(16)

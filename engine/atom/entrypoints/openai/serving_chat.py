@@ -6,11 +6,13 @@ Knows the API's shapes and the engine's stream; no HTTP, no tokens.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from atom.answer_parsing import AnswerParser, CallArguments, CallStart, Event
+from atom.answer_parsing import AnswerParser, AnswerParsing, CallArguments, CallStart, Event
 from atom.entrypoints.http.json_body import to_json
 from atom.entrypoints.http.sse import DONE, frame
 from atom.entrypoints.openai.chat_parsing import (
@@ -20,7 +22,7 @@ from atom.entrypoints.openai.chat_parsing import (
     message_of,
     shown_reason,
 )
-from atom.entrypoints.openai.chat_prompt import chat_prompt
+from atom.entrypoints.openai.chat_prompt import chat_prompt, chat_work
 from atom.entrypoints.openai.chat_structure import chat_structure
 from atom.entrypoints.openai.choices import AnswerHead, Answers, Choice, Piece, Shown, render
 from atom.entrypoints.openai.frames import StreamEvents, TextTemplate
@@ -45,17 +47,21 @@ from atom.entrypoints.openai.thinking import thinking_budget
 from atom.errors import RequestError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.request import RequestOutput
+from atom.sampling_params import SamplingParams
 
 
-async def start_chat(
-    engine: AsyncLLMEngine,
-    request: ChatCompletionRequest,
-    request_id: str,
-    *,
-    timeout_seconds: float | None = None,
-    client_id: str = "",
-) -> Answers:
-    """Queue the conversation. Raises `RequestError` for whatever is wrong with it."""
+@dataclass(frozen=True, slots=True)
+class ChatPlan:
+    """Holds all that a conversation asks of the engine. prompt: the rendered text; parsing: of the
+    answer's text, None if all of it is content."""
+
+    prompt: str
+    params: SamplingParams
+    parsing: AnswerParsing | None
+
+
+def plan_chat(engine: AsyncLLMEngine, request: ChatCompletionRequest) -> ChatPlan:
+    """Render the conversation and check what it asks for; on any thread. Raises `RequestError`."""
     params = sampling_params_of(
         request,
         engine.config.model.generation,
@@ -79,9 +85,23 @@ async def start_chat(
         ),
         reasoning=parsing.span if parsing is not None and params.stop_strings else None,
     )
+    return ChatPlan(prompt, params, parsing)
+
+
+async def start_chat(
+    engine: AsyncLLMEngine,
+    request: ChatCompletionRequest,
+    request_id: str,
+    *,
+    timeout_seconds: float | None = None,
+    client_id: str = "",
+) -> Answers:
+    """Queue the conversation. Raises `RequestError` for whatever is wrong with it."""
+    plan = await chat_work(engine, client_id, request, partial(plan_chat, engine, request))
+    params, parsing = plan.params, plan.parsing
     try:
         group = await engine.add_requests(
-            [prompt],
+            [plan.prompt],
             params,
             request_id=request_id,
             # The template writes special tokens itself.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from functools import partial
 
 import msgspec
 from fastapi import APIRouter
@@ -18,7 +17,7 @@ from starlette.responses import Response
 
 from atom.entrypoints.http.json_body import to_json
 from atom.entrypoints.openai.body import read_body
-from atom.entrypoints.openai.chat_prompt import chat_prompt
+from atom.entrypoints.openai.chat_prompt import rendered_chat
 from atom.entrypoints.openai.logprobs import TokenNames
 from atom.entrypoints.openai.openapi import answers_of, body_of
 from atom.entrypoints.openai.protocol import DetokenizeRequest, TokenizeRequest
@@ -40,14 +39,15 @@ def token_routes(state: ServerState) -> APIRouter:
     async def tokenize(http: Request) -> Response:
         with state.body_share() as share:
             client_id = state.clients.of(http.scope)
-            turn = partial(state.turns.wait, client_id)
-            request = await read_body(http, TokenizeRequest, share, turn)
+            turns = state.turns.of(client_id)
+            request = await read_body(http, TokenizeRequest, share, turns)
             engine = state.serving_engine(request.model)
             if (request.prompt is None) == (request.messages is None):
                 raise RequestError("give prompt or messages, one of them", param="prompt")
             if request.messages is not None:
                 # The template writes special tokens itself.
-                text, special = chat_prompt(engine, request), bool(request.add_special_tokens)
+                text = await rendered_chat(engine, client_id, request)
+                special = bool(request.add_special_tokens)
             else:
                 assert request.prompt is not None
                 text, special = request.prompt, request.add_special_tokens is not False
@@ -69,8 +69,8 @@ def token_routes(state: ServerState) -> APIRouter:
     async def detokenize(http: Request) -> Response:
         with state.body_share() as share:
             client_id = state.clients.of(http.scope)
-            turn = partial(state.turns.wait, client_id)
-            request = await read_body(http, DetokenizeRequest, share, turn)
+            turns = state.turns.of(client_id)
+            request = await read_body(http, DetokenizeRequest, share, turns)
             engine = state.serving_engine(request.model)
             with _naming("tokens"):
                 text = await engine.detokenize(

@@ -114,8 +114,8 @@ def _handler(
 async def _answer(state: ServerState, route: _Route, http: Request) -> Response:
     client_id = state.clients.of(http.scope)
     with state.body_share() as share:
-        turn = partial(state.turns.wait, client_id)
-        request = await read_body(http, route.request, share, turn)
+        turns = state.turns.of(client_id)
+        request = await read_body(http, route.request, share, turns)
         engine = state.serving_engine(request.model)
         asked = Asked(
             engine,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from secrets import token_hex
 from typing import Any, TypeVar
 
@@ -22,7 +21,7 @@ from atom.entrypoints.http.json_body import to_json
 from atom.entrypoints.http.response_headers import tell_ignored
 from atom.entrypoints.http.sse import EventStream, until_disconnect
 from atom.entrypoints.openai.body import read_body, timeout_of
-from atom.entrypoints.openai.chat_prompt import chat_prompt
+from atom.entrypoints.openai.chat_prompt import rendered_chat
 from atom.entrypoints.openai.choices import AnswerHead, Answers
 from atom.entrypoints.openai.frames import AnswerFrames
 from atom.entrypoints.openai.generation import CLIENT_LEFT, Handler, accepted
@@ -119,17 +118,22 @@ async def _read(
 ) -> tuple[Fields, Asked, Sequence[Any], str]:
     """The request, what it asks for, the items of the conversation before it, and its sender."""
     client_id = state.clients.of(http.scope)
-    request = await read_body(http, kind, share, partial(state.turns.wait, client_id))
-    owner, before = owner_of(client_id), list[Any]()
+    turns = state.turns.of(client_id)
+    request = await read_body(http, kind, share, turns)
+    owner, stored = owner_of(client_id), None
     if request.previous_response_id is not None:
         store.check_on("previous_response_id")
-        before = store.get(
-            request.previous_response_id, owner, param="previous_response_id"
-        ).items()
+        stored = store.get(request.previous_response_id, owner, param="previous_response_id")
     own = request.input if request.input is not None else []
     items = text_input(own) if isinstance(own, str) else store.resolved(own, owner)
+
+    def converse() -> tuple[Asked, Sequence[Any]]:
+        before = [] if stored is None else stored.items()
+        return asked_chat(request, before, items), before
+
+    size_bytes = share.held_bytes + (0 if stored is None else stored.size_bytes)
     with naming_own_fields():
-        asked = asked_chat(request, before, items)
+        asked, before = await turns.run(size_bytes, converse)
     if asked.tools.passed_over:
         tell_ignored(http.scope, asked.tools.passed_over)
     return request, asked, before, client_id
@@ -212,7 +216,7 @@ async def _count(
     request, asked, _, client_id = await _read(http, state, store, InputTokensRequest, share)
     engine = state.serving_engine(request.model)
     with naming_own_fields():
-        prompt = chat_prompt(engine, asked.chat)
+        prompt = await rendered_chat(engine, client_id, asked.chat)
         tokens = await engine.tokenize(prompt, add_special_tokens=False, client_id=client_id)
     body = to_json(InputTokens(input_tokens=len(tokens)))
     return Response(body, media_type="application/json")

@@ -31,7 +31,11 @@ from atom.entrypoints.http.http_protocol import BoundedHttpProtocol
 from atom.entrypoints.http.listener import BACKLOG
 from atom.entrypoints.http.loadable_paths import LoadableByRequests
 from atom.entrypoints.openai.state import ServerState
-from atom.entrypoints.process.process_conduct import spare_the_collector, yield_cores
+from atom.entrypoints.process.process_conduct import (
+    spare_the_collector,
+    switch_threads_soon,
+    yield_cores,
+)
 from atom.entrypoints.process.stop_requests import StopRequests, first_of
 from atom.entrypoints.responses.store import ResponseStore
 from atom.entrypoints.server.engine_source import EngineSource
@@ -184,6 +188,7 @@ class HttpProcess:
                     await unless_stopped(self._load_adapters(engine))
             if engine is not None and report is not None:
                 spare_the_collector()
+                switch_threads_soon()
                 if report.on_cpu:
                     yield_cores()
                 self._state.timeline.ready()
@@ -294,6 +299,7 @@ class HttpProcess:
             await first_of(asyncio.ensure_future(engine.shutdown(seconds)), at_once)
         self._http.end(at_once=stop_now.is_set())
         await first_of(serving, at_once)
+        self._state.turns.close()
         if self._state.exchange is not None:
             self._state.exchange.stop()
         if engine is not None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from functools import partial
 from urllib.parse import parse_qs
 
 import msgspec
@@ -21,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from atom.entrypoints.http.errors import RETRY_AFTER_SECONDS, response_for
 from atom.entrypoints.http.json_body import to_json
 from atom.entrypoints.http.sse import until_disconnect
-from atom.entrypoints.openai.body import read_json
+from atom.entrypoints.openai.body import read_parsed
 from atom.entrypoints.openai.generation import CLIENT_LEFT
 from atom.entrypoints.openai.state import ServerState, not_served
 from atom.entrypoints.responses.protocol import PATH as RESPONSES_PATH
@@ -171,12 +170,8 @@ class ModelRouter:
             return (asked[0] if asked else None), None
         state = self._models[0].state
         with state.bodies.share() as share:
-            turn = partial(state.turns.wait, state.clients.of(http.scope))
-            body = await read_json(http, share, turn)
-        try:
-            return _NAMED.decode(body).model, body
-        except msgspec.MsgspecError as error:
-            raise RequestError(f"the body's model cannot be read: {error}", param="model") from None
+            turns = state.turns.of(state.clients.of(http.scope))
+            return await read_parsed(http, share, turns, _named)
 
     def _of_name(self, name: str | None) -> RoutedModel:
         """Raises `RequestError` where none of the models is meant."""
@@ -191,6 +186,14 @@ class ModelRouter:
             if name in model.state.all_names():
                 return model
         raise not_served(name, names)
+
+
+def _named(body: bytearray) -> tuple[str | None, bytearray]:
+    """Read the name of the model in a body. Raises `RequestError`."""
+    try:
+        return _NAMED.decode(body).model, body
+    except msgspec.MsgspecError as error:
+        raise RequestError(f"the body's model cannot be read: {error}", param="model") from None
 
 
 class _Replayed:

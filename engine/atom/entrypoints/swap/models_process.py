@@ -227,6 +227,8 @@ class ModelsProcess:
             await first_of(self._all(_ENGINE_END_SECONDS), at_once)
         self._http.end(at_once=stop_now.is_set())
         await first_of(serving, at_once)
+        for state in self._states.values():
+            state.turns.close()
         await self._all(0.0)
         if self._spans is not None:
             await first_of(asyncio.ensure_future(self._spans.close()), at_once)

@@ -18,6 +18,7 @@ from atom.entrypoints.process.logs import flush_logs
 from atom.entrypoints.process.process_conduct import (
     allow_many_open_files,
     spare_the_collector,
+    switch_threads_soon,
     yield_cores,
 )
 from atom.entrypoints.server.engine_source import OPENING_THREAD
@@ -59,6 +60,7 @@ async def _run(models: Sequence[ServedModel], sharing: Sharing, listener: socket
 
     def announce(reports: Sequence[EngineReport]) -> None:
         spare_the_collector()
+        switch_threads_soon()
         if reports[0].on_cpu:
             yield_cores()
         for report in reports:

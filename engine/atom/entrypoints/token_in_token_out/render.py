@@ -6,7 +6,6 @@ answer to a call of a tool is not part of a prompt and is not told.
 
 from __future__ import annotations
 
-from functools import partial
 from secrets import token_hex
 from typing import Any
 
@@ -17,7 +16,7 @@ from starlette.responses import Response
 
 from atom.entrypoints.http.json_body import to_json
 from atom.entrypoints.openai.body import read_body
-from atom.entrypoints.openai.chat_prompt import chat_prompt
+from atom.entrypoints.openai.chat_prompt import rendered_chat
 from atom.entrypoints.openai.openapi import Beside, answers_of, body_of
 from atom.entrypoints.openai.protocol import (
     DEFAULT_COMPLETION_TOKENS,
@@ -57,7 +56,7 @@ def render_routes(state: ServerState) -> APIRouter:
         request, client_id = await _read(http, state, ChatCompletionRequest)
         engine = state.serving_engine(request.model)
         engine.processor.inputs.check_pools(False)
-        text = chat_prompt(engine, request)
+        text = await rendered_chat(engine, client_id, request)
         # The template writes special tokens itself.
         special = bool(request.add_special_tokens)
         ids = await _ids(engine, text, special=special, client_id=client_id, field="messages")
@@ -104,8 +103,8 @@ _LIST: dict[int | str, dict[str, Any]] = {
 async def _read(http: Request, state: ServerState, kind: type[Any]) -> tuple[Any, str]:
     client_id = state.clients.of(http.scope)
     with state.body_share() as share:
-        turn = partial(state.turns.wait, client_id)
-        return await read_body(http, kind, share, turn), client_id
+        turns = state.turns.of(client_id)
+        return await read_body(http, kind, share, turns), client_id
 
 
 async def _ids(

@@ -1,12 +1,12 @@
 """AsyncText: text to tokens and back for an event loop that others wait on too.
 
 What is short is done at once; what is long, also by being many, on threads, which clients share out
-among them: the tokenizer lets others run meanwhile. Owned by AsyncLLMEngine.
+among them: the tokenizer lets others run meanwhile, and a chat template every moment. Owned by
+AsyncLLMEngine.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Callable, Sequence, Sized
 from functools import partial
@@ -16,10 +16,11 @@ from atom.errors import EngineDeadError
 from atom.model_engine.front.input_output_processor import InputOutputProcessor
 from atom.model_engine.front.input_processor import Prompt
 from atom.model_engine.request import group_of
-from atom.utils.fair_threads import FairThreads, Task
+from atom.utils.fair_threads import FairThreads
 
 _LONG_TEXT_CHARACTERS = 8192  # or as many tokens
 _MOST_THREADS = 32
+_LEAST_THREADS = 2  # one is left for other clients
 
 _Result = TypeVar("_Result")
 
@@ -27,7 +28,9 @@ _Result = TypeVar("_Result")
 class AsyncText:
     def __init__(self, processor: InputOutputProcessor) -> None:
         self._processor = processor
-        self._threads = FairThreads(min(_MOST_THREADS, (os.cpu_count() or 1) + 4), "text")
+        # Not more than there are cores: the event loop would wait for all of them.
+        cores = min(_MOST_THREADS, os.cpu_count() or 1)
+        self._threads = FairThreads(max(_LEAST_THREADS, cores), "text")
 
     async def tokenize(
         self,
@@ -61,19 +64,19 @@ class AsyncText:
             return work()
         return await self._thread(client_id, work)
 
+    async def run(self, client_id: str, work: Callable[[], _Result], *, is_long: bool) -> _Result:
+        """Do other `work` on a request's text: at once, or on a thread if it is long. Raises what
+        the work raises."""
+        return await self._thread(client_id, work) if is_long else work()
+
     def close(self) -> None:
         """Take up nothing more; what waits for a thread gets `EngineDeadError`."""
         self._threads.close()
 
     async def _thread(self, client_id: str, work: Callable[[], _Result]) -> _Result:
         """Do it on a thread, when it is the client's turn."""
-        task = Task(work)
-        self._threads.submit(group_of(client_id), task)
-        try:
-            result: _Result = await asyncio.wrap_future(task.future)
-        except asyncio.CancelledError:
-            asked = asyncio.current_task()
-            if asked is not None and asked.cancelling():
-                raise
-            raise EngineDeadError("the engine was shut down") from None
-        return result
+        return await self._threads.run(group_of(client_id), work, _ended)
+
+
+def _ended() -> EngineDeadError:
+    return EngineDeadError("the engine was shut down")

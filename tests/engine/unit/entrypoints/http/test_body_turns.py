@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
+from functools import partial
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atom.entrypoints.http.body_turns import LARGE_BODY_BYTES, TURNS_BETWEEN, BodyTurns
+from atom.entrypoints.http.body_turns import (
+    HUGE_BODY_BYTES,
+    LARGE_BODY_BYTES,
+    TURNS_BETWEEN,
+    BodyTurns,
+)
+from atom.errors import RequestError
+from tests.support.waiting import HANG_SECONDS
 
 
 class Parsing:
@@ -115,6 +124,55 @@ async def test_who_leaves_takes_no_turn() -> None:
     parsing.come("many")
     await parsing.end()
     assert len(parsing.clients) == 2, "turns are handed out again"
+
+
+async def test_work_on_a_huge_body_runs_on_a_thread_and_goes_on_in_a_turn() -> None:
+    turns = BodyTurns()
+    threads = {
+        size: await turns.of("one").run(size, threading.current_thread)
+        for size in (0, LARGE_BODY_BYTES, HUGE_BODY_BYTES - 1, HUGE_BODY_BYTES)
+    }
+    turns.close()
+    main = threading.current_thread()
+    assert [thread is main for thread in threads.values()] == [True, True, True, False]
+
+
+@pytest.mark.parametrize("size_bytes", [0, LARGE_BODY_BYTES, HUGE_BODY_BYTES])
+async def test_an_error_of_the_work_is_the_callers(size_bytes: int) -> None:
+    turns = BodyTurns()
+
+    def work() -> None:
+        raise RequestError("too much", status=413)
+
+    with pytest.raises(RequestError, match="too much"):
+        await turns.of("one").run(size_bytes, work)
+    turns.close()
+
+
+async def test_a_client_with_huge_bodies_leaves_a_thread_for_others() -> None:
+    turns, go, began = BodyTurns(), threading.Event(), []
+
+    def wait(name: str) -> None:
+        began.append(name)
+        assert go.wait(HANG_SECONDS)
+
+    many = [
+        asyncio.create_task(turns.run("many", HUGE_BODY_BYTES, partial(wait, "many")))
+        for _ in range(8)
+    ]
+    assert await turns.run("one", HUGE_BODY_BYTES, lambda: began.append("one") or 7) == 7
+    assert began.count("many") <= 1
+    go.set()
+    await asyncio.gather(*many)
+    turns.close()
+
+
+async def test_a_huge_body_that_waits_while_the_server_ends_gets_an_error() -> None:
+    turns = BodyTurns()
+    turns.close()
+    with pytest.raises(RequestError, match="shutting down") as caught:
+        await turns.run("one", HUGE_BODY_BYTES, lambda: None)
+    assert caught.value.status == 503
 
 
 COMING = st.lists(st.tuples(st.sampled_from("aaab"), st.integers(0, 3)), min_size=1, max_size=40)
