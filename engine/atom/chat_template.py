@@ -160,7 +160,8 @@ class ChatTemplate:
         return made
 
     def end_of_turn(self) -> str:
-        """Return what it writes behind the assistant's last words; "" where it refuses to say."""
+        """Return the text that the template writes after an assistant's message; "" if the template
+        refuses to render one."""
         mark = token_hex(16)
         turns = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": mark}]
         try:
@@ -170,7 +171,7 @@ class ChatTemplate:
         return text.rpartition(mark)[2] if mark in text else ""
 
     def _variables(self, shown: Shown, more: Mapping[str, Any]) -> dict[str, Any]:
-        """Name what a template reads."""
+        """Return the template's variables by name."""
         messages = _GivenList(shown.messages)
         found = {**self._special_tokens, **more, "messages": messages, "tools": None}
         return {**found, **shown.variables}
@@ -218,7 +219,8 @@ class _ShapedTemplate:
 
 
 def _before(mark: str, text: str) -> str:
-    """Return what is behind the mark ends the last message, which is to go on."""
+    """Return the text before the mark that ends the last message, so that the model continues the
+    message. Raises `RequestError` if the template does not show the mark."""
     before, found, _ = text.rpartition(mark)
     if not found:
         raise RequestError(

@@ -1,6 +1,6 @@
-"""Values of the engine's configuration: options as given, and the parts of what they become.
+"""Values of the engine's configuration: the options as given, and the parts of the final `Config`.
 
-Torch-free and frozen. `atom.config` makes the one of the other.
+Torch-free and frozen. `atom.config` builds the configuration from the options.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ KV_CACHE_DTYPES = ("auto", "bf16", "fp16", "fp32", "fp8")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
-    """Hold what the user asks for; see the command line's help for each meaning. None means
-    derived."""
+    """The options that the user gives; the command line's help describes each one. None means that
+    the engine derives the value."""
 
     model: str
     revision: str | None = None
@@ -91,7 +91,7 @@ class EngineOptions:
     sleep_idle_seconds: float | None = None
 
     def beside_reproducible(self) -> ReproducibleOptions:
-        """Return what is asked for beside reproducible answers."""
+        """Return the options that reproducible answers restrict."""
         by_layer = None if self.online_quant_config is None else "quantised"
         return ReproducibleOptions(
             quantization=self.quantization or by_layer,
@@ -280,7 +280,7 @@ class SleepConfig:
 
     @staticmethod
     def of(options: EngineOptions) -> SleepConfig:
-        """Check what was asked for. Raises `ConfigError`."""
+        """Derive the sleep configuration from the options. Raises `ConfigError`."""
         idle = options.sleep_idle_seconds
         asked = {"--sleep-queue": options.sleep_queue, "--sleep-idle-seconds": idle is not None}
         for flag, given in asked.items():
@@ -334,7 +334,7 @@ class Config:
     sleep: SleepConfig = field(default_factory=SleepConfig)
 
     def with_max_num_seqs(self, count: int) -> Config:
-        """Let so many sequences run at the same time."""
+        """Return a copy of the configuration with this limit of concurrent sequences."""
         return replace(self, scheduler=replace(self.scheduler, max_num_seqs=count))
 
     def with_weights(self, path: str) -> Config:

@@ -1,9 +1,10 @@
-"""End-of-text tokens of a checkpoint: what its generation_config.json, its config.json and its
-tokenizer name, together.
+"""End-of-text tokens of a checkpoint: the union of those that its generation_config.json, its
+config.json and its tokenizer name.
 
-Fine-tunes of base models rely on it: their turns end with the tokenizer's `eos_token`, and the
-configuration that came with the base model still names another. Torch-free; called once by
-atom.config, before a process starts. Which of them the model can generate is said there.
+Fine-tunes of base models need all three: their turns end with the tokenizer's `eos_token`, but the
+configuration that came with the base model still names another token. Torch-free; called once by
+atom.config, before a process starts. atom.config also selects the tokens that the model can
+generate.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def _ids(file: Path, value: Any) -> list[int]:
 
 
 def _eos_text(file: Path) -> str | None:
-    """Return what a file of the tokenizer names as `eos_token`, a text or an object with its
+    """Return the `eos_token` of a tokenizer's file, given as a text or as an object with its
     content."""
     value = _read(file).get("eos_token")
     text = value.get("content") if isinstance(value, dict) else value

@@ -1,4 +1,4 @@
-"""How experts are placed anew while serving: what --enable-eplb and --eplb-config ask for.
+"""Configuration of expert load balancing (EPLB): --enable-eplb and --eplb-config.
 
 The names are upstream's and vLLM's.
 """
@@ -32,8 +32,8 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def eplb_config(enabled: bool, text: str | None) -> EPLBConfig | None:
-    """Return what the two flags ask for together; None for experts that stay where they are. Raises
-    `ConfigError`."""
+    """Return the configuration that the two flags give together; None if experts are not
+    rebalanced. Raises `ConfigError`."""
     if not enabled:
         if text is not None:
             raise ConfigError("--eplb-config is for --enable-eplb; add that, or leave it out")

@@ -1,8 +1,8 @@
-"""A PEFT adapter's folder, looked at before anything of it is used.
+"""Read and check the folder of a PEFT adapter before any part of it is used.
 
-Finds it (downloading a hub id), reads adapter_config.json and refuses, by name, what would be
-computed differently than PEFT does. Torch-free. Which tensors belong to which matrix is the
-runner's affair (model_engine/runner/lora_adapters.py), which knows the model.
+This module finds the folder (downloading a hub id), reads adapter_config.json and refuses, by name,
+the settings that the engine would compute differently than PEFT. Torch-free. The runner, which
+knows the model, assigns tensors to matrices (model_engine/runner/lora_adapters.py).
 """
 
 from __future__ import annotations
@@ -57,9 +57,10 @@ NO_VALUES = NamedValues(NameEnds(()), ())
 
 @dataclass(frozen=True, slots=True)
 class AdapterConfig:
-    """Holds what adapter_config.json says. rank, alpha: of every matrix but those that a pattern
-    names, by PEFT's name of its module; base: the model that it was trained on, "" where that is
-    not said; target_parameters: the ends of names of stacked experts' matrices."""
+    """The content of adapter_config.json. rank, alpha: of every matrix except those that a pattern
+    names, by PEFT's name of the module; base: the model that the adapter was trained on, "" if the
+    file does not name one; target_parameters: suffixes of the names of stacked experts'
+    matrices."""
 
     folder: Path
     rank: int

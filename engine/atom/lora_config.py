@@ -1,8 +1,7 @@
-"""LoraConfig: whether a model is served with LoRA adapters, which ones, and how many there is room
-for.
+"""LoraConfig: whether a model is served with LoRA adapters, which adapters, and their limits.
 
-`--lora-modules` has vLLM's two forms, name=path and a JSON object. Torch-free; read by the command
-line, and what an adapter's own files say by `lora_checkpoint`.
+`--lora-modules` has vLLM's two forms, name=path and a JSON object. Torch-free; the command line
+uses this module. `lora_checkpoint` reads an adapter's own files.
 """
 
 from __future__ import annotations
@@ -34,10 +33,11 @@ class LoraModule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoraConfig:
-    """Says what adapters there may be. modules: those that are there from the start, numbered from
-    1 in their order; max_loras: that rows of one step may have; max_rank: of their matrices;
-    max_cpu_loras: that are kept in the host's memory; may_load: others may come and go while the
-    model serves; experts: their matrices may be of experts, which takes the most room."""
+    """The adapters that a server may have. modules: the adapters loaded at start, numbered from 1
+    in their order; max_loras: adapters that the rows of one step may use; max_rank: of their
+    matrices; max_cpu_loras: adapters kept in the host's memory; may_load: adapters may be loaded
+    and unloaded while the model serves; experts: adapters may have matrices for experts, which take
+    the most memory."""
 
     modules: tuple[LoraModule, ...] = ()
     max_loras: int = 1
@@ -49,8 +49,8 @@ class LoraConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoraFlags:
-    """Holds what the command line says; None where it says nothing. model_names: by which requests
-    name the model itself."""
+    """The LoRA flags of the command line; None for a flag that is not given. model_names: the names
+    by which requests select the base model."""
 
     modules: Sequence[str] | None
     max_loras: int | None
@@ -129,7 +129,7 @@ def read_modules_file(file: Path) -> tuple[LoraModule, ...]:
 
 
 def check_lora_name(name: str) -> str | None:
-    """Return what is wrong with an adapter's name, if anything."""
+    """Return the error in an adapter's name, or None if the name is valid."""
     if _NAME.fullmatch(name):
         return None
     return (

@@ -1,7 +1,8 @@
-"""Latencies and lengths of requests, counted where they happen, cheap enough for every token.
+"""Latencies and lengths of requests, counted at the place where they occur, for every token.
 
-Plain counters without a metrics library, since a library's histogram costs more per observation
-than the rest of a token's way through the server. The server's /metrics reads them on a scrape.
+These are plain counters without a metrics library: one observation of a library's histogram costs
+more than the rest of a token's path through the server. The server's /metrics reads the counters
+when it is scraped.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class Histogram:
 
     @classmethod
     def of(cls, bounds: Sequence[float], counts: Sequence[int], total: float) -> Histogram:
-        """One with these observations. Raises `ValueError` when they do not fit together."""
+        """Build a histogram with these observations. Raises `ValueError` if their shapes do not
+        match."""
         made = cls(bounds)
         if len(counts) != len(made.counts):
             raise ValueError(f"{len(counts)} counts for {len(made.counts)} buckets")
@@ -72,8 +74,8 @@ LOST, HANDED_OVER = "lost", "handed_over"
 
 @dataclass(frozen=True, slots=True)
 class RequestMetrics:
-    """Hold what one server's requests waited for and how long they were; recorded by the output
-    processor. queue: from arrival to the step that began with the prompt."""
+    """Waiting times and lengths of one server's requests, recorded by the output processor. queue:
+    seconds from arrival to the step that began with the prompt."""
 
     time_to_first_token: Histogram = field(default_factory=lambda: Histogram(FIRST_TOKEN_SECONDS))
     inter_token: Histogram = field(default_factory=lambda: Histogram(INTER_TOKEN_SECONDS))

@@ -1,9 +1,10 @@
-"""What a pooling model gives for a prompt, read from its checkpoint and the options.
+"""Pooling of a model: the result that it returns for a prompt, from its checkpoint and the options.
 
-Decoders are pooled at their last token: behind the last norm for an embedding (Qwen3-Embedding's
-way), or the logits of two tokens for a score (Qwen3-Reranker's way). sentence-transformers' files
-(modules.json and the folders that it names) say which; without them the options do. What they ask
-for beyond that is refused by name. Torch-free; called by `build_config` only.
+Decoders are pooled at their last token: the state after the last norm for an embedding (as in
+Qwen3-Embedding), or the logits of two tokens for a score (as in Qwen3-Reranker).
+sentence-transformers' files (modules.json and the folders that it names) select one of them;
+without these files the options do. Any other module in the files is refused by name. Torch-free;
+called by `build_config` only.
 """
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ def pooling_config(
 
 
 def _of_modules(checkpoint: Checkpoint) -> PoolingConfig | None:
-    """Return what sentence-transformers' files say; None without them."""
+    """Read the pooling from sentence-transformers' files; return None if the checkpoint has
+    none."""
     file = checkpoint.path / MODULES_FILE
     if not file.is_file():
         return None

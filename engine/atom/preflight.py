@@ -33,7 +33,7 @@ class PreflightError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One logical device; `architecture` is None where the topology does not tell it."""
+    """A logical device; `architecture` is None if the topology does not state it."""
 
     path: Path
     architecture: str | None

@@ -1,7 +1,7 @@
-"""SpeculativeConfig: what is asked of speculation, by a JSON document or by flags of its own.
+"""SpeculativeConfig: the configuration of speculation, from a JSON document or from flags.
 
-The document's keys are vLLM's where there are such; the flags are upstream's. What this version
-does not run is refused with what it does. Torch-free; read by the command line.
+The document's keys are vLLM's if vLLM has them; the flags are upstream's. A refusal of an
+unsupported value lists the supported ones. Torch-free; read by the command line.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def speculative_config(
     num_tokens: int | None,
     draft_model: str | None = None,
 ) -> SpeculativeConfig | None:
-    """Return what --speculative-config, --method, --num-speculative-tokens and --draft-model ask
-    for together; None for no speculation. Raises `ConfigError`."""
+    """Return the configuration that --speculative-config, --method, --num-speculative-tokens and
+    --draft-model give together; None for no speculation. Raises `ConfigError`."""
     given: dict[str, Any] = {} if text is None else _parsed(text)
     flags = (
         ("--method", "method", method),

@@ -1,9 +1,10 @@
 """The Jinja environment that chat templates run in: transformers' own, within bounds of work.
 
-A template is a program of the model's author. The sandbox keeps it from the process; what is added
-here keeps it from running or growing without end: loops and macros are counted, what each operation
-reads and makes is bounded before it is done and added up (bounded_input/template_work.py), and a
-render has a deadline. Knows no messages. Called by chat_template.
+A template is a program of the model's author. Jinja's sandbox protects the process from it. The
+bounds here keep a template from running or growing without end: loops and macros are counted; the
+input and output of each operation are bounded before it runs, and added up
+(bounded_input/template_work.py); and a render has a deadline. This module knows no messages. Called
+by chat_template.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def render_within_bounds(
 
 @functools.cache  # a template is compiled and looked into by the same one
 def template_environment() -> jinja2.Environment:
-    """Return what transformers gives a template, within bounds."""
+    """Return transformers' environment for chat templates, with bounds on the work of a render."""
     environment = _BoundedEnvironment(
         trim_blocks=True,
         lstrip_blocks=True,
@@ -212,7 +213,7 @@ def _joined(*parts: Any) -> str:
 
 
 def _shown(value: Any) -> Any:
-    """Measure what is about to become text."""
+    """Bound the size of a value that is about to become text."""
     work = _work.get(None)
     if work is not None and not isinstance(value, str):
         bound(work.read((value,)))

@@ -1,9 +1,10 @@
-"""Text to token ids and back, for one model: the checkpoint's own tokenizer.json, or one made of
-the vocabulary that it has instead (tokenizer_conversion.py; gguf_file/tokenizer.py).
+"""Tokenizer: text to token ids and back, for one model.
 
-Wraps the `tokenizers` library and adds what a streaming server needs: text for one token at a time
-that never shows half a character, and never holds back more than a character can need. Torch-free;
-knows nothing of requests. Used by the input and output processors and the chat template.
+It uses the checkpoint's tokenizer.json, or one made from the vocabulary that the checkpoint has
+instead (tokenizer_conversion.py; gguf_file/tokenizer.py). The module wraps the `tokenizers` library
+and adds the detokenizer of a streaming server: it returns text one token at a time, never shows
+half a character and never holds back more than one character needs. Torch-free; knows nothing of
+requests. Used by the input and output processors and the chat template.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class TokenStream(Protocol):
         ...
 
     def flush(self) -> str:
-        """Return what is left at the end: an incomplete character shows as U+FFFD."""
+        """Return the text that is left at the end: an incomplete character shows as U+FFFD."""
         ...
 
 
@@ -54,7 +55,7 @@ _MOST_WINDOW_CHARACTERS = 1 << 18
 
 
 class Tokenizer:
-    """One model's vocabulary. Thread-safe: nothing changes after it is loaded."""
+    """The vocabulary of one model. Thread-safe: the object does not change after it is loaded."""
 
     def __init__(self, folder: Path) -> None:
         """folder: or a GGUF file. Raises `ModelError` when it is missing, damaged, or of an unknown

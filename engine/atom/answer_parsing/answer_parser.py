@@ -1,8 +1,8 @@
-"""AnswerParser: one answer's text to events, through the parsers of its family.
+"""AnswerParser: turn one answer's text into events with the parsers of the model's family.
 
-Reasoning comes first, and calls are looked for in what is behind it; where a family writes both as
-messages in channels, one parser reads all. `AnswerParsing` is what a request's answers have in
-common; it makes a parser for each.
+Reasoning comes first, and tool calls are parsed from the text after it. If a family writes both as
+messages in channels, one parser reads the whole answer. `AnswerParsing` holds the settings that all
+answers of a request share; it makes a parser for each answer.
 """
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ class AnswerParser:
         return self._events(reasoning, text)
 
     def finish(self, *, ended: bool) -> list[Event]:
-        """Give what was held back; nothing is fed afterwards. ended: the model ended the answer,
-        which was not cut."""
+        """Return the events of the text that was held back. No text may be fed afterwards. ended:
+        the model ended the answer itself; the answer was not cut."""
         reasoning, text = self._reasoning.finish()
         if self._content is not None:
             text = self._content.feed(text) + self._content.finish()
@@ -147,7 +147,8 @@ class AnswerParser:
         return events
 
     def _counted(self, events: Sequence[Event]) -> list[Event]:
-        """Give what is shown of them."""
+        """Return the events that the client is shown, and record whether one of them starts a
+        call."""
         self.called = self.called or any(isinstance(event, CallStart) for event in events)
         return [event for event in events if self._shows(event)]
 

@@ -1,9 +1,9 @@
-"""A call as a JSON object, {"name": …, "arguments": {…}}, that arrives in pieces.
+"""Parse a tool call written as a JSON object, {"name": …, "arguments": {…}}, in pieces.
 
-The name is known before the arguments are shown, and these then come as JSON (json_value.py). The
-object may be that of Python or JavaScript, and a wrapper may stand around it, as APIs write it:
-{"type": "function", "function": {…}}. What stands around the object is the parsers' business
-(object_calls.py).
+The name must be known before the arguments are shown. The arguments are then written as JSON
+(json_value.py). The object may also use the notation of Python or JavaScript, and it may be wrapped
+as APIs write it: {"type": "function", "function": {…}}. The parsers in object_calls.py handle the
+text around the object.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ class _Expects(Enum):
 
 
 class CallObject:
-    """One object. name: set once it is certain that this is a call. failed: it is none. bare: no
-    mark tells that it is a call, so that it must have arguments and no keys of another object."""
+    """A parser of one call object. name: set as soon as the object is certain to be a call. failed:
+    the object is not a call. bare: no mark announces the call, so the object must have arguments
+    and no keys of another kind of object."""
 
     def __init__(self, tools: Tools, *, bare: bool) -> None:
         self._tools = tools
@@ -63,7 +64,7 @@ class CallObject:
         self._expects = _Expects.REFUSED
 
     def take_arguments(self) -> str:
-        """Give what there is to show of them since the last time."""
+        """Return the argument text that became ready since the last call, and clear it."""
         arguments, self._arguments = "".join(self._arguments), []
         return arguments
 

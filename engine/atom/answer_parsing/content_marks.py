@@ -34,12 +34,12 @@ class ContentMarks:
         return self._pass_on() if self._over else self._content()
 
     def finish(self) -> str:
-        """Give what was held back."""
+        """Return the text that was held back."""
         text, self._text = self._text, ""
         return text
 
     def _open(self) -> bool:
-        """Tell whether it is decided how the content begins."""
+        """Detect the opening mark; return False if more text is needed to decide."""
         begun = self._text.lstrip()
         if self._opening.startswith(begun) and begun != self._opening:
             return False

@@ -1,4 +1,4 @@
-"""What parsers find in an answer, in the order of its text."""
+"""Events that parsers find in an answer, in the order of its text."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class CallParser(Protocol):
     blanks beside calls are dropped."""
 
     def feed(self, piece: str) -> Sequence[Event]:
-        """Give what is certain now."""
+        """Parse a piece of text; return the events that no later text can change."""
         ...
 
     def finish(self, *, ended: bool) -> Sequence[Event]:
-        """Give what was held back; nothing is fed afterwards. ended: the answer was not cut, so
-        that what its last call lacks is added."""
+        """Return the events of the text that was held back. No text may be fed afterwards. ended:
+        the answer was not cut, so the parser closes an incomplete last call."""
         ...
 
     @property

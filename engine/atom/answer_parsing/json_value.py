@@ -90,8 +90,8 @@ class JsonValue:
         return position, self._shown(written)
 
     def closing(self, rest: str = "") -> str:
-        """Close what is open in a value that ends here. rest: text that was not read yet. A key
-        without a value is dropped."""
+        """Return the text that closes the open strings, lists and objects of a value that ends
+        here. rest: text that was not read yet. A key without a value is dropped."""
         written: list[str] = []
         self._close_all(written, rest)
         return self._shown(written)

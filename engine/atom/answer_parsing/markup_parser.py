@@ -79,7 +79,7 @@ class MarkupParser(ABC):
         yield
 
     def _decide(self) -> None:
-        """Note that what was read is done with."""
+        """Discard the text that was read: the parser will not return to it."""
         self._text, self._at = self._text[self._at :], 0
 
     def _blanks(self, signs: str = BLANKS) -> Reading[str]:
@@ -251,7 +251,7 @@ class MarkedCallParser(MarkupParser):
 
     @abstractmethod
     def _call(self, mark: str) -> Reading[bool]:
-        """Read what follows this mark, which was passed; whether it was a call."""
+        """Read the text after this mark, which was passed; return whether it was a call."""
 
     def _answer(self) -> Reading[None]:
         while True:
@@ -281,7 +281,7 @@ class MarkedCallParser(MarkupParser):
         self._decide()
 
     def _owe(self, *marks: str) -> None:
-        """Note that these marks belong to the call that was found, wherever they follow."""
+        """Record these marks as part of the call that was found, wherever they follow."""
         self._owed = frozenset(marks)
         self._signs = frozenset(mark[0] for mark in (*self.marks, *marks))
 

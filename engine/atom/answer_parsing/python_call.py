@@ -68,8 +68,8 @@ def end_of_string(text: str, at: int, quote: str, *, whole: bool) -> tuple[int, 
 
 
 def python_arguments(written: str, parameters: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Read what stands between a call's brackets. parameters: the tool's schema. None for what
-    cannot be read."""
+    """Parse the text between a call's brackets; return the arguments by name, or None if the text
+    cannot be parsed. parameters: the tool's schema."""
     try:
         found = _Reader(written).arguments(parameters)
         json.dumps(found, allow_nan=False)

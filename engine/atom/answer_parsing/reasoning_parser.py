@@ -121,7 +121,7 @@ class ReasoningSplitter:
         return reasoning, self._content()
 
     def finish(self) -> tuple[str, str]:
-        """Give what was held back."""
+        """Return the text that was held back, as (reasoning, content)."""
         text, self._text = self._text, ""
         if self._within is _Within.REASONING or (
             self._within is _Within.OPENING and self._may_lack_opening
@@ -130,7 +130,7 @@ class ReasoningSplitter:
         return "", text
 
     def _open(self) -> bool:
-        """Tell whether it is decided how the answer begins."""
+        """Detect the opening mark; return False if more text is needed to decide."""
         begun = self._text.lstrip()
         if len(self._text) - len(begun) > _MOST_BLANKS:
             begun = self._text  # no mark any more

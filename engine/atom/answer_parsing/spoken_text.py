@@ -40,7 +40,7 @@ class SpokenText(ABC):
 
     @abstractmethod
     def flush(self) -> list[Part]:
-        """Give what was held back: the answer has ended."""
+        """Return the parts that were held back: the answer has ended."""
 
     @abstractmethod
     def _step(self, parts: list[Part]) -> bool:
@@ -124,7 +124,8 @@ class _InChannels(SpokenText):
         return True
 
     def _in_head(self, parts: list[Part], head: str) -> bool:
-        """Pass what stands before a message's text. Text without a head is for the user."""
+        """Read a message's head; return False if more text is needed. Text without a head is for
+        the user."""
         if not head:
             begun = self._text.lstrip()
             if not begun or any(m.startswith(begun) and m != begun for m in _HEADS):

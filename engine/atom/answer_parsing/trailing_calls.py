@@ -32,7 +32,7 @@ class TrailingCalls:
         self._events: list[Event] = []
 
     def feed(self, reasoning: str) -> str:
-        """Give what is certain to be reasoning."""
+        """Add reasoning text; return the text that is certain to be reasoning."""
         self._since_mark += reasoning
         shown: list[str] = []
         while True:
@@ -74,7 +74,7 @@ class TrailingCalls:
         return len(self._since_mark) - partial_length(self._since_mark, self._mark)
 
     def _parse(self, end: int, shown: list[str]) -> None:
-        """Parse what stands before `end`, and show it if it is more than calls."""
+        """Parse the held text up to `end`, and show it if it has text besides calls."""
         if self._parser is None or end <= self._parsed:
             return
         found = self._parser.feed(self._since_mark[self._parsed : end])

@@ -1,7 +1,8 @@
-"""What methods, filters and operators of a chat template would make, bounded before it is made.
+"""Bound the result of a chat template's methods, filters and operators before it is computed.
 
-Each rule is an upper estimate of one operation's result, or of the time that it takes, from what it
-is given. Raises `BoundsError`. Knows no Jinja but the names of its filters.
+Each rule estimates from above the size of one operation's result, or the time that the operation
+takes, from its arguments. Raises `BoundsError`. This module knows no Jinja except the names of its
+filters.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ def bound_power(left: Any, right: float) -> None:
 
 
 def bound_fields(pattern: str, values: Iterable[Any]) -> None:
-    """Bound what is formatted: widths stand in the pattern, or come with the values."""
+    """Bound a formatted text. The pattern or the values give the widths of its fields."""
     written = [
         int(digits) if len(digits) < 8 else MOST_NUMBER + 1 for digits in _NUMBER.findall(pattern)
     ]

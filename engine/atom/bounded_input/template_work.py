@@ -1,9 +1,9 @@
-"""TemplateWork: what one render of a chat template may still do, counted also within an operation.
+"""TemplateWork: limit the work of one render of a chat template, also within an operation.
 
-Steps of loops say nothing of one operation's size: a number squared forty times, a list that holds
-itself twice, sixty times over, or a title of ten million characters. So each text, list and number
-that a template makes has a weight, which is bounded, and what operations read and make is added up.
-Knows no Jinja. Used by template_sandbox.
+Counting the steps of loops does not bound the size of one operation: a number squared forty times,
+a list that holds itself twice, sixty times over, or a title of ten million characters. So each
+text, list and number that a template makes has a bounded weight, and the sizes that operations read
+and make are added up. This module knows no Jinja. Used by template_sandbox.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class BoundsError(Exception):
 
 
 class TemplateWork:
-    """One render's. clock: in seconds."""
+    """The work and the deadline of one render. clock: returns seconds."""
 
     __slots__ = ("_clock", "_deadline", "_look_at", "_spent", "_steps", "_weights")
 
@@ -54,7 +54,8 @@ class TemplateWork:
             self._look()
 
     def spend(self, work: int) -> None:
-        """Count what an operation is about to read, or has made."""
+        """Count the work of an operation, before it reads its inputs or after it made its
+        result."""
         self._spent += work
         if self._spent > MOST_WORK:
             refuse("its operations read and make too much")
@@ -80,8 +81,8 @@ class TemplateWork:
         return value
 
     def read(self, values: Iterable[Any]) -> int:
-        """Count what an operation goes through: texts, and lists with all that is in them. Returns
-        how much that is."""
+        """Count and return the weight of an operation's inputs: texts, and lists with all their
+        items."""
         weight = sum(self._weight(value) for value in values)
         self.spend(weight)
         return weight

@@ -30,9 +30,10 @@ _DEVICE = 6
 
 @dataclass(frozen=True, slots=True)
 class PeerBuffers:
-    """One rank's exchange buffer, with the addresses of the other ranks'. own [2, ranks, rows,
-    words] int64: what the ranks have sent; addresses [ranks] int64: of each rank's `own`; sums
-    [rows] int32: how many a row has been part of. opened: keeps the others'."""
+    """One rank's exchange buffer and the addresses of the other ranks' buffers. own [2, ranks,
+    rows, words] int64: the data that the ranks have sent; addresses [ranks] int64: the address of
+    each rank's `own`; sums [rows] int32: the number of sums that each row was part of; opened: the
+    other ranks' buffers, referenced so that they stay mapped."""
 
     rank: int
     own: torch.Tensor
@@ -84,7 +85,7 @@ def new_buffer(device: torch.device, size: int, row_bytes: int) -> torch.Tensor:
 
 
 def share(own: torch.Tensor) -> Handle:
-    """Return what another process of this node needs to open the buffer."""
+    """Return the IPC handle with which another process of this node opens the buffer."""
     _, arguments = reduce_tensor(own)  # type: ignore[no-untyped-call]
     return tuple(arguments)
 

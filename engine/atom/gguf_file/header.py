@@ -63,7 +63,7 @@ class StoredTensor:
 
 @dataclass(frozen=True, slots=True)
 class GgufHeader:
-    """Hold what a file says before its weights. tensors: by their names in the file."""
+    """The parts of a GGUF file before its weights. tensors: by their names in the file."""
 
     file: Path
     metadata: Mapping[str, Value]

@@ -1,8 +1,9 @@
-"""The metadata of a GGUF file as a Hugging Face configuration, which all else is read from.
+"""Convert the metadata of a GGUF file into a Hugging Face configuration.
 
-So a model in one file is sized, checked and computed by the code for checkpoint folders. What the
-metadata says and this does not carry over is refused by its key, since the answers would be wrong
-without a word. Torch-free; a pure function of the header.
+All other code reads that configuration, so a single-file model is sized, checked and computed by
+the code for checkpoint folders. A metadata key that this module does not convert is refused by
+name, since ignoring it would silently make the answers wrong. Torch-free; a pure function of the
+header.
 """
 
 from __future__ import annotations
@@ -263,7 +264,7 @@ class _Fields:
         return tensor
 
     def refusal(self, field: str, value: object, accepted: str) -> ModelError:
-        """Explain what a field must be."""
+        """Return the error that names the accepted values of a metadata field."""
         shown = "missing" if value is None else repr(value)[:60]
         return ModelError(
             f"{self.header.file}: {self.architecture}.{field} is {shown}; it must be {accepted}: "

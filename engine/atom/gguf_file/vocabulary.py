@@ -1,7 +1,7 @@
-"""The vocabulary of a GGUF file: its tokens, what each is, and the settings around them.
+"""The vocabulary of a GGUF file: its tokens, their kinds and the tokenizer's settings.
 
-Typed and checked here, so that tokenizer.py, which makes a tokenizer of it, meets no surprise.
-Torch-free; a pure function of the header.
+This module checks types and values, so that tokenizer.py can build a tokenizer without further
+checks. Torch-free; a pure function of the header.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ROLES = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding", "sep":
 
 
 class TokenKind(IntEnum):
-    """Say what a token is, by llama.cpp's numbers."""
+    """The kinds of tokens, by llama.cpp's numbers."""
 
     NORMAL = 1
     UNKNOWN = 2
@@ -33,10 +33,10 @@ class TokenKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class GgufVocabulary:
-    """Hold what a tokenizer is made of. model: llama.cpp's name of its kind; pre: of how texts are
-    cut into words; kinds, scores: of each token, scores only of sentencepiece's kind; add_bos,
-    add_eos, add_space_prefix: None where the file leaves it to the kind; roles: texts of bos_token
-    and so on."""
+    """The parts that a tokenizer is built from. model: llama.cpp's name of the tokenizer's kind;
+    pre: llama.cpp's name of the rule that splits texts into words; kinds, scores: one per token,
+    scores only for sentencepiece; add_bos, add_eos, add_space_prefix: None if the file leaves the
+    choice to the kind; roles: the texts of bos_token and so on."""
 
     model: str
     pre: str
@@ -85,7 +85,7 @@ def read_vocabulary(header: GgufHeader) -> GgufVocabulary:
 
 
 def tokenizer_settings(header: GgufHeader, roles: dict[str, str]) -> dict[str, Any]:
-    """Return what a tokenizer_config.json would say: special tokens, and the chat templates."""
+    """Return the settings of a tokenizer_config.json: special tokens, and the chat templates."""
     templates = {"default": header.metadata.get(_TEMPLATE)}
     names = header.metadata.get(_TEMPLATES, [])
     for name in names if isinstance(names, list) else []:

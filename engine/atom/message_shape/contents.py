@@ -1,4 +1,4 @@
-"""Contents of messages, which are texts or lists of parts: how two become one."""
+"""Contents of messages, which are texts or lists of parts: join two contents into one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Message = Mapping[str, Any]
 
 
 def joined(first: Any, second: Any) -> Any:
-    """One content of two; a blank line separates texts."""
+    """Join two contents into one; a blank line separates texts."""
     if not first or not second:
         return first or second or ""
     if isinstance(first, str) and isinstance(second, str):

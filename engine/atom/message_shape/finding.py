@@ -1,7 +1,7 @@
-"""find_shape: the shape of messages that a chat template shows whole, found by rendering probes.
+"""find_shape: find the message shape in which a chat template shows messages whole.
 
-Each trait is looked for in turn, the plainest first, so that a template which shows everything as
-it was sent gets it so.
+Each trait is found by rendering probes, starting with the plainest option. A template that shows
+messages as they were sent therefore gets them unchanged.
 """
 
 from __future__ import annotations
@@ -82,13 +82,14 @@ class _Finder:
         )
 
     def _without_tools(self, shape: MessageShape) -> MessageShape:
-        """Find out what stands for no tools: some templates go through them without a look."""
+        """Find the value that templates need if no tools are given: some iterate over the tools
+        without a check."""
         question = Probe([probes.ASKED], [probes.TEXT])
         nothing = replace(shape, tools=ToolShape(none=()))
         return self._best((shape, nothing), [question])
 
     def _left_out(self, shape: MessageShape) -> Iterator[str]:
-        """Name what no shape shows."""
+        """Yield the parts of a conversation that the template drops in every shape."""
         calls = probes.whole_call(probes.SAID)
         tried: list[tuple[str, Probe]] = [
             ("what the assistant says beside a call", calls),

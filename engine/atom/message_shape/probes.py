@@ -1,4 +1,5 @@
-"""Conversations that a chat template is tried with at start, and whether it shows them whole."""
+"""Probe conversations: render them with a chat template at start and check that it shows them
+whole."""
 
 from __future__ import annotations
 
@@ -214,7 +215,7 @@ def head_before_call() -> Probe:
 
 
 def thought_beside_call(content: str = "") -> Probe:
-    """Reasoning, and what was said, beside a call."""
+    """Make a probe with reasoning and optional content in the message of a call."""
     words = [THOUGHT, *([content] if content else [])]
     thought: dict[str, Any] = {
         "reasoning_content": THOUGHT,
@@ -236,7 +237,7 @@ def thought_answer() -> Probe:
 
 
 def tools_shown(*tools: dict[str, Any], described: bool = True, key: bool = True) -> Probe:
-    """Tools, and what they say of themselves."""
+    """Make a probe with tools, and optionally their descriptions and parameters."""
     names = [each["function"]["name"] for each in tools]
     words = [*names, *([DESCRIBED] if described else []), *([KEY] if key else [])]
     return Probe([said("system", HEAD), ASKED], [], [*words, TEXT, HEAD], tools=tools)

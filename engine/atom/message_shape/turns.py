@@ -19,7 +19,7 @@ class SystemPlace(Enum):
 
 
 def system_placed(messages: Sequence[Message], place: SystemPlace) -> list[Message]:
-    """Put what the system says where the template shows it."""
+    """Move the system's messages to the place where the template shows them."""
     if place is SystemPlace.ANYWHERE:
         return list(messages)
     told = _late_said_by_user(messages)

@@ -1,4 +1,4 @@
-"""Exercises of attention over a paged cache: prompts, chunks behind a history, decodes, padding."""
+"""Exercises of attention over a paged cache: prompts, chunks after a history, decodes, padding."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ BLOCK_SIZE = 16
 
 @dataclass(frozen=True)
 class Row:
-    """One row of an attention step. sequence: whose; context: with the tokens of this step;
-    queries: these."""
+    """A row of an attention step. sequence: the index of its sequence; context: tokens including
+    those of this step; queries: tokens of this step."""
 
     sequence: int
     context: int

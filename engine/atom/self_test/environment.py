@@ -1,6 +1,6 @@
-"""What a machine has for an engine: packages that can be imported, variables, cards and tools.
+"""Read a machine's facts for the engine: importable packages, variables, cards and tools.
 
-Read and nothing else; what fails is told in its place.
+This module only reads. A read that fails leaves its error in the place of its result.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def cards_and_tools() -> dict[str, str]:
-    """Return what amdsmi, the driver's topology and the driver's own tools say."""
+    """Return the reports of amdsmi, of the driver's topology and of the driver's own tools."""
     told = {"kfd": json.dumps([asdict(node) for node in read_nodes()], indent=2)}
     try:
         told["amdsmi"] = json.dumps([asdict(card) for card in read_cards()], indent=2)

@@ -66,7 +66,7 @@ class Machine:
     links: tuple[Link, ...]
 
     def lines(self) -> Iterator[str]:
-        """Say it for people."""
+        """Yield the machine's state as readable lines."""
         yield ", ".join(f"{name} {value}" for name, value in self.drivers.items())
         for card in self.cards:
             said = "memory is not told"
@@ -134,7 +134,8 @@ def _links(topology: Path, nodes: Sequence[KfdNode]) -> Iterator[Link]:
 
 
 def advice(machine: Machine, variables: Mapping[str, str], rocm: str | None) -> list[str]:
-    """Say what to change, a line each. variables: of this process; rocm: the version of torch's."""
+    """Return the recommended changes, one per line. variables: of this process; rocm: the version
+    that torch was built for."""
     if not machine.addresses and not machine.cards:
         return []
     return [

@@ -158,7 +158,7 @@ def _chosen(device_type: str, case: OpCase) -> dict[str, object]:
 
 
 class _Lines(logging.Handler):
-    """Keeps what is logged."""
+    """A handler that collects log messages."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""DraftLengths: how many drafts each row's next step carries.
+"""DraftLengths: the number of drafts that each row's next step carries.
 
-Pure numpy, torch-free; asked by the scheduler before a step, and told what came of it. Whatever is
-chosen, the tokens are the same.
+Pure numpy, torch-free. The scheduler asks for the lengths before a step, and reports the accepted
+drafts after it. The chosen lengths do not change the tokens.
 """
 
 from __future__ import annotations
@@ -68,15 +68,15 @@ class FixedDraftLengths:
 
 
 class AdaptiveDraftLengths:
-    """Chooses as many drafts as pay, by how a row's drafts did lately and what the step costs with
-    them.
+    """Choose the number of drafts that pays, by the row's recent acceptance and the cost of a step.
 
-    The first of k drafts holds with a chance p, each further one with a, if all before it did: they
-    give 1 + p (1 + a + ... + a^(k-1)) tokens, where a step without gives one. What repeats does so
-    for a while: p is kept apart for drafts behind some that all held, and behind others; to draft
-    behind the latter is worth what it gives, and what the run of drafts that it may begin would.
-    The k is chosen that gives most tokens beyond what the step costs in which all rows carry so
-    many, in steps without drafts. To look for drafts and find none costs as much as to carry some.
+    The first of k drafts is accepted with probability p. Each further draft is accepted with
+    probability a, if all before it were: k drafts give 1 + p (1 + a + ... + a^(k-1)) tokens, where
+    a step without drafts gives one. Repeated text stays repeated for a while. So p is kept
+    separately for drafts after a fully accepted run and for drafts after a rejection. The value of
+    drafting after a rejection includes the value of the run that the drafts may begin. The chosen k
+    gives the most tokens beyond the cost, in steps without drafts, of a step in which all rows
+    carry k drafts. A search that finds no drafts costs as much as carrying some.
     """
 
     def __init__(self, most: int, num_slots: int, cost: Costs) -> None:
@@ -194,7 +194,7 @@ class _Chances:
 
 
 def draft_lengths(config: SpeculativeConfig, num_slots: int, cost: Costs) -> DraftLengths:
-    """Return what the configuration asks for."""
+    """Return the policy that the configuration selects: adaptive or fixed lengths."""
     if config.adaptive:
         return AdaptiveDraftLengths(config.num_tokens, num_slots, cost)
     return FixedDraftLengths(config.num_tokens)

@@ -1,8 +1,8 @@
-"""MeasuredCost: what steps with drafts and without cost, as timed at start.
+"""MeasuredCost: the cost of steps with and without drafts, as timed at start.
 
-Launches, verification and the layers that draft are in it, which a formula can only guess. Steps
-are timed on short contexts, and some on a long one: what a row's context costs, and how much of
-that each of its drafts costs again, follows from these. Pure numpy.
+The timing includes launches, verification and the draft layers, which a formula can only guess.
+Most steps are timed on short contexts, and some on a long one; the difference gives the cost of a
+row's context and the share that each of its drafts adds. Pure numpy.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 
 class Timed(NamedTuple):
-    """Hold what a step took whose rows carried so many drafts each, and attended to so many tokens;
-    0 of a short context."""
+    """The measured time of a step whose rows each carried `drafts` drafts and attended to `context`
+    tokens; context 0 means a short one."""
 
     rows: int
     drafts: int

@@ -1,6 +1,6 @@
-"""N-gram proposer (prompt lookup): what followed when a row's last tokens occurred before.
+"""N-gram proposer (prompt lookup): propose the tokens that followed an earlier occurrence.
 
-No model of its own: the text of a row, on the device, is all that it needs.
+It needs no draft model, only the row's text on the device.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from atom.speculative_config import SpeculativeConfig
 
 
 class NgramProposer:
-    """Proposes what followed when the row's last tokens occurred before, in prompt or answer."""
+    """Propose the tokens that followed an earlier occurrence of the row's last tokens, in its
+    prompt or its answer."""
 
     catches_up = False
 
@@ -33,7 +34,7 @@ class NgramProposer:
         )
 
     def extend(self, drafting: Drafting) -> None:
-        """There are as many as can be found."""
+        """Do nothing: `begin` has proposed all the drafts that the lookup found."""
 
     def catch_up(self, computed: ComputedTokens) -> None:
         """The slots' tokens are all that it needs."""

@@ -1,9 +1,8 @@
-"""Proposer: who guesses what a step's rows get next. Guesses are verified; they decide no token.
+"""Proposer: guess the next tokens of a step's rows. The model verifies each guess.
 
-Drafts are made on the device of what it knows itself, so that the host need not have seen a row's
-newest tokens. Called by the runner before the layers of a step, eagerly or while a graph is
-captured, and told behind them what the step computed; what a proposer keeps of each slot is its
-own.
+Drafts are computed on the device from its own data, so the host need not have seen a row's newest
+tokens. The runner calls a proposer before the layers of a step, eagerly or during graph capture,
+and reports the step's results afterwards. A proposer owns its state of each slot.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from atom.utils.forward_context import AttentionMetaData
 
 @dataclass(frozen=True, slots=True)
 class ComputedTokens:
-    """Hold what a step computed, and what came of it. Of its T tokens: positions and next_ids (the
-    token behind each, as far as it is known by now) [T] int64, states of all, attention by group of
-    layers. Of the rows that got tokens: slots [S] int64, and newest [S] int64, the index of the
-    last token that holds; both empty where none did."""
+    """The results of a step. Of its T tokens: positions and next_ids (the token after each, as far
+    as it is known by now) [T] int64, states of all, attention by group of layers. Of the S rows
+    that got tokens: slots [S] int64, and newest [S] int64, the index of the last accepted token;
+    both are empty if no row got tokens."""
 
     positions: torch.Tensor
     next_ids: torch.Tensor
@@ -67,7 +66,7 @@ class Proposer(Protocol):
         """Make one more of each row. A row that wants fewer goes on in its last place."""
 
     def catch_up(self, computed: ComputedTokens) -> None:
-        """Take in what a step computed, before the next one drafts."""
+        """Update the proposer's state with the results of a step, before the next step drafts."""
 
 
 def make_drafts(

@@ -1,9 +1,9 @@
-"""StepCost: what a step of so many tokens costs, in weights read once.
+"""StepCost: the cost of a step with so many tokens, in units of one read of the weights.
 
 A step reads the weights, and computes with them for each of its tokens. While few tokens share the
-reading, one more is nearly free; of a mixture of experts it reads experts of its own. Pure: from a
-model's facts, and how fast the device reads against how fast it computes. Where steps were timed at
-start, MeasuredCost says it instead.
+read, one more token is nearly free; in a mixture of experts, each token also reads its own experts.
+Pure: computed from a model's facts and the ratio of the device's bandwidth to its compute. If steps
+were timed at start, MeasuredCost replaces this estimate.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Costs(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DraftingLayers:
-    """Hold what makes drafts: a model's own layers, or another model."""
+    """The layers that make drafts: a model's own MTP layers, or another model."""
 
     draft: ModelFacts | None = None
 

@@ -31,10 +31,10 @@ _ANY_OBJECT = '{"type": "object"}'
 
 @dataclass(frozen=True, slots=True)
 class GrammarSpec:
-    """Hold what is compiled, and the key of what was: the same text gives the same grammar.
+    """The source of a grammar, and the key of its compiled form: equal text gives an equal grammar.
 
-    kind: how `text` is to be read. compact: JSON without white space between its parts but the one
-    blank after comma and colon.
+    kind: the notation of `text`. compact: JSON without white space between its parts, except one
+    blank after each comma and colon.
     """
 
     kind: Literal["json", "regex", "grammar", "structural_tag"]
@@ -86,7 +86,7 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True):
             self._check_choice(self.choice)
 
     def spec(self) -> GrammarSpec:
-        """Return what to compile."""
+        """Return the source of the grammar to compile."""
         if self.regex is not None:
             return GrammarSpec("regex", self.regex)
         if self.grammar is not None:

@@ -80,7 +80,7 @@ class HarmonyParser(MarkupParser):
             yield from self._body(head)
 
     def _head(self) -> Reading[_Head]:
-        """Pass what stands before a message's text. Text without a head is content."""
+        """Read a message's head: its channel and recipient. Text without a head is content."""
         try:
             yield from self._blanks()
             found = yield from self._one_of(*_HEADS)
@@ -159,7 +159,7 @@ class HarmonyParser(MarkupParser):
             self._found.content(text)
 
     def _pass_rest(self) -> Reading[None]:
-        """Pass what stands behind a call's arguments."""
+        """Skip the text between a call's arguments and the end of its message."""
         while True:
             places = [at for mark in _ENDS if (at := self._text.find(mark)) >= 0]
             if places:

@@ -1,9 +1,9 @@
-"""Case: a set of JSON values that one way through a schema leaves, with what it asks of each type.
+"""Case: a set of JSON values that one branch of a schema allows, with its constraints by type.
 
-A schema is a list of cases, one of which holds. Two cases that must both hold `meet` in one; None
-when it is plain that no value is left. What a case asks of members and items is a conjunction of
-other places in the schema, which are looked at when they are needed, so that recursion is no
-trouble. Frozen values; pure.
+A schema is a list of cases, one of which holds. Two cases that must both hold `meet` in one; the
+result is None if plainly no value is left. The constraints on members and items are conjunctions of
+other places in the schema. They are resolved only when needed, so recursive schemas work. Frozen
+values; pure.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ class Texts:
 
 @dataclass(frozen=True, slots=True)
 class ItemsLayer:
-    """Hold what one schema says of items. given: it speaks of those behind its prefix."""
+    """The constraints of one schema on items. given: the schema constrains the items after its
+    prefix."""
 
     prefix: tuple[Conjunction, ...] = ()
     rest: Conjunction = ANYTHING
@@ -99,8 +100,8 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class MembersLayer:
-    """Hold what one schema says of members. given: it speaks of those it does not name; None: it
-    names none either, and leaves open what others say."""
+    """The constraints of one schema on members. given: True if the schema constrains the members
+    that it does not name; None if it names none either, and leaves the choice to other schemas."""
 
     properties: tuple[tuple[str, Conjunction], ...] = ()
     patterns: tuple[tuple[str, Conjunction], ...] = ()
@@ -119,8 +120,8 @@ class Members:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One kind of value that a schema allows. values: the only ones, when they are listed;
-    excluded: values that are not meant."""
+    """A set of values that a schema allows. values: the only values, if they are listed; excluded:
+    values that are not allowed."""
 
     types: frozenset[str] = ALL_TYPES
     values: tuple[Any, ...] | None = None
@@ -173,7 +174,7 @@ def tidy(case: Case) -> Case | None:
 
 
 def join(*conjunctions: Conjunction) -> Conjunction:
-    """All of them at once."""
+    """Combine conjunctions into one that requires all their places."""
     found = tuple(dict.fromkeys(one for conjunction in conjunctions for one in conjunction))
     return NOTHING if any(isinstance(one, Never) for one in found) else found
 

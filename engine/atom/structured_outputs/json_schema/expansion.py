@@ -83,7 +83,7 @@ class Expansion:
 
     @contextlib.contextmanager
     def placing(self, conjunction: Conjunction) -> Iterator[None]:
-        """Give what is not kept within the place of a conjunction."""
+        """Add the place of a conjunction to an `UnkeptError` raised within this context."""
         try:
             yield
         except UnkeptError as error:
@@ -183,7 +183,8 @@ class Expansion:
                 yield [without(name), *present]
 
     def _unevaluated(self, found: list[Case], schema: Schema, path: Path) -> list[Case]:
-        """Return what no other keyword here spoke of: another layer around those found so far."""
+        """Apply unevaluatedProperties and unevaluatedItems as one more layer around the cases found
+        so far."""
         if "oneOf" in schema and (
             "unevaluatedProperties" in schema or "unevaluatedItems" in schema
         ):
@@ -231,7 +232,7 @@ class Expansion:
         return found
 
     def is_empty(self, case: Case, depth: int = _LOOK_AHEAD) -> bool:
-        """Return whether it is plain, some levels down, that no value fits."""
+        """Return whether plainly no value fits the case, looking `depth` levels down."""
         if case.values is not None:
             return not case.values
         if case.types - {"string", "object"}:

@@ -1,8 +1,8 @@
-"""Inhabitation: which conjunctions have a value at all, by the least fixed point over those that a
-schema reaches.
+"""Inhabitation: find the conjunctions of a schema that have a value, by a least fixed point.
 
-A conjunction has one when a case of it can be written in full: its required members and items have
-values themselves. Recursion without a base case therefore has none. Work is bounded. Pure.
+A conjunction has a value if one of its cases can be written in full: its required members and items
+must have values themselves. Recursion without a base case therefore has no value. Work is bounded.
+Pure.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Inhabitation:
         self._settle(self._reached(root))
 
     def live_cases(self, conjunction: Conjunction) -> list[Case]:
-        """List those of its cases that some value fits."""
+        """Return the conjunction's cases that have at least one value."""
         whole = conjunction in self._whole
         return [case for case in self.expansion.cases(conjunction) if self._lives(case, whole)]
 

@@ -110,7 +110,7 @@ def _patterned(members: Members, name: str) -> bool:
 
 
 def value_of(members: Members, name: str) -> Conjunction:
-    """Return what all layers ask of the member of that name."""
+    """Return the conjunction of all layers' constraints on the member of that name."""
     return join(*(_of_layer(layer, name) for layer in members.layers))
 
 

@@ -41,7 +41,7 @@ _ANY_NUMBER = r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d{1,2})?"
 
 
 def number_languages(case: Case) -> list[TextLanguage]:
-    """One of them has the number. Raises `SchemaError`."""
+    """Return languages whose union is the numbers of the case. Raises `SchemaError`."""
     if case.numbers.is_empty:
         return []
     try:
@@ -71,7 +71,7 @@ def _languages(case: Case) -> Iterator[TextLanguage]:
 
 
 def _divisor(numbers: Numbers) -> Fraction | None:
-    """Return what a multiple of all divisors is a multiple of."""
+    """Return the least common multiple of all divisors; None if there are none."""
     if not numbers.divisors:
         return None
     found = [Fraction(one) for one in numbers.divisors]

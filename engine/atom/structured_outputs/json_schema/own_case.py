@@ -160,5 +160,5 @@ def without(name: str) -> Case:
 
 
 def having(*names: str) -> Case:
-    """Objects with these members, and all other values."""
+    """Return the case of objects with these members, and of all values that are not objects."""
     return Case(members=Members(required=names))

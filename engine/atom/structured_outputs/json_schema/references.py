@@ -37,7 +37,7 @@ class SchemaDocument:
 
     @property
     def refs_stand_alone(self) -> bool:
-        """Return whether what stands beside `$ref` is passed over, as it was up to draft 7."""
+        """Return whether the keywords beside `$ref` are ignored, as they were up to draft 7."""
         return self.dialect is not None and self.dialect <= 7
 
     def at(self, path: Path) -> Any:

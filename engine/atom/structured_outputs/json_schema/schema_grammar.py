@@ -181,7 +181,8 @@ class SchemaGrammar:
         return write_set(unique, (plan.low, plan.high), self._spacing.comma, self._writer)
 
     def _containing(self, case: Case, plan: ItemPlan) -> str:
-        """One item at least that fits `contains`; where their number is bounded it comes first."""
+        """Write items of which at least one fits `contains`; if the number of items is bounded,
+        that item comes first."""
         if any(layer.prefix for layer in case.items.layers) or len(case.items.contains) > 1:
             raise UnkeptError(
                 "contains",

@@ -1,6 +1,7 @@
-"""Sets: arrays of different items out of a short list. Pure.
+"""Sets: arrays of distinct items from a short list. Pure.
 
-In any order where the list is so short that every order can be written; else in the list's own.
+If the list is short enough to write every order, the items come in any order; otherwise they keep
+the list's order.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def write_set(items: Sequence[str], bounds: Bounds, comma: str, writer: GrammarW
 def _left(
     left: frozenset[int], items: Sequence[str], bounds: Bounds, style: tuple[str, GrammarWriter]
 ) -> str:
-    """Return what may follow when these items are left."""
+    """Write the grammar of the rest of an array when these items are left."""
     comma, writer = style
     came, (low, high) = len(items) - len(left), bounds
     options = ['""'] if came >= low else []

@@ -28,7 +28,7 @@ MAX_STATES = 1000
 
 
 class Condition(Protocol):
-    """One thing that a text keeps, read character by character."""
+    """A condition on a text, checked character by character."""
 
     @property
     def start(self) -> Hashable:

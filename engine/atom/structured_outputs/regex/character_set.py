@@ -56,7 +56,7 @@ class CharacterSet:
 
     @property
     def only(self) -> int | None:
-        """The one character of a set of one."""
+        """Return the character of a set of one, or None."""
         if len(self.ranges) == 1 and self.ranges[0][0] == self.ranges[0][1]:
             return self.ranges[0][0]
         return None
@@ -115,15 +115,15 @@ def prepare() -> None:
 
 
 def loose_digits() -> CharacterSet:
-    """Return what `\\d` is to ECMA-262 or to Python."""
+    """Return the characters that `\\d` matches in ECMA-262 or in Python."""
     return DIGITS | _where(str.isdecimal)
 
 
 def loose_word() -> CharacterSet:
-    """Return what `\\w` is to ECMA-262 or to Python."""
+    """Return the characters that `\\w` matches in ECMA-262 or in Python."""
     return WORD | _where(str.isalnum)
 
 
 def loose_space() -> CharacterSet:
-    """Return what `\\s` is to ECMA-262 or to Python."""
+    """Return the characters that `\\s` matches in ECMA-262 or in Python."""
     return SPACE | of_text("\x1c\x1d\x1e\x1f\x85\ufeff")

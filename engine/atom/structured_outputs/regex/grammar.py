@@ -37,7 +37,7 @@ class Encoding(Enum):
 
 
 def expression(node: Node, encoding: Encoding) -> str:
-    """One element of the grammar for an expression without anchors."""
+    """Write an expression without anchors as one element of the grammar."""
     match node:
         case Characters():
             return characters(node.allowed, encoding)
@@ -102,7 +102,7 @@ def literal(text: str, encoding: Encoding) -> str:
 
 
 def characters(allowed: CharacterSet, encoding: Encoding) -> str:
-    """One character of a set."""
+    """Write one character of a set as an element of the grammar."""
     if allowed.only is not None:
         return literal(chr(allowed.only), encoding)
     if encoding is Encoding.TEXT:

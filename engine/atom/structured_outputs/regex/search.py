@@ -51,7 +51,7 @@ def matched(text: str) -> Node:
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """One way through: without anchors, but with those at its ends."""
+    """A branch of an expression: a body without anchors, and the anchors at its ends."""
 
     at_start: bool
     body: Node
@@ -116,7 +116,7 @@ def _check_count(found: list[_Branch]) -> None:
 
 
 def _joined(left: _Branch, right: _Branch) -> _Branch | None:
-    """One after the other; None when an anchor in the middle cannot hold."""
+    """Concatenate two branches; return None if an anchor in the middle cannot hold."""
     before, after = left.body, right.body
     if right.at_start:
         if not nullable(before):

@@ -13,21 +13,21 @@ class RegexError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Characters:
-    """One character of the set."""
+    """A single character of the set."""
 
     allowed: CharacterSet
 
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """One after the other; none is the empty text."""
+    """A concatenation of the parts; without parts, the empty text."""
 
     parts: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of these; none is nothing at all."""
+    """A choice of one option; without options, no text matches."""
 
     options: tuple[Node, ...]
 
@@ -66,7 +66,7 @@ def sequence(*parts: Node) -> Node:
 
 
 def choice(*options: Node) -> Node:
-    """One of the options, each once."""
+    """Make a choice of the distinct options; a single option is returned itself."""
     flat: dict[Node, None] = {}
     for option in options:
         flat.update(dict.fromkeys(option.options if isinstance(option, Choice) else (option,)))
@@ -109,7 +109,7 @@ def nullable(node: Node) -> bool:
 
 
 def shortest(node: Node) -> float:
-    """Characters of its shortest text; infinite when there is none."""
+    """Return the number of characters of the node's shortest text; infinite if it has no text."""
     match node:
         case Characters():
             return 1 if node.allowed else float("inf")
@@ -124,7 +124,7 @@ def shortest(node: Node) -> float:
 
 
 def longest(node: Node) -> float:
-    """Characters of its longest text; infinite when there is none."""
+    """Return the number of characters of the node's longest text; infinite if there is no limit."""
     match node:
         case Characters():
             return 1
