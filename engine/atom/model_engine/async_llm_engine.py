@@ -1,12 +1,12 @@
-"""AsyncLLMEngine: the engine for asyncio programs, the HTTP server first of all.
+"""AsyncLLMEngine: the engine for asyncio programs, above all the HTTP server.
 
     async with AsyncLLMEngine.of_model("Qwen/Qwen3-0.6B") as engine:
         async for output in engine.generate("Hello", SamplingParams(max_tokens=32)):
             print(output.text, end="")
 
 Bridges CoreManager's thread to the event loop with one hop per engine step, checks and queues
-requests, and hands what comes to their streams. Torch-free; knows no HTTP. All of its methods
-belong to the loop that called `start`.
+requests, and hands outputs to their streams. Torch-free; knows no HTTP. All of its methods belong
+to the loop that called `start`.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ from atom.sampling_params import SamplingParams
 
 
 class AsyncLLMEngine:
-    """One engine and its open requests. A context manager: ready within it, ended after it."""
+    """Run one engine and track its open requests. Use as an async context manager."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class AsyncLLMEngine:
         self._idle.start()
 
     async def wait_ready(self) -> EngineReport:
-        """Return what start-up found out. Raises `EngineDeadError` when it failed."""
+        """Return the start-up report. Raises `EngineDeadError` if start-up failed."""
         return await self._lifecycle.wait_ready()
 
     async def __aenter__(self) -> AsyncLLMEngine:
@@ -182,13 +182,13 @@ class AsyncLLMEngine:
         return self._lifecycle.status
 
     def answering(self, model: str | None) -> str:
-        """Name what computes the answer to a request for `model`."""
+        """Return the name of the model or adapter that answers a request for `model`."""
         lora = self.loras.get(model)
         return self.config.model.served_name if lora is None else lora.name
 
     @property
     def stats_by_rank(self) -> dict[int, RankStats]:
-        """Return what each rank told last."""
+        """Return the latest statistics of each rank."""
         return self._rank_stats.by_rank
 
     @property
@@ -259,7 +259,7 @@ class AsyncLLMEngine:
     async def generate(
         self, prompt: Prompt, params: SamplingParams, request_id: str | None = None
     ) -> AsyncIterator[RequestOutput]:
-        """Outputs as they come. Closing the iterator before its end aborts the request."""
+        """Yield outputs as they arrive. Closing the iterator early aborts the request."""
         async with await self.add_request(prompt, params, request_id=request_id) as stream:
             async for output in stream:
                 yield output
@@ -371,9 +371,9 @@ class AsyncLLMEngine:
         )
 
     async def call_utility(self, method: str, *args: Any) -> list[Any]:
-        """Return what the engine cores' utility of this name returns, by rank. Raises
-        `EngineDeadError` when a process ends before it answers, `AtomError` when the utility fails
-        in any. One that requests wake up is woken up for it."""
+        """Call a utility of every engine core and return the results by rank. Raises
+        `EngineDeadError` if a process ends before it answers, `AtomError` if the utility fails on
+        any rank. Wakes a sleeping engine first if requests wake it."""
         if self._lifecycle.wakes_for_requests:
             await self._lifecycle.wait_awake()
         self._lifecycle.check_awake()
@@ -429,7 +429,7 @@ class AsyncLLMEngine:
         return len(self._requests)
 
     def counts_by_client(self) -> dict[str, ClientCounts]:
-        """Return what each client asked for and got, and what it has open now, by label."""
+        """Return each client's request and token totals and its open requests, by label."""
         return self._requests.counts_by_client()
 
     def _tell_of_abort(self, numbers: Sequence[int]) -> None:

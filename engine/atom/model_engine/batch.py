@@ -73,24 +73,26 @@ class StateCopy:
 
 @dataclass(frozen=True, slots=True)
 class ScheduledBatch:
-    """One engine step. Rows are in execution order: decodes first, the longest in front, then
-    prefill chunks.
+    """Describe one engine step. Rows are in execution order: decodes first, the longest in front,
+    then prefill chunks.
 
-    new_rows: enter before the step. block_appends: [n, 3] int32 of (slot, column, block id); a
-    slot's block tables lie one behind the other, so column is group * max_blocks + index, with
-    max_blocks = ceil(max_model_len / block_size).
+    new_rows: rows that enter before the step.
+    block_appends: [n, 3] int32 of (slot, column, block id); a slot's block tables are stored one
+    after another, so column is group * max_blocks + index, with max_blocks = ceil(max_model_len /
+    block_size).
     slots, req_ids, num_computed_tokens (already in the cache), num_scheduled_tokens: per row;
     samples: whether the row's last scheduled token is its last known one, so that the step yields
-    its next token. num_decodes: rows whose input is a token that an earlier step sampled, which the
-    runner may know before anyone else, and behind it num_scheduled_tokens - 1 drafts; they get one
-    token, and one more for every draft that holds. Where rows carry drafts and a step before is
-    outstanding, a decode's num_computed_tokens is the most that it can be. Arrays are not to be
-    changed: batches share them.
-    samples_later: the runner only runs the layers; the batch is sampled by a call of its own, since
-    something that its rows may choose from is still being computed. prompt_scores: the prompts'
-    tokens to report log-probabilities of. state_loads, state_saves: what is copied from checkpoints
-    before the layers run, and to them behind, where layers keep states. lora_loads: adapters that
-    take a slot before the layers run.
+    its next token.
+    num_decodes: rows whose input is a token that an earlier step sampled, which only the runner may
+    know yet, followed by num_scheduled_tokens - 1 drafts; each such row gets one token plus one for
+    every accepted draft. If rows carry drafts and an earlier step is outstanding, a decode's
+    num_computed_tokens is its upper bound. Batches share the arrays: do not change them.
+    samples_later: the runner only runs the layers; a separate call samples the batch, because a
+    token mask of its rows is still being computed.
+    prompt_scores: the prompts' tokens to report log-probabilities of.
+    state_loads, state_saves: copies from checkpoints before the layers run, and to checkpoints
+    after them, if layers keep states.
+    lora_loads: adapters that take a slot before the layers run.
     """
 
     new_rows: tuple[NewRow, ...]

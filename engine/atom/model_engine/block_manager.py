@@ -91,7 +91,7 @@ class BlockManager:
         return self.pool.num_free
 
     def blocks_for(self, num_tokens: int) -> int:
-        """Blocks of so many tokens in one group."""
+        """Return the number of blocks that `num_tokens` tokens take in one group."""
         return -(-num_tokens // self.block_size)
 
     def match_prefix(

@@ -59,7 +59,7 @@ logger = logging.getLogger(__name__)
 
 
 class EngineCore:
-    """One rank's engine behind its sockets."""
+    """Run one data-parallel rank's engine loop and serve its sockets."""
 
     def __init__(
         self, config: Config, sockets: CoreSockets, order: MeshOrder | None = None
@@ -110,7 +110,7 @@ class EngineCore:
             }
 
     def build_executor(self, order: MeshOrder | None) -> Executor:
-        """Return what runs the batches of this core."""
+        """Return the executor that runs this core's batches."""
         return build_executor(self._config, self._fail, order)
 
     def start(self) -> EngineReport:
@@ -152,7 +152,8 @@ class EngineCore:
     # ---- one iteration ------------------------------------------------------------------------
 
     def turn(self) -> None:
-        """Take in what has come, waiting for it when there is no work; then one step."""
+        """Process the received messages, blocking for one if there is no work; then run one
+        step."""
         has_work = self._pipeline.has_work() or self._executor.is_called()
         if self._asleep or not has_work:
             with self._pulse.at_rest():

@@ -165,7 +165,7 @@ class CoreManager:
                 self._send(rank, AbortBody(request_ids=mine))
 
     def abort_client(self, client: int) -> None:
-        """Abort what another client of these cores asked for, since it is gone."""
+        """Abort the open requests of another client of these cores that is gone."""
         self._send_all(AbortClientBody(client=client))
 
     def call_utility(self, call_id: int, method: str, args: Sequence[Any] = ()) -> None:

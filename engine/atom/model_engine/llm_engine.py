@@ -65,9 +65,9 @@ __all__ = ["Completion", "InputOutputProcessor", "LLMEngine"]
 
 
 class Completion(TypedDict):
-    """One finished answer. Times in seconds: latency from submission to the last token, ttft to the
-    first, tpot per further token (0 when there is only one). logprobs: one entry per output token,
-    prompt_logprobs: one per prompt token (the first None); None unless asked for."""
+    """Represent one finished answer. Times in seconds: latency from submission to the last token,
+    ttft to the first, tpot per further token (0 if there is only one). logprobs: one entry per
+    output token, prompt_logprobs: one per prompt token (the first None); None unless requested."""
 
     text: str
     token_ids: list[int]
@@ -85,7 +85,7 @@ class Completion(TypedDict):
 
 @dataclass(slots=True)
 class _Collected:
-    """Hold what has come for one request of a `generate` call."""
+    """Collect the outputs of one request of a `generate` call."""
 
     arrive_time: float
     texts: list[str] = field(default_factory=list)
@@ -153,7 +153,7 @@ class LLMEngine:
 
     @property
     def stats(self) -> StatsBody | None:
-        """Return what all ranks told last, together; None before the first step."""
+        """Return the latest statistics, summed over all ranks; None before the first step."""
         return self._rank_stats.total
 
     # ---- generation ---------------------------------------------------------------------------

@@ -1,8 +1,8 @@
-"""LoraLoading: adapters that come and go while an engine core runs steps.
+"""LoraLoading: loads and removes adapters while an engine core runs steps.
 
-An adapter is read and checked on a thread of its own, beside steps; the core's thread then takes it
-in between two steps. One that goes is kept until no request of it is open. Owned by EngineCore, on
-whose thread everything here runs but the reading.
+A separate thread reads and checks an adapter while steps run; the core's thread then adds the
+adapter between two steps. A removed adapter stays until none of its requests is open. Owned by
+EngineCore, on whose thread everything here runs except the reading.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class LoraLoading:
         self._numbers.discard(number)
 
     def turn(self, scheduler: Scheduler, open_requests: tuple[int, ...]) -> None:
-        """Take in what was read, and drop what is not needed any more. open_requests: of the core,
-        those included that the scheduler has not seen yet."""
+        """Add the adapters that have been read, and drop removed adapters without requests.
+        open_requests: of the core, including those that the scheduler has not seen yet."""
         if any(reading.adapter.done() for reading in self._readings):
             os.read(self.wake_fd, 1024)
             done = [reading for reading in self._readings if reading.adapter.done()]

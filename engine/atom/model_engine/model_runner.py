@@ -232,7 +232,7 @@ class ModelRunner:
         return bool(answer if self._group.size == 1 else self._group.gather(own).all())
 
     def _graph_bytes(self) -> int:
-        """Return what decode graphs will take, measured on the cache that the activations were."""
+        """Return the bytes that decode graphs will take, measured on the profiling cache."""
         graphs = self._decode_graphs()
         if graphs is None and self._device.is_gpu and not self._config.enforce_eager:
             logger.warning(
@@ -337,7 +337,7 @@ class ModelRunner:
         return tensors + kv_cache.allocate_states(layers, counts, place.device)
 
     def _release_cache(self) -> None:
-        """Give back what the measurements ran on, before the cache takes all there is."""
+        """Free the profiling cache before the KV cache takes the remaining memory."""
         for layer in self._attention_layers():
             layer.release()
         if self._device.is_gpu:
@@ -427,8 +427,8 @@ class ModelRunner:
 
     @torch.inference_mode()
     def wake_up(self) -> None:
-        """Take up what sleep gave back; after an error, such as too little memory, it may be called
-        once more."""
+        """Reload the weights and the cache that sleep released. After an error, such as too little
+        memory, the call may be repeated."""
         lent = self._lent
         kept = hasattr(self, "steps") if lent is None else lent.take_back_weights()
         if not kept and not (lent is not None and lent.keeps_addresses and self._read_in_place()):

@@ -38,20 +38,20 @@ class LoRARequest(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """One sequence to generate.
+    """Describe one sequence to generate.
 
-    id: unique in this server's life; what every later message names it by.
+    id: unique in this server's life; later messages name the request by it.
     prompt_token_ids: at least one token, all within the vocabulary, shorter than the context.
     max_total_tokens: prompt plus generated tokens at which it ends (already within the context).
     arrive_time: monotonic seconds at which the server took it.
     priority: lower is served sooner; one step is worth a second of waiting.
     cache_salt: its prompt shares cached blocks only with requests of the same salt.
-    client_id: whose it is, for what clients share out among them (engine time, compilations): at
-    most 64 characters, "" where that is not known. What stands before a slash vouches
-    for what follows: clients of one such group share what the group gets.
+    client_id: the client, for resources that clients share (engine time, compilations): at most 64
+    characters, "" if unknown. The part before a slash names a group, which vouches for the rest:
+    the clients of one group divide the group's share.
     lora: the adapter that computes it; None for the model alone.
-    output_token_ids: tokens of the answer that another engine, or a rank that is gone, has
-    generated: the answer goes on behind them, and they are not told again.
+    output_token_ids: tokens of the answer that another engine, or a lost rank, has generated: the
+    answer continues after these tokens, which are not reported again.
     num_losses: engines or ranks that ended without notice while they computed it.
     """
 
@@ -88,19 +88,19 @@ class TokenLogprobs:
 
 
 class RequestOutput(msgspec.Struct, frozen=True, gc=False):
-    """Hold what one engine step added to one request. (A struct, and none of the
-    garbage collector's, because one is made per token.)
+    """Represent the output that one engine step added to one request. (A struct that the garbage
+    collector ignores, because one is created per token.)
 
     request_id: the caller's name of the request.
-    output_tokens: token ids new in this step; text: the text they completed (may be empty while
-    a character is incomplete or a stop string may be forming; never part of a stop string).
-    finish_detail: what exactly ended it: eos, stop_<token id>, stop_sequence, max_tokens,
-    grammar_complete, aborted, or the error's text. stop_reason: the stop string or the stop token
-    id that ended it. error_param: the request's field at fault, when it ended in an error of the
-    caller's.
-    logprobs: one entry per output token, None when the request did not ask for them;
-    prompt_logprobs: one entry per prompt token, the first None (nothing comes before it); in the
-    request's first output, when it asked for them.
+    output_tokens: token ids new in this step; text: the text they completed (may be empty while a
+    character is incomplete or a stop string may be forming; never part of a stop string).
+    finish_detail: the exact end: eos, stop_<token id>, stop_sequence, max_tokens, grammar_complete,
+    aborted, or the error's text.
+    stop_reason: the stop string or the stop token id that ended it.
+    error_param: the request's field at fault, if it ended in an error of the caller's.
+    logprobs: one entry per output token, None if the request did not ask for them; prompt_logprobs:
+    one entry per prompt token, the first None (no token precedes it); in the request's first
+    output, if it asked for them.
     pooled: of a pooling model, in the last output: the prompt's vector, packed float32.
     """
 

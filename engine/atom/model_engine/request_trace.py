@@ -1,8 +1,8 @@
-"""RequestTrace: what the engine tells of a call's requests to the HTTP side, which traces it.
+"""RequestTrace: the engine's reports of a call's requests to the HTTP side, which traces the call.
 
-The HTTP side puts one into `CURRENT_TRACE` around a request that it traces; the engine finds it
-there as it queues the call, and tells it of every request's end. Without tracing there is none,
-which is all that it costs. Torch-free; knows no library of spans.
+The HTTP side sets `CURRENT_TRACE` around a request that it traces; the engine reads it when it
+queues the call, and reports every request's end to it. Without tracing the variable is unset, and
+nothing else is paid. Torch-free; knows no library of spans.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class RequestTrace(Protocol):
         """A call is queued; there may be several to one trace."""
 
     def ended(self, request: EndedRequest) -> None:
-        """One of their requests has ended, however it did."""
+        """Record the end of one of the call's requests, successful or not."""
 
 
 # The tracer of what runs now: a task sees what its own request set, and no other.

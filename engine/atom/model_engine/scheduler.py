@@ -1,4 +1,4 @@
-"""Scheduler: which sequences compute how many tokens in the next step, and what came of it.
+"""Scheduler: which sequences compute how many tokens in the next step, and the results of steps.
 
 Policy only: pure Python and numpy over plain data; it knows no torch, socket or process, and takes
 the time as a parameter. `schedule()` turns queues and budgets into a ScheduledBatch, `update()`
@@ -9,15 +9,15 @@ prompts up to the token budget, in one ragged batch, so that no decode waits (ch
 `prefill_first`: prompts alone while there are any, then decodes.
 
 A batch may be scheduled before the outputs of earlier ones are known (deferred output): a token
-that a submitted batch will sample counts as a token whose value comes with `update()`; of a row
-that may get several, the most (AcceptedTokens). A row that ended meanwhile is recognised and its
+that a submitted batch will sample counts as a token whose value comes with `update()`; a row that
+may get several counts the most (AcceptedTokens). A row that ended meanwhile is recognised and its
 late tokens are dropped.
 
-Invariants: a running sequence has a slot and blocks for all its known tokens but at most the one
-it is about to write (where layers see a window: for those that it sees, and for a chunk of a
-prompt once it is scheduled); a sequence that is alone always fits (the pool holds max_model_len
-tokens), so preempting who is due last always makes progress; no sequence is preempted while a token
-of any is outstanding, since it would have to be computed again without being known.
+Invariants: a running sequence has a slot and blocks for all its known tokens except perhaps the one
+it is about to write (if layers see a window: for the tokens in the window, and for a chunk of a
+prompt once it is scheduled); a single sequence always fits (the pool holds max_model_len tokens),
+so preempting the sequence that is due last always makes progress; no sequence is preempted while
+one of its tokens is outstanding, since it would have to be recomputed before it is known.
 """
 
 from __future__ import annotations
@@ -109,13 +109,13 @@ class Scheduler:
         self.waiting.add(sequence)
 
     def abort(self, request_ids: Iterable[int]) -> list[FinishedRow]:
-        """End these requests; unknown ids (already finished) are ignored."""
+        """Abort requests; unknown ids (already finished) are ignored."""
         return self.end(request_ids, FinishReason.ABORT, "aborted")
 
     def end(
         self, request_ids: Iterable[int], reason: FinishReason, detail: str
     ) -> list[FinishedRow]:
-        """End these requests for a reason that the caller knows; unknown ids are ignored."""
+        """End requests for a reason that the caller gives; unknown ids are ignored."""
         ended = []
         for request_id in request_ids:
             sequence = self._sequences.get(request_id)
@@ -128,13 +128,13 @@ class Scheduler:
         return request_id in self._sequences
 
     def hold(self, request_ids: Iterable[int]) -> None:
-        """Keep these, which decode, out of batches until `resume`; they keep what they have."""
+        """Keep decoding requests out of batches until `resume`; they keep slots and blocks."""
         self._held.update(request_ids)
 
     def set_back(self, request_ids: Iterable[int]) -> None:
-        """Keep these out of batches until `resume`, and drop the token that the one batch gives
-        them which is outstanding: it must have been updated before `resume`. They give back slot
-        and blocks, as if preempted."""
+        """Preempt requests until `resume`, and drop the token that their one outstanding batch
+        gives them: `update` must process that batch before `resume`. The requests give back slots
+        and blocks."""
         for request_id in request_ids:
             sequence = self._sequences[request_id]
             self.rows.num_tokens[sequence.slot] -= 1
@@ -142,7 +142,7 @@ class Scheduler:
             self._preempt(sequence)
 
     def resume(self, request_ids: Iterable[int]) -> None:
-        """Let these requests take part in batches again; ids of others are ignored."""
+        """Let held requests take part in batches again; other ids are ignored."""
         for request_id in request_ids:
             if request_id in self._held:
                 self._held.remove(request_id)
@@ -357,7 +357,7 @@ class Scheduler:
         return True
 
     def _enter_first_time(self, sequence: Sequence, cached: int, now: float) -> None:
-        """Note what no preemption changes, and count."""
+        """Set the fields that no preemption changes, and count the prompt."""
         given = sequence.params.seed
         sequence.seed = self._seeds.getrandbits(63) if given is None else given
         sequence.scheduled_time = now
@@ -365,7 +365,7 @@ class Scheduler:
         self._prompts.add(sequence, cached)
 
     def _preempt_one(self) -> None:
-        """Send who is due last of the running back to wait; its tokens will be computed again."""
+        """Preempt the running sequence that is due last; its tokens will be computed again."""
         running = (self.rows.sequences[slot] for slot in self._order.tolist())
         self._preempt(
             self.waiting.last_due(sequence for sequence in running if sequence is not None)
@@ -458,7 +458,7 @@ class Scheduler:
         return finished_row(sequence, reason, detail)
 
     def _leave(self, sequence: Sequence) -> None:
-        """It ends, wherever it is."""
+        """Remove a sequence that ends, whether it waits, runs or is held."""
         runs = sequence.status is SequenceStatus.RUNNING
         if runs or sequence.id not in self._held:
             self.waiting.end(sequence)

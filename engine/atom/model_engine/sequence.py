@@ -119,8 +119,8 @@ class Sequence:
 
     @property
     def cacheable_token_ids(self) -> NDArray[np.int32]:
-        """Return what the prefix cache may spare. What it spares has no logits, so nothing while
-        some of the prompt's are to be looked at."""
+        """Return the tokens that the prefix cache may supply. Cached tokens have no logits, so this
+        is empty while prompt tokens remain to be scored."""
         return self.token_ids[: 0 if self.num_unscored else None]
 
     @property

@@ -1,13 +1,13 @@
-"""StepPipeline: schedule → submit → collect → update, with at most `depth` steps behind.
+"""StepPipeline: schedule → submit → collect → update, with at most `depth` steps outstanding.
 
-With depth 1 the host schedules a step while the device still computes the one before (deferred
+With depth 1 the host schedules a step while the device still computes the previous one (deferred
 output, docs/adr/0002): the scheduler counts tokens that it does not know yet. Depth 0 waits for
-each step. The same tokens come out either way.
+each step. The tokens are the same either way.
 
 Only a step that holds guided rows (structured output) waits in between: its layers are submitted,
-then the tokens of the step before are taken in, which decide what its rows may choose from, and
-then it is sampled. A row whose mask is late is set back: its token of this step is dropped, and it
-takes part in no other until the mask is there. Used by EngineCore, benchmarks and tests; knows no
+then the previous step's tokens are collected, which decide the masks of its rows, and then it is
+sampled. A row whose mask is late is set back: its token of this step is dropped, and the row takes
+part in no other step until its mask arrives. Used by EngineCore, benchmarks and tests; knows no
 sockets.
 """
 
@@ -83,7 +83,7 @@ class StepPipeline:
         return self._guided is not None and request_id in self._guided.open_requests
 
     def abort(self, request_ids: Iterable[int]) -> list[FinishedRow]:
-        """End these requests; unknown ids (already finished) are ignored."""
+        """Abort requests; unknown ids (already finished) are ignored."""
         numbers = list(request_ids)
         if self._guided is None:
             return self._scheduler.abort(numbers)
@@ -121,7 +121,7 @@ class StepPipeline:
     # ---- steps --------------------------------------------------------------------------------
 
     def step(self, now: float) -> StepResult | None:
-        """Submit what can run; the result of the oldest step that is due, None if none is."""
+        """Submit the next batch, and return the result of the oldest step that is due, or None."""
         finished = self._turn_guided()
         batch = self._scheduler.schedule(now)
         if batch is not None and self._guided is not None and self._guided.confines(batch):
@@ -199,7 +199,7 @@ class StepPipeline:
         return replace(result, finished=list(finished.values()))
 
     def _end(self, ends: Iterable[GuidedEnd], guided: GuidedRequests) -> list[FinishedRow]:
-        """End these rows, those of them that have not ended otherwise."""
+        """End the guided rows that have not ended otherwise."""
         finished = []
         for end in ends:
             guided.leave([end.request_id])
@@ -212,7 +212,7 @@ class StepPipeline:
         return finished
 
     def _turn_guided(self) -> list[FinishedRow]:
-        """Schedule those whose grammar or mask is there; who ended meanwhile."""
+        """Schedule the requests whose grammar or mask has arrived; return the rows that ended."""
         if self._guided is None:
             return []
         turn = self._guided.take()
@@ -277,7 +277,8 @@ def _checkpoints(report: EngineReport) -> StateCheckpoints | None:
 
 
 def _step_costs(config: Config, report: EngineReport) -> Costs:
-    """Choose what steps cost: as they were timed at start, else by the model's facts."""
+    """Build the cost model of steps: from times measured at start, or else from the model's
+    facts."""
     layers = None
     if config.speculative is not None and config.speculative.by_layers:
         layers = DraftingLayers(None if config.draft is None else config.draft.facts)

@@ -1,8 +1,7 @@
-"""BlockLog: what became findable in the prefix cache and what was forgotten, in this order.
+"""BlockLog: the blocks that became findable in the prefix cache or were forgotten, in this order.
 
-Written by BlockManager as it happens, so that an entry costs an append; read out once
-a step by the publisher's thread, which makes events of it. Knows hashes and packed tokens, nothing
-of messages.
+BlockManager appends an entry per event; the publisher's thread reads the log once a step and turns
+its entries into events. Knows hashes and packed tokens, no messages.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Apart:
-    """Says what sets a sequence's blocks apart from those of others with the same tokens: a salt,
-    "" for none, and the name of its adapter."""
+    """Separate a sequence's blocks from others with the same tokens: by a cache salt, "" for none,
+    and the name of its adapter."""
 
     salt: str = ""
     lora_name: str | None = None

@@ -239,11 +239,12 @@ class BlockPool:
 
 
 class BlockContents:
-    """Hold what each block was published with, as the proof that a hash found the right one.
+    """Store the contents that each block was published with, to prove that a hash found the right
+    one.
 
-    A block's proof is the chain's hash before it and its tokens. Kept as arrays, written and
-    compared for many blocks at a time: an object per block would be a cache miss each to make and
-    to forget. Knows neither which blocks are findable nor who holds them.
+    A block's proof is the chain's hash before it and its tokens. Stored as arrays, written and
+    compared for many blocks at a time: an object per block would cost a cache miss each to create
+    and to free. Knows neither which blocks are findable nor which sequences hold them.
     """
 
     def __init__(self, num_blocks: int, block_size: int) -> None:

@@ -31,7 +31,7 @@ class StateCheckpoints:
         self._free.append(checkpoint)
 
     def keep(self, block_id: int, checkpoint: int) -> None:
-        """Let it be found by the block that its prefix ends with; once is enough."""
+        """Register a checkpoint under the block that ends its prefix; free a duplicate."""
         if block_id in self._of_block:
             self.give_back(checkpoint)
         else:
@@ -51,7 +51,7 @@ class StateCheckpoints:
         return self._of_block[block_id]
 
     def evicted(self, block_ids: list[int]) -> None:
-        """Forget those of blocks whose content goes."""
+        """Free the checkpoints of evicted blocks."""
         for block_id in block_ids:
             checkpoint = self._of_block.pop(block_id, None)
             if checkpoint is not None:

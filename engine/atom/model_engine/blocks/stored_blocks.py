@@ -1,8 +1,8 @@
-"""StoredBlocks: writes to a BlockLog which blocks became findable, and which are not any more.
+"""StoredBlocks: writes to a BlockLog which blocks became findable and which were forgotten.
 
-Knows where a sequence begins, and by what it is set apart there; the hashes of everything behind
-follow from it. Of blocks that an adapter computed it keeps the adapter's name, which each event
-says.
+Stores the root hash of each sequence and its salt and adapter (Apart); the hashes of all later
+blocks follow from the root. For blocks that an adapter computed it stores the adapter's name, which
+each event reports.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class StoredBlocks:
         self._lora_names: dict[int, str] = {}  # by the hash of a block
 
     def remember_apart(self, root: int, apart: Apart) -> None:
-        """Keep what made the hash before the first block of a sequence."""
+        """Store the salt and adapter behind a root hash, evicting the oldest root if the table is
+        full."""
         self._apart[root] = apart
         if len(self._apart) > _MOST_APART:
             del self._apart[next(iter(self._apart))]
@@ -56,7 +57,8 @@ class StoredBlocks:
     def add_some(
         self, group: int, first_block: int, hashes: Sequence[int], packed: bytes, new: Sequence[int]
     ) -> None:
-        """Log those that are new: each stretch of them by itself. new: indices, in order."""
+        """Log the new blocks among these, one entry per contiguous stretch. new: indices,
+        ascending."""
         if not new:
             return
         size = len(packed) // (len(hashes) - 1)

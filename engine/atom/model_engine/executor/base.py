@@ -1,8 +1,8 @@
-"""Executor: what the engine core asks of whatever runs its batches.
+"""Executor: the interface between the engine core and the runners of its batches.
 
-Calls are typed and a submitted step is known by its ticket, a number: nothing of a device crosses
-here, so that runners may live in other processes. Implemented by single.py for one device, and by
-tensor_parallel/ and expert_parallel/ for several; tests and benchmarks put their own before it.
+Calls are typed, and a ticket (a number) names a submitted step: no device object crosses the
+interface, so that runners may live in other processes. Implemented by single.py for one device, and
+by tensor_parallel/ and expert_parallel/ for several; tests and benchmarks substitute their own.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Executor(StepExecutor, Protocol):
         ...
 
     def close(self) -> None:
-        """End what it has started; no call follows."""
+        """Stop the runners; no call follows."""
         ...
 
     def who_is_behind(self) -> str | None:

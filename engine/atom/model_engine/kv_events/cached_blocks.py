@@ -21,7 +21,7 @@ class CachedBlocks:
         self._blocks: dict[int, Stored] = {}
 
     def follow(self, entries: Sequence[Entry]) -> None:
-        """Take in what happened."""
+        """Apply log entries: add stored blocks, drop removed ones."""
         for entry in entries:
             if isinstance(entry, Stored):
                 self._blocks.update((block.hashes[0], block) for block in self._apart(entry))
@@ -32,7 +32,8 @@ class CachedBlocks:
                 self._blocks.clear()
 
     def entries(self) -> list[Entry]:
-        """Return what tells a new reader all of it: each block after the one that it follows."""
+        """Return the entries that describe all cached blocks to a new reader, each block after its
+        parent."""
         told: dict[int, Stored] = {}
         for block in self._blocks.values():
             chain = []

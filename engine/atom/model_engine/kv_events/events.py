@@ -21,7 +21,7 @@ MEDIUM = "GPU"  # where the engine computes, whatever that is
 
 
 class KVCacheEvent(msgspec.Struct, omit_defaults=True, tag_field="type"):
-    """Tells what became of blocks."""
+    """Base of the events about blocks."""
 
 
 class BlockStored(KVCacheEvent, tag="BlockStored"):
@@ -63,7 +63,8 @@ class EventBatch(msgspec.Struct, array_like=True):
 
 
 def salt_digest(salt: str) -> str:
-    """Return by what events tell a salt: who knows it can make the same."""
+    """Return the digest that events carry in place of a salt; a reader that knows the salt can
+    compute it."""
     return sha256(salt.encode()).hexdigest()[:_DIGEST_DIGITS]
 
 

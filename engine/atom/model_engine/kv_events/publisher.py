@@ -1,11 +1,11 @@
 """KVEventPublisher: each step's events to every reader, and the newest batches again on request.
 
-A PUB socket sends three frames, topic, sequence number (8 bytes, big-endian) and batch. A ROUTER
-answers `["", start]` with `["", topic, number, batch]` for each batch from `start` on that is still
-kept, and then with an empty batch. Both are vLLM's, so its readers need nothing else. A reader that
-asks for the first batch when it is no longer kept gets all that is cached as batch 0, and numbers
-go on from there, which readers know from engines that start anew. The engine's thread hands over a
-list; encoding and sending are a thread's own.
+A PUB socket sends three frames: topic, sequence number (8 bytes, big-endian) and batch. A ROUTER
+answers `["", start]` with `["", topic, number, batch]` for each stored batch from `start` on, and
+then with an empty batch. Both are vLLM's, so its readers need nothing else. A reader that asks for
+the first batch after its eviction gets all cached blocks as batch 0. Numbers then continue from
+there, as readers know from engines that restart. The engine's thread hands over a list; a separate
+thread encodes and sends.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LINGER_MS = 500
 
 
 class KVEventPublisher:
-    """Publishes what one rank's prefix cache does, from a thread of its own."""
+    """Publish the changes of one rank's prefix cache from a separate thread."""
 
     def __init__(self, config: KVEventsConfig, rank: int, blocks: BlockManager) -> None:
         """rank: of data parallelism, by which tcp ports count up. Raises `ConfigError` where an
@@ -66,15 +66,15 @@ class KVEventPublisher:
         self._thread.start()
 
     def publish(self) -> None:
-        """Hand over what happened since the last call; nothing is sent where nothing did. Waits
-        while as many batches wait as may."""
+        """Queue the changes since the last call, if there are any. Blocks while the queue is
+        full."""
         entries = self._log.take()
         if entries:
             self._queue.put(entries)
             os.eventfd_write(self._wake, 1)
 
     def close(self) -> None:
-        """Send what was handed over, and end."""
+        """Send the queued events, then stop the thread and close the sockets."""
         self._queue.put(None)
         os.eventfd_write(self._wake, 1)
         self._thread.join(_JOIN_SECONDS)
@@ -111,7 +111,7 @@ class KVEventPublisher:
                 self._answer(self._replay)
 
     def _send_waiting(self) -> bool:
-        """Send what was handed over. False when that is the last."""
+        """Send the queued events. Returns False after the last one."""
         while True:
             try:
                 entries = self._queue.get_nowait()
@@ -142,7 +142,8 @@ class KVEventPublisher:
         self._numbered(cached.entries())
 
     def _answer(self, replay: zmq.Socket[bytes]) -> None:
-        """Send again what a reader asks for; one that asks for nothing sensible gets the end."""
+        """Resend the batches that a reader asks for; a malformed request gets the end frame
+        alone."""
         reader, *asked = replay.recv_multipart()
         start = asked[-1] if asked else b""
         if len(asked) == 2 and not asked[0] and len(start) == _NUMBER_BYTES:

@@ -1,6 +1,6 @@
-"""Which types weights and cache have on this device, by the options and the checkpoint.
+"""Element types of the weights and the cache on this device, from the options and the checkpoint.
 
-Raises `ConfigError` for a name that no type has, or that the device does not compute with.
+Raises `ConfigError` for an unknown type name and for a type that the device does not support.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def kv_dtype(config: Config, model_dtype: torch.dtype, device: Device) -> torch.
 
 
 def kv_element(dtype: torch.dtype) -> KvElement:
-    """Return what the cache holds of a number: with scales where it is fp8."""
+    """Return the cache element for a dtype: with scales if it is fp8."""
     return KV_ELEMENTS["fp8"] if dtype in FP8_DTYPES else KvElement(dtype.itemsize)
 
 

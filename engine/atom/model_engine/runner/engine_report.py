@@ -1,4 +1,4 @@
-"""Tells the engine's other half what start-up found out: `EngineReport` of a cache's budget."""
+"""Builds the `EngineReport` of start-up from a runner's facts and its cache budget."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from atom.utils.versions import software_versions
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Hold what a runner computes on and by. backends: the chosen one of each operation;
-    asked_num_seqs: as configured; weights_bytes, peak_bytes: of a rank."""
+    """Hold the device, the types and the backends of a runner. backends: the chosen one of each
+    operation; asked_num_seqs: as configured; weights_bytes, peak_bytes: of a rank."""
 
     device: Device
     dtype: torch.dtype

@@ -39,9 +39,10 @@ class PendingTokens:
 
 @dataclass(frozen=True, slots=True)
 class PendingRuns:
-    """Hold what rows that carried drafts got, int32 on the host, valid once `copied` has happened
-    (None: already): drawn [T], behind each of their tokens; counts, drafted [R], how many of these
-    a row got, and how many drafts it had. row, offset [T] int64: of the draws, as in VerifyRows."""
+    """Hold the tokens of rows that carried drafts, int32 on the host, valid once `copied` has
+    happened (None: already): drawn [T], one after each input token; counts, drafted [R], the number
+    of tokens that a row got and of drafts that it had. row, offset [T] int64: of the draws, as in
+    VerifyRows."""
 
     drawn: torch.Tensor
     counts: torch.Tensor

@@ -37,7 +37,7 @@ _MOST_CONTEXT_BYTES = 1 << 30
 
 
 def run_limits(config: Config) -> RunLimits:
-    """Return what the configuration lets run at the same time."""
+    """Return the configured limits of what runs at the same time."""
     scheduler = config.scheduler
     return RunLimits(
         block_size=config.cache.block_size,
@@ -62,8 +62,8 @@ def plan_blocks(config: Config, memory: DeviceMemory, layout: KvLayout) -> KvBud
 
 
 def agreed(budget: KvBudget, group: Group, device: torch.device, longest: int) -> KvBudget:
-    """Return what every rank of a group has room for: they share one scheduler's block numbers.
-    longest: tokens of a sequence."""
+    """Return the smallest budget of a group's ranks, since they share one scheduler's block
+    numbers. longest: tokens of a sequence."""
     if group.size == 1:
         return budget
     own = torch.tensor([[budget.num_blocks, budget.num_checkpoints]], device=device)
@@ -73,8 +73,9 @@ def agreed(budget: KvBudget, group: Group, device: torch.device, longest: int) -
 
 
 def _chosen_blocks(config: Config, count: int, layout: KvLayout, left_bytes: int) -> KvBudget:
-    """Budget as many blocks as the user asked for. left_bytes: of the device, beside everything
-    else."""
+    """Return a budget of `count` blocks, the user's choice. left_bytes: device memory that weights,
+    activations and runtime leave. Raises `ConfigError` if the blocks hold less than one sequence of
+    max_model_len or do not fit the device."""
     block_size, longest = config.cache.block_size, config.model.max_model_len
     block_bytes = layout.bytes_per_token * block_size
     tokens = filling_tokens(layout, count, block_size, longest)

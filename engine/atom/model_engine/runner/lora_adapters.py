@@ -1,9 +1,10 @@
 """LoraAdapters: the adapters that a model is served with, in the host's memory and on the device.
 
-An adapter is read and checked whole before it is kept: names, ranks and shapes of all of its
-matrices, and of each the part that this rank holds, in the order of the base's rows. It then costs
-a copy to be put into one of the device's slots, where steps find it (`LoraWeight`). Which adapter
-has which slot, and when, is the scheduler's word. `read` may run on any thread, beside steps.
+An adapter is read and checked whole before it is stored: names, ranks and shapes of all of its
+matrices, and the part of each that this rank holds, in the order of the base's rows. Moving an
+adapter to one of the device's slots, which steps read (`LoraWeight`), then costs one copy. The
+scheduler decides which adapter has which slot, and when. `read` may run on any thread while steps
+run.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ class LoraAdapters:
         self._kept.pop(number, None)
 
     def keep_all(self, others: LoraAdapters) -> None:
-        """Hold what was held for the same model, before it was read again."""
+        """Take over the host adapters of `others`, which served the same model before a reload."""
         self._kept = others._kept
 
     def load(self, number: int, slot: int) -> None:

@@ -102,7 +102,7 @@ class StackOfAdapter:
     parts: int
 
     def of(self, expert: int, index: int, part: LoraPart) -> tuple[torch.Tensor, torch.Tensor]:
-        """Take what this rank holds of an expert's projection, as `AdapterFile.read` gives it."""
+        """Return this rank's part of an expert's projection, as `AdapterFile.read` does."""
         rows = self.expand[expert]
         own = rows[index :: self.parts] if self.in_turn else rows.chunk(self.parts)[index]
         columns = slice(*part.region.columns)

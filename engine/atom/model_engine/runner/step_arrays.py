@@ -1,4 +1,4 @@
-"""StepArrays: what the host knows of a ragged step, before it goes to the device."""
+"""StepArrays: the host's arrays of a ragged step, before their copy to the device."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class StepArrays:
     logits_indices: NDArray[np.int64]
 
     def named(self) -> dict[str, NDArray[np.generic]]:
-        """Each by its name, those of a group with its number."""
+        """Return the arrays by field name; a slot mapping's name ends with its group's number."""
         by_group = {f"slot_mapping{group}": each for group, each in enumerate(self.slot_mapping)}
         return {
             "input_ids": self.input_ids,

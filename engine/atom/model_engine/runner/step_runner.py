@@ -362,7 +362,7 @@ class StepRunner:
     def _keep_computed(
         self, batch: ScheduledBatch, step: SubmittedStep, inputs: StepInputs, states: HiddenStates
     ) -> None:
-        """Keep what a proposer catches up by, where one does."""
+        """Store the inputs that a proposer catches up by, if there is one."""
 
     def _placed(self, inputs: StepInputs, batch: ScheduledBatch, step: SubmittedStep) -> StepInputs:
         """Return the inputs with tokens where their rows stand, if the host does not know it."""
@@ -419,7 +419,7 @@ class StepRunner:
     def _settle(
         self, step: SubmittedStep, forward: ForwardOutput, token_ids: torch.Tensor
     ) -> PendingTokens | PendingRuns:
-        """Write what was drawn [R] to the slots, and send it to the host."""
+        """Write the drawn tokens [R] to the slots, and copy them to the host."""
         self._sampling.record(step.sample_slots, token_ids)
         state = self.slots.device
         if forward.variant is not None:

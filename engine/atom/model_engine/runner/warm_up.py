@@ -1,10 +1,10 @@
-"""Steps that are run at start, so that no step that serves is the first of its kind.
+"""Warm-up: steps run at start, so that no step that serves a request is the first of its kind.
 
 A kernel is compiled, and a library plans, when a call first needs it; while serving, that would
-hold up every open request for up to a second. What a step needs follows from how many rows and
-tokens it has and from what its rows ask for at sampling, so steps of every kind are run once. They
-use slots and cache as if these were anyone's, and leave nothing: who takes a slot or a block later
-writes it first. Called by ModelRunner when the cache is there and graphs are captured; it knows no
+block every open request for up to a second. A step's kernels follow from its numbers of rows and
+tokens and from its rows' sampling options, so steps of every kind are run once. They write to any
+slot and cache block, and need no clean-up: a row that takes a slot or a block later writes it
+first. ModelRunner calls this after the cache is allocated and graphs are captured; knows no
 kernels.
 """
 
@@ -92,7 +92,7 @@ def run_largest_steps(
 
 
 def describe_start(config: Config) -> str:
-    """Return what decides which kernels the steps of a start need, as text."""
+    """Return the settings that decide which kernels a start needs, as text."""
     model, scheduler, parallel = config.model, config.scheduler, config.parallel
     values = (
         json.dumps(model.hf_config, sort_keys=True, default=str),

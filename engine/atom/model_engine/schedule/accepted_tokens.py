@@ -1,12 +1,10 @@
-"""How a step's tokens come to its rows: SingleTokens, or AcceptedTokens where a step may give
-several.
+"""SingleTokens and AcceptedTokens: how a step's tokens are added to its rows.
 
-A decode that computes d extra tokens gets 1 to 1 + d, and how many only its step knows. Until the
-host has been told, the row table counts the most: blocks are there for it, and no step is scheduled
-beyond a row's end. The known count then takes the place of the most; blocks that were meant for
-more are kept, since the row will need them next. Where none are computed a row gets one token, and
-what a step counts is what it gives. Between the row table and the stop conditions; used by
-Scheduler only.
+A decode that computes d extra tokens gets 1 to 1 + d, and only its step knows how many. Until the
+host receives the count, the row table holds the upper bound: blocks are allocated for it, and no
+step is scheduled beyond a row's end. The known count then replaces the bound; surplus blocks stay,
+since the row will need them next. Without extra tokens (SingleTokens) a row gets one token, and the
+table is exact. Between the row table and the stop conditions; used by Scheduler only.
 """
 
 from __future__ import annotations
@@ -184,8 +182,8 @@ class AcceptedTokens:
             self._lengths.miss(slots[missed])
 
     def _most(self, batch: ScheduledBatch) -> NDArray[np.int32]:
-        """Return what each row could get: a prompt that ends gets one token, whatever it
-        computes."""
+        """Return the most tokens that each row may get: a prompt that ends gets one token, however
+        many it computes."""
         most = np.ones_like(batch.num_scheduled_tokens)
         most[: batch.num_decodes] = batch.num_scheduled_tokens[: batch.num_decodes]
         return most

@@ -54,7 +54,7 @@ class BatchBuilder:
     # ---- what changed -------------------------------------------------------------------------
 
     def enter(self, sequence: Sequence) -> None:
-        """It has a slot, blocks and a seed."""
+        """Add the sequence to the next batch's new rows. It has a slot, blocks and a seed."""
         assert sequence.seed is not None
         self._new_rows.append(
             NewRow(
@@ -82,7 +82,7 @@ class BatchBuilder:
         self._lora_loads.append(load)
 
     def leave(self, slot: int) -> None:
-        """Void what was appended and not sent: the slot's next owner has other blocks."""
+        """Drop the slot's unsent appends and state copies: its next owner has other blocks."""
         if self._state_loads:
             self._state_loads = [copy for copy in self._state_loads if copy.slot != slot]
         if self._block_appends:
@@ -139,10 +139,8 @@ class BatchBuilder:
         return batch
 
     def _prompt_scores(self, first_row: int, chunks: list[Chunk]) -> tuple[PromptScore, ...]:
-        """Return what the chunks, rows of the batch from `first_row` on, compute of the prompts
-        whose tokens' log-probabilities are wanted; what was looked at before a preemption is not
-        again.
-        """
+        """Return the prompt tokens to score in these chunks, which are the batch's rows from
+        `first_row` on. Tokens scored before a preemption are not scored again."""
         scores = []
         for row, (slot, count) in enumerate(chunks, first_row):
             sequence = self._rows.sequence_in(slot)

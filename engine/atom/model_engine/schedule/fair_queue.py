@@ -1,20 +1,21 @@
-"""FairQueue: which request is served next, of all that wait, whatever its client and others send.
+"""FairQueue: which waiting request is served next, fairly between clients.
 
-Clients are served by fair shares of tokens (fair_shares.py): prompt tokens that are to be computed
-count when a request begins, generated ones as they come. Clients whose id has a slash are a group
-by what stands before it, and all of them together get one client's share. Within a client the
-order is WaitingQueue's, by priority and arrival; with one client that is the order of all. A
-preempted request returns to its place there and is charged for nothing twice. Used by Scheduler
+Clients are served by fair shares of tokens (fair_shares.py): the prompt tokens to compute count
+when a request begins, generated tokens as they arrive. Clients whose id has a slash form a group,
+named by the part before the slash, and all clients of a group divide one client's share. Within a
+client the order is WaitingQueue's, by priority and arrival; with one client that is the order of
+all. A preempted request returns to its place there and is charged only once. Used by Scheduler
 only; reads no clock.
 
-While all requests that are there are one client's, which is most of the time, nothing is kept but
-its WaitingQueue: what it is given moves its service and the virtual time alike. Accounts are opened
-when another client comes, and given up once no request is left.
+While all open requests are one client's, which is the usual case, only that client's WaitingQueue
+exists: its service and the virtual time advance alike. Accounts are opened when another client
+arrives, and closed once no request is left.
 
-Who makes room is decided here too: of the group, and in it of the client, that runs most requests
-by its weight, the one that is due last. So a client's first request never makes room for another's
-fiftieth, and no two make room for each other in turn. The same rule tells which rows make way for
-a client that waits and runs fewer than its share (making_way.py).
+The queue also chooses the request to preempt: among the requests of the group, and in it of the
+client, that runs most requests by its weight, the one that is due last. So a client's first request
+never makes room for another's fiftieth, and no two requests preempt each other in turn. The same
+rule selects the rows that make way for a client that waits and runs fewer than its share
+(making_way.py).
 """
 
 from __future__ import annotations
@@ -78,8 +79,8 @@ class FairQueue:
         return [] if self._alone is not None else [self._runs[slot] for slot in slots]
 
     def is_beside(self, slots: list[int]) -> bool:
-        """Return whether the first that waits is of a client that has none of these slots; only if
-        there are several clients."""
+        """Return whether the client that is served next has none of these slots; false if there is
+        only one client."""
         if self._alone is not None or not self._num_waiting:
             return False
         self.settle()
@@ -89,7 +90,7 @@ class FairQueue:
     # ---- what becomes of a request ------------------------------------------------------------
 
     def add(self, sequence: Sequence) -> None:
-        """It comes."""
+        """Queue a new sequence, opening its client's account if needed."""
         if self._alone is not None:
             if self._is_alone(sequence.client_id if self._fair else ""):
                 self._alone.add(sequence)
@@ -118,7 +119,7 @@ class FairQueue:
         client.charge(computed_tokens)
 
     def preempt(self, sequence: Sequence) -> None:
-        """It is about to leave its slot, and waits again."""
+        """Queue a sequence again that is about to leave its slot."""
         if self._alone is not None:
             self._alone.add(sequence)
             return
@@ -127,7 +128,7 @@ class FairQueue:
         self._leave(sequence, client)
 
     def end(self, sequence: Sequence) -> None:
-        """It waits no more, or is about to leave its slot."""
+        """Remove a sequence that waits or is about to leave its slot."""
         if self._alone is not None:
             if sequence.slot == NO_SLOT:
                 self._alone.remove(sequence)
@@ -203,8 +204,8 @@ class FairQueue:
     # ---- what they were given -----------------------------------------------------------------
 
     def settle(self, *, entering: bool = False) -> None:
-        """Charge what running rows have generated since they were charged last; what a client that
-        is alone is given changes nothing, unless another is `entering`."""
+        """Charge the tokens that running rows have generated since their last charge. Skipped for a
+        single active client, whose service changes no order, unless another is `entering`."""
         if not self._runs or not (entering or self._num_active > 1):
             return
         slots = np.fromiter(self._runs, dtype=np.intp, count=len(self._runs))

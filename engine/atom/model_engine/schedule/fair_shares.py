@@ -1,12 +1,12 @@
 """FairShares: which of several accounts is served next, so that each gets its weight's part.
 
 Weighted fair queueing over tokens, as VTC does it for language models (Sheng et al., "Fairness in
-Serving Large Language Models", OSDI 2024): every account counts what it was given, by its weight,
-and of those that wait the one with the least is next. The virtual time is what a weight of one
-would have been given so far; an account that comes, or comes back, begins there, so that idleness
-is no credit and arriving is no debt. All service advances it: a stream of ever new accounts
-overtakes one that waits only until that one is owed more. Accounts may stand below one another.
-Knows no requests and no clock; used by FairQueue.
+Serving Large Language Models", OSDI 2024): every account counts its service, divided by its weight,
+and the waiting account with the least is next. The virtual time is the service that a weight of one
+would have received so far; an account that arrives, or returns, begins there, so that idleness
+earns no credit and arrival costs no debt. All service advances the virtual time: a stream of new
+accounts overtakes a waiting one only until that one is owed more. Accounts may be nested. Knows no
+requests and no clock; used by FairQueue.
 """
 
 from __future__ import annotations
@@ -53,19 +53,20 @@ class Account(Generic[Holder]):
         return self.running / self.weight
 
     def move(self, *, waiting: int = 0, running: int = 0) -> None:
-        """Count so many more of its requests (fewer, where negative) as waiting and running."""
+        """Add to this account's counts of waiting and running requests; negative numbers
+        subtract."""
         self.shares.move(self, waiting, running)
         if self.parent is not None:
             self.parent.move(waiting=waiting, running=running)
 
     def charge(self, tokens: float) -> None:
-        """It is active, and was given so many."""
+        """Charge the tokens that this active account received."""
         self.shares.charge(self, tokens)
         if self.parent is not None:
             self.parent.charge(tokens)
 
     def pick(self) -> None:
-        """It is served now."""
+        """Record that this account is served now."""
         self.last_pick = self.shares.next_pick()
         if self.parent is not None:
             self.parent.pick()

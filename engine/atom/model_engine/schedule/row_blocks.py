@@ -1,8 +1,8 @@
-"""RowBlocks: the KV blocks of running rows, from the first that are allocated until all are freed.
+"""RowBlocks: the KV blocks of running rows, from their first allocation until they are all freed.
 
-It knows how many blocks a row needs and when, what of them is computed and so shareable, and how
-many stay free for those that run. Who gets a slot or has to make room is Scheduler's word. Between
-the row table (lengths), the sequences (block tables) and BlockManager (which blocks there are).
+Computes how many blocks a row needs and when, which of them are computed and so shareable, and how
+many stay free for running rows. Scheduler decides which row gets a slot or has to make room. Works
+between the row table (lengths), the sequences (block tables) and BlockManager (the pool).
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class RowBlocks:
     # ---- a row's first blocks and its last -----------------------------------------------------
 
     def match(self, sequence: Sequence, *, others_run: bool) -> PrefixMatch | None:
-        """Return what is cached of a sequence that could have all its blocks now; None when they
-        are short."""
+        """Return the cached prefix of a sequence if all its blocks can be allocated now; otherwise
+        None."""
         if self._blocks.num_free_blocks == 0:
             return None
         match = self._blocks.match_prefix(

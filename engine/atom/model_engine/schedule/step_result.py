@@ -1,6 +1,6 @@
-"""StepResult: what one step gave to whom, and who ended with it.
+"""StepResult: the tokens that one step gave to each request, and the requests that ended with it.
 
-Arrays, as they travel; made by Scheduler.update, sent to the clients by EngineCore.
+Packed arrays, as on the wire; made by Scheduler.update, sent to the clients by EngineCore.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class StepResult:
         return accepted_tokens(self.request_ids, self.token_ids, self.counts)
 
     def message(self, rank_stats: RankStats | None) -> StreamBody:
-        """Pack it for a client, with what the rank says of itself."""
+        """Pack the result for a client, with the rank's statistics."""
         return StreamBody(
             request_ids=self.request_ids.tobytes(),
             token_ids=self.token_ids.tobytes(),
@@ -55,7 +55,7 @@ class StepResult:
         )
 
     def where(self, chosen: Callable[[NDArray[np.int64]], NDArray[np.bool_]]) -> StepResult:
-        """Return what concerns the requests that `chosen` is true of, given their ids."""
+        """Return the part of the result for the requests whose ids `chosen` accepts."""
         rows = chosen(self.request_ids)
         ends = chosen(np.array([row.request_id for row in self.finished], dtype=np.int64))
         counts = self.counts

@@ -28,7 +28,7 @@ class StopConditions:
         self._stop_tokens: dict[int, frozenset[int]] = {}  # slots with stop tokens of their own
 
     def enter(self, sequence: Sequence) -> None:
-        """It has taken its slot."""
+        """Record the stop tokens of a sequence that has taken its slot."""
         if sequence.params.stop_token_ids:
             self._stop_tokens[sequence.slot] = frozenset(sequence.params.stop_token_ids)
 

@@ -1,14 +1,14 @@
-"""WindowBlocks: blocks of the groups whose layers see a window, given and taken back as it moves.
+"""WindowBlocks: blocks of the groups whose layers see a window, allocated and freed as it moves.
 
-A row gets them chunk by chunk and gives back what no later token sees, so a long prompt never holds
-more than its window and the chunk that is computed. Chunks are cut to the blocks that are free;
-those of the window itself are promised to a row from its admission on. Only decodes may take what
-is promised, so where there are none a prompt always gets on.
+A row gets them chunk by chunk and frees the blocks that no later token sees, so a long prompt never
+holds more than its window and the chunk being computed. Chunks are cut to the free blocks; the
+blocks of the window itself are promised to a row from its admission on. Only decodes may take
+promised blocks, so a prompt always progresses if there are no decodes.
 
-A block is given back when the step that filled it has been taken in (only then is it shareable) and
-no step still to be scheduled sees it. Steps in flight may: the block's next row writes to it in a
-step behind them. Between the row table, the sequences' block tables and BlockManager; used by
-RowBlocks where there is such a group.
+A block is freed after the step that filled it has been updated (only then is it shareable), if no
+step still to be scheduled sees it. Steps in flight may still see it: the block's next row writes to
+it in a later step. Works between the row table, the sequences' block tables and BlockManager; used
+by RowBlocks if there is such a group.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class WindowBlocks:
         return int(self._promised.sum())
 
     def enter(self, sequence: Sequence) -> None:
-        """It has a slot and its cached blocks."""
+        """Record the promise of a sequence that has a slot and its cached blocks."""
         self._note(sequence)
 
     def leave(self, slot: int) -> None:
@@ -134,7 +134,8 @@ class WindowBlocks:
     # ---- books ---------------------------------------------------------------------------------
 
     def _note(self, sequence: Sequence) -> None:
-        """Note what the row is promised, and when its next block leaves."""
+        """Record the blocks that the row is promised, and the length at which its next block
+        leaves."""
         slot, size, wanted = sequence.slot, self._blocks.block_size, self._num_tokens(sequence)
         promised, left = 0, _NEVER
         for number, group, window in self._windows:

@@ -1,8 +1,8 @@
-"""What the engine core and its compile server say to each other, and the bounds they agree on.
+"""Messages between the engine core and its compile server, and the bounds that both keep.
 
-The set-up goes over the server's standard input as one line of JSON, the vocabulary comes back over
-its standard output. Then every connection begins with a ServerOrder: compile a grammar, which a
-CompileReply answers, or follow one, which matcher_messages.py goes on with.
+The set-up is sent to the server's standard input as one line of JSON; the vocabulary returns on its
+standard output. Every connection then begins with a ServerOrder: compile a grammar, which a
+CompileReply answers, or follow one, which matcher_messages.py continues.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class FollowOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """Hold what a connection is for: one of the two."""
+    """State the purpose of a connection: exactly one of the two fields is set."""
 
     compile: GrammarSpec | None = None
     follow: FollowOrder | None = None

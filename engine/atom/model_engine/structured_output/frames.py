@@ -1,6 +1,5 @@
-"""Messages on a stream socket, each behind its length: how the engine core and the compile server's
-children speak. Knows nothing of what they say. A message has at most `MAX_FRAME_BYTES`.
-"""
+"""Length-prefixed messages on a stream socket, between the engine core and the compile server's
+children. Knows nothing of their content. A message has at most `MAX_FRAME_BYTES`."""
 
 from __future__ import annotations
 
@@ -39,8 +38,8 @@ class FrameReader:
         return payload
 
     def read(self) -> bool:
-        """Read once what is there; False at the connection's end. Raises BlockingIOError when a
-        non-blocking connection has nothing."""
+        """Read the available bytes once; False at the connection's end. Raises BlockingIOError if a
+        non-blocking connection has none."""
         data = self.connection.recv(_READ_BYTES)
         self._buffer += data
         return bool(data)

@@ -1,10 +1,9 @@
-"""GrammarCompiler: what a request asks for to a compiled grammar, beside the engine's loop.
+"""GrammarCompiler: compiles the grammars of requests outside the engine's loop.
 
-The engine core's side of the compile server: starts it with the first grammar, asks it from a few
-threads that only wait, and keeps what came back, grammars and refusals both, within a bound of
-memory. The same grammar is compiled once, however many ask for it, and clients share the threads
-out among them. The processes that follow grammars start here too. `compile` belongs to the core's
-thread; the futures it gives are done on others.
+The engine core's side of the compile server: starts the server with the first grammar, asks it from
+a few waiting threads, and caches the results, grammars and refusals both, within a bound of memory.
+Equal grammars are compiled once, and clients divide the threads fairly. The processes that follow
+grammars start here too. `compile` belongs to the core's thread; its futures complete on others.
 """
 
 from __future__ import annotations
@@ -89,7 +88,8 @@ class GrammarCompiler:
                 self._server.close()
 
     def _forget_oldest(self) -> None:
-        """Keep what is kept within its bounds; those still compiling stay."""
+        """Evict the oldest grammars and refusals beyond the cache's bounds; running compilations
+        stay."""
         done = [(spec, known.future) for spec, known in self._known.items() if known.future.done()]
         grammars = [(spec, future) for spec, future in done if future.exception() is None]
         refused = [spec for spec, future in done if future.exception() is not None]

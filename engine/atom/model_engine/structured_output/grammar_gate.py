@@ -1,7 +1,8 @@
 """GrammarGate: requests that wait for their grammar before they join the queue.
 
-The scheduler never sees a request whose grammar is not there; it keeps its place by its time of
-arrival. One grammar may take seconds while others pass. Belongs to the engine core's thread.
+The scheduler never sees a request whose grammar is not compiled; the request keeps its place by its
+time of arrival. One grammar may take seconds while others pass. Belongs to the engine core's
+thread.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class GrammarGate:
 
     @property
     def open_requests(self) -> tuple[int, ...]:
-        """Ids of those that wait here."""
+        """Return the ids of the requests that wait for a grammar."""
         return tuple(self._held)
 
     @property
@@ -68,7 +69,7 @@ class GrammarGate:
         return [_outcome(request, future) for request, future in ready]
 
     def drop(self, request_ids: Iterable[int]) -> list[int]:
-        """Forget these; returns those that were here. Their grammars are finished all the same."""
+        """Forget requests, and return the ids that waited here. Their grammars still compile."""
         return [number for number in request_ids if self._held.pop(number, None) is not None]
 
 

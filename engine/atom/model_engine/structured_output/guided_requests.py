@@ -29,9 +29,9 @@ GRAMMAR_COMPLETE = "grammar_complete"
 
 @dataclass(frozen=True, slots=True)
 class GuidedTurn:
-    """Hold what a step begins with. admitted: requests that may be scheduled now; finished: those
-    that ended before they could be; resumed: sequences that may take part in steps again; ends:
-    those that end now."""
+    """Hold the guided requests' changes at the start of a step. admitted: requests that may be
+    scheduled now; finished: requests that ended before scheduling; resumed: sequences that may take
+    part in steps again; ends: sequences that end now."""
 
     admitted: list[Request] = field(default_factory=list)
     finished: list[FinishedRow] = field(default_factory=list)
@@ -74,7 +74,7 @@ class GuidedRequests:
 
     @property
     def open_requests(self) -> tuple[int, ...]:
-        """Ids of those that wait for their grammar, or their first mask."""
+        """Return the ids of the requests that wait for their grammar or their first mask."""
         passed = (item.request.id for item in self._passed)
         return (*self._gate.open_requests, *passed, *self._entered)
 
@@ -96,7 +96,7 @@ class GuidedRequests:
         self._gate.hold(request)
 
     def take(self) -> GuidedTurn:
-        """Return what has become known since the last time. Rows that end have left."""
+        """Return the changes since the last call. Rows that end have left."""
         if not len(self.rows) and not self.num_held:
             return _NOTHING
         turn = GuidedTurn()
@@ -137,7 +137,7 @@ class GuidedRequests:
         self.thinking.leave(request_ids)
 
     def drop(self, request_ids: Iterable[int]) -> list[FinishedRow]:
-        """Abort these; those among them that the scheduler does not know."""
+        """Abort requests, and return final rows for the ones that the scheduler does not know."""
         numbers = set(request_ids)
         dropped = set(self._gate.drop(numbers)) | (numbers & self._entered.keys())
         dropped |= {passed.request.id for passed in self._passed} & numbers

@@ -1,10 +1,10 @@
 """GuidedRows: which tokens each guided sequence may get next, step after step.
 
-The masks are made elsewhere (MatcherPool) while the engine goes on; a step waits for those of its
-rows, but never long. A sequence whose mask is late loses its place in the step and comes back once
-the mask is there; one that was slow of late is only scheduled with its mask; one that takes too
-much altogether ends with an error. Preemption does not concern masks: no token is forgotten then.
-Knows neither scheduler nor device. Belongs to the engine core's thread.
+MatcherPool makes the masks while the engine continues; a step waits for the masks of its rows, but
+only briefly. A sequence whose mask is late loses its place in the step and returns once the mask
+arrives; one that was slow recently is only scheduled with its mask; one that exceeds its total time
+ends with an error. Preemption does not affect masks: no token is forgotten then. Knows neither
+scheduler nor device. Belongs to the engine core's thread.
 """
 
 from __future__ import annotations
@@ -49,10 +49,9 @@ class GuidedEnd:
 
 @dataclass(frozen=True, slots=True)
 class StepMask:
-    """Hold what a step's guided rows may get. late: sequences whose mask is not there, and whose
-    token of this step is to be dropped; apart: those that are to take part in no further step
-    before
-    `resumed` names them, and `late` ones likewise; ends: those that end now."""
+    """Hold the masks of a step's guided rows. late: sequences without a mask yet, whose token of
+    this step is dropped; apart: sequences that take part in no further step until `resumed` names
+    them, as do `late` ones; ends: sequences that end now."""
 
     mask: TokenMask
     late: Sequence[int] = ()
@@ -62,8 +61,8 @@ class StepMask:
 
 @dataclass(frozen=True, slots=True)
 class GuidedNews:
-    """Tells what happened since the last time: sequences whose mask is there and that had been kept
-    apart, and those that end now."""
+    """List the changes since the last call: sequences that were kept apart and now have a mask, and
+    sequences that end now."""
 
     resumed: Sequence[int] = ()
     ends: Sequence[GuidedEnd] = ()
@@ -73,7 +72,7 @@ _NO_NEWS = GuidedNews()
 
 
 class MaskSource(Protocol):
-    """Name who makes the masks; MatcherPool has the words."""
+    """Make the masks of guided sequences; MatcherPool implements and documents the methods."""
 
     def enter(self, request_id: int, grammar: Grammar, tokens: Sequence[int]) -> None: ...
 
@@ -184,7 +183,7 @@ class GuidedRows:
     # ---- masks --------------------------------------------------------------------------------
 
     def news(self) -> GuidedNews:
-        """Return what has become known. Call `leave` for those that end."""
+        """Return the changes since the last call. Call `leave` for the sequences that end."""
         if self._guides:
             self._poll(0.0)
         if not self.has_news:
@@ -298,8 +297,8 @@ def _allows(mask: NDArray[np.int32], token_id: int) -> bool:
 
 
 def _forbid_unless_last(bits: NDArray[np.int32], token_ids: NDArray[np.int64]) -> None:
-    """Take these tokens out of a row of the mask, unless it allows no others: min_tokens gives way
-    to a grammar that is complete."""
+    """Clear the tokens' bits in a row of the mask, unless no token would remain: a complete
+    grammar overrides min_tokens."""
     words = bits.view(np.uint32)
     before = words.copy()
     bit = np.uint32(1) << (token_ids % 32).astype(np.uint32)

@@ -42,7 +42,7 @@ class MatcherLink:
             self.abandon()
 
     def receive(self) -> tuple[list[RowReply], bool]:
-        """Return what it has told, and whether the process is still there."""
+        """Return the received replies, and whether the process is still alive."""
         alive = True
         with contextlib.suppress(BlockingIOError):
             try:

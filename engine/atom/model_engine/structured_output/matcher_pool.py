@@ -1,9 +1,9 @@
-"""MatcherPool: guided sequences in their matcher processes, and their masks as these write them.
+"""MatcherPool: guided sequences in their matcher processes, and the masks that these write.
 
-Sequences of the same grammar share a process. One that is lost (a call that took too much processor
-time, or memory; a crash) is replaced: each of its sequences is followed again, from its tokens, in
-a process of its own, so that the one at fault is found; that one is given up, the others only
-waited. Decides nothing about masks or requests. Belongs to the engine core's thread.
+Sequences of one grammar share a process. A lost process (a call that took too much processor time,
+or memory; a crash) is replaced: each of its sequences is followed again, from its tokens, in a
+separate process, so that the sequence at fault is found. That sequence ends with an error; the
+others only waited. Decides nothing about masks or requests. Belongs to the engine core's thread.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _OPENERS = 2
 
 @dataclass(frozen=True, slots=True)
 class MaskNews:
-    """Hold what became of a sequence's mask. state: None when it has to be made again, or never
-    will be, which `error` then says. cpu_seconds: that it took."""
+    """Report the state of a sequence's mask. state: None if it has to be made again, or if it never
+    will be, in which case `error` is set. cpu_seconds: processor time of the mask."""
 
     request_id: int
     state: MaskState | None
@@ -148,7 +148,7 @@ class MatcherPool:
     # ---- news ---------------------------------------------------------------------------------
 
     def poll(self, timeout_seconds: float) -> list[MaskNews]:
-        """Return what has become known; waits up to so long for something."""
+        """Return the pending news; waits up to `timeout_seconds` if there is none."""
         if not self._news:
             for fd, _ in self._epoll.poll(timeout_seconds):
                 if fd == self._woken_fd:
@@ -304,7 +304,7 @@ class MatcherPool:
             self._open(opening.grammar, kept, alone=opening.alone)
 
     def _fail(self, rows: Sequence[_Row], error: str) -> None:
-        """Give these up."""
+        """Fail the rows with an error."""
         for row in rows:
             self._arena.give_back(row.slot)
             if self._rows.pop(row.request_id, None) is not None:

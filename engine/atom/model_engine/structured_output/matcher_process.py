@@ -1,9 +1,9 @@
 """The matcher process: follows the sequences of one grammar and writes their masks.
 
 A child of the compile server, so that no call into the grammar library runs in the engine core:
-following a small grammar may take minutes a token (very ambiguous ones), and a call cannot be
-stopped, but a process can. Each call gets so much processor time; the kernel ends the process that
-takes more. Ends when the core closes the connection. Loads no torch.
+following a small but very ambiguous grammar may take minutes a token, and a process can be stopped
+while a call cannot. Each call has a limit of processor time; the kernel kills the process that
+exceeds it. Ends when the core closes the connection. Loads no torch.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def follow_grammar(
 
 
 def _answer(connection: socket.socket, replies: Iterator[RowReply]) -> None:
-    """Tell what is done: all at once where it is quick, else every few milliseconds."""
+    """Send the replies: in one message if they come quickly, else every few milliseconds."""
     done: list[RowReply] = []
     told = time.monotonic_ns()
     for reply in replies:
@@ -76,7 +76,8 @@ class _Rows:
         self._matchers: dict[int, Any] = {}
 
     def work(self, jobs: MatcherJobs) -> Iterator[RowReply]:
-        """Do them; how each row stands, as soon as it is known."""
+        """Run the jobs, and yield each row's (slot, state, microseconds of processor time) once
+        known."""
         with _processor_time(self._limit_seconds) as begin_call:
             before = time.thread_time_ns()
             for slot, token in jobs.accept:

@@ -1,8 +1,8 @@
-"""ThinkingRows: sequences that may reason for so many tokens, and are then made to end it.
+"""ThinkingRows: sequences with a budget of reasoning tokens, which are made to end their reasoning.
 
-Each is followed token by token; once its budget is spent, its mask allows nothing but the next
-token of the closing mark. Until a token before that it is a sequence like any other, and behind the
-mark it is forgotten. Pure but for its books; belongs to the engine core's thread.
+Each is followed token by token; once its budget is spent, its mask allows only the next token of
+the closing mark. Until one token before that it is an ordinary sequence, and after the mark it is
+forgotten. Pure except for its books; belongs to the engine core's thread.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ class _At(Enum):
 
 
 class _Thought:
-    """One sequence's. matched: how many tokens it ends with of what is looked for, or forced;
-    spelled: how many bytes of a mark that may be written in other tokens."""
+    """Follow one sequence's reasoning. matched: how many tokens of the mark looked for, or forced,
+    the sequence ends with; spelled: how many bytes of a mark that may be written in other
+    tokens."""
 
     __slots__ = ("_at", "_before", "_budget", "_matched", "_spelled", "_spent")
 
@@ -59,7 +60,7 @@ class _Thought:
 
     @property
     def forced(self) -> int | None:
-        """The one token that may come next; None for any."""
+        """Return the only token that may come next; None for any."""
         if self._at is _At.FORCED:
             return self._budget.then[self._matched]
         if self._at is not _At.WITHIN or self._spent < self._budget.tokens:

@@ -1,8 +1,8 @@
-"""WaitBudget: how long a step may wait for what others compute, and all steps together.
+"""WaitBudget: how long one step, and all steps together, may wait for results of other processes.
 
-One wait is short, and waits that lead to nothing become shorter the more of them there were of
-late: however many sequences turn slow one after the other, the engine stands still for a small
-share of its time only. Reads the clock it is given. Used by GuidedRows.
+One wait is short, and fruitless waits become shorter as they accumulate: however many sequences
+turn slow in turn, the engine is idle for a small share of its time only. Reads the clock it is
+given. Used by GuidedRows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class WaitBudget:
 
     @contextlib.contextmanager
     def wait(self) -> Iterator[Callable[[], float]]:
-        """Gives what tells the seconds that are left to wait, zero or less when it is enough."""
+        """Yield a function that returns the seconds left to wait, zero or less if time is up."""
         began = self._clock()
         grown = self._saved_seconds + (began - self._at) * _SHARE
         self._saved_seconds, self._at = min(grown, _MOST_SAVED_SECONDS), began

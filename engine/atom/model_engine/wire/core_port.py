@@ -1,8 +1,8 @@
-"""CorePort: what an engine asks of what runs its requests, and the events that come back.
+"""CorePort: the engine's interface to the cores that run its requests, and the events they return.
 
-The messages of all ranks come as one engine's. CoreManager implements it for processes of this
-server, of which both engines handle every event; WorkerCore for replicas that AsyncLLMEngine
-alone may have. Tests drive both engines with an in-process one, without a model or sockets.
+Presents all ranks as one engine. CoreManager implements it for processes of this server, and both
+engines handle all of its events; WorkerCore implements it for replicas, which only AsyncLLMEngine
+may have. Tests drive both engines with an in-process core, without a model or sockets.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class CoreFailed:
 
 @dataclass(frozen=True, slots=True)
 class CoreLost:
-    """One of several ranks is dead, and the others go on. request_ids: those that it served."""
+    """Report that one of several ranks is dead while the others continue. request_ids: the requests
+    that it served."""
 
     rank: int
     message: str
@@ -61,7 +62,7 @@ class CoreUnreachable:
 
 @dataclass(frozen=True, slots=True)
 class CoreReached:
-    """Tells that what computes can be reached again."""
+    """Report that the core can be reached again."""
 
 
 @dataclass(frozen=True, slots=True)

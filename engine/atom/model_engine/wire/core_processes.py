@@ -1,4 +1,4 @@
-"""CoreProcesses: starts the engine processes of this node's data-parallel ranks, and says when one
+"""CoreProcesses: starts the engine processes of this node's data-parallel ranks, and reports their
 ends.
 
 Knows which devices a rank may see, and no sockets; CoreManager owns it, and a further node of cores
@@ -32,8 +32,7 @@ _DEVICE_VARIABLES = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 
 
 class CoreOrder(msgspec.Struct, frozen=True):
-    """Hold what a core is told beside its configuration. mesh: None where it needs no other
-    core."""
+    """Give a core its endpoints, beside its configuration. mesh: None if it needs no other core."""
 
     clients: Sequence[ClientEndpoints]
     mesh: MeshOrder | None

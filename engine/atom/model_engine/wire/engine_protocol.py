@@ -58,7 +58,7 @@ class RefusedRequest(msgspec.Struct, frozen=True):
 
 
 class SalvagedAdd(msgspec.Struct, frozen=True):
-    """Hold what is left of an ADD message some of whose requests are none; never sent."""
+    """Hold the valid requests of a partly invalid ADD message; never sent."""
 
     requests: list[Request]
     refused: list[RefusedRequest]
@@ -117,8 +117,8 @@ class ConcurrencyRow(msgspec.Struct, frozen=True):
 
 
 class TimedStep(msgspec.Struct, frozen=True, array_like=True):
-    """Hold what a step took whose rows carried so many drafts each, and attended to so many tokens;
-    0 of a short context."""
+    """Hold the time of a step of `rows` rows, each with `drafts` drafts, that attended to `context`
+    tokens per row; context is 0 if short."""
 
     rows: int
     drafts: int
@@ -140,15 +140,16 @@ class RankReport(msgspec.Struct, frozen=True):
 
 
 class EngineReport(msgspec.Struct, frozen=True):
-    """Hold what start-up found out; the body of READY. Sizes in bytes and tokens, per rank.
+    """Report the results of start-up; the body of READY. Sizes in bytes and tokens, per rank.
 
     kv_tokens: of sequences of max_model_len that fill the blocks; cache_masks: of each group of
     layers that shares blocks, which tokens its queries see.
-    ranks: every rank's own sizes; filled in when all reports have come together. versions: of the
-    software that computes, by name. timed_steps: where rows may carry drafts and graphs run them,
-    by rows. state_bytes: of all slots and checkpoints, in layers that keep states;
-    num_checkpoints: of states, one every checkpoint_tokens. asked_num_seqs: as configured, where
-    states leave room for fewer."""
+    ranks: every rank's own sizes; set once all reports have arrived. versions: of the software that
+    computes, by name. timed_steps: by rows, if rows may carry drafts and graphs run them.
+    state_bytes: of all slots and checkpoints, in layers that keep states; num_checkpoints: of
+    states, one every checkpoint_tokens. asked_num_seqs: as configured, if states leave room for
+    fewer.
+    """
 
     model: str
     architecture: str
@@ -236,10 +237,11 @@ class StatsBody(msgspec.Struct, frozen=True):
 
 
 class RankStats(msgspec.Struct, frozen=True):
-    """Hold what one rank says of itself; alone also its heartbeat (heartbeat.py).
+    """Hold one rank's statistics; alone also its heartbeat (heartbeat.py).
 
-    number: counts up with everything that the rank says, to whichever client; the totals of a
-    higher one hold those of every lower one."""
+    number: counts up with every message of the rank, to any client; the totals of a higher number
+    include those of every lower one.
+    """
 
     rank: int
     number: int
@@ -278,7 +280,7 @@ class StreamBody(msgspec.Struct, frozen=True, omit_defaults=True):
             )
 
     def requests(self) -> list[int]:
-        """Return who got tokens, in the order of `rows`."""
+        """Return the ids of the requests that got tokens, in the order of `rows`."""
         numbers: list[int] = np.frombuffer(self.request_ids, dtype="<i8").tolist()
         return numbers
 

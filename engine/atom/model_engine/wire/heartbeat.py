@@ -1,13 +1,13 @@
 """Heartbeats of an engine core: how a slow step is told from a dead one.
 
-A core sends STATS every second from a thread of its own, so that a long step does not silence it —
-but only if the core has *got on* since the last beat: it waits for work, or it finished a step, or,
-on the CPU, where one step of a long prompt may take minutes, a layer of it. A core that is stopped,
-deadlocked or stuck in a driver sends nothing, and after a configured time CoreManager calls it
-stalled. One beat is enough to be well again.
+A core sends STATS every second from a separate thread, so that a long step does not silence it —
+but only if the core has made progress since the last beat: it waits for work, or it finished a
+step, or, on the CPU, where one step of a long prompt may take minutes, a layer of it. A core that
+is stopped, deadlocked or stuck in a driver sends nothing, and after a configured time CoreManager
+calls it stalled. One beat makes it healthy again.
 
 `Pulse` is the core's side, `HeartbeatWatch` the manager's; both are plain decisions without clocks
-or sockets of their own.
+or sockets.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Pulse:
 
     @contextmanager
     def at_rest(self) -> Iterator[None]:
-        """Count what takes long and is no step as no hang."""
+        """Exempt long work that is no step, such as waiting, from hang detection."""
         self.resting = True
         try:
             yield

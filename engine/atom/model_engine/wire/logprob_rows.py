@@ -53,8 +53,8 @@ class LogprobRows:
 
 
 class PromptEntries(Sequence[TokenLogprobs | None]):
-    """One entry per token of a prompt, the first None: nothing comes before it. Kept as arrays,
-    which are a tenth of the entries, and made into these when looked at."""
+    """Present one entry per token of a prompt, the first None because no token precedes it. Stores
+    arrays, a tenth of the entries' size, and builds entries on access."""
 
     def __init__(self, wanted: int) -> None:
         """wanted: how many of the likeliest tokens the request asked for."""
@@ -62,7 +62,7 @@ class PromptEntries(Sequence[TokenLogprobs | None]):
         self._parts: list[LogprobRows] = []
 
     def add(self, rows: LogprobRows) -> None:
-        """Add what a step found out; others of that step may have wanted more."""
+        """Append a step's rows, cut to the number of alternatives that this request wanted."""
         columns = 1 + self._wanted
         self._parts.append(
             LogprobRows(
@@ -74,7 +74,7 @@ class PromptEntries(Sequence[TokenLogprobs | None]):
         )
 
     def clear(self) -> None:
-        """Forget what was added."""
+        """Drop all rows."""
         self._parts.clear()
 
     def __len__(self) -> int:

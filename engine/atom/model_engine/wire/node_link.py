@@ -1,9 +1,9 @@
-"""NodeLink: a connection between nodes of a group, of the first with one of the others mostly.
+"""NodeLink: a connection between two nodes of a group, usually the first and another.
 
-Frames of a kind and bytes over TCP, rather than ZMQ: there are two ends, and the kernel tells each
-at once when the other's process is gone, or within seconds when its machine is. Steps go as they
-are in shared memory (step_codec); what else is said is JSON. Never pickle. A process that reaches
-the port is believed, as by torch's store: a network policy keeps others away.
+Frames of a kind and bytes over TCP, rather than ZMQ: the connection has two ends, and the kernel
+reports at once that the other end's process is gone, or within seconds that its machine is. Steps
+have the format of shared memory (step_codec); all other bodies are JSON. Never pickle. A process
+that reaches the port is trusted, as by torch's store: a network policy keeps others away.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SILENCE_SECONDS = 2  # of a machine that does not even acknowledge
 
 
 class Frame(IntEnum):
-    """Hold what a frame holds."""
+    """Name the kinds of frames."""
 
     HELLO = 1  # node → first: NodeHello
     ORDER = 2  # first → node: NodeOrder
@@ -39,7 +39,7 @@ _KINDS = frozenset(map(int, Frame))
 
 
 class NodeLink:
-    """One end. Frames are sent from any thread and received by one."""
+    """Hold one end of a connection. Any thread may send; one thread receives."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.settimeout(None)

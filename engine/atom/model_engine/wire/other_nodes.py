@@ -1,7 +1,7 @@
 """OtherNodes: the first node's side of a group that spans several machines.
 
-Waits for a process of each of them (node_main), tells it what to run, hands every step on where
-ranks follow, and tells of its end by name. Belongs to the process that starts the ranks of the
+Waits for a process of each further node (node_main), sends its order, forwards every step to nodes
+of followers, and reports a node's end by name. Belongs to the process that starts the ranks of the
 first node: the engine core of a copy that they share, or the server of cores that share experts. A
 thread listens to each node.
 """
@@ -33,8 +33,8 @@ _HELLO_SECONDS = 5.0  # of a process that connects; a node says hello at once
 
 
 class NodeHello(msgspec.Struct, frozen=True):
-    """Name who comes. host: its machine's name; version: of its engine; port: where it waits for
-    nodes of a higher rank, if these come (another version may not say it)."""
+    """Introduce a node. host: its machine's name; version: of its engine; port: where it waits for
+    nodes of a higher rank, if there are any (another version may omit it)."""
 
     rank: int
     host: str
@@ -69,8 +69,7 @@ class CoresWork(msgspec.Struct, frozen=True, tag="cores"):
 
 
 class NodeOrder(msgspec.Struct, frozen=True):
-    """Hold what a node is to run. config: the first node's; others: the further nodes, from rank
-    1."""
+    """Give a node its work. config: the first node's; others: the further nodes, from rank 1."""
 
     config: str
     work: RanksWork | CoresWork

@@ -1,10 +1,10 @@
-"""PeerMesh: token counts between engine cores that compute together, by a socket for each pair.
+"""PeerMesh: token counts between engine cores that compute together, over a socket for each pair.
 
-A message is two numbers. A rank that waits sleeps in a poll, and the end of a process is the end of
-its sockets, so the others hear of it from the operating system. Who starts a core makes its sockets
-and the core inherits them, without names: nothing is left of them, however the processes end. To a
-core of another node it is a TCP connection (cross_node_wakeup.py), which does not refuse a message
-at once when the other end is gone: its end is what tells.
+A message is two numbers. A waiting rank sleeps in a poll, and a process's end closes its sockets,
+so the operating system reports it to the others. The process that starts a core makes its sockets
+and the core inherits them, without names: nothing is left of them, however the processes end. A
+core of another node is reached by a TCP connection (cross_node_wakeup.py), which does not refuse a
+message at once when the other end is gone: only the connection's end reports it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def mesh_sockets(ranks: Iterable[int]) -> dict[int, Connections]:
 
 
 class PeerMesh:
-    """One rank's sockets; belongs to one thread, but for `wait_lost`."""
+    """Hold one rank's sockets; belongs to one thread, except `wait_lost`."""
 
     def __init__(self, connections: Mapping[int, socket.socket]) -> None:
         self._connections = dict(connections)

@@ -1,4 +1,4 @@
-"""RankAnswers and RankStatsBoard: what ranks say one by one, as what the engine says as a whole.
+"""RankAnswers and RankStatsBoard: combine the ranks' messages into those of one engine.
 
 READY and UTILITY_RESPONSE are complete when every rank has answered; progress is that of the rank
 which is furthest behind; stats are sums. Pure. RankAnswers belongs to CoreManager's output thread,
@@ -98,7 +98,7 @@ def merge_reports(reports: Sequence[EngineReport]) -> EngineReport:
 
 
 def add_stats(parts: Sequence[StatsBody]) -> StatsBody:
-    """Add up what the ranks told, field by field; adapters of any are all's."""
+    """Sum the ranks' statistics, field by field; the adapters are the union of the ranks'."""
     columns = {
         name: [getattr(part, name) for part in parts] for name in StatsBody.__struct_fields__
     }
@@ -122,7 +122,7 @@ class RankStatsBoard:
         self._told_at: dict[int, float] = {}
 
     def put(self, told: RankStats, now: float) -> None:
-        """Take what a rank tells; now: seconds since 1970."""
+        """Store a rank's statistics; now: seconds since 1970."""
         # A heartbeat comes from a thread of its own, and may be overtaken by a step.
         keep_newest(self.by_rank, [told])
         self._told_at[told.rank] = now
@@ -158,7 +158,7 @@ class RankStatsBoard:
 
 
 def keep_newest(by_rank: dict[int, RankStats], told: Iterable[RankStats]) -> None:
-    """Replace what is older than these."""
+    """Replace statistics that are older than the given ones."""
     for one in told:
         known = by_rank.get(one.rank)
         if known is None or one.number >= known.number:

@@ -1,9 +1,9 @@
-"""RequestBounds: the limits that every request keeps, whichever door it came by.
+"""RequestBounds: the limits that every request keeps, whichever interface it came by.
 
 The HTTP routes, batch files, the Python API and other replicas all end at the engine core, which
 checks each request here once more: an id beyond the vocabulary or a length beyond the context would
-end the steps of every other request. Pure and torch-free; used by InputProcessor, which tells the
-sender early, and by EngineCore, which trusts no sender.
+end the steps of every other request. Pure and torch-free; used by InputProcessor, which reports the
+error early, and by EngineCore, which trusts no sender.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _MOST_NUMBER = 2**63 - 1
 
 
 class RequestBounds:
-    """One model's limits. Each check raises `RequestError` with the field at fault."""
+    """Check requests against one model's limits. Each check raises `RequestError` with the field at
+    fault."""
 
     def __init__(self, model: ModelConfig) -> None:
         self._model = model
@@ -57,7 +58,8 @@ class RequestBounds:
         check_size([prompt], request.params)
 
     def check_params(self, params: SamplingParams) -> None:
-        """Check what depends on the model: lengths, ids, and whether any token is left."""
+        """Check the limits that depend on the model: lengths, ids, and whether any token is
+        allowed."""
         context_tokens = self._model.max_model_len
         for name, asked in (("max_tokens", params.max_tokens), ("min_tokens", params.min_tokens)):
             if asked is not None and asked > context_tokens:
@@ -87,7 +89,7 @@ class RequestBounds:
             self._check_something_allowed(params)
 
     def check_ids(self, token_ids: Sequence[int], param: str) -> None:
-        """Check that these, maybe very many, are ids of the model's vocabulary."""
+        """Check that token ids, possibly very many, are in the model's vocabulary."""
         for extreme in (min(token_ids), max(token_ids)) if token_ids else ():
             if not 0 <= extreme < self._size:
                 raise RequestError(
@@ -97,7 +99,7 @@ class RequestBounds:
                 )
 
     def _check_service(self, request: Request) -> None:
-        """Check what says whose a request is, and how it waits."""
+        """Check the fields that name a request's client and order its wait."""
         for bound in _BOUNDS:
             if not bound.holds(request):
                 raise RequestError(f"{bound.name} must be {bound.words}", param=bound.name)
@@ -127,9 +129,8 @@ class RequestBounds:
             raise RequestError(f"{param} must fit in 64 bits", param=param)
 
     def _check_something_allowed(self, params: SamplingParams) -> None:
-        """Check that what is allowed is not all forbidden by something else, at any point: a word
-        of several tokens forbids its last one only sometimes, but then it may be the only one
-        left."""
+        """Check that the bans never forbid every allowed token. A bad word of several tokens
+        forbids its last one only sometimes, but that token may then be the only one left."""
         forbidden = {word[-1] for word in params.bad_words_token_ids}
         if params.min_tokens:
             forbidden.update(params.stop_token_ids)

@@ -1,6 +1,6 @@
 """RequestRouter: which data-parallel rank serves a request, and which ranks serve what.
 
-Pure bookkeeping without sockets or threads; CoreManager asks it under its own lock. A request
+Pure bookkeeping without sockets or threads; CoreManager calls it under its own lock. A request
 stays on its rank from the first token to the last, since its KV cache does.
 """
 
@@ -62,7 +62,7 @@ class RequestRouter:
         return found
 
     def by_rank(self, request_ids: Iterable[int]) -> dict[int, list[int]]:
-        """Group these requests by the ranks that serve them; those that have ended are left out."""
+        """Group the open requests among these by the rank that serves them."""
         found: dict[int, list[int]] = {}
         for request_id in request_ids:
             placed = self._placed.get(request_id)

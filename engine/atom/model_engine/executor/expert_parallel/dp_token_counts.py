@@ -33,8 +33,8 @@ class DPMetadata:
 
 
 class DPTokenCounts:
-    """One rank's view. buckets: sizes that steps of few tokens are padded to, ascending, the same
-    on every rank."""
+    """Track the token counts of one rank and its peers. buckets: sizes that steps of few tokens are
+    padded to, ascending, equal on every rank."""
 
     def __init__(self, rank: int, size: int, buckets: Sequence[int]) -> None:
         self._rank = rank

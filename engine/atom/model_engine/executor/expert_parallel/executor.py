@@ -59,7 +59,7 @@ class PeerWatch:
         return self._lost.wait(_NEWS_SECONDS)
 
     def wait_end(self) -> None:
-        """Leave it to `on_failure` to end this process, and to say why; does not return."""
+        """Block until `on_failure` ends this process with its reason; never returns."""
         threading.Event().wait()
 
     def end(self) -> None:
@@ -169,7 +169,7 @@ class ExpertParallelExecutor(SingleDeviceExecutor):
 
     @contextmanager
     def _together(self) -> Iterator[None]:
-        """Return what fails here because another rank has ended is that rank's failure."""
+        """Report an error of the body as another rank's failure if that rank has ended."""
         try:
             yield
         except PeerLeftError as left:

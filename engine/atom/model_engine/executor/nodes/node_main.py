@@ -76,7 +76,7 @@ def _carry_out(own: Config, order: NodeOrder, link: NodeLink, listener: socket.s
 
 
 def _find_first(place: NodePlace) -> NodeLink:
-    """Tries until it is there: a pod's name leads nowhere before that pod has an address."""
+    """Connect to the first node, retrying until its pod has an address and listens."""
     told_at = time.monotonic()
     pause = threading.Event()
     while True:

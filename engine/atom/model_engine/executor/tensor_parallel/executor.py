@@ -180,7 +180,7 @@ def start_group(config: Config, on_failure: OnFailure) -> TensorParallelExecutor
 
 @contextmanager
 def _together(loss: FirstLoss) -> Iterator[None]:
-    """Return what fails here because another rank has ended is that rank's failure."""
+    """Report an error of the body as another rank's failure if that rank has ended."""
     try:
         yield
     except Exception:

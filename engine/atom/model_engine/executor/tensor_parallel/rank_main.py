@@ -91,7 +91,7 @@ def _follow(config: Config, order: RankOrder) -> None:
 
 
 def follow_steps(runner: ModelRunner, receiver: StepReceiver) -> None:
-    """Run what the leader runs, until it says no more."""
+    """Run the leader's calls until the channel closes."""
     submitted: deque[SubmittedStep] = deque()
     while message := receiver.receive():
         call = decode_step(message)

@@ -35,7 +35,7 @@ class Meeting:
 
 
 class RankOrder(msgspec.Struct, frozen=True):
-    """Hold what a follower is told beside the configuration. memory, wakeup: file descriptors of
+    """Tell a follower how to join, beside its configuration. memory, wakeup: file descriptors of
     the step channel; host, port: where the ranks meet."""
 
     memory: int

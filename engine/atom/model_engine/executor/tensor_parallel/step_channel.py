@@ -1,10 +1,10 @@
-"""StepChannel: messages of one process to several beside it, by memory that all of them see.
+"""StepChannel: messages from one process to several on its node, through shared memory.
 
-The leader writes a message once, and wakes each follower by a byte on its socket; a follower that
-has nothing to do sleeps on that socket, and neither side polls. Memory and sockets are inherited as
-file descriptors and have no name: nothing is left of them when the processes are gone, however they
-went, and a pod's limit of /dev/shm does not count. A follower also counts here the collectives that
-it has begun, so that one that is behind the others can be told.
+The leader writes a message once, and wakes each follower by a byte on its socket; an idle follower
+sleeps on that socket, and neither side polls. Memory and sockets are inherited as file descriptors
+without names: nothing is left of them when the processes end, however they end, and a pod's limit
+of /dev/shm does not apply. A follower also counts here the collectives that it has begun, so that
+the leader can identify a rank that is behind the others.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _WAKE, _READ = b"!", b"."
 
 
 class StepMemory:
-    """Hold what all ranks see: a counter of each, and the places of messages."""
+    """Map the memory that all ranks share: a counter per rank, and the places of messages."""
 
     def __init__(self, descriptor: int) -> None:
         self._map = mmap.mmap(descriptor, _TOTAL_BYTES)
@@ -66,8 +66,8 @@ class StepSender:
         return self._descriptor, self._theirs[follower].fileno()
 
     def let_go(self) -> None:
-        """Close what the followers have descriptors of: of each wake-up socket only one other end
-        is left."""
+        """Close the leader's copies of the followers' wake-up sockets, once they have inherited
+        them."""
         for theirs in self._theirs:
             theirs.close()
 

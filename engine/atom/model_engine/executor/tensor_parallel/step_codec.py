@@ -138,7 +138,7 @@ def _bytes_of(text: str) -> NDArray[np.uint8]:
 
 
 def decode_step(message: bytearray) -> Call:
-    """Return what the leader's runner was called with."""
+    """Return the call of the leader's runner that a message encodes."""
     reader = _Reader(message)
     kind, *sizes = reader.array(np.int64, _HEAD).tolist()
     if kind == _SAMPLE:

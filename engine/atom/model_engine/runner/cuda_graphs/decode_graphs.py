@@ -1,16 +1,16 @@
 """DecodeGraphs: a decode step as captured graphs per batch size, one forward and two samplings.
 
 Replaying the forward appends blocks, builds the inputs from the slots and runs the layers; the host
-only says which slots run and which blocks were appended. Replaying the sampling turns the hidden
-states into tokens, advances the slots and answers the host (HostRing); of the two, one knows
-temperatures alone, the other top-k, top-p and min-p too. A batch whose rows ask for more than that,
-or whose sampling has to wait for something, keeps the forward's graph and samples eagerly. Sizes
-are buckets: a batch runs in the smallest that holds it, padded with rows that compute nothing of
-consequence. Large buckets have two variants: attention need not split the rows of a step in which
-none is much longer than the others. Where adapters are served, a step in which some row has one has
-graphs of its own. Where a layer drafts, following the step is a graph, too; steps
-whose rows carry drafts are VerifyGraphs', those with prompts PromptGraphs'. Captured at start,
-largest first, sharing one memory pool. Identical tokens with graphs off is a test.
+only sends the slots to run and the blocks to append. Replaying the sampling turns the hidden states
+into tokens, advances the slots and answers the host (HostRing). One sampling graph supports
+temperatures alone, the other top-k, top-p and min-p too. A batch whose rows need further sampling
+options, or whose sampling has to wait for a mask, replays the forward and samples eagerly. Sizes
+are buckets: a batch runs in the smallest bucket that holds it, padded with rows whose results are
+unused. Large buckets have two variants: attention need not split the rows of a step of similar
+lengths. If adapters are served, a step in which any row uses one has graphs of its own. If a layer
+drafts, following the step is a graph, too; VerifyGraphs runs steps whose rows carry drafts,
+PromptGraphs steps with prompts. Captured at start, largest first, sharing one memory pool. A test
+shows identical tokens with graphs off.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ class _Graphs:
 
 @dataclass(frozen=True, slots=True)
 class ForwardOutput:
-    """Hold what the layers leave to sampling, of the R rows that sample: hidden [R, H]; slots [R]
-    int64 and sampling, on the device. variant: of the graph of a plain decode step that ran them
-    (its tensors are good until the next replay, its slots not advanced yet), if one did."""
+    """Hold the results of the layers for the R rows that sample: hidden [R, H]; slots [R] int64 and
+    sampling, on the device. variant: of the graph of a plain decode step that ran the layers (its
+    tensors are valid until the next replay, its slots not advanced yet), if one did."""
 
     hidden: torch.Tensor
     slots: torch.Tensor
@@ -101,8 +101,8 @@ class DecodeGraphs:
         return any(self._parts.with_lora)
 
     def measure_bytes(self) -> int:
-        """Return what all graphs will take of the device's memory, from the first few. These graphs
-        are not to be replayed."""
+        """Estimate the device bytes of all graphs from the first few captures. Do not replay these
+        graphs."""
         kinds: list[Sequence[Callable[[], object]]] = [
             [partial(self._capture, variant) for variant in self._variants()]
             + [*self._dummy_captures()]
@@ -127,7 +127,8 @@ class DecodeGraphs:
         self._host_ring.restart()
 
     def compile_ahead(self) -> None:
-        """Run once what graphs will be captured of, a bucket of each power of two."""
+        """Run the steps to capture once, for a bucket of each power of two, to compile their
+        kernels."""
         for variant in self._variants():
             if variant.size & (variant.size - 1) == 0 or variant.size == self._sizes[-1]:
                 self._run(variant)
@@ -214,7 +215,7 @@ class DecodeGraphs:
         return self._parts.pool.capture(self._model.run_dummy_batch)[0]
 
     def _forward(self, variant: GraphVariant) -> tuple[HiddenStates, SamplingTensors]:
-        """Return what a forward graph replays: from the slots to the hidden states."""
+        """Run the step of a forward graph: from the slots to the hidden states."""
         size, parts = variant.size, self._parts
         self._model.set_dp_padding(size)
         self._ops.receive_step(self._host_ring.ring, self._slots, self._state)
@@ -233,7 +234,7 @@ class DecodeGraphs:
     def _sample(
         self, size: int, hidden: torch.Tensor, sampling: SamplingTensors, filtered: bool
     ) -> None:
-        """Run what a sampling graph replays: from the hidden states to the slots and the host."""
+        """Run the step of a sampling graph: from the hidden states to the slots and the host."""
         slots = self._slots[:size]
         if filtered:
             token_ids = filtered_draw(self._parts, slots, hidden, sampling)

@@ -1,7 +1,7 @@
-"""GraphPool: captures what a step computes into graphs that share one pool of memory.
+"""GraphPool: captures steps into graphs that share one memory pool.
 
-What is captured runs once aside before it, so that kernels are compiled and libraries have their
-workspaces. The only place that records graphs: tests play them by functions.
+Each step runs once on a side stream before its capture, so that kernels are compiled and libraries
+have their workspaces. The only place that records graphs: tests replace graphs by functions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MEASURED = 5
 
 class Graph(Protocol):
     def replay(self) -> None:
-        """Compute what was captured anew, into the tensors of its capture."""
+        """Run the captured kernels again, writing to the tensors of the capture."""
 
 
 class GraphPool:
@@ -39,7 +39,7 @@ class GraphPool:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Run what is to be captured on a stream of its own, as captures want it."""
+        """Run the body on a side stream, as graph capture requires."""
         stream = _side_stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -49,14 +49,14 @@ class GraphPool:
 
 @cache
 def _side_stream() -> torch.cuda.Stream:
-    """Make the one stream of a process: libraries keep a workspace for every stream."""
+    """Return the process's side stream; one for all, since libraries keep a workspace per
+    stream."""
     return torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
 
 def measured_bytes(kinds: Sequence[Sequence[Callable[[], object]]]) -> int:
-    """Return what all captures will take of the device's memory, from the first few of each kind,
-    largest first: these hold the pool that the others share. Their graphs are not to be
-    replayed."""
+    """Estimate the device bytes of all captures from the first few of each kind, largest first:
+    these hold the pool that the others share. Do not replay their graphs."""
     kept: list[object] = []  # a pool ends with its last graph
     return sum(_measured_kind(captures, kept) for captures in kinds)
 

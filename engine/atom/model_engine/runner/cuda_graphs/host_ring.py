@@ -1,8 +1,8 @@
-"""HostRing: the host's end of what it and captured steps say to each other.
+"""HostRing: the host's end of the ring buffer between the host and captured steps.
 
-`post` before a step's forward is submitted, `answer` behind its sampling. The host counts entries
-as the device does, so neither tells the other where to look. It writes a entry anew only three
-steps later: the pipeline has collected the one that had the place by then.
+Call `post` before submitting a step's forward, `answer` after its sampling. The host counts entries
+as the device does, so neither has to send an index. The host reuses an entry three steps later: the
+pipeline has collected the step that used it by then.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class HostRing:
         return PendingTokens(answer[0, :rows], answered)
 
     def answer_runs(self, rows: VerifyRows) -> PendingRuns:
-        """Return what the rows got of the step posted last, whose tokens were verified just now."""
+        """Return the pending tokens of the step posted last, which has just been verified."""
         answer, answered = self._answer()
         count = len(rows.slots)
         return PendingRuns(

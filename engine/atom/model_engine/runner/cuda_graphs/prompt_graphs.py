@@ -1,10 +1,10 @@
-"""PromptGraphs: the layers of steps with short prompts as captured graphs, decodes beside them.
+"""PromptGraphs: the layers of steps with short prompts and decodes as captured graphs.
 
-Launched op by op such a step is bound by the host (PromptBucket). Its inputs are sent by one copy
-to where its graph reads them (StepStage); block tables, newest tokens and what sampling needs are
-the slots', which the replay moves on. The step is sampled eagerly, so that its rows may ask for
-anything. Captured behind the warm-up, which runs such steps eagerly, too: larger ones, and those
-whose prompts' log-probabilities are wanted, always are.
+Launching such a step op by op is bound by the host (PromptBucket). One copy sends its inputs to the
+buffers that its graph reads (StepStage); block tables, newest tokens and sampling parameters are
+the slots', which the replay advances. The step is sampled eagerly, so that its rows may use any
+sampling option. Captured after the warm-up, which runs such steps eagerly. Larger steps, and those
+that report the log-probabilities of prompts, always run eagerly.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from atom.utils.forward_context import ForwardContext, set_forward_context
 
 @dataclass(frozen=True, slots=True)
 class PromptForward:
-    """Hold what the layers leave to sampling, of the R rows that sample: hidden [R, H], slots [R]
-    int64 and sampling; all are good until the next replay."""
+    """Hold the results of the layers for the R rows that sample: hidden [R, H], slots [R] int64 and
+    sampling; all are valid until the next replay."""
 
     hidden: torch.Tensor
     slots: torch.Tensor
@@ -71,8 +71,8 @@ class PromptGraphs:
             self._captured[key] = self._capture(*key)
 
     def compile_ahead(self) -> None:
-        """Run once what graphs will be captured of, without decodes and with as many as there may
-        be."""
+        """Run the steps to capture once, without decodes and with the most decodes, to compile
+        their kernels."""
         most = max((bucket.decodes for bucket in self._buckets), default=0)
         for bucket, lora in self._keys():
             if bucket.decodes in (0, most):
@@ -103,7 +103,7 @@ class PromptGraphs:
     # ---- what is captured ---------------------------------------------------------------------
 
     def _keys(self) -> list[tuple[PromptBucket, bool]]:
-        """List what is captured, largest first."""
+        """Return the (bucket, with adapters) pairs to capture, largest first."""
         return list(product(reversed(self._buckets), self._parts.with_lora))
 
     def _captured_buckets(self) -> Sequence[PromptBucket]:

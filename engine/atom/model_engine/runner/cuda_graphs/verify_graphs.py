@@ -1,11 +1,12 @@
-"""VerifyGraphs: steps whose rows carry drafts as captured graphs, from the entry to the answer.
+"""VerifyGraphs: steps whose rows carry drafts as captured graphs, from the ring entry to the
+answer.
 
-A step is a few replays and nothing else, none of which waits for the host. By rows: drafts are
-looked up, or the layer that drafts makes the first of each row, and once more for each further one.
-By tokens, of which rows may have different numbers: the model computes them; then each is drawn, it
-is decided how many hold, the slots move on and the host is answered; last the layer that drafts
-computes them, too. Rows that ask for more than top-k, top-p and min-p are sampled eagerly in
-between. Captured at start beside DecodeGraphs.
+A step is a few replays and nothing else, none of which waits for the host. Per row: drafts are
+looked up, or the drafting layer makes the first draft of each row, and runs once more for each
+further one. Per token, of which rows may have different numbers: the model computes the logits, a
+token is drawn for each, the accepted drafts are counted, the slots advance and the host gets its
+answer; last, the drafting layer processes the tokens too. Rows that use sampling options beyond
+top-k, top-p and min-p are sampled eagerly in between. Captured at start beside DecodeGraphs.
 """
 
 from __future__ import annotations
@@ -62,9 +63,8 @@ class _Verified:
 
 @dataclass(frozen=True, slots=True)
 class VerifyForward:
-    """Hold what the layers leave to sampling, of a step's T tokens: hidden [T, H], sampling, and
-    the variant of the graphs. layout, drafts: of its rows, in memory that the next step
-    overwrites."""
+    """Hold the results of the layers for a step's T tokens: hidden [T, H], sampling, and the
+    variant of the graphs. layout, drafts: of its rows, in memory that the next step overwrites."""
 
     hidden: torch.Tensor
     sampling: SamplingTensors

@@ -91,7 +91,7 @@ class InputBatch:
     # ---- a ragged step ------------------------------------------------------------------------
 
     def arrays(self, batch: ScheduledBatch) -> StepArrays:
-        """Return what the host knows of the step, after `apply`."""
+        """Return the host's arrays of the step. Call `apply` first."""
         counts = batch.num_scheduled_tokens
         starts = np.zeros(len(counts) + 1, dtype=np.int32)
         np.cumsum(counts, out=starts[1:])

@@ -62,7 +62,7 @@ class SamplingState:
         self._bans = TokenBans(num_slots, vocab_size, eos_token_ids, device)
 
     def enter(self, rows: tuple[NewRow, ...]) -> None:
-        """Take what rows that take a slot ask for beyond their columns."""
+        """Record the sampling options of new rows that their columns do not hold."""
         for row in rows:
             slot, params = row.slot, row.params
             self._history.enter(row)
@@ -74,7 +74,8 @@ class SamplingState:
         return temperatures
 
     def needs(self, slots: Slots, positions: NDArray[np.int32]) -> SamplingNeeds:
-        """Return what these rows, about to draw the tokens at `positions`, need."""
+        """Return the most demanding need of these rows, which are about to draw the tokens at
+        `positions`."""
         reported = self._columns["num_logprobs"][slots] != NO_LOGPROBS
         if (reported | self._changed(slots, positions)).any():
             return SamplingNeeds.MORE
@@ -93,9 +94,9 @@ class SamplingState:
     def shaped_rows(
         self, slots: Slots, positions: NDArray[np.int32], ahead: DrawsAhead | None = None
     ) -> list[ShapedRows]:
-        """Return what the rows of `slots` (in this order) ask for beyond a draw, in groups of a
-        kind and of bounded size; no row is in two. `ahead`: where rows are draws behind
-        others."""
+        """Group the rows of `slots` (in this order) that need more than a plain draw, by kind and
+        in bounded sizes; no row is in two groups. `ahead`: set if rows are draws that follow other
+        draws of the step."""
         if ahead is not None:  # those that need not go on after all are told apart on the device
             positions = positions - ahead.host_lead
         rows = np.flatnonzero(self._is_filtered[slots] | self._changed(slots, positions))

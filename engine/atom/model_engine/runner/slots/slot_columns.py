@@ -1,4 +1,4 @@
-"""What is kept of each slot for the sampling of its row, declared once: a column a line.
+"""The columns of each slot's sampling state, declared once: one column per line.
 
 A column has an entry per slot on the host, where its rows' needs are looked up, and, if graphs and
 kernels read it, one on the device. Rows that take a slot bring their values (`enter`): one copy to
@@ -24,8 +24,8 @@ NO_LOGPROBS = -1
 
 @dataclass(frozen=True, slots=True)
 class SlotColumn:
-    """One column of the slots' state. name: of SlotTensors' field where on_device; empty: the value
-    of a slot without a row; value: a row's own."""
+    """Declare one column of the slots' state. name: of SlotTensors' field if on_device; empty: the
+    value of a slot without a row; value: the value for a new row."""
 
     name: str
     dtype: type[np.generic]

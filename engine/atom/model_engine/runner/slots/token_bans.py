@@ -73,8 +73,8 @@ class TokenBans:
     def forbidden(
         self, slots: Slots, positions: NDArray[np.int32], ahead: DrawsAhead | None = None
     ) -> ForbiddenTokens | None:
-        """Return what may not be drawn at `positions`; of draws ahead the device knows
-        these better."""
+        """Return the tokens that may not be drawn at `positions` because the answer must not end
+        yet; for draws ahead, the device decides which of these bans hold."""
         rows = np.flatnonzero(self.must_go_on(slots, positions))
         if len(rows) == 0:
             return None

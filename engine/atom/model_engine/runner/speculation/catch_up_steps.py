@@ -1,4 +1,4 @@
-"""What a proposer is told of a step that ran eagerly: it has its inputs."""
+"""The inputs of an eagerly run step, as a proposer catches up by them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from atom.speculation.proposer import ComputedTokens
 
 
 def computed_eagerly(step: SubmittedStep, tokens: EagerTokens) -> ComputedTokens:
-    """Describe what an eager step computed, after it was sampled, if any of its rows was."""
+    """Build the proposer's view of an eager step after its sampling, if any of its rows was
+    sampled."""
     inputs, next_ids = tokens.inputs, tokens.next_ids
     slots = newest = next_ids.new_zeros(0)
     if step.drawn is not None:

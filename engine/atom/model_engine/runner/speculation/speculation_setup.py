@@ -1,7 +1,7 @@
-"""SpeculationSetup: what a model runner has beside its model where rows may carry drafts.
+"""SpeculationSetup: the parts of a model runner that exist because rows may carry drafts.
 
-Of a configuration without speculation it has nothing but the model's own spec, so that ModelRunner
-asks one object whatever was configured. Owned by ModelRunner.
+Without speculation it holds only the model's own spec, so that ModelRunner can ask one object
+whatever the configuration. Owned by ModelRunner.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class SpeculationSetup:
 
     @property
     def cached(self) -> Speculation:
-        """Say what the KV cache keeps for it."""
+        """Return the speculation facts that size the KV cache."""
         config = self._config
         facts = None if config.draft is None else config.draft.facts
         tokens = config.scheduler.num_speculative_tokens
@@ -96,7 +96,7 @@ class SpeculationSetup:
         check_model(self._placed(model), open_checkpoint(self._config.model.path))
 
     def _placed(self, model: CausalLM) -> PlacedModules:
-        """Collect what the model's own checkpoint fills."""
+        """Return the modules that the model's own checkpoint fills."""
         if self.draft is None or self._config.draft is not None:
             return placed_model(model)
         return placed_with_mtp(model, self.draft)
@@ -104,7 +104,7 @@ class SpeculationSetup:
     def step_runner(
         self, model: CausalLM, ops: Ops, device: Device, groups: Sequence[CacheGroup]
     ) -> StepRunner:
-        """Make what runs the model's steps."""
+        """Build the runner of the model's steps."""
         config = self._config
         parts = model, ops, config, device, groups
         if config.model.pooling is not None:
