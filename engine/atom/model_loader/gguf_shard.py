@@ -1,9 +1,9 @@
-"""The weights of a GGUF file, read like those of a safetensors file.
+"""Read the weights of a GGUF file through the interface of a safetensors file.
 
-A tensor is dequantised as it is read, some rows at a time, into the type that it is served in:
-beside the parameter itself there are a few MiB of it in float32. Rows that llama.cpp has permuted
-for its rotary embedding come in the checkpoint's order. Quantised blocks are decoded by the `gguf`
-package. Called by load_plan.py and weight_loader.py.
+A tensor is dequantised as it is read, some rows at a time, into the dtype that it is served in:
+besides the parameter itself, memory holds only a few MiB in float32. Rows that llama.cpp has
+permuted for its rotary embedding are returned in the checkpoint's order. The `gguf` package decodes
+quantised blocks. Called by load_plan.py and weight_loader.py.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Region = Sequence[tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class StoredSlice:
-    """Say what a tensor will be, as safetensors' slices do."""
+    """The shape and dtype of a tensor, with the methods of safetensors' slices."""
 
     shape: tuple[int, ...]
 
@@ -67,7 +67,7 @@ class GgufShard:
         return list(self._tensors)
 
     def get_slice(self, name: str) -> StoredSlice:
-        """Look up what a tensor will be."""
+        """Return the shape and dtype that the tensor will have."""
         return StoredSlice(self._tensors[name].shape)
 
     def read(self, name: str, region: Region, dtype: torch.dtype) -> torch.Tensor:

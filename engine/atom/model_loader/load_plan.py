@@ -1,8 +1,8 @@
-"""What is read from which file of a checkpoint, decided by the files' headers alone.
+"""Plan which tensors to read from which file of a checkpoint, from the files' headers alone.
 
-Every tensor that the model wants is matched with what the files hold: name, shape, type. What is
-missing, misshapen, of another type or left over is a `ModelError` before anything is read. Called
-by the loader; knows neither threads nor progress.
+Every tensor that the model needs is matched by name, shape and dtype with the tensors in the files.
+A tensor that is missing, left over, or of another shape or dtype is a `ModelError` before any data
+is read. Called by the loader; knows neither threads nor progress.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class LoadPlan:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Hold what a file says of one tensor. name: as the model calls it, None of another part than
-    its text; stored_name: as the file does."""
+    """The header of one tensor in a file. name: in the model, None if the tensor is not part of the
+    text model; stored_name: in the file."""
 
     file: Path
     stored_name: str
@@ -76,8 +76,8 @@ class Header:
 def plan_load(
     wanted: Sequence[Placement], checkpoint: Checkpoint, unused: tuple[str, ...] = ()
 ) -> LoadPlan:
-    """Match what the model wants with what the checkpoint's files hold; `unused`: how names begin
-    that may be left over, to a dot. Raises `ModelError`."""
+    """Match the model's parameters with the tensors in the checkpoint's files. unused: name
+    prefixes, up to a dot, of tensors that the model may leave unread. Raises `ModelError`."""
     by_name: dict[str, list[Placement]] = {}
     fills: dict[str, list[str]] = {}  # of a tensor, what is not missing any more
     for placement in wanted:

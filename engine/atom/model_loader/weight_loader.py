@@ -1,11 +1,11 @@
-"""Load weights into a model, with progress, and prove that nothing is missing or left over.
+"""Load weights into a model, with progress, and prove that no tensor is missing or left over.
 
-The model says where each part of its parameters comes from (`Placement`); a checkpoint's tensors
-are matched with that before anything is read (load_plan.py). Then each file is opened
-once, and of each tensor the part that this rank holds is read (memory-mapped: no second copy of the
-checkpoint in memory; of a GGUF file some rows at a time, gguf_shard.py). Several parts of a file
-are read at once, and files one after the other, so that no more than one is mapped. Called by
-ModelRunner.
+The model states the source of each part of its parameters (`Placement`). The placements are matched
+with the checkpoint's tensors before any data is read (load_plan.py). Then each file is opened once,
+and this rank's part of each tensor is read. Safetensors files are memory-mapped, so memory holds no
+second copy of the checkpoint; GGUF files are read some rows at a time (gguf_shard.py). Several
+parts of a file are read concurrently, but files one after the other, so at most one file is mapped.
+Called by ModelRunner.
 """
 
 from __future__ import annotations
@@ -37,13 +37,14 @@ _DUMMY_EXPONENT = 121  # 2 to the power of -6
 
 
 class PlacedModel(Protocol):
-    """Hold what a model must say of itself to be loaded: its modules by their checkpoint names, of
-    which those with parameters have `placements(name)`."""
+    """The interface of a model that can be loaded: its modules by their checkpoint names. Each
+    module with parameters has `placements(name)`."""
 
     def named_modules(self) -> Iterator[tuple[str, nn.Module]]: ...
 
     def unused_tensors(self) -> tuple[str, ...]:
-        """Return how names of tensors begin that a checkpoint may hold beside what is wanted."""
+        """Return the name prefixes of tensors that a checkpoint may contain and the model does not
+        read."""
 
 
 class Placed(Protocol):
@@ -80,8 +81,8 @@ def load_model(model: PlacedModel, checkpoint: Checkpoint, progress: Progress) -
 
 
 def check_model(model: PlacedModel, checkpoint: Checkpoint) -> None:
-    """Find what would keep `load_model` from filling `model`, whose parameters may be on the meta
-    device: by the files' headers, and the first values of each tensor. Raises `ModelError`."""
+    """Check that `load_model` can fill `model`, whose parameters may be on the meta device. The
+    check reads the files' headers and the first values of each tensor. Raises `ModelError`."""
     plan = plan_load(placements_of(model), checkpoint, model.unused_tensors())
     for file, tensors in plan.files.items():
         with opened(file) as shard:

@@ -1,11 +1,12 @@
-"""S3Source: a model below a prefix of a bucket (s3://bucket/prefix), and its download.
+"""S3Source: look up and download a model below a prefix of a bucket (s3://bucket/prefix).
 
-Buckets of AWS and of what speaks S3 (MinIO, Ceph, R2): AWS_ENDPOINT_URL, AWS_REGION and credentials
-come from the environment, as other clients of S3 read them, or from the identity of the pod. An
-object is whole when it has its size: an ETag is a hash of the content of some only. That it is
-still the object that was listed is asked of the server (If-Match).
-Files go by several threads, whole ones are kept over a restart. Torch-free; its one dependency, the
-extra `s3`, is imported when a bucket is named.
+It works with AWS and S3-compatible stores (MinIO, Ceph, R2). AWS_ENDPOINT_URL, AWS_REGION and
+credentials come from the environment, as for other clients of S3, or from the pod's identity. An
+object is complete if it has its size, since only some ETags are hashes of the content. If-Match
+makes the server refuse an object that changed after it was listed.
+
+Several threads download files; complete files survive a restart. Torch-free. The only dependency,
+the extra `s3`, is imported when the user names a bucket.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ _REMEDY = (
 
 
 class S3Source:
-    """Reads what is below one prefix of a bucket. store: the bucket; default: the one that `model`
-    names, by the environment."""
+    """Read the model below one prefix of a bucket. store: the bucket; default: the bucket that
+    `model` names, opened with the environment's credentials."""
 
     def __init__(self, model: str, store: ObjectStore | None = None) -> None:
         bucket, _, prefix = model.removeprefix(SCHEME).partition("/")
@@ -43,8 +44,8 @@ class S3Source:
         self._store = store if store is not None else _open_bucket(model, bucket)
 
     def look_up(self, model: str, revision: str) -> Snapshot:
-        """List what is below the prefix, as one snapshot: its commit is a hash of names and ETags.
-        Raises `ModelError`."""
+        """List the objects below the prefix as one snapshot; its commit is a hash of names and
+        ETags. Raises `ModelError`."""
         try:
             listed = [item for page in self._store.list(self._prefix or None) for item in page]
         except Exception as error:  # one type for each of the client's faults
@@ -65,7 +66,7 @@ class S3Source:
         return Snapshot(model, revision, commit, tuple(files))
 
     def fetch(self, folder: Path, snapshot: Snapshot) -> None:
-        """Download what is not there. Raises `ModelError`."""
+        """Download the files that the folder does not have yet. Raises `ModelError`."""
         with ThreadPoolExecutor(_THREADS) as threads:
             done = [threads.submit(self._fetch_file, folder, file) for file in snapshot.files]
             try:

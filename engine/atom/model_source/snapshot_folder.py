@@ -1,12 +1,12 @@
-"""A model's files in a folder that many pods share: fetched once, proven whole, then marked.
+"""A model's files in a folder that many pods share: downloaded once, verified, then marked.
 
-    lock ─▶ complete already? ─▶ ask the source what belongs to it ─▶ download what is not there ─▶
-    prove every file ─▶ completion marker, written last and atomically
+    lock ─▶ complete already? ─▶ list the source's files ─▶ download the missing files ─▶
+    verify every file ─▶ completion marker, written last and atomically
 
-Who finds the marker may read the folder without asking the source (the hub, or an S3 bucket). One
-process works on a folder at a time: a lock of the file system, which the death of its holder
-releases. Torch-free. Called by `python -m atom.entrypoints.download` and, for buckets, by the
-engine itself; every fault is a `ModelError` with the remedy.
+A process that finds the marker reads the folder without a request to the source (the hub, or an S3
+bucket). One process works on a folder at a time, under a lock of the file system that is released
+if its holder dies. Torch-free. Called by `python -m atom.entrypoints.download` and, for buckets, by
+the engine itself; every fault is a `ModelError` with the remedy.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _SPARE_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """Says what is known of one file of a revision. `sha256` of the hub's large files, `git_sha1`
-    of those that git holds, `etag` of a bucket's objects."""
+    """The known facts of one file of a revision: `sha256` for the hub's large files, `git_sha1` for
+    files in git, `etag` for a bucket's objects."""
 
     name: str
     size_bytes: int
@@ -52,7 +52,7 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Hold what a revision of a model consists of: the files that serving needs."""
+    """The files of a model's revision that serving needs."""
 
     model: str
     revision: str  # as it was asked for
@@ -65,14 +65,15 @@ class Snapshot:
 
 
 class ModelSource(Protocol):
-    """Tells what a model consists of, and fetches it. All raise `ModelError`."""
+    """A source that lists and downloads a model's files. All methods raise `ModelError`."""
 
     def look_up(self, model: str, revision: str) -> Snapshot:
-        """Ask what belongs to a revision of a model."""
+        """List the files of a model's revision."""
         ...
 
     def fetch(self, folder: Path, snapshot: Snapshot) -> None:
-        """Download what of the snapshot is not in the folder yet, and prove every file."""
+        """Download the snapshot's files that the folder does not have yet, and verify every
+        file."""
         ...
 
 
@@ -128,7 +129,7 @@ def is_needed(name: str) -> bool:
 
 
 def read_marker(folder: Path) -> Snapshot | None:
-    """Return what a former run left complete; None where there is no marker that can be read."""
+    """Read the snapshot that an earlier run completed; None if there is no readable marker."""
     try:
         stored: dict[str, Any] = json.loads((folder / MARKER).read_text(encoding="utf-8"))
         files = tuple(SourceFile(**file) for file in stored["files"])

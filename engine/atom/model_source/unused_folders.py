@@ -1,13 +1,13 @@
-"""Removes from a claim the folders of models that its namespace uses no more.
+"""Remove from a claim the model folders that its namespace no longer uses.
 
-    <root>/<model>/<revision>/          what a download made, and beside it
+    <root>/<model>/<revision>/          a download's folder, and beside it
     <root>/<model>/.<revision>.lock     its lock
 
-Only what a download has marked (`.atom-download.json`) is removed, halves of downloads included,
-and of that only what one owner alone has used, which is the claim by its uid: downloads by another
-claim of the same volume leave another mark. The list of what is used is of some
-time: what a download has touched since, or holds the lock of, stays, and so does everything where
-that time is long ago. Called by `python -m atom.entrypoints.download`; the list is the operator's.
+Only folders that a download has marked (`.atom-download.json`) are removed, interrupted downloads
+included, and only those that a single owner has used. The owner is the claim, by its uid: downloads
+through another claim of the same volume leave another mark. The list of used folders has a time. A
+folder stays if a download has used it since then or holds its lock; all folders stay if the list is
+too old. Called by `python -m atom.entrypoints.download`; the operator makes the list.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ _OLDEST_LIST_SECONDS = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class KeptList:
-    """Say what of a claim is used: folders below `root`, as of a time in seconds since 1970."""
+    """The folders of a claim that are in use: paths below `root`, as of a time in seconds since
+    1970."""
 
     root: Path
     owner: str
@@ -73,8 +74,8 @@ def note_use(folder: Path, owner: str) -> None:
 def remove_unused(
     listed: KeptList, own: Path, wanted_bytes: int | None = None
 ) -> tuple[Removed, ...]:
-    """Remove what is not kept, but for `own`: all of it, or of that what was used longest ago until
-    `wanted_bytes` are free, and nothing where all of it would not be enough."""
+    """Remove unused folders except `own`. With `wanted_bytes`, remove the least recently used ones
+    until that many bytes are free, or none if removing all of them would not free enough."""
     if time.time() - listed.as_of > _OLDEST_LIST_SECONDS:
         logger.warning("the list of what is used is too old, so nothing is removed from the claim")
         return ()
@@ -144,8 +145,8 @@ def _is_kept(name: PurePosixPath, kept: Sequence[str]) -> bool:
 
 
 def _used_at(folder: Path, listed: KeptList) -> float | None:
-    """Return when it was last used; None of what is not ours alone, or has been used since the list
-    was made."""
+    """Return the time of the folder's last use; None if the claim is not its only user, or if a
+    download used it since shortly before the list was made."""
     owners = _owners(folder)
     if set(owners) != {listed.owner}:
         if owners:

@@ -1,11 +1,11 @@
 """Groups of layers over one pool of equal KV blocks: which layers share a block table.
 
-A block belongs to one group at a time and holds `block_size` tokens of all its layers: the layer at
+A block belongs to one group at a time and holds `block_size` tokens of all its layers. The layer at
 position i of any group uses the pool's i-th tensor. So every block takes the same bytes, and a
-block that one group gave back serves any other. Where groups cannot have equally many layers some
-positions stay unused. Where layers differ in bytes each group is of one size, and as many of its
-layers share a position as make all positions equally large, one behind the other in every block.
-The idea is that of vLLM's hybrid KV cache manager. Pure.
+block that one group freed can serve any other group. If groups cannot have the same number of
+layers, some positions stay unused. If layers differ in bytes, each group has layers of one size,
+and several of its layers share a position, one after the other in every block, so that all
+positions have the same size. The idea is that of vLLM's hybrid KV cache manager. Pure.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Grouping:
     token_bytes: tuple[int, ...]
 
     def sequence_bytes(self, tokens: int) -> int:
-        """Return what a sequence of `tokens` takes, blocks aside."""
+        """Return the bytes of a sequence of `tokens`, without rounding to blocks."""
         kept = (min(tokens, group.window or tokens) for group in self.groups)
         return sum(kept) * sum(self.token_bytes)
 
@@ -123,9 +123,10 @@ def pack_layers(
     mask: MaskRule,
     longest_tokens: int,
 ) -> Grouping:
-    """Pack what layers keep of all tokens into one group, and what they keep of a window into as
-    many others as make a sequence of `longest_tokens` take the fewest bytes, of equally good
-    numbers the least: one behind the other in every block, whatever the size of each."""
+    """Pack the layers that cache all tokens into one group, and the layers that cache a window into
+    further groups. Their number is the one at which a sequence of `longest_tokens` takes the fewest
+    bytes; of equally good numbers, the smallest. A group's layers follow one another in every
+    block, whatever their sizes."""
     numbers = range(1, min(len(windows), MAX_PACKED_GROUPS - 1) + 1)
     packed = [_packed(growing, _dealt(windows, number), mask) for number in numbers]
     return min(packed, key=lambda grouping: grouping.sequence_bytes(longest_tokens))

@@ -1,11 +1,11 @@
-"""Type and range of every value of a config.json that sizes or computes anything.
+"""Type and range of every config.json value that sizes or computes a part of the model.
 
-A checkpoint's author is not always the one who serves it: a value that is of another type, not
-finite or outside any published model's range is a ModelFactsError that names the key, before
-anything reads it, and so is a size at which reading alone would not end. null is as if the key were
-absent, but for switches, windows, bounds of logits, the scale of values and queries' low rank,
-which it turns off, and groups of experts, whose readers refuse it.
-Pure; called by text_part.py on every config.json that the engine or the operator reads.
+A checkpoint's author is not always the person who serves it. So a value of another type, a value
+that is not finite or outside the range of all published models, and a size at which reading alone
+would not end, are each a ModelFactsError that names the key, before other code reads the value.
+null means that the key is absent, with two exceptions. For switches, windows, bounds of logits, the
+scale of values and queries' low rank, null turns the feature off. The readers of groups of experts
+refuse null. Pure; text_part.py calls it on every config.json that the engine or the operator reads.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ _TIES = ("tie_word_embeddings", "tie_embedding")  # null is as if they were abse
 
 
 class Kind(Protocol):
-    """Hold what a value may be."""
+    """The type and range of a value."""
 
     @property
     def accepted(self) -> str:
-        """Return what is accepted, in words."""
+        """Return the accepted values, in words."""
         ...
 
     def takes(self, value: object) -> bool:
-        """Tell whether the value is one of these."""
+        """Return whether the value is accepted."""
         ...
 
 
@@ -378,7 +378,8 @@ _ROPES = ("rope_parameters", "rope_scaling")
 
 
 def checked(config: Config) -> dict[str, object]:
-    """Leave out what is null, and raise ModelFactsError for a value that no model has."""
+    """Return the configuration without null values. Raises ModelFactsError for a value that no
+    model has."""
     for key in _NEVER_NULL:
         if key in config and config[key] is None:
             raise _wrong(key, None, FIELDS[key].accepted)
@@ -395,7 +396,7 @@ def checked(config: Config) -> dict[str, object]:
 
 
 def _without_nulls(config: Config, fields: Mapping[str, Kind]) -> Iterator[tuple[str, object]]:
-    """Yield what is said; a switch that is null is off, as it is in Python."""
+    """Yield the keys that have a value; a null switch counts as off, as in Python."""
     for key, value in config.items():
         if value is not None or key in _KEEPS_NULL:
             yield key, value

@@ -1,7 +1,7 @@
-"""What this version's engine runs of all that can be sized: one table for engine and operator.
+"""The models that this version's engine supports: one table for engine and operator.
 
-The engine refuses a model by it before anything is loaded, the operator before a pod exists. A site
-whose images can do more says so by the name of the architecture, and then only sizes count.
+The engine refuses an unsupported model before it loads anything, the operator before a pod exists.
+A site whose images support more architectures names them; then only sizes are checked.
 """
 
 from __future__ import annotations
@@ -103,7 +103,8 @@ SUPPORTED_FORMATS = (
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:
-    """One thing that the engine does not run: the key of config.json, and in words."""
+    """A feature that the engine does not support: the key of config.json, and the reason in
+    words."""
 
     field: str
     message: str
@@ -170,7 +171,7 @@ def _is_stacked(block: ExpertsBlock, quantization: Quantization) -> bool:
 
 
 def _formats(facts: ModelFacts) -> Iterator[Unsupported]:
-    """Yield what a format of matrices may say that the engine does not compute."""
+    """Yield the quantisation formats of the model that the engine does not compute."""
     assert facts.quantization is not None
     of_experts = {
         stored
@@ -192,7 +193,7 @@ def _formats(facts: ModelFacts) -> Iterator[Unsupported]:
 
 
 def _forms(facts: ModelFacts) -> Iterator[Unsupported]:
-    """Yield what a checkpoint of a supported architecture may say that the engine does not
+    """Yield the settings of a supported architecture's checkpoint that the engine does not
     compute."""
     if facts.quantization is not None and facts.architecture in PLAIN_ALONE:
         yield Unsupported(

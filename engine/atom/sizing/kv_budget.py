@@ -1,9 +1,9 @@
 """The KV cache budget of one device: its blocks, and how many sequences they hold.
 
-The result is a value; no configuration is written back. Layers with a sliding window take their
-blocks from the same pool as the others. States that layers keep come before blocks; copies of some,
-checkpoints, are kept beside blocks, since a cached prefix can only be gone on from where there is
-one.
+The result is a value; the configuration is not changed. Layers with a sliding window take their
+blocks from the same pool as the others. The layers' states are allocated before the blocks.
+Checkpoints, copies of some states, are kept beside the blocks, since a cached prefix can only
+continue from a checkpoint.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class KvBudget:
 
     @property
     def checkpoint_bytes(self) -> int:
-        """Return what the checkpoints of states take."""
+        """Return the bytes of the states' checkpoints."""
         return self.num_checkpoints * self.layout.state_bytes
 
     def sequences(self, tokens: int) -> int:

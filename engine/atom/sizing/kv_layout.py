@@ -1,11 +1,11 @@
-"""What the KV cache keeps of a sequence on one rank, in blocks of one pool.
+"""The layout of a sequence's KV cache on one rank, in blocks of one pool.
 
 Layers with full attention and MLA layers keep every token; a layer with a sliding window keeps the
-blocks that its window can touch. Layers that keep the same form groups (cache_groups.py), and a
-block holds `block_size` tokens of one group. Layers of linear attention are in no group: each keeps
-one state of a sequence (states.py), in a place of its own for every sequence that may run. MLA
-keeps one row for all heads, so every rank of tensor parallelism holds all of it; KV heads are
-divided, and replicated when there are more ranks. Pure.
+blocks that its window can touch. Layers that keep the same tokens form groups (cache_groups.py),
+and a block holds `block_size` tokens of one group. Layers of linear attention belong to no group:
+each keeps one state of a sequence (states.py), in a slot for every sequence that may run. MLA keeps
+one row for all heads, so every rank of tensor parallelism holds the whole row. KV heads are divided
+over the ranks, and replicated if there are more ranks than heads. Pure.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _ROTATED_BYTES = 2  # of an element of the rotated key beside a latent in fp8, w
 
 @dataclass(frozen=True, slots=True)
 class KvElement:
-    """One element of the cache. `scale_bytes`: of each head's K, and V, of each token; in MLA of a
-    token's latent, and of its key in an indexer."""
+    """The size of a cached element. `scale_bytes`: per token, of each head's K, and V; with MLA of
+    a token's latent, and of its indexer key."""
 
     size_bytes: int
     scale_bytes: int = 0
@@ -133,26 +133,26 @@ class KvLayout:
         return sum(group.blocks(tokens, block_size, self.lookahead) for group in self.groups)
 
     def window_blocks(self, tokens: int, block_size: int) -> int:
-        """Return how many of them are of groups with a window."""
+        """Return how many blocks of a sequence of `tokens` belong to groups with a window."""
         growing = self._num_growing * -(-tokens // block_size)
         return self.blocks_of_sequence(tokens, block_size) - growing
 
     def table_blocks(self, tokens: int, block_size: int) -> int:
-        """The most of them that one group has."""
+        """Return the most blocks that a sequence of `tokens` holds in one group."""
         return max(group.blocks(tokens, block_size, self.lookahead) for group in self.groups)
 
     def sequence_bytes(self, tokens: int, block_size: int) -> int:
-        """Return what a sequence of `tokens` occupies, in whole blocks."""
+        """Return the bytes of a sequence of `tokens`, in whole blocks."""
         return self.blocks_of_sequence(tokens, block_size) * self.bytes_per_token * block_size
 
     def running_states_bytes(self, max_num_seqs: int) -> int:
-        """Return what the states of all sequences that may run take, and of the slot that none
-        has."""
+        """Return the bytes of the states of all sequences that may run, and of the padding slot."""
         return (max_num_seqs + 1) * self.running_state_bytes
 
     @property
     def running_state_bytes(self) -> int:
-        """Return what a running sequence keeps beside its tokens: states, and drafts' inputs."""
+        """Return the bytes that a running sequence has beside its tokens: states, and drafts'
+        inputs."""
         return self.state_bytes + self.draft_bytes
 
     def step_blocks(self, step_tokens: int, block_size: int) -> int:
@@ -211,8 +211,9 @@ def kv_layout(
 
 
 def _packed(facts: ModelFacts, element: KvElement, block_size: int) -> Grouping:
-    """Pack what layers with entries keep. Each is two caches in a row, or one without entries: of
-    the window, which is kept as far as the next entry of any layer reaches back, and of entries."""
+    """Pack layers with compressed entries. A layer has two caches in a row: its window, long enough
+    for the next entry of any layer, and its entries. A layer without entries has only the
+    window."""
     growing: list[CachedLayer] = []
     windows: list[CachedLayer] = []
     reach = 0
@@ -254,7 +255,7 @@ def kv_terms(
     speculation: Speculation = NO_SPECULATION,
     block_size: int = USUAL_BLOCK_SIZE,
 ) -> tuple[KvTerm, ...]:
-    """Return what the layout is the sum of, for people: one term for all layers that keep the
+    """Return the terms of the layout's sum, for people: one term for all layers that cache the
     same."""
     proposing = speculation.proposing_counts(facts)
     return (
@@ -265,8 +266,8 @@ def kv_terms(
 
 
 def state_terms(facts: ModelFacts, ranks: int = 1) -> tuple[StateTerm, ...]:
-    """Return what the states of a sequence are the sum of: one term for all layers that keep the
-    same."""
+    """Return the terms of the sum of a sequence's states: one term for all layers with equal
+    states."""
     counts: dict[StateNet, int] = {}
     for alike in facts.layer_counts:
         state = alike.layer.attention.state

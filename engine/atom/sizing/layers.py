@@ -1,8 +1,8 @@
 """The layers of a decoder-only model as sizes: attention with its kind of cache, and its MLP.
 
-Values only: the readers of model families (families.py) build them, weights.py and kv_layout.py
-count what they occupy. A model is its layers in order; where only sums matter, the distinct ones
-with their numbers.
+Values only: the readers of model families (families.py) build them; weights.py and kv_layout.py
+count their bytes. A model is its layers in order; if only sums matter, the distinct layers with
+their counts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from atom.sizing.states import StateNet
 
 
 class CacheKind(enum.StrEnum):
-    """Hold what a layer keeps of the tokens before."""
+    """The form in which a layer caches earlier tokens."""
 
     FULL = "full attention"  # K and V of every token, by KV head
     WINDOW = "sliding window"  # K and V of the newest tokens
@@ -71,22 +71,23 @@ NO_ROPE = Rope("none", turns=False)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionFacts:
-    """One attention layer. `head_dim` is that of a query; `mask`: what a query attends to.
+    """The attention of a layer. `head_dim` is that of a query; `mask`: the tokens that a query
+    attends to.
 
-    `qk_norm`: an RMSNorm over each head of queries and keys, once they are rotated with
-    `qk_norm_rotated`; `qk_norm_whole`: over all heads together.
-    `sinks`: one learned logit per head.
-    `reads_embedding`: q, k and v see the token's embedding beside the hidden state (EAGLE-3).
-    `output_gate`: the queries' matrix also makes a gate of each head's result, behind its query.
-    `state`: linear attention, which keeps no tokens; heads and `head_dim` are its queries'.
-    `narrow_values`: elements of a head's value where they are fewer than `head_dim`; the cache
-    keeps as many as of a key. 0: they are not.
-    `values_are_keys`: there is no matrix of values, they are what keys are before their norm.
-    `value_norm`: an RMSNorm without a weight over each head of values.
-    `fused`: checkpoints have one matrix of queries, keys and values.
-    `kv_sharing_target`: the layer whose keys and values are attended to where it has none of its
-    own (Gemma 4).
-    `compressed`: attention to a window of `mask`, and to entries (DeepSeek V4).
+    - `qk_norm`: an RMSNorm over each head of queries and keys, after their rotation with
+      `qk_norm_rotated`; `qk_norm_whole`: over all heads together.
+    - `sinks`: one learned logit per head.
+    - `reads_embedding`: q, k and v see the token's embedding beside the hidden state (EAGLE-3).
+    - `output_gate`: the queries' matrix also makes a gate of each head's result, after its query.
+    - `state`: linear attention, which keeps no tokens; heads and `head_dim` are its queries'.
+    - `narrow_values`: elements of a head's value if they are fewer than `head_dim`, else 0; the
+      cache keeps as many as of a key.
+    - `values_are_keys`: there is no matrix of values; the values are the keys before their norm.
+    - `value_norm`: an RMSNorm without a weight over each head of values.
+    - `fused`: checkpoints have one matrix of queries, keys and values.
+    - `kv_sharing_target`: the layer whose keys and values this layer attends to if it has none
+      itself (Gemma 4).
+    - `compressed`: attention to a window of `mask`, and to entries (DeepSeek V4).
     """
 
     num_heads: int

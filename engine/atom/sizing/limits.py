@@ -1,4 +1,4 @@
-"""What a plan of memory starts from: a device, what of it is spoken for, and what runs at most."""
+"""Inputs of a memory plan: a device, its memory that is already used, and the limits of a run."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ class DeviceMemory:
 
     @property
     def used_bytes(self) -> int:
-        """Return what is spoken for."""
+        """Return the bytes that weights, activations, overheads and states take."""
         return self.weights_bytes + self.activation_bytes + self.overhead_bytes + self.state_bytes
 
     @property
     def available_bytes(self) -> int:
-        """Return what may be used beside it; negative where it is too much."""
+        """Return the bytes left for the KV cache; negative if the other uses exceed the usable
+        memory."""
         return self.usable_bytes - self.used_bytes
 
 

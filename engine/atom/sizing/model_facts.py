@@ -1,8 +1,8 @@
-"""ModelFacts: the numbers of a decoder-only model that decide what it occupies.
+"""ModelFacts: the numbers of a decoder-only model from which its memory is sized.
 
-Read from a Hugging Face config.json; knows no tensors, files or devices, and not which engine runs
-it (engine_support.py). Parameter counts are exact: a test compares them with real modules of every
-family. Absent keys mean what transformers' configuration classes make of them.
+They are read from a Hugging Face config.json. The module knows no tensors, files or devices, nor
+the engine's support (engine_support.py). Parameter counts are exact: a test compares them with real
+modules of every family. Absent keys mean the defaults of transformers' configuration classes.
 """
 
 from __future__ import annotations
@@ -228,8 +228,7 @@ def _rope_type(config: Config) -> str:
 
 
 def _stretched_context(config: Config) -> int:
-    """Return what YaRN makes of the context that it was trained for, if any rope is of that
-    kind."""
+    """Return the context length after YaRN's scaling, if any rope is of that kind; else 0."""
     longest, trained_for = 0, positive(config, "max_position_embeddings")
     for scaling in _ropes(config):
         factor = scaling.get("factor")

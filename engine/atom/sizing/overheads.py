@@ -1,7 +1,7 @@
-"""Predicted memory beside weights and KV cache: activations, room for adapters, the runtime itself.
+"""Predicted memory beside weights and KV cache: activations, adapters' slots, the runtime itself.
 
-Upper estimates for a plan made before anything runs (the operator's); the engine replaces them by
-what it measures. Knows only shapes; no device is asked.
+These are upper estimates for the operator's plan, made before anything runs; the engine replaces
+them by measurements. The module knows only shapes; no device is queried.
 """
 
 from __future__ import annotations
@@ -167,15 +167,16 @@ def _mlp_width(facts: ModelFacts, mlp: MlpFacts, sharding: Sharding) -> int:
 
 
 def runtime_overhead_bytes(device: Literal["cpu", "gpu"], total_bytes: int) -> int:
-    """Return what the process occupies before it holds a tensor of ours, with a safety margin."""
+    """Return the bytes that the process occupies before it allocates a tensor, with a safety
+    margin."""
     if device == "cpu":
         return CPU_RUNTIME_BYTES
     return GPU_RUNTIME_BYTES + int(total_bytes * GPU_SAFETY_FRACTION)
 
 
 def communication_bytes(row_bytes: int, sharding: Sharding, nodes: int = 1) -> int:
-    """Return what a GPU keeps to reach the other ranks of a model; nothing where it is alone.
-    row_bytes: of a token's hidden state. Over several nodes sums are the library's alone."""
+    """Return the GPU memory for communication with the model's other ranks; 0 without other ranks.
+    row_bytes: of a token's hidden state. Over several nodes the library alone computes sums."""
     ranks = sharding.tensor_parallel
     if ranks * sharding.sharing == 1:
         return 0
@@ -204,8 +205,8 @@ class LoraRoom:
 
 
 def lora_bytes(facts: WeightFacts, room: LoraRoom, element_bytes: int, sharding: Sharding) -> int:
-    """Sum what the slots of all adapters take on one rank, in the model's own dtype: for each slot
-    rank rows of the inputs and rank columns of the outputs of every matrix that adapters add to. An
+    """Return the bytes of all adapters' slots on one rank, in the model's dtype. A slot has `rank`
+    rows of the inputs and `rank` columns of the outputs of every matrix that adapters change. An
     adapter in the host's memory takes as much as one slot."""
     vectors = sum(
         alike.count * _lora_elements(matrix, sharding)

@@ -1,8 +1,8 @@
 """One format of quantised matrices, and the bytes that a matrix has in it.
 
-A value that quantization_config.py reads from a checkpoint's config.json, or that an option asks
-for (online_quantization.py). Which matrices have it says quantization_scheme.py; whether an engine
-computes with it is not known here.
+quantization_config.py reads a format from a checkpoint's config.json; online_quantization.py makes
+one from an option. quantization_scheme.py assigns formats to matrices. This module does not know
+whether an engine computes with a format.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ INT4_WORD = 8  # in an int32
 
 
 class Element(enum.StrEnum):
-    """Hold what one stored number is."""
+    """The type of a stored number."""
 
     FP8 = "fp8"  # e4m3
     INT8 = "int8"
@@ -81,16 +81,16 @@ class Quantization:
 
     @property
     def input_multiple(self) -> int:
-        """Return what a rank's share of a matrix' inputs must be a multiple of, for whole scales
-        and words."""
+        """Return the number by which a rank's share of a matrix' inputs must be divisible, for
+        whole scales and words."""
         if self.granularity == "block":
             return self.block[1]
         return math.lcm(max(1, self.group), self._word)
 
     @property
     def output_multiple(self) -> int:
-        """Return what a rank's share of a matrix' outputs must be a multiple of, for whole scales
-        and words."""
+        """Return the number by which a rank's share of a matrix' outputs must be divisible, for
+        whole scales and words."""
         return self.block[0] if self.granularity == "block" else self._word
 
     @property
@@ -99,7 +99,7 @@ class Quantization:
         return INT4_WORD if self.element is Element.INT4 else 1
 
     def __str__(self) -> str:
-        """Describe it, as in "fp8 in blocks of 128 x 128 (compressed-tensors)"."""
+        """Describe the format, as in "fp8 in blocks of 128 x 128 (compressed-tensors)"."""
         shared = {
             "tensor": " with a scale per matrix",
             "row": " with a scale per output",

@@ -1,9 +1,9 @@
-"""quantization_config of a config.json → QuantizationScheme.
+"""Convert the quantization_config of a config.json into a QuantizationScheme.
 
-The formats are those of the checkpoints themselves: Hugging Face's fp8 (DeepSeek, Qwen3-FP8),
-FBGEMM's, compressed-tensors, AutoAWQ, AutoGPTQ and GPTQModel, AMD Quark, NVIDIA's Model Optimizer,
-gpt-oss' MXFP4; each with its own way to name modules that are stored otherwise. A method, scheme or
-type that is not known is a `ModelFactsError` that says which are.
+The formats are those of published checkpoints: Hugging Face's fp8 (DeepSeek, Qwen3-FP8), FBGEMM's,
+compressed-tensors, AutoAWQ, AutoGPTQ and GPTQModel, AMD Quark, NVIDIA's Model Optimizer, gpt-oss'
+MXFP4. Each has its own way to name modules that are stored in another format. An unknown method,
+scheme or type is a `ModelFactsError` that lists the known ones.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _scheme(
     match: NameMatch = NameMatch.PARTS,
     rules: tuple[FormatRule, ...] = (),
 ) -> QuantizationScheme:
-    """One format for all that neither `excluded` nor `rules` name."""
+    """Make a scheme with one format for every module that neither `excluded` nor `rules` name."""
     plain = (FormatRule(excluded, None, match),) if excluded else ()
     return QuantizationScheme(method=stored.method, default=stored, rules=(*plain, *rules))
 
@@ -232,7 +232,7 @@ def _quark(section: Config) -> QuantizationScheme:
 
 
 def _quark_format(scheme: Config) -> Quantization | None:
-    """One of Quark's layer configs; None where it stores weights plain."""
+    """Read one of Quark's layer configs; None if it stores weights unquantised."""
     weights = mapping(scheme, "weight")
     if not weights:
         return None
@@ -249,7 +249,7 @@ def _quark_format(scheme: Config) -> Quantization | None:
 
 
 def _modelopt(section: Config) -> QuantizationScheme:
-    """Read what the Model Optimizer wrote: FP8 has a scale per matrix, NVFP4 two of each number."""
+    """Read the Model Optimizer's section. Only FP8, with a scale per matrix, is supported."""
     algorithm = section.get("quant_algo")
     if algorithm != "FP8":
         raise _unknown(f"modelopt of quant_algo {algorithm!r}")

@@ -112,8 +112,8 @@ class QuantizationScheme:
         return stored
 
     def __str__(self) -> str:
-        """Describe it, as in "fp8 with a scale per output (quark), int4 in groups of 32 (gptq) by
-        name"."""
+        """Describe the scheme, as in "fp8 with a scale per output (quark), int4 in groups of 32
+        (gptq) by name"."""
         first, *others = self.formats or ("plain",)
         return ", ".join([str(first), *(f"{each} by name" for each in others)])
 

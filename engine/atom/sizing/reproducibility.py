@@ -1,9 +1,9 @@
-"""Refuse what keeps an engine from giving the same answer always: one table for both programs.
+"""Refuse models and options that prevent reproducible answers: one table for engine and operator.
 
-Reproducible runs have kernels of their own, whose every row is computed apart from the others
-(model_ops/backends/batch_invariant*). What these do not compute is refused here by name, before a
-device is looked at; what depends on the device (a compiler, a mask, a dtype) they refuse
-themselves. Pure.
+Reproducible runs have their own kernels, which compute each row independently of the others
+(model_ops/backends/batch_invariant*). This module refuses by name, before a device is used, the
+features that these kernels do not compute. The kernels themselves refuse what depends on the device
+(a compiler, a mask, a dtype). Pure.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from atom.sizing.model_facts import ModelFacts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReproducibleOptions:
-    """Says what is asked for beside reproducible answers. quantization: how a plain checkpoint's
-    matrices are stored; names_backends: whether operations' backends are named; lora: whether
-    requests may have adapters; expert_parallel: whether ranks have whole experts each."""
+    """The options that reproducible answers restrict. quantization: the format for a plain
+    checkpoint's matrices; names_backends: whether the user names operations' backends; lora:
+    whether requests may use adapters; expert_parallel: whether ranks hold whole experts."""
 
     quantization: str | None = None
     names_backends: bool = False
@@ -28,7 +28,8 @@ class ReproducibleOptions:
 
 
 def reproducible_problems(facts: ModelFacts, asked: ReproducibleOptions) -> tuple[str, ...]:
-    """List what stands in the way, each with what to drop; empty where nothing does."""
+    """List the settings that prevent reproducible answers, each with the option to drop; empty if
+    there are none."""
     return (*_of_options(asked), *_of_model(facts, asked))
 
 

@@ -1,8 +1,8 @@
 """The text part of a multimodal config.json, as the config.json of a text model. Pure.
 
-Such a checkpoint wraps a decoder, whose fields stand in `text_config`, and encoders of images or
-sounds, which are left out here: what is sized and run is the decoder alone. Which tensors are its,
-and under which names, is said here too, since names follow from the wrapper as the fields do.
+Such a checkpoint wraps a decoder, whose fields are in `text_config`, and encoders of images or
+sounds, which are ignored: only the decoder is sized and run. This module also selects and renames
+the decoder's tensors, since their names depend on the wrapper, too.
 """
 
 from __future__ import annotations
@@ -222,8 +222,8 @@ ARCHITECTURES: dict[str, str] = {
 
 
 def architectures_of(config: Config) -> object:
-    """Return what `architectures` names, or the one of `model_type` where it is null, empty or
-    absent."""
+    """Return the value of `architectures`; if it is null, empty or absent, the architecture of
+    `model_type`."""
     named = config.get("architectures")
     kind = config.get("model_type")
     if not named and isinstance(kind, str) and kind in ARCHITECTURES:
@@ -262,8 +262,8 @@ def text_part(config: Config) -> dict[str, object]:
 
 
 def text_name(name: str) -> str | None:
-    """Return what a tensor of a wrapper's checkpoint is called in the text model; None for a tensor
-    of another part."""
+    """Return the text model's name of a tensor in a wrapper's checkpoint; None for a tensor of
+    another part."""
     for begin, instead in _TEXT_NAMES.items():
         if name.startswith(begin):
             return instead + name.removeprefix(begin)

@@ -1,8 +1,8 @@
-"""Compiles a library of C sources once per machine and keeps it in the user's cache folder.
+"""Compile a library of C sources once per machine and keep it in the user's cache folder.
 
-The file's name is a hash of all that it was made from: sources, flags, compiler and processor. What
-is loaded must belong to this user and be writable by no other. Where the cache cannot be
-written, a folder of this process serves.
+The file's name is a hash of its inputs: sources, flags, compiler and processor. A library is only
+loaded if it belongs to this user and no other user may write it. If the cache cannot be written, a
+temporary folder of this process is used.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _key(sources: CSources, toolchain: Toolchain) -> str:
 
 
 def _processor() -> str:
-    """Return what decides which instructions -march=native may use."""
+    """Return the processor's facts that decide which instructions -march=native may use."""
     about = {platform.machine()}
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith(("model name", "flags", "Features", "CPU part")):

@@ -1,8 +1,8 @@
-"""ChildProcess: a program of ours that runs beside us, talks with us by lines, and cannot be lost.
+"""ChildProcess: run a program as a child, exchange lines with it, and detect its end.
 
-A thread starts it and then waits for it: the operating system tells us of its end at once, nothing
-polls, and the kernel's parent-death signal, which belongs to the starting thread, is tied to a
-thread that lives as long as the child (the child's side is parent_watch.py).
+A thread starts the child and then waits for it, so its end is reported at once, without polling.
+The kernel's parent-death signal belongs to the starting thread, which lives as long as the child
+(parent_watch.py is the child's side).
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class ChildProcess:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Returns when it runs, or could not be started: that is an end like any other."""
+        """Start the process; return when it runs or could not be started. A failed start counts as
+        an end."""
         self._thread.start()
         self._spawned.wait()
 
@@ -75,7 +76,7 @@ class ChildProcess:
 
     @property
     def last_words(self) -> str:
-        """Return how it ended, for people."""
+        """Return how the process ended, as a message for people."""
         if self._failure is not None:
             return f"{self.name} could not be started: {self._failure}"
         who, code = f"{self.name} (pid {self.pid})", self.returncode
@@ -85,7 +86,8 @@ class ChildProcess:
         return f"{who} ended with code {code}; see its log above"
 
     def is_stopped(self) -> bool:
-        """Return whether the operating system has stopped it, as SIGSTOP and debuggers do."""
+        """Return whether the operating system has stopped the process, as SIGSTOP and debuggers
+        do."""
         if self.pid is None:
             return False
         try:
@@ -101,7 +103,8 @@ class ChildProcess:
                 self._process.stdin.flush()
 
     def wait(self, timeout_seconds: float) -> bool:
-        """Return whether it has ended, and its `on_exit` has returned, within that time."""
+        """Return whether the process has ended, and its `on_exit` has returned, within that
+        time."""
         self._thread.join(max(0.0, timeout_seconds))
         return not self._thread.is_alive()
 
@@ -111,7 +114,7 @@ class ChildProcess:
             self._process.send_signal(number)
 
     def kill(self) -> None:
-        """End it now, whatever it does."""
+        """Kill the process immediately, and wait for its `on_exit`."""
         if self._process is not None:
             self._process.kill()
         self._thread.join()

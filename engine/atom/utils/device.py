@@ -59,7 +59,8 @@ class Device:
         return max(total - free, told or 0)
 
     def process_bytes(self) -> int:
-        """Measure what this process holds: of a GPU's memory for its tensors, on the CPU of all."""
+        """Measure the bytes that this process holds: a GPU's memory reserved for tensors, or on the
+        CPU its resident memory."""
         if self.is_gpu:
             return int(torch.cuda.memory_reserved(self.torch_device))
         return int(psutil.Process().memory_info().rss)
@@ -75,8 +76,8 @@ class Device:
 
 
 def detect_device(wanted: str, *, sharers: int = 1, index: int = 0) -> Device:
-    """The one of that index among those that this process sees, which becomes torch's current one.
-    Raises `ConfigError` when `wanted` is unknown or not present."""
+    """Select the device of that index among those that this process sees, and make it torch's
+    current device. Raises `ConfigError` when `wanted` is unknown or not present."""
     if wanted not in DEVICE_TYPES:
         raise ConfigError(f"unknown device {wanted!r}; devices: {', '.join(DEVICE_TYPES)}")
     gpu_type = None

@@ -1,7 +1,7 @@
-"""ForwardContext: what a forward pass needs besides its inputs, reachable without parameters.
+"""ForwardContext: the data that a forward pass needs besides its inputs, without parameters.
 
-Layers ask `get_forward_context()` for the step's attention metadata, so that a model's signature
-stays `(input_ids, positions)` and a captured graph replays with the same objects. Data only: it
+Layers read the step's attention metadata from `get_forward_context()`, so a model's signature stays
+`(input_ids, positions)` and a captured graph replays with the same objects. Data only: the module
 knows no layer and no scheduler. Set by the runner around one forward pass; nesting is refused.
 """
 
@@ -161,7 +161,7 @@ def set_forward_context(context: ForwardContext) -> Iterator[None]:
 
 
 def narrow_lora(tokens: torch.Tensor) -> None:
-    """Let what follows in this forward pass compute these of its tokens [n] int64 alone."""
+    """Restrict the LoRA slots to these tokens [n] int64, for the rest of this forward pass."""
     global _current
     if _current is not None and _current.lora is not None:
         _current = replace(_current, lora=LoraTokens(_current.lora.slots[tokens]))

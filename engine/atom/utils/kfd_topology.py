@@ -1,8 +1,9 @@
-"""What the kernel's driver says of a machine's AMD devices: /sys/class/kfd/kfd/topology/nodes.
+"""Read the kernel driver's facts of AMD devices: /sys/class/kfd/kfd/topology/nodes.
 
-A folder per device, and in a partition mode one per partition; CPUs, which have no gfx name, are
-left out. Reads files alone, so it answers without a ROCm library. Called by preflight, and by
-kernels that ask for a device's dies. Fields: Linux, drivers/gpu/drm/amd/amdkfd/kfd_topology.c.
+There is a folder per device, and in a partition mode one per partition. CPUs, which have no gfx
+name, are skipped. The module only reads files, so it works without a ROCm library. Called by
+preflight, and by kernels that need a device's dies. Fields: Linux,
+drivers/gpu/drm/amd/amdkfd/kfd_topology.c.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class KfdNode:
 
     @property
     def address(self) -> str:
-        """Name its place on PCI, such as 0000:c4:00.0; partitions of one card have the same."""
+        """Return the device's PCI address, such as 0000:c4:00.0; partitions of one card share an
+        address."""
         return "{:04x}:{:02x}:{:02x}.0".format(*self.place)
 
 

@@ -1,13 +1,13 @@
-"""Which long chunks of prompts, behind a history, a library attends to, and in which pieces. What a
-long prompt has behind its leading tokens is such a chunk, too.
+"""Select the long chunks after a history that a library attends to, and cut them into pieces. The
+rest of a long prompt after its leading tokens is such a chunk, too.
 
-A library makes a plan for each pair of lengths that it meets, which takes longer than many a step,
-and knows no mask but a whole chunk's own. So a chunk's queries are cut into tiles, and all that
-they see into pieces, of a few lengths; tiles begin and end at multiples of the shortest, where
-pieces do, too. A tile sees every piece before it as a whole, and of its own tokens those up to each
-query. What is left over on either side of the tiles, the paged kernel computes.
+A library makes a plan for each new pair of lengths, which takes longer than many a step, and
+supports only a causal mask over a whole chunk. So a chunk's queries are cut into tiles, and their
+context into pieces, of a few lengths. Tiles begin and end at multiples of the shortest length, as
+pieces do. A tile sees every earlier piece as a whole, and its own tokens causally. The paged kernel
+computes the remainder on either side of the tiles.
 
-Torch-free, pure; called where a step's metadata is made, and by the backend that carries it out.
+Torch-free, pure; called where a step's metadata is made, and by the backend that computes it.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def long_chunks(
 
 
 def rest_of(group: EqualPrompts) -> LongChunk | None:
-    """Return what a single prompt has behind its leading tokens, as a chunk whose head these are;
-    None where it is too little."""
+    """Return the rest of a single prompt after its leading tokens as a chunk, with these tokens as
+    its head; None if the rest is too short."""
     leading, tiles = group.leading, _floor(group.length - group.leading)
     seen = tiles * (leading + tiles)
     if group.rows > 1 or seen < _LEAST_SEEN_BY_REST or leading % _unit():
@@ -81,7 +81,7 @@ def rest_of(group: EqualPrompts) -> LongChunk | None:
 
 
 def pieces_of(chunk: LongChunk) -> Iterator[Piece]:
-    """Yield what the chunk's tiles see, in order: its history, then its own tokens."""
+    """Yield the pieces of context that the chunk's tiles see: its history, then its own tokens."""
     first = 0
     tiles: list[Tile] = []
     at = chunk.head

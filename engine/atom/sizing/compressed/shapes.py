@@ -1,8 +1,8 @@
-"""Attention of DeepSeek V4 as sizes: what a layer keeps of a token, and of how many it keeps that.
+"""Sizes of DeepSeek V4's attention: the cached elements of a token, and the number of tokens.
 
-One key of a token stands for all heads, and is its value, too. It is kept in a window, and beside
-it what the entries are summed up of; entries are kept of the whole sequence. Values only, as
-layers.py, whose attention may be of this kind.
+One key of a token serves all heads, and is its value, too. The cache keeps a window of keys, and
+beside it the inputs that the entries sum up; it keeps the entries of the whole sequence. Values
+only, as in layers.py, whose attention may be of this kind.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ class Compressed:
         return self.rate * self.series
 
     def window_elements(self, head_dim: int) -> int:
-        """Count what is kept of a token in the window: its key, and what it adds to entries of keys
-        and of the indexer's, with how much of it counts."""
+        """Return the number of elements of a token in the window: its key, and its contributions
+        and weights for the entries of keys and of the indexer's keys."""
         if not self.rate:
             return head_dim
         return head_dim + 2 * self.series * (head_dim + self.index_dim)
 
     def entry_elements(self, head_dim: int) -> int:
-        """Count what is kept of an entry: its key, and the indexer's."""
+        """Return the number of elements of an entry: its key and its indexer key."""
         return head_dim + self.index_dim if self.rate else 0
 
     def entries_of_block(self, block_size: int) -> int:

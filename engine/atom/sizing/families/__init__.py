@@ -1,9 +1,9 @@
 """The layers of every model family that can be sized, read from config.json. Pure.
 
-One function per family gives layer i; what a key means when it is absent is what transformers'
-configuration class of that family makes of it. A family that is not here (a state space model, a
-multimodal wrapper) is an error: it is never sized by a formula for others. Whether an engine runs a
-family is said in engine_support.py.
+One function per family returns layer i. An absent key means the default of transformers'
+configuration class for that family. A family that is not here (a state space model, a multimodal
+wrapper) is an error: no other family's formula sizes it. engine_support.py lists the families that
+the engine supports.
 """
 
 from __future__ import annotations
@@ -208,7 +208,8 @@ def family_of(config: Config) -> tuple[str, Family]:
 
 
 def names_of(config: Config) -> NamePairs:
-    """Return what a checkpoint with this config.json calls otherwise than it is called here."""
+    """Return the pairs of names that differ between a checkpoint with this config.json and the
+    engine."""
     text = text_part(config)
     _, family = family_of(text)
     return family.names(family.fields(text))
@@ -221,8 +222,8 @@ def is_tied(config: Config) -> bool:
 
 
 def tensor_reader(config: Config) -> Callable[[str], str | None]:
-    """Return what calls a checkpoint's tensors as they are called here, None for tensors of parts
-    that are not served."""
+    """Return a function from a checkpoint's tensor name to the engine's name; None for tensors of
+    parts that are not served."""
     pairs = names_of(config)
     wrapped = wrapper_of(config) is not None
 
@@ -239,9 +240,9 @@ def has_turned_experts(config: Config) -> bool:
 
 
 def module_reader(config: Config) -> Callable[[str], Iterator[str]]:
-    """Return what yields the names here that a module of a checkpoint or of transformers' model may
-    have: its own, and as a checkpoint of this config.json, a wrapper's or a bare decoder's has
-    it."""
+    """Return a function that yields the engine's possible names of a module of a checkpoint or of
+    transformers' model: its own name, and the names under which a checkpoint of this config.json, a
+    wrapper or a bare decoder stores it."""
     pairs = names_of(config)
     _, family = family_of(text_part(config))
 

@@ -1,8 +1,8 @@
-"""Names that a checkpoint has for the parts of a decoder, where they are not the ones here. Pure.
+"""Names of a decoder's parts in checkpoints that differ from the engine's names. Pure.
 
-A family's table has a pair for each: a piece of a tensor's name in a checkpoint, between dots, and
-the piece that stands for it here. The first pairs count first, and no pair makes what another one
-takes: a name can be read in either direction.
+A family's table has a pair for each difference: the piece of a tensor's name in a checkpoint,
+between dots, and the engine's piece. Earlier pairs take precedence, and no pair produces a piece
+that another pair replaces: a name can be converted in either direction.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ NamePairs = Sequence[tuple[str, str]]
 
 
 def engine_name(name: str, pairs: NamePairs) -> str:
-    """Return what a checkpoint's tensor or module is called here."""
+    """Return the engine's name of a checkpoint's tensor or module."""
     return _replaced(name, pairs)
 
 
 def checkpoint_name(name: str, pairs: NamePairs) -> str:
-    """Return what a checkpoint calls a tensor or module of the decoder."""
+    """Return the checkpoint's name of a tensor or module of the decoder."""
     return _replaced(name, [(ours, theirs) for theirs, ours in pairs])
 
 

@@ -1,5 +1,5 @@
-"""Layers of DeepSeek V4: a window beside entries that sum up 4 or 128 tokens, or a window alone;
-several residual streams; experts, in the first layers those that a table has of each token."""
+"""Layers of DeepSeek V4: a window beside entries that each sum up 4 or 128 tokens, or a window
+alone; several residual streams; experts, which a table selects by token in the first layers."""
 
 from __future__ import annotations
 
@@ -161,7 +161,8 @@ def _experts(config: Config, index: int) -> Experts:
 
 
 def _kind(config: Config, index: int) -> str:
-    """Return what the layer attends to: by names, by rates, or as transformers' class has it."""
+    """Return the layer's kind of attention: from layer_types, from compress_ratios, or as
+    transformers' class defaults it."""
     kinds, ratios = texts(config, "layer_types"), numbers(config, "compress_ratios")
     if not kinds and ratios:
         kinds = tuple(_KINDS.get(ratio, str(ratio)) for ratio in ratios)

@@ -1,6 +1,6 @@
-"""Layers of Gemma 4: heads of another size where all tokens are seen; in the small models an input
-of each layer's own and layers that attend to keys of others, in the one with experts an MLP beside
-them."""
+"""Layers of Gemma 4: layers with full attention have another head size. The small models have an
+extra input per layer, and layers that attend to another layer's keys; the model with experts has an
+MLP beside them."""
 
 from __future__ import annotations
 
@@ -139,6 +139,6 @@ def _in_full(config: Config, index: int) -> dict[str, object]:
 
 
 def _of_layer(layers: Mapping[str, object], index: int) -> object:
-    """Find what is said of a layer, whose number may be padded to the width of the largest."""
+    """Return a layer's own value. Keys are layer numbers, padded to the width of the largest."""
     numbered = (own for key, own in layers.items() if key.isdecimal() and int(key) == index)
     return next(numbered, None)

@@ -33,7 +33,7 @@ _NAMES = (
 
 
 def kimi_linear_fields(config: Config) -> Config:
-    """Spell its fields as DeepSeek's are."""
+    """Rename the configuration's fields to DeepSeek's names."""
     found = {ours: config[key] for key, ours in _FIELDS.items() if config.get(key) is not None}
     return {**_DEFAULTS, **config, **found}
 

@@ -33,7 +33,7 @@ def lfm2_names(config: Config) -> NamePairs:
 
 
 def lfm2_fields(config: Config) -> Config:
-    """Spell what the first checkpoints have under names of their own."""
+    """Rename the fields that the first checkpoints spell differently."""
     tied, width = config.get("tie_embedding"), config.get("block_ff_dim")
     own = {"tie_word_embeddings": tied, "intermediate_size": width}
     return {**config, **{key: value for key, value in own.items() if value is not None}}

@@ -1,8 +1,8 @@
-"""States that layers keep of a sequence in place of keys and values, of one size at any length.
+"""States of fixed size that layers keep of a sequence in place of keys and values.
 
-A layer with a state reads what the tokens before left there and changes it, token by token. A
-sequence that runs has one of each such layer, in float32, divided over ranks by heads. Values only,
-as layers.py, whose attention may be of this kind.
+A layer with a state updates its state with every token. A running sequence has one state for each
+such layer, in float32, divided over ranks by heads. Values only, as in layers.py, whose attention
+may be of this kind.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class StateShape:
 
     @property
     def conv_channels(self) -> int:
-        """Count what the convolution sees of a token: queries, keys and values of all heads."""
+        """Return the channels of the convolution: queries, keys and values of all heads."""
         return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
 
     def on_rank(self, ranks: int) -> Self:
@@ -52,7 +52,7 @@ class StateShape:
 
     @property
     def input_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Return what a token comes with: what is convolved, and what its gates are made of."""
+        """Return the shapes of a token's inputs: the convolved one, and those of the gates."""
         return ((self.conv_channels,),)
 
     def draft_bytes(self, ranks: int = 1) -> int:
@@ -91,7 +91,7 @@ class ConvShape(StateShape):
 
 
 class StateKind(enum.StrEnum):
-    """Say what a checkpoint has of a layer with a state; in a plan's JSON by its name."""
+    """The matrices that a checkpoint has for a layer with a state; a plan's JSON has the name."""
 
     DELTA_NET = "gated delta net"  # a matrix for each part, of which some are joined
     DELTA_NET_BY_KEY_HEAD = "gated delta net by key head"  # two, each key head's parts together
@@ -120,7 +120,7 @@ class StateNet(StateShape):
 
     @property
     def shape(self) -> StateShape:
-        """Return what operations are told of it."""
+        """Return the shape of the state that operations get."""
         heads = {
             "key_heads": self.key_heads,
             "value_heads": self.value_heads,

@@ -1,9 +1,10 @@
-"""VirtualMemoryPool: a device's memory that can be given back while tensors keep their addresses.
+"""VirtualMemoryPool: device memory that can be released while tensors keep their addresses.
 
-torch allocates inside `allocating` from a range of addresses of the pool's own; `unmap` gives back
-what is behind them, `map` puts other memory there. So views, pointers in kernels' arguments and
-captured graphs stay as they are; only the contents are gone. virtual_memory.c asks the driver, by
-calls that CUDA and HIP have alike. Once per process and pool; a pool ends with the process.
+torch allocates inside `allocating` from a range of addresses that the pool reserves. `unmap`
+releases the memory behind the addresses, `map` puts new memory there. So views, pointers in
+kernels' arguments and captured graphs stay valid; only the contents are lost. virtual_memory.c
+calls the driver, by functions that CUDA and HIP both have. Once per process and pool; a pool ends
+with the process.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ class VirtualMemoryPool:
     """A range of a device's addresses, and the memory behind it."""
 
     def __init__(self, device: torch.device) -> None:
-        """Reserve as many addresses as the device has bytes, and as many more. Raises `BuildError`
-        without a C compiler, `VirtualMemoryError` where the driver has no such memory."""
+        """Reserve twice as many bytes of addresses as the device has memory. Raises `BuildError`
+        without a C compiler, `VirtualMemoryError` if the driver lacks virtual memory management."""
         path, self._library = _library()
         total = torch.cuda.mem_get_info(device)[1]
         self._number = self._library.vm_pool(device.index or 0, 2 * total, _CHUNK_BYTES)
