@@ -31,6 +31,7 @@ from tests.support.models.tiny_model import make_tiny_checkpoint
 from tools.reference import models
 
 ROOT = Path(__file__).parents[2]
+MODELS_PAGE = "docs/reference/models.md"
 SIZES: dict[str, Any] = {
     "hidden_size": 64, "intermediate_size": 128, "moe_intermediate_size": 64,
     "shared_expert_intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -65,12 +66,22 @@ def test_the_table_has_the_architectures_that_have_a_model() -> None:
     assert set(SUPPORTED_ARCHITECTURES) == set(support_model_arch_dict)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/guides/sizing.md"])
-def test_documents_say_what_the_table_says(page: str) -> None:
-    text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
-    wrapped = ", ".join(wrapper.name for wrapper in WRAPPERS.values())
-    names = ", ".join(SUPPORTED_ARCHITECTURES.values())
-    assert f"{names}; of multimodal checkpoints the text part of {wrapped}" in text
+def test_the_page_of_models_lists_every_architecture_and_wrapper() -> None:
+    text = (ROOT / MODELS_PAGE).read_text(encoding="utf-8")
+    names = {**SUPPORTED_ARCHITECTURES, **{name: each.name for name, each in WRAPPERS.items()}}
+    assert [name for name, label in names.items() if f"| {label} | `{name}` |" not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("page", "link"),
+    [
+        ("README.md", f"[Models]({MODELS_PAGE})"),
+        ("docs/index.md", "[Models](reference/models.md)"),
+        ("docs/guides/sizing.md", "[Models](../reference/models.md)"),
+    ],
+)
+def test_documents_link_to_the_page_of_models(page: str, link: str) -> None:
+    assert link in (ROOT / page).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("architecture", SUPPORTED_ARCHITECTURES)
