@@ -1,8 +1,8 @@
-"""`python -m atom.entrypoints.download`: put a model of the hub, or of a bucket, into a
-folder, whole or not at all.
+"""`python -m atom.entrypoints.download`: download a model of the hub, or of a bucket, to a folder,
+whole or not at all.
 
-What the operator's weights Job runs. While it works it answers /health like a starting engine, so
-that it can be watched as engines are; what it did is its last line of output, and the pod's
+The operator's weights Job runs this program. While it works it answers /health like a starting
+engine, so that the same probes apply; its report is its last line of output, and the pod's
 termination message. Exit codes: 0 complete, 1 a fault that its one line explains.
 """
 
@@ -107,8 +107,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 class _Claim:
-    """Tends what else is on the claim of the folder. By ATOM_CLAIM_UID its downloads know their
-    own; an image that is older than this leaves the variable alone."""
+    """Manage the other folders on the folder's claim. ATOM_CLAIM_UID names the owner of its
+    downloads; an older image ignores the variable."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self._folder: Path = args.folder
@@ -137,14 +137,15 @@ class _Claim:
             self._removed += remove_unused(self._listed, self._folder)
 
     def make_room(self, snapshot: Snapshot) -> None:
-        """Remove what nothing uses where the snapshot needs the room."""
+        """Remove unused folders if the snapshot lacks room and the policy is WhenFull."""
         wanted = bytes_lacking(self._folder, snapshot)
         lacks = wanted > shutil.disk_usage(self._folder).free
         if lacks and self._listed is not None and self._when == "WhenFull":
             self._removed += remove_unused(self._listed, self._folder, wanted)
 
     def report(self) -> dict[str, object]:
-        """Say what was removed, of many folders the first ones: a message has 4096 bytes."""
+        """Report the removed folders; the list is cut because a termination message has 4096
+        bytes."""
         if not self._removed:
             return {}
         return {

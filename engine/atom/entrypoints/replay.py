@@ -1,8 +1,8 @@
-"""`atom replay`: ask a server again what a record says was asked, and say what differs.
+"""`atom replay`: sends a recorded request to a server again, and reports the differences.
 
 A record is a JSON file {"request": BODY, "response": ANSWER} of a chat or completion. Equal
-fingerprints and other tokens are a fault of the server's; other fingerprints name the part that
-explains it: weights, engine, kernels or options.
+fingerprints with different tokens are a fault of the server; different fingerprints name the part
+that explains the difference: weights, engine, kernels or options.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_replay(args: argparse.Namespace) -> int:
-    """Print what differs; 0 where nothing does. Raises `ConfigError` for what is no record."""
+    """Print the differences; return 0 if there are none. Raises `ConfigError` for an invalid
+    record."""
     request, response = _read(args.record)
     found = list(differences(response, _ask(args, request, _PATHS[response["object"]])))
     for line in found or ["equal"]:

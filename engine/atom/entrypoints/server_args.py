@@ -158,7 +158,7 @@ def tls_files(args: argparse.Namespace) -> TlsFiles | None:
 
 
 def origins(text: str) -> list[str]:
-    """One origin, or vLLM's JSON list of them."""
+    """Parse one origin, or vLLM's JSON list of origins."""
     found: Any = [text]
     if text.startswith("["):
         try:

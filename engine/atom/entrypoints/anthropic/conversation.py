@@ -1,10 +1,10 @@
-"""A conversation of the Messages API to the chat request that everything behind it knows.
+"""Converts a conversation of the Messages API to the chat request that the rest of the server uses.
 
-Blocks become messages: what tools gave back is a message each, in front of what the user says
-beside it; what the assistant thought is its reasoning; what the system says within the conversation
-stays where it stands (message_shape.py moves it where a template has no place for it). Whatever
-changes from turn to turn and says nothing to the model is left out, so that the next prompt begins
-with this one. Pure. Raises `RequestError` for what cannot be kept.
+Blocks become messages: each tool result is one message, before the user's text of the same turn;
+the assistant's thinking is its reasoning; system messages within the conversation keep their place
+(message_shape.py moves them if a template has no place for them). Parts that change from turn to
+turn and mean nothing to the model are left out, so that the next prompt begins with this one. Pure.
+Raises `RequestError` for parts that cannot be kept.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def _blocks(message: InputMessage) -> list[ContentBlock]:
 def _heard(
     message: InputMessage, place: str, tools: Mapping[str, dict[str, Any]]
 ) -> Iterator[ChatMessage]:
-    """Tell what the user or the system says, behind what tools gave back."""
+    """Convert a user's or system's message: tool results first, then one message of its texts."""
     texts: list[str] = []
     results = False
     for index, block in enumerate(_blocks(message)):

@@ -218,6 +218,6 @@ def _delta(event: Event, text: str) -> TextDelta | ThinkingDelta | InputDelta:
 
 
 def frame(event: StreamEvent) -> bytes:
-    """One event of a stream, with its name."""
+    """Encode one event of a stream, with its name."""
     name = str(event.__struct_config__.tag)
     return b"event: %b\ndata: %b\n\n" % (name.encode(), to_json(event))

@@ -1,8 +1,8 @@
-"""What clients of Anthropic's Messages API may send, with every bound on its size.
+"""The request schema of Anthropic's Messages API, with every bound on sizes.
 
-Fields are declared when they have an effect; what becomes of every other is in the table of
-`request_fields`. Blocks of a kind that this server cannot take are refused here, by name. Parsing
-only: what a conversation becomes is conversation.py's business.
+Fields are declared when they have an effect; the table of `request_fields` states the fate of all
+others. Blocks of a kind that this server cannot take are refused here, by name. Parsing only:
+conversation.py converts the conversation.
 """
 
 from __future__ import annotations
@@ -140,8 +140,8 @@ _System = Annotated[
 
 
 class InputMessage(BaseModel):
-    """One turn. clear_at: of what the system says, whether it is left out once the user has said
-    something else."""
+    """Represent one turn. clear_at: for system messages, whether the message is left out once the
+    user has sent another one."""
 
     model_config = _STRICT
     role: Literal["user", "assistant", "system"]

@@ -1,6 +1,6 @@
-"""`atom batch`: a file of requests to a file of answers, without a server.
+"""`atom batch`: answers a file of requests into a file of answers, without a server.
 
-Both are OpenAI's batch files, a JSON object a line. Torch-free and light to import.
+Both are OpenAI's batch files, one JSON object per line. Torch-free and light to import.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def add_batch_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_batch(args: argparse.Namespace) -> int:
-    """Answer what is not answered; 1 when some request was not. Raises `AtomError`."""
+    """Answer the file's unanswered requests; return 1 if some request failed. Raises
+    `AtomError`."""
     import asyncio
 
     from atom.entrypoints.batch.batch_run import BatchFiles, answer_file, print_progress

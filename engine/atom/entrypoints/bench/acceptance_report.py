@@ -1,7 +1,7 @@
-"""How many drafts of a server held while it was measured, by the counters of its /metrics.
+"""Draft acceptance during a benchmark, from the counters of the server's /metrics.
 
-Keys are those that `vllm bench serve` saves; its server's counters are read as well as ours. A
-server that counts no drafts, or tells none, has nothing in its report.
+Keys are those that `vllm bench serve` saves; vLLM's counters are read as well as ours. The report
+stays empty if a server counts no drafts, or exports no counters.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def counted_drafts(stats: StatsBody | None) -> DraftTotals:
 
 
 async def read_draft_totals(session: aiohttp.ClientSession) -> DraftTotals:
-    """Return what the server's /metrics say; zeros where it has none."""
+    """Return the draft counters of the server's /metrics; zeros if it exports none."""
     try:
         async with session.get("/metrics") as response:
             text = await response.text() if response.status == 200 else ""
@@ -74,7 +74,7 @@ def draft_totals(text: str) -> DraftTotals:
 
 
 def acceptance(before: DraftTotals, after: DraftTotals) -> dict[str, Any]:
-    """Return what a report says of the drafts in between; nothing where there were none. Rates in
+    """Return the acceptance figures between two readings; empty if there were no drafts. Rates in
     percent; the length is tokens of a request that carried drafts in a step."""
     drafts = after.drafts - before.drafts
     tokens = after.draft_tokens - before.draft_tokens

@@ -1,7 +1,7 @@
-"""MeasuredServer: answers what a benchmark asks of a server besides its load: model, vocabulary,
-tokens of a text, and to forget prefixes.
+"""MeasuredServer: a benchmark's questions to a server besides its load: model, vocabulary, tokens
+of a text, and a reset of the prefix cache.
 
-Only its model list is needed of every server; the rest is asked where a dataset wants it.
+Every server must list its models; the other endpoints are called only if a dataset needs them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class MeasuredServer:
         return replace(ask, prompt=str(answer["prompt"]))
 
     async def forget_prefixes(self) -> bool:
-        """Ask it to empty its prefix cache; whether it did."""
+        """Reset the server's prefix cache, and return whether it succeeded."""
         try:
             async with self.session.post("/reset_prefix_cache") as response:
                 return response.status == 200

@@ -1,8 +1,8 @@
-"""Progress: shows how far a benchmark is while it runs: one line that is redrawn in a
-terminal, and lines of their own in a log.
+"""Progress: shows how far a benchmark is while it runs: one line that is redrawn in a terminal, and
+separate lines in a log.
 
-Written to standard error, so that the report alone is on standard output. Knows no request; the
-caller says what was sent and answered.
+Written to standard error, so that standard output holds the report alone. Knows no request; the
+caller counts sent and answered requests.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class Progress:
 
 @asynccontextmanager
 async def shown(progress: Progress, out: TextIO, *, enabled: bool = True) -> AsyncIterator[None]:
-    """Show it until the block ends: redrawn in a terminal, otherwise a line every ten seconds."""
+    """Show progress until the block ends: redrawn in a terminal, otherwise a line every ten
+    seconds."""
     if not enabled:
         yield
         return

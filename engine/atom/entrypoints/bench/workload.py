@@ -1,4 +1,4 @@
-"""What a benchmark asks: prompts of random tokens, or those of a file.
+"""The workload of a benchmark: prompts of random tokens, or the prompts of a file.
 
 Files are ShareGPT's JSON (a list of conversations, of which the first question and the length of
 its answer count) and JSON lines with a prompt each. Lengths in tokens come from the server, which
@@ -28,7 +28,7 @@ CountTokens = Callable[[str], Awaitable[int]]
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request of a workload. prompt: text, or token ids; output_tokens: the most to
+    """Hold one request of a workload. prompt: text, or token ids; output_tokens: the most to
     generate."""
 
     prompt: str | list[int]
@@ -80,9 +80,9 @@ def adapters_in_turn(config: Config, count: int) -> list[str | None]:
 
 
 def custom_asks(path: Path, count: int, output_tokens: int | None) -> list[Ask]:
-    """One JSON object per line: `prompt`, a text or token ids, and perhaps `output_tokens`, which
-    `output_tokens` here overrules. The first `count` lines, from the start again when they are
-    too few. Raises `ConfigError`."""
+    """Read one JSON object per line: `prompt`, a text or token ids, and optionally `output_tokens`,
+    which the argument `output_tokens` overrides. Returns the first `count` lines, repeated from the
+    start if there are fewer. Raises `ConfigError`."""
     asks = []
     for number, line in enumerate(_read(path).splitlines(), 1):
         if line.strip():

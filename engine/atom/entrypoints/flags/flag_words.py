@@ -1,6 +1,6 @@
-"""The words of a command line, with other servers' flags made ours, passed over or refused.
+"""The words of a command line, with other servers' flags translated, ignored or refused.
 
-Pure: words in, words out. Called by FlagParser before argparse sees the line.
+Pure: words in, words out. FlagParser calls it before argparse sees the line.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def _row_of(name: str) -> FlagRow | None:
 
 
 def _other_side(name: str, row: FlagRow) -> FlagRow | None:
-    """Return what --no-… of a switch in a row asks for: what is so in any case, or what cannot
-    be."""
+    """Return the verdict on a switch's --no-… form: unneeded if the switch is refused, refused if
+    the switch is always on."""
     if row.verdict is FlagVerdict.REFUSED:
         return FlagRow((name,), FlagVerdict.UNNEEDED, f"without it: {row.note}")
     if row.verdict is FlagVerdict.UNNEEDED and not row.values:

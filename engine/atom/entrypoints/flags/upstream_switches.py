@@ -1,7 +1,7 @@
-"""Variables of upstream's ATOM, of vLLM and of AITER: which are honoured, and what else to use.
+"""Variables of upstream's ATOM, of vLLM and of AITER: which are honoured, and their replacements.
 
-A recipe's launch line often begins with some of them, and a variable that is only ignored says
-nothing. Knows names and words; read once per start of a program, when its options are built.
+A recipe's launch line often begins with some of them, and an ignored variable gives no sign. Knows
+names and words; read once per start of a program, when its options are built.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def is_switched_on(environment: Mapping[str, str], variable: str) -> bool:
 
 
 def warn_of_switches(environment: Mapping[str, str]) -> None:
-    """One warning for each variable that is set and without effect, or with one that surprises; one
-    for all that begin as upstream's and are not known."""
+    """Log one warning for each set variable that has no effect, or a surprising one, and one for
+    all unknown variables with upstream's prefix."""
     for name, instead in INSTEAD.items():
         if name in environment:
             logger.warning("the variable %s has no effect: %s", name, instead)

@@ -1,7 +1,7 @@
-"""HttpReplicas: the other replicas of the model, asked over HTTP.
+"""HttpReplicas: the other replicas of the model, reached over HTTP.
 
-Every request is a connection of its own, so that a Service chooses a replica that is ready for
-each. A replica that refuses is no reason to give up: the next may be another.
+Every request opens a new connection, so that a Service chooses a ready replica for each. After a
+refusal the next replica is asked.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class HttpReplicas:
 
     @contextlib.asynccontextmanager
     async def ask(self, handed: HandedRequest) -> AsyncIterator[TakenRequest]:
-        """Let one of them go on with a request. Raises `RequestError` when none takes it, with what
-        the last said, and within `ReplicaLostError`."""
+        """Let a replica continue a request. Raises `RequestError` if none takes it, with the last
+        one's reason, and `ReplicaLostError` within the block."""
         body = msgspec.msgpack.encode(handed)
         place, stack, response = await self._taken(body, begun=bool(_tokens(handed)))
         self._open_at[place] += 1

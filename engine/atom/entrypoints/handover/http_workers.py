@@ -1,7 +1,7 @@
-"""HttpWorkers: the servers that compute for one without an engine, found by their URLs.
+"""HttpWorkers: the workers of a server without an engine, found by their URLs.
 
-Names are resolved anew at each look, so that a headless Service's pods come and go. A worker of
-another model, or of another version of what is spoken here, is named and never asked.
+Names are resolved again at each look, so that a headless Service's pods come and go. A worker of
+another model, or of another protocol version, is named and never asked.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class HttpWorkers(HttpReplicas):
         raise NoWorkerError("; ".join(reasons))
 
     async def _facts(self, place: Place) -> WorkerFacts | str:
-        """Return what one tells of itself, or why it takes no requests."""
+        """Return the facts of a worker, or the reason why it takes no requests."""
         try:
             async with (
                 self._sessions.to(place, _LOOK_SECONDS) as session,

@@ -1,8 +1,8 @@
-"""Places: where the replicas behind a URL are asked, and in which order.
+"""Places: the addresses of the replicas behind a URL, and the order to ask them in.
 
 A Service's URL is one place, behind which Kubernetes chooses a replica for each connection. The
-URLs of workers are as many places as their names have addresses: each is known by itself, so that
-a request goes to one that serves and has few of this server's.
+URLs of workers are as many places as their names have addresses: each is tracked separately, so
+that a request goes to one that serves and has few of this server's requests.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class FoundPlaces:
         self._serving = frozenset(places)
 
     def in_order(self, open_at: Mapping[Place, int]) -> Sequence[Place]:
-        """List those that serve first, of these the ones with the fewest requests first."""
+        """List the serving places first, each part by its number of open requests, fewest first."""
         shuffled = random.sample(self.found, len(self.found))
         return sorted(shuffled, key=lambda place: (place not in self._serving, open_at[place]))
 

@@ -1,7 +1,7 @@
 """Sessions with replicas: each is opened for one exchange, to an address that was chosen before.
 
-Both ways to replicas use it: that of a server which hands its open answers over, and that of one
-whose every answer is computed by workers.
+Both ways to replicas use it: a server that hands its open answers over, and a server whose every
+answer is computed by workers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SILENT_SECONDS = 4 * BEAT_SECONDS
 
 
 class ReplicaSessions:
-    """Opens them, with this server's secret and certificate."""
+    """Open sessions with this server's secret and certificate."""
 
     def __init__(
         self, secrets: Callable[[], Sequence[bytes]], certificate: str | None = None

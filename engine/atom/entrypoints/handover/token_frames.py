@@ -1,7 +1,7 @@
 """Tokens of an answer on their way to the replica that relays it: frames of a byte stream.
 
-A frame is its length, 4 bytes in network order, and so many of msgpack: a RequestOutput, or the
-error that ended the answer. An empty frame says that the replica is still there.
+A frame is its length, 4 bytes in network order, and that many bytes of msgpack: a RequestOutput, or
+the error that ended the answer. An empty frame signals that the replica is still alive.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Failure(msgspec.Struct, frozen=True, tag=True):
 
 
 class Told(msgspec.Struct, frozen=True, tag=True):
-    """Holds what a replica adds to an answer."""
+    """Hold the next output of an answer."""
 
     output: RequestOutput
 

@@ -1,4 +1,4 @@
-"""/v1/embeddings: each input's vector, as many of its numbers as are asked for."""
+"""/v1/embeddings: a vector for each input, cut to the requested number of dimensions."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _dimensions(asked: Asked, request: EmbeddingRequest) -> int | None:
 
 
 def _first_numbers(vectors: NDArray[np.float32], count: int | None) -> NDArray[np.float32]:
-    """Keep so many of each vector's numbers, of length 1 again."""
+    """Cut each vector to `count` dimensions and normalise it to length 1 again."""
     if count is None or count == vectors.shape[1]:
         return vectors
     kept = vectors[:, :count]

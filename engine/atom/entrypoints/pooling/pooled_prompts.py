@@ -38,7 +38,7 @@ class Asked:
 
     @property
     def kind(self) -> PoolingKind:
-        """Return what the model was started for. Raises `RequestError` where it generates."""
+        """Return the pooling kind of the model. Raises `RequestError` if the model generates."""
         self.engine.processor.inputs.check_pools(True)
         pooling = self.engine.config.model.pooling
         assert pooling is not None

@@ -105,7 +105,7 @@ async def _scores(asked: Asked, pairs: _Pairs, instruction: str | None, field: s
 
 
 async def _judged(asked: Asked, pairs: _Pairs, instruction: str | None) -> _Scored:
-    """Return what a reranker says of each pair."""
+    """Return a reranker's score of each pair."""
     engine, most = asked.engine, asked.request.truncate_prompt_tokens
     if most is not None:
         longest = engine.config.model.max_model_len

@@ -55,7 +55,7 @@ def configure_logging(level: str, *, process: str = "") -> None:
 
 
 def flush_logs() -> None:
-    """Write what is left and stop the thread; later records are not written."""
+    """Write the queued records and stop the thread; later records are not written."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler, _QueuedLogs) and handler.writer is not None:
             logging.getLogger().removeHandler(handler)

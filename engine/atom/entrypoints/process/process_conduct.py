@@ -1,6 +1,5 @@
-"""What a program of ours does to itself as a process: its standard streams, its collector, its
-cores, how many files it may open, and its last message.
-"""
+"""The process settings of our programs: standard streams, garbage collector, cores, open files, and
+the last message."""
 
 from __future__ import annotations
 
@@ -42,8 +41,8 @@ def open_standard_streams() -> None:
 
 
 def spare_the_collector() -> None:
-    """Take what start-up made out of the collector's walks, since it stays, and let it walk seldom:
-    a token makes many objects that go without it."""
+    """Freeze the objects of start-up, which stay, and collect seldom: a token makes many objects
+    that are freed without the collector."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS, *gc.get_threshold()[1:])

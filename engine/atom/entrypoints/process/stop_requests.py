@@ -1,7 +1,7 @@
-"""StopRequests: signals, or an owner's word, as two events; and waiting for work until they come.
+"""StopRequests: signals, or an owner's call, as two events; and waiting for work until they come.
 
-The first asks for an end in order, the second for one at once. Used by the programs that serve;
-what an end in order is, they know themselves.
+The first requests an orderly end, the second an immediate one. Used by the programs that serve;
+each defines its orderly end.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class StopRequests:
         self.stop.set()
 
     async def unless_stopped(self, work: Awaitable[Result]) -> Result | None:
-        """Return what `work` gives, or None when a request to stop came first."""
+        """Return the result of `work`, or None if a request to stop came first."""
         working = asyncio.ensure_future(work)
         await first_of(working, asyncio.ensure_future(self.stop.wait()))
         if working.done():
@@ -58,7 +58,7 @@ class StopRequests:
 
 
 async def first_of(*futures: asyncio.Future[Any]) -> None:
-    """Returns when one of them is done."""
+    """Return as soon as one future is done."""
     await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
 
 

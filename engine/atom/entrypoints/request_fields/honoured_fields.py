@@ -1,6 +1,6 @@
-"""Request fields that have their effect, by endpoint, and what each does: the words of the OpenAPI
-document and of the page of request fields. What `protocol.py` declares and nothing else: a test
-holds the two together."""
+"""Request fields that have an effect, by endpoint, and the effect of each: the words of the OpenAPI
+document and of the page of request fields. A test holds this table equal to the fields that
+`protocol.py` declares."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DETOKENIZE = (Endpoint.DETOKENIZE,)
 def _fields(
     endpoints: Sequence[Endpoint], texts: Mapping[str, str], *, opaque: bool = False
 ) -> tuple[FieldRow, ...]:
-    """One row a path: what the field does, as a person who sends it would want to read it."""
+    """Build one row per path: the field's effect, in the words of a user who sends it."""
     return tuple(
         FieldRow(path, tuple(endpoints), Verdict.HONOURED, text, opaque=opaque)
         for path, text in texts.items()

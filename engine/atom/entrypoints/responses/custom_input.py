@@ -1,9 +1,9 @@
-"""The free text of a custom tool's call, out of the JSON arguments that a model writes for it.
+"""CustomInput: extracts the free text of a custom tool's call from a model's JSON arguments.
 
-Models call functions, so a custom tool is one to them, of a single text: {"input": "…"}. What
-they write comes in pieces of any size, cut within an escape perhaps, and its text is told piece by
-piece. Arguments of another form are the text themselves: a model that wrote its input bare meant
-that.
+Models call functions, so a model sees a custom tool as a function of a single text: {"input": "…"}.
+Its arguments arrive in pieces of any size, perhaps cut within an escape, and the text is passed on
+piece by piece. Arguments of another form are taken as the text: a model that wrote its input bare
+meant that.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class CustomInput:
         return self._tell(self._decode())
 
     def finish(self) -> str:
-        """Give what was held back; nothing is fed afterwards."""
+        """Return the raw arguments as the text if they hold no such JSON string; nothing is fed
+        afterwards."""
         return "" if self._begun else self._tell("".join(self._raw))
 
     @property
@@ -56,7 +57,7 @@ class CustomInput:
         return text
 
     def _decode(self) -> str:
-        """Decode what is held to the string's end, or to an escape that is not complete."""
+        """Decode the buffer up to the string's end, or up to an incomplete escape."""
         held, position, found = self._held, 0, []
         while position < len(held):
             plain = _PLAIN.match(held, position)

@@ -1,9 +1,9 @@
-"""A streamed response: its lifecycle and all that is told of its items, as server-sent events.
+"""A streamed response: its lifecycle and its items' events, as server-sent events.
 
     created, in_progress, items with their deltas …, completed | incomplete | failed
 
-Each event has its type (on a line of its own, too) and its number in the order of all. Deltas
-differ in their text alone, so they are cut from a template. An EventShape, read by `AnswerFrames`.
+Each event has its type (also on a separate line) and its sequence number. Deltas differ in their
+text alone, so they are cut from a template. An EventShape, read by `AnswerFrames`.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ class ResponseFrames:
         return self._written([*events, end(response)])
 
     def failure(self, error: Exception) -> bytes:
-        """Keep what had come in the response, so that a client sees how far it was."""
+        """Encode the failure with the output so far, so that a client sees how far the response
+        was."""
         status, body = describe(own_error(error) if isinstance(error, RequestError) else error)
         code = _ERROR_CODES.get(status, "server_error" if status >= 500 else "invalid_prompt")
         failed = msgspec.structs.replace(

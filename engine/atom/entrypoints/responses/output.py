@@ -1,6 +1,6 @@
-"""From what a chat's parser finds to a response's items, and to the events that tell of them.
+"""Converts a chat parser's events to a response's items, and to the events of the stream.
 
-`OutputItems` takes `answer_parsing` events one by one and keeps at most one item open. Streamed and
+`OutputItems` takes `answer_parsing` events one by one and has at most one item open. Streamed and
 whole answers both go through it, so that they end in the same items; a whole one drops the events.
 No engine, no HTTP, no JSON.
 """
@@ -180,7 +180,7 @@ class _CustomCall:
 
 
 class OutputItems:
-    """One response's output, under way. items: those that have ended, in their order."""
+    """Build one response's output. items: the finished ones, in order."""
 
     def __init__(
         self,
@@ -199,7 +199,7 @@ class OutputItems:
         self._open: _OpenItem | None = None
 
     def add(self, found: Found, logprobs: list[TextLogprob] | None = None) -> list[told.Event]:
-        """Add what was found to the open item, or to a new one. logprobs: of a text's tokens."""
+        """Add an event to the open item, or to a new one. logprobs: of a text's tokens."""
         if isinstance(found, CallStart):
             return self._begin(self._call(found))
         begun: list[told.Event] = []

@@ -2,8 +2,8 @@
 
 This process opens the model, owns the engine processes as their client 0 and the HTTP processes as
 clients 1 to M, and serves nothing itself. The rules are those of the one-process server: a signal
-drains all; when a rank or an HTTP process dies that others can do without, these finish what is
-open; when the engine dies, open requests get an error. The exit code is 1 then, so that Kubernetes
+drains all; if one of several ranks or HTTP processes dies, the others finish their open requests;
+if the engine dies, open requests get an error. In both cases the exit code is 1, so that Kubernetes
 restarts the pod.
 """
 
@@ -60,7 +60,7 @@ Result = TypeVar("Result")
 
 
 class ApiFleet:
-    """One run; belongs to the running loop."""
+    """Run one fleet; belongs to the running loop."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class ApiFleet:
             await self._close()
 
     async def _unless_ended(self, work: Awaitable[Result]) -> Result | None:
-        """Return what `work` gives; None when a signal came first. Raises when a child ended
+        """Return the result of `work`; None if a signal came first. Raises if a child ended
         first."""
         return await self._stopping.unless_stopped(self._unless_failed(work))
 

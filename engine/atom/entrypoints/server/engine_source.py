@@ -1,8 +1,8 @@
-"""An HTTP process gets its engine from here: its own, one that it shares, or workers.
+"""Sources of an HTTP process's engine: its own, a shared one, or workers.
 
-OwnEngine is the server of one process, WorkersEngine one that has none and lets other servers
-compute; AttachedEngine is one of several HTTP processes (api_process.py), whose owner
-(api_fleet.py) opens the model and starts the engine processes.
+OwnEngine is the server of one process; WorkersEngine has no engine and lets other servers compute;
+AttachedEngine is one of several HTTP processes (api_process.py), whose owner (api_fleet.py) opens
+the model and starts the engine processes.
 """
 
 from __future__ import annotations
@@ -128,7 +128,8 @@ class WorkersEngine:
         self._options = dataclasses.replace(options, engine=unbounded)
 
     async def open(self, show: ShowProgress, expect: Callable[[int], None]) -> AsyncLLMEngine:
-        """Opens what belongs to text of the model. Raises `ConfigError` for one that pools."""
+        """Open the model's text side, and connect to the workers. Raises `ConfigError` for a
+        pooling model."""
         from atom.entrypoints.handover.http_workers import HttpWorkers
         from atom.model_engine.front.handover.worker_core import WorkerCore
 

@@ -5,8 +5,8 @@
     a rank or another process is gone ──> the same ──> EngineDeadError
     engine dead ──> open requests get an error ──> EngineDeadError
 
-Effects only; routes are in api_server.py, request flow is AsyncLLMEngine, and where the engine
-comes from is engine_source.py.
+Effects only; api_server.py holds the routes, AsyncLLMEngine the request flow, and engine_source.py
+the sources of the engine.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class HttpServer(uvicorn.Server):
 
 
 class HttpProcess:
-    """One run. Signals set events; `run` is the only place that decides what follows."""
+    """Run one server. Signals set events; `run` alone decides what follows."""
 
     def __init__(
         self,
@@ -199,7 +199,7 @@ class HttpProcess:
             await self._close(engine, serving)
 
     async def _load_adapters(self, engine: AsyncLLMEngine) -> None:
-        """Load those of --lora-modules-file before the server is ready."""
+        """Load the adapters of --lora-modules-file before the server is ready."""
         file = self._options.lora_modules_file
         if file is None:
             return

@@ -1,8 +1,8 @@
-"""ModelRouter: one HTTP application over several models, each of which has its own behind it.
+"""ModelRouter: one HTTP application over several models, each with an application of its own.
 
-A request goes to the model that its body or its query names, once that is awake; what is asked of
-the server as a whole is answered here. Everything else is the models' own routes, as of a server of
-one. Pure ASGI but for reading a body's `model`.
+A request goes to the model that its body or its query names, once that model is awake; requests to
+the server as a whole are answered here. Everything else is the models' own routes, as of a server
+of one model. Pure ASGI except for reading a body's `model`.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class ModelRouter:
             await answer(scope, receive, send)
 
     def _app_of_all(self, path: str) -> ASGIApp | None:
-        """Return what answers a path whichever models there are; None where one of them does."""
+        """Return the application that answers a path for all models; None if a model answers it."""
         if path.startswith(_WHOLE):
             return self._whole
         if path in _PROBES:

@@ -1,5 +1,5 @@
-"""ModelTurns: lets a request compute once its model is awake, and puts models to sleep and wakes
-them up for it, as SharedDevice says.
+"""ModelTurns: lets a request compute once its model is awake; puts models to sleep and wakes them
+up as SharedDevice decides.
 
 Belongs to one event loop. Knows engines by `sleep` and `wake_up` alone, and no HTTP.
 """
@@ -100,7 +100,8 @@ class ModelTurns:
             raise
 
     def _advance(self) -> None:
-        """Do what can be done now."""
+        """Admit requests and start the next sleep or wake-up, or set a timer for the next
+        decision."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -131,7 +132,7 @@ class ModelTurns:
         self._advance()
 
     def _give_up_waking(self, turn: Turn, error: Exception) -> None:
-        """Refuse those who waited: they would wait for as long as it fails."""
+        """Refuse the waiting requests, which would wait for as long as waking up fails."""
         name = turn.wake or turn.sleep
         logger.error("%s could not %s: %s", name, "wake up" if turn.wake else "sleep", error)
         for ticket in self._device.failed():
@@ -139,7 +140,7 @@ class ModelTurns:
             self._waiting.pop(ticket).set_exception(refusal)
 
     async def close(self) -> None:
-        """Let what is under way end; no request follows."""
+        """Wait for the running change to end; no request follows."""
         if self._timer is not None:
             self._timer.cancel()
         if self._change is not None:

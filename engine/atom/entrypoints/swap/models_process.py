@@ -4,8 +4,8 @@
     signal ──> 503: draining, running requests finish ──> exit 0 (a second signal: at once)
     one engine dead ──> open requests of the others finish ──> EngineDeadError
 
-Effects only. Each model is what a server of one has: options, ServerState, routes and an engine
-with processes of its own; who of them is awake is ModelTurns' affair.
+Effects only. Each model has all parts of a server of one: options, ServerState, routes and an
+engine with its processes; ModelTurns decides which of them is awake.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ServedModel:
 
 
 class ModelsProcess:
-    """One run. Signals set events; `run` is the only place that decides what follows."""
+    """Run one server of several models. Signals set events; `run` alone decides what follows."""
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class ModelsProcess:
         return engine
 
     def _engines(self) -> list[AsyncLLMEngine]:
-        """List those that have been started so far."""
+        """List the engines that have been started so far."""
         return [state.engine for state in self._states.values() if state.engine is not None]
 
     async def _until_stopped_or_dead(self, serving: asyncio.Task[None]) -> None:

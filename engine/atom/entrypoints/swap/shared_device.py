@@ -1,7 +1,8 @@
-"""SharedDevice: the books of models that share a device: who is awake, computes, waits.
+"""SharedDevice: the books of models that share a device: which of them are awake, compute or wait.
 
-Policy is swap_policy.py's; time is a parameter, and nothing is carried out here: `turn` says what
-is to be done, and is told when it is. So a simulation runs the same code as the server.
+Policy is swap_policy.py's; time is a parameter, and nothing is carried out here: `turn` returns the
+next actions, and the caller reports their completion. So a simulation runs the same code as the
+server.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ class Sharing:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Says what is to be done now. admitted: tickets of requests that may compute; sleep, wake: a
-    model to be put to sleep or woken up, at most one of both, `changed` or `failed` follows;
-    again_at: when to ask again though nothing has happened."""
+    """List the actions to take now. admitted: tickets of requests that may compute; sleep, wake: a
+    model to put to sleep or wake up, at most one of both, followed by a call of `changed` or
+    `failed`; again_at: when to ask again if nothing happens until then."""
 
     admitted: tuple[int, ...] = ()
     sleep: str | None = None
@@ -130,7 +131,7 @@ class SharedDevice:
         return tickets
 
     def turn(self, now: float) -> Turn:
-        """Say what is to be done; call it again whenever something has happened."""
+        """Return the next actions; call `turn` again after every event."""
         admitted = self._admit()  # first: a model that is to compute is not idle
         decision = Decision()
         if self._changing is None:  # one change at a time

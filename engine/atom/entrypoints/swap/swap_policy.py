@@ -1,13 +1,12 @@
-"""Decides which model sleeps next and which wakes up, where several share a device. Pure:
-values in, values out.
+"""Decides which model sleeps next and which wakes up, if several share a device. Pure: values in,
+values out.
 
-Models that sleep and are asked for get their turns in the order in which their oldest requests
-came. Who makes room is the one that was used the longest ago, of those that are not pinned and
-compute nothing. A model that has just woken up stays for a while, so that two that are asked for by
-turns do not spend the time on waking up. No model starves: once the first in the queue has waited
-for so long, models that compute get no further requests, finish theirs and sleep. A model that has
-not finished in time sleeps all the same: its requests are preempted, and the model asks for its
-next turn.
+Sleeping models with requests get their turns in the order of their oldest requests. The model that
+makes room is the least recently used one that is not pinned and computes nothing. A model that has
+just woken up stays awake for a while, so that two models with alternating requests do not spend the
+time on waking up. No model starves: once the first in the queue has waited for so long, models that
+compute get no further requests, finish theirs and sleep. A model that has not finished in time
+sleeps all the same: its requests are preempted, and the model asks for its next turn.
 """
 
 from __future__ import annotations
@@ -49,8 +48,8 @@ class ModelView:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Says what follows, at most one of sleep and wake. closed: models that are awake and take no
-    further requests. again_at: when time alone changes the decision; None where only a request
+    """State the next change, at most one of sleep and wake. closed: models that are awake and take
+    no further requests. again_at: when time alone changes the decision; None if only a request
     can."""
 
     sleep: str | None = None
@@ -60,7 +59,7 @@ class Decision:
 
 
 def decide(models: Sequence[ModelView], capacity: float, rule: SwapRule, now: float) -> Decision:
-    """Decide what is to be done. capacity: the sum of shares that may be awake."""
+    """Decide which model sleeps or wakes up now. capacity: the sum of shares that may be awake."""
     asked = [each for each in models if not each.awake and each.waiting_since is not None]
     if not asked:
         return Decision()

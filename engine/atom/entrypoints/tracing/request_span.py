@@ -1,8 +1,8 @@
 """RequestSpan: one HTTP request's span, by OpenTelemetry's conventions for generative AI.
 
-Told by the HTTP side how the request was answered, and by the engine what became of it: the times
-are those that the engine measures for /metrics. Nothing of prompts or answers is in it: numbers,
-names and ids alone, and no messages of errors, which may quote a request.
+The HTTP side reports how the request was answered, and the engine how it ended: the times are those
+that the engine measures for /metrics. A span holds no part of prompts or answers: numbers, names
+and ids alone, and no error messages, which may quote a request.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _FAILED = ("error", "abort")
 
 
 class RequestSpan(RequestTrace):
-    """Begins as it is made. request_id: of the answer's headers. http_status: of the answer; 0
-    where none was sent. fault: that no answer was made of."""
+    """Trace one request from its construction on. request_id: of the answer's headers. http_status:
+    of the answer; 0 if none was sent. fault: an exception that became no answer."""
 
     def __init__(self, tracer: Tracer, operation: str, path: str, caller: Context) -> None:
         self.request_id = ""
@@ -140,7 +140,8 @@ def _type_of(end: EndedRequest) -> str:
 
 
 def _asked(params: SamplingParams) -> dict[str, AttributeValue]:
-    """Tell what a request asks of sampling, with the server's defaults in it."""
+    """Return a request's sampling parameters as span attributes, with the server's defaults
+    applied."""
     told: dict[str, AttributeValue] = {
         "gen_ai.request.temperature": params.temperature,
         "gen_ai.request.top_p": params.top_p,

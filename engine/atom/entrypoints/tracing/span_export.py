@@ -1,8 +1,8 @@
 """SpanExport: OpenTelemetry's SDK as one HTTP process uses it.
 
-Spans are sent in batches by a thread of the SDK's; what it has not sent is sent at the end. Its
-variables hold (OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER, OTEL_BSP_*, OTEL_EXPORTER_OTLP_HEADERS).
-The SDK is imported where one is made, and nowhere without --otlp-traces-endpoint.
+A thread of the SDK sends spans in batches; the unsent rest is sent at the end. The SDK's variables
+apply (OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER, OTEL_BSP_*, OTEL_EXPORTER_OTLP_HEADERS). The SDK is
+imported when an export is made, and never without --otlp-traces-endpoint.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class SpanExport:
         self.tracer: Tracer = self._provider.get_tracer("atom", atom.__version__)
 
     async def close(self) -> None:
-        """Send what is left, but wait for a collector that does not answer only so long."""
+        """Send the remaining spans, waiting a bounded time for a collector that does not answer."""
         try:
             await asyncio.wait_for(
                 on_daemon_thread(self._provider.shutdown, name="flush-spans"), _FLUSH_SECONDS

@@ -23,6 +23,6 @@ class TracedRequest:
 
 
 def blocks_do_not_fit(input_tokens: int, ids: int, block_tokens: int) -> bool:
-    """Return whether so many ids are neither all whole blocks of a prompt nor all that it
+    """Return whether `ids` counts neither a prompt's whole blocks nor all blocks that it
     touches."""
     return ids not in (input_tokens // block_tokens, -(-input_tokens // block_tokens))
