@@ -1,8 +1,8 @@
-"""DeepSeek V2, V3 and V3.2 (arXiv 2405.04434, 2412.19437, 2512.02556), and what shares their names
-or their layers, such as R1, Kimi-K2, GLM-4.7-Flash and GLM-5: latent attention whose rope turns
-neighbouring elements, and scores that grow with a lengthened context; behind the first layers
-experts, of which a few groups are looked at; in V3.2 and GLM-5 an indexer that chooses what is
-attended to, in GLM-5.2 for the layers behind it too."""
+"""DeepSeek V2, V3 and V3.2 (arXiv 2405.04434, 2412.19437, 2512.02556), and models that share their
+names or their layers, such as R1, Kimi-K2, GLM-4.7-Flash and GLM-5. They have latent attention
+whose rope rotates neighbouring elements, and scores that grow with a lengthened context. After the
+first layers they have experts in groups, of which a few are considered. V3.2 and GLM-5 have an
+indexer that selects the tokens to attend to; in GLM-5.2 later layers share its selection."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from atom.sizing.layers import Experts
 
 
 def spec(config: ModelConfig) -> ModelSpec:
-    """Return what config.json says of a DeepSeek model. Raises `ModelError` as `decoder_spec` does,
-    and on a way to choose experts that is not this architecture's."""
+    """Build a DeepSeek model's spec from config.json. Raises `ModelError` as `decoder_spec` does,
+    and on a routing that this architecture does not have."""
     raw = config.hf_config
     routing = _ROUTINGS.get(config.architecture, _v3_routing)
     plain = decoder_spec(config, lambda experts: routing(raw, experts))

@@ -1,6 +1,6 @@
-"""DeepSeek V4 (DeepSeek-AI, 2026): a window beside entries that sum up 4 tokens each, of which an
-indexer chooses, or 128 tokens; several residual streams, mixed by hyper-connections; experts whose
-activations are clamped, in the first layers those that a table has of each token."""
+"""DeepSeek V4 (DeepSeek-AI, 2026): a window beside entries that each sum up 4 tokens, selected by
+an indexer, or 128 tokens; several residual streams, mixed by hyper-connections; experts whose
+activations are clamped, selected by a table of tokens in the first layers."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _SCORINGS = {scoring.value: scoring for scoring in (Scoring.SQRT_SOFTPLUS, Scori
 
 
 def spec(config: ModelConfig) -> ModelSpec:
-    """Return what config.json says of a DeepSeek V4. Raises `ModelError` as `decoder_spec` does,
-    and on scores that transformers' model of it does not compute."""
+    """Build a DeepSeek V4's spec from config.json. Raises `ModelError` as `decoder_spec` does, and
+    on scores that transformers' model does not compute."""
     raw = config.hf_config
     plain = decoder_spec(
         replace(config, hf_config={**raw, "rope_scaling": None, "rope_parameters": None}),

@@ -13,7 +13,7 @@ _EPSILON, _THETA = 1e-5, 500_000.0  # where config.json does not say
 
 
 def spec(config: ModelConfig) -> ModelSpec:
-    """Return what config.json says of an ERNIE. Raises `ModelError` as `decoder_spec` does."""
+    """Build an ERNIE's spec from config.json. Raises `ModelError` as `decoder_spec` does."""
     raw = {"rms_norm_eps": _EPSILON, "rope_theta": _THETA, **config.hf_config}
     plain = decoder_spec(
         replace(config, hf_config=raw),

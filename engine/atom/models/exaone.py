@@ -12,7 +12,7 @@ _EPSILON = 1e-5  # where config.json does not say
 
 
 def spec(config: ModelConfig) -> ModelSpec:
-    """Return what config.json says of an EXAONE. Raises `ModelError` as `decoder_spec` does."""
+    """Build an EXAONE's spec from config.json. Raises `ModelError` as `decoder_spec` does."""
     raw = {"rms_norm_eps": _EPSILON, **config.hf_config}
     plain = decoder_spec(replace(config, hf_config=raw))
     return without_positions(

@@ -1,6 +1,6 @@
-"""Gemma 2 and 3 (Gemma team 2024, 2025), text: norms around attention and MLP, weights of norms
-stored as what they are more than 1, a scaled embedding, windows in most layers; soft caps in Gemma
-2, and a rope of their own for Gemma 3's windowed layers."""
+"""Gemma 2 and 3 (Gemma team 2024, 2025), text: norms around attention and MLP, whose stored weights
+are offsets from 1, a scaled embedding, windows in most layers; soft caps in Gemma 2, and a separate
+rope for Gemma 3's windowed layers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SCORE_SOFTCAPS = {"Gemma2ForCausalLM": 50.0}
 
 
 def spec(config: ModelConfig) -> ModelSpec:
-    """Return what config.json says of a Gemma model. Raises `ModelError` as `decoder_spec` does."""
+    """Build a Gemma model's spec from config.json. Raises `ModelError` as `decoder_spec` does."""
     raw = config.hf_config
     plain = decoder_spec(config)
     norm = NormSpec(eps=plain.norm.eps, unit_offset=True)

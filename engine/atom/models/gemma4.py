@@ -1,7 +1,7 @@
-"""Gemma 4 (Gemma team, 2026), text: heads of another size where all tokens are seen, whose keys may
-be their values too; heads of queries, keys and values normed, scores unscaled, and a factor for
-what each layer gives; in the small models inputs of each layer's own, and layers that share the
-keys of others; in the one with experts an MLP beside them."""
+"""Gemma 4 (Gemma team, 2026), text: layers with full attention have another head size, and their
+values may be their keys. Heads of queries, keys and values are normed, scores unscaled, and a
+scalar multiplies each layer's output. The small models have an input per layer, and layers that
+share another layer's keys; the model with experts has an MLP beside them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ROPES: dict[str, dict[str, Any]] = {
 
 
 def spec(config: ModelConfig) -> ModelSpec:
-    """Return what config.json says of a Gemma 4. Raises `ModelError` as `decoder_spec` does."""
+    """Build a Gemma 4's spec from config.json. Raises `ModelError` as `decoder_spec` does."""
     plain = decoder_spec(config, lambda experts: Routing(top_k=experts.per_token, renormalize=True))
     ropes: dict[str, dict[str, Any]] = _ROPES
     if config.hf_config.get("rope_parameters"):

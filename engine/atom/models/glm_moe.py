@@ -16,7 +16,7 @@ _ROTARY_SHARE = 0.5  # of a head, where config.json does not say
 
 
 def spec(config: ModelConfig) -> ModelSpec:
-    """Return what config.json says of a GLM with experts. Raises `ModelError` as `decoder_spec`
+    """Build the spec of a GLM with experts from config.json. Raises `ModelError` as `decoder_spec`
     does."""
     raw = {"partial_rotary_factor": _ROTARY_SHARE, **config.hf_config}
     return decoder_spec(

@@ -24,7 +24,7 @@ _ROPE = {
 
 
 def spec(config: ModelConfig) -> ModelSpec:
-    """Return what config.json says of a gpt-oss. Raises `ModelError` as `decoder_spec` does."""
+    """Build a gpt-oss's spec from config.json. Raises `ModelError` as `decoder_spec` does."""
     raw = {"rms_norm_eps": _EPSILON, "rope_theta": _THETA, **config.hf_config}
     if not (raw.get("rope_parameters") or raw.get("rope_scaling")):
         raw["rope_parameters"] = _ROPE

@@ -1,6 +1,6 @@
-"""Granite 3 and 4 (IBM, 2024 and 2025): Llama's decoder with a scale for the embedding, for the
-scores, for what attention and MLP add, and for the logits; in Granite 4's hybrids most layers have
-Mamba-2's mixers, and many have experts."""
+"""Granite 3 and 4 (IBM, 2024 and 2025): Llama's decoder with scales for the embedding, the scores,
+the results of attention and MLP, and the logits. In Granite 4's hybrids most layers have Mamba-2
+mixers, and many have experts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from atom.models.decoder.spec import LayerSpec, ModelSpec, decoder_spec, without
 
 
 def spec(config: ModelConfig) -> ModelSpec:
-    """Return what config.json says of a Granite. Raises `ModelError` as `decoder_spec` does."""
+    """Build a Granite's spec from config.json. Raises `ModelError` as `decoder_spec` does."""
     raw = config.hf_config
     scores = float(raw.get("attention_multiplier", 1.0))
     added = float(raw.get("residual_multiplier", 1.0))

@@ -14,8 +14,8 @@ _EPSILON = 1e-5  # where config.json does not say
 
 
 def spec(config: ModelConfig) -> ModelSpec:
-    """Return what config.json says of a Hunyuan. Raises `ModelError` as `decoder_spec` does, and
-    for a rope that scales what it rotates, which the norms behind it would undo."""
+    """Build a Hunyuan's spec from config.json. Raises `ModelError` as `decoder_spec` does, and for
+    a rope that scales queries and keys, since the later norms would undo the scale."""
     raw = {"rms_norm_eps": _EPSILON, **config.hf_config}
     plain = decoder_spec(
         replace(config, hf_config=raw),

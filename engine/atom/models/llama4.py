@@ -1,6 +1,6 @@
-"""Llama 4 (Meta, 2025), text: layers whose queries and keys rotate, are normed without a weight and
-attend within chunks, and among them layers without positions that attend to everything; experts
-that are given a token as much as their router wants them, beside one for all tokens."""
+"""Llama 4 (Meta, 2025), text: most layers rotate queries and keys, norm them without a weight and
+attend within chunks; the others have no positions and attend to all tokens. Experts get their input
+scaled by the router's weight, and all tokens share one expert."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FLOOR, _SCALE = 8192, 0.1  # of the temperature, where config.json does not say
 
 
 def spec(config: ModelConfig) -> ModelSpec:
-    """Return what config.json says of a Llama 4. Raises `ModelError` as `decoder_spec` does."""
+    """Build a Llama 4's spec from config.json. Raises `ModelError` as `decoder_spec` does."""
     raw = {"rms_norm_eps": _EPSILON, "rope_theta": _THETA, **config.hf_config}
     plain = decoder_spec(
         replace(config, hf_config=raw),
@@ -64,6 +64,6 @@ def _still(raw: Mapping[str, Any], rope: RopeConfig) -> RopeConfig:
 
 
 def _said(raw: Mapping[str, Any], key: str, default: Any) -> Any:
-    """Return what config.json says; null is nothing."""
+    """Return a value of config.json; the default if the key is null or absent."""
     value = raw.get(key)
     return default if value is None else value

@@ -1,6 +1,5 @@
-"""MiMo-V2-Flash (Xiaomi, arXiv 2601.02780): values that are narrower than keys, and weighed less;
-windows with sinks and a rope of their own in most layers; experts that corrected sigmoids
-choose."""
+"""MiMo-V2-Flash (Xiaomi, arXiv 2601.02780): values that are narrower than keys, and scaled down;
+most layers have windows with sinks and a separate rope; experts that corrected sigmoids choose."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ _THETA, _WINDOW_THETA = 5_000_000.0, 10_000.0
 
 
 def spec(config: ModelConfig) -> ModelSpec:
-    """Return what config.json says of a MiMo. Raises `ModelError` as `decoder_spec` does."""
+    """Build a MiMo's spec from config.json. Raises `ModelError` as `decoder_spec` does."""
     raw = config.hf_config
     raw = {"rms_norm_eps": raw.get("layernorm_epsilon") or _EPSILON, **raw}
     share = raw.get("partial_rotary_factor") or _ROTARY_SHARE

@@ -13,7 +13,7 @@ _THETA = 5_000_000.0  # where config.json does not say
 
 
 def spec(config: ModelConfig) -> ModelSpec:
-    """Return what config.json says of a MiniMax-M2. Raises `ModelError` as `decoder_spec` does."""
+    """Build a MiniMax-M2's spec from config.json. Raises `ModelError` as `decoder_spec` does."""
     raw = {"rope_theta": _THETA, **config.hf_config}
     if raw.get("rotary_dim") is not None:
         head_dim = config.facts.layers[0].attention.head_dim

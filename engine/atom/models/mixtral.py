@@ -13,7 +13,7 @@ _THETA = 1_000_000.0  # where config.json does not say
 
 
 def spec(config: ModelConfig) -> ModelSpec:
-    """Return what config.json says of a Mixtral. Raises `ModelError` as `decoder_spec` does."""
+    """Build a Mixtral's spec from config.json. Raises `ModelError` as `decoder_spec` does."""
     raw = {"rope_theta": _THETA, **config.hf_config}
     return decoder_spec(
         replace(config, hf_config=raw),

@@ -12,7 +12,7 @@ _EPSILON, _THETA = 1e-5, 500_000.0  # where config.json does not say
 
 
 def spec(config: ModelConfig) -> ModelSpec:
-    """Return what config.json says of an OLMo 3. Raises `ModelError` as `decoder_spec` does."""
+    """Build an OLMo 3's spec from config.json. Raises `ModelError` as `decoder_spec` does."""
     raw = {"rms_norm_eps": _EPSILON, **config.hf_config}
     theta = {"rope_theta": raw.get("rope_theta") or _THETA}
     ropes = {

@@ -1,6 +1,6 @@
-"""Phi-3 and Phi-4 (Microsoft, arXiv 2404.14219, 2412.08905, 2503.01743): Llama's decoder, of whose
-heads a part may turn; long contexts by LongRoPE, where the longest that is served decides for all
-which of the two lists of factors counts."""
+"""Phi-3 and Phi-4 (Microsoft, arXiv 2404.14219, 2412.08905, 2503.01743): Llama's decoder, whose
+heads may rotate in part. Long contexts use LongRoPE; the longest served context decides which of
+the two lists of factors applies to all requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LONGROPE = ("su", "yarn")  # as the first checkpoints call it
 
 
 def spec(config: ModelConfig) -> ModelSpec:
-    """Return what config.json says of a Phi. Raises `ModelError` as `decoder_spec` does."""
+    """Build a Phi's spec from config.json. Raises `ModelError` as `decoder_spec` does."""
     rope = rope_parameters(config.hf_config)
     kind = rope.pop("type", None)
     kind = rope.get("rope_type") or kind

@@ -1,5 +1,5 @@
 """Qwen2's and Qwen3's mixtures of experts (technical reports, 2024 and 2025): many small experts in
-all or some layers, and in Qwen2 one that every token goes through as far as a gate lets it."""
+all or some layers, and in Qwen2 a gated shared expert."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from atom.models.decoder.spec import ModelSpec, decoder_spec
 
 
 def spec(config: ModelConfig) -> ModelSpec:
-    """Return what config.json says of a Qwen with experts. Raises `ModelError` as `decoder_spec`
+    """Build the spec of a Qwen with experts from config.json. Raises `ModelError` as `decoder_spec`
     does."""
     renormalize = bool(config.hf_config.get("norm_topk_prob", False))
     return decoder_spec(

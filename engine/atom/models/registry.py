@@ -59,8 +59,8 @@ support_model_arch_dict: dict[str, str] = {
 
 
 def model_spec(config: ModelConfig) -> ModelSpec:
-    """Return what the architecture computes by. Raises `ModelError` for one that is not supported,
-    or on a field of config.json whose meaning is not."""
+    """Build the spec of the configuration's architecture. Raises `ModelError` if the architecture,
+    or the meaning of a field of config.json, is not supported."""
     module = support_model_arch_dict.get(config.architecture)
     if module is None:
         raise ModelError(

@@ -11,6 +11,6 @@ _THETA = 2_000_000.0  # where config.json does not say
 
 
 def spec(config: ModelConfig) -> ModelSpec:
-    """Return what config.json says of a SmolLM3. Raises `ModelError` as `decoder_spec` does."""
+    """Build a SmolLM3's spec from config.json. Raises `ModelError` as `decoder_spec` does."""
     raw = {"rope_theta": _THETA, **config.hf_config}
     return without_positions(decoder_spec(replace(config, hf_config=raw)))

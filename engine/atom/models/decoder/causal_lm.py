@@ -1,8 +1,9 @@
-"""The decoder that all models are: pre-norm attention and a gated MLP, or experts.
+"""The decoder that all models share: pre-norm attention, then a gated MLP or experts.
 
 x → x + Attention(RMSNorm(x)) → x + MLP(RMSNorm(x)), all norms RMS, rotary positions, grouped-query
-heads or those of a latent. Built from a ModelSpec, layer by layer (decoder_layers.py); a
-family (llama.py, gemma.py) says what differs. It knows neither backends nor processes; layers do.
+or latent heads. The decoder is built from a ModelSpec, layer by layer (decoder_layers.py). A
+family's file (llama.py, gemma.py) states its differences. The decoder knows neither backends nor
+processes; layers do.
 """
 
 from __future__ import annotations
@@ -160,7 +161,8 @@ class CausalLM(nn.Module):
         return (*drafting, *others, *self._unused_keys())
 
     def _unused_keys(self) -> Iterator[str]:
-        """Yield what published checkpoints have of layers that attend to keys of others."""
+        """Yield the name prefixes of unused matrices: published checkpoints have key and value
+        matrices also for layers that attend to another layer's keys."""
         for index, layer in enumerate(self.spec.layers):
             if layer.facts.attention.kv_sharing_target is not None:
                 for name in ("k_proj", "v_proj", "k_norm", "v_norm"):

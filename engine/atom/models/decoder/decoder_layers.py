@@ -1,7 +1,7 @@
-"""The layers of a decoder: attention, then MLP or experts, with norms before, around or behind.
+"""The layers of a decoder: attention, then MLP or experts, with norms before, around or after.
 
-x → x + Attention(RMSNorm(x)) → x + MLP(RMSNorm(x)) where nothing else is said; a class for each
-other order, chosen in layer_class.py.
+The default order is x → x + Attention(RMSNorm(x)) → x + MLP(RMSNorm(x)); each other order has a
+class. layer_class.py selects the class.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class DecoderLayer(nn.Module):
     def _attended(
         self, stream: Stream, positions: torch.Tensor, aux: torch.Tensor | None
     ) -> tuple[Stream, torch.Tensor]:
-        """Return the stream, and what every head found in it, before the output's projection: as
-        `forward` begins, for layers that go on otherwise."""
+        """Return the stream, and the heads' results before the output's projection: the beginning
+        of `forward`, for layers that continue in another way."""
         h = self.input_layernorm(stream)
         attended = self.attention(h, positions)
         if aux is not None:
@@ -127,7 +127,8 @@ class MixerLayer(DecoderLayer):
 
 
 class SandwichLayer(DecoderLayer):
-    """Hold what attention and MLP give is normed once more before it is added (Gemma 2 and 3)."""
+    """A layer that also norms the results of attention and MLP before adding them (Gemma 2 and
+    3)."""
 
     def __init__(
         self, spec: LayerSpec, rotary: RotaryEmbedding, build: Build, hidden_size: int
@@ -145,13 +146,14 @@ class SandwichLayer(DecoderLayer):
         return h.stream.plus(self.post_feedforward_layernorm.of(projected))
 
     def with_experts(self, projected: torch.Tensor, stream: Stream) -> torch.Tensor:
-        """Return what the MLP gives [T, H], for layers with experts beside it together with what
-        these make of the stream."""
+        """Return the MLP's result [T, H]; layers that also have experts add the experts' result for
+        the stream."""
         return projected
 
 
 class PostNormLayer(DecoderLayer):
-    """Norm what attention and MLP give, and not what they are given (OLMo 3, EXAONE 4)."""
+    """A layer that norms the results of attention and MLP, and not their inputs (OLMo 3, EXAONE
+    4)."""
 
     def __init__(
         self, spec: LayerSpec, rotary: RotaryEmbedding, build: Build, hidden_size: int
@@ -175,7 +177,7 @@ class PostNormLayer(DecoderLayer):
 
 
 class ScaledLayer(DecoderLayer):
-    """Scale what attention and MLP give before it is added (Granite)."""
+    """A layer that scales the results of attention and MLP before adding them (Granite)."""
 
     def __init__(
         self, spec: LayerSpec, rotary: RotaryEmbedding, build: Build, hidden_size: int

@@ -1,8 +1,8 @@
 """A gated delta net as a block of the decoder: its projections, and their place in a checkpoint.
 
-A hidden state is projected to queries, keys, values and gates of the result, and to how much each
-head learns and forgets. A checkpoint may have these by key head; here queries of all heads stand
-before keys of all heads and so on, as the convolution's channels do.
+A hidden state is projected to queries, keys, values, output gates, and each head's rates of
+learning and forgetting. A checkpoint may order them by key head; here all heads' queries come
+before all heads' keys and so on, in the order of the convolution's channels.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class GatedDeltaNet(nn.Module):
         self.attn = DeltaNetState(shape, build.ops)
 
     def placements(self, name: str) -> Iterator[Placement]:
-        """Yield where what each head forgets by comes from in a checkpoint."""
+        """Yield the checkpoint's source of each head's decay parameters."""
         heads, net = self._ranks.of(self._net.value_heads), self._net
         for row, own in enumerate(("A_log", "dt_bias")):
             target = self.of_heads.data[row]
@@ -71,7 +71,7 @@ class GatedDeltaNet(nn.Module):
         return found
 
     def forward(self, h: Normed | torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Return what every value head found, [T, Hv·Dv]; `o_proj` is left to the layer."""
+        """Return the value heads' results, [T, Hv·Dv]; the layer applies `o_proj`."""
         x = h.tensor() if isinstance(h, Normed) else h
         qkv, z = self.in_proj_qkvz(x).tensor_split([self._shape.conv_channels], dim=1)
         b, a = self.in_proj_ba(x).chunk(2, dim=1)

@@ -1,5 +1,5 @@
-"""Gemma4Layer: a layer with norms around, and what Gemma 4 has beside: experts next to the MLP, an
-input of the layer's own, and a number that multiplies all it gives."""
+"""Gemma4Layer: a layer with norms around attention and MLP, and Gemma 4's extensions: experts
+beside the MLP, an input per layer, and a learned scalar that multiplies the output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from atom.utils.forward_context import get_forward_context
 
 
 class Gemma4Layer(SandwichLayer):
-    """Multiply what the layer gives by a number of its own."""
+    """A layer that multiplies its output by a learned scalar."""
 
     def __init__(
         self, spec: LayerSpec, rotary: RotaryEmbedding, build: Build, hidden_size: int
@@ -87,8 +87,7 @@ class Gemma4Layer(SandwichLayer):
         return beside + self.post_feedforward_layernorm_2.of(given)
 
     def _of_input(self, given: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
-        """Compute what the layer's own input adds, as much of it as a gate of the hidden state
-        says."""
+        """Compute the contribution of the layer's own input, gated by the hidden state."""
         tokens = get_forward_context().logits_indices if self.is_last else None
         own = own if tokens is None else own[tokens]
         gate = self.per_layer_input_gate(given)

@@ -1,4 +1,4 @@
-"""HiddenStates: what a forward gives, of which tokens are drawn and further ones are drafted."""
+"""HiddenStates: the result of a forward pass, from which tokens are sampled and drafted."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class HiddenStates:
-    """The hidden states of a step. last [n, H]: behind the last norm, of the tokens that are looked
-    at; aux [T, layers · H]: the auxiliary hidden states, what some layers were given of every
-    token, one beside the other; None without any."""
+    """The hidden states of a step. last [n, H]: after the last norm, of the tokens that need
+    logits; aux [T, layers · H]: the auxiliary hidden states, the inputs of some layers for every
+    token, concatenated; None without any."""
 
     last: torch.Tensor
     aux: torch.Tensor | None = None
 
     def first(self, count: int) -> HiddenStates:
-        """Take those of the first tokens, of a step in which all are looked at."""
+        """Return the states of the first tokens, for a step in which all tokens need logits."""
         aux = None if self.aux is None else self.aux[:count]
         return HiddenStates(self.last[:count], aux)

@@ -1,5 +1,5 @@
-"""Hyper-connections between residual streams (arXiv 2512.24880): which part of each stream a block
-is given, and how much of what it gives goes to each, while the streams are mixed.
+"""Hyper-connections between residual streams (arXiv 2512.24880): the share of each stream in a
+block's input, the share of the block's result in each stream, and the mixing of the streams.
 
 All weights are float32, whatever the model's dtype.
 """
@@ -26,11 +26,11 @@ class Mixing:
     mixed: torch.Tensor
 
     def of(self, tokens: torch.Tensor) -> Mixing:
-        """Keep these tokens [T']."""
+        """Return the mixing of these tokens [T']."""
         return Mixing(self.given[tokens], self.mixed[tokens])
 
     def join(self, streams: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
-        """Join what a block made [T, H] with streams [T, n, H] → [T, n, H]."""
+        """Add a block's result [T, H] to the streams [T, n, H] → [T, n, H]."""
         dtype = streams.dtype
         given = self.given.to(dtype).unsqueeze(-1) * result.unsqueeze(-2)
         return given + torch.matmul(self.mixed.to(dtype).transpose(-1, -2), streams)
@@ -53,8 +53,7 @@ class HyperConnection(nn.Module):
             yield Placement.whole(f"{name}.{kind}", getattr(self, kind).data)
 
     def forward(self, streams: torch.Tensor) -> tuple[torch.Tensor, Mixing]:
-        """Compute what the block is given of streams [T, n, H], [T, H], and how its result is to be
-        joined."""
+        """Compute the block's input [T, H] from streams [T, n, H], and the mixing of its result."""
         count, eps = self._spec.count, self._spec.eps
         projected = _projected(streams, self.fn, self._spec)
         sizes = [count, count, count * count]

@@ -1,7 +1,8 @@
 """Kimi Delta Attention as a block of the decoder: its projections, and their place in a checkpoint.
 
-Queries, keys and values have a convolution each, which is one here. What each channel of a key
-forgets, and the gates of the result, are made by way of as few elements as a head has.
+A checkpoint has one convolution each for queries, keys and values; here they are one. The decay of
+each key channel and the output gates are low-rank projections, with as many inner elements as a
+head has.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class KimiDeltaAttention(nn.Module):
         self.attn = KimiDeltaState(shape, build.ops)
 
     def placements(self, name: str) -> Iterator[Placement]:
-        """Yield where what each head, and each channel, forgets by comes from in a checkpoint."""
+        """Yield the checkpoint's source of the decay parameters of each head and each channel."""
         net, heads, one = self._net, self._heads, (0, 1)
         rates = (one, one, heads, one)
         yield Placement(f"{name}.A_log", (1, 1, net.value_heads, 1), rates, self.a_log.data)
@@ -61,7 +62,7 @@ class KimiDeltaAttention(nn.Module):
         yield Placement(f"{name}.dt_bias", shape, (channels,), self.dt_bias.data)
 
     def forward(self, h: Normed | torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Return what every head found, [T, Hv·Dv]; `o_proj` is left to the layer."""
+        """Return the heads' results, [T, Hv·Dv]; the layer applies `o_proj`."""
         x = h.tensor() if isinstance(h, Normed) else h
         forgets, gates = self.inner_proj(x).split([self._net.key_dim, self._net.value_dim], dim=1)
         a = self.f_b_proj(forgets.contiguous()).unflatten(1, self.dt_bias.shape)

@@ -48,13 +48,13 @@ class Mamba2Mixer(nn.Module):
         self.attn = SsdState(shape, build.ops)
 
     def placements(self, name: str) -> Iterator[Placement]:
-        """Yield where what each head forgets by, and adds of its values, comes from."""
+        """Yield the checkpoint's source of each head's decay, step bias and value skip (D)."""
         for row, own in enumerate(("A_log", "dt_bias", "D")):
             target = self.of_heads.data[row]
             yield Placement(f"{name}.{own}", (self._all_heads,), (self._heads,), target)
 
     def forward(self, h: Normed | torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Return what every value head found, [T, Hv·Dv]; `o_proj` is left to the layer."""
+        """Return the value heads' results, [T, Hv·Dv]; the layer applies `o_proj`."""
         qkv, gate, steps = self.in_proj(h).split(self._sizes, dim=1)
         found = self.attn(qkv, steps, self.conv1d.w, SsdWeight(*self.of_heads.data))
         normed: torch.Tensor = self.norm(found.flatten(1), gate)

@@ -1,7 +1,7 @@
 """Latent attention as a block of the decoder: its projections, and their place in a checkpoint.
 
 A hidden state is projected to one entry for all heads (latent and key) and to queries, which may
-themselves go through a compressed form; what unfolds latents is a matrix of the attention's.
+also go through a compressed form. The matrix that unfolds latents belongs to the attention.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class MLASelfAttention(nn.Module):
         self.indexer = None if spec.index is None else Indexer(spec, spec.index, build)
 
     def forward(self, h: Normed, positions: torch.Tensor) -> torch.Tensor:
-        """Return what every head found, [T, Hq·value_dim]; `o_proj` is left to the layer."""
+        """Return the heads' results, [T, Hq·value_dim]; the layer applies `o_proj`."""
         if self.indexer is not None:
             return self._attend_sparsely(h.tensor(), positions)
         tokens, _ = self._tokens(self.q_kv_a_proj(h))

@@ -1,7 +1,7 @@
-"""What follows attention in a layer: a gated MLP, or many of them behind a router.
+"""The part of a layer after attention: a gated MLP, or a router with experts.
 
-Both take the norm of a stream and give the stream with their result added, so a layer reads the
-same with either.
+Both take the norm of a stream and return the stream with their result added, so a layer calls
+either in the same way.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class MoE(nn.Module):
         return found if shared is None else found + shared
 
     def run_dummy_batch(self) -> None:
-        """Compute what other ranks' tokens want of this rank's experts, with none of its own."""
+        """Compute other ranks' tokens with this rank's experts, without tokens of this rank."""
         assert isinstance(self.experts, ExpertParallelExperts)
         self.experts.run_dummy_batch(self._routing.top_k)
 
@@ -126,8 +126,8 @@ class ExpertsByToken(MoE):
 
 
 def build_mlp(spec: LayerSpec, build: Build) -> MLP | MoE:
-    """Return what the layer's facts ask for, whose MLP is not absent; of those with an MLP beside
-    experts the MLP."""
+    """Build the layer's MLP or experts. The layer must have an MLP. If it has an MLP beside
+    experts, build the MLP."""
     if spec.facts.mlp.is_beside:
         matrices = [each for name, each in spec.others.items() if name.startswith("mlp.")]
         return MLP(tuple(matrices), spec.activation, build)

@@ -1,4 +1,4 @@
-"""PerLayerInputs: of each token an input of every layer's own (Gemma 4's per-layer embeddings)."""
+"""PerLayerInputs: an input per token and layer (Gemma 4's per-layer embeddings)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from atom.sizing.projection import Projection, Split
 
 
 class PerLayerInputs(nn.Module):
-    """Joins what is looked up of a token with what is projected from its embedding."""
+    """Combine each token's looked-up embeddings with projections of its ordinary embedding."""
 
     def __init__(
         self, spec: PerLayerInputsSpec, hidden_size: int, norm: NormSpec, build: Build

@@ -1,7 +1,6 @@
-"""SelfAttention: grouped-query heads with rotary positions, and whatever norms, sinks and gates.
+"""SelfAttention: grouped-query heads with rotary positions, and optional norms, sinks and gates.
 
-What every head found is returned; the projection behind it is left to the layer. Heads of a latent
-are in mla.py.
+It returns the heads' results; the layer applies the output projection. mla.py has latent heads.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ class SelfAttention(nn.Module):
             )  # fmt: skip
 
     def forward(self, h: Normed | torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Return what every head found, [T, Hq·D]; `o_proj` is left to the layer."""
+        """Return the heads' results, [T, Hq·D]; the layer applies `o_proj`."""
         qkv, gate = self.qkv_proj(h), None
         if self._gate_heads:
             qkv, gate = self._without_gates(qkv)

@@ -1,4 +1,4 @@
-"""SharedKvAttention: queries alone, which attend to keys and values of a layer before (Gemma 4)."""
+"""SharedKvAttention: queries that attend to the keys and values of an earlier layer (Gemma 4)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from atom.models.decoder.spec import LayerSpec
 
 
 class SharedKvAttention(nn.Module):
-    """Attends to what the cache holds of another layer; `share` says of which."""
+    """Attend to the cached keys and values of another layer, which `share` sets."""
 
     def __init__(self, spec: LayerSpec, rotary: RotaryEmbedding, build: Build) -> None:
         super().__init__()
@@ -35,6 +35,6 @@ class SharedKvAttention(nn.Module):
         self.attn.share(target.attn)
 
     def forward(self, h: Normed | torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Return what every head found, [T, Hq·D]; `o_proj` is left to the layer."""
+        """Return the heads' results, [T, Hq·D]; the layer applies `o_proj`."""
         attended: torch.Tensor = self.attn(self.q_proj(h), positions)
         return attended

@@ -1,8 +1,8 @@
-"""ModelSpec: all that a decoder computes by, layer after layer, read once from config.json.
+"""ModelSpec: all settings of a decoder, layer by layer, read once from config.json.
 
-Sizes come from atom.sizing (ModelFacts: heads, windows, biases, matrices); what does not change a
-size stands here: scales, ropes, activations, epsilons. A family's file changes what its models do
-differently (`replace`).
+Sizes come from atom.sizing (ModelFacts: heads, windows, biases, matrices). This module has the
+settings that do not change a size: scales, ropes, activations, epsilons. A family's file changes
+the settings in which its models differ (`replace`).
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class NormPlacement(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertsSpec:
-    """Hold what a layer's experts compute by beside their sizes. stacking: of their checkpoint;
-    correction: of the router's balance, where there is one; vocab_size: of the tokens whose experts
-    are looked up, 0 where a router chooses them."""
+    """The settings of a layer's experts, besides their sizes. stacking: of their checkpoint;
+    correction: of the router's balance, if there is one; vocab_size: tokens in the table that
+    selects experts, 0 if a router selects them."""
 
     routing: Routing
     stacking: Stacking = Stacking.APART
@@ -83,13 +83,13 @@ class StreamsSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSpec:
-    """One decoder layer. matrices: of its attention, by the module's name below the layer, as in a
-    checkpoint; mlp: those of its MLP, or its router's, its experts' and what all tokens go through;
-    rope: of whole heads, in latent attention of their rotated parts; index: of what says which
-    tokens are attended to; norms: where attention and MLP have one; head_norm: of each head of
-    queries and keys, where it has no weight; residual_scale: multiplies what attention and MLP
-    add; value_scale: multiplies values; streams: of its residual, None of one; others: matrices of
-    an MLP beside the experts, and of inputs of the layer's own, by the module's name."""
+    """The settings of a decoder layer. matrices: of its attention, by the module's name below the
+    layer, as in a checkpoint; mlp: those of its MLP, or of its router, experts and shared experts;
+    rope: of whole heads, in latent attention of their rotated parts; index: of the indexer that
+    selects the tokens to attend to; norms: where attention and MLP have one; head_norm: of each
+    head of queries and keys, without a weight; residual_scale: multiplies the results of attention
+    and MLP; value_scale: multiplies values; streams: of its residual, None for one stream; others:
+    matrices of an MLP beside the experts, and of the layer's own inputs, by the module's name."""
 
     facts: LayerFacts
     matrices: Mapping[str, Projection]
@@ -109,7 +109,7 @@ class LayerSpec:
 
     @property
     def own_matrices(self) -> dict[str, Projection]:
-        """The matrices of its attention by their names below that module."""
+        """Return the attention's matrices by their names below that module."""
         return {name.partition(".")[2]: matrix for name, matrix in self.matrices.items()}
 
 
@@ -147,8 +147,8 @@ class ModelSpec:
     per_layer_inputs: PerLayerInputsSpec | None = None
 
     def on_rank(self, ranks: int) -> ModelSpec:
-        """Return what one of `ranks` ranks computes by: its share of the heads. Matrices stay whole
-        here, layers take their region of them."""
+        """Return the spec of one of `ranks` ranks, with its share of the heads. Matrices stay whole
+        here; layers take their region of them."""
         if ranks == 1:
             return self
         return self.with_layers(
@@ -168,7 +168,7 @@ class ModelSpec:
         return replace(self, layers=(*self.layers, *others))
 
     def op_case(self, dtype: torch.dtype, kv_dtype: torch.dtype, block_size: int) -> OpCase:
-        """Return what this model asks of its operations."""
+        """Return the features that this model needs of its operations."""
         shapes = dict.fromkeys(layer.attention for layer in self.layers)
         return OpCase(
             dtype=dtype,
@@ -220,9 +220,9 @@ class ModelSpec:
 def decoder_spec(
     config: ModelConfig, routing: Callable[[Experts], Routing] | None = None
 ) -> ModelSpec:
-    """Return what config.json says of a decoder whose layers are built as Llama's are; routing: of
-    a layer with experts. Raises `ModelError` on a field whose meaning this version does not
-    compute."""
+    """Build a model's spec from config.json, for a decoder with Llama's layers. routing: returns
+    the routing of a layer with experts. Raises `ModelError` on a field whose meaning this version
+    does not compute."""
     facts, raw = config.facts, config.hf_config
     norm = NormSpec(eps=float(raw.get("rms_norm_eps", 1e-6)))
     activation = _activation(facts.hidden_act)

@@ -1,4 +1,4 @@
-"""The block of a layer that keeps a state, by what its checkpoint has."""
+"""The block of a layer that keeps a state, selected by the kind in its checkpoint."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BLOCKS: dict[StateKind, type[StateBlock]] = {
 
 
 def state_block(spec: LayerSpec, build: Build) -> StateBlock:
-    """Return what the layer's facts ask for."""
+    """Build the block of the layer's kind of state."""
     net = spec.facts.attention.state
     assert net is not None
     return _BLOCKS.get(net.kind, GatedDeltaNet)(spec, build)

@@ -1,5 +1,5 @@
-"""Attention to a window and to entries that sum up tokens as a block of the decoder (DeepSeek V4):
-its projections, and their place in a checkpoint."""
+"""Attention to a window and to compressed entries as a block of the decoder (DeepSeek V4): its
+projections, and their place in a checkpoint."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class WindowedEntriesAttention(nn.Module):
         yield Placement(f"{name}.sinks", (self._all_heads,), own, sinks)
 
     def forward(self, h: Normed, positions: torch.Tensor) -> torch.Tensor:
-        """Return what every head found, [T, Hq·D]; `o_proj` is left to the layer."""
+        """Return the heads' results, [T, Hq·D]; the layer applies `o_proj`."""
         x = h.tensor()
         compressed = self.q_a_norm.of(self.q_a_proj(x))
         heads = self.q_b_proj(compressed).unflatten(1, (-1, self.attn.layer.shape.head_dim))
@@ -88,8 +88,8 @@ class WindowedEntriesAttention(nn.Module):
 
 
 class EntryProjections(nn.Module):
-    """Projects what a token adds to entries, and how much of it counts; the norm of their sums.
-    name: of the module below its layer; size: elements of an entry."""
+    """Project a token's contributions to entries and their weights; norm the entries' sums. name:
+    of the module below its layer; size: elements of an entry."""
 
     def __init__(self, spec: LayerSpec, name: str, size: int, build: Build) -> None:
         super().__init__()
@@ -111,19 +111,19 @@ class EntryProjections(nn.Module):
         yield Placement.whole(f"{name}.position_bias", self.position_bias.data)
 
     def added(self, x: torch.Tensor) -> list[torch.Tensor]:
-        """Project x [T, H] → what is added and how much of it counts, [T, series · D] each."""
+        """Project x [T, H] → contributions and their weights, [T, series · D] each."""
         return [self.kv_proj(x), self.gate_proj(x)]
 
 
 class Compressor(EntryProjections):
-    """Makes a layer's entries, and what its indexer has of them, where there is one."""
+    """Make a layer's entries, and the entries of its indexer if it has one."""
 
     def __init__(self, spec: LayerSpec, shape: CompressedShape, build: Build) -> None:
         super().__init__(spec, "compressor", shape.head_dim, build)
         self.indexer = None if shape.index is None else EntryIndexer(spec, shape, build)
 
     def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
-        """Compute all that is kept of x [T, H] beside its key."""
+        """Compute the contributions of x [T, H] to entries and to the indexer's entries."""
         indexed = [] if self.indexer is None else self.indexer.added(x)
         return self.added(x) + indexed
 

@@ -1,4 +1,4 @@
-"""What drafts for a model, built: an EAGLE-3 checkpoint of its own, or the model's MTP layer."""
+"""Build the draft model of a model: an EAGLE-3 checkpoint, or the model's MTP layer."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def drafted_spec(config: Config) -> tuple[ModelSpec, ModelSpec | None]:
 def build_draft(
     spec: ModelSpec, draft: ModelSpec | None, model: CausalLM, build: Build
 ) -> DraftModel:
-    """Return what drafts for the model: of a checkpoint of its own, or the model's."""
+    """Build the draft model: from its own checkpoint, or from the model's MTP layer."""
     if draft is None:
         return _MTP_DRAFTS[spec.mtp_prefix](spec, model, build)
     return Eagle3Draft(draft, spec, model.model.embed_tokens, build)

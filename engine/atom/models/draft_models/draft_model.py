@@ -1,9 +1,9 @@
-"""DraftModel: a layer that predicts the token behind the next one, of a model's hidden states.
+"""DraftModel: a layer that drafts the token after the next one from a model's hidden states.
 
-At position i it sees what the model made of token i, and token i + 1, and predicts token i + 2; of
-its own output in the model's place it predicts on. Its layer keeps a cache of its own, in the same
-blocks as the model's. The embedding is the model's. Kinds of them are in mtp.py and eagle3.py;
-built by build_draft.py; drafted with by speculation/draft_model_proposer.py.
+At position i it sees the model's hidden state of token i, and token i + 1, and predicts token i +
+2. Further drafts use its own output in place of the model's. Its layer has a cache in the same
+blocks as the model's. The embedding is the model's. mtp.py and eagle3.py implement it;
+build_draft.py builds it; speculation/draft_model_proposer.py drafts with it.
 """
 
 from __future__ import annotations
@@ -33,23 +33,26 @@ class DraftModel(nn.Module, ABC):
 
     @abstractmethod
     def join(self, states: HiddenStates) -> torch.Tensor:
-        """Return what it sees of the model's hidden states, [T, H]."""
+        """Combine the model's hidden states into the draft model's input [T, H]."""
 
     @abstractmethod
     def draw(self, hidden: torch.Tensor, sampling: SamplingTensors) -> torch.Tensor:
-        """Drafts [R] int64 of its own hidden states [R, H], in the model's vocabulary."""
+        """Draft token ids [R] int64, in the model's vocabulary, from the draft model's hidden
+        states [R, H]."""
 
     @abstractmethod
     def placed_modules(self, checkpoint_names: frozenset[str]) -> Iterator[tuple[str, nn.Module]]:
-        """Yield its modules by their names in a checkpoint that holds tensors of these names."""
+        """Yield the draft model's modules by their names in a checkpoint that has tensors of these
+        names."""
 
     @abstractmethod
     def unused_tensors(self) -> tuple[str, ...]:
-        """Return how names begin of what a checkpoint holds beside, and it does not compute."""
+        """Return the name prefixes of tensors that a checkpoint may contain and the draft model
+        does not read."""
 
     @property
     def dtype(self) -> torch.dtype:
-        """Tell the dtype of its hidden states."""
+        """Return the dtype of the draft model's hidden states."""
         return self._embedding[0].weight.dtype
 
     def _embed(self, token_ids: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ _EPSILON, _SCALE = 1e-5, 2.446  # where config.json does not say
 
 
 def spec(config: ModelConfig) -> ModelSpec:
-    """Return what config.json says of a Kimi Linear. Raises `ModelError` as `decoder_spec` does."""
+    """Build a Kimi Linear's spec from config.json. Raises `ModelError` as `decoder_spec` does."""
     raw = {"rms_norm_eps": _EPSILON, **config.hf_config}
     said = {"routed_scaling_factor": _SCALE, **kimi_linear_fields(config.hf_config)}
     scoring = raw.get("moe_router_activation_func", "sigmoid")

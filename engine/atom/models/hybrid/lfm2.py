@@ -13,7 +13,7 @@ _THETA = 1_000_000.0  # where config.json does not say
 
 
 def spec(config: ModelConfig) -> ModelSpec:
-    """Return what config.json says of an LFM2. Raises `ModelError` as `decoder_spec` does."""
+    """Build an LFM2's spec from config.json. Raises `ModelError` as `decoder_spec` does."""
     raw = config.hf_config
     own = {"rms_norm_eps": raw.get("norm_eps", 1e-5), "rope_theta": raw.get("rope_theta", _THETA)}
     renormalize = bool(raw.get("norm_topk_prob", True))

@@ -11,7 +11,7 @@ from atom.models.glm_moe import sigmoid_routing
 
 
 def spec(config: ModelConfig) -> ModelSpec:
-    """Return what config.json says of a Nemotron-H. Raises `ModelError` as `decoder_spec` does."""
+    """Build a Nemotron-H's spec from config.json. Raises `ModelError` as `decoder_spec` does."""
     raw = config.hf_config
     own = {**raw, "rms_norm_eps": raw.get("layer_norm_epsilon", 1e-5)}
     plain = decoder_spec(

@@ -1,7 +1,6 @@
 """Qwen3-Next (Qwen team, 2025) and Qwen3.5 (2026), text: gated delta nets (arXiv 2412.06464) in
-three of four layers, and in the fourth attention whose heads are gated; many small experts beside
-one that every token goes through as far as a gate lets it, or none. Norms hold what they are more
-than 1."""
+three of four layers, and gated attention in the fourth; many small experts and a gated shared
+expert, or an MLP without experts. Norms' stored weights are offsets from 1."""
 
 from __future__ import annotations
 
@@ -15,7 +14,8 @@ _ROTARY_SHARE = 0.25  # of a head, where config.json does not say
 
 
 def spec(config: ModelConfig) -> ModelSpec:
-    """Return what config.json says of one of them. Raises `ModelError` as `decoder_spec` does."""
+    """Build the spec of a Qwen3-Next or Qwen3.5 from config.json. Raises `ModelError` as
+    `decoder_spec` does."""
     raw = {"partial_rotary_factor": _ROTARY_SHARE, **config.hf_config}
     renormalize = bool(raw.get("norm_topk_prob", True))
     plain = decoder_spec(
