@@ -45,14 +45,19 @@ if not FRESH_SEEDS:
 gc.disable()
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if session.config.option.collectonly:
+        return
     gc.collect()
     gc.freeze()
     gc.enable()
 
 
-def pytest_unconfigure() -> None:
-    gc.unfreeze()  # libraries complain of what is not collected at the end
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if config.option.collectonly:
+        gc.freeze()  # the process ends, and pytest walks five times over what is not frozen
+    else:
+        gc.unfreeze()  # libraries complain of what is not collected at the end
 
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from functools import cache
 from types import SimpleNamespace
 from typing import Any, cast
 
-from anthropic.lib.streaming._messages import accumulate_event
-from anthropic.types import RawMessageStreamEvent
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
@@ -33,7 +32,15 @@ from atom.model_engine.request import FinishReason, RequestOutput
 from tests.engine.answer_parsing.pieces import answers, cut, family_answers, parsings
 from tests.support.random_search import examples
 
-EVENT: TypeAdapter[RawMessageStreamEvent] = TypeAdapter(RawMessageStreamEvent)
+
+@cache
+def client_event() -> TypeAdapter[Any]:
+    """Return the official client's event; to import the client takes a second."""
+    from anthropic.types import RawMessageStreamEvent
+
+    return TypeAdapter(RawMessageStreamEvent)
+
+
 DELTAS = {
     "text": {"text_delta": "text"},
     "thinking": {"thinking_delta": "thinking", "signature_delta": "signature"},
@@ -131,12 +138,16 @@ def is_json(block: Any) -> bool:
 
 
 def by_its_client(events: Sequence[Any]) -> list[Any]:
+    from anthropic.lib.streaming._messages import accumulate_event
+
     snapshot: Any = None
     buffers: dict[int, bytes] = {}
     for event in events:
         if event["type"] not in ("ping", "message_stop"):
             snapshot = accumulate_event(
-                event=EVENT.validate_python(event), current_snapshot=snapshot, json_bufs=buffers
+                event=client_event().validate_python(event),
+                current_snapshot=snapshot,
+                json_bufs=buffers,
             )
     keys = ("type", "text", "thinking", "signature", "name", "input")
     return [

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
 import pytest
-from anthropic import AsyncAnthropic
-from anthropic.types import ToolUseBlock
 
 from tests.engine.answer_parsing.written import WRITERS, plain
 from tests.support.server.scripted_model import ScriptedRig, in_turn, scripted
+
+if TYPE_CHECKING:
+    from anthropic import AsyncAnthropic
 
 CALL = WRITERS["hermes"][1]([("weather", {"city": "Paris"})], plain)
 TOOLS: list[Any] = [
@@ -39,6 +39,8 @@ async def rig(tmp_path: Path) -> AsyncIterator[ScriptedRig]:
 
 @pytest.fixture
 async def client(rig: ScriptedRig) -> AsyncIterator[AsyncAnthropic]:
+    from anthropic import AsyncAnthropic
+
     async with AsyncAnthropic(
         base_url=rig.url, api_key="none", max_retries=0, _strict_response_validation=True
     ) as client:
@@ -49,6 +51,8 @@ async def client(rig: ScriptedRig) -> AsyncIterator[AsyncAnthropic]:
 async def test_a_tool_is_called_and_its_result_answered(
     rig: ScriptedRig, client: AsyncAnthropic, streams: bool
 ) -> None:
+    from anthropic.types import ToolUseBlock
+
     async def ask(messages: list[Any]) -> Any:
         if not streams:
             return await client.messages.create(messages=messages, **ASKED)
@@ -103,6 +107,8 @@ async def test_models_are_listed_in_its_shape(client: AsyncAnthropic) -> None:
 
 
 async def test_errors_are_its_own_exceptions(client: AsyncAnthropic, rig: ScriptedRig) -> None:
+    import anthropic
+
     with pytest.raises(anthropic.NotFoundError) as unknown:
         await client.messages.create(model="other", max_tokens=5, messages=[USER])
     body: Any = unknown.value.body

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+import transformers
 
 from tools.demo_model.checkpoint import SIZE_LIMIT_BYTES, read_checkpoint
 from tools.demo_model.code_facts import facts_of_code
@@ -36,8 +36,8 @@ HANDFUL = [
 
 @pytest.fixture(scope="module")
 def oracle() -> tuple:
-    model = AutoModelForCausalLM.from_pretrained(FOLDER, dtype=torch.float32)
-    return model.eval(), AutoTokenizer.from_pretrained(FOLDER)
+    model = transformers.AutoModelForCausalLM.from_pretrained(FOLDER, dtype=torch.float32)
+    return model.eval(), transformers.AutoTokenizer.from_pretrained(FOLDER)
 
 
 def _messages(turns: list[Turn]) -> list[dict[str, str]]:

@@ -4,7 +4,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from transformers import AutoModelForCausalLM
+import transformers
 
 from tools.demo_model.code_facts import facts_of_code
 from tools.demo_model.corpus import Corpus, CorpusError, Turn, parse_conversations, parse_entries
@@ -40,7 +40,7 @@ def test_two_runs_make_the_same_checkpoint_and_transformers_loads_it(tmp_path: P
     assert {p.name: p.read_bytes() for p in first.iterdir()} == {
         p.name: p.read_bytes() for p in again.iterdir()
     }
-    model = AutoModelForCausalLM.from_pretrained(first)
+    model = transformers.AutoModelForCausalLM.from_pretrained(first)
     assert model.config.architectures == ["Qwen3ForCausalLM"]
 
 

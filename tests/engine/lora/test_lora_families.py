@@ -14,10 +14,9 @@ from typing import Any, get_args
 
 import pytest
 import torch
-from peft import PeftModel
+import transformers
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from atom.lora_checkpoint import WEIGHTS_FILE
 from atom.lora_config import LoraConfig, LoraModule
@@ -55,7 +54,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
-def experts_of(model: PreTrainedModel) -> list[str]:
+def experts_of(model: transformers.PreTrainedModel) -> list[str]:
     """List the parameters of all experts of each layer."""
     return [
         name
@@ -64,7 +63,7 @@ def experts_of(model: PreTrainedModel) -> list[str]:
     ]
 
 
-def drawn(model: PreTrainedModel, draw: random.Random) -> dict[str, Any]:
+def drawn(model: transformers.PreTrainedModel, draw: random.Random) -> dict[str, Any]:
     """Draw settings of an adapter: some modules and experts, ranks and scales by full names."""
     modules, experts = linear_names(model), experts_of(model)
     chosen = draw.sample(modules, max(2, len(modules) // 2))
@@ -108,10 +107,12 @@ def check(folder: Path, models: list[nn.Module], adapters: list[Path], *, expert
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_adapters_of_a_family_are_peft_s(family: str, tmp_path: Path) -> None:
+    from peft import PeftModel
+
     folder = make_tiny_checkpoint(tmp_path / "model", **FAMILIES[family])
 
-    def plain() -> PreTrainedModel:
-        return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    def plain() -> transformers.PreTrainedModel:
+        return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 
     model, draw = plain(), random.Random(family)
     experts = experts_of(model)
@@ -126,6 +127,8 @@ def test_adapters_of_a_family_are_peft_s(family: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_adapters_of_a_multimodal_checkpoint_are_peft_s(kind: str, tmp_path: Path) -> None:
+    from peft import PeftModel
+
     made = make_multimodal_checkpoint(tmp_path / "model", kind)
 
     modules = [name for name in linear_names(made) if "language_model" in name]
@@ -146,7 +149,7 @@ def test_adapters_of_a_multimodal_checkpoint_are_peft_s(kind: str, tmp_path: Pat
 @pytest.mark.parametrize("spelling", ["backbone.layers", "model.layers"])
 def test_names_of_nvidias_code_and_of_transformers_are_one(spelling: str, tmp_path: Path) -> None:
     folder = make_tiny_checkpoint(tmp_path / "model", "nemotron_h")
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     adapted = adapt(model, tmp_path / "adapter", target_modules=["q_proj", "up_proj", "in_proj"])
     file = tmp_path / "adapter" / WEIGHTS_FILE
     save_file(
@@ -154,7 +157,7 @@ def test_names_of_nvidias_code_and_of_transformers_are_one(spelling: str, tmp_pa
         file,
     )
     other = tmp_path / "other"
-    plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    plain = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     second = adapt(plain, other, target_modules=["o_proj"], seed=1)
-    base = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    base = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     check(folder, [base, adapted, second], [tmp_path / "adapter", other], experts=False)

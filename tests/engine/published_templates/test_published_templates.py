@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from transformers.utils.chat_template_utils import render_jinja_template
 
 from atom.entrypoints.openai.protocol import ChatCompletionRequest
 from atom.errors import RequestError
@@ -227,6 +226,8 @@ def _of_transformers(
 ) -> str | None:
     """The prompt of transformers' renderer, which takes arguments as objects; None where the
     template refuses."""
+    from transformers.utils.chat_template_utils import render_jinja_template
+
     messages = json.loads(json.dumps(conversation.messages))
     kimis = model.formats.calls is not None and model.formats.calls.name == "kimi_k2"
     counted = 0

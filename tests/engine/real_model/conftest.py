@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+import transformers
 
 from tools import smollm2
 
@@ -32,11 +31,15 @@ class Oracle:
     """Transformers, which dequantises the file by itself and makes its own tokenizer of it."""
 
     def __init__(self, file: Path) -> None:
+        from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
         source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
-        self.tokenizer = AutoTokenizer.from_pretrained(**source)
+        self.tokenizer = transformers.AutoTokenizer.from_pretrained(**source)
         # The public way asks for one more library, by which other tests' models would load, too.
-        config = AutoConfig.from_pretrained(**source)
-        self.model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+        config = transformers.AutoConfig.from_pretrained(**source)
+        self.model = transformers.AutoModelForCausalLM.from_config(
+            config, dtype=torch.float32
+        ).eval()
         read = load_gguf_checkpoint(str(file), return_tensors=True, model_to_load=self.model)
         left = self.model.load_state_dict(read["tensors"], strict=False)
         assert left.missing_keys == ["lm_head.weight"], "which is tied to the embedding"

@@ -16,12 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModelForCausalLM
-from transformers.models.mimo_v2_flash.modeling_mimo_v2_flash import (
-    MiMoV2FlashAttention,
-    MiMoV2FlashMLP,
-)
 
 from atom.config import EngineOptions, build_config
 from atom.errors import ConfigError
@@ -91,9 +87,9 @@ def run(folder: Path, speculative: SpeculativeConfig, prompt: list[int]) -> tupl
 
 
 def mtp(folder: Path, layer: Tensors) -> Oracle:
-    config = AutoConfig.from_pretrained(folder)
+    config = transformers.AutoConfig.from_pretrained(folder)
     config.num_hidden_layers += 1
-    block = AutoModelForCausalLM.from_pretrained(
+    block = transformers.AutoModelForCausalLM.from_pretrained(
         folder, config=config, attn_implementation="eager", dtype=torch.float32
     )
     eps = config.rms_norm_eps
@@ -187,7 +183,7 @@ def test_mtp_layers_compute_what_transformers_layers_do(
     prompt = np.random.default_rng(1).integers(3, 200, 37).tolist()
     asked = SpeculativeConfig(method="mtp", num_tokens=DRAFTS, adaptive=False)
     tokens, seen = run(folder, asked, prompt)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     with torch.inference_mode():
         states = model.model(torch.tensor([tokens])).last_hidden_state[0, :-1]
 
@@ -200,7 +196,7 @@ def test_mtp_layers_compute_what_transformers_layers_do(
 
 def test_qwens_layer_computes_what_one_of_its_layers_does(tmp_path: Path) -> None:
     folder = make_tiny_checkpoint(tmp_path / "model", **CHECKPOINTS["qwen3-next"], seed=3)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     tensors, config = load_file(folder / WEIGHTS), json.loads((folder / "config.json").read_text())
     layer = add_qwen_mtp_layer(folder)
     prompt = np.random.default_rng(1).integers(3, 200, 37).tolist()
@@ -218,7 +214,7 @@ def test_qwens_layer_computes_what_one_of_its_layers_does(tmp_path: Path) -> Non
         if name.startswith("layers.0.")
     }
     write_weights(longer, tensors | own)
-    block = AutoModelForCausalLM.from_pretrained(
+    block = transformers.AutoModelForCausalLM.from_pretrained(
         longer, attn_implementation="eager", dtype=torch.float32
     )
     eps = config["rms_norm_eps"]
@@ -242,12 +238,17 @@ def test_qwens_layer_computes_what_one_of_its_layers_does(tmp_path: Path) -> Non
 
 
 def test_mimos_first_layer_computes_what_transformers_modules_do(tmp_path: Path) -> None:
+    from transformers.models.mimo_v2_flash.modeling_mimo_v2_flash import (
+        MiMoV2FlashAttention,
+        MiMoV2FlashMLP,
+    )
+
     folder = make_tiny_checkpoint(tmp_path / "mimo", **CHECKPOINTS["mimo-v2"], seed=3)
     layer = add_mimo_mtp_layers(folder)
     prompt = np.random.default_rng(1).integers(3, 200, 37).tolist()
     asked = SpeculativeConfig(method="mtp", num_tokens=DRAFTS, adaptive=False)
     tokens, seen = run(folder, asked, prompt)
-    model = AutoModelForCausalLM.from_pretrained(
+    model = transformers.AutoModelForCausalLM.from_pretrained(
         folder, attn_implementation="eager", dtype=torch.float32
     )
     config, eps = model.config, model.config.rms_norm_eps
@@ -297,7 +298,7 @@ def test_eagle3_computes_what_its_paper_says(tmp_path: Path) -> None:
         method="eagle3", draft_model=str(tmp_path / "eagle3"), num_tokens=DRAFTS, adaptive=False
     )
     tokens, seen = run(target, asked, prompt)
-    model = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32)
+    model = transformers.AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32)
     with torch.inference_mode():
         found = model.model(torch.tensor([tokens]), output_hidden_states=True).hidden_states
         # What is given to layers 2, n / 2 and n - 3 of n.

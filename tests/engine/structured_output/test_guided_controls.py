@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+import transformers
 
 from atom.structured_outputs import StructuredOutputsParams
 from atom.tokenizer import Tokenizer
@@ -32,8 +32,8 @@ def tokenizer(checkpoint: Path) -> Tokenizer:
 
 
 @pytest.fixture(scope="module")
-def model(checkpoint: Path) -> PreTrainedModel:
-    return AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+def model(checkpoint: Path) -> transformers.PreTrainedModel:
+    return transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,10 @@ def controls(tokenizer: Tokenizer) -> dict[str, dict[str, Any]]:
 
 
 def oracle(
-    model: PreTrainedModel, tokenizer: Tokenizer, ends: tuple[int, ...], params: dict[str, Any]
+    model: transformers.PreTrainedModel,
+    tokenizer: Tokenizer,
+    ends: tuple[int, ...],
+    params: dict[str, Any],
 ) -> list[int]:
     prompt = tokenizer.encode(PROMPT, add_special_tokens=False)
     spellings = [tokenizer.spelling(number) for number in range(model.config.vocab_size)]
@@ -99,7 +102,7 @@ def oracle(
     "control", ["none", "bias", "frequency", "repetition", "allowed", "bad words"]
 )
 def test_the_likeliest_token_that_grammar_and_control_leave(
-    driver: CoreDriver, model: PreTrainedModel, tokenizer: Tokenizer, control: str
+    driver: CoreDriver, model: transformers.PreTrainedModel, tokenizer: Tokenizer, control: str
 ) -> None:
     params = controls(tokenizer)[control]
     ends = driver.config.model.eos_token_ids

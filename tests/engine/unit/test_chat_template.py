@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import PreTrainedTokenizerFast
+import transformers
 
 from atom.chat_template import ChatTemplate, load_chat_template
 from atom.errors import ConfigError, ModelError, RequestError
@@ -45,9 +45,9 @@ CONVERSATIONS: dict[str, list[dict[str, Any]]] = {
 }
 
 
-def oracle(folder: Path, source: str) -> PreTrainedTokenizerFast:
+def oracle(folder: Path, source: str) -> transformers.PreTrainedTokenizerFast:
     write_byte_tokenizer(folder, bos_token=END_OF_TEXT)
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+    tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
     tokenizer.chat_template = source
     return tokenizer
 

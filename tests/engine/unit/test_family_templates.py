@@ -13,7 +13,7 @@ from typing import Any
 
 import jinja2
 import pytest
-from transformers import PreTrainedTokenizerFast
+import transformers
 
 from atom.chat_template import ChatTemplate, load_chat_template
 from atom.errors import RequestError
@@ -115,8 +115,8 @@ def _ours(folder: Path) -> ChatTemplate:
 
 
 @functools.cache
-def _theirs(folder: Path) -> PreTrainedTokenizerFast:
-    return PreTrainedTokenizerFast.from_pretrained(folder)
+def _theirs(folder: Path) -> transformers.PreTrainedTokenizerFast:
+    return transformers.PreTrainedTokenizerFast.from_pretrained(folder)
 
 
 @pytest.fixture(autouse=True)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from torch import nn
-from transformers import AutoModelForCausalLM
 
 from atom.errors import AtomError
 from atom.sampling_params import SamplingParams
@@ -115,7 +115,7 @@ def verdict(folder: Path, config: dict[str, Any], change: Change) -> str:
 def _oracle(folder: Path) -> nn.Module | None:
     """The model as transformers reads it, None if it refuses or the weights are of another one."""
     try:
-        model, info = AutoModelForCausalLM.from_pretrained(
+        model, info = transformers.AutoModelForCausalLM.from_pretrained(
             folder, dtype=torch.float32, output_loading_info=True
         )
         if info["missing_keys"] or info["mismatched_keys"]:

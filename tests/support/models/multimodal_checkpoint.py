@@ -8,23 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
-from transformers import (
-    Gemma3Config,
-    Gemma3ForConditionalGeneration,
-    Llama4Config,
-    Llama4ForConditionalGeneration,
-    Mistral3Config,
-    Mistral3ForConditionalGeneration,
-    Qwen3_5Config,
-    Qwen3_5ForConditionalGeneration,
-    Qwen3_5MoeConfig,
-    Qwen3_5MoeForConditionalGeneration,
-    Qwen3VLConfig,
-    Qwen3VLForConditionalGeneration,
-    Qwen3VLMoeConfig,
-    Qwen3VLMoeForConditionalGeneration,
-)
 
 from tests.support.models.byte_tokenizer import write_byte_tokenizer
 
@@ -76,28 +61,28 @@ _LLAMA4_VISION: dict[str, Any] = {
     "projector_input_dim": 32,
     "projector_output_dim": 32,
 }
-KINDS: dict[str, tuple[Any, Any, dict[str, Any], dict[str, Any]]] = {
+KINDS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
     "gemma3": (
-        Gemma3Config,
-        Gemma3ForConditionalGeneration,
+        "Gemma3Config",
+        "Gemma3ForConditionalGeneration",
         {"sliding_window": 20, "query_pre_attn_scalar": 20},
         _TOWER,
     ),
     "mistral3": (
-        Mistral3Config,
-        Mistral3ForConditionalGeneration,
+        "Mistral3Config",
+        "Mistral3ForConditionalGeneration",
         {"model_type": "mistral", "sliding_window": None, "num_key_value_heads": 4},
         {**_TOWER, "model_type": "pixtral", "head_dim": 16},
     ),
     "qwen3-vl": (
-        Qwen3VLConfig,
-        Qwen3VLForConditionalGeneration,
+        "Qwen3VLConfig",
+        "Qwen3VLForConditionalGeneration",
         _MROPE,
         _QWEN_VISION,
     ),
     "qwen3-vl-moe": (
-        Qwen3VLMoeConfig,
-        Qwen3VLMoeForConditionalGeneration,
+        "Qwen3VLMoeConfig",
+        "Qwen3VLMoeForConditionalGeneration",
         {
             **_MROPE,
             "num_experts": 5,
@@ -108,14 +93,14 @@ KINDS: dict[str, tuple[Any, Any, dict[str, Any], dict[str, Any]]] = {
         _QWEN_VISION,
     ),
     "qwen3.5": (
-        Qwen3_5Config,
-        Qwen3_5ForConditionalGeneration,
+        "Qwen3_5Config",
+        "Qwen3_5ForConditionalGeneration",
         _DELTA_NET,
         _QWEN_VISION,
     ),
     "qwen3.5-moe": (
-        Qwen3_5MoeConfig,
-        Qwen3_5MoeForConditionalGeneration,
+        "Qwen3_5MoeConfig",
+        "Qwen3_5MoeForConditionalGeneration",
         {
             **_DELTA_NET,
             "num_experts": 5,
@@ -126,8 +111,8 @@ KINDS: dict[str, tuple[Any, Any, dict[str, Any], dict[str, Any]]] = {
         _QWEN_VISION,
     ),
     "llama4": (
-        Llama4Config,
-        Llama4ForConditionalGeneration,
+        "Llama4Config",
+        "Llama4ForConditionalGeneration",
         {
             "num_hidden_layers": 4,
             "num_local_experts": 3,
@@ -145,14 +130,14 @@ def make_multimodal_checkpoint(folder: Path, kind: str, **changes: Any) -> Any:
     """Writes config, weights and tokenizer; the model itself, transformers'. changes: of its text
     part."""
     tokenizer = write_byte_tokenizer(folder)
-    config_class, model_class, text, vision = KINDS[kind]
+    config_name, model_name, text, vision = KINDS[kind]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(5)
-        config = config_class(
+        config = getattr(transformers, config_name)(
             text_config={**_TEXT, "vocab_size": tokenizer.get_vocab_size(), **text, **changes},
             vision_config=vision,
         )
-        model = model_class(config).eval()
+        model = getattr(transformers, model_name)(config).eval()
         for name, weight in model.named_parameters():
             norm = 0.0 if kind.startswith(("gemma3", "qwen3.5")) else 1.0
             norm = 1.0 if "linear_attn.norm" in name else norm

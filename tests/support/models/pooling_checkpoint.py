@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
 
 from tests.support.models.tiny_model import make_tiny_checkpoint
 
@@ -69,7 +69,7 @@ def expected_score(folder: Path, token_ids: list[int], no: int, yes: int) -> flo
 
 
 def _model(folder: Path) -> Any:
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     for file in folder.glob("*.safetensors"):
         named = {
             name if name.startswith(("model.", "lm_head.")) else f"model.{name}": tensor

@@ -11,87 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from transformers import (
-    DeepseekV2Config,
-    DeepseekV2ForCausalLM,
-    DeepseekV3Config,
-    DeepseekV3ForCausalLM,
-    DeepseekV4Config,
-    DeepseekV4ForCausalLM,
-    DeepseekV32Config,
-    DeepseekV32ForCausalLM,
-    Ernie4_5_MoeConfig,
-    Ernie4_5_MoeForCausalLM,
-    Ernie4_5Config,
-    Ernie4_5ForCausalLM,
-    Exaone4Config,
-    Exaone4ForCausalLM,
-    Gemma2Config,
-    Gemma2ForCausalLM,
-    Gemma3ForCausalLM,
-    Gemma3TextConfig,
-    Gemma4ForCausalLM,
-    Gemma4TextConfig,
-    Glm4MoeConfig,
-    Glm4MoeForCausalLM,
-    Glm4MoeLiteConfig,
-    Glm4MoeLiteForCausalLM,
-    GlmMoeDsaConfig,
-    GlmMoeDsaForCausalLM,
-    GptOssConfig,
-    GptOssForCausalLM,
-    GraniteConfig,
-    GraniteForCausalLM,
-    GraniteMoeHybridConfig,
-    GraniteMoeHybridForCausalLM,
-    HunYuanDenseV1Config,
-    HunYuanDenseV1ForCausalLM,
-    HunYuanMoEV1Config,
-    HunYuanMoEV1ForCausalLM,
-    KimiLinearConfig,
-    KimiLinearForCausalLM,
-    Lfm2Config,
-    Lfm2ForCausalLM,
-    Lfm2MoeConfig,
-    Lfm2MoeForCausalLM,
-    Llama4ForCausalLM,
-    Llama4TextConfig,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MiMoV2FlashConfig,
-    MiMoV2FlashForCausalLM,
-    MiniMaxM2Config,
-    MiniMaxM2ForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-    MixtralConfig,
-    MixtralForCausalLM,
-    NemotronHConfig,
-    NemotronHForCausalLM,
-    Olmo3Config,
-    Olmo3ForCausalLM,
-    Phi3Config,
-    Phi3ForCausalLM,
-    PreTrainedModel,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen2MoeConfig,
-    Qwen2MoeForCausalLM,
-    Qwen3_5ForCausalLM,
-    Qwen3_5MoeForCausalLM,
-    Qwen3_5MoeTextConfig,
-    Qwen3_5TextConfig,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-    Qwen3MoeConfig,
-    Qwen3MoeForCausalLM,
-    Qwen3NextConfig,
-    Qwen3NextForCausalLM,
-    SeedOssConfig,
-    SeedOssForCausalLM,
-    SmolLM3Config,
-    SmolLM3ForCausalLM,
-)
+import transformers
 
 from tests.support.models.byte_tokenizer import END_OF_TEXT, TURN_END, write_byte_tokenizer
 
@@ -137,46 +57,47 @@ Architecture = Literal[
     "hunyuan_moe",
 ]
 
-_CLASSES: dict[str, tuple[Any, Any]] = {
-    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
-    "llama": (LlamaConfig, LlamaForCausalLM),
-    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
-    "mistral": (MistralConfig, MistralForCausalLM),
-    "mixtral": (MixtralConfig, MixtralForCausalLM),
-    "qwen2_moe": (Qwen2MoeConfig, Qwen2MoeForCausalLM),
-    "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM),
-    "qwen3_next": (Qwen3NextConfig, Qwen3NextForCausalLM),
-    "qwen3_5": (Qwen3_5TextConfig, Qwen3_5ForCausalLM),
-    "qwen3_5_moe": (Qwen3_5MoeTextConfig, Qwen3_5MoeForCausalLM),
-    "granite_hybrid": (GraniteMoeHybridConfig, GraniteMoeHybridForCausalLM),
-    "nemotron_h": (NemotronHConfig, NemotronHForCausalLM),
-    "kimi_linear": (KimiLinearConfig, KimiLinearForCausalLM),
-    "lfm2": (Lfm2Config, Lfm2ForCausalLM),
-    "lfm2_moe": (Lfm2MoeConfig, Lfm2MoeForCausalLM),
-    "glm4_moe": (Glm4MoeConfig, Glm4MoeForCausalLM),
-    "gpt_oss": (GptOssConfig, GptOssForCausalLM),
-    "llama4": (Llama4TextConfig, Llama4ForCausalLM),
-    "gemma2": (Gemma2Config, Gemma2ForCausalLM),
-    "gemma3": (Gemma3TextConfig, Gemma3ForCausalLM),
-    "gemma4": (Gemma4TextConfig, Gemma4ForCausalLM),
-    "deepseek2": (DeepseekV2Config, DeepseekV2ForCausalLM),
-    "deepseek3": (DeepseekV3Config, DeepseekV3ForCausalLM),
-    "deepseek32": (DeepseekV32Config, DeepseekV32ForCausalLM),
-    "deepseek4": (DeepseekV4Config, DeepseekV4ForCausalLM),
-    "minimax_m2": (MiniMaxM2Config, MiniMaxM2ForCausalLM),
-    "mimo_v2": (MiMoV2FlashConfig, MiMoV2FlashForCausalLM),
-    "glm4_moe_lite": (Glm4MoeLiteConfig, Glm4MoeLiteForCausalLM),
-    "glm_moe_dsa": (GlmMoeDsaConfig, GlmMoeDsaForCausalLM),
-    "ernie4_5_moe": (Ernie4_5_MoeConfig, Ernie4_5_MoeForCausalLM),
-    "seed_oss": (SeedOssConfig, SeedOssForCausalLM),
-    "smollm3": (SmolLM3Config, SmolLM3ForCausalLM),
-    "ernie4_5": (Ernie4_5Config, Ernie4_5ForCausalLM),
-    "exaone4": (Exaone4Config, Exaone4ForCausalLM),
-    "olmo3": (Olmo3Config, Olmo3ForCausalLM),
-    "granite": (GraniteConfig, GraniteForCausalLM),
-    "phi3": (Phi3Config, Phi3ForCausalLM),
-    "hunyuan": (HunYuanDenseV1Config, HunYuanDenseV1ForCausalLM),
-    "hunyuan_moe": (HunYuanMoEV1Config, HunYuanMoEV1ForCausalLM),
+# By name: to import all of them takes seconds, and a test needs one or two.
+_CLASSES: dict[str, tuple[str, str]] = {
+    "qwen3": ("Qwen3Config", "Qwen3ForCausalLM"),
+    "llama": ("LlamaConfig", "LlamaForCausalLM"),
+    "qwen2": ("Qwen2Config", "Qwen2ForCausalLM"),
+    "mistral": ("MistralConfig", "MistralForCausalLM"),
+    "mixtral": ("MixtralConfig", "MixtralForCausalLM"),
+    "qwen2_moe": ("Qwen2MoeConfig", "Qwen2MoeForCausalLM"),
+    "qwen3_moe": ("Qwen3MoeConfig", "Qwen3MoeForCausalLM"),
+    "qwen3_next": ("Qwen3NextConfig", "Qwen3NextForCausalLM"),
+    "qwen3_5": ("Qwen3_5TextConfig", "Qwen3_5ForCausalLM"),
+    "qwen3_5_moe": ("Qwen3_5MoeTextConfig", "Qwen3_5MoeForCausalLM"),
+    "granite_hybrid": ("GraniteMoeHybridConfig", "GraniteMoeHybridForCausalLM"),
+    "nemotron_h": ("NemotronHConfig", "NemotronHForCausalLM"),
+    "kimi_linear": ("KimiLinearConfig", "KimiLinearForCausalLM"),
+    "lfm2": ("Lfm2Config", "Lfm2ForCausalLM"),
+    "lfm2_moe": ("Lfm2MoeConfig", "Lfm2MoeForCausalLM"),
+    "glm4_moe": ("Glm4MoeConfig", "Glm4MoeForCausalLM"),
+    "gpt_oss": ("GptOssConfig", "GptOssForCausalLM"),
+    "llama4": ("Llama4TextConfig", "Llama4ForCausalLM"),
+    "gemma2": ("Gemma2Config", "Gemma2ForCausalLM"),
+    "gemma3": ("Gemma3TextConfig", "Gemma3ForCausalLM"),
+    "gemma4": ("Gemma4TextConfig", "Gemma4ForCausalLM"),
+    "deepseek2": ("DeepseekV2Config", "DeepseekV2ForCausalLM"),
+    "deepseek3": ("DeepseekV3Config", "DeepseekV3ForCausalLM"),
+    "deepseek32": ("DeepseekV32Config", "DeepseekV32ForCausalLM"),
+    "deepseek4": ("DeepseekV4Config", "DeepseekV4ForCausalLM"),
+    "minimax_m2": ("MiniMaxM2Config", "MiniMaxM2ForCausalLM"),
+    "mimo_v2": ("MiMoV2FlashConfig", "MiMoV2FlashForCausalLM"),
+    "glm4_moe_lite": ("Glm4MoeLiteConfig", "Glm4MoeLiteForCausalLM"),
+    "glm_moe_dsa": ("GlmMoeDsaConfig", "GlmMoeDsaForCausalLM"),
+    "ernie4_5_moe": ("Ernie4_5_MoeConfig", "Ernie4_5_MoeForCausalLM"),
+    "seed_oss": ("SeedOssConfig", "SeedOssForCausalLM"),
+    "smollm3": ("SmolLM3Config", "SmolLM3ForCausalLM"),
+    "ernie4_5": ("Ernie4_5Config", "Ernie4_5ForCausalLM"),
+    "exaone4": ("Exaone4Config", "Exaone4ForCausalLM"),
+    "olmo3": ("Olmo3Config", "Olmo3ForCausalLM"),
+    "granite": ("GraniteConfig", "GraniteForCausalLM"),
+    "phi3": ("Phi3Config", "Phi3ForCausalLM"),
+    "hunyuan": ("HunYuanDenseV1Config", "HunYuanDenseV1ForCausalLM"),
+    "hunyuan_moe": ("HunYuanMoEV1Config", "HunYuanMoEV1ForCausalLM"),
 }
 _WITH_LATENTS = (
     "deepseek2", "deepseek3", "deepseek32", "glm4_moe_lite", "glm_moe_dsa", "kimi_linear",
@@ -277,7 +198,7 @@ GENERATION_DEFAULTS: dict[str, Any] = {
 
 def class_name(architecture: Architecture) -> str:
     """As config.json names it."""
-    return str(_CLASSES[architecture][1].__name__)
+    return _CLASSES[architecture][1]
 
 
 def make_tiny_checkpoint(
@@ -341,10 +262,12 @@ def make_tiny_checkpoint(
     return folder
 
 
-def _build(architecture: Architecture, settings: dict[str, Any], seed: int) -> PreTrainedModel:
+def _build(
+    architecture: Architecture, settings: dict[str, Any], seed: int
+) -> transformers.PreTrainedModel:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        config_class, model_class = _CLASSES[architecture]
+        config_class, model_class = (getattr(transformers, name) for name in _CLASSES[architecture])
         if architecture == "llama":
             settings = {"mlp_bias": settings["attention_bias"], **settings}
         elif architecture in ("qwen2", "qwen3"):
@@ -376,7 +299,7 @@ def _build(architecture: Architecture, settings: dict[str, Any], seed: int) -> P
                 dense = {"layer_types": kinds, "first_k_dense_replace": 1}
                 settings = {**settings, **dense}
                 del settings["rope_parameters"]
-        model: PreTrainedModel = model_class(config_class(**settings))
+        model: transformers.PreTrainedModel = model_class(config_class(**settings))
         # What Gemma's norms hold is what they are more than 1.
         norm = (
             0.0 if architecture.startswith(("gemma2", "gemma3", "qwen3_next", "qwen3_5")) else 1.0
@@ -401,7 +324,7 @@ def _build(architecture: Architecture, settings: dict[str, Any], seed: int) -> P
     return model.eval()
 
 
-def _save(model: PreTrainedModel, folder: Path, shards: int) -> None:
+def _save(model: transformers.PreTrainedModel, folder: Path, shards: int) -> None:
     total_bytes = sum(weight.numel() * weight.element_size() for weight in model.parameters())
     # The writer fills a file until the next tensor would pass the limit; a margin keeps the count.
     limit_bytes = total_bytes * 2 if shards == 1 else int(total_bytes / shards * 1.2)

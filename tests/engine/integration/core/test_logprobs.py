@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+import transformers
 
 from atom.model_engine.request import TokenLogprobs
 from atom.sampling_params import SamplingParams
@@ -40,8 +40,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def model(checkpoint: Path) -> PreTrainedModel:
-    return AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+def model(checkpoint: Path) -> transformers.PreTrainedModel:
+    return transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
 
 
 def requests(vocab_size: int) -> list[tuple[list[int], SamplingParams]]:
@@ -77,7 +77,9 @@ def assert_tells(
 
 
 def assert_all_told(
-    driver: CoreDriver, model: PreTrainedModel, given: list[tuple[list[int], SamplingParams]]
+    driver: CoreDriver,
+    model: transformers.PreTrainedModel,
+    given: list[tuple[list[int], SamplingParams]],
 ) -> None:
     answers = driver.generate_each(given)
     for index, (prompt, params) in enumerate(given):

@@ -10,13 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    NoBadWordsLogitsProcessor,
-    PreTrainedModel,
-    RepetitionPenaltyLogitsProcessor,
-    SuppressTokensLogitsProcessor,
-)
+import transformers
 
 from tests.support.engine_core.core_driver import CoreDriver
 from tests.support.engine_core.sampling_requests import mixed_requests
@@ -33,8 +27,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def model(checkpoint: Path) -> PreTrainedModel:
-    return AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+def model(checkpoint: Path) -> transformers.PreTrainedModel:
+    return transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
 
 
 def prompts(vocab_size: int) -> list[list[int]]:
@@ -42,7 +36,7 @@ def prompts(vocab_size: int) -> list[list[int]]:
     return [draw.integers(3, vocab_size, size=n).tolist() for n in (1, 5, 17, 40, 100)]
 
 
-def oracle(model: PreTrainedModel, prompt: list[int], *changes: Change) -> list[int]:
+def oracle(model: transformers.PreTrainedModel, prompt: list[int], *changes: Change) -> list[int]:
     """transformers' greedy continuation of changed logits; no token ends it."""
     answer: list[int] = []
     for _ in range(NEW_TOKENS):
@@ -70,7 +64,7 @@ def additive(amount_of: Callable[[list[int], int], float]) -> Change:
     return change
 
 
-def greedy_bad_words(model: PreTrainedModel) -> tuple[tuple[int, ...], ...]:
+def greedy_bad_words(model: transformers.PreTrainedModel) -> tuple[tuple[int, ...], ...]:
     """What the model says most readily: single tokens, pairs and triples of its own answers, also
     across the border of the prompt."""
     words: list[tuple[int, ...]] = []
@@ -80,18 +74,20 @@ def greedy_bad_words(model: PreTrainedModel) -> tuple[tuple[int, ...], ...]:
     return tuple(dict.fromkeys(words))
 
 
-def cases(model: PreTrainedModel) -> dict[str, tuple[dict[str, Any], tuple[Change, ...]]]:
+def cases(
+    model: transformers.PreTrainedModel,
+) -> dict[str, tuple[dict[str, Any], tuple[Change, ...]]]:
     vocab = model.config.vocab_size
     bias = {token: 3.0 if token % 3 else -100.0 for token in range(0, vocab, 2)}
     allowed = tuple(range(5, 60))
     rest = [token for token in range(vocab) if token not in allowed]
     bad_words = greedy_bad_words(model)
-    repetition = processor(RepetitionPenaltyLogitsProcessor(1.4))
+    repetition = processor(transformers.RepetitionPenaltyLogitsProcessor(1.4))
     return {
         "repetition": ({"repetition_penalty": 1.4}, (repetition,)),
         "repetition below one": (
             {"repetition_penalty": 0.7},
-            (processor(RepetitionPenaltyLogitsProcessor(0.7)),),
+            (processor(transformers.RepetitionPenaltyLogitsProcessor(0.7)),),
         ),
         "presence": (
             {"presence_penalty": 1.5},
@@ -107,11 +103,15 @@ def cases(model: PreTrainedModel) -> dict[str, tuple[dict[str, Any], tuple[Chang
         ),
         "allowed": (
             {"allowed_token_ids": allowed},
-            (processor(SuppressTokensLogitsProcessor(rest)),),
+            (processor(transformers.SuppressTokensLogitsProcessor(rest)),),
         ),
         "bad words": (
             {"bad_words_token_ids": bad_words},
-            (processor(NoBadWordsLogitsProcessor([list(word) for word in bad_words])),),
+            (
+                processor(
+                    transformers.NoBadWordsLogitsProcessor([list(word) for word in bad_words])
+                ),
+            ),
         ),
         "all at once": (
             {
@@ -122,7 +122,9 @@ def cases(model: PreTrainedModel) -> dict[str, tuple[dict[str, Any], tuple[Chang
             },
             (
                 additive(lambda answer, token: bias.get(token, 0.0)),
-                processor(NoBadWordsLogitsProcessor([list(word) for word in bad_words])),
+                processor(
+                    transformers.NoBadWordsLogitsProcessor([list(word) for word in bad_words])
+                ),
                 repetition,
                 additive(lambda answer, token: -0.3 * answer.count(token)),
             ),

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+import transformers
 
 from atom.config import SchedulerConfig
 from atom.model_engine.block_manager import BlockManager
@@ -66,7 +66,7 @@ def engine(checkpoint: Path) -> Iterator[CoreDriver]:
 
 @pytest.fixture(scope="module")
 def expected(checkpoint: Path, engine: CoreDriver) -> list[list[int]]:
-    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
     answers = []
     for prompt in make_prompts(engine.vocab_size):
         ids = torch.tensor([prompt])

@@ -11,7 +11,6 @@ from typing import Any, get_args
 
 import pytest
 import torch
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from atom.checkpoint import Checkpoint
 from atom.config import Config, EngineOptions, build_config
@@ -191,6 +190,8 @@ def test_a_checkpoint_without_architectures_goes_by_its_model_type(tiny: Path) -
 
 
 def test_model_types_are_those_of_transformers() -> None:
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
     theirs = dict(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
     for kind, name in ARCHITECTURES.items():
         assert name in WRAPPERS or theirs[kind] == name, kind

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
 
 from atom.config import EngineOptions, build_config
 from atom.errors import AtomError, ModelError
@@ -45,7 +45,7 @@ def tokens_of(folder: Path, **options: Any) -> list[list[int]]:
 
 
 def transformers_tokens(folder: Path) -> list[list[int]]:
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     return [oracle(model, prompt) for prompt in PROMPTS]
 
 

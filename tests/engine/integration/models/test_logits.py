@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+import transformers
 
 from atom.model_ops.embed_head import ParallelLMHead
 from tests.engine.integration.models.test_model_parity import CHECKPOINTS
@@ -51,7 +51,7 @@ def test_logits_equal_transformers(
     draw = np.random.default_rng(3)
     prompt = draw.integers(3, driver.vocab_size, size=110).tolist()
     (new,) = driver.generate([prompt], max_tokens=NEW_TOKENS, ignore_eos=True, prompt_logprobs=1)
-    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
     with torch.inference_mode():
         expected = model(torch.tensor([prompt + new])).logits[0]
     got = torch.cat(logits)

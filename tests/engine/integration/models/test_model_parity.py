@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+import transformers
 
 from atom.errors import ModelError
 from atom.sizing import KvElement, ModelFacts, kv_layout
@@ -30,7 +30,7 @@ def prompts(vocab_size: int) -> list[list[int]]:
     return [draw.integers(3, vocab_size, size=n).tolist() for n in PROMPT_LENGTHS]
 
 
-def oracle(model: PreTrainedModel, prompt: list[int]) -> list[int]:
+def oracle(model: transformers.PreTrainedModel, prompt: list[int]) -> list[int]:
     """transformers' greedy continuation; end tokens are tokens like any other here."""
     ids = torch.tensor([prompt])
     for _ in range(NEW_TOKENS):
@@ -358,7 +358,7 @@ def checkpoint(checkpoint_name: str, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(scope="module")
 def expected(checkpoint: Path) -> list[list[int]]:
-    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
     return [oracle(model, prompt) for prompt in prompts(model.config.vocab_size)]
 
 
@@ -461,7 +461,7 @@ def test_longrope_beyond_what_was_trained_gives_transformers_tokens(tmp_path: Pa
         rope_scaling={"rope_type": "longrope", **{key: LONGROPE[key] for key in FACTORS}},
         extra={"original_max_position_embeddings": 64},
     )
-    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
     asked = [prompt for prompt in prompts(model.config.vocab_size) if len(prompt) > 64]
     driver = CoreDriver(str(checkpoint), max_num_batched_tokens=48, max_num_seqs=2)
     expected = [oracle(model, prompt) for prompt in asked]
@@ -490,7 +490,7 @@ def test_a_rope_that_scales_what_is_normed_behind_it_is_refused(tmp_path: Path) 
 def test_yarn_beyond_the_models_own_positions_gives_transformers_tokens(tmp_path: Path) -> None:
     stretched = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 512}
     checkpoint = make_tiny_checkpoint(tmp_path, architecture="qwen3", rope_scaling=stretched)
-    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
     assert model.config.max_position_embeddings == 512
     prompt = np.random.default_rng(3).integers(0, model.config.vocab_size, 600).tolist()
     driver = CoreDriver(str(checkpoint), max_model_len=1024, max_num_seqs=2, num_kv_blocks=80)

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+import transformers
 
 from atom.models import registry
 from atom.sizing import config_fields, engine_support, families, layers
@@ -41,7 +41,7 @@ def test_the_model_of_the_guide_runs(tmp_path: Path) -> None:
     experts = {"num_local_experts": 4, "num_experts_per_tok": 2}
     folder = make_tiny_checkpoint(tmp_path, "mixtral", extra=experts)
     prompt = list(range(3, 30))
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     config = folder / "config.json"
     content = json.loads(config.read_text())
     config.write_text(json.dumps({**content, "architectures": [NAME]}))

@@ -11,8 +11,8 @@ from typing import Any, get_args
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
 
 from atom.errors import ModelError
 from atom.sampling_params import SamplingParams
@@ -53,7 +53,9 @@ def test_a_head_of_its_own_is_used(
     make_tiny_checkpoint(tmp_path, family, layers=3, extra={"tie_word_embeddings": False})
     edit(tmp_path, tie_word_embeddings=... if said == "absent" else said)
     try:
-        model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            tmp_path, dtype=torch.float32
+        ).eval()
     except Exception:
         return  # transformers itself refuses null
     with caplog.at_level(logging.INFO):
@@ -72,7 +74,7 @@ def test_a_copy_of_the_embedding_is_tied(
     name = next(name for name in tensors if name.endswith("embed_tokens.weight"))
     save_file({**tensors, "lm_head.weight": tensors[name].clone()}, file)
     with caplog.at_level(logging.INFO):
-        check(tmp_path, AutoModelForCausalLM.from_pretrained(tmp_path).float().eval())
+        check(tmp_path, transformers.AutoModelForCausalLM.from_pretrained(tmp_path).float().eval())
     assert "differs from the embedding" not in caplog.text
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoConfig
+import transformers
 
 from atom.config import EngineOptions, build_config
 from atom.errors import AtomError
@@ -27,7 +27,7 @@ WIDE: dict[str, Any] = {"global_head_dim": 32, "num_global_key_value_heads": 1}
 def test_gemma_4_as_transformers_saves_it_has_its_layers(layers: int, tmp_path: Path) -> None:
     make_tiny_checkpoint(tmp_path, "gemma4", layers=layers, extra=WIDE)
     config = json.loads((tmp_path / "config.json").read_text())
-    AutoConfig.from_pretrained(tmp_path).save_pretrained(tmp_path)
+    transformers.AutoConfig.from_pretrained(tmp_path).save_pretrained(tmp_path)
     saved = json.loads((tmp_path / "config.json").read_text())
     facts = ModelFacts.from_hf_config(saved)
     assert facts == ModelFacts.from_hf_config(config)

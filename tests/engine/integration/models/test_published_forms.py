@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
 
 from atom.errors import ModelError
 from atom.model_ops.embed_head import ParallelLMHead
@@ -76,7 +76,7 @@ def assert_logits_equal(engine: Path, plain: Path, seen: list[torch.Tensor]) -> 
     driver = CoreDriver(str(engine), **OPTIONS)
     prompt = some_prompt(driver.vocab_size)
     (new,) = driver.generate([prompt], max_tokens=NEW_TOKENS, ignore_eos=True, prompt_logprobs=1)
-    model = AutoModelForCausalLM.from_pretrained(plain, dtype=torch.float32)
+    model = transformers.AutoModelForCausalLM.from_pretrained(plain, dtype=torch.float32)
     with torch.inference_mode():
         expected = model(torch.tensor([prompt + new])).logits[0, :-1]
     assert (torch.cat(seen) - expected).abs().max() <= 1e-4

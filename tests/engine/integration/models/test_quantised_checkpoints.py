@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+import transformers
 
 from atom.errors import ModelError
 from tests.support.engine_core.core_driver import CoreDriver
@@ -31,7 +31,7 @@ def prompts(vocab_size: int) -> list[list[int]]:
 
 
 def oracle(plain: Path) -> list[list[int]]:
-    model = AutoModelForCausalLM.from_pretrained(plain, dtype=torch.float32)
+    model = transformers.AutoModelForCausalLM.from_pretrained(plain, dtype=torch.float32)
     answers = []
     for prompt in prompts(model.config.vocab_size):
         ids = torch.tensor([prompt])

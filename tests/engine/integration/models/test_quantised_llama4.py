@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
-from transformers import Llama4ForConditionalGeneration
 
 from atom.errors import ModelError
 from atom.sampling_params import SamplingParams
@@ -33,7 +33,9 @@ class Answers:
     """transformers' greedy tokens of a plain checkpoint, and log-probabilities behind prompts."""
 
     def __init__(self, plain: Path) -> None:
-        model = Llama4ForConditionalGeneration.from_pretrained(plain, dtype=torch.float32).eval()
+        model = transformers.Llama4ForConditionalGeneration.from_pretrained(
+            plain, dtype=torch.float32
+        ).eval()
         self.tokens: list[list[int]] = []
         self.logprobs: list[torch.Tensor] = []
         for prompt in prompts():

@@ -10,12 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
-from transformers import Gemma3TextConfig, Gemma4TextConfig, Llama4TextConfig, MistralConfig
-from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5TextConfig
-from transformers.models.qwen3_5_moe.configuration_qwen3_5_moe import Qwen3_5MoeTextConfig
-from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLTextConfig
-from transformers.models.qwen3_vl_moe.configuration_qwen3_vl_moe import Qwen3VLMoeTextConfig
 
 from atom.config import EngineOptions, build_config
 from atom.errors import ModelError
@@ -115,15 +111,20 @@ def test_a_stray_tensor_that_no_encoder_of_images_has_is_refused(tmp_path: Path)
 
 def test_what_the_text_part_does_not_say_is_what_transformers_makes_of_it() -> None:
     """Transformers 4 wrote of a nested config only what differs from its class."""
+    from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5TextConfig
+    from transformers.models.qwen3_5_moe.configuration_qwen3_5_moe import Qwen3_5MoeTextConfig
+    from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLTextConfig
+    from transformers.models.qwen3_vl_moe.configuration_qwen3_vl_moe import Qwen3VLMoeTextConfig
+
     classes = {
-        "Gemma3ForConditionalGeneration": Gemma3TextConfig,
-        "Gemma4ForConditionalGeneration": Gemma4TextConfig,
-        "Mistral3ForConditionalGeneration": MistralConfig,
+        "Gemma3ForConditionalGeneration": transformers.Gemma3TextConfig,
+        "Gemma4ForConditionalGeneration": transformers.Gemma4TextConfig,
+        "Mistral3ForConditionalGeneration": transformers.MistralConfig,
         "Qwen3VLForConditionalGeneration": Qwen3VLTextConfig,
         "Qwen3VLMoeForConditionalGeneration": Qwen3VLMoeTextConfig,
         "Qwen3_5ForConditionalGeneration": Qwen3_5TextConfig,
         "Qwen3_5MoeForConditionalGeneration": Qwen3_5MoeTextConfig,
-        "Llama4ForConditionalGeneration": Llama4TextConfig,
+        "Llama4ForConditionalGeneration": transformers.Llama4TextConfig,
     }
     assert set(classes) == set(WRAPPERS)
     for name, config_class in classes.items():

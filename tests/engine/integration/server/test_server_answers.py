@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from openai import APIStatusError, BadRequestError, OpenAI
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.support.models.tiny_model import make_tiny_checkpoint
 from tests.support.server.server_process import SERVED_NAME, ServerProcess, server_process
@@ -42,8 +42,8 @@ def client(server: ServerProcess) -> Iterator[OpenAI]:
 
 
 def greedy_text_of_transformers(checkpoint: Path, messages: list[dict[str, str]], n: int) -> str:
-    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
-    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
+    model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
     prompt = tokenizer.apply_chat_template(
         messages, add_generation_prompt=True, tokenize=True, return_tensors="pt", return_dict=True
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoModelForCausalLM
+import transformers
 
 from atom.sampling_params import SamplingParams
 from atom.sizing import ModelFacts
@@ -62,7 +62,7 @@ def test_transformers_finds_every_weight_and_no_other(
     monkeypatch.setitem(checkpoints.SHAPES, "small", shape)
     folder = checkpoints.write_checkpoint("small", tmp_path, layers=2)
     assert json.loads((folder / "config.json").read_text())["num_hidden_layers"] == 2
-    _, info = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    _, info = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
     assert not any(info.values()), info
 
 

@@ -8,7 +8,6 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from peft.utils.other import get_pattern_key
 
 from atom.bounded_input.name_patterns import (
     MOST_PATTERNS,
@@ -78,6 +77,8 @@ ENDS = st.lists(
 
 @given(ends=ENDS, name=NAMES)
 def test_the_first_end_that_matches_is_pefts(ends: list[str], name: str) -> None:
+    from peft.utils.other import get_pattern_key
+
     place = NameEnds(ends).first(name)
     assert (name if place is None else ends[place]) == get_pattern_key(ends, name)
 

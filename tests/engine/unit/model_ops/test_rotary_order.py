@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import GlmConfig, Phi3Config
-from transformers.models.glm.modeling_glm import GlmRotaryEmbedding
-from transformers.models.glm.modeling_glm import apply_rotary_pos_emb as rotate_neighbours
-from transformers.models.phi3.modeling_phi3 import Phi3RotaryEmbedding
-from transformers.models.phi3.modeling_phi3 import apply_rotary_pos_emb as rotate_halves
+import transformers
 
 from atom.model_ops.backends.torch_ref.attention import apply_rope
 from atom.model_ops.rotary_embedding import RopeLimits, cos_sin_table, head_order, rope_config
@@ -19,6 +15,11 @@ TOKENS, HEADS, DIM = 9, 3, 32
 @pytest.mark.parametrize("share", [0.25, 0.5, 1.0])
 @pytest.mark.parametrize("interleaved", [False, True], ids=["halves", "neighbours"])
 def test_products_of_queries_and_keys_are_transformers(share: float, interleaved: bool) -> None:
+    from transformers.models.glm.modeling_glm import GlmRotaryEmbedding
+    from transformers.models.glm.modeling_glm import apply_rotary_pos_emb as rotate_neighbours
+    from transformers.models.phi3.modeling_phi3 import Phi3RotaryEmbedding
+    from transformers.models.phi3.modeling_phi3 import apply_rotary_pos_emb as rotate_halves
+
     settings = {
         "hidden_size": HEADS * DIM,
         "num_attention_heads": HEADS,
@@ -32,10 +33,10 @@ def test_products_of_queries_and_keys_are_transformers(share: float, interleaved
     q, k = torch.randn(2, 1, HEADS, TOKENS, DIM)
     positions = torch.arange(TOKENS)[None] * 7
     if interleaved:
-        tables = GlmRotaryEmbedding(GlmConfig(**settings))(q, positions)
+        tables = GlmRotaryEmbedding(transformers.GlmConfig(**settings))(q, positions)
         expected_q, expected_k = rotate_neighbours(q, k, *tables)
     else:
-        tables = Phi3RotaryEmbedding(Phi3Config(**settings))(q, positions)
+        tables = Phi3RotaryEmbedding(transformers.Phi3Config(**settings))(q, positions)
         expected_q, expected_k = rotate_halves(q, k, *tables)
     expected = expected_q @ expected_k.transpose(-1, -2)
 

@@ -3,6 +3,7 @@ honoured is what the request models read."""
 
 from __future__ import annotations
 
+import pkgutil
 import types
 from collections.abc import Iterator
 from typing import (
@@ -18,14 +19,6 @@ from typing import (
 )
 
 import pytest
-from anthropic.types import message_count_tokens_params as anthropic_count
-from anthropic.types import message_create_params as anthropic_messages
-from anthropic.types.beta import message_create_params as anthropic_beta
-from openai.types import EmbeddingCreateParams
-from openai.types import completion_create_params as openai_text
-from openai.types.chat import completion_create_params as openai_chat
-from openai.types.responses import input_token_count_params as openai_input_tokens
-from openai.types.responses import response_create_params as openai_responses
 from pydantic import BaseModel
 from typing_extensions import is_typeddict
 
@@ -152,20 +145,40 @@ def test_every_field_of_another_server_is_in_the_table(peer: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "endpoint"),
+    ("fields", "endpoint"),
     [
-        (openai_chat.CompletionCreateParamsStreaming, Endpoint.CHAT),
-        (openai_text.CompletionCreateParamsStreaming, Endpoint.COMPLETIONS),
-        (openai_responses.ResponseCreateParamsStreaming, Endpoint.RESPONSES),
-        (openai_input_tokens.InputTokenCountParams, Endpoint.RESPONSES_INPUT_TOKENS),
-        (EmbeddingCreateParams, Endpoint.EMBEDDINGS),
-        (anthropic_messages.MessageCreateParamsStreaming, Endpoint.MESSAGES),
-        (anthropic_beta.MessageCreateParamsStreaming, Endpoint.MESSAGES),
-        (anthropic_count.MessageCountTokensParams, Endpoint.COUNT_TOKENS),
+        (
+            "openai.types.chat.completion_create_params.CompletionCreateParamsStreaming",
+            Endpoint.CHAT,
+        ),
+        (
+            "openai.types.completion_create_params.CompletionCreateParamsStreaming",
+            Endpoint.COMPLETIONS,
+        ),
+        (
+            "openai.types.responses.response_create_params.ResponseCreateParamsStreaming",
+            Endpoint.RESPONSES,
+        ),
+        (
+            "openai.types.responses.input_token_count_params.InputTokenCountParams",
+            Endpoint.RESPONSES_INPUT_TOKENS,
+        ),
+        ("openai.types.EmbeddingCreateParams", Endpoint.EMBEDDINGS),
+        ("anthropic.types.message_create_params.MessageCreateParamsStreaming", Endpoint.MESSAGES),
+        (
+            "anthropic.types.beta.message_create_params.MessageCreateParamsStreaming",
+            Endpoint.MESSAGES,
+        ),
+        (
+            "anthropic.types.message_count_tokens_params.MessageCountTokensParams",
+            Endpoint.COUNT_TOKENS,
+        ),
     ],
 )
-def test_every_field_of_the_official_clients_is_in_the_table(kind: Any, endpoint: Endpoint) -> None:
-    rows, paths = rows_of(endpoint), set(paths_of(kind))
+def test_every_field_of_the_official_clients_is_in_the_table(
+    fields: str, endpoint: Endpoint
+) -> None:
+    rows, paths = rows_of(endpoint), set(paths_of(pkgutil.resolve_name(fields)))
     assert len(paths) >= 5
     assert not [path for path in sorted(paths) if not is_said(path, rows)]
 

@@ -6,12 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from transformers import (
-    LogitsProcessorList,
-    MinPLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-)
+import transformers
 
 from atom.model_ops.backends.interface import LogitFilters
 from atom.model_ops.backends.logit_filters import filter_logits as by_reference
@@ -52,13 +47,13 @@ def test_kept_tokens_are_those_of_transformers_warpers(
     """Flat logits need nearly all of the vocabulary, steep ones a few tokens."""
     logits = torch.randn(6, VOCAB, generator=torch.Generator().manual_seed(1)) * spread
     temperature = torch.tensor([0.5, 0.6, 0.8, 1.0, 1.5, 2.0])
-    oracle = LogitsProcessorList()
+    oracle = transformers.LogitsProcessorList()
     if top_k:
-        oracle.append(TopKLogitsWarper(top_k))
+        oracle.append(transformers.TopKLogitsWarper(top_k))
     if top_p < 1:
-        oracle.append(TopPLogitsWarper(top_p))
+        oracle.append(transformers.TopPLogitsWarper(top_p))
     if min_p:
-        oracle.append(MinPLogitsWarper(min_p))
+        oracle.append(transformers.MinPLogitsWarper(min_p))
     expected = oracle(None, logits / temperature.unsqueeze(1)).isfinite()
     asked = [top_k] if top_k else [VOCAB] if top_p < 1 else [0]
     for candidates in {*asked, VOCAB}:  # whatever else is in the batch
