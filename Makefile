@@ -73,6 +73,11 @@ generate: $(STAMP) ## Write generated files anew (CRD and its copy in the chart,
 docs: $(STAMP) ## Build the documentation site into site/; a missing page or a dead link fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --site-dir site
 
+FILES :=
+.PHONY: check
+check: $(STAMP) ## Format, lint and the nearest tests of what changed against main, or of FILES="…"; a minute
+	@$(PY) -m tools.check $(FILES)
+
 INTERPRETED := tests/engine/ops/test_interpreted.py
 QUICK := not cluster and not gpu and not aiter and not slow
 

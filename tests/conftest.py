@@ -21,6 +21,8 @@ from hypothesis import HealthCheck, settings
 from tests.support.kernels import interpreter_choice
 from tests.support.random_search import FRESH_SEEDS, draw_the_same_everywhere
 
+pytest_plugins = ["tests.support.suite_record"]
+
 # How long an example takes says nothing where others use the cores. And the daily run fails for
 # faults, not for luck: its examples are the same each time.
 settings.register_profile(

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+import transformers
 
 from tests.support.engine_core.core_driver import CoreDriver
 from tests.support.fake_aiter import FakeAiter, installed
@@ -101,7 +101,7 @@ def make_quantised_model(
 
 
 def _oracle(folder: Path) -> Any:
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
 
 
 def driver_of(model: Model, *, dtype: str = "float16", **options: Any) -> CoreDriver:

@@ -1,0 +1,114 @@
+"""Record how a run of the tests went: seconds by file, failures, and skips with their reasons.
+
+A pytest plugin that `tests/conftest.py` loads. Seconds go to `.cache/test-seconds.json` in the
+checkout, by which `make check` knows how long a file takes here. With ATOM_TEST_RECORD=FILE the
+whole record goes to FILE, too; `tools.suite` sums the records of its parts up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections import defaultdict
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import pytest
+
+RECORD_VARIABLE = "ATOM_TEST_RECORD"
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS_FILE = ROOT / ".cache" / "test-seconds.json"
+
+
+@dataclass(slots=True)
+class RunRecord:
+    """One run. Files are as seen from the root, tests by their node ids.
+
+    seconds: of each file, its fixtures included; ran: tests of each file that ran; failed: node
+    ids; skipped: node id and reason.
+    """
+
+    seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    ran: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    failed: list[str] = field(default_factory=list)
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, file: Path) -> RunRecord:
+        told = json.loads(file.read_text(encoding="utf-8"))
+        told["skipped"] = [(test, reason) for test, reason in told["skipped"]]
+        return cls(**told)
+
+    def write(self, file: Path) -> None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(asdict(self)), encoding="utf-8")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not config.option.collectonly:
+        config.pluginmanager.register(_Recorder(), "suite-record")
+
+
+class _Recorder:
+    def __init__(self) -> None:
+        self._record = RunRecord()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        file = report.nodeid.partition("::")[0]
+        self._record.seconds[file] += report.duration
+        if report.when == "call":
+            self._record.ran[file] += 1
+        self._take(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self._take(report)
+
+    def pytest_sessionfinish(self) -> None:
+        wanted = os.environ.get(RECORD_VARIABLE)
+        if wanted:
+            self._record.write(Path(wanted))
+        with contextlib.suppress(OSError):  # a checkout that cannot be written to
+            add_seconds(SECONDS_FILE, self._record)
+
+    def _take(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        if report.failed:
+            self._record.failed.append(report.nodeid)
+        elif report.skipped and not hasattr(report, "wasxfail"):
+            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
+            self._record.skipped.append((report.nodeid, reason.removeprefix("Skipped: ")))
+
+
+def add_seconds(file: Path, record: RunRecord) -> None:
+    """Add the seconds of the files of which at least as many tests ran as ever before."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a+", encoding="utf-8") as shared:
+        fcntl.flock(shared, fcntl.LOCK_EX)  # parts of a suite run side by side
+        shared.seek(0)
+        known = _parsed(shared.read())
+        for name, seconds in record.seconds.items():
+            ran = record.ran[name]
+            if ran and ran >= known.get(name, (0, 0.0))[0]:
+                known[name] = (ran, round(seconds, 2))
+        shared.truncate(0)
+        shared.write(json.dumps(known, indent=0, sort_keys=True))
+
+
+def read_seconds(file: Path = SECONDS_FILE) -> dict[str, float]:
+    """Return the seconds that each test file took when most of its tests ran."""
+    try:
+        known = _parsed(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    return {name: seconds for name, (_, seconds) in known.items()}
+
+
+def _parsed(text: str) -> dict[str, tuple[int, float]]:
+    """Read the shared file; one that a killed run left in halves counts as empty."""
+    try:
+        return {
+            name: (int(ran), float(seconds)) for name, (ran, seconds) in json.loads(text).items()
+        }
+    except (ValueError, AttributeError):
+        return {}
