@@ -30,7 +30,7 @@ _LISTED = 8
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How the tests ended: pytest's exit code, and the files with tests that the time left out."""
+    """The end of the tests: pytest's exit code, and the files with tests that the time left out."""
 
     code: int
     unended: tuple[str, ...]

@@ -85,7 +85,7 @@ class ImportGraph:
 
     @cached_property
     def _importers(self) -> dict[str, dict[str, int]]:
-        """Of each module those that import it, with the steps that this costs."""
+        """Map each module to the modules that import it, with the steps that this costs."""
         graph = self._read_imports()
         importers: dict[str, dict[str, int]] = defaultdict(dict)
         for module in graph.modules:
