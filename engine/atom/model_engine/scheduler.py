@@ -39,12 +39,12 @@ from atom.model_engine.schedule.lora_slots import LoraSlots
 from atom.model_engine.schedule.making_way import plan_way
 from atom.model_engine.schedule.prompt_chunks import PromptChunks
 from atom.model_engine.schedule.prompt_counts import PromptCounts
-from atom.model_engine.schedule.prompt_delay import PromptDelay
+from atom.model_engine.schedule.prompt_pace import PromptPace
 from atom.model_engine.schedule.row_blocks import RowBlocks
 from atom.model_engine.schedule.row_table import RowTable
 from atom.model_engine.schedule.state_saves import StateSaves
 from atom.model_engine.schedule.step_result import StepResult, finished_row
-from atom.model_engine.schedule.step_time import StepTime
+from atom.model_engine.schedule.step_time import Beside
 from atom.model_engine.schedule.stop_conditions import StopConditions
 from atom.model_engine.sequence import Sequence, SequenceStatus
 from atom.model_engine.wire.engine_protocol import FinishedRow, StatsBody
@@ -89,9 +89,7 @@ class Scheduler:
         if config.num_speculative_tokens:
             lengths = draft_lengths or FixedDraftLengths(config.num_speculative_tokens)
             self._tokens = AcceptedTokens(self.rows, self._stops, lengths)
-        # `mixed` computes prompts beside decodes: there is nothing to gather them for.
-        self._step_time = StepTime(config.max_step_seconds if config.policy == "mixed" else 0.0)
-        self._delay = PromptDelay(config.delay_factor if config.policy == "prefill_first" else 0.0)
+        self._pace = PromptPace(config)
         self._seeds = random.Random(seed)
         self._held: set[int] = set()  # ids of sequences that take part in no batch
         self._outstanding = 0  # batches scheduled and not updated yet
@@ -198,14 +196,15 @@ class Scheduler:
             budget = self._config.max_num_batched_tokens
             extra = self._tokens.plan_extra(decodes, budget)
             budget -= len(decodes) + extra
-            budget = self._step_time.prompt_budget(budget, now, beside_answers=len(decodes) > 0)
+            beside = Beside.of(len(decodes) > 0, self.waiting.is_shared)
+            budget = self._pace.prompt_budget(budget, now, beside)
             chunks = self._prefill_chunks(budget, now)
         if len(decodes) == 0 and not chunks:
             return self._schedule_with_room(now)
         saves = () if self._saves is None else self._saves.plan(decodes, chunks)
         batch = self._batches.build(decodes, chunks, extended=extra > 0, saves=saves)
         self._note_built(chunks)
-        self._step_time.began(now, sum(count for _, count in chunks))
+        self._pace.began(now, sum(count for _, count in chunks))
         return batch
 
     def _schedule_with_room(self, now: float) -> ScheduledBatch | None:
@@ -291,7 +290,7 @@ class Scheduler:
     def _prefill_chunks(self, budget: int, now: float) -> list[Chunk]:
         """List (slot, tokens) of prompts to go on with or to begin, within the token budget."""
         chunks: list[Chunk] = []
-        begins = self._delay.passed(now, self.waiting, others_run=self.num_running > 0)
+        begins = self._pace.may_begin(now, self.waiting, others_run=self.num_running > 0)
         if begins and self._prefilling and self.waiting:
             self._begin_beside(budget // 2, now)
         if self._prefilling:
@@ -300,8 +299,6 @@ class Scheduler:
                 budget -= self._chunks.add(chunks, slot, most)
         if begins and self.waiting:
             self._begin_chunks(chunks, budget, now)
-        if chunks:
-            self._delay.began(now)
         return chunks
 
     def _begin_beside(self, budget: int, now: float) -> None:
@@ -396,9 +393,7 @@ class Scheduler:
         rows = self.rows
         self._outstanding -= 1
         self._steps += 1
-        self._step_time.ended()
-        if batch.num_decodes < len(batch.slots):
-            self._delay.ended()
+        self._pace.ended(has_prompts=batch.num_decodes < len(batch.slots))
         failed = [self._fail(number, why) for number, why in output.failed if self.knows(number)]
         alive = rows.request_ids[batch.slots] == batch.req_ids  # not ended while this ran
         saved = alive & self._tokens.stood(batch) if batch.state_saves else alive
@@ -453,7 +448,7 @@ class Scheduler:
         sequence.status = SequenceStatus.FINISHED
         del self._sequences[sequence.id]
         if not self._sequences:
-            self._step_time.paused()
+            self._pace.paused()
         self.loras.end(sequence.lora)
         return finished_row(sequence, reason, detail)
 

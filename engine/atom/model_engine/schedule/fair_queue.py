@@ -74,6 +74,11 @@ class FairQueue:
             return self._alone.first
         return self._groups.next().holder.next().holder.first
 
+    @property
+    def is_shared(self) -> bool:
+        """Return whether several clients have requests that wait or run."""
+        return self._alone is None and self._num_active > 1
+
     def clients_in(self, slots: list[int]) -> list[Client]:
         """List the client of each of these slots; empty if all requests are one client's."""
         return [] if self._alone is not None else [self._runs[slot] for slot in slots]
