@@ -1,9 +1,9 @@
-"""Operations of a model that several ranks share: products by inputs are summed where a norm is.
+"""Operations of a tensor-parallel model: the norm sums the products that ranks divide by inputs.
 
-Each rank's product with its part of a matrix's inputs is a share of the sum that the residual is to
-get. It awaits an all-reduce (Pending.ALL_REDUCE) with the norm that follows: the one place where
-ranks wait for each other in a layer. A group may sum and norm by one kernel. A model on one device
-keeps the backend's operations as they are.
+Each rank's product with its part of a matrix's inputs is a share of the sum for the residual. The
+share awaits an all-reduce (Pending.ALL_REDUCE), done together with the norm that follows: the only
+place in a layer where ranks wait for each other. A group may sum and norm with one kernel. A model
+on one device uses the backend's operations unchanged.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ class _AllReduceOps:
         return self._ops.norm_gated_linear(self._summed(stream), norm, w, activation)
 
     def _by_group(self, stream: Stream, norm: NormWeight) -> tuple[torch.Tensor, Stream] | None:
-        """Return what a group's own kernel makes of a sum and its norm, if it has one."""
+        """Sum and norm a stream with a kernel of the group; None if the group has none for this
+        stream."""
         if stream.pending_is is not Pending.ALL_REDUCE:
             return None
         assert stream.pending is not None

@@ -1,5 +1,5 @@
-"""Values of attention to a window and to entries that sum up tokens (DeepSeek V4), which its layers
-and the operation that computes it hand to each other. Shapes are as in values.py."""
+"""Values of attention to a window and to compressed entries (DeepSeek V4) that its layers and
+operations exchange. Shapes are as in values.py."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class CompressedShape:
 
 @dataclass(frozen=True, slots=True)
 class EntryWeight:
-    """Hold what makes entries of summed tokens: position_bias [rate, series · D] float32, how much
-    each place of an entry counts, and the norm of their sum."""
+    """The parameters that make entries of summed tokens: position_bias [rate, series · D] float32,
+    the weight of each place of an entry, and the norm of their sum."""
 
     position_bias: torch.Tensor
     norm: NormWeight
@@ -50,8 +50,8 @@ class EntryWeight:
 
 @dataclass(frozen=True, slots=True)
 class CompressedLayer:
-    """Hold what one layer attends by. entries, index: of entries' keys and of those in the
-    indexer, where there are any."""
+    """The shape and parameters of a layer's attention. entries, index: of entries' keys and of the
+    indexer's keys, if there are any."""
 
     shape: CompressedShape
     entries: EntryWeight | None = None

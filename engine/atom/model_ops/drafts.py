@@ -1,4 +1,4 @@
-"""Drafts: tokens that a step's rows may get next, before the model has said so."""
+"""Drafts: proposed next tokens of a step's rows, before the model has verified them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Drafts:
     counts: torch.Tensor
 
     def first(self, rows: int) -> Drafts:
-        """Take those of the first rows, in the same memory."""
+        """Return the drafts of the first rows, as views of the same memory."""
         return Drafts(self.token_ids[:rows], self.counts[:rows])
 
 
@@ -72,9 +72,9 @@ class DraftLayout:
 
 @dataclass(frozen=True, slots=True)
 class DrawnRuns:
-    """Hold what a step drew for R rows: slots [R] int64; token_ids [T] int64, row after row; first
-    [R] int64, where a row's draws begin, with one behind its newest token and one behind each
-    draft."""
+    """The tokens that a step drew for R rows: slots [R] int64; token_ids [T] int64, row after row;
+    first [R] int64, the index of a row's first draw. A row has one draw after its newest token and
+    one after each draft."""
 
     slots: torch.Tensor
     first: torch.Tensor

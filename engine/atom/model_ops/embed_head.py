@@ -39,7 +39,8 @@ class VocabParallelEmbedding(nn.Module):
         return looked_up if self._scale is None else looked_up * self._scale
 
     def _look_up(self, ids: torch.Tensor) -> torch.Tensor:
-        """Each rank those tokens that it has, and zeros for the others."""
+        """Embed ids over the ranks: each looks up the tokens of its shard, and zeros for the
+        others."""
         first, end = self._rows
         elsewhere = (ids < first) | (ids >= end)
         found = self._ops.embedding((ids - first).masked_fill_(elsewhere, 0), self.weight)

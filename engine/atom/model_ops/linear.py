@@ -1,8 +1,8 @@
 """Linear: one or several projections of the same input, stored as one matrix.
 
-Built from the model's blueprint (atom.sizing.weights.Projection): shapes, biases, and how a matrix
-is divided over ranks stand there alone. Fusion with a norm before or a residual after it is the
-operations' affair; a block hands over what it has, a tensor or a `Normed`.
+It is built from the model's blueprint (atom.sizing.weights.Projection), which alone defines shapes,
+biases and the division of a matrix over ranks. The operations fuse it with a norm before or a
+residual after it; a block passes its input, a tensor or a `Normed`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,10 @@ from atom.sizing.projection import Projection, Split
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """Hold what every layer is built with: the operations it calls, its place among the ranks, and
-    its way to them. experts: the place among ranks that have whole experts each, None where every
-    rank has a part of all; exchange: the way to these with tokens, None where they have the same
-    ones; in_tree: whether what ranks divide is added up in an order that one rank has, too
-    (tree_sums.py)."""
+    """The context of every layer's construction: the operations, its place among the ranks, and its
+    group. experts: the place among ranks that hold whole experts, None if every rank has a part of
+    all; exchange: the token exchange with these ranks, None if all have the same tokens; in_tree:
+    whether sums over ranks use an order that one rank has, too (tree_sums.py)."""
 
     ops: Ops
     ranks: Ranks = ONE_RANK

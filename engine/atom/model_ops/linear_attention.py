@@ -47,8 +47,8 @@ class DeltaWeight:
 
 @dataclass(frozen=True, slots=True)
 class DeltaNetWeight:
-    """Hold what a gated delta net has between its projections: conv [C, width], of the convolution
-    by channel; rule; norm: of each value head's answers, [Dv]."""
+    """The parameters of a gated delta net between its projections: conv [C, width], of the
+    convolution by channel; rule; norm: of each value head's results, [Dv]."""
 
     conv: torch.Tensor
     rule: DeltaWeight
@@ -57,8 +57,8 @@ class DeltaNetWeight:
 
 @dataclass(frozen=True, slots=True)
 class DeltaSlots:
-    """Hold what one layer keeps in every slot: states [slots, Hv, Dk, Dv] and tails [slots, C,
-    width - 1], float32."""
+    """A layer's state in every slot: states [slots, Hv, Dk, Dv] and tails [slots, C, width - 1],
+    float32."""
 
     shape: DeltaShape
     states: torch.Tensor

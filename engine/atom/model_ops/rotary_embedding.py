@@ -1,9 +1,9 @@
-"""Rotary position embedding: tables of cosines and sines, of every kind that config.json may name.
+"""Rotary position embedding: tables of cosines and sines, for every kind that config.json may name.
 
-Kernels know one form alone: all of a head's elements rotate, in pairs (i, i + D / 2). A head of
-which only a part rotates, or whose pairs are neighbours (interleaved), is brought into that form
-once: `head_order` says in which order its elements are loaded, and what does not rotate has cosine
-1 and sine 0. Queries and keys are ordered alike, so their products stay what they were.
+Kernels know one form only: all of a head's elements rotate, in pairs (i, i + D / 2). A head of
+which only a part rotates, or whose pairs are neighbours (interleaved), is converted to that form
+once: `head_order` gives the order in which its elements are loaded, and elements that do not rotate
+have cosine 1 and sine 0. Queries and keys have the same order, so their products do not change.
 
 Sources: RoFormer (Su et al. 2021); YaRN (Peng et al. 2023); LongRoPE (Ding et al. 2024); linear and
 dynamic scaling, Llama 3.1's and the proportional kind as transformers' modeling_rope_utils defines
@@ -25,7 +25,7 @@ from atom.model_ops.values import NormWeight, Rotary
 
 
 class Scaling(Protocol):
-    """Hold what a kind of rope makes of the plain frequencies."""
+    """A kind of rope scaling, applied to the plain frequencies."""
 
     def scale(self, frequencies: torch.Tensor, rope: RopeConfig) -> torch.Tensor:
         """Scale frequencies [pairs], radians per position, as this kind does."""
@@ -51,9 +51,9 @@ class Temperature:
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
-    """One kind of rope: the leading `rotary_dim` of a head's `head_dim` elements rotate, by
-    frequencies over `base_dim` elements, none of them where it is 0; interleaved: pairs are
-    neighbours; temperature: of queries, where they have one."""
+    """A rope: the leading `rotary_dim` of a head's `head_dim` elements rotate, by frequencies over
+    `base_dim` elements, or over `rotary_dim` if it is 0; interleaved: pairs are neighbours;
+    temperature: of queries, if they have one."""
 
     head_dim: int
     rotary_dim: int
@@ -270,7 +270,7 @@ def _yarn(parameters: Mapping[str, Any], limits: RopeLimits) -> Scaling:
 
 
 def yarn_mscale(factor: float, mscale: float = 1.0) -> float:
-    """Return what YaRN multiplies attention by for a context that is `factor` times longer."""
+    """Return YaRN's factor of attention for a context that is `factor` times longer."""
     return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
 
 

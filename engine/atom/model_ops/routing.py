@@ -1,8 +1,9 @@
-"""Routing: by which rule a token's experts are chosen and weighed, and what came of it.
+"""Routing: the rule by which a token's experts are chosen and weighed, and the result.
 
-Softmax over all experts (Mixtral, Qwen), groups of experts of which few are looked at (DeepSeek-V2,
-arXiv 2405.04434), sigmoids with a correction for choosing alone (DeepSeek-V3, arXiv 2412.19437). A
-softmax over the chosen alone (gpt-oss) is a softmax over all, made to sum to one again. Data only.
+Softmax over all experts (Mixtral, Qwen), groups of experts of which a few are considered
+(DeepSeek-V2, arXiv 2405.04434), sigmoids with a correction for choosing alone (DeepSeek-V3, arXiv
+2412.19437). A softmax over the chosen experts alone (gpt-oss) is a softmax over all, renormalised.
+Data only.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch
 
 
 class Scoring(enum.Enum):
-    """Hold what makes an expert's logit a score."""
+    """The function that turns an expert's logit into a score."""
 
     SOFTMAX = "softmax"
     SIGMOID = "sigmoid"

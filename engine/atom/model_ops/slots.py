@@ -1,7 +1,7 @@
-"""Slots: what the device keeps of each running sequence, and a decode step's inputs made of it.
+"""Slots: the device's state of each running sequence, from which a decode step takes its inputs.
 
-A slot is a sequence's place while it runs. Padding rows of a captured step name the padding slot,
-the last one, which no sequence has. Data only; what fills it is declared in the runner.
+A running sequence has a slot. Padding rows of a captured step name the padding slot, the last one,
+which belongs to no sequence. Data only; the runner declares the code that fills it.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ ANY_TOKENS = 2**62  # of a slot whose states are those of whatever its row has b
 
 @dataclass(frozen=True, slots=True)
 class SlotTensors:
-    """One entry per slot, on the device.
+    """The device's state of each slot, one entry per slot.
 
     last_token [slots] int64; num_computed [slots] int64: position of last_token; block_tables
-    [slots, groups · blocks] int32, of every group of layers after the other; temperature [slots]
+    [slots, groups · blocks] int32, one group of layers after the other; temperature [slots]
     float32, 0 for greedy; seed [slots] int64; top_k [slots] int64, V for off; top_p [slots]
     float32, 1 for off; min_p [slots] float32, 0 for off. num_groups: of layers. tokens [slots,
-    tokens of a sequence] int32: each slot's up to last_token; None where nothing drafts from them.
-    state_tokens [slots] int64: how many the states that layers keep have taken in, or ANY_TOKENS;
-    None where nothing drafts. lora_slot [slots] int32: where its row's adapter is, -1 for none;
-    None where no adapter is served.
+    tokens of a sequence] int32: each slot's up to last_token; None if no proposer reads them.
+    state_tokens [slots] int64: the number of tokens that layers' states have taken in, or
+    ANY_TOKENS; None without drafts. lora_slot [slots] int32: the slot of the row's adapter, -1 for
+    none; None if no adapter is served.
     """
 
     last_token: torch.Tensor

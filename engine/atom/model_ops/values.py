@@ -1,9 +1,9 @@
-"""Values that layers and operations hand to each other, so that a format, a cache or a sum that is
-still in parts is said by the value and not by a signature.
+"""Values that layers and operations exchange, so that the value, and not a signature, states a
+format, a cache or a sum that is still in parts.
 
 Shapes: T tokens of a step, H hidden size; Hq, Hkv heads, D head size; N blocks of S tokens. Data
-only: operations (backends/interface.py) compute with them, layers make them. None is kept beyond a
-step but weights and caches.
+only: operations (backends/interface.py) compute with them, layers make them. Only weights and
+caches are kept beyond a step.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Activation(enum.Enum):
 
     @property
     def has_gate(self) -> bool:
-        """Return whether it makes one of two products."""
+        """Return whether the activation combines two products, one of them a gate."""
         return self is not Activation.RELU2
 
 
@@ -102,7 +102,7 @@ class InputGroups:
         return replace(self, index=self.index[expert], order=order)
 
     def spread(self, by_group: torch.Tensor) -> torch.Tensor:
-        """Return what is kept by group [.., out, groups] → by input [.., out, in]."""
+        """Expand values by group [.., out, groups] to values by input [.., out, in]."""
         return by_group.gather(-1, self._of_rows(self.index))
 
     def in_place(self, values: torch.Tensor) -> torch.Tensor:
@@ -118,13 +118,13 @@ class InputGroups:
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """Hold what makes numbers of a matrix that is stored in a format: element × scale of its block.
+    """The scales of a quantised matrix: its numbers are element × scale of the element's block.
 
-    Shapes are the format's, with the same leading dimensions as the matrix where there are several
-    of it. block: outputs and inputs that share a scale; zero: of INT4, uint8 [out / 2, groups], two
-    outputs a byte, None where every zero point is 8; dtype: of what is multiplied with it; groups:
-    whose inputs share a scale where they are no neighbours; fp4_inputs: of MXFP4, whether the
-    checkpoint is made for inputs of MXFP4 as well, so that a backend may round to it.
+    Shapes are the format's, with the same leading dimensions as the matrix if there are several of
+    it. block: outputs and inputs that share a scale; zero: of INT4, uint8 [out / 2, groups], two
+    outputs a byte, None if every zero point is 8; dtype: of the activations; groups: the inputs
+    that share a scale if they are not contiguous; fp4_inputs: of MXFP4, whether the checkpoint is
+    made for inputs of MXFP4 as well, so that a backend may round to it.
     """
 
     format: WeightFormat
@@ -191,7 +191,7 @@ class LinearWeight:
         return self.data.shape[-1] * self.format.elements_per_byte
 
     def of(self, expert: int) -> LinearWeight:
-        """One matrix of a stack."""
+        """Return the weight of one matrix of a stack."""
         bias = None if self.bias is None else self.bias[expert]
         scales = None if self.scales is None else self.scales.of(expert)
         return LinearWeight(self.data[expert], bias, scales)
@@ -199,8 +199,9 @@ class LinearWeight:
 
 @dataclass(frozen=True, slots=True)
 class RouterWeight:
-    """Hold what scores a layer's E experts for a token: matrix [E, H]; e_score_correction_bias [E]
-    float32 is added to scores where experts are chosen, and not where they are weighed."""
+    """The weights that score a layer's E experts for a token: matrix [E, H];
+    e_score_correction_bias [E] float32 is added to scores for choosing experts, and not for
+    weighing them."""
 
     matrix: LinearWeight
     e_score_correction_bias: torch.Tensor | None = None
@@ -251,7 +252,7 @@ class NormWeight:
 
 
 class Pending(enum.Enum):
-    """Hold what a stream has yet to add to its residual."""
+    """The kind of addend that a stream's residual still lacks."""
 
     NOTHING = enum.auto()
     WHOLE = enum.auto()  # [T, H]
@@ -277,14 +278,14 @@ class Stream:
         return Stream(self.residual, x, Pending.WHOLE)
 
     def settled(self) -> Stream:
-        """Add what is pending, which is whole, where no norm does it."""
+        """Add the pending addend, which must be whole, if no norm follows to add it."""
         if self.pending is None:
             return self
         assert self.pending_is is Pending.WHOLE, "parts are a norm's to add"
         return Stream(self.residual + self.pending)
 
     def of(self, tokens: torch.Tensor) -> Stream:
-        """Keep these tokens [T'] of a settled stream."""
+        """Return the rows of these tokens [T'] of a settled stream."""
         assert self.is_settled, "a norm settles the stream first"
         return Stream(self.residual[tokens])
 
@@ -313,8 +314,8 @@ class AttentionShape:
 
 @dataclass(frozen=True, slots=True)
 class LayerCache:
-    """One attention layer's KV cache: k, v [N, S, Hkv, D], contiguous. In fp8 with their scales
-    [N, S, Hkv] float32: the key is k × k_scale."""
+    """A layer's KV cache: k, v [N, S, Hkv, D], contiguous. In fp8 with their scales [N, S, Hkv]
+    float32: the key is k × k_scale."""
 
     k: torch.Tensor
     v: torch.Tensor
@@ -351,7 +352,7 @@ class LatentShape:
 
     @property
     def entry_dim(self) -> int:
-        """Return what is kept of a token."""
+        """Return the number of cached elements of a token."""
         return self.kv_rank + self.rope_dim
 
     def prefers_absorbed(self, queries: int, context: int) -> bool:
@@ -375,9 +376,9 @@ class LatentTokens:
 
 @dataclass(frozen=True, slots=True)
 class LatentCache:
-    """One layer's cache of latent attention: entries [N, S, kv_rank + rope_dim], contiguous. In fp8
+    """A layer's cache of latent attention: entries [N, S, kv_rank + rope_dim], contiguous. In fp8
     entries are latents alone, [N, S, kv_rank], with their scales [N, S] float32 (the latent is
-    entries × scale), and rotated keys are beside them, [N, S, rope_dim] bfloat16."""
+    entries × scale), and rotated keys are stored separately, [N, S, rope_dim] bfloat16."""
 
     entries: torch.Tensor
     keys: torch.Tensor | None = None
@@ -422,8 +423,8 @@ class IndexTokens:
 
 @dataclass(frozen=True, slots=True)
 class IndexCache:
-    """One layer's cache of an indexer: keys [N, S, dim], contiguous. In fp8 with their scales
-    [N, S] float32: the key is keys × scale."""
+    """A layer's cache of an indexer: keys [N, S, dim], contiguous. In fp8 with their scales [N, S]
+    float32: the key is keys × scale."""
 
     keys: torch.Tensor
     scale: torch.Tensor | None = None

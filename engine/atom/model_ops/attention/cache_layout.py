@@ -1,4 +1,4 @@
-"""CacheLayout: what one attention layer keeps of a block of tokens."""
+"""CacheLayout: the tensors that one attention layer caches per block of tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class BlockTensor:
-    """One tensor of a layer's cache: its shape per block of tokens."""
+    """A tensor of a layer's cache: its shape per block of tokens."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype

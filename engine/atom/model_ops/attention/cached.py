@@ -1,8 +1,8 @@
-"""What the runner asks of every kind of layer that keeps something of a sequence.
+"""The runner's interface to every layer that caches a sequence.
 
-CachedAttention keeps tokens: it says what it keeps of a block of them. StateLayer keeps a state:
-it says what it keeps of a sequence. The runner allocates either, once for measuring and once for
-good. What is computed with it is the kind's own.
+CachedAttention caches tokens: it declares the tensors of a block of tokens. StateLayer keeps a
+state: it declares the tensors of a sequence. The runner allocates either, once for profiling and
+once for serving. The subclasses compute with the tensors.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class CachedLayer(nn.Module, ABC):
 
     @abstractmethod
     def hold(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Use these tensors, as the layer has said."""
+        """Use these tensors, which have the shapes that the layer declared."""
 
     @abstractmethod
     def release(self) -> None:
@@ -46,10 +46,11 @@ class CachedAttention(CachedLayer):
 
     @abstractmethod
     def cache_layout(self, block_size: int, dtype: torch.dtype) -> CacheLayout:
-        """Return what is kept of a block of tokens; it holds [blocks, *shape] of each tensor."""
+        """Return the layout of a block of tokens; the layer holds [blocks, *shape] of each
+        tensor."""
 
     def bind(self, tensors: Sequence[torch.Tensor], group: int) -> None:
-        """Use these tensors, and the step's metadata of `group`."""
+        """Bind the layer to these tensors, and to the step's metadata of `group`."""
         self.hold(tensors)
         self._group = group
 
@@ -69,7 +70,8 @@ class StateLayer(CachedLayer):
         saved: Sequence[torch.Tensor],
         drafts: Sequence[torch.Tensor] = (),
     ) -> None:
-        """Hold these tensors of slots, these [checkpoints, *shape], and these of drafts' inputs."""
+        """Bind the layer to its tensors of slots, its saved states [checkpoints, *shape], and its
+        drafts' inputs."""
         self.hold(running)
         self._running, self._saved, self._drafts = running, saved, drafts
 
@@ -85,8 +87,10 @@ class StateLayer(CachedLayer):
 
     @abstractmethod
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Return what is kept of a sequence, in float32; it holds [slots, *shape] of each."""
+        """Return the shapes of a sequence's state, in float32; the layer holds [slots, *shape] of
+        each."""
 
     @abstractmethod
     def input_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Return what is kept of a draft, in float32; it holds [slots, drafts, *shape] of each."""
+        """Return the shapes of a draft's inputs, in float32; the layer holds [slots, drafts,
+        *shape] of each."""

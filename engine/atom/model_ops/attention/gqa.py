@@ -1,7 +1,7 @@
 """Attention: grouped-query attention over the paged KV cache, of all tokens or of a window.
 
-Keeps keys and values of each token, by KV head. Knows neither scheduling nor how blocks were
-chosen.
+It caches keys and values of each token, by KV head. It knows neither scheduling nor the allocation
+of blocks.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Attention(CachedAttention):
         target._sharing.append(self)
 
     def bind(self, tensors: Sequence[torch.Tensor], group: int) -> None:
-        """Use these tensors, here and in the layers that attend to what is kept here."""
+        """Bind these tensors here, and in the layers that share this layer's keys and values."""
         super().bind(tensors, group)
         for layer in self._sharing:
             layer.bind(tensors, group)

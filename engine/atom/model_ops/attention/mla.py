@@ -1,8 +1,8 @@
 """MLAAttention: multi-head latent attention over the paged cache (arXiv 2405.04434).
 
-Keeps one entry of each token for all heads, its normed latent and its rotated key, and so on every
-rank. What makes keys and values of latents is a matrix of the layer's, handed to the
-operation, which decides whether to up-project latents or to absorb queries.
+It caches one entry of each token for all heads, the normed latent and the rotated key, on every
+rank. The layer's matrix that makes keys and values from latents is passed to the operation, which
+either up-projects latents or absorbs queries.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SELECTED = "attention.selected_tokens"
 
 @dataclass(frozen=True, slots=True)
 class MLAParts:
-    """Hold what a layer's parameters do in its attention. norm: of the latent; up: see
+    """The layer's parameters that its attention uses. norm: of the latent; up: see
     `Ops.mla_attention`."""
 
     rotary: RotaryEmbedding
@@ -67,7 +67,8 @@ class MLAAttention(CachedAttention):
         self._parts = parts
 
     def cache_layout(self, block_size: int, dtype: torch.dtype) -> CacheLayout:
-        """One entry of each token, and its key in the indexer; in fp8 with their scales."""
+        """Return tensors for an entry of each token, and its indexer key; in fp8 with their
+        scales."""
         tokens = (block_size,)
         if dtype not in FP8_DTYPES:
             entries = BlockTensor((*tokens, self.shape.entry_dim), dtype)
@@ -95,8 +96,8 @@ class MLAAttention(CachedAttention):
     def forward(
         self, tokens: LatentTokens, positions: torch.Tensor, asking: IndexTokens | None = None
     ) -> torch.Tensor:
-        """Return what the projections gave, positions [T] → [T, Hq·value_dim]; asking: what the
-        indexer's gave."""
+        """Attend with the projections' results, positions [T] → [T, Hq·value_dim]; asking: the
+        indexer's projections."""
         parts, step = self._parts, self._step
         rotary = parts.rotary(positions, None, parts.norm.norm)
         tokens = self._ops.mla_rope_store(

@@ -1,8 +1,8 @@
-"""RecurrentState: what a layer between its projections keeps of each slot, as its shape says.
+"""RecurrentState: the state of each slot in a layer, in the form that its shape describes.
 
-Keeps a matrix per value head, where there are keys, and what the convolution still has to see. A
-row that begins finds zeros, whatever the slot's last sequence left: nothing is cleared when a row
-ends. Where rows carry drafts it takes in certain tokens alone (state_runs.py).
+It keeps a matrix per value head, if there are keys, and the inputs that the convolution still
+needs. A row that begins reads zeros, whatever state the slot's last sequence left, so the end of a
+row clears nothing. If rows carry drafts, the state only takes in accepted tokens (state_runs.py).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class RecurrentState(StateLayer):
         return runs.step, tuple(entered)
 
     def _left(self, found: torch.Tensor) -> torch.Tensor:
-        """Take of what the tokens that went through gave [n, ..] that of the step's."""
+        """Select the results of the step's own tokens from those of all computed tokens [n, ..]."""
         runs = self._step.state_runs
         return found if runs is None else found[runs.own]
 
@@ -94,7 +94,7 @@ class DeltaNetState(RecurrentState):
         self._delta = shape
 
     def forward(self, tokens: DeltaTokens, z: torch.Tensor, weight: DeltaNetWeight) -> torch.Tensor:
-        """Compute what comes before the convolution, and z [T, Hv·Dv] → [T, Hv·Dv]."""
+        """Compute a gated delta net from the convolution's inputs and z [T, Hv·Dv] → [T, Hv·Dv]."""
         kept = DeltaSlots(self._delta, self._states, self._tails)
         step, inputs = self._entered(tokens.qkv, tokens.b, tokens.a)
         runs = self._step.state_runs

@@ -1,10 +1,10 @@
-"""Which backend computes which operation: resolved once at start, before weights are read.
+"""Select the backend of each operation: once at start, before weights are read.
 
-Backends are lazy factories, so that an absent library costs nothing until it is asked for. `auto`
-takes the first usable backend of the device's preference list per operation, and a backend's name
-means that list from there on; an explicit choice that cannot work is refused with the reasons, and
-a preferred one that is passed over is one line of the log with them. Fused operations follow from
-the choice of their parts.
+Backends are lazy factories, so an absent library costs nothing until it is requested. `auto` takes
+the first usable backend of the device's preference list per operation; a backend's name means that
+list from there on. An explicit choice that cannot work is refused with the reasons. A preferred
+backend that is passed over is one line of the log, with the reasons. The choice of fused operations
+follows from the choice of their parts.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def resolve_reproducible_ops(device_type: str, case: OpCase) -> ResolvedOps:
 
 
 def _resolved(chosen: dict[str, Backend], case: OpCase) -> ResolvedOps:
-    """Join these operations. Those that are not chosen are never asked for."""
+    """Join the chosen operations into `ResolvedOps`. The model never calls the others."""
     ops = SimpleNamespace(**{op: provider.operations[op] for op, provider in chosen.items()})
     composed = ComposedOps(cast(Ops, ops))
     for op, parts in FUSED_OPS.items():
@@ -179,7 +179,7 @@ def _in_order(device_type: str, backend: str) -> tuple[str, ...]:
 
 
 class _Search:
-    """One choice of backends. passed_over: backend and reasons → operations."""
+    """A search for the usable backends of a case. passed_over: backend and reasons → operations."""
 
     def __init__(
         self, case: OpCase, overrides: dict[str, str], load: Callable[[str], Backend]
@@ -225,7 +225,7 @@ def _partners(op: str) -> tuple[str, ...]:
 
 
 def _require_pairs(chosen: dict[str, Backend]) -> None:
-    """Refuse what an override alone can bring about: half of a pair of a backend that arranges."""
+    """Refuse an override that splits a pair of operations whose backend has its own arrangement."""
     for first, second in PAIRED_OPS:
         if not {first, second} <= chosen.keys():
             continue

@@ -1,7 +1,7 @@
-"""The fused operations, composed of the single ones: for backends that do not fuse them.
+"""The fused operations, composed of single ones: for backends that do not fuse them.
 
-They are made over the operations that were resolved, so an override of a single operation counts
-here as well. The contract of each is in interface.py.
+They call the resolved operations, so an override of a single operation applies here as well.
+interface.py has the contract of each.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class ComposedOps:
 
 
 def shared_part(ops: Ops, x: torch.Tensor, w: SharedWeight | None) -> torch.Tensor | None:
-    """Return what a shared expert makes of x [T, H], if there is one."""
+    """Compute a shared expert of x [T, H]; None if there is none."""
     if w is None:
         return None
     shared = ops.linear(ops.gated_linear(x, w.gate_up, w.activation), w.down)

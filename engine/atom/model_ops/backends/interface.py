@@ -89,7 +89,7 @@ class SamplingTensors:
     any_greedy: bool = True
 
     def first(self, rows: int) -> SamplingTensors:
-        """Take those of the first rows, in the same memory."""
+        """Return the tensors of the first rows, as views of the same memory."""
         return replace(
             self,
             temperature=self.temperature[:rows],
@@ -118,7 +118,7 @@ class LogitFilters:
 
 
 class Ops(DraftOps, LoraOps, Protocol):
-    """One callable per operation, bound to the backend chosen for it."""
+    """The operations of a model, each bound to the backend chosen for it."""
 
     def embedding(self, ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """Look up ids [T] int in weight [V, H] → [T, H]."""
@@ -411,13 +411,13 @@ class Ops(DraftOps, LoraOps, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpCase:
-    """Hold what an engine is going to ask of its operations: dtypes of the model and of its KV
-    cache, every kind of attention layer, of those with a latent, entries or a state and of
-    indexers, tokens per block, formats of matrices, and of those of experts, activations, rules
-    of routers, inputs and inner size of experts; fp4_inputs: whether experts are for inputs of
-    MXFP4; wide_norms: whether norms' weights are float32 in a model that is not; drafts:
-    whether rows carry drafts; partial_experts: whether ranks have whole experts each; lora:
-    whether rows may have adapters, lora_experts: of experts too."""
+    """The features that an engine needs of its operations: dtypes of the model and of its KV cache;
+    shapes of attention layers, of those with a latent, entries or a state, and of indexers; tokens
+    per block; formats of matrices and of experts; activations; rules of routers; inputs and inner
+    size of experts. fp4_inputs: whether experts are for inputs of MXFP4; wide_norms: whether norms'
+    weights are float32 in a model that is not; drafts: whether rows carry drafts; partial_experts:
+    whether ranks hold whole experts; lora: whether rows may have adapters, lora_experts: of experts
+    too."""
 
     dtype: torch.dtype
     kv_dtype: torch.dtype

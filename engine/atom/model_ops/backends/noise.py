@@ -1,12 +1,12 @@
-"""Exponential noise as a pure function of (seed, position, token): what makes draws repeatable.
+"""Exponential noise as a pure function of (seed, position, token): it makes sampling repeatable.
 
 A draw is two exponential races: between groups of GROUP neighbouring tokens, each with the weight
-of its tokens together, and then between the tokens of the group that won. Its result is a token
+of its tokens together, and then between the tokens of the group that won. The result is a token
 drawn in proportion to its weight, for the noise of V / GROUP + GROUP numbers instead of V.
 
-The definition that every backend's sampler follows: a 32-bit hash, then float32 steps that any
-device has (conversions, additions, products, the bits of a float, no library function), so that
-backends differ by no more than the last bits of a contracted product.
+Every backend's sampler follows this definition: a 32-bit hash, then float32 steps that any device
+has (conversions, additions, products, the bits of a float, no library function). So backends differ
+by no more than the last bits of a contracted product.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MASK32 = 0xFFFFFFFF
 
 
 def row_keys(seed: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
-    """Return what (seed, position) come down to: 32 bits in int64, of the arguments' shape."""
+    """Hash (seed, position) to a key: 32 bits in int64, of the arguments' shape."""
     key = _mix32((seed & _MASK32) ^ _mix32((seed >> 32) & _MASK32))
     return _mix32(key ^ (position & _MASK32))
 

@@ -11,7 +11,8 @@ from atom.utils.forward_context import AttentionMetaData
 
 
 def states_before(states: torch.Tensor, step: AttentionMetaData, rows: slice) -> torch.Tensor:
-    """Gather what rows have in their slots of states [slots, ..], and zeros of those that begin."""
+    """Gather the states of rows from their slots in states [slots, ..]; zeros for rows that
+    begin."""
     assert step.slots is not None, "layers keep states"
     counts = step.query_starts[1:] - step.query_starts[:-1]
     begins = (step.context_lens <= counts)[rows]
@@ -31,7 +32,7 @@ class StateRow:
 
     @property
     def own(self) -> slice:
-        """All of its tokens."""
+        """Return the slice of all the row's tokens."""
         return slice(self.kept.start, self.rest.stop)
 
 

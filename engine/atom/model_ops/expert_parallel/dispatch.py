@@ -1,11 +1,11 @@
-"""Expert exchange: tokens to the ranks that have their experts, and what these made of them back.
+"""Expert exchange: send tokens to the ranks that have their experts, and the results back.
 
-Two ways over torch.distributed, of which a step's ranks agree on one. Gathered: every rank gets
-every token, padded to the same number on each, and the results are summed on their way back; all
-shapes are known, so a graph can hold it, and of few tokens it is the fewest messages. All to all:
-each token goes once to each rank that has one of its experts; how many is known by asking, so it is
-for large steps and runs eagerly. Both give the same sums. Other transports (mori_dispatch.py) are
-further implementations.
+There are two ways over torch.distributed, of which a step's ranks agree on one. Gathered: every
+rank gets every token, padded to the same number on each, and the results are summed on their way
+back. All shapes are known, so a graph can capture it, and for few tokens it needs the fewest
+messages. All to all: each token goes once to each rank that has one of its experts. The ranks
+exchange the counts first, so this way suits large steps and runs eagerly. Both give the same sums.
+Other transports (mori_dispatch.py) are further implementations.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class ExpertDispatch(Protocol):
         ...
 
     def combine(self, arrived: Arrived, result: torch.Tensor) -> torch.Tensor:
-        """Send back what this rank's experts made of what had arrived, [N, H]; the sum over all
-        ranks for this rank's own tokens, [T, H]."""
+        """Send back the results of this rank's experts for the arrived tokens, [N, H]; return the
+        sum over all ranks for this rank's own tokens, [T, H]."""
         ...
 
 
@@ -102,7 +102,7 @@ class DeviceDispatch(ExpertDispatch, Protocol):
         ...
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Release the resources of the exchange."""
         ...
 
 
@@ -117,8 +117,8 @@ class PaddedDispatch:
         self._now: ExpertDispatch = self._all_to_all
 
     def set_dp_padding(self, capacity: int | None) -> None:
-        """Send so many tokens of each rank to the others from now on, padding included; None for
-        as many as are wanted."""
+        """Exchange `capacity` tokens per rank from now on, padding included; None to exchange only
+        the actual tokens."""
         if capacity is None:
             self._now = self._all_to_all
         elif self._few is not None and capacity <= self._few.most_tokens:
@@ -146,7 +146,7 @@ def own_share(routed: Routed, first: int) -> Routed:
 def _padded(
     x: torch.Tensor, routed: Routed, rows: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Pad with so many tokens, which choose no expert."""
+    """Pad with `rows` tokens that choose no expert."""
     if not rows:
         return x, routed.ids, routed.weights
     below = (0, 0, 0, rows)
@@ -154,7 +154,7 @@ def _padded(
 
 
 def _packed(x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """One row of bytes for each token: so that a dispatch is one message."""
+    """Pack each token into one row of bytes, so that a dispatch is one message."""
     parts = (x, ids, weights)
     return torch.cat([part.contiguous().view(torch.uint8) for part in parts], dim=1)
 

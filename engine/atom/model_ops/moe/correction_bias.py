@@ -1,4 +1,4 @@
-"""Correction: where a checkpoint has what corrects a router's choice of experts."""
+"""Correction: where a checkpoint stores the bias that corrects a router's choice of experts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Correction:
     in_row: bool = False
 
     def placement(self, name: str, target: torch.Tensor) -> Placement:
-        """Return what fills `target` [E] from the tensor `name`."""
+        """Return the placement that fills `target` [E] from the tensor `name`."""
         if not self.in_row:
             return Placement.whole(name, target)
         count = len(target)

@@ -1,4 +1,4 @@
-"""Experts: the MLPs of a layer that has many, of which each token goes through a few."""
+"""Experts: the MLPs of a layer of which each token uses a few."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Experts(nn.Module):
         return ExpertsWeight(gate_up, down, self._activation, self._weighs_inputs)
 
     def forward(self, x: torch.Tensor, routed: Routed) -> torch.Tensor:  # [T, H] → [T, H]
-        """Compute what each token's experts make of x, as far as this rank has a share of them."""
+        """Compute each token's experts of x, as far as this rank has a share of them."""
         return self._ops.experts(x, self.w, self._own(routed))
 
     def add(
@@ -106,7 +106,7 @@ class ExpertParallelExperts(Experts):
         return stream.plus(result if shared is None else result + shared)
 
     def forward(self, x: torch.Tensor, routed: Routed) -> torch.Tensor:
-        """Compute what each token's experts make of x, wherever they are."""
+        """Compute each token's experts of x, on whichever ranks the experts are."""
         if self._places is not None:
             routed = self._places.slots_of(routed)
         return self._of(x, routed)

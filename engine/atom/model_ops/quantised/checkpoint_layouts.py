@@ -1,8 +1,8 @@
-"""Where checkpoints keep a quantised matrix: names, shapes and packings of each method's tensors.
+"""Where checkpoints store a quantised matrix: names, shapes and packings of each method's tensors.
 
-One function per layout gives a part's placements; each rank reads its region of every tensor. What
-is stored here is always [outputs, inputs] with scales [outputs, groups] (values.Scales), whatever
-the checkpoint's own order is.
+One function per layout returns a part's placements; each rank reads its region of every tensor. The
+stored matrix is always [outputs, inputs] with scales [outputs, groups] (values.Scales), whatever
+the checkpoint's order is.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _AWQ_PLACES = torch.tensor([0, 4, 1, 5, 2, 6, 3, 7])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One projection's rows of a stored matrix. name: of its module in the checkpoint; order: of a
-    head's rows; block: that share a scale as it is stored here; data, scale, zero, index: to be
-    filled."""
+    """The rows of one projection in a stored matrix. name: of its module in the checkpoint; order:
+    of a head's rows; block: the outputs and inputs that share a scale in the stored matrix; data,
+    scale, zero, index: the tensors to fill."""
 
     name: str
     matrix: Projection
@@ -213,7 +213,7 @@ def _eight_bits(part: Part, quantization: Quantization) -> Placement:
 
 
 def _row_scales(part: Part, quantization: Quantization) -> Placement:
-    """One for each output, or one for all, which becomes each output's."""
+    """Place the scale of each output; a single scale is repeated for every output."""
     whole = quantization.granularity == "tensor"
     rows = part.region.rows
     return Placement(

@@ -1,9 +1,9 @@
-"""Stacks of MXFP4 whose rows lie by eight, so that what a program reads at once is one piece of
-memory.
+"""Stacks of MXFP4 with interleaved groups of eight rows, so that the data that a program reads at
+once is contiguous.
 
-Of eight rows the codes of 128 inputs lie row below row, then those of the next 128; of
-the last 64 they may be half as wide. Their exponents lie likewise, eight of a row at a time, the
-last of them filled up. Called by backends that prepare stacks for such kernels.
+Within eight rows, the codes of 128 inputs are stored row after row, then those of the next 128; the
+last 64 may be half as wide. Their exponents are stored in the same way, eight of a row at a time,
+the last of them padded. Called by backends that prepare stacks for such kernels.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def interleaved(w: LinearWeight) -> LinearWeight:
 
 
 def in_rows(data: torch.Tensor, scales: Scales) -> tuple[torch.Tensor, Scales]:
-    """Return what MXFP4_INTERLEAVED stores → the same as MXFP4."""
+    """Convert a stack from MXFP4_INTERLEAVED to MXFP4."""
     groups = 2 * data.shape[-1] // _GROUP
     scale = _by_row(scales.scale, _EXPONENTS)[..., :groups]
     return _by_row(data, _CODES), replace(scales, format=WeightFormat.MXFP4, scale=scale)

@@ -1,8 +1,8 @@
-"""StoredMatrix: one matrix of several projections' rows, in the format that a checkpoint has.
+"""StoredMatrix: the rows of several projections as one matrix, in the checkpoint's format.
 
-Allocates what the format needs and says where each projection's part of it comes from
-(checkpoint_layouts.py). A rank holds its region; scales that its rows share with another rank's, or
-with another projection's, are held once for each as many rows as all of them are multiples of.
+It allocates the tensors of the format and states the source of each projection's part
+(checkpoint_layouts.py). A rank holds its region. Scales that its rows share with another rank's, or
+with another projection's, are stored once per group of rows by which all of them are divisible.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class StoredMatrix:
         return self._quantization.online
 
     def weight(self, bias: torch.Tensor | None) -> LinearWeight:
-        """Return what the operations take. Its dtype is torch's default, as that of plain
+        """Return the weight that the operations take. Its dtype is torch's default, as for plain
         weights."""
         dtype = torch.get_default_dtype()
         quantization = self._quantization
@@ -154,8 +154,9 @@ class StoredMatrix:
     def stacked_part(
         self, name: str, slot: int, number: int, place: InStack
     ) -> Iterator[Placement]:
-        """One part of a copy. name: of the tensor that has all copies' rows, part behind part;
-        slot: where this copy is held; place: of the part in that tensor."""
+        """Yield the placements of one part of a copy. name: of the tensor that has all copies'
+        rows, part after part; slot: the index of this copy in the stack; place: of the part in that
+        tensor."""
         first = sum(region.shape[0] for _, region in self._parts[:number])
         matrix, region = self._parts[number]
         end, tall = first + region.shape[0], self._block[0]

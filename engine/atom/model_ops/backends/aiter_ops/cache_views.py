@@ -1,8 +1,8 @@
-"""A block of the KV cache as AITER's kernels lay it out, over the memory that a LayerCache has.
+"""A block of the KV cache in the layout of AITER's kernels, over the memory of a LayerCache.
 
-A block takes the same bytes in every layout, and nothing but these adapters looks into it, so the
-layer's tensors are only read with other shapes. x elements are 16 bytes; S tokens of a block:
-k [N, Hkv, D / x, S, x], v [N, Hkv, S / x, D, x], scales [N, Hkv, S].
+A block takes the same bytes in every layout, and only these adapters access its elements, so the
+layer's tensors are viewed with other shapes. x elements are 16 bytes; S tokens of a block: k [N,
+Hkv, D / x, S, x], v [N, Hkv, S / x, D, x], scales [N, Hkv, S].
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _VECTOR_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class TiledCache:
-    """One layer's cache in AITER's layout; scales where it is fp8."""
+    """A layer's cache in AITER's layout; scales only in fp8."""
 
     k: torch.Tensor
     v: torch.Tensor

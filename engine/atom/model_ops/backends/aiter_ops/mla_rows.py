@@ -1,7 +1,8 @@
-"""Where a step's decodes find their latents, and how AITER's persistent MLA kernel divides them.
+"""The places of a step's decodes in the latent cache, and their division by AITER's persistent MLA
+kernel.
 
-Worked out once a step for all layers, but for tokens that attend to a selection of each layer's; on
-the device alone: a captured step replays it.
+They are computed once a step for all layers, except for tokens that attend to each layer's own
+selection; on the device alone, so that a captured step replays the computation.
 """
 
 from __future__ import annotations
@@ -126,7 +127,8 @@ def _divided(library: Library, asked: LatentDecode, rows: LatentRows) -> LatentR
 def _indices(
     asked: LatentDecode, step: AttentionMetaData, counts: torch.Tensor, pages: torch.Tensor
 ) -> torch.Tensor:
-    """Room for as many as there may be: what there is is known to the device alone."""
+    """Return page indices, padded to the most that there may be, since only the device knows the
+    count."""
     rows, per_block = len(counts), asked.block_size // asked.page_size
     most = -(-step.max_context_len // asked.page_size)
     at = torch.arange(most, device=counts.device)

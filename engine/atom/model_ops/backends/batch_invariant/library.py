@@ -1,10 +1,10 @@
-"""The vendor's library, at sizes at which it was seen to add up as the kernel does.
+"""The vendor's library, for the sizes at which it was found to sum in the kernel's order.
 
-A library chooses how to multiply by the number of rows, and may divide the inputs over programs.
-Where it does not, it adds them up front to back as the kernel of linear.py does, and it is faster
-with many rows. So each shape of a matrix is multiplied by both when it is loaded, with a few
-numbers of rows, and those that gave the same bits are kept; rows are filled up to one of them. That
-sums in another order would have shown is tried with the same numbers.
+A library chooses its method by the number of rows, and may split the inputs over programs. If it
+does not split them, it sums them front to back as the kernel of linear.py does, and it is faster
+with many rows. So when a matrix is loaded, its shape is multiplied by both, with a few numbers of
+rows. The numbers that gave the same bits are kept, and rows are padded to one of them. The same
+numbers, summed in another order, verify that a different order would show.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MOST_NUMBERS = 2**26
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """Holds what a library's choice may depend on, besides rows."""
+    """The properties, besides rows, that the library's choice of a kernel may depend on."""
 
     device: torch.device
     dtype: torch.dtype

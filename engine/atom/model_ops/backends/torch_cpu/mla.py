@@ -1,7 +1,7 @@
 """MLA on the CPU: absorbed for decodes and short chunks, up-projected for prompts.
 
-Decode rows come in the padded groups of attention.py; of a prompt a few heads are up-projected at
-once, and a few queries computed at once, so that temporaries stay bounded whatever the context is.
+Decode rows come in the padded groups of attention.py. For a prompt, a few heads are up-projected at
+once, and a few queries computed at once, so temporaries stay bounded for any context.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def mla_attention(
 
 
 def _by_head(up: LinearWeight, shape: LatentShape) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return what makes keys [Hq, nope, rank] and values [Hq, value, rank] of a latent."""
+    """Split the up-projection into the matrices of keys [Hq, nope, rank] and of values [Hq, value,
+    rank]."""
     keys, values = up.data.unflatten(0, (shape.num_heads, -1)).split(
         [shape.nope_dim, shape.value_dim], dim=1
     )

@@ -77,7 +77,8 @@ def _decode(
 def _prefill(
     q: torch.Tensor, shape: AttentionShape, cache: LayerCache, table: torch.Tensor, length: int
 ) -> torch.Tensor:
-    """One row's chunk of queries over its whole context, the last of which are its own."""
+    """Attend with a row's chunk of queries to its whole context, which ends with the chunk's
+    tokens."""
     used = table[: -(-length // cache.block_size)].long()
     k, v = (
         tensor.flatten(0, 1)[:length].transpose(0, 1)  # [Hkv, length, D]

@@ -1,7 +1,7 @@
-"""What launches need to know about the device, asked once.
+"""Facts about the device that launches need, queried once.
 
-Kernels are the same on CUDA and ROCm; where a number of programs depends on the card, it comes from
-here. In Triton's interpreter (TRITON_INTERPRET=1, CPU tensors) the answers are small constants.
+Kernels are the same on CUDA and ROCm; numbers of programs that depend on the card come from here.
+In Triton's interpreter (TRITON_INTERPRET=1, CPU tensors) the answers are small constants.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def compute_units(device: torch.device) -> int:
 
 @cache
 def shared_bytes(device: torch.device) -> int:
-    """Of memory that a program may have to itself on its multiprocessor."""
+    """Return the bytes of shared memory that one program may use on its multiprocessor."""
     properties = torch.cuda.get_device_properties(device)
     return int(
         getattr(properties, "shared_memory_per_block_optin", 0)
@@ -73,8 +73,8 @@ def largest_fp8(dtype: Any) -> float:
 def cache_pointers(
     cache: LayerCache,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-    """The one argument by which attention kernels take a paged cache: keys, values, and of an fp8
-    cache their scales."""
+    """Return the argument by which attention kernels take a paged cache: keys, values, and the
+    scales of an fp8 cache."""
     return cache.k, cache.v, cache.k_scale, cache.v_scale
 
 

@@ -131,7 +131,7 @@ class DecodeLaunch:
     options: dict[str, int]
 
     def combine(self, layer: LayerStep, out: torch.Tensor) -> None:
-        """Add up what the splits of rows wrote."""
+        """Combine the partial results of the rows' splits."""
         if self.splits.count > 1:
             shape, block_n = layer.shape, int(self.constants["BLOCK_N"])
             parts = SplitParts(self.partial, self.lse, block_n, shape.mask, shape.sinks)

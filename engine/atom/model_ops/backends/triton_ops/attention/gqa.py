@@ -1,5 +1,5 @@
-"""Attention of a step: decodes by one kernel, those of one sequence together by another, ragged
-rows by a third, long prompts and long chunks behind a history by a library.
+"""Attention of a step: one kernel for decodes, one for decodes of the same sequence, one for ragged
+rows, and a library for long prompts and for long chunks after a history.
 
 Supported: head sizes up to 256 that are multiples of 8, any number of query heads per KV head, any
 block size, windows and soft caps.
@@ -88,7 +88,7 @@ def attention(
 
 
 def _attend_rest(q: torch.Tensor, layer: LayerStep, group: EqualPrompts, out: torch.Tensor) -> None:
-    """Attend with what the dense attention of a single prompt left."""
+    """Attend with the prompt's remaining tokens after its dense attention."""
     chunk = rest_of(group)
     if chunk is not None and is_for_library(q, layer, chunk):
         chunk_attention(q, layer, chunk, out)

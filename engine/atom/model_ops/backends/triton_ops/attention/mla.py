@@ -72,7 +72,7 @@ def _is_all(groups: tuple[EqualPrompts, ...], step: AttentionMetaData, tokens: i
 
 
 def _spans(groups: tuple[EqualPrompts, ...], step: AttentionMetaData, tokens: int) -> list[RowSpan]:
-    """Give what is computed in the latent beside decodes."""
+    """Return the spans of rows, besides decodes, that are computed in the latent."""
     rests = [
         RowSpan(group.first_row, 1, group.length - group.leading, skipped=group.leading)
         for group in groups
@@ -82,7 +82,8 @@ def _spans(groups: tuple[EqualPrompts, ...], step: AttentionMetaData, tokens: in
 
 
 def up_by_head(up: LinearWeight, shape: LatentShape) -> tuple[torch.Tensor, torch.Tensor]:
-    """Give what makes keys [Hq, nope, rank] and values [Hq, value, rank] of a latent."""
+    """Split the up-projection into the matrices of keys [Hq, nope, rank] and of values [Hq, value,
+    rank]."""
     keys, values = up.data.unflatten(0, (shape.num_heads, -1)).split(
         [shape.nope_dim, shape.value_dim], dim=1
     )

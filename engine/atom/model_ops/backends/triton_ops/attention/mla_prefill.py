@@ -88,7 +88,7 @@ def _mla_prefill_kernel(
 
 @dataclass(frozen=True, slots=True)
 class LatentStep:
-    """One layer's latent attention in one step: its shape, what it has cached, and the rows."""
+    """A layer's latent attention in one step: its shape, its cache, and the rows."""
 
     shape: LatentShape
     cache: LatentCache

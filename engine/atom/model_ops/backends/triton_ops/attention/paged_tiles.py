@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""What decode and prefill attention share: their arguments, addressing the paged cache, and one
+"""Shared parts of decode and prefill attention: arguments, addressing of the paged cache, and one
 softmax step.
 
 Scores are kept in base 2: the caller's scale carries log2(e), so that exponentials are exp2.
@@ -19,7 +19,7 @@ from atom.utils.forward_context import AttentionMetaData
 
 @dataclass(frozen=True, slots=True)
 class LayerStep:
-    """One layer's attention in one step: its shape, what it has cached, and the rows."""
+    """A layer's attention in one step: its shape, its cache, and the rows."""
 
     shape: AttentionShape
     cache: LayerCache
@@ -27,12 +27,12 @@ class LayerStep:
 
 
 def mask_constants(mask: MaskRule) -> dict[str, int | float]:
-    """Return what kernels are compiled with of a mask rule; `first_seen` reads it."""
+    """Return a mask rule's constants for compiling kernels; `first_seen` reads them."""
     return {"WINDOW": mask.size, "IN_CHUNKS": mask.kind is MaskKind.CHUNKED}
 
 
 def score_constants(shape: AttentionShape) -> dict[str, int | float]:
-    """Return what kernels are compiled with of a layer's scores: mask rule and soft cap."""
+    """Return the constants of a layer's scores for compiling kernels: mask rule and soft cap."""
     return {**mask_constants(shape.mask), "SOFTCAP": shape.softcap or 0.0}
 
 

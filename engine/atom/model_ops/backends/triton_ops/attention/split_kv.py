@@ -176,8 +176,9 @@ def choose_splits(
 
 @dataclass(frozen=True, slots=True)
 class SplitParts:
-    """Holds what the splits of rows gave: partial [rows · heads · splits, D] with lse, logarithms
-    of their sums; splits are whole tiles of block_n tokens, of those that the mask shows."""
+    """The results of the rows' splits: partial [rows · heads · splits, D] with lse, the logarithms
+    of their sums. A split is whole tiles of block_n tokens, out of the tokens that the mask
+    shows."""
 
     partial: torch.Tensor
     lse: torch.Tensor

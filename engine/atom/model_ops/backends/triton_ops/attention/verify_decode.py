@@ -215,8 +215,9 @@ class VerifyTile:
     chunks: int
 
     def warps(self, config: DecodeConfig, lanes: int, *, fp8: bool) -> int:
-        """As many as hold the sums and masks: more wait for each other. Of the smallest tile, and
-        of codes, which are converted in registers, a single row's at least."""
+        """Return the number of warps: as many as the sums and masks need, since more would wait for
+        each other. The smallest tile, and codes, which are converted in registers, get at least as
+        many as a single row."""
         fewest = max(self.rows // _LEAST_ROWS, self.rows * lanes // _SUMS_OF_WARP, 2)
         return max(config.num_warps, fewest) if fp8 or self.rows == _LEAST_ROWS else fewest
 
@@ -230,8 +231,9 @@ def choose_verify_tile(group: int, longest: int, lanes: int) -> VerifyTile:
 
 
 def fewest_runs(rows: int, runs: int, longest: int) -> int:
-    """Of how many runs, of up to `runs`, so many rows are at least. Splits are chosen for these:
-    more are split too finely, which costs little, where fewer would leave the card idle."""
+    """Return the fewest runs, up to `runs`, that may hold so many rows. The number of splits is
+    chosen for it: if there are more runs, the splits are too fine, which costs little; fewer splits
+    would leave the card idle."""
     return max(1, min(runs, -(-rows // longest)))
 
 

@@ -1,8 +1,9 @@
-"""CompilerPool: compiles specialisations of kernels side by side, in processes, or else in threads.
+"""CompilerPool: compile specialisations of kernels concurrently, in processes, or else in threads.
 
-A thread for each process hands it one specialisation after the other. When processes fail at what
-this one can do, the threads compile from then on: a start is never slower than by these. Threads of
-this process wait for its interpreter; Triton's passes hold no lock, its assembler is a process.
+A thread for each process hands it one specialisation after the other. If processes fail at a
+specialisation that this process can compile, the threads compile from then on, so a start is never
+slower than with threads alone. Threads of this process wait for its interpreter; Triton's passes
+hold no lock, and its assembler is a process.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ class CompilerPool:
 
     @property
     def means(self) -> str:
-        """Give what compiles them, for people."""
+        """Describe the compilers for people: their number, and whether they are processes or
+        threads."""
         return f"{self.workers} {'processes' if self._apart else 'threads'}"
 
     @property

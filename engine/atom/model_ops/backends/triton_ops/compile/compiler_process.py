@@ -1,10 +1,10 @@
 """CompilerProcess: a fork of the engine's process that compiles kernels into Triton's cache.
 
-Triton's front end is Python: threads of one process take turns in it, and the thread that meets the
-specialisations stands in line with them. A fork has torch, the kernels' modules and Triton's digest
-of itself in memory already, for the pages that it changes. It compiles and links, never asks the
-card for anything, and runs nothing of its parent's; the card that it compiles for is the one that
-Triton named before the fork. It ends with its parent: by the kernel's signal, and by the pipe.
+Triton's front end is Python: threads of one process take turns in it, together with the thread that
+finds the specialisations. A fork already has torch, the kernels' modules and Triton's digest of
+itself in memory, and only pays for the pages that it changes. It compiles and links, never uses the
+card, and runs no other code of its parent. It compiles for the card that Triton named before the
+fork. It ends with its parent: by the kernel's signal, and by the pipe.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class CompilerProcess:
 
 
 def start_compilers(count: int) -> list[CompilerProcess]:
-    """So many forks of this process, which end when the calling thread does. Raises what Triton
-    or the machine does."""
+    """Start `count` forks of this process, which end with the calling thread. Raises any error of
+    Triton or the machine."""
     prepare_triton().result()
     card, started = NamedCard(), list[CompilerProcess]()
     try:
@@ -109,8 +109,8 @@ def start_compilers(count: int) -> list[CompilerProcess]:
 
 @cache
 def prepare_triton() -> Future[None]:
-    """Begin what a first look into Triton's cache waits for: a digest of its library of some
-    hundred MB, and with an empty cache a module in C."""
+    """Begin the work that the first access to Triton's cache needs: a digest of its library of some
+    hundred MB, and with an empty cache a C module."""
     pool = ThreadPoolExecutor(1, "triton")
     try:
         return pool.submit(_prepare)

@@ -1,10 +1,11 @@
-"""Which configuration a kernel runs with on this card: measured where known, else a safe default.
+"""Select a kernel's configuration on this card: the measured one if there is one, else a safe
+default.
 
-Tables come from two places, later ones win: `tuned/<device>.json`, shipped for cards that were
-measured, and the cache folder, where `tune` leaves what it measured here. Nothing is measured
-while serving: attention of a shape that no table knows has default tiles, products have those of
-their family (gemm/tile_families.py). The cache file's name carries device, Triton version
-and a hash of the kernels' sources, so a stale table is never read.
+Tables come from two places; the later one takes precedence: `tuned/<device>.json`, shipped for
+cards that were measured, and the cache folder, to which `tune` writes its measurements. Serving
+measures nothing: attention of a shape without a table entry uses default tiles, products use the
+tiles of their family (gemm/tile_families.py). The cache file's name has the device, the Triton
+version and a hash of the kernels' sources, so a stale table is never read.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class PrefillConfig:
 
 @dataclass(frozen=True, slots=True)
 class SkinnyConfig:
-    """One of the two kernels in gemm/skinny_linear.py, and its tile."""
+    """A choice of one of the two kernels in gemm/skinny_linear.py, and its tile."""
 
     kernel: Literal["gemv", "dot"]
     block_n: int
@@ -180,7 +181,7 @@ def tables(device: torch.device) -> Tables:
 
 
 def read_tables(device_name: str) -> Tables:
-    """Give what is shipped for a card, overridden by what was measured on this machine."""
+    """Read a card's shipped tables, overridden by the measurements of this machine."""
     merged = Tables({}, {}, {}, {}, {})
     for path in (shipped_path(device_name), cached_path(device_name)):
         if path.exists():

@@ -1,12 +1,13 @@
-"""Warm-up compile: a start's steps run once without their kernels, to meet every specialisation.
+"""Warm-up compile: run a start's steps once without their kernels, to find every specialisation.
 
 Triton compiles a kernel when a call first needs a specialisation of it (a signature and its
 constants), and the call waits: a first start would compile some sixty, one after the other. In a
-warm-up compile a launch hands its specialisation to compilers (CompilerPool) and starts nothing;
-what they make is in Triton's cache when a launch looks for it. Other operations run as they do, on
-zeros where a kernel would have written: tokens, places and tables of zero are valid everywhere.
-What is left out is compiled later as ever, so this decides how long a start takes and nothing
-else. A mark beside Triton's cache says that a start has been through it.
+warm-up compile a launch hands its specialisation to compilers (CompilerPool) and does not run the
+kernel. The results are in Triton's cache when a later launch needs them. Other operations run
+normally, on zeros in place of kernels' results: tokens, places and tables of zero are valid
+everywhere. A specialisation that is missed is compiled later as usual, so the warm-up changes the
+time of a start and nothing else. A mark beside Triton's cache records that a start has completed
+it.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def warmup_compile(device: torch.device, start: str, workers: int) -> Iterator[C
 
 
 class _Zeros(TorchFunctionMode):
-    """Fills what is allocated: nothing writes to it."""
+    """A torch mode that fills allocated tensors with zeros, since no kernel writes them."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -116,7 +117,8 @@ def _mark(device: torch.device, start: str) -> Path:
 
 
 def _sources() -> str:
-    """Of all kernels and of what chooses among them."""
+    """Return a hash of Triton's version, all kernels, and the code and tables that choose among
+    them."""
     digest = hashlib.sha256(triton.__version__.encode())
     for path in sorted(Path(__file__).parent.parent.rglob("*.[pj][ys]*")):
         digest.update(path.read_bytes())

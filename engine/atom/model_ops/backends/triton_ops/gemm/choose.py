@@ -1,8 +1,8 @@
-"""Which kernel multiplies with a matrix: that of its family, as far as a card was measured.
+"""Select the kernel of a product: the one of its family, as far as a card was measured.
 
-None is the library's product; of codes, which it does not multiply, a kernel for any number of
-tokens (w8a8_gemm.py). Cards of one vendor stand in for each other where one was not measured;
-elsewhere the library multiplies until `tune` has measured something.
+None means the library's product; for codes, which the library does not multiply, a kernel for any
+number of tokens (w8a8_gemm.py). A measured card stands in for other cards of its vendor; otherwise
+the library multiplies until `tune` has measured.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _STAND_IN = "NVIDIA H200"
 
 @dataclass(frozen=True, slots=True, eq=False)  # looked up by identity
 class _Kind:
-    """Of products: the field of `Tables` that has its points, and the rule for matrices of a byte
-    an element."""
+    """A kind of product: the field of `Tables` with its points, and the rule for matrices with
+    elements of one byte."""
 
     table: Table
     narrow: Rule | None = None
@@ -78,7 +78,8 @@ def gated_config(device: torch.device, w: LinearWeight, tokens: int) -> SplitKCo
 
 
 def _reads(w: LinearWeight, config: LinearConfig) -> bool:
-    """Tell whether what a kernel multiplies at once shares a scale, where scales are of blocks."""
+    """Return whether the inputs and outputs that a kernel multiplies at once share a scale, if
+    scales are of blocks."""
     if w.format is not WeightFormat.FP8_BLOCKS:
         return w.format in (WeightFormat.PLAIN, WeightFormat.FP8)
     assert w.scales is not None
@@ -90,8 +91,8 @@ def _reads(w: LinearWeight, config: LinearConfig) -> bool:
 
 
 def predicted_config(device: torch.device, table: Table, product: Product) -> LinearConfig | None:
-    """Give what a plain product gets where its own shape was not measured, whether it was or
-    not."""
+    """Return the configuration that a plain product would get if its own shape had not been
+    measured."""
     points = [
         point
         for point in _points(device, table, token_bucket(product.tokens))
@@ -128,7 +129,7 @@ def _points(device: torch.device, table: Table, bucket: int) -> tuple[Point, ...
 
 @cache
 def _known(device: torch.device) -> Tables:
-    """Give what was measured on the device, or on the card that stands in for it."""
+    """Return the measurements of the device, or of the card that stands in for it."""
     own, other = tables(device), read_tables(_STAND_IN)
     if own.linear or not _stands_in(device):
         return replace(own, rates=own.rates or other.rates)

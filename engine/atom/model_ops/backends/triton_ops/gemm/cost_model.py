@@ -1,10 +1,10 @@
-"""How long a product of few tokens takes with a tile: waves of programs that read the matrix.
+"""Cost model of a product of few tokens with a tile: waves of programs that read the matrix.
 
-Such a product is bound by reading its matrix once. What a tile decides is how many programs there
-are, how many of them a multiprocessor holds at once, and how many bytes each has on their way
-(Little's law): too few bytes in flight and memory idles, a last wave of few programs and most
-multiprocessors do. Constants were measured on one card and are kept with its tables. Pure; it
-compares tiles, it does not foresee a clock's time.
+Such a product is bound by reading its matrix once. A tile decides how many programs there are, how
+many of them a multiprocessor holds at once, and how many bytes each has in flight (Little's law).
+With too few bytes in flight, memory idles; with few programs in the last wave, most multiprocessors
+idle. The constants were measured on one card and are stored with its tables. Pure; the model
+compares tiles and does not predict a clock's time.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """Of `tokens` with a matrix [outputs, inner]; gated: its outputs are gate_proj's, then
-    up_proj's."""
+    """A product of `tokens` with a matrix [outputs, inner]; gated: its outputs are gate_proj's,
+    then up_proj's."""
 
     outputs: int
     inner: int
@@ -49,7 +49,7 @@ class Product:
 
     @property
     def columns(self) -> int:
-        """Of the result."""
+        """Return the columns of the result."""
         return self.outputs // 2 if self.gated else self.outputs
 
 
@@ -79,14 +79,14 @@ def seconds(config: LinearConfig, product: Product, card: Card) -> float:
 
 
 def library_seconds(product: Product, card: Card) -> float:
-    """Give what the library's product takes where nothing speaks against it."""
+    """Estimate the time of the library's product, in seconds, under favourable conditions."""
     rates = card.rates
     reading = product.outputs * product.inner * product.element_bytes / rates.bytes_per_second
     return rates.launch_seconds + rates.latency_seconds + reading / rates.library_share
 
 
 def _padded_inner(config: LinearConfig, product: Product) -> int:
-    """With what the last tile of a kernel that masks has too much."""
+    """Return the inner size including the masked excess of a kernel's last tile."""
     step = config.block_k * config.split_k
     return math.ceil(product.inner / step) * step
 
@@ -97,14 +97,14 @@ def _slices(config: LinearConfig) -> int:
 
 
 def _stage_bytes(config: LinearConfig, product: Product) -> int:
-    """Of the matrix, that a program reads at once."""
+    """Return the bytes of the matrix that a program reads at once."""
     slices = config.split_k if isinstance(config, SkinnyConfig) else 1 + product.gated
     return config.block_n * config.block_k * slices * product.element_bytes
 
 
 def shared_bytes(config: LinearConfig, product: Product) -> int:
-    """Of tiles on their way, activations among them, as Triton lays them out: a tile for each
-    stage, one less where the tensor core reads registers."""
+    """Return the shared memory, in bytes, of the tiles in flight, including activations, as Triton
+    lays them out: a tile per stage, one less if the tensor core reads registers."""
     if _by_thread(config):
         return 0
     tokens, wide, tiles = _tile_tokens(config, product), config.block_k, config.num_stages
@@ -122,7 +122,8 @@ def _tile_tokens(config: LinearConfig, product: Product) -> int:
 
 
 def _flight_bytes(config: LinearConfig, product: Product) -> int:
-    """That a program waits for at once: without the tensor core nothing is read ahead."""
+    """Return the bytes that a program has in flight: without the tensor core it reads nothing
+    ahead."""
     tiles = _padded_inner(config, product) // (config.block_k * config.split_k)
     ahead = 1 if _by_thread(config) else max(1, min(config.num_stages - 1, tiles))
     return ahead * _stage_bytes(config, product)
@@ -153,7 +154,8 @@ def _by_thread(config: LinearConfig) -> bool:
 
 
 def _reduction_seconds(config: LinearConfig, product: Product, card: Card) -> float:
-    """Of parts, written and read again as float32: they stay in the card's cache."""
+    """Estimate the time of reducing parts, in seconds: they are written and read as float32, and
+    stay in the card's cache."""
     if not isinstance(config, SplitKConfig) or config.split_k == 1:
         return 0.0
     moved = 2 * 4 * config.split_k * product.tokens * product.columns

@@ -1,7 +1,7 @@
-"""Linear products: the vendor's library, or a kernel of ours where it was measured to be faster.
+"""Linear products: the vendor's library, or our kernel if it was measured to be faster.
 
-With quantised matrices always a kernel of ours (w8a8_gemm.py, packed_int32_gemm.py,
-packed_bytes_gemm.py; w8a16_gemv.py of one token).
+Products with quantised matrices always use our kernels (w8a8_gemm.py, packed_int32_gemm.py,
+packed_bytes_gemm.py; w8a16_gemv.py for one token).
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ def linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
 
 
 def _takes_w8a16(x: torch.Tensor, w: LinearWeight) -> bool:
-    """Tell whether it is one token's, with a matrix of fp8 that has a kernel for that."""
+    """Return whether the product is of one token with an fp8 matrix that has a kernel for one
+    token."""
     return x.shape[0] == 1 and w8a16.takes(w, gated=False)
 
 
@@ -138,7 +139,7 @@ def norm_linear(stream: Stream, norm: NormWeight, w: LinearWeight) -> tuple[torc
 def _one_token(
     stream: Stream, norm: NormWeight | None, w: LinearWeight, *, gated: bool
 ) -> tuple[torch.Tensor, Stream]:
-    """Give what `fused` can: with matrices of fp8 by a kernel of their own."""
+    """Norm and multiply one token: with an fp8 matrix by its own kernel, else as in `fused`."""
     if w8a16.takes(w, gated=gated):
         return w8a16.norm_w8a16_linear(stream, norm, w, gated=gated)
     return fused.norm_linear(stream, norm, w, gated=gated)

@@ -109,8 +109,8 @@ def packed_bytes_linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
 
 
 def orders(scales: Scales) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Of sorted inputs which stands in each place, and where groups are no neighbours in full
-    of which group each is; None for what is not needed."""
+    """Return the order of sorted inputs, and each input's group if groups are not contiguous; None
+    for a part that is not needed."""
     if scales.groups is None:
         return None, None
     return scales.groups.order, None if scales.groups.whole else scales.groups.index

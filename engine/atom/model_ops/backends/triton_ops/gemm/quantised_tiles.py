@@ -71,7 +71,7 @@ def choose_tile(
 
 
 def scale_constants(w: LinearWeight) -> dict[str, Any]:
-    """Give what kernels of few tokens are told of a matrix' scales: SCALED, TALL and WIDE."""
+    """Return the constants of a matrix' scales for kernels of few tokens: SCALED, TALL and WIDE."""
     if w.scales is None:
         return {"SCALED": False, "TALL": 1, "WIDE": 0}
     tall, wide = w.scales.block

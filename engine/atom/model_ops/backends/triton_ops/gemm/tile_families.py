@@ -1,11 +1,12 @@
-"""Tiles of a product by its family: what was measured for shapes like it, as far as it fits.
+"""Tiles of a product by its family: the measurements of similar shapes, as far as they fit.
 
 Measured points lie in a plane of outputs and inputs, on logarithmic scales, one plane for every
-kind of product and number of tokens. A point says which tile was the fastest there, or that the
-library was. Of a shape between them the nearest point says whether the library wins; if not, the
-tiles of all points compete in the model of time (cost_model.py). A tile pays for its distance
-from where it was proven, since what the model does not know was measured there, and none is taken
-that the model calls slower than the library. So a point keeps its own tile, and no shape needs one.
+kind of product and number of tokens. A point states the fastest tile there, or that the library was
+faster. For a shape between them the nearest point decides whether the library wins; if not, the
+tiles of all points compete in the cost model (cost_model.py). A tile pays a penalty for its
+distance from the point where it was measured, since the measurement includes effects that the model
+lacks. A tile that the model rates slower than the library is never used. So a point keeps its own
+tile, and no shape needs its own measurement.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class Point:
 
 
 def measured_points(table: Mapping[str, LinearConfig | None], bucket: int) -> tuple[Point, ...]:
-    """Of a part of the tables (`linear_key` → configuration), those of a bucket of tokens."""
+    """Return the points of a table (`linear_key` → configuration) that belong to a bucket of
+    tokens."""
     keys = ((key, read_linear_key(key)) for key in table)
     return tuple(
         Point(outputs, inner, table[key])

@@ -1,16 +1,15 @@
-"""Experts of so few tokens that hardly two share one: two launches, from logits to the sum.
+"""Experts of few tokens, of which hardly two share an expert: two launches, from logits to the sum.
 
-Reading the experts' matrices is all there is to do, so what counts is that all of a card reads at
-once. Programs take a few rows of one matrix, several of them a multiprocessor, and multiply without
-the tensor core (gemv_rows.py). W13 begins with the choice itself: a program finds its
-expert in the token's logits, which costs less than a launch and a way through memory, and one more
-writes the choice down for w2. A shared expert's rows are further programs of the same
-launch. A program of w2 goes through all of its token's experts, so its sum is complete, and the
-next norm may begin the next product.
+The time goes into reading the experts' matrices, so the whole card must read at once. Programs take
+a few rows of one matrix, several programs to a multiprocessor, and multiply without the tensor core
+(gemv_rows.py). W13 begins with the choice of experts: a program finds its expert in the token's
+logits, which costs less than a launch and a path through memory, and one more program writes the
+choice for w2. A shared expert's rows are further programs of the same launch. A program of w2 goes
+through all of its token's experts, so its sum is complete, and the next norm may begin the next
+product.
 
-Matrices are plain, in MXFP4 (experts' alone) or in 8 bits (gemm/w8a16_rows.py),
-whose programs of w13 are a warp each: it holds the choice and the token without a word to
-others.
+Matrices are plain, in MXFP4 (experts' alone) or in 8 bits (gemm/w8a16_rows.py). For 8 bits a
+program of w13 is one warp, which holds the choice and the token without communication.
 """
 
 from __future__ import annotations
@@ -125,7 +124,8 @@ class GemvTile:
 
 
 def w13_tile(w: MoEWeight, tokens: int, element_bytes: int) -> GemvTile:
-    """As many rows as leave programs enough: each makes its choice again."""
+    """Choose w13's tile: as many rows as leave enough programs, since each program repeats the
+    choice of experts."""
     outputs = w.routing.top_k * w.experts.down.inputs
     outputs += 0 if w.shared is None else w.shared.down.inputs
     if w.experts.gate_up.format in EIGHT_BITS:
@@ -178,8 +178,8 @@ def moe_gemv(
 def w13_gemv(
     x: torch.Tensor, logits: torch.Tensor, w: MoEWeight, routed: Routed | None, tile: GemvTile
 ) -> tuple[torch.Tensor, Routed]:
-    """Give what the activation makes of them [T, k · I + S], a shared expert's last; and the
-    choice."""
+    """Compute the experts' activations [T, k · I + S], a shared expert's last, and the choice of
+    experts."""
     tokens, top_k, decides = x.shape[0], w.routing.top_k, routed is None
     if routed is None:
         ids = torch.empty((tokens, top_k), dtype=torch.int32, device=x.device)

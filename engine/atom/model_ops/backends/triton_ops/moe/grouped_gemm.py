@@ -166,8 +166,8 @@ def expert_parts(
 def sorted_expert_parts(
     x: torch.Tensor, w: ExpertsWeight, routed: Routed, tile: ExpertTile
 ) -> torch.Tensor:
-    """Give what `expert_parts` does of plain stacks, in float32 and by sorted pairs and that tile
-    however many tokens there are."""
+    """Compute `expert_parts` of plain stacks, in float32, with sorted pairs and this tile for any
+    number of tokens."""
     order = order_by_expert(routed.ids, w.count)
     rows = routed.ids.numel() // tile.block_m + w.count
     plan = _Plan(routed, w.weighs_inputs, x.dtype, Programs.TILE, rows, tile, order)
@@ -207,8 +207,8 @@ def multiply_rows(x: torch.Tensor, w: LinearWeight, ids: torch.Tensor) -> torch.
 
 @dataclass(frozen=True, slots=True)
 class _Activations:
-    """Holds what a stack is multiplied with or gives: numbers, or quantised with the scales of
-    their groups, [rows, groups] float32."""
+    """The activations that a stack is multiplied with, or its results: numbers, or codes with the
+    scales of their groups, [rows, groups] float32."""
 
     data: torch.Tensor
     scales: torch.Tensor | None = None
@@ -233,8 +233,8 @@ def _planned(
 
 
 def _active(w: ExpertsWeight, plan: _Plan, device: torch.device) -> _Activations:
-    """Room for what w13 give: quantised at once where a tile of them is a group, and hi/lo terms
-    where the activation's limit is a scale for all."""
+    """Allocate w13's results: quantised at once if a tile is a group, and as hi/lo terms if the
+    activation's limit is a scale for all."""
     down, tile, pairs = w.down, plan.tile, plan.routed.ids.numel()
     inner, kind = down.inputs, _kind(down, plan)
     if kind is Packing.MXFP4_HI_LO and isinstance(w.activation, ClampedSwiGLU):
@@ -320,7 +320,8 @@ def _launch(
 def _descriptors(
     x: torch.Tensor, w: torch.Tensor, tile: ExpertTile, matrices: int, *, in_order: bool
 ) -> tuple[TensorDescriptor | None, TensorDescriptor | None]:
-    """Give what TMA copies: x where its rows are pairs in order, and w, of one or two matrices."""
+    """Make TMA descriptors: of x if its rows are pairs in order, and of w, with one or two
+    matrices."""
     if not tile.by_tma or not has_tma(w.device, w.shape[-1] * w.element_size()):
         return None, None
     w_desc = stack_descriptor(w, matrices, tile.block_n, tile.block_k)

@@ -31,7 +31,7 @@ from atom.model_ops.backends.triton_ops.xcd_order import row_tile
 
 
 class Programs(enum.IntEnum):
-    """Holds what a program belongs to."""
+    """The unit of work of a program."""
 
     PAIR = 0
     EXPERT = 1

@@ -45,7 +45,8 @@ def dequantised_rows(w: LinearWeight) -> int:
 
 
 def expert_tile(down: LinearWeight, pairs: int, element_bytes: int) -> ExpertTile:
-    """For so many pairs of a token and an expert, over a stack of matrices like `down`."""
+    """Choose the tile for so many pairs of a token and an expert, over a stack of matrices like
+    `down`."""
     count, rows = down.data.shape[0], pairs / down.data.shape[0]
     if down.format is WeightFormat.INT4_ORDERED:  # never made plain ones
         rows = min(rows, _DEQUANTISED_ROWS - 1)

@@ -68,8 +68,8 @@ def _norm_router_kernel(
 def norm_router(
     stream: Stream, norm: NormWeight, w: LinearWeight, planes: int = 1
 ) -> tuple[torch.Tensor, torch.Tensor, Stream]:
-    """Give what is normed [T, H], in so many planes; logits [1, T, E] float32, but for a bias; the
-    settled stream."""
+    """Return the norm's result [T, H], in `planes` planes; logits [1, T, E] float32, without bias;
+    and the settled stream."""
     residual = stream.residual
     tokens, hidden = residual.shape
     x = residual if stream.pending is None else stream.pending

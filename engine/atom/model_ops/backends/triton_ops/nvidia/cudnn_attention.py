@@ -1,11 +1,12 @@
-"""Attention of some queries over some keys by the library, with what merging it needs.
+"""Attention of queries over a piece of keys by the library, with the log-sum-exps for merging
+pieces.
 
-`scaled_dot_product_attention` keeps the log-sum-exps of scores to itself; the operations that it
-chooses among return them. So it is asked once for each kind of heads which one it would choose, and
-where that is one of those below it is called by name. Both take fewer heads of keys than of queries
-as they are; the CPU's is there to prove the rest without a card. Where the answer is None, rows are
-attended to another way: other dtypes and head sizes, cards for which the library prefers another
-operation, ROCm.
+`scaled_dot_product_attention` does not return the log-sum-exps of scores; the operations that it
+chooses among do. So it is asked once for each kind of heads which operation it would choose, and if
+that is one of those below, the operation is called by name. Both accept fewer heads of keys than of
+queries. The CPU's operation serves to test the other code without a card. If the answer is None,
+rows are attended to in another way: other dtypes and head sizes, cards for which the library
+prefers another operation, ROCm.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _ASKED_TOKENS = 2048  # as many as the shortest piece has
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """Holds what the library's choice follows from."""
+    """The properties that decide the library's choice of an operation."""
 
     num_heads: int
     num_kv_heads: int
@@ -40,7 +41,8 @@ class Heads:
 
 
 def piece_attention(q: torch.Tensor, shape: AttentionShape) -> PieceAttention | None:
-    """Give what attends to pieces for queries like q; None where no operation tells enough."""
+    """Return the operation that attends to pieces for queries like q; None if no operation returns
+    log-sum-exps."""
     return _chosen(Heads(shape.num_heads, shape.num_kv_heads, shape.head_dim, q.dtype, q.device))
 
 

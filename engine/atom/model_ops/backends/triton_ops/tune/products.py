@@ -1,7 +1,7 @@
-"""What a configuration of a product's kernel costs, beside what the library's product does.
+"""Measure the cost of a product's kernel configurations, beside the library's product.
 
-A product that a norm adds to the residual is timed together with that norm, a gated one against
-product and activation: what counts is the pair.
+A product whose result a norm adds to the residual is timed together with that norm, a gated product
+against product and activation: the pair's time counts.
 """
 
 from __future__ import annotations
@@ -201,8 +201,8 @@ def tune_gated(
 def family_loss(
     table: Table, shape: Product, cost: Callable[[Any], float], without: float, least: float
 ) -> str:
-    """Give what the family's choice (choose.py), made without this measurement, costs more than the
-    best. without: µs of the library's way; least: of the best."""
+    """Report the cost of the family's choice (choose.py), made without this measurement, over the
+    best. without: µs of the library's product; least: µs of the best."""
     config = predicted_config(torch.device("cuda", torch.cuda.current_device()), table, shape)
     took = without if config is None else cost(config)
     return f"    its family {took:7.2f} µs ({took / least - 1:+.1%})   {config or 'the library'}"
