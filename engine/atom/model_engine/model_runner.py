@@ -35,6 +35,7 @@ from atom.model_engine.runner.sleep.lent_device import LentDevice
 from atom.model_engine.runner.sleep.weights_in_place import read_in_place
 from atom.model_engine.runner.speculation.speculation_setup import SpeculationSetup
 from atom.model_engine.runner.step_runner import StepRunner
+from atom.model_engine.runner.step_variant import StepVariant
 from atom.model_engine.runner.warm_up import (
     CacheShape,
     describe_start,
@@ -249,7 +250,7 @@ class ModelRunner:
         return self.steps.build_graphs(
             GraphPool(pool),
             prompts=not self._resolved.uncapturable_prompts,
-            lora=self._resolved.captures_lora,
+            widest=StepVariant.captured_by(self._resolved),
         )
 
     def _capture(

@@ -13,6 +13,7 @@ import torch
 
 from atom.lora_config import LoraConfig
 from atom.model_engine.batch import ScheduledBatch
+from atom.model_engine.runner.step_variant import StepVariant
 from atom.speculative_config import SpeculativeConfig
 from tests.engine.integration.core.test_warm_up import warmed
 from tests.engine.lora.test_lora_parity import ADAPTERS, OPTIONS, lora_of
@@ -55,7 +56,7 @@ class Replaying:
             replayed.clear()
             step = submit(batch)
             has_prompts = batch.num_decodes < len(batch.slots)
-            if steps._has_lora(batch) and (prompts or not has_prompts):
+            if steps._variant(batch).lora and (prompts or not has_prompts):
                 self.with_lora["replayed" if any(replayed) else "eager"] += 1
             return step
 
@@ -73,7 +74,7 @@ class Replaying:
                 "speculation.speculative_step_runner.token_sizes",
             ):
                 patch.setattr(f"{every}.{sizes}", lambda most: list(range(1, most + 1)))
-            graphs = steps.build_graphs(pool, prompts=prompts, lora=True)
+            graphs = steps.build_graphs(pool, prompts=prompts, widest=StepVariant(lora=True))
             said = graphs._host_ring.ring.said
             said[:, 0] = torch.arange(said.shape[2])
             if said.shape[1] > 4:

@@ -47,6 +47,7 @@ from atom.model_engine.runner.slots.input_batch import InputBatch, StepInputs
 from atom.model_engine.runner.slots.own_blocks import OwnBlocks
 from atom.model_engine.runner.slots.sampling_state import SamplingNeeds, SamplingState
 from atom.model_engine.runner.slots.slot_columns import SlotState, TableSize
+from atom.model_engine.runner.step_variant import PLAIN, StepVariant
 from atom.model_ops.attention import StateLayer
 from atom.model_ops.backends.interface import Ops, SamplingTensors
 from atom.model_ops.sampling.draws_ahead import DrawsAhead
@@ -126,7 +127,11 @@ class StepRunner:
         tables = TableSize(len(groups), blocks, kept_tokens=length if config.speculative else 0)
         self._own_blocks = OwnBlocks.of(groups, blocks)
         self.slots = SlotState(
-            num_slots, vocab_size, tables, device.torch_device, lora=config.lora is not None
+            num_slots,
+            vocab_size,
+            tables,
+            device.torch_device,
+            StepVariant.served_by(config),
         )
         self._sampling = SamplingState(
             self.slots, vocab_size, config.model.eos_token_ids, device.torch_device
@@ -159,12 +164,11 @@ class StepRunner:
         for load in batch.lora_loads:
             assert self.adapters is not None, "rows have adapters where these are served"
             self.adapters.load(load.number, load.slot)
-        graphs, least = self.graphs, self._least_bucket(batch)
-        if graphs is not None and self._has_lora(batch) and not graphs.take_lora:
-            graphs = None
-        step = None
+        graphs, least, step = self.graphs, self._least_bucket(batch), None
         if graphs is not None and least is not None:
-            step = self._replay(graphs, batch, least)
+            variant = self._variant(batch)
+            if graphs.takes(variant):
+                step = self._replay(graphs, batch, least, variant)
         if step is None:
             batch, step = self._begin(batch)
             self._forward(batch, step)
@@ -190,11 +194,11 @@ class StepRunner:
             state_tokens[slots] = ANY_TOKENS
 
     def build_graphs(
-        self, pool: GraphPool, *, prompts: bool = False, lora: bool = False
+        self, pool: GraphPool, *, prompts: bool = False, widest: StepVariant = PLAIN
     ) -> DecodeGraphs:
         """Build the graphs of decode steps, to be captured, and with `prompts` of steps that have
-        any; with `lora` all of them once more for steps in which a row has an adapter."""
-        parts = self._graph_parts(pool, 0, lora=lora)
+        any; all of them for each variant of a step up to `widest`."""
+        parts = self._graph_parts(pool, 0, widest=widest)
         if not prompts or self._shares_tokens:  # ranks that share experts agree on decodes alone
             return DecodeGraphs(parts)
         return DecodeGraphs(parts, prompts=PromptGraphs(parts, self._prompt_buckets()))
@@ -224,8 +228,8 @@ class StepRunner:
         self.model.set_dp_padding(capacity)
         self.model.run_dummy_batch()
 
-    def _has_lora(self, batch: ScheduledBatch) -> bool:
-        return self.adapters is not None and self._inputs.has_lora(batch)
+    def _variant(self, batch: ScheduledBatch) -> StepVariant:
+        return StepVariant(lora=self.adapters is not None and self._inputs.has_lora(batch))
 
     def _least_bucket(self, batch: ScheduledBatch) -> int | None:
         """The smallest bucket that the ranks have agreed to; None for a step without graphs. Tells
@@ -272,25 +276,28 @@ class StepRunner:
         )
 
     def _replay(
-        self, graphs: DecodeGraphs, batch: ScheduledBatch, least: int
+        self, graphs: DecodeGraphs, batch: ScheduledBatch, least: int, variant: StepVariant
     ) -> SubmittedStep | None:
         """Run the layers by a graph; None where there is none of such a step."""
         if batch.num_decodes < len(batch.slots):
-            return None if graphs.prompts is None else self._replay_prompts(graphs.prompts, batch)
+            prompts = graphs.prompts
+            return None if prompts is None else self._replay_prompts(prompts, batch, variant)
         self._enter(batch)
         step = self._step_of(batch)
-        step.forward = graphs.forward(batch, least, lora=self._has_lora(batch))
+        step.forward = graphs.forward(batch, least, variant)
         return step
 
-    def _replay_prompts(self, graphs: PromptGraphs, batch: ScheduledBatch) -> SubmittedStep | None:
+    def _replay_prompts(
+        self, graphs: PromptGraphs, batch: ScheduledBatch, variant: StepVariant
+    ) -> SubmittedStep | None:
         bucket = graphs.bucket_of(batch)
         if bucket is None:
             return None
         self._inputs.append_blocks(batch)
         self._enter(batch)
         step = self._step_of(batch)
-        arrays, lora = self._inputs.arrays(batch), self._has_lora(batch)
-        forward = graphs.forward(bucket, arrays, batch.num_decodes, lora=lora)
+        arrays = self._inputs.arrays(batch)
+        forward = graphs.forward(bucket, arrays, batch.num_decodes, variant)
         if batch.samples.any():
             step.forward = ForwardOutput(forward.hidden, forward.slots, forward.sampling, None)
         return step
@@ -301,7 +308,7 @@ class StepRunner:
         several_tokens: int,
         catch_up: CatchUpDecodes | None = None,
         *,
-        lora: bool = False,
+        widest: StepVariant,
     ) -> GraphParts:
         state, model = self.slots.device, self._config.model
         slots = state.padding_slot
@@ -319,7 +326,7 @@ class StepRunner:
             pool=pool,
             catch_up=catch_up,
             state_drafts=self._config.scheduler.num_speculative_tokens if self._state_layers else 0,
-            with_lora=(False, True) if lora else (False,),
+            variants=widest.narrower(),
         )
 
     def _enter(self, batch: ScheduledBatch) -> None:

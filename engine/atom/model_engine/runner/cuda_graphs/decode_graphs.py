@@ -27,11 +27,12 @@ from atom.model_engine.runner.cuda_graphs.graph_pool import Graph, measured_byte
 from atom.model_engine.runner.cuda_graphs.prompt_graphs import PromptGraphs
 from atom.model_engine.runner.cuda_graphs.verify_graphs import VerifyGraphs
 from atom.model_engine.runner.host_tokens import PendingTokens
+from atom.model_engine.runner.step_variant import PLAIN, StepVariant
 from atom.model_ops.attention.state_runs import StepRuns
 from atom.model_ops.attention.step_plan import plan_captured_step
 from atom.model_ops.backends.interface import SamplingTensors
 from atom.models.decoder.hidden_states import HiddenStates
-from atom.utils.forward_context import ForwardContext, set_forward_context
+from atom.utils.forward_context import set_forward_context
 from atom.utils.row_groups import are_even
 
 # Buckets from which a step of even rows has a graph of its own; below, every row is split anyway.
@@ -41,11 +42,11 @@ _EVEN_FROM = 48
 @dataclass(frozen=True, slots=True)
 class GraphVariant:
     """A key of a captured graph. size: rows of the bucket; even: captured for rows none of which
-    outlasts the others; lora: for rows some of which have adapters."""
+    outlasts the others; step: the kinds of rows it was captured for."""
 
     size: int
     even: bool
-    lora: bool
+    step: StepVariant
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +96,9 @@ class DecodeGraphs:
         self._slots = torch.full_like(self._state.last_token[:num_slots], num_slots)
         self._host_ring = parts.host_ring
 
-    @property
-    def take_lora(self) -> bool:
-        """Tell whether there are graphs of steps whose rows have adapters."""
-        return any(self._parts.with_lora)
+    def takes(self, variant: StepVariant) -> bool:
+        """Tell whether there are graphs of steps of the variant."""
+        return variant in self._parts.variants
 
     def measure_bytes(self) -> int:
         """Estimate the device bytes of all graphs from the first few captures. Do not replay these
@@ -136,15 +136,15 @@ class DecodeGraphs:
             self.prompts.compile_ahead()
 
     def forward(
-        self, batch: ScheduledBatch, least: int = 0, *, lora: bool = False
+        self, batch: ScheduledBatch, least: int = 0, step: StepVariant = PLAIN
     ) -> ForwardOutput:
-        """Run the layers of a batch of decodes, in a bucket no smaller than `least`; lora: whether
-        a row has an adapter."""
+        """Run the layers of a batch of decodes, in a bucket no smaller than `least`; step: the
+        batch's variant."""
         rows = len(batch.slots)
         size = next(size for size in self._sizes if size >= max(rows, least))
         self._host_ring.post(batch.slots, batch.block_appends)
         even = size >= _EVEN_FROM and are_even(batch.context_lens)
-        variant = GraphVariant(size, even, lora)
+        variant = GraphVariant(size, even, step)
         graphs = self._graphs[variant]
         graphs.forward.replay()
         return ForwardOutput(
@@ -172,10 +172,10 @@ class DecodeGraphs:
     def _variants(self) -> list[GraphVariant]:
         """Largest first, so that the pool is made once."""
         return [
-            GraphVariant(size, even, lora)
+            GraphVariant(size, even, step)
             for size in reversed(self._sizes)
             for even in ((False, True) if size >= _EVEN_FROM else (False,))
-            for lora in self._parts.with_lora
+            for step in self._parts.variants
         ]
 
     def _dummy_captures(self) -> Iterator[Callable[[], Graph]]:
@@ -226,8 +226,9 @@ class DecodeGraphs:
             plan_captured_step(step, starts, parts.max_model_len, even=variant.even, slots=slots),
             StepRuns(starts, slots, size, longest=1),
         )
-        lora = parts.lora_of(slots) if variant.lora else None
-        with set_forward_context(ForwardContext(attention, lora=lora)):
+        with set_forward_context(
+            parts.forward_context(variant.step, attention, token_slots=lambda: slots)
+        ):
             states: HiddenStates = self._model.model(step.input_ids, step.positions)
         return states, SamplingTensors(step.temperature, step.seed, step.sample_positions)
 

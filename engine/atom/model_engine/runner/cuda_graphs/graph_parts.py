@@ -6,6 +6,7 @@ VerifyGraphs, whose steps take turns: they share the host_ring and the pool.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -13,11 +14,12 @@ import torch
 from atom.model_engine.runner.cuda_graphs.catch_up_decodes import CatchUpDecodes
 from atom.model_engine.runner.cuda_graphs.graph_pool import GraphPool
 from atom.model_engine.runner.cuda_graphs.host_ring import HostRing
+from atom.model_engine.runner.step_variant import PLAIN, StepVariant
 from atom.model_ops.attention.state_runs import StepRuns, with_state_runs
 from atom.model_ops.backends.interface import LogitFilters, Ops, SamplingTensors
 from atom.model_ops.slots import SlotTensors
 from atom.models.decoder.causal_lm import CausalLM
-from atom.utils.forward_context import AttentionMetaData, LoraTokens
+from atom.utils.forward_context import AttentionMetaData, ForwardContext, LoraTokens
 
 # Tokens of a step with drafts that a graph takes, at most: products take longer than reading the
 # weights from far fewer on.
@@ -46,8 +48,8 @@ def token_sizes(most: int) -> list[int]:
 class GraphParts:
     """Everything that captured steps share. row_sizes: buckets of decode steps; query_starts [n +
     1] int32, of rows of one token each; catch_up: where a layer drafts; state_drafts: of a row, at
-    most, where layers keep states, which do not take them in; with_lora: of what a step is captured
-    for, rows that may have adapters and rows of which none has one."""
+    most, where layers keep states, which do not take them in; variants: that steps are captured
+    for."""
 
     model: CausalLM
     ops: Ops
@@ -60,12 +62,22 @@ class GraphParts:
     pool: GraphPool
     catch_up: CatchUpDecodes | None = None
     state_drafts: int = 0
-    with_lora: tuple[bool, ...] = (False,)
+    variants: tuple[StepVariant, ...] = (PLAIN,)
 
-    def lora_of(self, slots: torch.Tensor) -> LoraTokens:
-        """Find the adapters of tokens [T] by the slots of their rows."""
-        assert self.state.lora_slot is not None, "rows may have adapters"
-        return LoraTokens(self.state.lora_slot[slots])
+    def forward_context(
+        self,
+        variant: StepVariant,
+        attention: tuple[AttentionMetaData, ...],
+        token_slots: Callable[[], torch.Tensor],
+        logits_indices: torch.Tensor | None = None,
+    ) -> ForwardContext:
+        """Build the context of a captured step. token_slots: finds the slots [T] of the tokens'
+        rows, if the variant asks for them."""
+        lora = None
+        if variant.lora:
+            assert self.state.lora_slot is not None, "rows may have adapters"
+            lora = LoraTokens(self.state.lora_slot[token_slots()])
+        return ForwardContext(attention, logits_indices, lora)
 
     def with_state_runs(
         self, attention: tuple[AttentionMetaData, ...], runs: StepRuns

@@ -22,10 +22,11 @@ from atom.model_engine.runner.cuda_graphs.graph_pool import Graph
 from atom.model_engine.runner.cuda_graphs.prompt_buckets import PromptBucket
 from atom.model_engine.runner.cuda_graphs.step_stage import StagedInputs, StepStage
 from atom.model_engine.runner.step_arrays import StepArrays
+from atom.model_engine.runner.step_variant import PLAIN, StepVariant
 from atom.model_ops.attention.step_plan import StepTensors, plan_captured_prompts
 from atom.model_ops.backends.interface import SamplingTensors
 from atom.models.decoder.hidden_states import HiddenStates
-from atom.utils.forward_context import ForwardContext, set_forward_context
+from atom.utils.forward_context import set_forward_context
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class PromptGraphs:
     def __init__(self, parts: GraphParts, buckets: Sequence[PromptBucket]) -> None:
         self._parts, self._buckets = parts, buckets
         self._model, self._state = parts.model, parts.state
-        self._captured: dict[tuple[PromptBucket, bool], _Captured] = {}  # by whether rows have LoRA
+        self._captured: dict[tuple[PromptBucket, StepVariant], _Captured] = {}
 
     # ---- start-up -----------------------------------------------------------------------------
 
@@ -74,9 +75,9 @@ class PromptGraphs:
         """Run the steps to capture once, without decodes and with the most decodes, to compile
         their kernels."""
         most = max((bucket.decodes for bucket in self._buckets), default=0)
-        for bucket, lora in self._keys():
+        for bucket, variant in self._keys():
             if bucket.decodes in (0, most):
-                self._forward(bucket, self._stage(bucket).inputs, lora)
+                self._forward(bucket, self._stage(bucket).inputs, variant)
 
     # ---- steps --------------------------------------------------------------------------------
 
@@ -87,11 +88,15 @@ class PromptGraphs:
         return next((bucket for bucket in self._captured_buckets() if bucket.holds(batch)), None)
 
     def forward(
-        self, bucket: PromptBucket, step: StepArrays, decodes: int, *, lora: bool = False
+        self,
+        bucket: PromptBucket,
+        step: StepArrays,
+        decodes: int,
+        variant: StepVariant = PLAIN,
     ) -> PromptForward:
         """Run the layers of a step whose first rows are so many decodes, and move its slots past
-        what they compute; lora: whether a row has an adapter."""
-        captured, rows = self._captured[bucket, lora], len(step.sample_slots)
+        what they compute; variant: the step's."""
+        captured, rows = self._captured[bucket, variant], len(step.sample_slots)
         captured.stage.send(step, decodes)
         captured.graph.replay()
         return PromptForward(
@@ -102,9 +107,9 @@ class PromptGraphs:
 
     # ---- what is captured ---------------------------------------------------------------------
 
-    def _keys(self) -> list[tuple[PromptBucket, bool]]:
-        """Return the (bucket, with adapters) pairs to capture, largest first."""
-        return list(product(reversed(self._buckets), self._parts.with_lora))
+    def _keys(self) -> list[tuple[PromptBucket, StepVariant]]:
+        """Return the (bucket, variant) pairs to capture, largest first."""
+        return list(product(reversed(self._buckets), self._parts.variants))
 
     def _captured_buckets(self) -> Sequence[PromptBucket]:
         return self._buckets if self._captured else ()
@@ -113,16 +118,16 @@ class PromptGraphs:
         state = self._state
         return StepStage(bucket, state.num_groups, state.padding_slot, state.last_token.device)
 
-    def _capture(self, bucket: PromptBucket, lora: bool) -> _Captured:
+    def _capture(self, bucket: PromptBucket, variant: StepVariant) -> _Captured:
         stage, pool = self._stage(bucket), self._parts.pool
-        forward = partial(self._forward, bucket, stage.inputs, lora)
+        forward = partial(self._forward, bucket, stage.inputs, variant)
         with pool.aside():
             forward()
         graph, (hidden, sampling) = pool.capture(forward)
         return _Captured(stage, graph, hidden, sampling)
 
     def _forward(
-        self, bucket: PromptBucket, inputs: StagedInputs, lora: bool
+        self, bucket: PromptBucket, inputs: StagedInputs, variant: StepVariant
     ) -> tuple[torch.Tensor, SamplingTensors]:
         state, decodes = self._state, bucket.decodes
         # Of decodes only the device knows the newest token.
@@ -136,8 +141,10 @@ class PromptGraphs:
             inputs.slots,
         )
         attention = plan_captured_prompts(tensors, decodes, self._parts.max_model_len)
-        adapters = self._parts.lora_of(_slots_of_tokens(inputs)) if lora else None
-        with set_forward_context(ForwardContext(attention, inputs.logits_indices, adapters)):
+        context = self._parts.forward_context(
+            variant, attention, partial(_slots_of_tokens, inputs), inputs.logits_indices
+        )
+        with set_forward_context(context):
             states: HiddenStates = self._model.model(inputs.input_ids, inputs.positions)
         state.num_computed[inputs.slots] = inputs.contexts.long()
         slots = inputs.sample_slots

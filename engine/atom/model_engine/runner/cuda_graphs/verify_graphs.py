@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from atom.model_engine.runner.cuda_graphs.graph_parts import FILTERS, GraphParts, filtered_draw
 from atom.model_engine.runner.cuda_graphs.graph_pool import Graph
 from atom.model_engine.runner.host_tokens import PendingRuns
+from atom.model_engine.runner.step_variant import PLAIN, StepVariant
 from atom.model_engine.runner.verify_rows import VerifyRows
 from atom.model_ops.attention.state_runs import StepRuns
 from atom.model_ops.attention.step_plan import plan_captured_step
@@ -29,16 +30,16 @@ from atom.model_ops.backends.interface import SamplingTensors
 from atom.model_ops.drafts import DraftLayout, Drafts, DrawnRuns, no_drafts
 from atom.models.decoder.hidden_states import HiddenStates
 from atom.speculation.proposer import Drafting, Proposer
-from atom.utils.forward_context import DecodeRuns, ForwardContext, set_forward_context
+from atom.utils.forward_context import DecodeRuns, set_forward_context
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyVariant:
-    """A key of a captured graph. size: tokens of the bucket; lora: for rows some of which have
-    adapters."""
+    """A key of a captured graph. size: tokens of the bucket; step: the kinds of rows it was
+    captured for."""
 
     size: int
-    lora: bool
+    step: StepVariant
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +126,15 @@ class VerifyGraphs:
     # ---- steps --------------------------------------------------------------------------------
 
     def forward(
-        self, rows: VerifyRows, appends: NDArray[np.int32], least: int = 0, *, lora: bool = False
+        self,
+        rows: VerifyRows,
+        appends: NDArray[np.int32],
+        least: int = 0,
+        step: StepVariant = PLAIN,
     ) -> VerifyForward:
         """Make drafts for the rows of a batch of decodes and run the layers for all their tokens,
-        in a bucket no smaller than `least`. appends: blocks, as a batch has them; lora: whether a
-        row has an adapter."""
+        in a bucket no smaller than `least`. appends: blocks, as a batch has them; step: the batch's
+        variant."""
         count, tokens = len(rows.slots), len(rows.row)
         self._parts.host_ring.post(rows.slots, appends, rows.ahead)
         drafted = self._drafted[_fitting(self._parts.row_sizes, count)]
@@ -137,7 +142,7 @@ class VerifyGraphs:
         if drafted.further is not None:
             for _ in range(rows.most_ahead - 1):
                 drafted.further.replay()
-        variant = VerifyVariant(_fitting(self._sizes, max(tokens, least)), lora)
+        variant = VerifyVariant(_fitting(self._sizes, max(tokens, least)), step)
         verified = self._verified[variant]
         verified.forward.replay()
         return VerifyForward(
@@ -190,9 +195,9 @@ class VerifyGraphs:
     def _variants(self) -> list[VerifyVariant]:
         """Largest first."""
         return [
-            VerifyVariant(size, lora)
+            VerifyVariant(size, step)
             for size in reversed(self._sizes)
-            for lora in self._parts.with_lora
+            for step in self._parts.variants
         ]
 
     def _capture_verified(self, variant: VerifyVariant) -> _Verified:
@@ -200,12 +205,12 @@ class VerifyGraphs:
         layout = self._layout.of(min(size, len(self._layout.slots)), size)
         catch_up = None
         with pool.aside():
-            states, sampling = self._forward(layout, variant.lora)
+            states, sampling = self._forward(layout, variant.step)
             for filtered in FILTERS:
                 self._sample(layout, states.last, sampling, filtered)
             if catch_up_decodes is not None:
                 self._catch_up(layout, states)
-        forward, (states, sampling) = pool.capture(partial(self._forward, layout, variant.lora))
+        forward, (states, sampling) = pool.capture(partial(self._forward, layout, variant.step))
         samples = {
             filtered: pool.capture(partial(self._sample, layout, states.last, sampling, filtered))[
                 0
@@ -216,7 +221,9 @@ class VerifyGraphs:
             catch_up, _ = pool.capture(partial(self._catch_up, layout, states))
         return _Verified(forward, states, sampling, samples, catch_up)
 
-    def _forward(self, layout: DraftLayout, lora: bool) -> tuple[HiddenStates, SamplingTensors]:
+    def _forward(
+        self, layout: DraftLayout, variant: StepVariant
+    ) -> tuple[HiddenStates, SamplingTensors]:
         parts, tokens = self._parts, len(layout.row)
         parts.model.set_dp_padding(tokens)
         step = self._ops.prepare_drafted(
@@ -228,8 +235,9 @@ class VerifyGraphs:
             plan_captured_step(step, starts, parts.max_model_len, runs=layout.runs),
             StepRuns(layout.runs.starts, layout.slots, len(layout.slots), layout.runs.longest),
         )
-        adapters = parts.lora_of(layout.token_slots) if lora else None
-        with set_forward_context(ForwardContext(attention, lora=adapters)):
+        with set_forward_context(
+            parts.forward_context(variant, attention, token_slots=lambda: layout.token_slots)
+        ):
             states: HiddenStates = parts.model.model(step.input_ids, step.positions)
         return states, SamplingTensors(step.temperature, step.seed, step.sample_positions)
 

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from atom.model_engine.batch import NO_LORA, NewRow
+from atom.model_engine.runner.step_variant import PLAIN, StepVariant
 from atom.model_ops.slots import SlotTensors
 from atom.utils.device import upload_together
 
@@ -34,9 +35,9 @@ class SlotColumn:
     on_device: bool = True
 
 
-def slot_columns(vocab_size: int, *, lora: bool = False) -> tuple[SlotColumn, ...]:
-    """List every column; a row without a top-k keeps the whole vocabulary. lora: whether rows may
-    have adapters."""
+def slot_columns(vocab_size: int, served: StepVariant) -> tuple[SlotColumn, ...]:
+    """List every column; a row without a top-k keeps the whole vocabulary. served: the kinds of
+    rows that there may be."""
     return (
         SlotColumn("temperature", np.float32, 0.0, lambda row: row.params.temperature),
         SlotColumn("seed", np.int64, 0, lambda row: row.seed),
@@ -52,7 +53,11 @@ def slot_columns(vocab_size: int, *, lora: bool = False) -> tuple[SlotColumn, ..
         SlotColumn("presence", np.float32, 0.0, lambda row: row.params.presence_penalty, False),
         SlotColumn("frequency", np.float32, 0.0, lambda row: row.params.frequency_penalty, False),
         SlotColumn("num_logprobs", np.int32, NO_LOGPROBS, _num_logprobs, False),
-        *([SlotColumn("lora_slot", np.int32, NO_LORA, lambda row: row.lora_slot)] if lora else []),
+        *(
+            [SlotColumn("lora_slot", np.int32, NO_LORA, lambda row: row.lora_slot)]
+            if served.lora
+            else []
+        ),
     )
 
 
@@ -81,11 +86,10 @@ class SlotState:
         vocab_size: int,
         tables: TableSize,
         device: torch.device,
-        *,
-        lora: bool = False,
+        served: StepVariant = PLAIN,
     ) -> None:
         self._torch_device = device
-        self._columns = slot_columns(vocab_size, lora=lora)
+        self._columns = slot_columns(vocab_size, served)
         self.host: dict[str, NDArray[Any]] = {
             column.name: np.full(num_slots, column.empty, dtype=column.dtype)
             for column in self._columns

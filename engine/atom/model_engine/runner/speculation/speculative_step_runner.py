@@ -33,6 +33,7 @@ from atom.model_engine.runner.slots.sampling_state import SamplingNeeds
 from atom.model_engine.runner.speculation.catch_up_steps import computed_eagerly
 from atom.model_engine.runner.speculation.verify_step import VerifyStep
 from atom.model_engine.runner.step_runner import EagerTokens, StepRunner, SubmittedStep
+from atom.model_engine.runner.step_variant import PLAIN, StepVariant
 from atom.model_engine.runner.verify_rows import VerifyRows, verify_rows
 from atom.model_ops.attention.state_runs import StepRuns, with_state_runs
 from atom.model_ops.backends.interface import Ops
@@ -75,7 +76,7 @@ class SpeculativeStepRunner(StepRunner):
         self._wants_all_states = True
 
     def build_graphs(
-        self, pool: GraphPool, *, prompts: bool = False, lora: bool = False
+        self, pool: GraphPool, *, prompts: bool = False, widest: StepVariant = PLAIN
     ) -> DecodeGraphs:
         """Build the graphs of decode steps: one with prompts has drafts beside them, and runs
         eagerly."""
@@ -86,7 +87,7 @@ class SpeculativeStepRunner(StepRunner):
         else:
             most = min(rows * (1 + self._most_drafts), MOST_DRAFTED_TOKENS)
             sizes = token_sizes(max(rows, min(most, scheduler.max_num_batched_tokens)))
-        parts = self._graph_parts(pool, sizes[-1], self._followed, lora=lora)
+        parts = self._graph_parts(pool, sizes[-1], self._followed, widest=widest)
         drafted = VerifyGraphs(parts, self._proposer, self._most_drafts, sizes)
         return DecodeGraphs(parts, drafted)
 
@@ -122,19 +123,19 @@ class SpeculativeStepRunner(StepRunner):
     # ---- by graphs ------------------------------------------------------------------------------
 
     def _replay(
-        self, graphs: DecodeGraphs, batch: ScheduledBatch, least: int
+        self, graphs: DecodeGraphs, batch: ScheduledBatch, least: int, variant: StepVariant
     ) -> SubmittedStep | None:
         scheduled, drafted = batch.num_scheduled_tokens, graphs.verify
         may_run = bool(scheduled.max(initial=1) > 1)
         if not may_run and not (self._unknown and self._asks_where(batch)):
-            return super()._replay(graphs, batch, least)
+            return super()._replay(graphs, batch, least, variant)
         tokens = batch.total_tokens_num
         assert drafted is not None, "rows may carry drafts"
         if batch.num_decodes < len(batch.slots) or tokens > drafted.most_tokens:
             return None
         self._enter(batch)
         rows = verify_rows(batch, scheduled - 1)
-        forward = drafted.forward(rows, batch.block_appends, least, lora=self._has_lora(batch))
+        forward = drafted.forward(rows, batch.block_appends, least, variant)
         sampling, layout = forward.sampling, forward.layout
         step = self._drafted_step(rows, forward.drafts, layout)
         step.replayed, step.may_run = forward, may_run

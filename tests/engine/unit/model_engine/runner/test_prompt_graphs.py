@@ -16,6 +16,7 @@ import torch
 
 from atom.model_engine.runner.cuda_graphs.prompt_buckets import prompt_buckets
 from atom.model_engine.runner.cuda_graphs.prompt_graphs import PromptGraphs
+from atom.model_engine.runner.step_variant import PLAIN, StepVariant
 from tests.support.engine_core.core_driver import CoreDriver
 from tests.support.engine_core.sampling_requests import mixed_requests
 from tests.support.engine_core.speculated_answers import (
@@ -71,10 +72,14 @@ class Prompted:
         self.prompts = prompts
         replay = steps._replay
 
-        def prompts_alone(graphs: Any, batch: Any, least: int) -> Any:
-            return replay(graphs, batch, least) if batch.num_decodes < len(batch.slots) else None
+        def prompts_alone(graphs: Any, batch: Any, *of_step: Any) -> Any:
+            has_prompts = batch.num_decodes < len(batch.slots)
+            return replay(graphs, batch, *of_step) if has_prompts else None
 
         steps._replay = prompts_alone
+
+    def takes(self, variant: StepVariant) -> bool:
+        return variant == PLAIN
 
 
 SETTINGS = {
@@ -110,7 +115,7 @@ def test_each_group_of_layers_has_its_tables(tmp_path: Path) -> None:
 
 def test_a_model_too_large_for_any_bucket_compiles_none_ahead() -> None:
     """As one of 400 billion parameters on a device: 64 tokens keep it busier than its host."""
-    parts: Any = SimpleNamespace(model=None, state=None, with_lora=(False, True))
+    parts: Any = SimpleNamespace(model=None, state=None, variants=StepVariant(lora=True).narrower())
     graphs = PromptGraphs(parts, prompt_buckets(64, 2048, host_bound_tokens=40))
     assert graphs.captures() == []
     graphs.compile_ahead()
