@@ -1,6 +1,6 @@
-"""The spec of a canary, and of what it is promoted in: a change over the rest. Pure.
+"""The spec of a canary, and of its promotion: a change merged over the rest of the spec. Pure.
 
-Maps are joined key by key, lists of named items by name; of any other value the change's counts.
+Maps are merged key by key, lists of named items by name; any other value of the change wins.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def pods_digest(stored: Mapping[str, Any]) -> str:
 def change_problems(
     key: ObjectKey, spec: AtomDeploymentSpec, wanted: Mapping[str, Any]
 ) -> tuple[FieldProblem, ...]:
-    """Return what is wrong with the overlays of `spec`, which has the canary; else with the
-    canary's own spec, and with its name."""
+    """Return the problems of the overlays of `spec`, which has the canary; if there are none, those
+    of the canary's own spec and name."""
     if overlays := tuple(overlay_problems(spec)):
         return overlays
     name, most = naming.canary_name(key), constants.MAX_NAME_LENGTH
@@ -91,7 +91,7 @@ def change_problems(
 
 
 def asked_of(raw: Mapping[str, Any], spec: AtomDeploymentSpec) -> CanaryAsked:
-    """Return what the spec asks of its canary, every default chosen."""
+    """Return the canary that the spec asks for, with every default chosen."""
     asked = spec.canary
     assert asked is not None
     steps = [CanaryStep(step.weight, step.seconds) for step in asked.steps or ()]

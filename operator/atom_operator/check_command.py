@@ -1,7 +1,7 @@
 """`check`: whether an installed operator works, seen from a pod beside it. `helm test` runs it.
 
-Reads only: the API is served and may be read, some replica renews the Lease, and the webhook's
-Service leads to a replica that has a certificate. Uses the operator's own account and settings.
+Reads only: the API is served and may be read, a replica renews the Lease, and the webhook's Service
+leads to a replica that has a certificate. Uses the operator's own account and settings.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _LOOK_SECONDS = 1.0
 
 
 class CheckError(Exception):
-    """Hold what is wrong, and the remedy."""
+    """State a fault and its remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One question; `ask` returns what it found or raises CheckError."""
+    """Define one check; `ask` returns its finding or raises CheckError."""
 
     name: str
     ask: Callable[[], Awaitable[str]]

@@ -1,7 +1,8 @@
-"""What a plan asks for beyond its own pods, every default resolved. Frozen values, no decisions.
+"""The objects that a plan requests beyond its pods, with every default resolved. Frozen values, no
+decisions.
 
-Built by plan/resolve_integrations.py, rendered by children/*.py. What a cluster does not serve is
-left out and listed in `missing`.
+Built by plan/resolve_integrations.py, rendered by children/*.py. An object that the cluster does
+not serve is left out and listed in `missing`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Labels = Mapping[str, str]
 
 
 class EngineFeature(StrEnum):
-    """Hold what a spec may ask for and this version's engine does not do; named as in the chart."""
+    """Name the features that a spec may request and an engine may lack, as in the chart."""
 
     EXPERT_PARALLEL = "expertParallel"
     SPECULATION = "speculation"
@@ -100,7 +101,7 @@ class PickerProgram:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Hold what the administrator of this operator has set for every AtomDeployment."""
+    """Hold the administrator's settings of this operator, for every AtomDeployment."""
 
     prometheus_address: str | None = None  # that KEDA asks
     runbook_base_url: str | None = None  # of docs/runbooks, for the annotations of alerts
@@ -142,7 +143,8 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class ObjectMetadata:
-    """Hold what a spec puts on the objects beside the pods: on all, and by kind."""
+    """Hold the labels and annotations that a spec puts on objects beside the pods: on all, and by
+    kind."""
 
     common: Words = field(default_factory=Words)
     kinds: Mapping[str, Words] = field(default_factory=dict)  # by a kind's name
@@ -184,7 +186,7 @@ class ReplicaLimit:
 
 @dataclass(frozen=True, slots=True)
 class Autoscaling:
-    """One autoscaler. `limit` is None where the nodes are not known."""
+    """Configure one autoscaler. `limit` is None if the nodes are not known."""
 
     method: Literal["KEDA", "HPA"]
     min_replicas: int

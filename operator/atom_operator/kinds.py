@@ -1,4 +1,4 @@
-"""What the API server calls a kind of object, and the kinds that only some clusters serve.
+"""The API server's names of kinds of objects, and the kinds that only some clusters serve.
 
 Knows no object. The core kinds that every AtomDeployment has are in domain/objects.py.
 """
@@ -11,7 +11,7 @@ from atom_operator import constants
 
 
 class Kind(NamedTuple):
-    """Hold what the API server calls a kind of object."""
+    """Name a kind of object as the API server does."""
 
     group: str
     version: str

@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 
 class OperatorMetrics:
-    """Hold what an SRE asks of an operator: does it reconcile, how long does it take, is it
-    behind."""
+    """Collect an operator's health figures: whether it reconciles, how long it takes, and whether
+    it falls behind."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()

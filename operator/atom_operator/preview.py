@@ -1,7 +1,7 @@
-"""What an apply would bring, as warnings for the person who applies. Pure.
+"""Preview of an apply, as warnings for the person who applies. Pure.
 
 The numbers are those of the plan (plan_report has the same ones as a page); this adds the
-difference to what is stored, and what the way there costs. Called by the webhook with decisions
+difference to the stored spec, and the cost of the rollout. Called by the webhook with decisions
 that the reconciler made.
 """
 
@@ -61,7 +61,7 @@ def essentials(preview: Preview) -> tuple[str, ...]:
 
 
 def _canary(plan: Plan, preview: Preview) -> Iterator[str]:
-    """Yield what the canary needs, and what both need together."""
+    """Yield the needs of the canary, and of both together."""
     if preview.canary is None:
         return
     for words in essentials(preview.canary):

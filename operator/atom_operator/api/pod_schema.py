@@ -1,8 +1,8 @@
 """The fields of a pod template as Kubernetes publishes them: types, and how their lists are merged.
 
 The data, pod_template.json, is the API's own metadata (tools/generate_pod_schema.py). A newer
-cluster has fields that it does not know: of these nothing is said, and the API server judges. Pure;
-read by the overlay and by the admission of spec.template.
+cluster has fields that the file lacks: they are not checked here, and the API server judges them.
+Pure; read by the overlay and by the admission of spec.template.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ LEAVES = frozenset({"string", "integer", "number", "boolean", "quantity", "int-o
 
 @dataclass(frozen=True, slots=True)
 class PodField:
-    """One field. `type` names a leaf or another type; of lists and maps that of their items."""
+    """Describe one field. `type` names a leaf or another type; for lists and maps, that of their
+    items."""
 
     type: str
     container: Literal["list", "map"] | None = None

@@ -73,8 +73,8 @@ async def configuration_of_kubeconfig(path: str) -> Configuration:
 
 
 def _with_environment(configuration: Configuration) -> Configuration:
-    """Read once what aiohttp would read anew for each request, in threads, at more than half of its
-    cost. No netrc is read: requests carry a token or a certificate."""
+    """Set the proxy once, which aiohttp would otherwise look up for each request, in threads, at
+    more than half of its cost. No netrc is read: requests carry a token or a certificate."""
     configuration.proxy = configuration.proxy or proxy_of_environment(configuration.host)
     configuration.client_session_kwargs = {"trust_env": False}
     return configuration
@@ -236,7 +236,7 @@ async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
 
 
 def _message(answer: RESTResponse, data: bytes) -> str:
-    """Return what the API server says in its Status; of anything else the beginning."""
+    """Return the message of the API server's Status, or the beginning of any other answer."""
     try:
         status = msgspec.json.decode(data)
         return str(status["message"])

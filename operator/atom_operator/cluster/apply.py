@@ -1,4 +1,4 @@
-"""Carry out a rendered state: apply every child, then prune what is no longer wanted.
+"""Carry out a rendered state: apply every child, then prune unwanted children.
 
 Idempotent, so a crash between two writes is repaired by the next run. Never takes over an object
 that another client made: server-side apply would do that silently.
@@ -44,8 +44,8 @@ _NEEDED_BY_PODS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ChildrenState:
-    """Children as they are to be, and as they are (`owned`); those `kept` stay as they are though
-    nothing asks for them."""
+    """Hold the desired children and the existing ones (`owned`); `kept` names children that stay
+    without being desired."""
 
     desired: Mapping[ChildKey, Manifest]
     owned: Mapping[ChildKey, Manifest]
@@ -55,11 +55,11 @@ class ChildrenState:
 async def apply_children(
     port: ClusterPort, key: ObjectKey, state: ChildrenState, memory: AppliedChildren
 ) -> tuple[ApplyReport, dict[ChildKey, Manifest]]:
-    """Return what was done, and the children as they are afterwards. What `memory` knows to be as
-    it should be counts as applied.
+    """Apply the desired children; return a report, and the children afterwards. A child that
+    `memory` knows to be current counts as applied.
 
-    What is refused, or fails for the moment, stops only the children that need it; nothing is taken
-    away meanwhile.
+    A refused or temporarily failed write stops only the children that need it; no child is pruned
+    meanwhile.
     """
     owned, run = state.owned, _Run(dict(state.owned))
     for child, rendered in state.desired.items():

@@ -1,4 +1,4 @@
-"""ClusterPort over an ApiConnection: what a reconcile asks, as the API's paths and parameters.
+"""ClusterPort over an ApiConnection: a reconcile's requests, as the API's paths and parameters.
 
 Manifests reach the server exactly as rendered. Knows no policy.
 """
@@ -67,7 +67,7 @@ class _Metadata(msgspec.Struct):
 
 
 class _Named(msgspec.Struct):
-    """Name who an object is; the rest is skipped while the answer is decoded."""
+    """Decode an object's metadata alone; the rest is skipped while the answer is decoded."""
 
     metadata: _Metadata
 

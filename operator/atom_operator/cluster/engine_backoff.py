@@ -1,8 +1,8 @@
 """EnginesWithBackoff: an EnginePort in front of another, so that silent engines cost little.
 
-A reconcile waits a moment for an answer and then does without; one that comes later is kept for the
-next look. An engine that gave none is left alone for a while, longer each time. Knows nothing of
-HTTP; wired by the runtime.
+A reconcile waits a moment for an answer and then continues without; a late answer is kept for the
+next look. A silent engine is not asked for a while, longer each time. Knows nothing of HTTP; wired
+by the runtime.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _Silence(Generic[A]):
 
 
 class _Line(Generic[A]):
-    """One question to many engines; an entry for each that is silent."""
+    """Send one question to many engines, with an entry for each silent one."""
 
     def __init__(self, ask: _Ask[A], monotonic: Callable[[], float]) -> None:
         self._ask = ask
@@ -84,7 +84,7 @@ class _Line(Generic[A]):
         return None
 
     def _late_answer(self, silence: _Silence[A]) -> A | None:
-        """Return what came after the wait, unless it is old news by now."""
+        """Return the answer that arrived after the wait, unless it is out of date."""
         question = silence.question
         if question is None or not question.done():
             return None

@@ -1,6 +1,6 @@
 """EnginePort over HTTP: /health, /server_info and /metrics of a pod, with bounds on time and size.
 
-What a pod answers is not trusted to be what we expect: anything else is no answer.
+A pod's answer is not trusted: an answer of another form counts as none.
 """
 
 from __future__ import annotations
@@ -188,7 +188,8 @@ def _size(value: Any) -> int:
 
 
 def _reserve(answer: Mapping[str, Any]) -> int:
-    """Return what the engine occupies beside weights and KV cache; 0 when it does not say."""
+    """Return the bytes that the engine occupies beside weights and KV cache; 0 if it does not
+    report them."""
     peak = _whole(answer.get("peak_bytes"))
     return max(0, peak - int(answer["weights_bytes"])) if peak else 0
 

@@ -1,7 +1,8 @@
-"""What the engines themselves say: EnginePort, and which pods are asked what.
+"""EnginePort: what engines report of themselves, and the choice of pods to ask.
 
-Direct to the pods and never through the API server. An engine that does not answer is no error:
-pods start, stop and lose their network. Called once per reconcile, bounded in requests and time.
+Requests go to the pods directly and never through the API server. An engine that does not answer is
+no error: pods start, stop and lose their network. Called once per reconcile, bounded in requests
+and time.
 """
 
 from __future__ import annotations
@@ -29,20 +30,20 @@ _MOST_DRAFTING_PODS = 8  # of more replicas behind one Service these are a fair 
 
 
 class EnginePort(Protocol):
-    """One engine's HTTP server. Every method returns within seconds, None without an answer."""
+    """Ask one engine's HTTP server. Every method returns within seconds, None without an answer."""
 
     async def health(self, address: str) -> EngineHealth | None:
-        """Return what /health says, whether it serves or not."""
+        """Return the state of /health, whether the engine serves or not."""
 
     async def capacity(self, address: str) -> Capacity | None:
-        """Return what /server_info says; None also from an engine that has not started."""
+        """Return the capacity of /server_info; None also from an engine that has not started."""
 
     async def metrics(self, address: str) -> EngineMetrics | None:
-        """Return what /metrics counts of drafts, open requests and the prefix cache."""
+        """Return the counts of /metrics: drafts, open requests and the prefix cache."""
 
     async def adapters(self, address: str) -> tuple[AdapterState, ...] | None:
-        """Return what /server_info says of the adapters that its file names; None also from an
-        engine that follows none."""
+        """Return the states of the adapters that the engine's file names, by /server_info; None
+        also from an engine that follows no file."""
 
 
 class MetricsReader:
@@ -53,7 +54,8 @@ class MetricsReader:
         self._read: dict[str, EngineMetrics] = {}
 
     async def of(self, pods: Sequence[PodState]) -> list[EngineMetrics]:
-        """Return what each of the pods, which have addresses, tells."""
+        """Return the metrics of the pods, in order; each pod must have an address and is asked
+        once."""
         addresses = [str(pod.address) for pod in pods]
         new = [address for address in addresses if address not in self._read]
         answers = await asyncio.gather(*map(self._engines.metrics, new))
@@ -100,8 +102,8 @@ async def ask_sleep(metrics: MetricsReader, observed: Observed) -> SleepCounts |
 async def ask_adapters(
     engines: EnginePort, observed: Observed
 ) -> dict[str, tuple[AdapterState, ...] | None]:
-    """Return what pods that serve say of adapters, whatever their revision: callers meet them
-    all."""
+    """Return the adapter states of serving pods by name, of every revision, since callers reach all
+    of them."""
     pods = [pod for pod in _by_name(observed) if pod.ready and pod.serves and pod.address]
     asked = pods[:_MOST_ASKED_PODS]
     answers = await asyncio.gather(*(engines.adapters(str(pod.address)) for pod in asked))

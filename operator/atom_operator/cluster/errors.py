@@ -1,7 +1,7 @@
 """The error table at the edge: what an API failure means to a reconcile.
 
-Transient: try again with backoff. Refused: the request itself is not acceptable (validation,
-quota, rights); say so in the status and try again only after a while or a change.
+Transient: try again with backoff. Refused: the request itself is not acceptable (validation, quota,
+rights); report it in the status and try again only after a while or a change.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _CONFLICT, _EXISTS = 409, "already exists"
 
 
 class ClusterError(Exception):
-    """Base of what a ClusterPort raises."""
+    """Base of the errors that a ClusterPort raises."""
 
 
 class TransientError(ClusterError):
@@ -71,7 +71,7 @@ def classify(code: int | None, message: str) -> ClusterError:
 
 @contextmanager
 def doing(action: str) -> Iterator[None]:
-    """Return what was asked for stands before what went wrong."""
+    """Prefix a ClusterError of the body with the action that failed."""
     try:
         yield
     except ClusterError as error:

@@ -1,9 +1,9 @@
 """FleetReader: nodes and placed pods, read when a decision needs them, shared for a few seconds.
 
-Not watched: a rollout or a pod without a node asks, and at rest each resync for the nodes of pods
-that have devices; a thousand reconciles at once cost one list, which leaves out the pods that
-informers follow anyhow. Where the operator may not read nodes (it watches single namespaces) there
-is no fleet, and decisions do without.
+Not watched: a rollout or a pod without a node asks, and at rest each resync asks for the nodes of
+pods that have devices; a thousand reconciles at once cost one list, which leaves out the pods that
+informers follow anyway. If the operator may not read nodes (it watches single namespaces) there is
+no fleet, and decisions are made without it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class FleetReader:
 
 
 class _Shared(Generic[_T]):
-    """One list and its age; concurrent readers wait for the same request."""
+    """Share one list between readers, with its age; concurrent readers wait for the same
+    request."""
 
     def __init__(
         self,
@@ -85,8 +86,8 @@ class _Shared(Generic[_T]):
         self._read_at = float("-inf")
 
     async def read(self, fresh_seconds: float) -> _T | None:
-        """Read it, or take the last answer: one that was asked for at most so long before this
-        call, or by another while this one waited."""
+        """Read the list, or return the last answer if it was requested at most `fresh_seconds`
+        before this call, or while this call waited."""
         asked_at = self._monotonic()
         async with self._lock:
             fresh = _FORBIDDEN_SECONDS if self._value is None else fresh_seconds

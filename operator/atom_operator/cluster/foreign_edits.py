@@ -1,9 +1,9 @@
-"""Who else has set fields of an object of ours: what metadata.managedFields says, reduced to that.
+"""Other clients that have set fields of our objects, reduced from metadata.managedFields.
 
-A field that we set ourselves is put right at once; what another client added stays, as server-side
-apply has it, and is only told. Controllers that move a number through a subresource, and the
-controller of the object itself, work by right. Pure; called by observe, and by the cache, which
-keeps no more than this of who wrote what.
+A field that we set ourselves is corrected at once; a field that another client added stays, as
+server-side apply has it, and is only reported. Controllers that change a number through a
+subresource, and the object's own controller, are entitled to. Pure; called by observe, and by the
+cache, which stores only this reduction of the field managers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _RESTARTED = "f:kubectl.kubernetes.io/restartedAt"
 
 
 def scaled_by(manifest: Manifest) -> str | None:
-    """Name who else has set the number of replicas, by the object or by its scale subresource."""
+    """Name the other manager that has set the replicas, on the object or by its scale
+    subresource."""
     for entry in fields_of_others(manifest["metadata"].get("managedFields")):
         if _REPLICAS in entry["fieldsV1"]["f:spec"]:
             name = str(entry["manager"])
@@ -69,7 +70,7 @@ def _spec(entry: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _without(fields: Mapping[str, Any], ours: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what of `fields` none of `ours` has; a struct of which nothing is left is left out."""
+    """Return the parts of `fields` that none of `ours` has, without structs that become empty."""
     rest: dict[str, Any] = {}
     for name, inner in fields.items():
         known = [item[name] for item in ours if name in item]

@@ -1,13 +1,12 @@
 """Informers: list, then watch, so that an ObjectCache follows the API server.
 
 The field's pattern (client-go: reflector and informer), with two additions: everything is listed
-anew once per period, so that a watch that loses something costs a period at most; and an informer
-says whether its cache may be believed, which is only while its watch is open. What a watch shows of
-an object while a write of ours to it is under way is told only if the write's answer does not tell
-it: watches are often the faster of the two. A kind of
-another project's CRD that is not installed rests until it is: then a list that finds it served, or
-the next period, begins anew. Runs for one term. Knows no HTTP (WatchPort) and no queue
-(`announce`).
+again once per period, so that a watch that loses an event costs a period at most; and an informer
+reports whether its cache is current, which holds only while its watch is open. An event about an
+object that we are writing is announced only if the write's answer does not cover it: watches are
+often the faster of the two. A kind of another project's CRD that is not installed rests until it
+is: a list that finds the kind served, or the next period, starts it again. Runs for one term. Knows
+no HTTP (WatchPort) and no queue (`announce`).
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Hold what a watch tells. A bookmark has no item: it only says how far the watch is."""
+    """Hold one event of a watch. A bookmark has no item: it only reports the watch's version."""
 
     what: Literal["PUT", "DELETED", "BOOKMARK"]
     version: str
@@ -89,8 +88,7 @@ class WatchPort(Protocol):
     def watch_scope(
         self, scope: Scope, since: str, seconds: float
     ) -> AbstractAsyncContextManager[AsyncIterator[Change]]:
-        """Return what changes after the version `since`, in order; ends by itself after
-        `seconds`."""
+        """Yield the changes after the version `since`, in order; ends by itself after `seconds`."""
 
 
 class Informer:
@@ -124,7 +122,7 @@ class Informer:
         return self._rests
 
     async def wait_tried(self) -> None:
-        """Wait until it is current, or has failed to be for the first time."""
+        """Wait until the cache is current, or until the first attempt has failed."""
         await self._tried.wait()
 
     def notice_served(self) -> None:
@@ -146,8 +144,8 @@ class Informer:
             self._tell(self._held_back.pop(place))
 
     def keep(self, manifest: Manifest) -> None:
-        """Cache what the API server answered to a write of ours: no news, when the watch shows
-        it."""
+        """Cache the API server's answer to our own write, so that the watch's event about it is no
+        news."""
         if self.scope.label in (manifest["metadata"].get("labels") or {}):
             answer = StoredObject.of(manifest)
             self.cache.put(answer)
@@ -184,7 +182,7 @@ class Informer:
             self.cache.clear()
 
     async def _rest(self) -> None:
-        """Drop what there was, which is gone with its CRD, and wait until that may be back."""
+        """Clear the cache, whose CRD is gone, and wait until the kind may be served again."""
         self._is_current, self._pause_seconds = False, _FIRST_PAUSE_SECONDS
         self._tell(self.cache.clear())
         self._tried.set()
@@ -256,7 +254,7 @@ def scopes_of(
 
 
 class Informers:
-    """One informer for each scope."""
+    """Run one informer for each scope."""
 
     def __init__(
         self, port: WatchPort, scopes: Sequence[Scope], announce: Announce, period_seconds: float
@@ -269,7 +267,7 @@ class Informers:
         }
 
     def find(self, kind: Kind, namespace: str) -> Informer | None:
-        """Return who follows objects of this kind there."""
+        """Return the informer that follows objects of this kind there."""
         return self._informers.get((kind, None)) or self._informers.get((kind, namespace))
 
     def of(self, kind: Kind) -> list[Informer]:

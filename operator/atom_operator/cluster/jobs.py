@@ -1,9 +1,9 @@
-"""Jobs that prepare a model: read how they stand, create what is missing, replace what is spent.
+"""Jobs that prepare a model: read their state, create missing ones, replace spent ones.
 
-A Job's own status says little: pods that a quota or an admission refuses show only in its Events,
-and a sidecar that goes on keeps it from ending. A Job is made again when what it was made from has
-changed, whatever it does, and a failed one after a while too: nothing announces that a Secret, a
-claim or the hub has been put right. What is fetched stays fetched. Idempotent, as all of cluster/.
+A Job's own status tells little: pods that a quota or an admission refuses show only in its Events,
+and a sidecar that keeps running keeps it from ending. A Job is made again when its inputs have
+changed, whatever its state, and a failed one after a while too: no event announces that a Secret, a
+claim or the hub has been repaired. Downloaded files stay. Idempotent, as all of cluster/.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ async def read_job(port: ClusterPort, namespace: str, request: JobRequest) -> Jo
 
 @dataclass(frozen=True, slots=True)
 class JobsReport:
-    """Hold what the API server refused of Jobs, and those that have succeeded and whose pods are
-    still there, by name."""
+    """Hold the Jobs that the API server refused, and by name the succeeded ones whose pods still
+    exist."""
 
     refused: tuple[Refusal, ...] = ()
     failed: tuple[Refusal, ...] = ()  # for the moment
@@ -157,7 +157,7 @@ async def _look_at(port: ClusterPort, job: Manifest) -> JobState:
 
 
 async def _with_volumes(port: ClusterPort, state: JobState, pod: Manifest) -> JobState:
-    """Add what Events say of a pod that waits for its volumes."""
+    """Add the Events of a pod that waits for its volumes."""
     if state.phase != "Running" or state.refused or has_ended(pod):
         return state
     before = pod_state(pod)
@@ -223,8 +223,8 @@ def _running(pod: Manifest | None, refused: str | None) -> JobState:
 
 
 def _is_done(job: Manifest) -> bool:
-    """Return whether it was put down as done; its controller will never say so of one that
-    lingered."""
+    """Return whether our annotation marks the Job as done; its controller never reports the end of
+    a Job whose pod lingers."""
     return annotation(job, constants.ANNOTATION_JOB_RESULT) is not None
 
 
@@ -257,7 +257,7 @@ def _work(pod: Manifest) -> Mapping[str, Any] | None:
 
 
 def _words(pod: Manifest) -> str:
-    """Return what the working container says first, then what anything else in the pod does."""
+    """Return the working container's problem, or else the last words of any other container."""
     work = _work(pod)
     own = container_problem(work) if work is not None else None
     return own or last_words(pod)

@@ -1,8 +1,8 @@
-"""KnownDeployments: which version of each AtomDeployment a reconcile has read or written.
+"""KnownDeployments: the version of each AtomDeployment that a reconcile has last read or written.
 
-A reconcile reads its AtomDeployment first, and what it writes into it is a status. An event of a
-version so old, or of our own report, is no news. Knows no API. Filled by CachedCluster, asked by
-the runtime for every event.
+A reconcile reads its AtomDeployment first, and writes only a status into it. An event of an older
+version, or of our own status, is no news. Knows no API. Filled by CachedCluster, asked by the
+runtime for every event.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class KnownDeployments:
         return known is None or is_newer(version, known.version)
 
     def forget(self, key: ObjectKey) -> None:
-        """It is gone."""
+        """Forget an AtomDeployment that is gone."""
         self._known.pop(key, None)
 
     def forget_all(self) -> None:

@@ -1,8 +1,8 @@
-"""ObjectCache: the objects of one kind as they were last shown to us, found by label.
+"""ObjectCache: the newest known version of the objects of one kind, found by label.
 
-A data structure: knows no API and waits for nothing. It never goes back: an object gives way only
-to a newer version of itself (resource versions are numbers that grow, KEP-5504). Objects are kept
-as JSON, a fraction of what dicts take, and every reader gets copies of its own. Filled by the
+A data structure: knows no API and waits for nothing. Versions only advance: an object is replaced
+only by a newer version of itself (resource versions are numbers that grow, KEP-5504). Objects are
+stored as JSON, a fraction of the size of dicts, and every reader gets a copy. Filled by the
 informer and by our own writes, read by CachedCluster.
 """
 
@@ -36,7 +36,7 @@ _WRITERS = "managedFields"
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """One version of an object; `labels` are those of INDEXED_LABELS that it carries."""
+    """Store one version of an object; `labels` are those of INDEXED_LABELS that it carries."""
 
     namespace: str
     name: str
@@ -113,7 +113,7 @@ class ObjectCache:
         return True
 
     def remove(self, item: StoredObject) -> bool:
-        """It was deleted, in the version of `item`; whether that is news."""
+        """Remove an object deleted in the version of `item`; return whether that is news."""
         known = self._objects.get((item.namespace, item.name))
         if known is None or is_newer(known.version, item.version):
             return False  # a namesake was made since
@@ -121,7 +121,7 @@ class ObjectCache:
         return True
 
     def forget(self, namespace: str, name: str) -> None:
-        """It is gone, in whichever version."""
+        """Remove an object of any version that is gone."""
         self._forget(self._objects.get((namespace, name)))
 
     def replace(self, items: Iterable[StoredObject], version: str) -> list[StoredObject]:

@@ -1,4 +1,4 @@
-"""What exists, typed: owned children, the Deployment's progress, the pods behind them.
+"""Observed state, typed: owned children, the Deployment's progress, the pods of its workloads.
 
 `observe` reads; the parsing functions are pure and know how Kubernetes reports things.
 """
@@ -146,7 +146,8 @@ async def _with_volumes(
 
 
 def _tells_an_end(pod: Manifest) -> bool:
-    """Return whether it ended by a fault: one that was asked to go and ended well did its part."""
+    """Return whether the pod ended by a fault; one that was asked to leave and ended well did
+    not."""
     if fell_with_its_group(pod):
         return True
     is_leaving = pod["metadata"].get("deletionTimestamp") is not None
@@ -229,8 +230,8 @@ def _inspected(children: Mapping[ChildKey, Manifest]) -> InspectedConfig | None:
 
 
 def evidence_in(manifest: Manifest) -> tuple[Evidence, ...]:
-    """Return what a ConfigMap keeps of former engines; empty for any other object, or one in
-    disorder."""
+    """Return the evidence of former engines that a ConfigMap stores; empty for any other object, or
+    for unreadable data."""
     text = (manifest.get("data") or {}).get(constants.LEARNED_KEY)
     if not isinstance(text, str):
         return ()
@@ -280,7 +281,7 @@ def _pods_of(manifest: Manifest, field: str) -> PodRevision | None:
 
 
 def _without_role(template: Manifest) -> Manifest:
-    """Return what every pod of a group was made from."""
+    """Return the template without its role label, as every pod of a group was made from it."""
     metadata = template["metadata"]
     labels = {
         key: value for key, value in metadata["labels"].items() if key != constants.LABEL_ROLE

@@ -1,9 +1,9 @@
-"""Which optional kinds of children to look for: those asked for, and those that may be left over.
+"""Optional kinds of children to look for: the requested ones, and those that may be left over.
 
 An AtomDeployment may own objects of eight more kinds. Listing each of them at every reconcile would
-cost more than all the rest, so what was found and written is remembered. Who has some is found out
-at the first look, and once an hour, by one list per kind for all AtomDeployments together. A pass
-that was cut off may have left anything: the next one looks for every kind.
+cost more than all the rest, so found and written kinds are remembered. The first look, and then one
+an hour, finds the owners of a kind by one list for all AtomDeployments together. An interrupted
+pass may have left any kind: the next one looks for all.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class OptionalKinds:
         self._under_way.discard(key)
 
     async def begin(self, key: ObjectKey, asked: Set[Kind]) -> Look:
-        """Return what to look for now; raises ClusterError."""
+        """Return the kinds to look for now; raises ClusterError."""
         until, held = self._known.pop(key, (float("-inf"), _LEFT_OVER))
         now = self._monotonic()
         if now >= until:

@@ -1,7 +1,8 @@
-"""ClusterPort: what a reconcile may ask of the cluster. Implemented by the client and by a fake.
+"""ClusterPort: the requests that a reconcile may make to the cluster. Implemented by the client and
+by a fake.
 
 Every method raises TransientError (try again) or RefusedError (no, until something changes) from
-cluster/errors.py, and nothing else that belongs to the API.
+cluster/errors.py, and no other error of the API.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class ClusterPort(Protocol):
         operator watches; none where the cluster does not serve the kind."""
 
     async def list_children_by(self, kind: Kind, term: str) -> list[Manifest]:
-        """List those of `list_children` that have a term (domain/lookup_terms.py)."""
+        """List the children of `list_children` that have a term (domain/lookup_terms.py)."""
 
     async def list_deployments(self) -> list[ObjectKey]:
         """List every AtomDeployment that this operator watches."""
@@ -62,9 +63,9 @@ class ClusterPort(Protocol):
         """Make an object that is not there. `AlreadyExistsError` where it is, whosever."""
 
     async def dry_run(self, kind: Kind, manifest: Manifest) -> Manifest:
-        """Ask what would be stored of a new object: nothing is. RefusedError, with the API
-        server's words, where it could not, or where it has a field that the server does not know.
-        """
+        """Return the object that would be stored for a new one, without storing it. Raises
+        RefusedError, with the API server's words, if the object cannot be stored or has a field
+        that the server does not know."""
 
     async def hand_over_replicas(
         self, kind: Kind, namespace: str, name: str, replicas: int

@@ -1,6 +1,6 @@
 """Prometheus: one value of a query, of the server that the operator's chart names.
 
-What it answers is not trusted to be what we expect: anything else is told in words.
+Its answer is not trusted: an answer of another form is reported in words.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _MOST_BYTES = 256 * 1024
 
 
 class PrometheusPort(Protocol):
-    """One Prometheus."""
+    """Query one Prometheus server."""
 
     async def value(self, query: str) -> float | str:
         """The value of a query now; in words why there is none. Returns within seconds."""

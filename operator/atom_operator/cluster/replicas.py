@@ -1,9 +1,9 @@
 """Leave the number of replicas to an autoscaler without a jump.
 
 With server-side apply, a manager that stops applying a field removes it, and the API server would
-put its default of 1 in its place. So another manager takes the field over first, at the value that
-it has; the autoscaler's first change then makes it its own (Kubernetes docs: server-side apply,
-transferring ownership). Idempotent: a crash in between is repaired by the next pass.
+set its default of 1. So another manager takes the field over first, at its present value; the
+autoscaler's first change then makes it its own (Kubernetes docs: server-side apply, transferring
+ownership). Idempotent: a crash in between is repaired by the next pass.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ async def give_up_replicas(
     desired: Mapping[ChildKey, Manifest],
     owned: Mapping[ChildKey, Manifest],
 ) -> None:
-    """Hand over what the next apply will leave out for the first time."""
+    """Hand over the replicas fields that the next apply will leave out for the first time."""
     for child, manifest in desired.items():
         if not runs_engines(child, manifest) or not is_autoscalers(manifest):
             continue

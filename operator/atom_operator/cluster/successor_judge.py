@@ -1,10 +1,10 @@
-"""Ask the API server whether it would take the pod that follows one, before that one ends, and the
-ResourceClaims by which it would get its devices.
+"""Ask the API server whether it would admit a pod's successor, before the pod ends, and the
+ResourceClaims for the successor's devices.
 
 A server-side dry run of the very objects that controllers would make: webhooks, policies,
 LimitRanges and quotas judge them as they would the real ones, answer in their own words, and
-nothing is stored. The pod before is still there meanwhile, and a quota counts both: what its end
-would give back is the arithmetic of plan/quota.py. Called by reconcile/successors.py.
+nothing is stored. The old pod still exists meanwhile, and a quota counts both: plan/quota.py
+computes how much the old pod's end would free. Called by reconcile/successors.py.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _NOT_JUDGED = (
 async def ask_for_successor(
     port: ClusterPort, key: ObjectKey, name: str, template: Manifest
 ) -> Successor:
-    """Return what becomes of the pod that would be made of the template in the place of the pod
-    with this name; nothing where that is gone."""
+    """Return the API server's verdict on the template's pod in place of the named pod; empty if
+    that pod is gone."""
     pod = await port.get(POD, key.namespace, name)
     if pod is None:
         return Successor()
@@ -56,8 +56,8 @@ async def ask_for_successor(
 async def ask_for_claims(
     port: ClusterPort, key: ObjectKey, name: str, template: Manifest, claims: Manifest | None
 ) -> tuple[Successor, ...]:
-    """Return what becomes of each claim of the pod that would follow the pod with this name.
-    `claims`: the template of claims that is to be, and may not exist yet."""
+    """Return the API server's verdict on each claim of the named pod's successor. `claims`: the
+    template of claims that will be applied, which may not exist yet."""
     pod = await port.get(POD, key.namespace, name)
     found = []
     for entry in template["spec"].get("resourceClaims") or () if pod is not None else ():

@@ -1,9 +1,9 @@
-"""Ask the API server what it makes of a pod template, before anything is planned with it.
+"""Ask the API server to judge a pod template, before anything is planned with it.
 
-A server-side dry run of the Deployment or Job that would have it, under a name of its own: nothing
-is stored, and no other object's state matters. What it finds wrong is the user's to read in the
-Accepted condition; quota and admission, which judge the moment, answer when pods are asked for.
-What was accepted once is not asked again. Called by the Decider.
+A server-side dry run of the Deployment or Job of the template, under a separate name: nothing is
+stored, and no other object's state matters. The user reads its complaint in the Accepted condition;
+quota and admission, which judge the moment, answer when pods are created. A template that was
+accepted is not asked about again. Called by the Decider.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _PREAMBLE = re.compile(r"^.*?( is invalid: |strict decoding error: )", re.DOTALL
 
 @dataclass(frozen=True, slots=True)
 class AcceptedTemplates:
-    """Hold what the API server has accepted last of each AtomDeployment: the revision of its pods,
-    and the digest of its Jobs."""
+    """Remember the templates that the API server accepted last, by AtomDeployment: the revision of
+    its pods, and the digest of its Jobs."""
 
     known: dict[ObjectKey, str] = field(default_factory=dict)
     jobs: dict[ObjectKey, str] = field(default_factory=dict)
@@ -58,7 +58,7 @@ async def judge_template(
 async def judge_job(
     port: ClusterPort, key: ObjectKey, job: JobRequest, accepted: AcceptedTemplates
 ) -> FieldProblem | None:
-    """Return why it would refuse the Job that spec.jobs.template is laid over, as of pods."""
+    """Return why the API server would refuse the Job with spec.jobs.template merged in, or None."""
     if accepted.jobs.get(key) == job.digest:
         return None
     words = await _refusal(port, JOB, key, job.manifest["spec"])
@@ -92,7 +92,7 @@ async def takes_image_volumes(
 
 
 async def _refusal(port: ClusterPort, kind: Kind, key: ObjectKey, spec: Manifest) -> str | None:
-    """Return what is invalid about an object with this spec."""
+    """Return the API server's complaint about an object with this spec, or None if it is valid."""
     try:
         await port.dry_run(kind, _unnamed(kind, key, spec))
     except RefusedError as error:

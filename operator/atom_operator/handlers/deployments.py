@@ -1,9 +1,10 @@
-"""AtomDeployments come in by kopf: its operator, for one term, with handlers that wake the queue.
+"""AtomDeployments as seen by kopf: its operator, for one term, with handlers that wake the queue.
 
-The handlers are thin: an event says whose turn it is, and the reconcile reads the API server. kopf
-lists, watches, goes on after a broken or silent connection, and logs in anew. It keeps nothing on
-the objects: no progress, no finalizer. It has a thread and an event loop of its own, because at its
-end it cancels every task of the loop that it ran in. Run by the runtime while this replica leads.
+The handlers are thin: an event names the AtomDeployment whose turn it is, and the reconcile reads
+the API server. kopf lists, watches, continues after a broken or silent connection, and logs in
+again. It stores nothing on the objects: no progress, no finalizer. It has a separate thread and
+event loop, because at its end it cancels every task of its loop. Run by the runtime while this
+replica leads.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ Hear = Callable[[DeploymentEvent], None]
 
 @dataclass(frozen=True, slots=True)
 class _Memo:
-    """Hold what handlers get: where to tell, how to log in, and what stops kopf."""
+    """Hold the handlers' context: where to report, how to log in, and the event that stops kopf."""
 
     tell: Hear
     login: Login
@@ -248,7 +249,8 @@ class _NoProgress(kopf.ProgressStorage):
 
 
 class _NoDiffBase(kopf.DiffBaseStorage):
-    """Hold what changed is not asked, so nothing is compared: copies of every object are saved."""
+    """Store no last-handled state: no handler asks for changed fields, and a copy of every object
+    is saved."""
 
     def build(self, **_: Any) -> Any:
         return {}

@@ -1,6 +1,5 @@
-"""The process: it starts the runtime, tries again while the API server or the CRD is missing, and
-ends in good order at a signal. Called by the command line; decides nothing.
-"""
+"""The process: it starts the runtime, retries while the API server or the CRD is missing, and ends
+in good order at a signal. Called by the command line; decides nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ _RETRY_SECONDS = 5.0
 
 
 class Startable(Protocol):
-    """Hold what the process runs. `start` returns when it is under way."""
+    """Start and stop a part of the process. `start` returns when the part is under way."""
 
     def start(self) -> Awaitable[None]: ...
 

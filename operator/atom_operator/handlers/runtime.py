@@ -79,8 +79,8 @@ _CACHES_SECONDS = 30.0
 
 
 def followed(namespaces: tuple[str, ...] = ()) -> tuple[Scope, ...]:
-    """List what informers follow; of the whole cluster's objects only where it watches all of
-    it."""
+    """Return the scopes that informers follow; cluster-scoped objects only if it watches every
+    namespace."""
     of_each = scopes_of(FOLLOWED, namespaces, quiet=AUTOSCALER_KINDS)
     return of_each if namespaces else (*of_each, *_OF_ALL)
 

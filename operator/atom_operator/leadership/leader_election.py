@@ -100,7 +100,7 @@ class Elector:
         _logger.warning("%s lost the Lease and stops reconciling", self.identity)
 
     async def _try(self) -> bool:
-        """One attempt to take or renew; never longer than what is left of the Lease."""
+        """Try once to take or renew the Lease, within the time that is left of it."""
         left = self._held_until - self._monotonic()
         seconds = left if left > 0 else self._times.renew_seconds
         try:

@@ -1,9 +1,9 @@
 """A Lease as data, and the rule of who may take it. Pure.
 
 Safe against clocks that disagree, in the way of client-go's leader election: the times in a Lease
-are never compared with a clock of ours. A candidate notes, on its own monotonic clock, when it last
-saw the Lease change; unchanged for the holder's whole duration means that the holder is gone.
-Called by the elector.
+are never compared with our clock. A candidate notes, on its own monotonic clock, when it last saw
+the Lease change; unchanged for the holder's whole duration means that the holder is gone. Called by
+the elector.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Sighting:
 
 
 def look(before: Sighting | None, record: LeaseRecord, monotonic: float) -> Sighting:
-    """Return what is known after reading `record`; only a change restarts its time."""
+    """Return the sighting after reading `record`; only a change of the record restarts its time."""
     if before is not None and before.record == record:
         return before
     return Sighting(record, monotonic)

@@ -1,10 +1,10 @@
 """Rivals: operators of other releases that would reconcile the same objects, and the wait for them.
 
-A release for the whole cluster and each that watches single namespaces have Leases of their own,
-so two of them would lead, and undo each other's writes for ever. The second therefore waits: for a
-Lease that says that its holder reconciles, and where neither does yet for the one that was taken
-first. A Lease that does not change any more has no holder, as among replicas. Called by the runtime
-with the Leases that it can read; knows nothing of what it keeps from beginning.
+A release for the whole cluster and each one that watches single namespaces have separate Leases, so
+two of them would lead, and undo each other's writes for ever. The second therefore waits: for a
+Lease whose holder reports that it reconciles, and, if neither does yet, for the Lease that was
+taken first. A Lease that no longer changes has no holder, as among replicas. Called by the runtime
+with the Leases that it can read; knows nothing of the work that it delays.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Rivals:
             await asyncio.sleep(self._retry_seconds)
 
     async def _look(self) -> list[Rival] | None:
-        """List those that may be at work; None where that could not be found out."""
+        """List the rivals that may be at work; None if the Leases could not be read."""
         try:
             found = await self._read()
         except RefusedError as error:
@@ -86,7 +86,8 @@ class Rivals:
         return [item for item in found if self._may_work(item, now)]
 
     def _may_work(self, rival: Rival, now: float) -> bool:
-        """Return whether it has a holder, or another replica of its own may be about to take it."""
+        """Return whether the rival has a holder, or another replica of it may be about to take
+        over."""
         record = rival.record
         if not (record.holder or record.reconciles):
             return False

@@ -1,8 +1,7 @@
-"""`kubectl atom promote | undo | hold`: what a person decides about a canary, written by kubectl.
+"""`kubectl atom promote | undo | hold`: a person's decision about a canary, written by kubectl.
 
-They write spec.canary.decision, with the change that it is about, and nothing else, but for
-`promote --write`, which writes the change into the spec in its place. What follows from the field
-is the operator's matter.
+They write spec.canary.decision, with the change that it is about, and nothing else, except `promote
+--write`, which writes the change into the spec in its place. The operator acts on the field.
 """
 
 from __future__ import annotations
@@ -111,7 +110,7 @@ def _with_canary(kubectl: Kubectl, name: str) -> tuple[dict[str, Any], AtomDeplo
 
 
 def _patch(kubectl: Kubectl, parent: dict[str, Any], changes: list[dict[str, Any]]) -> None:
-    """Change what was read; refused where another client has changed it since."""
+    """Patch the AtomDeployment; refused if another client has changed it since it was read."""
     version = parent["metadata"]["resourceVersion"]
     same = {"op": "test", "path": "/metadata/resourceVersion", "value": version}
     name, patch = parent["metadata"]["name"], json.dumps([same, *changes])

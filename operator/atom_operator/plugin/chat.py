@@ -29,13 +29,13 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One model behind `base_url`."""
+    """Talk to one model behind `base_url`."""
 
     base_url: str
     api_key: str | None = None
 
     def name(self) -> str:
-        """Return what the server calls it."""
+        """Return the model's name on the server."""
         with self._open("/v1/models", None) as response:
             models: list[Mapping[str, Any]] = json.load(response)["data"]
         return str(models[0]["id"])
@@ -88,8 +88,8 @@ def converse(
     write: Callable[[str], None],
     max_tokens: int | None = None,
 ) -> None:
-    """Ask what `read` gives until it gives None, and `write` the answers. What the model thinks is
-    shown before its answer, and not said to it again."""
+    """Send the questions from `read` until it returns None, and `write` the answers. Reasoning is
+    shown before its answer, and left out of the conversation."""
     name = model.name()
     messages: list[Message] = []
     while (question := read()) is not None:

@@ -1,6 +1,6 @@
 """Makes the rows of `kubectl atom gpus` for devices that pods claim, by node and kind. Pure.
 
-What ResourceSlices publish and ResourceClaims were given, counted as the operator counts it
+Published ResourceSlices and allocated ResourceClaims, counted as the operator counts them
 (plan/devices/claimed_devices.py). Called by gpus_view.py.
 """
 
@@ -67,7 +67,7 @@ def claimed_rows(
 
 
 def gone_lines(picture: DevicePicture, pods: Sequence[Manifest]) -> Iterator[str]:
-    """Name what claims were given and their driver publishes no more."""
+    """Name the claimed devices that their driver no longer publishes."""
     for taken in picture.taken:
         key = taken.device
         if key.driver == AMD_DRIVER and key not in picture.devices:

@@ -54,7 +54,7 @@ def status(kubectl: Kubectl, options: Options) -> int:
 
 
 def why(kubectl: Kubectl, options: Options) -> int:
-    """Return what stands in the way of one AtomDeployment; 0 when nothing does, else 1."""
+    """Print the obstacles of one AtomDeployment; return 0 if it is ready, else 1."""
     seen = what_is_there(kubectl, options.name)
     found = causes(seen)
     document = why_document(seen, found)

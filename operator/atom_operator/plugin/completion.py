@@ -1,8 +1,8 @@
-"""What a shell may put in at the cursor of `kubectl atom …`: commands, flags, choices and names.
+"""Completion of `kubectl atom …` in a shell: commands, flags, choices and names at the cursor.
 
 Shells call back `kubectl-atom __complete WORDS` (kubectl itself: `kubectl_complete-atom WORDS`) and
 get a candidate a line, then a directive of kubectl's own completion: `:4` no files, `:0` files too.
-Reads the parser, so a flag that is added is completed without a word here.
+Reads the parser, so a new flag is completed without a word here.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ complete -c kubectl-atom -f -a '(__kubectl_atom)'
 
 
 def script(shell: str) -> str:
-    """Return what the user sources."""
+    """Return the script that the user sources."""
     return _SCRIPTS[shell]
 
 

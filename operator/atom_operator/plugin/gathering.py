@@ -1,4 +1,4 @@
-"""What of the cluster belongs to one AtomDeployment, as far as the user may read it.
+"""The objects of the cluster that belong to one AtomDeployment, as far as the user may read them.
 
 Reads through the user's kubectl; judges nothing. Called by the commands.
 """
@@ -38,14 +38,14 @@ def selector(name: str, label: str = constants.LABEL_DEPLOYMENT) -> str:
 
 
 def served(kubectl: Kubectl, kinds: Iterable[Kind]) -> list[str]:
-    """List of these kinds what the cluster serves: kubectl refuses a list that names another."""
+    """List the kinds that the cluster serves: kubectl refuses a list that names another."""
     known = set(kubectl.text("api-resources", "--namespaced", "--output=name").split())
     names = (f"{kind.plural}.{kind.group}".rstrip(".") for kind in kinds)
     return [name for name in names if name in known]
 
 
 def is_about(event: dict[str, Any], name: str) -> bool:
-    """Return whether it is about the AtomDeployment, or something named after it."""
+    """Return whether an event is about the AtomDeployment, or an object named after it."""
     about = event.get("involvedObject") or {}
     if about.get("kind") == constants.KIND:
         return bool(about.get("name") == name)
@@ -53,7 +53,7 @@ def is_about(event: dict[str, Any], name: str) -> bool:
 
 
 def serving_pods(pods: Iterable[dict[str, Any]]) -> list[str]:
-    """Names of those that have an address of their own, and have not ended."""
+    """Return the names of the pods that have an address to call and have not ended."""
     serving = [pod for pod in pods if _role(pod) != constants.ROLE_WORKER and not has_ended(pod)]
     return sorted(str(pod["metadata"]["name"]) for pod in serving)[:MOST_PODS]
 

@@ -130,7 +130,7 @@ def _shared(labels: Mapping[str, str], resource: str) -> str:
 
 
 def _holders(node: str, resource: str, pods: Iterable[Manifest]) -> str:
-    """Return who holds devices there: AtomDeployments by name, anything else by pod."""
+    """Name the holders of devices there: AtomDeployments by name, other pods by their own."""
     held: dict[str, int] = {}
     for pod in pods:
         spec, status = pod.get("spec") or {}, pod.get("status") or {}

@@ -70,7 +70,7 @@ class Kubectl:
         return self.text("config", "view", "--minify", f"--output={path}").strip() or "default"
 
     def lines(self, *arguments: str) -> Generator[str, None, None]:
-        """Yield what a command prints, line by line; closed early, this ends the command."""
+        """Yield a command's output line by line; closing the generator early ends the command."""
         with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
             command = self.command(*arguments)
             process = subprocess.Popen(

@@ -1,6 +1,6 @@
 """kubectl's errors in words that say what, where and the remedy. Pure.
 
-A table of what kubectl is known to say; anything else comes through without its prefix. Called by
+A table of kubectl's known errors; any other text is passed on without its prefix. Called by
 kubectl.py.
 """
 
@@ -71,7 +71,7 @@ _COMPILED = tuple((re.compile(pattern), words) for pattern, words in _TABLE)
 
 
 def in_our_words(text: str, namespace: str | None) -> str:
-    """Return what an error of kubectl means, in one line."""
+    """Translate an error of kubectl to one line."""
     plain = _NOISE.sub("", text).strip() or text.strip()
     for pattern, words in _COMPILED:
         match = pattern.search(plain)

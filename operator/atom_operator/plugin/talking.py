@@ -1,4 +1,4 @@
-"""`chat` and `logs` on the terminal, and as documents: what is asked, answered and written.
+"""`chat` and `logs` on the terminal, and as documents: questions, answers and log lines.
 
 Called by the commands.
 """
@@ -21,7 +21,7 @@ _PREFIXED = re.compile(r"\[pod/([^/\]]+)/([^\]]+)\] ?(.*)")
 
 
 def talk(url: str, options: argparse.Namespace) -> None:
-    """Ask what the user asks until the end of input; documents have a whole answer each."""
+    """Send the user's questions until the end of input; each document has a whole answer."""
     questions = iter([options.message] if options.message else [])
     read: Callable[[], str | None] = (
         _ask if options.message is None else lambda: next(questions, None)

@@ -1,4 +1,4 @@
-"""`kubectl atom top`: what the engines do now, from two looks at their /metrics. Pure.
+"""`kubectl atom top`: the engines' present work, from two looks at their /metrics. Pure.
 
 Rates and quantiles are of the time between the two looks, gauges of the second.
 """
@@ -24,7 +24,8 @@ _TTFT = "atom:time_to_first_token_seconds_bucket"
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One scrape: sums over label sets by metric, and cumulative buckets of the first token."""
+    """Hold one scrape: sums over label sets by metric, and cumulative buckets of the first
+    token."""
 
     values: Mapping[str, float]
     first_token: Mapping[float, float]
@@ -80,7 +81,7 @@ def kept_share(accepted: float, drafted: float) -> str:
 
 
 def kept_drafts(looks: Sequence[Look | None]) -> str:
-    """Return what became of all drafts since the pods began, in words."""
+    """Describe how many drafts were kept since the pods began."""
     found = [look.values for look in looks if look is not None]
 
     def total(metric: str) -> float:

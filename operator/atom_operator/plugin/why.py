@@ -1,8 +1,8 @@
-"""Why an AtomDeployment is not ready: all causes that the cluster tells of, first ones first. Pure.
+"""Why an AtomDeployment is not ready: all causes that the cluster reports, root causes first. Pure.
 
 Reads what kubectl can read: conditions, pods, quotas and the Events of all objects between the
-AtomDeployment and its containers. Nothing is judged anew; each cause keeps the
-words of the one who refused it, and gets what a user can do next (why_remedies.py).
+AtomDeployment and its containers. No cause is judged again; each keeps the words of the component
+that refused it, and gets the user's next step (why_remedies.py).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Rank(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One thing that stands in the way, as its source says it."""
+    """Describe one obstacle in the words of its source."""
 
     rank: Rank
     about: str  # kind/name
@@ -52,7 +52,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Hold what was read of the cluster for one AtomDeployment."""
+    """Hold the objects read from the cluster for one AtomDeployment."""
 
     parent: Object
     objects: Sequence[Object] = ()  # controllers, pods and Jobs with their kinds
@@ -115,20 +115,20 @@ def causes(seen: Seen) -> list[Cause]:
 
 
 def _order(cause: Cause) -> tuple[Rank, bool, str, str]:
-    """Return what a quota holds explains the refusals before it."""
+    """Return the sort key of a cause; a quota follows the refusals that it explains."""
     is_quota = cause.about.startswith("ResourceQuota/")
     return cause.rank, is_quota, cause.about, cause.reason
 
 
 def is_ready(parent: Object) -> bool:
-    """Return whether its latest generation is Ready."""
+    """Return whether the AtomDeployment's latest generation is Ready."""
     condition = _condition(parent, "Ready")
     seen = (parent.get("status") or {}).get("observedGeneration")
     return condition.get("status") == "True" and seen == parent["metadata"].get("generation")
 
 
 def is_suspended(parent: Object) -> bool:
-    """Return whether it is not ready because its spec says so, and for no other reason."""
+    """Return whether the AtomDeployment is not ready only because its spec suspends it."""
     return _condition(parent, "Ready").get("reason") == "Suspended"
 
 
@@ -153,8 +153,8 @@ def _of_parent(parent: Object) -> Iterator[Cause]:
 
 
 def _of_readiness(parent: Object) -> Iterator[Cause]:
-    """Yield what Ready says while no rollout goes on, which no other condition may say; and before
-    it that the spec changed after the operator's last look."""
+    """Yield the Ready condition if no rollout is running, since no other condition may report it;
+    before it, a spec that changed after the operator's last look."""
     name, ready = f"AtomDeployment/{parent['metadata']['name']}", _condition(parent, "Ready")
     if not ready:
         return
@@ -229,7 +229,7 @@ def _of_events(seen: Seen) -> Iterator[Cause]:
 
 
 def _is_well(item: Object) -> bool:
-    """Return whether what was said against a pod or a claim is over."""
+    """Return whether the complaint about a pod or a claim is over."""
     if item.get("kind") == "PersistentVolumeClaim":
         return bool((item.get("status") or {}).get("phase") == "Bound")
     return item.get("kind") == "Pod" and pod_state(dict(item)).ready
@@ -259,7 +259,7 @@ def _of_quotas(quotas: Iterable[Object]) -> Iterator[Cause]:
 
 
 def _without_echoes(found: Iterable[Cause]) -> Iterator[Cause]:
-    """Drop what only repeats the words of a cause before it."""
+    """Drop causes that only repeat the words of an earlier one."""
     said: list[str] = []
     for cause in found:
         core = _core(cause.message)

@@ -31,7 +31,7 @@ class UnreadableError(ValueError):
 
 
 def parse_metrics(body: bytes) -> EngineMetrics:
-    """Read what /metrics tells; each group is None if a part of it is missing or unreadable."""
+    """Parse a /metrics body; each group is None if a part of it is missing or unreadable."""
     try:
         found = _Samples(body.decode())
     except UnicodeDecodeError:
@@ -113,7 +113,7 @@ def _load(found: _Samples) -> EngineLoad | None:
 
 
 def _requests(found: _Samples) -> RequestCounts | None:
-    """Read what became of requests; None where it is not told."""
+    """Read the counts of ended requests; None if the engine does not report them."""
     if not found.finished and not found.has(f"{_FIRST_TOKENS}_count"):
         return None
     ended = found.finished

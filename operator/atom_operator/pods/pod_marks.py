@@ -1,6 +1,6 @@
-"""What the operator writes on pods that run: the cost of ending them, and their adapters. Pure.
+"""The operator's marks on running pods: their deletion cost, and their adapters. Pure.
 
-All of it is one apply, since the API server takes away what a later apply leaves out.
+All marks are one apply, since the API server removes the fields that a later apply leaves out.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from atom_operator.domain import Manifest, PodState
 
 
 def marked(namespace: str, pod: PodState) -> Manifest:
-    """Build what is applied, so that the pod carries what `pod` says."""
+    """Build the manifest to apply, so that the pod carries the marks of `pod`."""
     annotations: dict[str, str] = {}
     if pod.deletion_cost:
         annotations[constants.ANNOTATION_DELETION_COST] = str(pod.deletion_cost)

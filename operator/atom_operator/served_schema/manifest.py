@@ -114,7 +114,7 @@ def _schema(kind: str) -> Mapping[str, Any]:
 
 
 def _metadata_problems(manifest: Manifest) -> Iterator[FieldProblem]:
-    """Yield what the API server says of names and labels, whose schema it keeps to itself."""
+    """Yield the API server's complaints about names and labels, whose schema is not published."""
     metadata = manifest.get("metadata")
     if not isinstance(metadata, Mapping):
         return

@@ -33,7 +33,7 @@ def structure_problems(schema: Schema, value: Any, path: str) -> Iterator[FieldP
 
 
 class _Check:
-    """One walk over a value. `root` is the schema in which misplaced fields are looked up."""
+    """Walk over one value. `root` is the schema in which misplaced fields are looked up."""
 
     def __init__(self, root: Schema, root_path: str) -> None:
         self._root, self._root_path = root, root_path

@@ -1,4 +1,5 @@
-"""Rules about spec.adapters and spec.engine.lora: what pods cannot serve, by name. Pure."""
+"""Rules about spec.adapters and spec.engine.lora: adapters that pods cannot serve, by name.
+Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ _ONE_PROCESS = "api-server-count"
 
 
 def adapters_have_room(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
-    """Yield what is wrong with the list as a whole."""
+    """Yield the problems of the list as a whole."""
     adapters, lora = spec.adapters or (), resolve_lora(spec.engine.lora)
     if not adapters:
         return
@@ -73,7 +74,7 @@ def adapters_can_be_found(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
 
 
 def lora_goes_with_the_rest(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
-    """Yield what an engine with adapters cannot do beside them."""
+    """Yield the settings that an engine with adapters does not support."""
     if spec.engine.lora is None:
         return
     field, asked = "spec.engine.lora", spec.parallelism

@@ -1,7 +1,7 @@
 """Spec + operator defaults → EngineOptions, ModelLocation: every open choice made, once.
 
-Defaults live here and not in the CRD, so that nothing is written into a spec that Git owns.
-Pure; called by reconcile after validation.
+Defaults are defined here and not in the CRD, so that the operator writes nothing into a spec that
+Git owns. Pure; called by reconcile after validation.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ _NGRAM_TOKENS = 5
 
 
 def locate_model(spec: AtomDeploymentSpec, *, image_volumes: bool = False) -> ModelLocation:
-    """Return what spec.model.source means to a pod. image_volumes: the API server takes them."""
+    """Resolve spec.model.source to a pod's view of it. image_volumes: whether the API server
+    supports them."""
     scheme, _, rest = spec.model.source.partition("://")
     if scheme == SourceKind.PATH:
         return ModelLocation(SourceKind.PATH, rest)
@@ -92,7 +93,7 @@ def served_name(spec: AtomDeploymentSpec) -> str:
 
 
 def resolve_lora(lora: LoraSpec | None, model_claim: str | None = None) -> LoraOptions | None:
-    """Return what pods have room for. model_claim: is mounted anyway."""
+    """Resolve the pods' room for adapters. model_claim: a claim that is mounted anyway."""
     if lora is None:
         return None
     max_loras = _or(lora.max_loras, _MAX_LORAS)
@@ -106,7 +107,7 @@ def resolve_lora(lora: LoraSpec | None, model_claim: str | None = None) -> LoraO
 
 
 def _folder_name(revision: str | None) -> str:
-    """One folder per revision; branches may have slashes."""
+    """Return the folder name of a revision; branches may have slashes."""
     return re.sub(r"[^A-Za-z0-9._-]", "-", revision or "main").lstrip(".") or "main"
 
 

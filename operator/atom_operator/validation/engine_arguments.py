@@ -1,7 +1,7 @@
 """Check spec.engine.extraArgs by the command line of this version's engine. Pure.
 
-What is found is a warning and no refusal: an image of another version may have other flags. The
-engine's flags are torch-free; they are loaded when the first spec with arguments comes.
+A finding is a warning and no refusal: an image of another version may have other flags. The
+engine's flags are torch-free; they are loaded for the first spec with arguments.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class _ArgumentError(Exception):
 
 
 def argument_warnings(spec: AtomDeploymentSpec) -> tuple[str, ...]:
-    """Return what this version's engine says of the arguments before it ends; empty if it takes
-    them, and if the spec names an image of its own."""
+    """Return the error with which this version's engine would refuse the arguments; empty if it
+    takes them, or if the spec names an image."""
     given = spec.engine.extra_args or ()
     names = {word.partition("=")[0].replace("_", "-") for word in given}
     if not given or spec.engine.image is not None or names.intersection(_OF_FILES):

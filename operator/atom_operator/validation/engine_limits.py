@@ -1,7 +1,7 @@
-"""What the engine images of a site do not run, as problems of a spec. Pure.
+"""Features that the engine images of a site do not run, as problems of a spec. Pure.
 
-The table is atom.sizing's, which the engine itself refuses by; a site whose images can do more says
-so in the operator's chart. Sizes are not judged here: a model may fit that nothing runs.
+The table is atom.sizing's, by which the engine itself refuses; a site whose images can do more
+states so in the operator's chart. Sizes are not judged here: a model may fit that no engine runs.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def validate_kv_cache(options: EngineOptions, facts: ModelFacts | None) -> Itera
 def validate_reproducible(
     options: EngineOptions, facts: ModelFacts | None
 ) -> Iterator[FieldProblem]:
-    """Yield what reproducible answers do not go with, each with what to leave out."""
+    """Yield the settings that reproducible answers exclude, each with its remedy."""
     if facts is None or not options.reproducible:
         return
     words = {word.partition("=")[0] for word in options.extra_args}

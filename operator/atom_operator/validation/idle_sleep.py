@@ -1,4 +1,4 @@
-"""Rules of spec.autoscaling.idle: which engines cannot sleep. Pure; the engine refuses the same."""
+"""Rules of spec.autoscaling.idle: engines that cannot sleep. Pure; the engine refuses the same."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FIELD = "spec.autoscaling.idle"
 
 
 def pods_can_sleep(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
-    """Yield what keeps the spec's pods from sleeping, each with what to leave out."""
+    """Yield the settings that keep the spec's pods from sleeping, each with its remedy."""
     asked, ranks = spec.autoscaling, spec.parallelism
     if asked is None or asked.idle is None:
         return

@@ -217,7 +217,7 @@ def _overlays_are_pod_templates(spec: AtomDeploymentSpec) -> Iterator[FieldProbl
 
 
 def overlay_problems(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
-    """Yield what is wrong with each overlay of a pod template that the spec has."""
+    """Yield the problems of each overlay of a pod template that the spec has."""
     change = spec.canary.change.template if spec.canary is not None else None
     overlays = {
         "spec.template": spec.template,
@@ -232,8 +232,8 @@ def overlay_problems(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
 
 
 def template_problems(template: Mapping[str, Any], place: str) -> Iterator[FieldProblem]:
-    """Yield what no overlay of a pod template may say: values of other types than their fields',
-    and labels that the operator sets itself. `place`: the field that holds the overlay."""
+    """Yield the parts that no overlay of a pod template may have: values of another type than their
+    field's, and labels that the operator sets. `place`: the field that holds the overlay."""
     yield from shape_problems(template, place)
     metadata: Any = template.get("metadata", {})
     labels: Any = metadata.get("labels", {}) if isinstance(metadata, Mapping) else {}

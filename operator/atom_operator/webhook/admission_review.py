@@ -1,6 +1,6 @@
 """AdmissionReview, the API server's question and our answer, as typed values. Pure.
 
-Knows the wire format of admission.k8s.io/v1 and nothing of what is reviewed. Called by the
+Knows the wire format of admission.k8s.io/v1 and nothing of the reviewed objects. Called by the
 webhook's server.
 """
 
@@ -28,7 +28,7 @@ class ReviewError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ReviewRequest:
-    """One object that a client of the API server creates or changes."""
+    """Hold one object that a client of the API server creates or changes."""
 
     uid: str
     key: ObjectKey

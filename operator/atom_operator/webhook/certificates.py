@@ -1,4 +1,4 @@
-"""The webhook's certificates: what they are, and when which is made anew.
+"""The webhook's certificates: their contents, and when each is renewed.
 
 A CA that lives for years signs a serving certificate that lives for weeks, so a renewal changes
 nothing that the API servers trust. A new CA is trusted for a day beside the old one before it
@@ -34,8 +34,8 @@ class KeyPair:
 
 @dataclass(frozen=True, slots=True)
 class CertificateSet:
-    """Hold what the replicas share. `trusted`: the PEM certificates for the API server's
-    caBundle."""
+    """Hold the certificates that replicas share. `trusted`: the PEM certificates for the API
+    server's caBundle."""
 
     ca: KeyPair
     trusted: bytes
@@ -54,9 +54,10 @@ def make_set(hosts: Iterable[str], now: datetime) -> CertificateSet:
 
 
 def kept_fresh(current: CertificateSet, hosts: Iterable[str], now: datetime) -> CertificateSet:
-    """Renew what is due of `current`; the same object when nothing is.
+    """Renew the expiring parts of `current`; return the same object if there are none.
 
-    Raises ValueError when it cannot be read."""
+    Raises ValueError if a certificate cannot be read.
+    """
     result, hosts = current, tuple(hosts)
     if _ages(_load(result.ca.certificate), now):
         ca = _make_ca(now)

@@ -1,9 +1,9 @@
 """ProfileReviewer: one AtomProfile under admission → a verdict, in time.
 
-Refused is what no AtomDeployment could use: a field that does not parse, a right that the chart
-forbids. What the profile would do to the AtomDeployments that take it is a warning that names them,
-because it depends on their specs. An update may keep a fault that the stored profile has. Called by
-the reviewer.
+Refuses a profile that no AtomDeployment could use: a field that does not parse, a right that the
+chart forbids. Its effects on the AtomDeployments that take it are a warning that names them,
+because they depend on their specs. An update may keep a fault that the stored profile has. Called
+by the reviewer.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ProfileReviewer:
         return Verdict(tuple(self._warnings(name, users, (new, old), until)))
 
     def _faults(self, name: str, profile: Mapping[str, Any]) -> tuple[str, ...]:
-        """Say what is wrong with the profile for every AtomDeployment, by its own paths."""
+        """Return the profile's faults that concern every AtomDeployment, by its own paths."""
         parsed = parse_profile(name, profile)
         if isinstance(parsed, tuple):
             return tuple(problem.message for problem in parsed)
@@ -87,7 +87,8 @@ class ProfileReviewer:
         profiles: tuple[Mapping[str, Any], Mapping[str, Any] | None],
         until: float,
     ) -> Iterator[str]:
-        """Yield what the profile makes of those that take it, as far as there is time."""
+        """Yield a warning about the AtomDeployments that the profile would have refused, as far as
+        time permits."""
         new, old = profiles
         refused: list[str] = []
         looked = 0

@@ -1,7 +1,7 @@
 """Reviewer: one AtomDeployment under admission → a verdict, in time and whatever happens.
 
-Decides by the reconciler's own Decider, so that the warnings are what the operator will do. It
-refuses only what the object alone gets wrong, and never what depends on other objects, on nodes or
+Decides by the reconciler's own Decider, so that the warnings match the operator's actions. It
+refuses only faults of the object alone, and never those that depend on other objects, on nodes or
 on the operator's settings: those become warnings here and conditions later. An error of ours or of
 the cluster lets the object pass. Called by the webhook's server, in every replica.
 """
@@ -173,7 +173,7 @@ class Reviewer:
 
 
 def faults_of(key: ObjectKey, manifest: Manifest) -> tuple[FieldProblem, ...]:
-    """Return what is wrong with the object whatever surrounds it.
+    """Return the faults of the object itself, independent of its surroundings.
 
     A spec that this version cannot parse is not one: the CRD may be newer than this replica.
     """

@@ -1,8 +1,8 @@
-"""The spec of an AtomDeployment: what a user may write, and what the API server refuses.
+"""The spec of an AtomDeployment: the fields that a user may write, and the API server's rules.
 
 Only fields that this version honours exist. Of the defaults only replicas is a schema default (the
-scale subresource needs a value); validation/defaulting.py resolves the others, so that nothing is
-written into the spec.
+scale subresource needs a value); validation/defaulting.py resolves the others, so that the operator
+writes nothing into the spec.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ ExtendedResource = Annotated[str, Field(max_length=128, pattern=r"^[a-z0-9.-]+/[
 
 
 class SecretKeyRef(ApiModel):
-    """One key of a Secret in the same namespace."""
+    """Selects one key of a Secret in the same namespace."""
 
     name: ResourceName
     """Name of the Secret."""
@@ -87,7 +87,7 @@ class ModelImageSpec(ApiModel):
 
 
 class ModelSpec(ApiModel):
-    """Which model is served."""
+    """The model to serve."""
 
     model_config = ConfigDict(
         json_schema_extra=cel(
@@ -159,7 +159,7 @@ class DeviceClaimSpec(ApiModel):
 
 
 class AcceleratorSpec(ApiModel):
-    """Where a replica runs."""
+    """The accelerators that a replica runs on."""
 
     model_config = ConfigDict(
         json_schema_extra=cel(

@@ -1,8 +1,8 @@
-"""The spec of an AtomProfile: what a platform team sets once for many AtomDeployments.
+"""The spec of an AtomProfile: settings that a platform team makes once for many AtomDeployments.
 
 Its fields are those of an AtomDeployment that a site decides, under the same names;
-reconcile/profile.py lays them below a spec, which wins. Beside them is what no spec can say: the
-shapes of models, and what engine images can do.
+reconcile/profile.py merges them below a spec, which wins. It adds facts that no spec can state: the
+shapes of models, and the abilities of engine images.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ProfileAcceleratorSpec(ApiModel):
 
 
 class ProfileEngineSpec(ApiModel):
-    """What engine containers need at this site."""
+    """Settings that engine containers need at this site."""
 
     image_pull_secrets: PullSecrets | None = None
     """Secrets of the image's registry, in the namespace of each AtomDeployment; those of the spec
@@ -78,7 +78,7 @@ class CatalogueEntry(ApiModel):
 
 
 class ImageAbilities(ApiModel):
-    """What an engine image can do, in place of what the operator's chart says of all."""
+    """Abilities of an engine image, in place of those that the operator's chart states for all."""
 
     image: Annotated[str, Field(min_length=1, max_length=512)]
     """The image; * stands for any text, as in registry.example.org/atom:*."""
@@ -98,7 +98,7 @@ class ImageAbilities(ApiModel):
 
 
 class AtomProfileSpec(ApiModel):
-    """What is laid below the specs of AtomDeployments."""
+    """Settings that are merged below the specs of AtomDeployments."""
 
     namespaces: (
         Annotated[

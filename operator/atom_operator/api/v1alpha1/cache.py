@@ -1,4 +1,4 @@
-"""The parts of a spec about what outlives a pod, and what prepares it."""
+"""The parts of a spec about storage that outlives a pod, and about its preparation."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class JobsSpec(ApiModel):
 
 
 class CacheSpec(ApiModel):
-    """What outlives a pod."""
+    """Storage that outlives a pod."""
 
     compile: CompileCacheSpec | None = None
     """Compiled kernels; default: they live as long as the pod."""

@@ -1,6 +1,5 @@
 """spec.canary: another revision of the model beside the pods of the spec, which takes a share of
-the requests that come by the HTTPRoute.
-"""
+the requests that arrive through the HTTPRoute."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ _Percent = Annotated[int, Field(ge=1, le=100)]
 
 
 class CanaryModel(ApiModel):
-    """What of spec.model is another; the served name stays."""
+    """Fields of spec.model that the canary changes; the served name stays."""
 
     model_config = ConfigDict(
         json_schema_extra=cel(
@@ -109,7 +108,7 @@ class CanaryQuery(ApiModel):
 
 
 class CanaryAnalysis(ApiModel):
-    """By what the canary is judged while it takes requests."""
+    """Criteria that judge the canary while it takes requests."""
 
     max_error_percent: Annotated[int, Field(ge=0, le=99)] | None = None
     """Most requests of a hundred that its engines may end with an error."""

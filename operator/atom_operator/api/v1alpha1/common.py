@@ -1,7 +1,7 @@
-"""What the spec and status models share: a frozen base, CEL rules, and memory quantities.
+"""Shared parts of the spec and status models: a frozen base, CEL rules, and memory quantities.
 
-The models are the source of the CRD (api/crd.py): field docstrings become descriptions, so they
-are written for `kubectl explain`.
+The models are the source of the CRD (api/crd.py): field docstrings become descriptions, so they are
+written for `kubectl explain`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def keyed_by(name: str) -> dict[str, Any]:
 
 
 def cel_rule(rule: str, message: str) -> dict[str, Any]:
-    """One x-kubernetes-validations entry; the message states the accepted range."""
+    """Build one x-kubernetes-validations entry; the message states the accepted range."""
     return {"rule": rule, "message": message}
 
 

@@ -1,4 +1,4 @@
-"""How the engine runs, and how one replica of it is spread over devices."""
+"""Settings of the engine, and of the spread of one replica over devices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LocalRef(ApiModel):
 
 
 class ApiKeySecretRef(ApiModel):
-    """One key of a Secret in the same namespace."""
+    """Selects one key of a Secret in the same namespace."""
 
     name: ResourceName
     """Name of the Secret."""
@@ -32,7 +32,7 @@ class ApiKeySecretRef(ApiModel):
 
 
 class ConfigMapKeyRef(ApiModel):
-    """One key of a ConfigMap in the same namespace."""
+    """Selects one key of a ConfigMap in the same namespace."""
 
     name: ResourceName
     """Name of the ConfigMap."""
@@ -85,7 +85,7 @@ class SpeculativeSpec(ApiModel):
 
 
 class EngineSpec(ApiModel):
-    """How the engine runs."""
+    """Settings of the engine."""
 
     model_config = ConfigDict(
         json_schema_extra=cel(
@@ -171,7 +171,7 @@ _SHARES_EXPERTS = "has(self.data) && self.data > 1 && has(self.expert) && self.e
 
 
 class ParallelismSpec(ApiModel):
-    """How one replica is spread over devices."""
+    """Spread of one replica over devices."""
 
     model_config = ConfigDict(
         json_schema_extra=cel(

@@ -1,7 +1,7 @@
-"""The parts of a spec that ask for objects of other systems: autoscalers, gateways, monitoring.
+"""The parts of a spec that request objects of other systems: autoscalers, gateways, monitoring.
 
-Presence asks for the object and `{}` is enough; absence removes it. Defaults are resolved by
-plan/resolve_integrations.py, so that nothing is written into the spec.
+Presence requests the object and `{}` is enough; absence removes it. Defaults are resolved by
+plan/resolve_integrations.py, so that the operator writes nothing into the spec.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DURATION_PATTERN = r"^[1-9][0-9]*(ms|s|m|h)$"
 
 
 class TriggerAuthenticationRef(ApiModel):
-    """How KEDA logs in to Prometheus."""
+    """KEDA's login to Prometheus."""
 
     name: _Name
     """Name of the TriggerAuthentication or ClusterTriggerAuthentication."""
@@ -227,8 +227,8 @@ class MonitoringSpec(ApiModel):
 
 
 class NetworkPolicySpec(ApiModel):
-    """Who may open connections to the engine pods; the operator and the pods of one group always
-    may."""
+    """Clients that may open connections to the engine pods; the operator and the pods of one group
+    always may."""
 
     clients: Annotated[
         list[Annotated[dict[str, Any], Field(json_schema_extra=PRESERVE)]] | None,

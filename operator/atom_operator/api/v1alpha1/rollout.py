@@ -1,4 +1,4 @@
-"""How pods are replaced, and when."""
+"""Settings for the replacement of pods."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from atom_operator.api.v1alpha1.common import ApiModel
 
 
 class RolloutWindowSpec(ApiModel):
-    """When rollouts may begin."""
+    """A time window in which rollouts may begin."""
 
     days: Annotated[
         list[Literal["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"]] | None,
@@ -26,7 +26,7 @@ class RolloutWindowSpec(ApiModel):
 
 
 class RolloutSpec(ApiModel):
-    """How pods are replaced."""
+    """Settings for the replacement of pods."""
 
     strategy: Literal["Auto", "Surge", "InPlace", "Recreate"] | None = None
     """Surge starts a spare pod first, InPlace stops one pod and starts its successor, Recreate

@@ -10,7 +10,7 @@ from atom_operator.api.v1alpha1.common import ApiModel, keyed_by
 
 
 class Condition(ApiModel):
-    """As metav1.Condition."""
+    """A condition, as metav1.Condition."""
 
     type: str
     """Which aspect."""
@@ -27,7 +27,7 @@ class Condition(ApiModel):
 
 
 class ConcurrencyStatus(ApiModel):
-    """How many sequences of one length run at the same time, per replica."""
+    """Sequences of one length that run at the same time, per replica."""
 
     context_tokens: int
     """Length of each sequence in tokens."""
@@ -36,7 +36,7 @@ class ConcurrencyStatus(ApiModel):
 
 
 class CapacityNumbers(ApiModel):
-    """What one replica holds."""
+    """Capacity of one replica."""
 
     # Named for what it means, not by the alias rule, which would say "Gpu".
     weights_bytes_per_gpu: Annotated[int, Field(alias="weightsBytesPerGPU")]
@@ -61,7 +61,7 @@ class CapacityNumbers(ApiModel):
 
 
 class ActualCapacity(CapacityNumbers):
-    """What one replica holds, as its engine measured at the start."""
+    """Capacity of one replica, as its engine measured it at the start."""
 
     revision: str
     """The revision whose engine reported this."""
@@ -70,7 +70,7 @@ class ActualCapacity(CapacityNumbers):
 
 
 class CapacityStatus(CapacityNumbers):
-    """What one replica holds, as planned before it started."""
+    """Capacity of one replica, as planned before it started."""
 
     confidence: Literal["Predicted", "Corrected", "Measured"]
     """Predicted: computed from the model's shape. Corrected: the same, corrected by what an engine
@@ -83,7 +83,7 @@ class CapacityStatus(CapacityNumbers):
 
 
 class SpeculationStatus(ApiModel):
-    """How the drafts do of the latest revision's pods, since each of them began."""
+    """Acceptance of drafts by the latest revision's pods, since each of them began."""
 
     accepted_percent: int
     """Drafted tokens that were kept, of a hundred."""
@@ -92,7 +92,7 @@ class SpeculationStatus(ApiModel):
 
 
 class SleepStatus(ApiModel):
-    """How pods sleep that get no requests."""
+    """Sleep of pods that get no requests."""
 
     asleep_pods: int
     """Pods that serve and sleep now: the next request wakes one up."""
@@ -101,7 +101,7 @@ class SleepStatus(ApiModel):
 
 
 class AdapterOnPod(ApiModel):
-    """How an adapter does on a pod that serves."""
+    """State of an adapter on a pod that serves."""
 
     name: str
     """The pod."""
@@ -112,7 +112,7 @@ class AdapterOnPod(ApiModel):
 
 
 class AdapterStatus(ApiModel):
-    """How an adapter of the spec does."""
+    """State of an adapter of the spec."""
 
     name: str
     """Its name."""
@@ -133,7 +133,7 @@ class CanaryDecidedStatus(ApiModel):
 
 
 class CanaryStatus(ApiModel):
-    """How far spec.canary is; the operator goes on from here."""
+    """Progress of spec.canary; the operator continues from here."""
 
     name: str
     """The AtomDeployment of its pods."""
@@ -164,7 +164,7 @@ class CanaryStatus(ApiModel):
 
 
 class RolloutStatus(ApiModel):
-    """How the latest revision replaces the one before."""
+    """Progress of the latest revision's rollout."""
 
     strategy: Literal["Surge", "InPlace", "Recreate"]
     """The strategy in effect."""

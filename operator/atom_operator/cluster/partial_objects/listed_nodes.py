@@ -1,8 +1,8 @@
-"""Nodes as far as decisions read them: what they are labelled, what they offer, whom they take.
+"""Nodes as far as decisions read them: their labels, resources and taints.
 
-A list of them is read again every few seconds while anything is rolled out. The rest of a node,
-such as its images and who wrote which field, is skipped while the answer is decoded. Called by the
-client; read by plan/inventory.py and plan/eligibility.py.
+A list of them is read again every few seconds while a rollout runs. The rest of a node, such as its
+images and field managers, is skipped while the answer is decoded. Called by the client; read by
+plan/inventory.py and plan/eligibility.py.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Status(msgspec.Struct, omit_defaults=True):
 
 
 class ListedNode(msgspec.Struct):
-    """Hold what the client decodes an item of a list into."""
+    """Decode one item of a node list."""
 
     metadata: _Metadata
     spec: _Spec = msgspec.field(default_factory=_Spec)

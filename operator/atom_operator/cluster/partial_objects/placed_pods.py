@@ -1,7 +1,7 @@
-"""Pods as far as the search for free devices needs them: who they are, where, and what they hold.
+"""Pods as far as the search for free devices needs them: identity, node and devices.
 
-A cluster has thousands, most of them not ours. The rest of a pod, nine tenths of it, is
-skipped while the answer is decoded. Called by the client; read by plan/inventory.py.
+A cluster has thousands, most of them not ours. The rest of a pod, nine tenths of it, is skipped
+while the answer is decoded. Called by the client; read by plan/inventory.py.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _Status(msgspec.Struct, omit_defaults=True):
 
 
 class PlacedPod(msgspec.Struct):
-    """Hold what the client decodes an item of a list into, and the cache a pod of ours."""
+    """Decode one item of a pod list; the cache decodes our pods into it."""
 
     metadata: _Metadata
     spec: _Spec

@@ -1,8 +1,9 @@
-"""Tells pods' labels which adapters they serve, and pods that their list of adapters has changed.
+"""Marks pods with labels of the adapters that they serve, and with the digest of their adapter
+list.
 
-A Service or a gateway finds by the labels who has an adapter. The list is a mounted ConfigMap,
-which a kubelet renews within about a minute, and at once where the pod's annotations change.
-Serving does not depend on either: what cannot be written is left out.
+A Service or a gateway finds the pods of an adapter by the labels. The list is a mounted ConfigMap,
+which a kubelet renews within about a minute, and at once if the pod's annotations change. Serving
+depends on neither: a mark that cannot be written is left out.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ async def tell_adapters(
     observed: Observed,
     told: Mapping[str, tuple[AdapterState, ...] | None],
 ) -> None:
-    """Write what differs, by what each pod has told."""
+    """Write the labels and digests that differ from the pods' own reports."""
     digest = _digest(asked)
     for pod in observed.pods:
         states = told.get(pod.name)

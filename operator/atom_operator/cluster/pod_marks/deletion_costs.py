@@ -1,8 +1,8 @@
-"""Tells ReplicaSets which pod of an AtomDeployment to end first, before fewer are asked for.
+"""Sets pod deletion costs, so that ReplicaSets end the right pods first in a scale-down.
 
-Where the operator lowers the number of replicas it asks the engines just before; where an
-autoscaler does, with every look. A scale-down does not depend on it: what cannot be asked or
-written is left out. Groups of pods go by their number, whatever they cost.
+If the operator lowers the number of replicas, it asks the engines just before; if an autoscaler
+does, at every look. A scale-down does not depend on the costs: one that cannot be read or written
+is left out. Groups of pods are ended by number, whatever they cost.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ async def tell_deletion_costs(
     desired: Mapping[ChildKey, Manifest],
     observed: Observed,
 ) -> None:
-    """Write what pods cost into those whose order has changed."""
+    """Write deletion costs to the pods whose order has changed."""
     serving = [pod for pod in observed.pods if pod.ready and pod.address][:_MOST_ASKED]
     if len(serving) < 2 or not _may_lose_pods(key, desired, observed):
         return

@@ -1,11 +1,11 @@
-"""Why pods of a workload are not made, in the newest words of the quota or policy against them.
+"""Reasons why a workload's pods are not created: the newest words of the quota or policy.
 
-A LeaderWorkerSet has no condition for it: its pods are of StatefulSets, one of its own name and one
-for each leader, and only Events tell, of those or, where they are refused themselves, of it. A
-Deployment has one, but its controllers write that once: while pods are refused, first for one
-reason and then for another, it keeps the words of the first, and only the Events of its ReplicaSets
-go on. A pod whose ResourceClaim is refused is there, and no more than that: it counts as refused,
-by the words of its own Event. Called by observe.
+A LeaderWorkerSet has no condition for a refusal: its pods are of StatefulSets, one of its own name
+and one for each leader, and only Events report it, about those or, if they are refused themselves,
+about the set. A Deployment has a condition, but its controllers write it once: while pods are
+refused, first for one reason and then for another, it keeps the first reason, and only the Events
+of its ReplicaSets continue. A pod whose ResourceClaim is refused exists, but no more: it counts as
+refused, by the words of its own Event. Called by observe.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _REPLICA_SET = re.compile(r'[Rr]eplica ?[Ss]et "([^"]+)"')
 
 
 async def with_refusal(port: ClusterPort, key: ObjectKey, observed: Observed) -> Observed:
-    """Return what is observed, with the words of the Events."""
+    """Return the observation with the refusal that Events report."""
     groups = _newest(observed, in_groups=True)
     words, newest = None, None
     if groups is not None and len(observed.pods) < pods_wanted(groups):
@@ -52,7 +52,7 @@ async def with_refusal(port: ClusterPort, key: ObjectKey, observed: Observed) ->
 
 
 def told(observed: Observed) -> Observed:
-    """Puts these words into the state of every workload whose pods are refused."""
+    """Put the refusal into the state of every workload whose pods are refused."""
     words = observed.refusal
     if words is None:
         return observed
@@ -102,7 +102,7 @@ async def _of_claims(port: ClusterPort, key: ObjectKey, observed: Observed) -> T
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """Hold what a Deployment whose pods are refused says of that, and of its progress."""
+    """Hold a Deployment's conditions about refused pods and about its progress."""
 
     reason: str
     message: str

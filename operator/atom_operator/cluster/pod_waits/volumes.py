@@ -1,8 +1,8 @@
-"""What keeps a pod without a node, or one that has begun nothing, by words that only Events have.
+"""Reasons why a pod has no node, or has started no container, that only Events report.
 
-The scheduler says of a claim that is not bound just that; who should provide it says why, about the
-claim. The kubelet says of a volume that it cannot mount, and of a sandbox that it cannot make, no
-more than ContainerCreating. Called by observe and jobs, for pods that are not ready.
+The scheduler reports only that a claim is not bound; its provisioner reports why, about the claim.
+Of a volume that it cannot mount, and a sandbox that it cannot make, the kubelet reports only
+ContainerCreating. Called by observe and jobs, for pods that are not ready.
 """
 
 from __future__ import annotations
@@ -80,5 +80,5 @@ async def _of_pod(port: ClusterPort, pod: Manifest, placed: datetime) -> str | N
 
 
 def _is_past(told: Told, better: Told | None) -> bool:
-    """Return whether what was told has been put right since."""
+    """Return whether the reported fault has been repaired since."""
     return better is not None and better.at >= told.at
