@@ -281,7 +281,7 @@ class MarkedCallParser(MarkupParser):
         self._decide()
 
     def _owe(self, *marks: str) -> None:
-        """Record these marks as part of the call that was found, wherever they follow."""
+        """Set the marks that belong to the call that was found, wherever they follow."""
         self._owed = frozenset(marks)
         self._signs = frozenset(mark[0] for mark in (*self.marks, *marks))
 

@@ -30,10 +30,10 @@ _DEVICE = 6
 
 @dataclass(frozen=True, slots=True)
 class PeerBuffers:
-    """One rank's exchange buffer and the addresses of the other ranks' buffers. own [2, ranks,
-    rows, words] int64: the data that the ranks have sent; addresses [ranks] int64: the address of
-    each rank's `own`; sums [rows] int32: the number of sums that each row was part of; opened: the
-    other ranks' buffers, referenced so that they stay mapped."""
+    """A rank's exchange buffer and the addresses of the other ranks' buffers. own [2, ranks, rows,
+    words] int64: the data that the ranks have sent; addresses [ranks] int64: the address of each
+    rank's `own`; sums [rows] int32: the number of sums that each row was part of; opened: the other
+    ranks' buffers, referenced so that they stay mapped."""
 
     rank: int
     own: torch.Tensor

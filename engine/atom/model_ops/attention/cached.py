@@ -29,7 +29,7 @@ class CachedLayer(nn.Module, ABC):
 
     @abstractmethod
     def hold(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Use these tensors, which have the shapes that the layer declared."""
+        """Store the given tensors, which have the shapes that the layer declared."""
 
     @abstractmethod
     def release(self) -> None:

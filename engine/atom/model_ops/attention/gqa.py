@@ -54,7 +54,7 @@ class Attention(CachedAttention):
         target._sharing.append(self)
 
     def bind(self, tensors: Sequence[torch.Tensor], group: int) -> None:
-        """Bind these tensors here, and in the layers that share this layer's keys and values."""
+        """Bind the tensors here, and in the layers that share this layer's keys and values."""
         super().bind(tensors, group)
         for layer in self._sharing:
             layer.bind(tensors, group)

@@ -36,8 +36,8 @@ class VirtualMemoryPool:
     """A range of a device's addresses, and the memory behind it."""
 
     def __init__(self, device: torch.device) -> None:
-        """Reserve twice as many bytes of addresses as the device has memory. Raises `BuildError`
-        without a C compiler, `VirtualMemoryError` if the driver lacks virtual memory management."""
+        """Reserve addresses for twice the device's memory. Raises `BuildError` without a C
+        compiler, `VirtualMemoryError` if the driver lacks virtual memory management."""
         path, self._library = _library()
         total = torch.cuda.mem_get_info(device)[1]
         self._number = self._library.vm_pool(device.index or 0, 2 * total, _CHUNK_BYTES)
