@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from atom.sizing import KvTerm, ModelFacts, StateTerm, kv_terms, state_terms
-from atom_operator.domain import Plan
+from atom_operator.domain import Accelerator, EngineOptions, ModelPlan, Plan
 from atom_operator.plan.capacity import (
     held_parts,
     kv_element,
@@ -25,42 +25,49 @@ _ELEMENTS = {2: "16-bit floats", 4: "float32"}
 
 def arithmetic(plan: Plan) -> Iterator[tuple[str, str]]:
     """Label and text of each term; nothing where the model's shape is unknown."""
-    if plan.facts is None:
+    if plan.model.facts is None:
         return
-    if plan.facts.wrapper:
-        yield "text model", f"{plan.facts.architecture}, the text part of {plan.facts.wrapper}"
-    yield "weights", _weights(plan, plan.facts)
-    for term in _kv_terms(plan, plan.facts):
+    if plan.model.facts.wrapper:
+        yield (
+            "text model",
+            f"{plan.model.facts.architecture}, the text part of {plan.model.facts.wrapper}",
+        )
+    yield "weights", _weights(plan.engine, plan.accelerator, plan.model.facts)
+    for term in _kv_terms(plan.engine, plan.accelerator, plan.model.facts):
         yield "KV of a token", _cache_term(term, plan.engine.tensor_parallel)
-    for states in state_terms(plan.facts, plan.engine.tensor_parallel):
+    for states in state_terms(plan.model.facts, plan.engine.tensor_parallel):
         yield "state of a sequence", _state_term(states)
 
 
-def terms(plan: Plan) -> dict[str, Any] | None:
+def terms(
+    engine: EngineOptions, accelerator: Accelerator, model: ModelPlan
+) -> dict[str, Any] | None:
     """List the terms for programs: bytes per device of each part, and per token of each kind of
     layer; None where the model's shape is unknown."""
-    if plan.facts is None:
+    if model.facts is None:
         return None
     return {
-        "weights": [asdict(part) for part in held_parts(plan.facts, plan.engine, plan.accelerator)],
-        "kv": [asdict(term) for term in _kv_terms(plan, plan.facts)],
-        "states": [asdict(term) for term in state_terms(plan.facts, plan.engine.tensor_parallel)],
+        "weights": [asdict(part) for part in held_parts(model.facts, engine, accelerator)],
+        "kv": [asdict(term) for term in _kv_terms(engine, accelerator, model.facts)],
+        "states": [asdict(term) for term in state_terms(model.facts, engine.tensor_parallel)],
     }
 
 
-def _kv_terms(plan: Plan, facts: ModelFacts) -> tuple[KvTerm, ...]:
-    options, element = plan.engine, kv_element(facts, plan.engine, plan.accelerator)
-    drafts = speculation(options)
-    return kv_terms(facts, element, options.tensor_parallel, drafts, options.block_size)
+def _kv_terms(
+    engine: EngineOptions, accelerator: Accelerator, facts: ModelFacts
+) -> tuple[KvTerm, ...]:
+    element = kv_element(facts, engine, accelerator)
+    drafts = speculation(engine)
+    return kv_terms(facts, element, engine.tensor_parallel, drafts, engine.block_size)
 
 
-def _weights(plan: Plan, facts: ModelFacts) -> str:
-    options, parts = plan.engine, held_parts(facts, plan.engine, plan.accelerator)
-    stored = stored_bytes(plan.accelerator)
+def _weights(engine: EngineOptions, accelerator: Accelerator, facts: ModelFacts) -> str:
+    parts = held_parts(facts, engine, accelerator)
+    stored = stored_bytes(accelerator)
     total = sum(part.size_bytes for part in parts)
     listed = ", ".join(
         f"{part.name} {size_text(part.size_bytes)}"
-        + (" (whole on each)" if not part.sharded and options.tensor_parallel > 1 else "")
+        + (" (whole on each)" if not part.sharded and engine.tensor_parallel > 1 else "")
         for part in sorted(parts, key=lambda part: -part.size_bytes)
     )
     return f"{size_text(total)} per device in {_format(facts, stored)}: {listed}"

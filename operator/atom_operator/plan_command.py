@@ -119,7 +119,7 @@ def _source_unknown(report: PlanReport) -> str:
     plan = report.plan
     if plan is None or plan.capacity.reason is not Reason.MODEL_FACTS_UNKNOWN:
         return ""
-    return str((plan.asked.get("model") or {}).get("source"))
+    return str((plan.spec.asked.get("model") or {}).get("source"))
 
 
 def _not_planned(report: PlanReport) -> str:
@@ -250,7 +250,11 @@ def _as_json(report: PlanReport) -> dict[str, Any]:
     if report.beside is not None:
         result["together"] = needs_of(report.plan, report.beside)
     plan = json.loads(plan_config_map(report.plan)["data"]["plan.json"])
-    return {**result, "plan": plan, "sizes": terms(report.plan)}
+    return {
+        **result,
+        "plan": plan,
+        "sizes": terms(report.plan.engine, report.plan.accelerator, report.plan.model),
+    }
 
 
 def _site(path: str) -> Site:

@@ -10,7 +10,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from atom_operator.constants import KIND, PROFILE_KIND
-from atom_operator.domain import Capacity, FieldProblem, ObjectKey, Plan, Supply
+from atom_operator.domain import (
+    Accelerator,
+    Capacity,
+    EngineOptions,
+    FieldProblem,
+    ObjectKey,
+    Plan,
+    PodsPlan,
+    Supply,
+)
 from atom_operator.integration_values import Autoscaling
 from atom_operator.memory_bar import bar_lines, memory_parts
 from atom_operator.plan.room import placeable, shortage
@@ -36,7 +45,7 @@ class PlanReport:
     def can_start(self) -> bool:
         """Return whether the operator would start pods, and every replica has a place where
         known."""
-        if self.problems or self.plan is None or not self.plan.may_start:
+        if self.problems or self.plan is None or not self.plan.capacity.may_start:
             return False
         return self.supply is None or placeable(self.supply) >= self.replicas
 
@@ -45,7 +54,7 @@ class PlanReport:
         """Count the replicas that need a place: with what a canary is of, which has them too."""
         if self.plan is None:
             return 0
-        return self.plan.replicas + (self.beside.replicas if self.beside else 0)
+        return self.plan.scale.replicas + (self.beside.scale.replicas if self.beside else 0)
 
 
 def lines(report: PlanReport) -> Iterator[str]:
@@ -68,7 +77,7 @@ def lines(report: PlanReport) -> Iterator[str]:
 
 def needs_of(canary: Plan, beside: Plan) -> str:
     """Say what a canary and the pods beside it need together."""
-    pods = f"{beside.replicas} + {canary.replicas} replicas"
+    pods = f"{beside.scale.replicas} + {canary.scale.replicas} replicas"
     devices = {
         plan.accelerator.resource_name: 0
         for plan in (beside, canary)
@@ -76,28 +85,33 @@ def needs_of(canary: Plan, beside: Plan) -> str:
     }
     for plan in (beside, canary):
         if plan.accelerator.resource_name:
-            devices[plan.accelerator.resource_name] += plan.replicas * plan.engine.devices
+            devices[plan.accelerator.resource_name] += plan.scale.replicas * plan.engine.devices
     return ", ".join([pods, *(f"{count} {name}" for name, count in devices.items())])
 
 
 def facts(plan: Plan) -> Iterator[tuple[str, str]]:
     """Label and text of everything that the plan says."""
-    for warning in plan.warnings:
+    for warning in plan.spec.warnings:
         yield "warning", warning
-    if plan.profile is not None:
-        yield "profile", f"{plan.profile.name}, below the spec: {plan.profile.summary}"
-    yield "model", plan.model.image.reference if plan.model.image else plan.model.argument
+    if plan.pods.profile is not None:
+        yield "profile", f"{plan.pods.profile.name}, below the spec: {plan.pods.profile.summary}"
+    yield (
+        "model",
+        plan.model.location.image.reference
+        if plan.model.location.image
+        else plan.model.location.argument,
+    )
     if plan.engine.lora is not None:
-        names = ", ".join(f"{each.name} from {each.path}" for each in plan.adapters) or "none"
+        names = ", ".join(f"{each.name} from {each.path}" for each in plan.model.adapters) or "none"
         yield "adapters", f"room for {plan.engine.lora.max_cpu_loras}: {names}"
-    yield "replicas", "0, by spec.suspend" if plan.suspended else str(plan.replicas)
+    yield "replicas", "0, by spec.suspend" if plan.scale.suspended else str(plan.scale.replicas)
     if plan.integrations.autoscaling is not None:
         yield "autoscaling", _autoscaling(plan.integrations.autoscaling)
     if plan.engine.sleep_idle_seconds is not None:
-        yield "idle", _idle(plan, plan.engine.sleep_idle_seconds)
-    yield "device", _device(plan)
+        yield "idle", _idle(plan.pods, plan.engine.sleep_idle_seconds)
+    yield "device", _device(plan.engine, plan.accelerator)
     if plan.engine.tensor_parallel > 1:
-        yield "a copy's ranks", _ranks(plan)
+        yield "a copy's ranks", _ranks(plan.engine, plan.accelerator)
     verdict = plan.capacity
     answer = {"True": "yes", "False": "no", "Unknown": "unknown"}[verdict.fits]
     yield "fits", f"{answer}, {verdict.reason.value}: {verdict.message}"
@@ -109,13 +123,13 @@ def facts(plan: Plan) -> Iterator[tuple[str, str]]:
             bar, legend = bar_lines(parts)
             yield f"memory, {size_text(verdict.capacity.total_bytes)}", bar
             yield "memory's parts", legend
-    if plan.may_start:
-        minutes = -(-plan.startup_budget_seconds // 60)
+    if plan.capacity.may_start:
+        minutes = -(-plan.rollout.startup_budget_seconds // 60)
         yield "start-up budget", f"{minutes} minutes until a pod that does not serve is restarted"
 
 
-def _idle(plan: Plan, seconds: int) -> str:
-    kept = f"{size_text(plan.host_bytes)} of the host's memory" if plan.host_bytes else "the host"
+def _idle(pods: PodsPlan, seconds: int) -> str:
+    kept = f"{size_text(pods.host_bytes)} of the host's memory" if pods.host_bytes else "the host"
     return f"pods sleep after {seconds} s without a request; their weights then wait in {kept}"
 
 
@@ -128,11 +142,9 @@ def _autoscaling(scaling: Autoscaling) -> str:
     return f"{bounds}; one more beyond, per replica, {' or '.join(load)}"
 
 
-def _device(plan: Plan) -> str:
-    accelerator = plan.accelerator
+def _device(engine: EngineOptions, accelerator: Accelerator) -> str:
     known = accelerator.memory_bytes
     memory = f"{size_text(known)} each" if known is not None else "memory unknown"
-    engine = plan.engine
     if accelerator.type == "cpu":
         shared = f", shared by {engine.devices_per_pod} ranks" if engine.devices_per_pod > 1 else ""
         return f"cpu, {memory}{shared}"
@@ -141,10 +153,10 @@ def _device(plan: Plan) -> str:
     return f"{engine.devices} x {accelerator.resource_name} per replica{nodes}{copies}, {memory}"
 
 
-def _ranks(plan: Plan) -> str:
+def _ranks(engine: EngineOptions, accelerator: Accelerator) -> str:
     """Return what this repository's engine has been seen to do of it."""
-    shared = f"{plan.engine.tensor_parallel} devices share a copy of the model"
-    if plan.accelerator.type == "cpu":
+    shared = f"{engine.tensor_parallel} devices share a copy of the model"
+    if accelerator.type == "cpu":
         return shared
     return f"{shared} by RCCL; run on the CPU and on two NVIDIA GPUs, not on AMD"
 

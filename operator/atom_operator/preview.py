@@ -16,6 +16,7 @@ from atom_operator.domain import (
     FieldProblem,
     Plan,
     RolloutStrategy,
+    ScalePlan,
     Supply,
 )
 from atom_operator.plan.room import placeable, shortage
@@ -57,7 +58,7 @@ def essentials(preview: Preview) -> tuple[str, ...]:
     concerns = [] if verdict.fits == "True" else [f"fits: {verdict.fits}, {verdict.message}"]
     if shortage(preview.supply) if preview.supply else None:
         concerns.extend(_places(plan, preview))
-    return (*plan.warnings, *concerns, *_changes(plan, preview), *_canary(plan, preview))
+    return (*plan.spec.warnings, *concerns, *_changes(plan, preview), *_canary(plan, preview))
 
 
 def _canary(plan: Plan, preview: Preview) -> Iterator[str]:
@@ -84,9 +85,9 @@ def _elsewhere(preview: Preview) -> Iterator[str]:
 def _places(plan: Plan, preview: Preview) -> Iterator[str]:
     """Yield whether the pods that do not run yet find a node now."""
     supply = preview.supply
-    if supply is None or not plan.may_start:
+    if supply is None or not plan.capacity.may_start:
         return
-    missing = _pods_to_add(plan, preview.running)
+    missing = _pods_to_add(plan.scale, preview.running)
     if not missing:
         return
     possible = min(placeable(supply), missing)
@@ -96,16 +97,17 @@ def _places(plan: Plan, preview: Preview) -> Iterator[str]:
     )
 
 
-def _pods_to_add(plan: Plan, running: DeploymentState | None) -> int:
-    return max(0, plan.replicas - (running.replicas if running else 0))
+def _pods_to_add(scale: ScalePlan, running: DeploymentState | None) -> int:
+    return max(0, scale.replicas - (running.replicas if running else 0))
 
 
 def _changes(plan: Plan, preview: Preview) -> Iterator[str]:
     before = preview.before
     if before is None:
         return
-    if before.replicas != plan.replicas:
-        yield f"changes replicas: {before.replicas} -> {plan.replicas}{_devices(plan, before)}"
+    was, now = before.scale.replicas, plan.scale.replicas
+    if was != now:
+        yield f"changes replicas: {was} -> {now}{_devices(plan, before)}"
     old, new = before.capacity, plan.capacity
     if old.fits != new.fits:
         yield f"changes fits: {old.fits} -> {new.fits} ({new.reason.value})"
@@ -118,8 +120,8 @@ def _devices(plan: Plan, before: Plan) -> str:
     resource = plan.accelerator.resource_name
     if resource is None or before.accelerator.resource_name != resource:
         return ""
-    old = before.replicas * before.engine.devices
-    return f", {old} -> {plan.replicas * plan.engine.devices} {resource}"
+    old = before.scale.replicas * before.engine.devices
+    return f", {old} -> {plan.scale.replicas * plan.engine.devices} {resource}"
 
 
 def _capacity_changes(old: Capacity, new: Capacity) -> Iterator[str]:
@@ -141,7 +143,7 @@ def _capacity_changes(old: Capacity, new: Capacity) -> Iterator[str]:
 
 def _rollout(plan: Plan, preview: Preview) -> Iterator[str]:
     running = preview.running
-    if not plan.may_start:
+    if not plan.capacity.may_start:
         if running is not None and running.desired:
             yield "rollout: none; what runs goes on as it is"
         return
@@ -150,22 +152,22 @@ def _rollout(plan: Plan, preview: Preview) -> Iterator[str]:
     if running.revision == preview.revision:
         yield "rollout: none; no pod is restarted"
         return
-    rollout = plan.rollout
-    yield f"rollout: every pod is replaced, {rollout.strategy.value}: {rollout.reason}"
+    chosen = plan.rollout.chosen
+    yield f"rollout: every pod is replaced, {chosen.strategy.value}: {chosen.reason}"
     yield f"rollout cost: {_cost(plan)}"
 
 
 def _cost(plan: Plan) -> str:
     resource = plan.accelerator.resource_name
-    spare_ones = plan.replicas if plan.changes_kind else 1
-    spare_pods = "every replica once more" if plan.changes_kind else "one more pod"
+    spare_ones = plan.scale.replicas if plan.rollout.changes_kind else 1
+    spare_pods = "every replica once more" if plan.rollout.changes_kind else "one more pod"
     devices = f"{spare_ones * plan.engine.devices} more {resource}" if resource else spare_pods
-    if plan.rollout.strategy is RolloutStrategy.SURGE:
+    if plan.rollout.chosen.strategy is RolloutStrategy.SURGE:
         return f"{devices} while it lasts; all replicas go on serving"
     spare = f"no spare {resource}" if resource else "no spare pod"
-    if plan.rollout.strategy is RolloutStrategy.IN_PLACE:
+    if plan.rollout.chosen.strategy is RolloutStrategy.IN_PLACE:
         size = f" (a group of {plan.engine.nodes} pods)" if plan.engine.nodes > 1 else ""
         return f"{spare}; one replica{size} less while it lasts" + (
-            ", so a single replica is away meanwhile" if plan.replicas == 1 else ""
+            ", so a single replica is away meanwhile" if plan.scale.replicas == 1 else ""
         )
     return f"{spare}; no replica serves until the new ones are ready"

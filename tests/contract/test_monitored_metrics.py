@@ -30,7 +30,7 @@ def queries() -> Iterator[tuple[str, str]]:
     made = plan(site=SITE, autoscaling={"maxReplicas": 3})
     for alert in alerts(made):
         yield alert["alert"], alert["expr"]
-    for panel in dashboard(made)["panels"]:
+    for panel in dashboard(made.identity.key)["panels"]:
         for target in panel["targets"]:
             yield panel["title"], target["expr"]
     wanted = made.integrations.autoscaling

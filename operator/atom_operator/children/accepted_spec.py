@@ -14,19 +14,20 @@ from typing import Any
 
 from atom_operator import constants
 from atom_operator.children import naming
-from atom_operator.domain import CONTROLLER_REVISION, Manifest, Plan, SpecRecord
+from atom_operator.domain import CONTROLLER_REVISION, Identity, Manifest, SpecPlan, SpecRecord
+from atom_operator.domain.profile import Profile
 
 
-def accepted_spec(plan: Plan) -> Manifest:
-    """The object that remembers what `plan` was made from."""
-    asked = {name: value for name, value in plan.asked.items() if name != "replicas"}
-    data = _data(SpecRecord(asked, plan.profile))
+def accepted_spec(identity: Identity, spec: SpecPlan, profile: Profile | None) -> Manifest:
+    """The object that remembers the spec of a plan, and the profile below it."""
+    asked = {name: value for name, value in spec.asked.items() if name != "replicas"}
+    data = _data(SpecRecord(asked, profile))
     digested = data if constants.ACCEPTED_PROFILE_KEY in data else asked
     digest = naming.short_hash(json.dumps(digested, sort_keys=True))
-    return _record(plan, f"{plan.key.name}-spec-{digest}", data)
+    return _record(identity, f"{identity.key.name}-spec-{digest}", data)
 
 
-def revision_specs(plan: Plan, records: Mapping[str, SpecRecord]) -> Iterator[Manifest]:
+def revision_specs(identity: Identity, records: Mapping[str, SpecRecord]) -> Iterator[Manifest]:
     """The objects that remember the specs of other pods than the workload asks for: those that
     still serve, and those that a failed rollout goes back to."""
     for revision, record in records.items():
@@ -34,7 +35,7 @@ def revision_specs(plan: Plan, records: Mapping[str, SpecRecord]) -> Iterator[Ma
         if record.image is not None:
             data["image"] = record.image
         kept = {constants.REVISION_SPEC_KEY: data}
-        yield _record(plan, f"{plan.key.name}-{revision}-spec", kept)
+        yield _record(identity, f"{identity.key.name}-{revision}-spec", kept)
 
 
 def _data(record: SpecRecord) -> dict[str, Any]:
@@ -46,11 +47,11 @@ def _data(record: SpecRecord) -> dict[str, Any]:
     return data
 
 
-def _record(plan: Plan, name: str, data: dict[str, Any]) -> Manifest:
+def _record(identity: Identity, name: str, data: dict[str, Any]) -> Manifest:
     return {
         "apiVersion": CONTROLLER_REVISION.api_version,
         "kind": CONTROLLER_REVISION.kind,
-        "metadata": naming.metadata(plan, name),
+        "metadata": naming.metadata(identity, name),
         "revision": 1,
         "data": data,
     }

@@ -13,11 +13,11 @@ from typing import Any
 
 from atom_operator import constants
 from atom_operator.children import naming
-from atom_operator.domain import Manifest, Plan
+from atom_operator.domain import Identity, Manifest
 from atom_operator.domain.canary import Canary
 
 
-def canary_deployment(plan: Plan, canary: Canary) -> Manifest | None:
+def canary_deployment(identity: Identity, canary: Canary) -> Manifest | None:
     """The canary's own AtomDeployment; None where it has none (any more)."""
     if canary.spec is None:
         return None
@@ -25,7 +25,7 @@ def canary_deployment(plan: Plan, canary: Canary) -> Manifest | None:
     return {
         "apiVersion": constants.API_VERSION,
         "kind": constants.KIND,
-        "metadata": naming.metadata(plan, canary.name, digest),
+        "metadata": naming.metadata(identity, canary.name, digest),
         "spec": dict(canary.spec),
     }
 

@@ -12,45 +12,47 @@ import msgspec
 
 from atom_operator import constants
 from atom_operator.children import naming
-from atom_operator.domain import Manifest, Plan
+from atom_operator.domain import EngineOptions, Identity, Manifest, ModelPlan, Plan
 
 
 def plan_config_map(plan: Plan) -> Manifest:
     """Render plan.json, what was decided and why, and model-facts.json, the shape it was computed
     from."""
     data = {"plan.json": _json(_decisions(plan))}
-    if plan.facts is not None:
-        data["model-facts.json"] = _json(plan.facts)
+    if plan.model.facts is not None:
+        data["model-facts.json"] = _json(plan.model.facts)
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": naming.metadata(plan, naming.config_map_name(plan.key)),
+        "metadata": naming.metadata(plan.identity, naming.config_map_name(plan.identity.key)),
         "data": data,
     }
 
 
-def adapters_config_map(plan: Plan) -> Manifest | None:
+def adapters_config_map(
+    identity: Identity, engine: EngineOptions, model: ModelPlan
+) -> Manifest | None:
     """The list of adapters that pods follow; None where they serve none."""
-    if plan.engine.lora is None:
+    if engine.lora is None:
         return None
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": naming.metadata(plan, naming.adapters_name(plan.key)),
-        "data": {constants.ADAPTERS_KEY: _json(plan.adapters)},
+        "metadata": naming.metadata(identity, naming.adapters_name(identity.key)),
+        "data": {constants.ADAPTERS_KEY: _json(model.adapters)},
     }
 
 
-def inspected_config_map(plan: Plan) -> Manifest | None:
+def inspected_config_map(identity: Identity, model: ModelPlan) -> Manifest | None:
     """The config.json that a Job has read, so that it is read once; None when none was."""
-    if plan.inspected is None:
+    if model.inspected is None:
         return None
-    annotations = {constants.ANNOTATION_MODEL: plan.inspected.model}
+    annotations = {constants.ANNOTATION_MODEL: model.inspected.model}
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": naming.metadata(plan, f"{plan.key.name}-model", annotations),
-        "data": {constants.INSPECTED_KEY: plan.inspected.text},
+        "metadata": naming.metadata(identity, f"{identity.key.name}-model", annotations),
+        "data": {constants.INSPECTED_KEY: model.inspected.text},
     }
 
 
@@ -61,12 +63,15 @@ def _decisions(plan: Plan) -> dict[str, Any]:
     scaling = plan.integrations.autoscaling
     return {
         "autoscaling": scaling.targets if scaling else None,
-        "model": {"argument": plan.model.argument, "revision": plan.model.revision},
+        "model": {
+            "argument": plan.model.location.argument,
+            "revision": plan.model.location.revision,
+        },
         "engine": engine,
         "accelerator": plan.accelerator,
         "capacity": plan.capacity,
-        "rollout": {"strategy": plan.rollout.strategy, "reason": plan.rollout.reason},
-        "startup_budget_seconds": plan.startup_budget_seconds,
+        "rollout": {"strategy": plan.rollout.chosen.strategy, "reason": plan.rollout.chosen.reason},
+        "startup_budget_seconds": plan.rollout.startup_budget_seconds,
     }
 
 

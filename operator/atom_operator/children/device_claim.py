@@ -11,41 +11,52 @@ from collections.abc import Iterable
 from typing import Any
 
 from atom_operator.children import naming
-from atom_operator.domain import Manifest, Plan, PodRevision
+from atom_operator.domain import (
+    Accelerator,
+    EngineOptions,
+    Identity,
+    Manifest,
+    ObjectKey,
+    PodRevision,
+)
 from atom_operator.domain.devices import DeviceClaim
 from atom_operator.kinds import RESOURCE_CLAIM_TEMPLATE
 
 CLAIM = "gpus"  # in the pod
 
 
-def devices_of_container(plan: Plan) -> tuple[dict[str, str], dict[str, Any]]:
+def devices_of_container(
+    engine: EngineOptions, accelerator: Accelerator
+) -> tuple[dict[str, str], dict[str, Any]]:
     """The amounts that a container asks for its devices by, and the fields that it claims them by:
     one of both is empty."""
-    if plan.accelerator.claim is not None:
+    if accelerator.claim is not None:
         return {}, {"claims": [{"name": CLAIM}]}
-    return {str(plan.accelerator.resource_name): str(plan.engine.devices_per_pod)}, {}
+    return {str(accelerator.resource_name): str(engine.devices_per_pod)}, {}
 
 
-def resource_claim_template(plan: Plan) -> Manifest | None:
+def resource_claim_template(
+    identity: Identity, engine: EngineOptions, accelerator: Accelerator
+) -> Manifest | None:
     """The template; None where pods take no devices by a claim."""
-    claim = plan.accelerator.claim
+    claim = accelerator.claim
     if claim is None:
         return None
     return {
         "apiVersion": RESOURCE_CLAIM_TEMPLATE.api_version,
         "kind": RESOURCE_CLAIM_TEMPLATE.kind,
-        "metadata": naming.metadata(plan, claim_template_name(plan, claim)),
+        "metadata": naming.metadata(identity, claim_template_name(identity.key, engine, claim)),
         "spec": {
-            "metadata": {"labels": naming.child_labels(plan.key.name)},
-            "spec": _claim_spec(plan, claim),
+            "metadata": {"labels": naming.child_labels(identity.key.name)},
+            "spec": _claim_spec(engine, claim),
         },
     }
 
 
-def claim_template_name(plan: Plan, claim: DeviceClaim) -> str:
+def claim_template_name(key: ObjectKey, engine: EngineOptions, claim: DeviceClaim) -> str:
     """Name the template by what it asks for."""
-    text = json.dumps(_claim_spec(plan, claim), sort_keys=True)
-    return f"{plan.key.name}-{CLAIM}-{naming.short_hash(text)[:8]}"
+    text = json.dumps(_claim_spec(engine, claim), sort_keys=True)
+    return f"{key.name}-{CLAIM}-{naming.short_hash(text)[:8]}"
 
 
 def templates_named_by(revisions: Iterable[PodRevision | None]) -> frozenset[str]:
@@ -59,11 +70,11 @@ def templates_named_by(revisions: Iterable[PodRevision | None]) -> frozenset[str
     )
 
 
-def _claim_spec(plan: Plan, claim: DeviceClaim) -> dict[str, Any]:
+def _claim_spec(engine: EngineOptions, claim: DeviceClaim) -> dict[str, Any]:
     wanted = {
         "deviceClassName": claim.device_class,
         "allocationMode": "ExactCount",
-        "count": plan.engine.devices_per_pod,
+        "count": engine.devices_per_pod,
         "selectors": [{"cel": {"expression": claim.expression}}],
     }
     return {"devices": {"requests": [{"name": CLAIM, "exactly": wanted}]}}

@@ -21,7 +21,14 @@ from atom_operator.children.endpoint_picker.cache_events import (
 )
 from atom_operator.children.leader_worker_set import group_arguments, group_environment
 from atom_operator.children.model_sources.bucket_access import bucket_environment
-from atom_operator.domain import EngineOptions, Plan
+from atom_operator.domain import (
+    Accelerator,
+    EngineOptions,
+    ModelLocation,
+    Plan,
+    PodsPlan,
+    RolloutPlan,
+)
 
 # The endpoints of a stopping pod leave the Service during this pause, before it refuses work.
 PRE_STOP_SECONDS = 5
@@ -45,13 +52,13 @@ def engine_container(plan: Plan) -> dict[str, Any]:
             {"name": name, "containerPort": number, "protocol": "TCP"}
             for name, number in {
                 constants.ENGINE_PORT_NAME: constants.ENGINE_PORT,
-                **event_ports(plan),
+                **event_ports(plan.engine, plan.integrations),
             }.items()
         ],
         "env": _environment(plan),
-        "resources": _resources(plan),
+        "resources": _resources(plan.engine, plan.accelerator, plan.pods),
         "volumeMounts": volumes.mounts(plan),
-        "startupProbe": _startup_probe(plan),
+        "startupProbe": _startup_probe(plan.accelerator, plan.rollout),
         "readinessProbe": {**http_probe("/health", 2), "failureThreshold": 2},
         "livenessProbe": {**http_probe("/live", 10), "failureThreshold": 3},
         "lifecycle": {"preStop": {"sleep": {"seconds": PRE_STOP_SECONDS}}},
@@ -69,7 +76,7 @@ def engine_args(plan: Plan) -> list[str]:
     """The engine's command line; extraArgs come last."""
     engine: EngineOptions = plan.engine
     pairs: list[tuple[str, object]] = [
-        ("--model", plan.model.argument),
+        ("--model", plan.model.location.argument),
         ("--served-model-name", engine.served_name),
         ("--host", "::"),
         ("--server-port", constants.ENGINE_PORT),
@@ -83,9 +90,9 @@ def engine_args(plan: Plan) -> list[str]:
         ("--tensor-parallel-size", engine.tensor_parallel),
         # Left out where there is one copy: an older image may not know it.
         ("--data-parallel-size", engine.data_parallel if engine.data_parallel > 1 else None),
-        ("--revision", plan.model.revision),
+        ("--revision", plan.model.location.revision),
         ("--drain-seconds", engine.drain_seconds),
-        ("--startup-budget-seconds", plan.startup_budget_seconds),
+        ("--startup-budget-seconds", plan.rollout.startup_budget_seconds),
     ]
     args = [text for flag, value in pairs if value is not None for text in (flag, str(value))]
     args.append(
@@ -93,9 +100,13 @@ def engine_args(plan: Plan) -> list[str]:
     )
     if engine.handover:
         fronted = plan.integrations.frontend is not None
-        url = naming.workers_url(plan.key) if fronted else naming.service_url(plan.key)
+        url = (
+            naming.workers_url(plan.identity.key)
+            if fronted
+            else naming.service_url(plan.identity.key)
+        )
         args.extend(["--handover-url", url])
-    args.extend(volumes.peer_arguments(plan))
+    args.extend(volumes.peer_arguments(plan.engine, plan.integrations))
     if engine.reproducible:
         args.append("--reproducible")
     if engine.sleep_idle_seconds is not None:
@@ -114,7 +125,12 @@ def engine_args(plan: Plan) -> list[str]:
     if engine.api_key_secret is not None:
         args.extend(["--api-key-file", volumes.API_KEY_PATH])
     args.extend(lora_arguments(engine))
-    return [*args, *group_arguments(plan), *event_arguments(plan), *engine.extra_args]
+    return [
+        *args,
+        *group_arguments(plan.engine),
+        *event_arguments(plan.engine, plan.integrations),
+        *engine.extra_args,
+    ]
 
 
 def lora_arguments(engine: EngineOptions) -> list[str]:
@@ -133,23 +149,34 @@ def lora_arguments(engine: EngineOptions) -> list[str]:
 
 
 def _environment(plan: Plan) -> list[dict[str, Any]]:
-    fixed = {**volumes.cache_environment(plan), **group_environment(plan)}
+    fixed = {
+        **volumes.cache_environment(plan.engine, plan.accelerator, plan.integrations),
+        **group_environment(plan.engine),
+    }
     rendered: dict[str, dict[str, Any]] = {
         name: {"name": name, **source} for name, source in fixed.items()
     }
-    rendered |= _hub_token(plan) | bucket_environment(plan.model.bucket) | event_environment(plan)
+    rendered |= (
+        _hub_token(plan.engine, plan.model.location)
+        | bucket_environment(plan.model.location.bucket)
+        | event_environment(plan.engine, plan.integrations)
+    )
     for variable in plan.engine.env:
         rendered[variable["name"]] = dict(variable)
     return list(rendered.values())
 
 
-def _hub_token(plan: Plan) -> dict[str, dict[str, Any]]:
+def _hub_token(engine: EngineOptions, location: ModelLocation) -> dict[str, dict[str, Any]]:
     """The token with which the pod itself downloads: the model, or what drafts for one that a Job
     has fetched. One that downloads adapters while it serves reads it from a file that follows the
     Secret."""
-    if volumes.adapters_token(plan) is not None:
+    if volumes.adapters_token(engine, location) is not None:
         return {"HF_TOKEN_PATH": {"name": "HF_TOKEN_PATH", "value": volumes.HUB_TOKEN_PATH}}
-    draft, fetched, token = plan.engine.draft_model, plan.model.download, plan.model.token_secret
+    draft, fetched, token = (
+        engine.draft_model,
+        location.download,
+        location.token_secret,
+    )
     if fetched is not None and draft is not None and not draft.startswith("/"):
         token = fetched.token_secret
     if token is None:
@@ -158,22 +185,21 @@ def _hub_token(plan: Plan) -> dict[str, dict[str, Any]]:
     return {"HF_TOKEN": {"name": "HF_TOKEN", "valueFrom": reference}}
 
 
-def _resources(plan: Plan) -> dict[str, Any]:
-    accelerator = plan.accelerator
+def _resources(engine: EngineOptions, accelerator: Accelerator, pods: PodsPlan) -> dict[str, Any]:
     if accelerator.memory_bytes is not None and accelerator.type == "cpu":
         memory = memory_quantity(accelerator.memory_bytes)
         return {"requests": {"cpu": _CPU_REQUEST, "memory": memory}, "limits": {"memory": memory}}
-    copies = plan.engine.copies_per_pod
-    gib = _GPU_HOST_GIB * copies + math.ceil(plan.host_bytes / 2**30)
+    copies = engine.copies_per_pod
+    gib = _GPU_HOST_GIB * copies + math.ceil(pods.host_bytes / 2**30)
     host = {"cpu": str(_GPU_HOST_CORES * copies), "memory": f"{gib}Gi"}
-    devices, claims = devices_of_container(plan)
+    devices, claims = devices_of_container(engine, accelerator)
     limits = {"limits": devices} if devices else {}
     return {"requests": {**host, **devices}, **limits, **claims}
 
 
-def _startup_probe(plan: Plan) -> dict[str, Any]:
-    period = _STARTUP_PERIOD_SECONDS[plan.accelerator.type]
-    failures = math.ceil(plan.startup_budget_seconds / period)
+def _startup_probe(accelerator: Accelerator, rollout: RolloutPlan) -> dict[str, Any]:
+    period = _STARTUP_PERIOD_SECONDS[accelerator.type]
+    failures = math.ceil(rollout.startup_budget_seconds / period)
     return {**http_probe("/startup", period), "failureThreshold": failures}
 
 

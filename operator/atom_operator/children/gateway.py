@@ -6,13 +6,13 @@ and chooses one for every request.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from atom_operator import constants
 from atom_operator.children import naming
-from atom_operator.domain import Manifest, Plan, RevisionInForce
-from atom_operator.integration_values import EndpointPicker, HttpRoute
+from atom_operator.domain import Identity, Manifest, Plan, RevisionInForce
+from atom_operator.integration_values import EndpointPicker, HttpRoute, Integrations
 from atom_operator.kinds import HTTP_ROUTE, INFERENCE_POOL
 
 # A long answer streams for minutes; a route's usual 15 seconds would cut it.
@@ -22,20 +22,23 @@ _API = "/v1"
 MODEL_HEADER = "X-Gateway-Model-Name"
 
 
-def inference_pool(plan: Plan, picker: EndpointPicker) -> Manifest:
+def inference_pool(
+    identity: Identity, selected: Mapping[str, str], picker: EndpointPicker
+) -> Manifest:
     """The pods that an endpoint picker chooses from; only fields that v1 had from its first
-    release on, since an API server refuses an object with one that it does not know."""
+    release on, since an API server refuses an object with one that it does not know. selected: the
+    labels of the pods."""
     return {
         "apiVersion": INFERENCE_POOL.api_version,
         "kind": INFERENCE_POOL.kind,
-        "metadata": naming.metadata(plan, plan.key.name),
+        "metadata": naming.metadata(identity, identity.key.name),
         "spec": {
-            "selector": {"matchLabels": naming.serving_labels(plan)},
+            "selector": {"matchLabels": dict(selected)},
             "targetPorts": [{"number": constants.ENGINE_PORT}],
             "endpointPickerRef": {
                 "group": "",
                 "kind": "Service",
-                "name": picker.name or naming.picker_name(plan.key),
+                "name": picker.name or naming.picker_name(identity.key),
                 "port": {"number": picker.port},
                 "failureMode": picker.failure_mode,
             },
@@ -56,7 +59,7 @@ def http_route(serving: RevisionInForce, route: HttpRoute) -> Manifest:
     return {
         "apiVersion": HTTP_ROUTE.api_version,
         "kind": HTTP_ROUTE.kind,
-        "metadata": naming.metadata(plan, plan.key.name),
+        "metadata": naming.metadata(plan.identity, plan.identity.key.name),
         "spec": spec,
     }
 
@@ -69,7 +72,9 @@ def _rules(serving: RevisionInForce, route: HttpRoute) -> Iterator[dict[str, Any
     if "Path" in route.matches:
         rewrite = {"path": {"type": "ReplacePrefixMatch", "replacePrefixMatch": _API}}
         yield {
-            **_rule(plan, [_below(f"/{plan.key.namespace}/{plan.key.name}{_API}")]),
+            **_rule(
+                plan, [_below(f"/{plan.identity.key.namespace}/{plan.identity.key.name}{_API}")]
+            ),
             "filters": [{"type": "URLRewrite", "urlRewrite": rewrite}],
         }
     if "Header" in route.matches:
@@ -100,13 +105,13 @@ def _backends(plan: Plan) -> Iterator[dict[str, Any]]:
     canary = plan.canary
     share = canary.state.weight if canary else 0
     if canary is None or not (share or canary.is_there):
-        yield _backend(plan, plan.key.name)
+        yield _backend(plan.integrations, plan.identity.key.name)
         return
-    yield {**_backend(plan, plan.key.name), "weight": 100 - share}
-    yield {**_backend(plan, canary.name), "weight": share}
+    yield {**_backend(plan.integrations, plan.identity.key.name), "weight": 100 - share}
+    yield {**_backend(plan.integrations, canary.name), "weight": share}
 
 
-def _backend(plan: Plan, name: str) -> dict[str, Any]:
-    if plan.integrations.endpoint_picker is None:
+def _backend(integrations: Integrations, name: str) -> dict[str, Any]:
+    if integrations.endpoint_picker is None:
         return {"group": "", "kind": "Service", "name": name, "port": constants.ENGINE_PORT}
     return {"group": INFERENCE_POOL.group, "kind": INFERENCE_POOL.kind, "name": name}

@@ -11,7 +11,7 @@ from typing import Any
 
 from atom_operator.children import naming
 from atom_operator.children.series import Selector, selector_of
-from atom_operator.domain import Manifest, Plan
+from atom_operator.domain import Identity, Manifest, ObjectKey
 from atom_operator.integration_values import Labels
 
 _SIDECAR_LABEL = {"grafana_dashboard": "1"}
@@ -20,26 +20,26 @@ _PANELS_PER_ROW, _WIDTH, _HEIGHT = 2, 12, 8
 _Panel = tuple[str, str, tuple[tuple[str, str], ...]]  # title, unit, (query, legend)
 
 
-def dashboard_config_map(plan: Plan, labels: Labels) -> Manifest:
+def dashboard_config_map(identity: Identity, labels: Labels) -> Manifest:
     """The ConfigMap; its one key is the dashboard's file name."""
-    metadata = naming.metadata(plan, naming.dashboard_name(plan.key))
+    metadata = naming.metadata(identity, naming.dashboard_name(identity.key))
     metadata["labels"] = {**_SIDECAR_LABEL, **labels, **metadata["labels"]}
-    text = json.dumps(dashboard(plan), indent=1, sort_keys=True)
+    text = json.dumps(dashboard(identity.key), indent=1, sort_keys=True)
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": metadata,
-        "data": {f"atom-{plan.key.namespace}-{plan.key.name}.json": text + "\n"},
+        "data": {f"atom-{identity.key.namespace}-{identity.key.name}.json": text + "\n"},
     }
 
 
-def dashboard(plan: Plan) -> dict[str, Any]:
+def dashboard(key: ObjectKey) -> dict[str, Any]:
     """The dashboard as Grafana imports it."""
-    title = f"ATOM {plan.key.namespace}/{plan.key.name}"
-    panels = [_panel(number, item) for number, item in enumerate(_panels(plan, selector_of(plan)))]
+    title = f"ATOM {key.namespace}/{key.name}"
+    panels = [_panel(number, item) for number, item in enumerate(_panels(selector_of(key)))]
     return {
         "title": title,
-        "uid": naming.short_hash(f"{plan.key.namespace}/{plan.key.name}"),
+        "uid": naming.short_hash(f"{key.namespace}/{key.name}"),
         "tags": ["atom"],
         "schemaVersion": 36,
         "refresh": "30s",
@@ -51,7 +51,7 @@ def dashboard(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _panels(plan: Plan, of: Selector) -> list[_Panel]:
+def _panels(of: Selector) -> list[_Panel]:
     return [
         (
             "Requests",

@@ -11,7 +11,13 @@ from __future__ import annotations
 from typing import Any
 
 from atom_operator import constants
-from atom_operator.domain import Manifest, Plan, Rollout, RolloutStrategy
+from atom_operator.domain import (
+    EngineOptions,
+    Manifest,
+    Rollout,
+    RolloutPlan,
+    RolloutStrategy,
+)
 from atom_operator.kinds import LEADER_WORKER_SET
 
 RENDEZVOUS_PORT = 29_500  # torch.distributed's own default
@@ -22,10 +28,9 @@ _JOINED_FILE = "/tmp/atom-node-started"
 _WORKER_INDEX_LABEL = "leaderworkerset.sigs.k8s.io/worker-index"
 
 
-def group_environment(plan: Plan) -> dict[str, dict[str, Any]]:
+def group_environment(engine: EngineOptions) -> dict[str, dict[str, Any]]:
     """Render torch.distributed's variables of one pod; none without groups. Ranks of a pod follow
     from NODE_RANK and LOCAL_WORLD_SIZE."""
-    engine = plan.engine
     if engine.nodes == 1:
         return {}
     index = {"fieldRef": {"fieldPath": f"metadata.labels['{_WORKER_INDEX_LABEL}']"}}
@@ -41,19 +46,19 @@ def group_environment(plan: Plan) -> dict[str, dict[str, Any]]:
     }
 
 
-def group_annotations(plan: Plan) -> dict[str, str]:
+def group_annotations(rollout: RolloutPlan) -> dict[str, str]:
     """Render the annotations by which the operator keeps the deadline that the controller of groups
     has not."""
-    annotations = {constants.ANNOTATION_DEADLINE: str(plan.progress_deadline_seconds)}
-    if plan.rollout.asked_at is not None:
-        annotations[constants.ANNOTATION_ASKED_AT] = plan.rollout.asked_at.isoformat()
+    annotations = {constants.ANNOTATION_DEADLINE: str(rollout.progress_deadline_seconds)}
+    if rollout.chosen.asked_at is not None:
+        annotations[constants.ANNOTATION_ASKED_AT] = rollout.chosen.asked_at.isoformat()
     return annotations
 
 
-def group_arguments(plan: Plan) -> list[str]:
+def group_arguments(engine: EngineOptions) -> list[str]:
     """Return where the engine of one pod stands in its group, from `group_environment`; none
     without groups."""
-    if plan.engine.nodes == 1:
+    if engine.nodes == 1:
         return []
     return [
         "--nnodes", "$(NNODES)", "--node-rank", "$(NODE_RANK)",
@@ -61,11 +66,13 @@ def group_arguments(plan: Plan) -> list[str]:
     ]  # fmt: skip
 
 
-def leader_worker_set(plan: Plan, template: Manifest, metadata: dict[str, Any]) -> Manifest:
+def leader_worker_set(
+    engine: EngineOptions, rollout: RolloutPlan, template: Manifest, metadata: dict[str, Any]
+) -> Manifest:
     """The groups, without their number. `template` is the finished pod template of every pod."""
     spec: dict[str, Any] = {
         "leaderWorkerTemplate": {
-            "size": plan.engine.nodes,
+            "size": engine.nodes,
             "restartPolicy": "RecreateGroupOnPodRestart",
             "leaderTemplate": with_role(template, constants.ROLE_LEADER),
             "workerTemplate": _worker(template),
@@ -76,7 +83,7 @@ def leader_worker_set(plan: Plan, template: Manifest, metadata: dict[str, Any]) 
         "networkConfig": {"subdomainPolicy": "UniquePerReplica"},
         "rolloutStrategy": {
             "type": "RollingUpdate",
-            "rollingUpdateConfiguration": _steps(plan.rollout),
+            "rollingUpdateConfiguration": _steps(rollout.chosen),
         },
         # Workers join the rendezvous that the leader opens; it needs no readiness of theirs.
         "startupPolicy": "LeaderCreated",

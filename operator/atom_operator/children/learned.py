@@ -10,15 +10,15 @@ from dataclasses import asdict
 
 from atom_operator import constants
 from atom_operator.children import naming
-from atom_operator.domain import Manifest, Plan
+from atom_operator.domain import EvidencePlan, Identity, Manifest
 
 
-def learned_config_map(plan: Plan) -> Manifest | None:
+def learned_config_map(identity: Identity, evidence: EvidencePlan) -> Manifest | None:
     """Render what was measured; None while nothing has been."""
-    if not plan.learned:
+    if not evidence.learned:
         return None
-    text = json.dumps([asdict(item) for item in plan.learned], indent=2, sort_keys=True)
-    metadata = naming.metadata(plan, f"{plan.key.name}-learned")
+    text = json.dumps([asdict(item) for item in evidence.learned], indent=2, sort_keys=True)
+    metadata = naming.metadata(identity, f"{identity.key.name}-learned")
     labels = {**metadata["labels"], constants.LABEL_LEARNED: "true"}
     return {
         "apiVersion": "v1",

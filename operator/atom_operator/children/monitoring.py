@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from atom_operator import constants
 from atom_operator.children import naming
 from atom_operator.children.series import Selector, selector_of
-from atom_operator.domain import Manifest, Plan
-from atom_operator.integration_values import Labels, PodMonitoring
+from atom_operator.domain import EngineOptions, Identity, Manifest, ObjectKey, Plan
+from atom_operator.integration_values import Integrations, Labels, PodMonitoring
 from atom_operator.kinds import POD_MONITOR, PROMETHEUS_RULE
 
 RUNBOOKS = "docs/runbooks"
@@ -20,20 +20,20 @@ _SATURATED = 0.95
 _SLOW_FIRST_TOKEN_SECONDS = 10
 
 
-def pod_monitor(plan: Plan, wanted: PodMonitoring) -> Manifest:
-    """Scrapes /metrics of every pod that serves HTTP."""
-    metadata = naming.metadata(plan, plan.key.name)
+def pod_monitor(identity: Identity, selected: dict[str, str], wanted: PodMonitoring) -> Manifest:
+    """Scrapes /metrics of every pod that serves HTTP, which the labels `selected` select."""
+    metadata = naming.metadata(identity, identity.key.name)
     found = {"apiVersion": POD_MONITOR.api_version, "kind": POD_MONITOR.kind, "metadata": metadata}
-    return _monitor(found, wanted, naming.serving_labels(plan), [constants.LABEL_DEPLOYMENT])
+    return _monitor(found, wanted, selected, [constants.LABEL_DEPLOYMENT])
 
 
-def frontend_monitor(plan: Plan, wanted: PodMonitoring) -> Manifest:
+def frontend_monitor(identity: Identity, wanted: PodMonitoring) -> Manifest:
     """Scrapes /metrics of the frontend's pods. Their series have no AtomDeployment's label: alerts
     and autoscalers count replicas and requests by it, of which these compute none."""
-    name, component = naming.frontend_name(plan.key), constants.FRONTEND_COMPONENT
-    found = naming.component_head(plan, POD_MONITOR, name, component)
+    name, component = naming.frontend_name(identity.key), constants.FRONTEND_COMPONENT
+    found = naming.component_head(identity, POD_MONITOR, name, component)
     copied = [constants.LABEL_INSTANCE, constants.LABEL_COMPONENT]
-    return _monitor(found, wanted, naming.frontend_labels(plan.key.name), copied)
+    return _monitor(found, wanted, naming.frontend_labels(identity.key.name), copied)
 
 
 def _monitor(
@@ -57,9 +57,9 @@ def _monitor(
 
 def prometheus_rule(plan: Plan, labels: Labels) -> Manifest:
     """The alerts of one AtomDeployment."""
-    metadata = naming.metadata(plan, plan.key.name)
+    metadata = naming.metadata(plan.identity, plan.identity.key.name)
     metadata["labels"] = {**labels, **metadata["labels"]}
-    group = f"{plan.key.namespace}.{plan.key.name}.atom"
+    group = f"{plan.identity.key.namespace}.{plan.identity.key.name}.atom"
     return {
         "apiVersion": PROMETHEUS_RULE.api_version,
         "kind": PROMETHEUS_RULE.kind,
@@ -70,9 +70,11 @@ def prometheus_rule(plan: Plan, labels: Labels) -> Manifest:
 
 def alerts(plan: Plan) -> list[dict[str, Any]]:
     """Symptoms that a user of the model notices, and what leads to them."""
-    of = selector_of(plan)
-    what = f"{plan.key.namespace}/{plan.key.name}"
-    return [_alert(plan, item) for item in (*_outages(plan, of, what), *_overload(plan, of, what))]
+    of = selector_of(plan.identity.key)
+    what = f"{plan.identity.key.namespace}/{plan.identity.key.name}"
+    base = plan.integrations.runbook_base_url
+    found = [*_outages(plan, of, what), *_overload(plan.engine, plan.integrations, of, what)]
+    return [_alert(plan.identity.key, base, item) for item in found]
 
 
 class _Alert(NamedTuple):
@@ -93,11 +95,11 @@ def _outages(plan: Plan, of: Selector, what: str) -> list[_Alert]:
     steps = f"sum(rate({of('atom:engine_steps_total')}[5m])) == 0"
     none = _Alert("AtomNoReplicaReady", "critical", "10m", ready, f"no replica of {what} serves")
     return [
-        *(() if plan.suspended else (none,)),
+        *(() if plan.scale.suspended else (none,)),
         _Alert(
             "AtomReplicaNotReady",
             "warning",
-            _minutes(plan.startup_budget_seconds),
+            _minutes(plan.rollout.startup_budget_seconds),
             f"{of('atom:ready')} == 0",
             f"a replica of {what} has not become ready within its start-up budget",
         ),
@@ -111,9 +113,11 @@ def _outages(plan: Plan, of: Selector, what: str) -> list[_Alert]:
     ]
 
 
-def _overload(plan: Plan, of: Selector, what: str) -> list[_Alert]:
-    scaling = plan.integrations.autoscaling
-    waiting = scaling.targets.waiting if scaling else max(1, plan.engine.max_num_seqs // 10)
+def _overload(
+    engine: EngineOptions, integrations: Integrations, of: Selector, what: str
+) -> list[_Alert]:
+    scaling = integrations.autoscaling
+    waiting = scaling.targets.waiting if scaling else max(1, engine.max_num_seqs // 10)
     buckets = f"sum by (le) (rate({of('atom:time_to_first_token_seconds_bucket')}[5m]))"
     return [
         _Alert(
@@ -147,8 +151,8 @@ def _overload(plan: Plan, of: Selector, what: str) -> list[_Alert]:
     ]
 
 
-def _alert(plan: Plan, alert: _Alert) -> dict[str, Any]:
-    base = plan.integrations.runbook_base_url
+def _alert(key: ObjectKey, base: str | None, alert: _Alert) -> dict[str, Any]:
+    """Write an alert of an AtomDeployment. base: the URL of the site's runbooks."""
     annotations = {"summary": alert.summary, "runbook": f"{RUNBOOKS}/{alert.name}.md"}
     if base is not None:
         annotations["runbook_url"] = f"{base.rstrip('/')}/{alert.name}.md"
@@ -158,8 +162,8 @@ def _alert(plan: Plan, alert: _Alert) -> dict[str, Any]:
         "for": alert.duration,
         "labels": {
             "severity": alert.severity,
-            "namespace": plan.key.namespace,
-            "atomdeployment": plan.key.name,
+            "namespace": key.namespace,
+            "atomdeployment": key.name,
         },
         "annotations": annotations,
     }

@@ -9,7 +9,7 @@ import hashlib
 from typing import Any
 
 from atom_operator import constants
-from atom_operator.domain import Kind, Manifest, ObjectKey, Plan
+from atom_operator.domain import Identity, Kind, Manifest, ObjectKey, Plan
 
 
 def config_map_name(key: ObjectKey) -> str:
@@ -84,7 +84,9 @@ def serving_labels(plan: Plan) -> dict[str, str]:
     """Return what selects the pods that serve HTTP: all, or of a replica over several nodes its
     leader. While groups take over from single pods all are selected: the workers among them have no
     port of the Service's."""
-    return _serving_labels(plan.key.name, groups=(plan.engine.nodes > 1) != plan.changes_kind)
+    return _serving_labels(
+        plan.identity.key.name, groups=(plan.engine.nodes > 1) != plan.rollout.changes_kind
+    )
 
 
 def selector_text(name: str, *, groups: bool) -> str:
@@ -122,18 +124,20 @@ def service_url(key: ObjectKey) -> str:
     return f"http://{key.name}.{key.namespace}.svc:{constants.ENGINE_PORT}"
 
 
-def metadata(plan: Plan, name: str, annotations: dict[str, str] | None = None) -> dict[str, Any]:
+def metadata(
+    identity: Identity, name: str, annotations: dict[str, str] | None = None
+) -> dict[str, Any]:
     """Metadata of a child: labels to find it by, the owner for garbage collection."""
     result: dict[str, Any] = {
         "name": name,
-        "namespace": plan.key.namespace,
-        "labels": child_labels(plan.key.name),
+        "namespace": identity.key.namespace,
+        "labels": child_labels(identity.key.name),
         "ownerReferences": [
             {
                 "apiVersion": constants.API_VERSION,
                 "kind": constants.KIND,
-                "name": plan.key.name,
-                "uid": plan.uid,
+                "name": identity.key.name,
+                "uid": identity.uid,
                 "controller": True,
                 "blockOwnerDeletion": True,
             }
@@ -144,16 +148,16 @@ def metadata(plan: Plan, name: str, annotations: dict[str, str] | None = None) -
     return result
 
 
-def component_head(plan: Plan, kind: Kind, name: str, component: str) -> Manifest:
+def component_head(identity: Identity, kind: Kind, name: str, component: str) -> Manifest:
     """Begin a child of a component beside the engines: what it is, and its metadata."""
-    own = metadata(plan, name)
+    own = metadata(identity, name)
     own["labels"][constants.LABEL_COMPONENT] = component
     return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": own}
 
 
-def with_words(plan: Plan, manifest: Manifest) -> Manifest:
+def with_words(identity: Identity, manifest: Manifest) -> Manifest:
     """The manifest with the labels and annotations that the spec asks for; ours win."""
-    words, metadata = plan.objects.of(str(manifest["kind"])), manifest["metadata"]
+    words, metadata = identity.objects.of(str(manifest["kind"])), manifest["metadata"]
     if words.labels:
         metadata = {**metadata, "labels": {**words.labels, **metadata["labels"]}}
     if words.annotations:

@@ -12,8 +12,8 @@ from typing import Any
 from atom_operator import constants
 from atom_operator.children import naming
 from atom_operator.children.endpoint_picker.cache_events import event_ports
-from atom_operator.domain import Manifest, Plan
-from atom_operator.integration_values import NetworkAccess
+from atom_operator.domain import EngineOptions, Identity, Manifest, ObjectKey, Plan
+from atom_operator.integration_values import Integrations, NetworkAccess
 from atom_operator.kinds import NETWORK_POLICY
 
 _NAMESPACE_LABEL = "kubernetes.io/metadata.name"
@@ -23,35 +23,37 @@ def network_policy(plans: Sequence[Plan], access: NetworkAccess) -> Manifest:
     """Ingress to the pods of these plans, the first of which is the workload's; the kubelet's
     probes are not subject to policies."""
     rules = [_of_callers(access)]
-    labels = naming.selector_labels(plans[0].key.name)
+    labels = naming.selector_labels(plans[0].identity.key.name)
     for plan in plans:
         rules += [rule for rule in _rules(plan, labels) if rule not in rules]
-    return _policy(plans[0], plans[0].key.name, labels, rules)
+    return _policy(plans[0].identity, plans[0].identity.key.name, labels, rules)
 
 
 def _rules(plan: Plan, labels: dict[str, str]) -> Iterator[dict[str, Any]]:
     """Yield who may connect beside the callers; `labels` are those of the pods."""
     if plan.integrations.picker_program is not None:
-        yield _of_picker(plan)
+        yield _of_picker(plan.identity.key, plan.engine, plan.integrations)
     if plan.integrations.frontend is not None:
-        yield _of_peers(naming.frontend_labels(plan.key.name))
+        yield _of_peers(naming.frontend_labels(plan.identity.key.name))
     if plan.engine.handover:
         yield _of_peers(labels)
     if plan.engine.nodes > 1:  # ranks talk on ports of their own choice
         yield {"from": [{"podSelector": {"matchLabels": labels}}]}
 
 
-def frontend_policy(plan: Plan, access: NetworkAccess) -> Manifest:
+def frontend_policy(identity: Identity, access: NetworkAccess) -> Manifest:
     """Ingress to the frontend's pods: who may call the engines may call these."""
-    labels = naming.frontend_labels(plan.key.name)
-    return _policy(plan, naming.frontend_name(plan.key), labels, [_of_callers(access)])
+    labels = naming.frontend_labels(identity.key.name)
+    return _policy(identity, naming.frontend_name(identity.key), labels, [_of_callers(access)])
 
 
-def _policy(plan: Plan, name: str, labels: dict[str, str], rules: list[dict[str, Any]]) -> Manifest:
+def _policy(
+    identity: Identity, name: str, labels: dict[str, str], rules: list[dict[str, Any]]
+) -> Manifest:
     return {
         "apiVersion": NETWORK_POLICY.api_version,
         "kind": NETWORK_POLICY.kind,
-        "metadata": naming.metadata(plan, name),
+        "metadata": naming.metadata(identity, name),
         "spec": {
             "podSelector": {"matchLabels": labels},
             "policyTypes": ["Ingress"],
@@ -76,10 +78,10 @@ def _of_peers(labels: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def _of_picker(plan: Plan) -> dict[str, Any]:
+def _of_picker(key: ObjectKey, engine: EngineOptions, integrations: Integrations) -> dict[str, Any]:
     """The endpoint picker that we run reads metrics, tokens and events."""
-    labels = naming.picker_labels(plan.key.name)
-    ports = (constants.ENGINE_PORT_NAME, *event_ports(plan))
+    labels = naming.picker_labels(key.name)
+    ports = (constants.ENGINE_PORT_NAME, *event_ports(engine, integrations))
     return {
         "from": [{"podSelector": {"matchLabels": labels}}],
         "ports": [{"port": name, "protocol": "TCP"} for name in ports],

@@ -7,24 +7,27 @@ ever, and one that allows it would say nothing.
 from __future__ import annotations
 
 from atom_operator.children import naming
-from atom_operator.domain import Manifest, Plan
+from atom_operator.domain import Identity, Manifest, ScalePlan
+from atom_operator.integration_values import Integrations
 
 _LEAST_REPLICAS = 2
 
 
-def disruption_budget(plan: Plan) -> Manifest | None:
+def disruption_budget(
+    identity: Identity, scale: ScalePlan, integrations: Integrations
+) -> Manifest | None:
     """The budget, or None when the number of replicas makes none useful."""
-    scaling = plan.integrations.autoscaling
-    most = plan.replicas if scaling is None else scaling.max_replicas
+    scaling = integrations.autoscaling
+    most = scale.replicas if scaling is None else scaling.max_replicas
     if most < _LEAST_REPLICAS:
         return None
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
-        "metadata": naming.metadata(plan, plan.key.name),
+        "metadata": naming.metadata(identity, identity.key.name),
         "spec": {
             "maxUnavailable": 1,
-            "selector": {"matchLabels": naming.selector_labels(plan.key.name)},
+            "selector": {"matchLabels": naming.selector_labels(identity.key.name)},
             # A pod that is not ready protects nothing and must not hold a drain up.
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
         },

@@ -10,18 +10,18 @@ from __future__ import annotations
 from typing import Any
 
 from atom_operator.children.device_claim import devices_of_container
-from atom_operator.domain import Plan
+from atom_operator.domain import Accelerator, EngineOptions
 
 _COMMAND = ["python3", "-m", "atom.preflight"]
 
 
-def preflight_container(plan: Plan) -> dict[str, Any]:
+def preflight_container(engine: EngineOptions, accelerator: Accelerator) -> dict[str, Any]:
     """Ends with 0 when as many devices as asked for can be opened and have kernels."""
-    devices, claims = devices_of_container(plan)
+    devices, claims = devices_of_container(engine, accelerator)
     return {
         "name": "preflight",
-        "image": plan.engine.image,
-        "command": [*_COMMAND, "--devices", str(plan.engine.devices_per_pod)],
+        "image": engine.image,
+        "command": [*_COMMAND, "--devices", str(engine.devices_per_pod)],
         "resources": {
             "requests": {"cpu": "100m", "memory": "64Mi", **devices},
             "limits": {"memory": "256Mi", **devices},

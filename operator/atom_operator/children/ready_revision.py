@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from atom_operator import constants
 from atom_operator.children import naming
-from atom_operator.domain import CONTROLLER_REVISION, Manifest, Plan, PodRevision
+from atom_operator.domain import CONTROLLER_REVISION, Identity, Manifest, PodRevision
 
 
-def ready_revision(plan: Plan, pods: PodRevision) -> Manifest:
+def ready_revision(identity: Identity, pods: PodRevision) -> Manifest:
     """The object that remembers `pods`."""
     annotations = {constants.ANNOTATION_REVISION: pods.name}
     if pods.spec_digest is not None:
@@ -19,7 +19,7 @@ def ready_revision(plan: Plan, pods: PodRevision) -> Manifest:
     return {
         "apiVersion": CONTROLLER_REVISION.api_version,
         "kind": CONTROLLER_REVISION.kind,
-        "metadata": naming.metadata(plan, f"{plan.key.name}-{pods.name}", annotations),
+        "metadata": naming.metadata(identity, f"{identity.key.name}-{pods.name}", annotations),
         "revision": 1,
         "data": {"template": pods.template, "nodes": pods.nodes},
     }

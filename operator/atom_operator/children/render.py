@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from atom_operator.children import naming
 from atom_operator.children.accepted_spec import accepted_spec, revision_specs
 from atom_operator.children.autoscaling.autoscaler import autoscaler
 from atom_operator.children.beside_engines.frontend import frontend
@@ -19,7 +20,6 @@ from atom_operator.children.gateway import http_route, inference_pool
 from atom_operator.children.grafana_dashboard import dashboard_config_map
 from atom_operator.children.learned import learned_config_map
 from atom_operator.children.monitoring import pod_monitor, prometheus_rule
-from atom_operator.children.naming import with_words
 from atom_operator.children.network import network_policy
 from atom_operator.children.pod_disruption_budget import disruption_budget
 from atom_operator.children.ready_revision import ready_revision
@@ -62,37 +62,45 @@ def render(
     spec.template cannot be merged."""
     target = target or Target(pod_revision(plan))
     serving = serving or RevisionInForce(target.pods, plan)
-    ready, beside = target.last_ready, serving.plan
-    has_account = plan.own_account is None or beside.own_account is None
+    ready, beside, identity = target.last_ready, serving.plan, plan.identity
+    has_account = identity.own_account is None or beside.identity.own_account is None
     manifests: tuple[tuple[Kind, Manifest | None], ...] = (
-        (SERVICE_ACCOUNT, service_account(plan) if has_account else None),
+        (SERVICE_ACCOUNT, service_account(identity) if has_account else None),
         (CONFIG_MAP, plan_config_map(plan)),
-        (CONFIG_MAP, inspected_config_map(plan)),
-        (CONFIG_MAP, adapters_config_map(beside) or adapters_config_map(plan)),
-        (CONFIG_MAP, learned_config_map(plan)),
+        (CONFIG_MAP, inspected_config_map(identity, plan.model)),
+        (CONFIG_MAP, _adapters(beside) or _adapters(plan)),
+        (CONFIG_MAP, learned_config_map(identity, plan.evidence)),
         (SERVICE, service(beside)),
-        (DISRUPTION_BUDGET, disruption_budget(plan)),
+        (DISRUPTION_BUDGET, disruption_budget(identity, plan.scale, plan.integrations)),
         *_guards(plan, beside),
-        *((CONTROLLER_REVISION, record) for record in revision_specs(plan, target.specs)),
-        (CONTROLLER_REVISION, accepted_spec(plan) if plan.asked else None),
-        (CONTROLLER_REVISION, ready_revision(plan, ready) if ready else None),
+        *((CONTROLLER_REVISION, record) for record in revision_specs(identity, target.specs)),
+        (CONTROLLER_REVISION, _accepted(plan) if plan.spec.asked else None),
+        (CONTROLLER_REVISION, ready_revision(identity, ready) if ready else None),
         # Of what is suspended the autoscaler is paused before it sees too few replicas.
-        *(_autoscaler(plan) if plan.suspended else ()),
+        *(_autoscaler(plan) if plan.scale.suspended else ()),
         workload(plan, target.pods, target.rollback),
         *_integrations(serving),
-        *(() if plan.suspended else _autoscaler(plan)),
-        (ATOM_DEPLOYMENT, canary_deployment(plan, plan.canary) if plan.canary else None),
+        *(() if plan.scale.suspended else _autoscaler(plan)),
+        (ATOM_DEPLOYMENT, canary_deployment(identity, plan.canary) if plan.canary else None),
     )
     return {
-        ChildKey(kind, str(manifest["metadata"]["name"])): with_words(plan, manifest)
+        ChildKey(kind, str(manifest["metadata"]["name"])): naming.with_words(identity, manifest)
         for kind, manifest in manifests
         if manifest is not None
     }
 
 
+def _adapters(plan: Plan) -> Manifest | None:
+    return adapters_config_map(plan.identity, plan.engine, plan.model)
+
+
+def _accepted(plan: Plan) -> Manifest:
+    return accepted_spec(plan.identity, plan.spec, plan.pods.profile)
+
+
 def _guards(plan: Plan, beside: Plan) -> Iterator[tuple[Kind, Manifest]]:
     """Yield what must be there before the first pod, and as long as others serve."""
-    template = resource_claim_template(plan)
+    template = resource_claim_template(plan.identity, plan.engine, plan.accelerator)
     if template is not None:
         yield RESOURCE_CLAIM_TEMPLATE, template
     if plan.integrations.network is not None:
@@ -102,26 +110,27 @@ def _guards(plan: Plan, beside: Plan) -> Iterator[tuple[Kind, Manifest]]:
 def _integrations(serving: RevisionInForce) -> Iterator[tuple[Kind, Manifest]]:
     """Yield what other systems find the pods by."""
     plan, asked = serving.plan, serving.plan.integrations
+    selected = naming.serving_labels(plan)
     if asked.frontend is not None:
         yield from frontend(serving, asked.frontend)
     if asked.picker_program is not None:
         yield from endpoint_picker(serving, asked.picker_program)
     if asked.endpoint_picker is not None:
-        yield INFERENCE_POOL, inference_pool(plan, asked.endpoint_picker)
+        yield INFERENCE_POOL, inference_pool(plan.identity, selected, asked.endpoint_picker)
     if asked.http_route is not None:
         yield HTTP_ROUTE, http_route(serving, asked.http_route)
     if asked.pod_monitoring is not None:
-        yield POD_MONITOR, pod_monitor(plan, asked.pod_monitoring)
+        yield POD_MONITOR, pod_monitor(plan.identity, selected, asked.pod_monitoring)
     if asked.alerts is not None:
         yield PROMETHEUS_RULE, prometheus_rule(plan, asked.alerts)
     if asked.dashboard is not None:
-        yield CONFIG_MAP, dashboard_config_map(plan, asked.dashboard)
+        yield CONFIG_MAP, dashboard_config_map(plan.identity, asked.dashboard)
 
 
 def _autoscaler(plan: Plan) -> Iterator[tuple[Kind, Manifest]]:
     """Yield the autoscaler, which comes once its target leaves the number of replicas alone, and
     stays while its target is suspended or begins anew."""
     wanted = plan.integrations.autoscaling
-    comes = not plan.owns_replicas or plan.autoscaler_stands
+    comes = not plan.scale.owns_replicas or plan.scale.autoscaler_stands
     if wanted is not None and comes:
         yield SCALED_OBJECT if wanted.method == "KEDA" else AUTOSCALER, autoscaler(plan, wanted)

@@ -9,13 +9,13 @@ import re
 from collections.abc import Callable
 
 from atom_operator import constants
-from atom_operator.domain import Plan
+from atom_operator.domain import ObjectKey
 
 Selector = Callable[[str], str]
 SERIES_LABEL = re.sub(r"[^a-zA-Z0-9_]", "_", constants.LABEL_DEPLOYMENT)
 
 
-def selector_of(plan: Plan) -> Selector:
+def selector_of(key: ObjectKey) -> Selector:
     """A function from a metric's name to that metric of this AtomDeployment."""
-    labels = f'{{namespace="{plan.key.namespace}",{SERIES_LABEL}="{plan.key.name}"}}'
+    labels = f'{{namespace="{key.namespace}",{SERIES_LABEL}="{key.name}"}}'
     return lambda metric: f"{metric}{labels}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from atom_operator import constants
 from atom_operator.children import naming
-from atom_operator.domain import Manifest, Plan
+from atom_operator.domain import Identity, Manifest, Plan
 
 
 def service(plan: Plan) -> Manifest:
@@ -13,12 +13,12 @@ def service(plan: Plan) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": naming.metadata(plan, plan.key.name),
+        "metadata": naming.metadata(plan.identity, plan.identity.key.name),
         "spec": {
             "type": "ClusterIP",
             "selector": (
-                naming.frontend_labels(plan.key.name)
-                if plan.frontend_serves
+                naming.frontend_labels(plan.identity.key.name)
+                if plan.rollout.frontend_serves
                 else naming.serving_labels(plan)
             ),
             "ports": [
@@ -33,14 +33,14 @@ def service(plan: Plan) -> Manifest:
     }
 
 
-def service_account(plan: Plan) -> Manifest:
+def service_account(identity: Identity) -> Manifest:
     """An identity without rights: the engine never talks to the API server."""
     account: Manifest = {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
-        "metadata": naming.metadata(plan, plan.key.name),
+        "metadata": naming.metadata(identity, identity.key.name),
         "automountServiceAccountToken": False,
     }
-    if plan.pull_secrets:
-        account["imagePullSecrets"] = [{"name": name} for name in plan.pull_secrets]
+    if identity.pull_secrets:
+        account["imagePullSecrets"] = [{"name": name} for name in identity.pull_secrets]
     return account

@@ -37,31 +37,33 @@ _TEMPLATE, _JOBS = "spec.template", "spec.jobs.template"
 
 def template_problems(plan: Plan, site: Site) -> tuple[FieldProblem, ...]:
     """Return why the plan's pods cannot be what its overlays make of them."""
-    given = plan.profile.service_account if plan.profile is not None else None
-    own, account = plan.own_account, TemplateFeature.SERVICE_ACCOUNT
+    given = plan.pods.profile.service_account if plan.pods.profile is not None else None
+    own, account = plan.identity.own_account, TemplateFeature.SERVICE_ACCOUNT
     if own is not None and own != given and not site.allows(account, own):
         return (_forbidden(Right("spec.serviceAccountName", account, own)),)
     if found := _of_engines(plan, site):
         return found
-    if plan.jobs.template is not None or plan.objects.of(JOB.kind).annotations:
-        jobs = _Beside(_JOBS, plan.jobs.template, job_account(plan))
+    if plan.pods.jobs.template is not None or plan.identity.objects.of(JOB.kind).annotations:
+        jobs = _Beside(
+            _JOBS, plan.pods.jobs.template, job_account(plan.identity, plan.model.location)
+        )
         found = _beside(plan, site, jobs, lambda: _of_jobs(plan))
     return (*found, *_of_servers(plan, site))
 
 
 def _of_engines(plan: Plan, site: Site) -> tuple[FieldProblem, ...]:
-    if not plan.is_overlaid:
+    if not plan.pods.is_overlaid:
         return ()
-    given = Given(plan.service_account, _secrets(plan))
+    given = Given(plan.identity.service_account, _secrets(plan))
     try:
-        found = _rights([pod_template(plan)], given, plan.template)
+        found = _rights([pod_template(plan)], given, plan.pods.template)
         below = _of_profile(plan, given)
     except OverlayError as error:
         return (FieldProblem(_TEMPLATE, str(error)),)
     own = (right.below(_TEMPLATE) for right in found if right not in below)
     asked = list(_not_allowed(below, site))
-    if asked and plan.profile is not None:
-        name, words = plan.profile.name, _words(asked[0])
+    if asked and plan.pods.profile is not None:
+        name, words = plan.pods.profile.name, _words(asked[0])
         problem = f"AtomProfile {name} asks for {asked[0].path}: {words}"
         return (FieldProblem("spec.profile", problem, Reason.TEMPLATE_FORBIDDEN),)
     return tuple(_forbidden(right) for right in _not_allowed(own, site))
@@ -69,10 +71,11 @@ def _of_engines(plan: Plan, site: Site) -> tuple[FieldProblem, ...]:
 
 def _of_profile(plan: Plan, given: Given) -> list[Right]:
     """The rights that pods have from the AtomProfile's template alone."""
-    if plan.profile is None or plan.profile.template is None:
+    if plan.pods.profile is None or plan.pods.profile.template is None:
         return []
-    alone = pod_template(replace(plan, template=None, template_removed=()))
-    return _rights([alone], given, plan.profile.template)
+    pods = replace(plan.pods, template=None, template_removed=())
+    alone = pod_template(replace(plan, pods=pods))
+    return _rights([alone], given, plan.pods.profile.template)
 
 
 def _rights(
@@ -105,10 +108,10 @@ def _of_servers(plan: Plan, site: Site) -> tuple[FieldProblem, ...]:
     front, picker = plan.integrations.frontend, plan.integrations.endpoint_picker
     program = plan.integrations.picker_program
     if front is not None and front.template is not None:
-        asked = _Beside("spec.frontend.template", front.template, plan.service_account)
+        asked = _Beside("spec.frontend.template", front.template, plan.identity.service_account)
         found += _beside(plan, site, asked, lambda: [frontend_template(_own(plan), front)])
     if picker is not None and program is not None and picker.template is not None:
-        account = naming.picker_name(plan.key)
+        account = naming.picker_name(plan.identity.key)
         asked = _Beside("spec.gateway.pickerTemplate", picker.template, account)
         found += _beside(plan, site, asked, lambda: [picker_template(_own(plan), program)])
     return tuple(found)
@@ -141,13 +144,13 @@ def _beside(
 def _secrets(plan: Plan) -> frozenset[str]:
     """Name the Secrets that typed fields of the spec, or its AtomProfile, name."""
     model, named = plan.model, set(secrets_of(rendered_template(plan)["spec"]))
-    download = model.download
-    tokens = (model.token_secret, download.token_secret if download else None)
+    download = model.location.download
+    tokens = (model.location.token_secret, download.token_secret if download else None)
     named |= {token[0] for token in tokens if token is not None}
-    for bucket in (model.bucket, download.bucket if download else None):
+    for bucket in (model.location.bucket, download.bucket if download else None):
         if bucket is not None and bucket.secret is not None:
             named.add(bucket.secret)
-    profile = plan.profile.template if plan.profile is not None else None
+    profile = plan.pods.profile.template if plan.pods.profile is not None else None
     return frozenset(named) | secrets_of((profile or {}).get("spec") or {})
 
 

@@ -8,8 +8,17 @@ from atom_operator.api.v1alpha1.common import memory_quantity
 from atom_operator.children import naming
 from atom_operator.children.model_sources.model_image import image_mount, image_volume
 from atom_operator.constants import ADAPTERS_KEY, ENGINE_CONTAINER, MODELS_DIRECTORY
-from atom_operator.domain import Manifest, Plan, SourceKind
+from atom_operator.domain import (
+    Accelerator,
+    EngineOptions,
+    Manifest,
+    ModelLocation,
+    Plan,
+    PodsPlan,
+    SourceKind,
+)
 from atom_operator.domain.resources import EPHEMERAL_STORAGE
+from atom_operator.integration_values import Integrations
 
 _CACHE = "/cache"
 _COMPILED = "/compile-cache"  # where a claim keeps what was compiled
@@ -36,18 +45,19 @@ _CPU_SHARED_MEMORY = 128 * 1024**2
 _LEAST_SHARED_MEMORY = 8 * 1024**2
 
 
-def cache_environment(plan: Plan) -> dict[str, dict[str, Any]]:
+def cache_environment(
+    engine: EngineOptions, accelerator: Accelerator, integrations: Integrations
+) -> dict[str, dict[str, Any]]:
     """Variables that send every cache to a writable volume."""
-    claimed = plan.integrations.compile_cache_claim is not None
-    compiled = f"{_COMPILED}/{compile_cache_key(plan)}" if claimed else _CACHE
+    claimed = integrations.compile_cache_claim is not None
+    compiled = f"{_COMPILED}/{compile_cache_key(engine, accelerator)}" if claimed else _CACHE
     folders = {name: f"{compiled}/{folder}" for name, folder in _COMPILE_ENVIRONMENT.items()}
     return {name: {"value": value} for name, value in {**CACHE_ENVIRONMENT, **folders}.items()}
 
 
-def compile_cache_key(plan: Plan) -> str:
+def compile_cache_key(engine: EngineOptions, accelerator: Accelerator) -> str:
     """The folder of what was compiled: an engine never reads what another image, architecture or
     split of the model has left. An image by tag is told apart by its tag only."""
-    accelerator, engine = plan.accelerator, plan.engine
     parts = (
         engine.image,
         accelerator.product or "-",
@@ -68,23 +78,23 @@ def mounts(plan: Plan) -> list[dict[str, Any]]:
     if plan.engine.api_key_secret is not None:
         mount = {"name": "api-key", "mountPath": _API_KEY_FOLDER, "readOnly": True}
         result.append(mount)
-    if has_peers(plan):
+    if has_peers(plan.engine, plan.integrations):
         mount = {"name": "peers", "mountPath": PEER_SECRET_FOLDER, "readOnly": True}
         result.append(mount)
-    if adapters_token(plan) is not None:
+    if adapters_token(plan.engine, plan.model.location) is not None:
         mount = {"name": "hub-token", "mountPath": _HUB_TOKEN_FOLDER, "readOnly": True}
         result.append(mount)
     if plan.integrations.compile_cache_claim is not None:
         result.append({"name": "compile-cache", "mountPath": _COMPILED})
-    if plan.model.kind is SourceKind.CLAIM:
+    if plan.model.location.kind is SourceKind.CLAIM:
         result.append(
             {
                 "name": "models",
-                "mountPath": f"{MODELS_DIRECTORY}/{plan.model.claim}",
+                "mountPath": f"{MODELS_DIRECTORY}/{plan.model.location.claim}",
                 "readOnly": True,
             }
         )
-    if plan.model.image is not None:
+    if plan.model.location.image is not None:
         result.append(image_mount())
     if plan.engine.lora is not None:
         result.append({"name": "adapters", "mountPath": _ADAPTERS_FOLDER, "readOnly": True})
@@ -94,20 +104,22 @@ def mounts(plan: Plan) -> list[dict[str, Any]]:
     return result
 
 
-def _shared_memory_bytes(plan: Plan) -> int:
+def _shared_memory_bytes(engine: EngineOptions, accelerator: Accelerator) -> int:
     """Size of /dev/shm. Its pages count against the container's memory, hence never without a
     limit, and on a CPU never more than an eighth of that memory. On GPUs every rank's collectives
     exchange through it: a GiB for each, and one for the processes."""
-    accelerator = plan.accelerator
     if accelerator.type == "amd":
-        return (1 + plan.engine.devices_per_pod) * _GIB
+        return (1 + engine.devices_per_pod) * _GIB
     share = (accelerator.memory_bytes or 0) // 8 // _LEAST_SHARED_MEMORY * _LEAST_SHARED_MEMORY
     return min(_CPU_SHARED_MEMORY, max(_LEAST_SHARED_MEMORY, share))
 
 
 def volumes(plan: Plan) -> list[dict[str, Any]]:
     """Volumes of the pod."""
-    memory = {"medium": "Memory", "sizeLimit": memory_quantity(_shared_memory_bytes(plan))}
+    memory = {
+        "medium": "Memory",
+        "sizeLimit": memory_quantity(_shared_memory_bytes(plan.engine, plan.accelerator)),
+    }
     result: list[dict[str, Any]] = [
         {"name": "cache", "emptyDir": {}},
         {"name": "tmp", "emptyDir": {}},
@@ -115,24 +127,24 @@ def volumes(plan: Plan) -> list[dict[str, Any]]:
     ]
     if plan.engine.api_key_secret is not None:
         result.append(_renewed("api-key", plan.engine.api_key_secret, _API_KEY_FILE))
-    if has_peers(plan):
+    if has_peers(plan.engine, plan.integrations):
         # As a folder, which the kubelet renews: each of its entries counts.
-        peers = {"secretName": naming.peers_name(plan.key)}
+        peers = {"secretName": naming.peers_name(plan.identity.key)}
         result.append({"name": "peers", "secret": peers})
-    token = adapters_token(plan)
+    token = adapters_token(plan.engine, plan.model.location)
     if token is not None:
         result.append(_renewed("hub-token", token, _HUB_TOKEN_FILE))
     if plan.integrations.compile_cache_claim is not None:
         kept = {"claimName": plan.integrations.compile_cache_claim}
         result.append({"name": "compile-cache", "persistentVolumeClaim": kept})
-    if plan.model.kind is SourceKind.CLAIM:
-        claim = {"claimName": plan.model.claim, "readOnly": True}
+    if plan.model.location.kind is SourceKind.CLAIM:
+        claim = {"claimName": plan.model.location.claim, "readOnly": True}
         result.append({"name": "models", "persistentVolumeClaim": claim})
-    if plan.model.image is not None:
-        result.append(image_volume(plan.model.image))
+    if plan.model.location.image is not None:
+        result.append(image_volume(plan.model.location.image))
     if plan.engine.lora is not None:
         # Where it is missing there are no adapters: pods of before may outlive it.
-        listed = {"name": naming.adapters_name(plan.key), "optional": True}
+        listed = {"name": naming.adapters_name(plan.identity.key), "optional": True}
         result.append({"name": "adapters", "configMap": listed})
         for number, name in enumerate(plan.engine.lora.claims):
             claim = {"claimName": name, "readOnly": True}
@@ -140,23 +152,23 @@ def volumes(plan: Plan) -> list[dict[str, Any]]:
     return result
 
 
-def has_peers(plan: Plan) -> bool:
+def has_peers(engine: EngineOptions, integrations: Integrations) -> bool:
     """Return whether its servers hand answers to each other."""
-    return plan.engine.handover or plan.integrations.frontend is not None
+    return engine.handover or integrations.frontend is not None
 
 
-def peer_arguments(plan: Plan) -> list[str]:
+def peer_arguments(engine: EngineOptions, integrations: Integrations) -> list[str]:
     """The flag of servers that hand answers to each other."""
-    return ["--handover-secret-file", PEER_SECRET_FOLDER] if has_peers(plan) else []
+    return ["--handover-secret-file", PEER_SECRET_FOLDER] if has_peers(engine, integrations) else []
 
 
-def adapters_token(plan: Plan) -> tuple[str, str] | None:
+def adapters_token(engine: EngineOptions, location: ModelLocation) -> tuple[str, str] | None:
     """Name and key of the Secret with which an engine that serves goes on to download; None where
     it downloads nothing more, or without a token."""
-    if plan.engine.lora is None:
+    if engine.lora is None:
         return None
-    fetched = plan.model.download
-    return plan.model.token_secret if fetched is None else fetched.token_secret
+    fetched = location.download
+    return location.token_secret if fetched is None else fetched.token_secret
 
 
 def _renewed(name: str, secret: tuple[str, str], file: str) -> dict[str, Any]:
@@ -166,15 +178,15 @@ def _renewed(name: str, secret: tuple[str, str], file: str) -> dict[str, Any]:
     return {"name": name, "secret": {"secretName": secret[0], "items": items}}
 
 
-def with_disk(plan: Plan, template: Manifest) -> Manifest:
+def with_disk(pods: PodsPlan, template: Manifest) -> Manifest:
     """The finished template with a request for the node's disk, where its caches are there and
     nothing else was said: an overlay may have put them on a claim or in memory."""
     pod = template["spec"]
     (cache,) = [item for item in pod.get("volumes") or () if item.get("name") == "cache"] or [{}]
     on_disk = cache.get("emptyDir") is not None and not cache["emptyDir"].get("medium")
-    if plan.disk_bytes is None or not (on_disk or plan.disk_is_stated):
+    if pods.disk_bytes is None or not (on_disk or pods.disk_is_stated):
         return template
-    asked = memory_quantity(plan.disk_bytes)
+    asked = memory_quantity(pods.disk_bytes)
     containers = [
         _asking(item, asked) if item.get("name") == ENGINE_CONTAINER else item
         for item in pod["containers"]

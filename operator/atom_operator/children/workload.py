@@ -24,13 +24,19 @@ from atom_operator.children.volumes import volumes, with_disk
 from atom_operator.domain import (
     DEPLOYMENT,
     Accelerator,
+    EngineOptions,
+    Identity,
     Manifest,
+    ObjectKey,
     Plan,
     PodRevision,
+    PodsPlan,
     Rollback,
     Rollout,
+    RolloutPlan,
     RolloutStrategy,
 )
+from atom_operator.domain.profile import Profile
 from atom_operator.kinds import LEADER_WORKER_SET, Kind
 
 # After draining the server still has to close its engine process.
@@ -49,46 +55,50 @@ def workload(
     """
     annotations = {
         constants.ANNOTATION_REVISION: pods.name,
-        constants.ANNOTATION_SPEC_DIGEST: plan.spec_digest,
-        constants.ANNOTATION_STARTUP_BUDGET: str(plan.startup_budget_seconds),
-        constants.ANNOTATION_ROLLOUT_REASON: plan.rollout.reason,
+        constants.ANNOTATION_SPEC_DIGEST: plan.spec.digest,
+        constants.ANNOTATION_STARTUP_BUDGET: str(plan.rollout.startup_budget_seconds),
+        constants.ANNOTATION_ROLLOUT_REASON: plan.rollout.chosen.reason,
     }
-    if plan.rollout.had_place is not None:
-        annotations[constants.ANNOTATION_HAD_PLACE] = str(plan.rollout.had_place)
-    if plan.default_image is not None:
-        annotations[constants.ANNOTATION_DEFAULT_IMAGE] = plan.default_image
-    if plan.origin is not None:
-        annotations[constants.ANNOTATION_ORIGIN] = plan.origin.text
+    if plan.rollout.chosen.had_place is not None:
+        annotations[constants.ANNOTATION_HAD_PLACE] = str(plan.rollout.chosen.had_place)
+    if plan.spec.default_image is not None:
+        annotations[constants.ANNOTATION_DEFAULT_IMAGE] = plan.spec.default_image
+    if plan.spec.origin is not None:
+        annotations[constants.ANNOTATION_ORIGIN] = plan.spec.origin.text
     if rollback is not None:
         annotations[constants.ANNOTATION_FAILED_REVISION] = rollback.failed
         annotations[constants.ANNOTATION_FAILURE] = rollback.cause
-    if not plan.owns_replicas:
+    if not plan.scale.owns_replicas:
         annotations[constants.ANNOTATION_REPLICAS] = constants.REPLICAS_OF_AUTOSCALER
     if plan.engine.nodes > 1:
-        annotations |= group_annotations(plan)
-    metadata = naming.metadata(plan, plan.key.name, annotations)
-    build = leader_worker_set if plan.engine.nodes > 1 else _deployment
-    manifest = build(plan, pods.template, metadata)
-    if plan.owns_replicas:
-        manifest["spec"] = {"replicas": plan.replicas, **manifest["spec"]}
-    return workload_kind(plan), manifest
+        annotations |= group_annotations(plan.rollout)
+    metadata = naming.metadata(plan.identity, plan.identity.key.name, annotations)
+    if plan.engine.nodes > 1:
+        manifest = leader_worker_set(plan.engine, plan.rollout, pods.template, metadata)
+    else:
+        manifest = _deployment(plan.identity, plan.rollout, pods.template, metadata)
+    if plan.scale.owns_replicas:
+        manifest["spec"] = {"replicas": plan.scale.replicas, **manifest["spec"]}
+    return workload_kind(plan.engine), manifest
 
 
-def workload_kind(plan: Plan) -> Kind:
-    """Return what a plan's pods belong to."""
-    return LEADER_WORKER_SET if plan.engine.nodes > 1 else DEPLOYMENT
+def workload_kind(engine: EngineOptions) -> Kind:
+    """Return the kind of workload that the pods belong to."""
+    return LEADER_WORKER_SET if engine.nodes > 1 else DEPLOYMENT
 
 
-def _deployment(plan: Plan, template: Manifest, metadata: dict[str, Any]) -> Manifest:
+def _deployment(
+    identity: Identity, rollout: RolloutPlan, template: Manifest, metadata: dict[str, Any]
+) -> Manifest:
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": metadata,
         "spec": {
             "revisionHistoryLimit": 3,
-            "progressDeadlineSeconds": plan.progress_deadline_seconds,
-            "selector": {"matchLabels": naming.selector_labels(plan.key.name)},
-            "strategy": _strategy(plan.rollout),
+            "progressDeadlineSeconds": rollout.progress_deadline_seconds,
+            "selector": {"matchLabels": naming.selector_labels(identity.key.name)},
+            "strategy": _strategy(rollout.chosen),
             "template": template,
         },
     }
@@ -99,11 +109,14 @@ def pod_template(plan: Plan) -> Manifest:
 
     Raises OverlayError when spec.template cannot be merged.
     """
-    template = merge_pod_template(_with_profile(plan, rendered_template(plan)), plan.template or {})
-    if plan.template_removed:  # copying a template costs a tenth of a reconcile
-        template = remove_fields(template, plan.template_removed)
-    _check_still_ours(template, plan.key.name)
-    return with_disk(plan, without_escalation(template))
+    template = merge_pod_template(
+        _with_profile(plan.identity.key, plan.pods.profile, rendered_template(plan)),
+        plan.pods.template or {},
+    )
+    if plan.pods.template_removed:  # copying a template costs a tenth of a reconcile
+        template = remove_fields(template, plan.pods.template_removed)
+    _check_still_ours(template, plan.identity.key.name)
+    return with_disk(plan.pods, without_escalation(template))
 
 
 def without_escalation(template: Manifest) -> Manifest:
@@ -133,14 +146,13 @@ def _contained(container: Manifest) -> Manifest:
     return {**container, "securityContext": {**context, "allowPrivilegeEscalation": False}}
 
 
-def _with_profile(plan: Plan, template: Manifest) -> Manifest:
+def _with_profile(key: ObjectKey, profile: Profile | None, template: Manifest) -> Manifest:
     """Lay the pod template of the AtomProfile over the rendered one."""
-    profile = plan.profile
     if profile is None or profile.template is None:
         return template
     try:
         laid = merge_pod_template(template, profile.template)
-        _check_still_ours(laid, plan.key.name)
+        _check_still_ours(laid, key.name)
         return laid
     except OverlayError as error:
         raise OverlayError(f"of AtomProfile {profile.name}: {error}") from error
@@ -177,7 +189,7 @@ def pod_revision(plan: Plan) -> PodRevision:
     template = pod_template(plan)
     name = template_revision(template)
     template["metadata"].setdefault("annotations", {})[constants.ANNOTATION_REVISION] = name
-    return PodRevision(name, template, plan.spec_digest, plan.engine.nodes)
+    return PodRevision(name, template, plan.spec.digest, plan.engine.nodes)
 
 
 def _strategy(rollout: Rollout) -> dict[str, Any]:
@@ -194,53 +206,57 @@ def template_revision(template: Manifest) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def stop_seconds(plan: Plan) -> int:
+def stop_seconds(engine: EngineOptions) -> int:
     """Return how long a pod may take to end."""
-    return PRE_STOP_SECONDS + plan.engine.drain_seconds + _STOP_MARGIN_SECONDS
+    return PRE_STOP_SECONDS + engine.drain_seconds + _STOP_MARGIN_SECONDS
 
 
 def rendered_template(plan: Plan) -> Manifest:
     """The pod template before any overlay."""
     spec: dict[str, Any] = {
-        "serviceAccountName": plan.service_account,
+        "serviceAccountName": plan.identity.service_account,
         "automountServiceAccountToken": False,
         # A Service named "atom" would otherwise inject ATOM_PORT and the like.
         "enableServiceLinks": False,
         # Process 1 of a pod is then the pause container: it reaps orphans, and a server that is
         # still loading dies of SIGTERM instead of waiting out the whole grace period.
         "shareProcessNamespace": True,
-        "terminationGracePeriodSeconds": stop_seconds(plan),
-        "securityContext": _security_context(plan),
+        "terminationGracePeriodSeconds": stop_seconds(plan.engine),
+        "securityContext": _security_context(plan.accelerator, plan.pods),
         # At all numbers of replicas alike, so that scaling changes no pod.
-        "topologySpreadConstraints": [spread_over_hosts(naming.selector_labels(plan.key.name))],
+        "topologySpreadConstraints": [
+            spread_over_hosts(naming.selector_labels(plan.identity.key.name))
+        ],
         "containers": [engine_container(plan)],
         "volumes": volumes(plan),
     }
     if plan.engine.pull_secrets:
         spec["imagePullSecrets"] = [{"name": name} for name in plan.engine.pull_secrets]
-    first = [preflight_container(plan)] if plan.integrations.preflight else []
-    if before := [*first, *image_sidecar(plan)]:
+    first = (
+        [preflight_container(plan.engine, plan.accelerator)] if plan.integrations.preflight else []
+    )
+    if before := [*first, *image_sidecar(plan.model.location.image)]:
         spec["initContainers"] = before
     if plan.accelerator.type == "amd":
         claim = plan.accelerator.claim
         resource = DEVICE_TAINT if claim is not None else str(plan.accelerator.resource_name)
         if claim is not None:
-            name = claim_template_name(plan, claim)
+            name = claim_template_name(plan.identity.key, plan.engine, claim)
             spec["resourceClaims"] = [{"name": CLAIM, "resourceClaimTemplateName": name}]
         spec["tolerations"] = [{"key": resource, "operator": "Exists", "effect": "NoSchedule"}]
     if plan.accelerator.device_ids:
         spec["affinity"] = _product_affinity(plan.accelerator)
-    labels = {**naming.child_labels(plan.key.name), **picked_labels(plan)}
+    labels = {**naming.child_labels(plan.identity.key.name), **picked_labels(plan.integrations)}
     return {"metadata": {"labels": labels}, "spec": spec}
 
 
-def _security_context(plan: Plan) -> dict[str, Any]:
+def _security_context(accelerator: Accelerator, pods: PodsPlan) -> dict[str, Any]:
     context: dict[str, Any] = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
-    if plan.user_id is not None:
-        ids = dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"), plan.user_id)
+    if pods.user_id is not None:
+        ids = dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"), pods.user_id)
         context = {"runAsNonRoot": True, **ids, "seccompProfile": context["seccompProfile"]}
-    if plan.accelerator.device_groups:
-        context["supplementalGroups"] = list(plan.accelerator.device_groups)
+    if accelerator.device_groups:
+        context["supplementalGroups"] = list(accelerator.device_groups)
     return context
 
 

@@ -73,6 +73,12 @@ class CapacityVerdict:
     uncorrected: CapacityVerdict | None = None
 
     @property
+    def may_start(self) -> bool:
+        """Tell whether pods are made. The engine sizes itself if the verdict is unknown: only a
+        sure misfit is held back."""
+        return self.fits != "False"
+
+    @property
     def prediction(self) -> Capacity | None:
         """Return what the shape alone promises."""
         return self.capacity if self.uncorrected is None else self.uncorrected.capacity

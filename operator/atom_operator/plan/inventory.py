@@ -70,7 +70,7 @@ def pods_asked(
     if plan.accelerator.claim is not None:
         at_least[plan.accelerator.claim.resource_name] = plan.engine.devices_per_pod
     return PodsAsked(
-        plan.key,
+        plan.identity.key,
         plan.accelerator.resource_name,
         template.get("spec") or {},
         revision,

@@ -14,11 +14,12 @@ from collections.abc import Iterable
 from atom_operator.domain import (
     Accelerator,
     Capacity,
+    CapacityVerdict,
     EngineOptions,
     Evidence,
+    EvidencePlan,
     Measured,
     ModelLocation,
-    Plan,
 )
 
 # A correction never goes further than this, whatever was measured.
@@ -74,20 +75,23 @@ def total_factor(evidence: Evidence) -> float:
 
 
 def learn(
-    plan: Plan, measured: Measured | None, known: tuple[Evidence, ...]
+    capacity: CapacityVerdict,
+    evidence: EvidencePlan,
+    measured: Measured | None,
+    known: tuple[Evidence, ...],
 ) -> tuple[Evidence, ...]:
     """Add to `known` what `measured`, an engine of this plan, tells; newest first."""
-    planned, prediction = plan.capacity.capacity, plan.capacity.prediction
+    planned, prediction = capacity.capacity, capacity.prediction
     if measured is None or planned is None or prediction is None:
         return known
     actual = measured.capacity
     if not _is_comparable(prediction, actual):
         return known
-    before = evidence_for(plan.learning_key, known)
+    before = evidence_for(evidence.key, known)
     if before is not None and (before.revision == measured.revision or _holds(planned, actual)):
         return known
     new = Evidence(
-        key=plan.learning_key,
+        key=evidence.key,
         revision=measured.revision,
         predicted_reserve_bytes=prediction.reserve_bytes,
         measured_reserve_bytes=actual.reserve_bytes,
@@ -95,7 +99,7 @@ def learn(
         measured_total_bytes=actual.total_bytes,
         startup=actual.startup,
     )
-    others = (item for item in known if item.key != plan.learning_key)
+    others = (item for item in known if item.key != evidence.key)
     return (new, *others)[:_MOST_KEPT]
 
 

@@ -11,15 +11,23 @@ from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.api.v1alpha1.common import quantity_bytes
 from atom_operator.api.v1alpha1.object_metadata import ObjectMetadataSpec, ObjectsSpec
 from atom_operator.domain import (
+    Accelerator,
     EngineOptions,
     Evidence,
+    EvidencePlan,
     FactsLookup,
+    Identity,
     JobOptions,
     ModelLocation,
+    ModelPlan,
     Owner,
     Plan,
+    PodsPlan,
     Rollout,
+    RolloutPlan,
     RolloutStrategy,
+    ScalePlan,
+    SpecPlan,
 )
 from atom_operator.integration_values import ObjectMetadata, Site, Words
 from atom_operator.plan.accelerators import choose_accelerator
@@ -69,38 +77,47 @@ def build_plan(
     needed = progress_deadline_seconds(budget, options.drain_seconds)
     asked_deadline = spec.rollout.progress_deadline_seconds
     return Plan(
-        key=owner.key,
-        uid=owner.uid,
-        replicas=spec.replicas,
-        model=model,
+        identity=Identity(*owner, spec.service_account_name, objects=_objects(spec.objects)),
+        spec=SpecPlan(warnings=deadline_warnings(asked_deadline, budget, options.drain_seconds)),
+        model=ModelPlan(model, lookup.facts),
         engine=options,
         accelerator=accelerator,
-        facts=lookup.facts,
+        pods=_pods(spec, options, accelerator, model, findings),
         capacity=judge_capacity(lookup, options, accelerator, findings.site, evidence),
-        rollout=Rollout(
-            RolloutStrategy.SURGE if accelerator.type == "cpu" else RolloutStrategy.IN_PLACE,
-            "there are no pods to replace yet",
+        scale=ScalePlan(spec.replicas),
+        rollout=RolloutPlan(
+            _first_rollout(accelerator),
+            startup_budget_seconds=budget,
+            progress_deadline_seconds=asked_deadline or needed,
         ),
-        startup_budget_seconds=budget,
-        progress_deadline_seconds=asked_deadline or needed,
-        warnings=deadline_warnings(asked_deadline, budget, options.drain_seconds),
-        template=spec.template,
-        own_account=spec.service_account_name,
-        user_id=findings.site.user_id,
-        disk_bytes=disk_bytes(
-            quantity_bytes(stated) if (stated := spec.cache.ephemeral_storage) else None,
-            model,
-            lookup.facts,
-            accelerator.type,
-        ),
-        host_bytes=host_memory_bytes(lookup, options, accelerator),
-        disk_is_stated=spec.cache.ephemeral_storage is not None,
-        objects=_objects(spec.objects),
-        jobs=JobOptions(spec.jobs.template, spec.jobs.active_deadline_seconds),
-        template_removed=tuple(spec.template_remove or ()),
-        learning_key=key,
-        learned=learned,
+        evidence=EvidencePlan(key, learned),
     )
+
+
+def _pods(
+    spec: AtomDeploymentSpec,
+    options: EngineOptions,
+    accelerator: Accelerator,
+    model: ModelLocation,
+    findings: Findings,
+) -> PodsPlan:
+    stated, facts = spec.cache.ephemeral_storage, findings.lookup.facts
+    stated_bytes = quantity_bytes(stated) if stated else None
+    return PodsPlan(
+        template=spec.template,
+        template_removed=tuple(spec.template_remove or ()),
+        user_id=findings.site.user_id,
+        disk_bytes=disk_bytes(stated_bytes, model, facts, accelerator.type),
+        disk_is_stated=stated is not None,
+        host_bytes=host_memory_bytes(findings.lookup, options, accelerator),
+        jobs=JobOptions(spec.jobs.template, spec.jobs.active_deadline_seconds),
+    )
+
+
+def _first_rollout(accelerator: Accelerator) -> Rollout:
+    surges = accelerator.type == "cpu"
+    strategy = RolloutStrategy.SURGE if surges else RolloutStrategy.IN_PLACE
+    return Rollout(strategy, "there are no pods to replace yet")
 
 
 def _objects(asked: ObjectsSpec | None) -> ObjectMetadata:

@@ -85,19 +85,20 @@ def leave_to_autoscaler(plan: Plan, supply: Supply | None, observed: Observed) -
         scaling = replace(scaling, limit=replica_limit(supply, kept))
     stands = running is not None and running.desired == 0 and not running.autoscaled
     # KEDA wakes what may have no replicas; nobody wakes what is suspended.
-    begins = stands and scaling.min_replicas > 0 and not plan.suspended
-    first = max(plan.replicas, scaling.min_replicas) if begins else plan.replicas
+    begins = stands and scaling.min_replicas > 0 and not plan.scale.suspended
+    first = max(plan.scale.replicas, scaling.min_replicas) if begins else plan.scale.replicas
     replicas = min(first, scaling.ceiling)
-    return replace(
-        plan,
-        integrations=replace(plan.integrations, autoscaling=scaling),
+    scale = replace(
+        plan.scale,
         replicas=replicas,
         # An autoscaler leaves a workload of no replicas alone: it gets one that has its fewest.
-        owns_replicas=running is None or plan.suspended or (begins and replicas > 0),
+        owns_replicas=running is None or plan.scale.suspended or (begins and replicas > 0),
         autoscaler_stands=any(
             child.kind in (AUTOSCALER, SCALED_OBJECT) for child in observed.children
         ),
     )
+    integrations = replace(plan.integrations, autoscaling=scaling)
+    return replace(plan, integrations=integrations, scale=scale)
 
 
 def _holds(node: NodeSupply, supply: Supply, counts: Mapping[str, int]) -> int:

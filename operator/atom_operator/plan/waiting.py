@@ -14,7 +14,7 @@ from typing import Any
 
 from atom_operator.api.v1alpha1.common import quantity_bytes
 from atom_operator.constants import Reason
-from atom_operator.domain import EngineHealth, Plan
+from atom_operator.domain import EngineHealth, ModelPlan
 from atom_operator.domain.preparation import JobState, Waiting
 from atom_operator.sizes import size_text
 
@@ -46,20 +46,20 @@ def waiting_for_weights(
     return Waiting(reason, message, progress=progress, unschedulable=_named(name, lost))
 
 
-def claim_too_small(plan: Plan, claim: Mapping[str, Any] | None) -> Waiting | None:
+def claim_too_small(model: ModelPlan, claim: Mapping[str, Any] | None) -> Waiting | None:
     """Say why nothing is fetched into a claim: the weights alone are larger. None where they are
     not, or where either is unknown; other models on it are the download's to find."""
     claim = claim or {}
     bound = (claim.get("status") or {}).get("capacity")
     asked = ((claim.get("spec") or {}).get("resources") or {}).get("requests")
     size = (bound or asked or {}).get("storage")
-    if plan.facts is None or size is None:
+    if model.facts is None or size is None:
         return None
-    wanted, room = plan.facts.weight_bytes(with_mtp=True), quantity_bytes(str(size))
+    wanted, room = model.facts.weight_bytes(with_mtp=True), quantity_bytes(str(size))
     if wanted <= room:
         return None
     message = (
-        f"claim {plan.model.claim} has {size_text(room)}, and the weights alone are"
+        f"claim {model.location.claim} has {size_text(room)}, and the weights alone are"
         f" {size_text(wanted)}; enlarge it (spec.resources.requests.storage of the claim, where its"
         " StorageClass allows that), or name another in spec.cache.weights.claim"
     )

@@ -56,7 +56,7 @@ from atom_operator.reconcile.canary import (
     look_at_canary,
 )
 from atom_operator.reconcile.departures import Departures
-from atom_operator.reconcile.facts import Facts, FactsReader, Look, with_facts
+from atom_operator.reconcile.facts import Facts, FactsReader, Look, with_facts, with_pull_secrets
 from atom_operator.reconcile.find_profile import with_profile
 from atom_operator.reconcile.frontend import with_frontend
 from atom_operator.reconcile.keep_rendering import (
@@ -186,8 +186,8 @@ class Decider:
             return Decision(problems=(refused,))
         model = await look_at_model(self.port, plan)
         if model.waiting is not None:
-            if made_account(plan) is not None:
-                plan = replace(plan, pull_secrets=await self.facts.pull_secrets(plan, look))
+            if made_account(plan.identity, plan.model.location) is not None:
+                plan = with_pull_secrets(plan, await self.facts.pull_secrets(plan, look))
             return Decision(plan=plan, jobs=_jobs(model), waiting=model.waiting)
         found = await self.facts.found_out(spec, plan, model, look.engines)
         if found:
@@ -212,11 +212,11 @@ class Decider:
         if pods.name not in others:
             return Decision()
         in_force, newest = others[pods.name].plan, parse_spec(parent.get("spec") or {})
-        if not {child.kind for child in observed.workloads} <= {workload_kind(in_force)}:
+        if not {child.kind for child in observed.workloads} <= {workload_kind(in_force.engine)}:
             return Decision()
         readable = None if isinstance(newest, tuple) else newest
         plan = held_back_plan(in_force, readable, pods, observed)
-        if not plan.suspended and await check_claims(self.port, self.fleet, plan) is not None:
+        if not plan.scale.suspended and await check_claims(self.port, self.fleet, plan) is not None:
             # No more pods than can share a claim.
             plan = held_back_plan(in_force, None, pods, observed)
         canary = canary_in_force(key, parent, observed)
@@ -237,8 +237,8 @@ class Decider:
 
     async def _ask_for_pods(self, plan: Plan, look: Look) -> Decision:
         """The children of a plan, its rollout chosen; none when it is sure not to fit."""
-        overlay = (*overlay_paths(plan.template or {}), *plan.template_removed)
-        if not plan.may_start:
+        overlay = (*overlay_paths(plan.pods.template or {}), *plan.pods.template_removed)
+        if not plan.capacity.may_start:
             return Decision(plan=plan, overlay=overlay)
         unshareable = await check_claims(self.port, self.fleet, plan)
         if unshareable is not None:
@@ -297,7 +297,7 @@ def _choose(asked: RevisionInForce, facts: Facts, look: Look) -> _Choice:
     """Choose what the workload is to run."""
     observed = look.observed
     due = is_due(observed, asked.pods) and pods_in_force(observed) is not None
-    defaults = asked.plan.origin.follows if asked.plan.origin is not None else ()
+    defaults = asked.plan.spec.origin.follows if asked.plan.spec.origin is not None else ()
     refused = facts.refused
     if refused is not None:
         refused = replace(refused, defaults=defaults)
@@ -327,11 +327,11 @@ def _drawn(choice: _Choice, plan: Plan, observed: Observed) -> Decision:
 def _kept(plan: Plan, serving: RevisionInForce, observed: Observed) -> frozenset[ChildKey]:
     """Name what serves while another kind takes over, what pods before these get their devices by,
     and a canary that the route as it is still names."""
-    changing = observed.retiring(workload_kind(plan)) if plan.changes_kind else ()
+    changing = observed.retiring(workload_kind(plan.engine)) if plan.rollout.changes_kind else ()
     names = templates_named_by((observed.running, observed.last_ready, serving.pods))
     kept = [ChildKey(RESOURCE_CLAIM_TEMPLATE, name) for name in names]
-    canary = canary_name(plan.key)
-    if is_named_by(observed.children.get(ChildKey(HTTP_ROUTE, plan.key.name)), canary):
+    canary = canary_name(plan.identity.key)
+    if is_named_by(observed.children.get(ChildKey(HTTP_ROUTE, plan.identity.key.name)), canary):
         kept.append(ChildKey(ATOM_DEPLOYMENT, canary))
     return frozenset((*changing, *(child for child in kept if child in observed.children)))
 

@@ -103,13 +103,13 @@ class FactsReader:
         running = observed.deployment
         carried_out = observed.accepted.asked if observed.accepted is not None else {}
         found = None
-        if plan.is_overlaid and (running is None or running.spec_digest != plan.spec_digest):
+        if plan.pods.is_overlaid and (running is None or running.spec_digest != plan.spec.digest):
             pods = pod_revision(plan)
-            found = await judge_template(self.port, plan.key, pods, self.templates)
-        jobs = plan.jobs.template
+            found = await judge_template(self.port, plan.identity.key, pods, self.templates)
+        jobs = plan.pods.jobs.template
         if found is None and jobs and (carried_out.get("jobs") or {}).get("template") != jobs:
             job = weights_job(plan) or inspection_job(plan)
-            found = await judge_job(self.port, plan.key, job, self.templates)
+            found = await judge_job(self.port, plan.identity.key, job, self.templates)
         return found
 
     async def surroundings(
@@ -135,11 +135,11 @@ class FactsReader:
         """Surroundings that are read only for plans that lack them."""
         if look.config is not None:
             return {"inspected": InspectedConfig(model_key(spec), look.config)}
-        known = evidence_for(plan.learning_key, plan.learned)
-        if plan.facts is None or known is not None or engines.measured is not None:
+        known = evidence_for(plan.evidence.key, plan.evidence.learned)
+        if plan.model.facts is None or known is not None or engines.measured is not None:
             return {}
-        others = await evidence_of_others(self.port, plan)
-        return {"learned": (others, *plan.learned)} if others is not None else {}
+        others = await evidence_of_others(self.port, plan.identity.key, plan.evidence.key)
+        return {"learned": (others, *plan.evidence.learned)} if others is not None else {}
 
     async def _config_text(self, key: ObjectKey, spec: AtomDeploymentSpec) -> str | None:
         """Return what spec.model.configRef points at; None when there is no such ConfigMap or
@@ -160,18 +160,20 @@ class FactsReader:
         if is_due(observed, asked.pods):
             refused = await self._refusal(plan, observed, asked.pods)
         return Facts(
-            shared=await asked_by_others(self.port, self.fleet, plan.key, spec),
+            shared=await asked_by_others(self.port, self.fleet, plan.identity.key, spec),
             weights=await fetch_weights(self.port, self.engines, plan, observed.at),
             pull_secrets=await self.pull_secrets(plan, look),
             measured=look.engines.of(asked.pods.name).measured,
-            others=await self.revisions(look.owner, names, plan.asked, observed, look.engines),
+            others=await self.revisions(look.owner, names, plan.spec.asked, observed, look.engines),
             refused=refused,
         )
 
     async def pull_secrets(self, plan: Plan, look: Look) -> tuple[str, ...]:
         """Return the pull secrets of the ServiceAccount that we make for this plan."""
         site, is_seen = self.settings.site, look.rollout.is_seen
-        return await account_secrets(self.port, plan, look.observed, site, spec_seen=is_seen)
+        return await account_secrets(
+            self.port, plan.identity, look.observed, site, spec_seen=is_seen
+        )
 
     async def revisions(
         self,
@@ -191,8 +193,7 @@ class FactsReader:
             revision = revision_of(owner, name, made, observed, around)
             if revision is not None:
                 secrets = known_pull_secrets(observed, owner.key)
-                plan = replace(revision.plan, pull_secrets=secrets)
-                found[name] = replace(revision, plan=plan)
+                found[name] = replace(revision, plan=with_pull_secrets(revision.plan, secrets))
         return found
 
     async def _refusal(
@@ -210,11 +211,17 @@ class FactsReader:
 
 def with_facts(asked: RevisionInForce, facts: Facts, observed: Observed) -> RevisionInForce:
     """The asked revision with what was read for it."""
+    before = with_pull_secrets(asked.plan, facts.pull_secrets)
+    learned = learn(before.capacity, before.evidence, facts.measured, observed.learned)
     plan = replace(
-        asked.plan,
-        warnings=(*asked.plan.warnings, *facts.shared),
-        pull_secrets=facts.pull_secrets,
-        capacity=without_own_evidence(asked.plan.capacity, asked.pods),
+        before,
+        spec=replace(before.spec, warnings=(*before.spec.warnings, *facts.shared)),
+        capacity=without_own_evidence(before.capacity, asked.pods),
+        evidence=replace(before.evidence, learned=learned),
     )
-    learned = learn(asked.plan, facts.measured, observed.learned)
-    return replace(asked, plan=replace(plan, learned=learned))
+    return replace(asked, plan=plan)
+
+
+def with_pull_secrets(plan: Plan, names: tuple[str, ...]) -> Plan:
+    """The plan whose own ServiceAccount has these pull secrets."""
+    return replace(plan, identity=replace(plan.identity, pull_secrets=names))

@@ -14,6 +14,6 @@ def with_frontend(plan: Plan, children: Mapping[ChildKey, Manifest]) -> Plan:
     its pods is ready, the engine pods take them as they do without one."""
     if plan.integrations.frontend is None:
         return plan
-    found = children.get(ChildKey(DEPLOYMENT, naming.frontend_name(plan.key)))
+    found = children.get(ChildKey(DEPLOYMENT, naming.frontend_name(plan.identity.key)))
     ready = ((found or {}).get("status") or {}).get("readyReplicas") or 0
-    return replace(plan, frontend_serves=ready > 0)
+    return replace(plan, rollout=replace(plan.rollout, frontend_serves=ready > 0))

@@ -38,8 +38,9 @@ def with_budget_of(observed: Observed, asked: RevisionInForce) -> RevisionInForc
         return asked
     if is_in_place(observed, asked.pods):
         return asked
-    for disk in dict.fromkeys((plan.disk_bytes, _disk_of(observed.running))):
-        same = replace(plan, startup_budget_seconds=running.startup_budget_seconds, disk_bytes=disk)
+    for disk in dict.fromkeys((plan.pods.disk_bytes, _disk_of(observed.running))):
+        rollout = replace(plan.rollout, startup_budget_seconds=running.startup_budget_seconds)
+        same = replace(plan, rollout=rollout, pods=replace(plan.pods, disk_bytes=disk))
         pods = pod_revision(same)
         if is_in_place(observed, pods):
             return RevisionInForce(pods, same)
@@ -69,12 +70,13 @@ def kept_rendering(
         return asked
     running = observed.deployment
     budget = running.startup_budget_seconds if running and running.revision == kept.name else None
-    same = replace(
-        plan,
+    rollout = replace(
+        plan.rollout,
         keeps_rendering=True,
-        startup_budget_seconds=budget or plan.startup_budget_seconds,
+        startup_budget_seconds=budget or plan.rollout.startup_budget_seconds,
     )
-    return RevisionInForce(replace(kept, spec_digest=fresh.spec_digest), same)
+    pods = replace(kept, spec_digest=fresh.spec_digest)
+    return RevisionInForce(pods, replace(plan, rollout=rollout))
 
 
 def _kept(

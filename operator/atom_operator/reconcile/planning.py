@@ -24,6 +24,8 @@ from atom_operator.domain import (
     Manifest,
     Owner,
     Plan,
+    ScalePlan,
+    SpecPlan,
 )
 from atom_operator.domain.canary import Canary
 from atom_operator.domain.devices import DevicePicture
@@ -158,21 +160,20 @@ def _plan(
     )
     capacity = plan.capacity.capacity or around.measured
     served = frozenset(OPTIONAL_KINDS) if around.served is None else around.served
-    asked = resolve_integrations(spec, options, capacity, served, around.site)
     inspected = None if lookup.pinned else around.inspected
     return replace(
         plan,
-        warnings=(*plan.warnings, *argument_warnings(spec), *canary_warnings(spec)),
-        integrations=asked,
-        replicas=first_replicas(spec),
-        suspended=bool(spec.suspend),
-        inspected=inspected,
-        profile=around.profile,
-        spec_digest=spec_digest(spec, options.image, around.config_text, around.profile),
-        adapters=locate_adapters(spec),
-        asked=spec.model_dump(mode="json", by_alias=True, exclude_unset=True),
-        default_image=options.image if spec.engine.image is None else None,
-        origin=_origin(spec, options.image, around),
+        spec=SpecPlan(
+            digest=spec_digest(spec, options.image, around.config_text, around.profile),
+            asked=spec.model_dump(mode="json", by_alias=True, exclude_unset=True),
+            default_image=options.image if spec.engine.image is None else None,
+            origin=_origin(spec, options.image, around),
+            warnings=(*plan.spec.warnings, *argument_warnings(spec), *canary_warnings(spec)),
+        ),
+        model=replace(plan.model, inspected=inspected, adapters=locate_adapters(spec)),
+        pods=replace(plan.pods, profile=around.profile),
+        scale=ScalePlan(first_replicas(spec), suspended=bool(spec.suspend)),
+        integrations=resolve_integrations(spec, options, capacity, served, around.site),
         canary=around.canary,
     )
 

@@ -29,6 +29,7 @@ from atom_operator.domain import (
     ChildKey,
     Evidence,
     FieldProblem,
+    Identity,
     Manifest,
     ObjectKey,
     Observed,
@@ -86,7 +87,7 @@ async def look_at_model(port: ClusterPort, plan: Plan) -> Step:
     if plan.capacity.reason is not Reason.MODEL_FACTS_UNKNOWN:
         return NOTHING
     job = inspection_job(plan)
-    state = await read_job(port, plan.key.namespace, job)
+    state = await read_job(port, plan.identity.key.namespace, job)
     return Step(job, waiting_for_inspection(job.name, state), inspected_config(state))
 
 
@@ -98,14 +99,14 @@ async def fetch_weights(
     job = weights_job(plan)
     if job is None:
         return NOTHING
-    state = await read_job(port, plan.key.namespace, job)
+    state = await read_job(port, plan.identity.key.namespace, job)
     claimed = None
     if state is None or state.phase != "Succeeded":
-        claimed = await claim_in_use(port, plan, at)
+        claimed = await claim_in_use(port, plan.identity.key, plan.model.location, at)
         job = weights_job(plan, claimed) or job
-    if state is None and plan.model.claim is not None:
-        claim = await port.get(VOLUME_CLAIM, plan.key.namespace, plan.model.claim)
-        if small := claim_too_small(plan, claim):
+    if state is None and plan.model.location.claim is not None:
+        claim = await port.get(VOLUME_CLAIM, plan.identity.key.namespace, plan.model.location.claim)
+        if small := claim_too_small(plan.model, claim):
             return Step(waiting=small)
     running = state is not None and state.phase == "Running"
     address = state.address if state is not None and running else None
@@ -114,12 +115,12 @@ async def fetch_weights(
     return Step(job, waiting_for_weights(job.name, state, health, unknown))
 
 
-async def evidence_of_others(port: ClusterPort, plan: Plan) -> Evidence | None:
+async def evidence_of_others(port: ClusterPort, key: ObjectKey, kind_key: str) -> Evidence | None:
     """Return what another AtomDeployment's engine of the same kind has measured, in the same
     namespace."""
     labels = {LABEL_LEARNED: "true"}
-    for item in await port.list_labelled(CONFIG_MAP, plan.key.namespace, labels):
-        found = evidence_for(plan.learning_key, evidence_in(item))
+    for item in await port.list_labelled(CONFIG_MAP, key.namespace, labels):
+        found = evidence_for(kind_key, evidence_in(item))
         if found is not None:
             return found
     return None
@@ -164,18 +165,18 @@ async def volume_places(
 async def check_claims(port: ClusterPort, fleet: FleetReader, plan: Plan) -> FieldProblem | None:
     """Return why the replicas cannot share their claims; None where they can, or where that is
     unknown."""
-    for use in claims_of(plan):
-        modes = access_modes(await port.get(VOLUME_CLAIM, plan.key.namespace, use.name))
+    for use in claims_of(plan.engine, plan.model.location, plan.integrations):
+        modes = access_modes(await port.get(VOLUME_CLAIM, plan.identity.key.namespace, use.name))
         nodes = await fleet.nodes() if is_for_one_node(modes) else None
         count = None if nodes is None else len(nodes)
         problem = claim_problem(plan, use, modes, count)
         if problem is not None:
             return problem
     for name in _shared_with_canary(plan):
-        modes = access_modes(await port.get(VOLUME_CLAIM, plan.key.namespace, name))
+        modes = access_modes(await port.get(VOLUME_CLAIM, plan.identity.key.namespace, name))
         nodes = await fleet.nodes() if is_for_one_node(modes) else None
         count = None if nodes is None else len(nodes)
-        if (problem := canary_claim_problem(plan, name, modes, count)) is not None:
+        if (problem := canary_claim_problem(plan.pods, name, modes, count)) is not None:
             return problem
     return None
 
@@ -187,7 +188,7 @@ def _shared_with_canary(plan: Plan) -> tuple[str, ...]:
     if isinstance(spec, tuple):
         return ()
     lora, compiled = spec.engine.lora, spec.cache.compile
-    below = plan.profile.template if plan.profile is not None else None
+    below = plan.pods.profile.template if plan.pods.profile is not None else None
     theirs = {
         locate_model(spec).claim,
         *((lora.claims or ()) if lora is not None else ()),
@@ -250,19 +251,19 @@ def _names(keys: Iterable[ObjectKey]) -> str:
 
 
 async def account_secrets(
-    port: ClusterPort, plan: Plan, observed: Observed, site: Site, *, spec_seen: bool
+    port: ClusterPort, identity: Identity, observed: Observed, site: Site, *, spec_seen: bool
 ) -> tuple[str, ...]:
     """The pull secrets of the ServiceAccount that we make: the site's, and those that the namespace
     gives its own pods through the account named default. They are looked up when something depends
     on it: a new account or spec, or an image that cannot be pulled."""
-    if plan.own_account is not None:
+    if identity.own_account is not None:
         return ()
-    ours = observed.children.get(ChildKey(SERVICE_ACCOUNT, plan.key.name))
-    known = known_pull_secrets(observed, plan.key)
+    ours = observed.children.get(ChildKey(SERVICE_ACCOUNT, identity.key.name))
+    known = known_pull_secrets(observed, identity.key)
     is_whole = ours is not None and {*site.pull_secrets} <= {*known}
     if is_whole and spec_seen and not _cannot_pull(observed):
         return known
-    given = await port.get(SERVICE_ACCOUNT, plan.key.namespace, _NAMESPACES_ACCOUNT)
+    given = await port.get(SERVICE_ACCOUNT, identity.key.namespace, _NAMESPACES_ACCOUNT)
     return tuple(dict.fromkeys([*site.pull_secrets, *_pull_secrets(given or {})]))
 
 

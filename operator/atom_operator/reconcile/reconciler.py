@@ -172,7 +172,7 @@ class Reconciler:
         if serving is not None and serving.engine.sleep_idle_seconds is not None:
             engines = replace(engines, sleep=await ask_sleep(metrics, observed))
         if serving is not None and serving.engine.lora is not None:
-            asked, told = serving.adapters, await ask_adapters(self.engines, observed)
+            asked, told = serving.model.adapters, await ask_adapters(self.engines, observed)
             engines = replace(engines, adapters=told)
             failed = await _attempt(POD, tell_adapters(self.port, key, asked, observed, told))
             report = report.adding(failed)
@@ -250,7 +250,8 @@ class Reconciler:
         seen = (parent.get("status") or {}).get("observedGeneration") or -1
         changed = seen > 0 and seen != metadata.get("generation")
         owner = Owner(key, metadata["uid"])
-        account = made_account(decision.plan) if decision.jobs else None
+        plan = decision.plan
+        account = made_account(plan.identity, plan.model.location) if decision.jobs else None
         no_account = await ensure_account(self.port, account) if account is not None else ()
         report = await ensure_jobs(self.port, owner, decision.jobs, self.clock(), prune=changed)
         report = replace(report, refused=(*no_account, *report.refused))

@@ -102,7 +102,7 @@ def _adapters_again(decision: Decision, engines: EngineView) -> float | None:
     """Choose when to ask for adapters again that some pod does not serve yet; None where all do."""
     if decision.plan is None or not engines.adapters:
         return None
-    asked = {(each.name, each.path) for each in decision.plan.adapters}
+    asked = {(each.name, each.path) for each in decision.plan.model.adapters}
     for told in engines.adapters.values():
         if told is None or any(each.state == "refused" for each in told):
             return _LOOK_AGAIN_SECONDS
@@ -138,5 +138,5 @@ def _depends_on_others(decision: Decision, report: ApplyReport) -> bool:
     if plan is None:
         return bool(report.refused_optional)
     asked = plan.integrations
-    comes = asked.autoscaling is not None and plan.owns_replicas
+    comes = asked.autoscaling is not None and plan.scale.owns_replicas
     return comes or bool(asked.missing) or bool(report.refused_optional)

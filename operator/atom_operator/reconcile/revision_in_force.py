@@ -15,11 +15,13 @@ from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.children.overlay import OverlayError
 from atom_operator.children.workload import pod_revision
 from atom_operator.domain import (
+    DeploymentState,
     Observed,
     Owner,
     Plan,
     PodRevision,
     RevisionInForce,
+    ScalePlan,
     SpecRecord,
     Target,
 )
@@ -115,8 +117,8 @@ def revision_of(
         return None
     running = observed.deployment
     if running is not None and running.revision == name and running.rollback is None:
-        budget = running.startup_budget_seconds or plan.startup_budget_seconds
-        plan = replace(plan, startup_budget_seconds=budget)
+        budget = running.startup_budget_seconds or plan.rollout.startup_budget_seconds
+        plan = replace(plan, rollout=replace(plan.rollout, startup_budget_seconds=budget))
     pods = _pods_named(name, plan, observed)
     if pods is None:
         return None
@@ -145,23 +147,27 @@ def held_back_plan(
     """Return the plan of pods that run while the newest spec is held back: of that one, as far as
     it can be read, only the number of replicas counts."""
     running = observed.deployment
-    return replace(
-        plan,
-        replicas=_replicas(plan, newest, observed),
-        suspended=plan.suspended if newest is None else bool(newest.suspend),
-        spec_digest=(running.spec_digest if running else pods.spec_digest) or plan.spec_digest,
-        learned=observed.learned,
+    scale = replace(
+        plan.scale,
+        replicas=_replicas(plan.scale, newest, observed),
+        suspended=plan.scale.suspended if newest is None else bool(newest.suspend),
+    )
+    spec = replace(
+        plan.spec,
+        digest=(running.spec_digest if running else pods.spec_digest) or plan.spec.digest,
         origin=running.origin if running else None,
     )
+    evidence = replace(plan.evidence, learned=observed.learned)
+    return replace(plan, scale=scale, spec=spec, evidence=evidence)
 
 
-def _replicas(plan: Plan, newest: AtomDeploymentSpec | None, observed: Observed) -> int:
+def _replicas(scale: ScalePlan, newest: AtomDeploymentSpec | None, observed: Observed) -> int:
     if newest is not None and newest.suspend:
         return 0
     scaling = newest.autoscaling if newest is not None else None
     if newest is not None and not (scaling and scaling.moves_replicas):
         return first_replicas(newest)
-    return observed.deployment.desired if observed.deployment else plan.replicas
+    return observed.deployment.desired if observed.deployment else scale.replicas
 
 
 # --- which revision is in force -------------------------------------------------------------------
@@ -190,17 +196,20 @@ def revision_to_run(
         target = _target(asked.pods, observed, rules)
         return target, _run(target, asked, others, asked.plan)
     target = target_in_force(pods, observed, rules)
-    running = observed.deployment
-    marks = asked.plan
-    if running is not None:
-        marks = replace(
-            marks,
-            spec_digest=running.spec_digest or marks.spec_digest,
-            startup_budget_seconds=running.startup_budget_seconds or marks.startup_budget_seconds,
-            default_image=running.default_image,
-            origin=running.origin,
-        )
+    marks = _marks_of(observed.deployment, asked.plan) if observed.deployment else asked.plan
     return target, _run(target, replace(asked, plan=marks), others, marks)
+
+
+def _marks_of(running: DeploymentState, plan: Plan) -> Plan:
+    """Return the plan with the marks that the workload has now."""
+    spec = replace(
+        plan.spec,
+        digest=running.spec_digest or plan.spec.digest,
+        default_image=running.default_image,
+        origin=running.origin,
+    )
+    budget = running.startup_budget_seconds or plan.rollout.startup_budget_seconds
+    return replace(plan, spec=spec, rollout=replace(plan.rollout, startup_budget_seconds=budget))
 
 
 def _target(pods: PodRevision, observed: Observed, rules: RollbackRules) -> Target:
@@ -219,12 +228,11 @@ def _run(target: Target, asked: RevisionInForce, others: Others, marks: Plan) ->
     if other is None:  # from an operator that did not write the specs of pods down
         nodes = replace(asked.plan.engine, nodes=target.pods.nodes)
         return RevisionInForce(target.pods, replace(marks, engine=nodes))
+    plan, budget = with_newest(other.plan, asked.plan), marks.rollout.startup_budget_seconds
     plan = replace(
-        with_newest(other.plan, asked.plan),
-        spec_digest=marks.spec_digest,
-        startup_budget_seconds=marks.startup_budget_seconds,
-        default_image=marks.default_image,
-        origin=marks.origin,
+        plan,
+        spec=replace(marks.spec, asked=plan.spec.asked, warnings=plan.spec.warnings),
+        rollout=replace(plan.rollout, startup_budget_seconds=budget),
     )
     return RevisionInForce(target.pods, plan)
 
@@ -261,15 +269,17 @@ def specs_to_remember(target: Target, observed: Observed) -> dict[str, SpecRecor
 
 def with_newest(plan: Plan, newest: Plan) -> Plan:
     """Return a plan of other pods with that which only the newest plan knows."""
+    scale, own, theirs = newest.scale, plan.identity, newest.identity
+    secrets = theirs.pull_secrets if theirs.own_account is None else own.pull_secrets
+    inspected = newest.model.inspected or plan.model.inspected
     return replace(
         plan,
-        replicas=newest.replicas,
-        suspended=newest.suspended,
-        learned=newest.learned,
-        warnings=newest.warnings,
+        identity=replace(own, pull_secrets=secrets),
+        spec=replace(plan.spec, warnings=newest.spec.warnings),
+        model=replace(plan.model, inspected=inspected),
+        scale=replace(plan.scale, replicas=scale.replicas, suspended=scale.suspended),
+        evidence=replace(plan.evidence, learned=newest.evidence.learned),
         canary=newest.canary,
-        inspected=newest.inspected or plan.inspected,
-        pull_secrets=newest.pull_secrets if newest.own_account is None else plan.pull_secrets,
     )
 
 
@@ -280,14 +290,12 @@ def with_rollout(plan: Plan, rolled: Plan) -> Plan:
     scaling, bounded = plan.integrations.autoscaling, rolled.integrations.autoscaling
     if scaling is not None and bounded is not None:
         scaling = replace(scaling, limit=bounded.limit)
+    chosen, changes_kind = rolled.rollout.chosen, rolled.rollout.changes_kind and same_kind
     return replace(
         plan,
         integrations=replace(plan.integrations, autoscaling=scaling),
-        rollout=rolled.rollout,
-        changes_kind=rolled.changes_kind and same_kind,
-        replicas=rolled.replicas,
-        owns_replicas=rolled.owns_replicas,
-        autoscaler_stands=rolled.autoscaler_stands,
+        rollout=replace(plan.rollout, chosen=chosen, changes_kind=changes_kind),
+        scale=replace(rolled.scale, suspended=plan.scale.suspended),
     )
 
 

@@ -59,15 +59,16 @@ class RolloutChooser:
         question = replace(
             question,
             claim_not_shared=await claim_not_shared(
-                self.port, self.fleet, plan.key.namespace, pods.template["spec"]
+                self.port, self.fleet, plan.identity.key.namespace, pods.template["spec"]
             ),
-            refusal_is_old=self.departures.are_newer(plan.key, observed),
+            refusal_is_old=self.departures.are_newer(plan.identity.key, observed),
         )
-        rollout, supply = await self._rollout(plan, pods, question, observed)
-        rollout = begun(rollout, question, observed, plan.engine.nodes)
-        surges = rollout.strategy is RolloutStrategy.SURGE and not plan.suspended
+        chosen, supply = await self._rollout(plan, pods, question, observed)
+        chosen = begun(chosen, question, observed, plan.engine.nodes)
+        surges = chosen.strategy is RolloutStrategy.SURGE and not plan.scale.suspended
         changes_kind = surges and is_changing(question)
-        plan = replace(plan, rollout=rollout, changes_kind=changes_kind)
+        rollout = replace(plan.rollout, chosen=chosen, changes_kind=changes_kind)
+        plan = replace(plan, rollout=rollout)
         bound = supply if plan.accelerator.resource_name is not None else None
         return leave_to_autoscaler(plan, bound, observed), supply
 
@@ -79,7 +80,7 @@ class RolloutChooser:
         supply: Supply | None = None
         now = needs_supply(question) or question.pods.unschedulable is not None
         if now or (scaled and plan.accelerator.resource_name is not None):
-            spec, namespace = pods.template["spec"], plan.key.namespace
+            spec, namespace = pods.template["spec"], plan.identity.key.namespace
             volumes = await volume_places(self.port, namespace, spec)
             wanted = pods_asked(plan, pods.template, pods.name, observed, volumes)
             supply = await self._survey(plan, wanted, Age.RECENT if now else Age.KNOWN)
@@ -99,7 +100,7 @@ class RolloutChooser:
         or for cpu."""
         if plan.accelerator.resource_name is None:
             return None
-        volumes = await volume_places(self.port, plan.key.namespace, template["spec"])
+        volumes = await volume_places(self.port, plan.identity.key.namespace, template["spec"])
         return await self._survey(plan, pods_asked(plan, template, volumes=volumes), Age.RECENT)
 
     async def _survey(self, plan: Plan, asked: PodsAsked, age: Age) -> Supply | None:
@@ -115,7 +116,7 @@ def _question(
     plan: Plan, pods: PodRevision, asked: RolloutSpec, observed: Observed
 ) -> RolloutQuestion:
     """Ask by what is observed; what has to be read is added."""
-    kind = workload_kind(plan)
+    kind = workload_kind(plan.engine)
     own, retiring = observed.workload_of(kind), observed.retiring(kind)
     return RolloutQuestion(
         asked=asked.strategy or "Auto",

@@ -93,7 +93,7 @@ def with_origin(asked: RevisionInForce, observed: Observed, *, spec_seen: bool) 
     """The revision with the defaults that it follows: those that have changed, where nothing else
     has. `spec_seen` tells of workloads that keep no origin."""
     wanted, plan = asked.pods, asked.plan
-    running, now = observed.deployment, plan.origin
+    running, now = observed.deployment, plan.spec.origin
     if running is None or now is None:
         return asked
     before = running.origin
@@ -108,4 +108,5 @@ def with_origin(asked: RevisionInForce, observed: Observed, *, spec_seen: bool) 
 
 
 def _of(asked: RevisionInForce, origin: Origin) -> RevisionInForce:
-    return replace(asked, plan=replace(asked.plan, origin=origin))
+    plan = asked.plan
+    return replace(asked, plan=replace(plan, spec=replace(plan.spec, origin=origin)))

@@ -75,6 +75,8 @@ async def refusal_of_rollout(
     asked = [pod for pod in old if pod.name in names]
     # All of what is wanted need not fit: a new pod for each old one that serves is no loss.
     following = min(len(serving), running.desired * wanted.nodes)
-    departure = Departure(old, asked, following, resource_claim_template(plan))
-    found = await ask_for_successors(port, plan.key, departure, wanted.template)
+    departure = Departure(
+        old, asked, following, resource_claim_template(plan.identity, plan.engine, plan.accelerator)
+    )
+    found = await ask_for_successors(port, plan.identity.key, departure, wanted.template)
     return found.refusal

@@ -21,7 +21,8 @@ from atom_operator.domain import (
     POD,
     VOLUME_CLAIM,
     WORKLOAD_KINDS,
-    Plan,
+    ModelLocation,
+    ObjectKey,
 )
 from atom_operator.domain.preparation import ClaimInUse
 from atom_operator.plan.volume_claims.kept_weights import (
@@ -34,15 +35,17 @@ from atom_operator.validation.defaulting import locate_model
 from atom_operator.validation.parsing import parse_spec
 
 
-async def claim_in_use(port: ClusterPort, plan: Plan, at: datetime | None) -> ClaimInUse | None:
+async def claim_in_use(
+    port: ClusterPort, key: ObjectKey, location: ModelLocation, at: datetime | None
+) -> ClaimInUse | None:
     """Return the claim of the plan's download with what of it is used; None where there is none
     yet."""
-    namespace, claim = plan.key.namespace, str(plan.model.claim)
+    namespace, claim = key.namespace, str(location.claim)
     manifest = await port.get(VOLUME_CLAIM, namespace, claim)
     uid = str(((manifest or {}).get("metadata") or {}).get("uid") or "")
     if not uid:
         return None
-    download = plan.model.download
+    download = location.download
     if download is None or download.prune is None or at is None:
         return ClaimInUse(uid)
     try:

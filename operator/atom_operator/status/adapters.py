@@ -13,7 +13,6 @@ from atom_operator.domain import (
     ConditionStatus,
     EngineView,
     Observed,
-    Plan,
     RolloutWait,
 )
 from atom_operator.status.conditions import Verdict
@@ -39,10 +38,10 @@ class _OnPod:
     message: str = ""
 
 
-def adapter_status(plan: Plan, engines: EngineView) -> list[dict[str, Any]]:
+def adapter_status(adapters: tuple[Adapter, ...], engines: EngineView) -> list[dict[str, Any]]:
     """Build the list for the status: every adapter of the spec, with the pods that serve."""
     found = []
-    for adapter in plan.adapters:
+    for adapter in adapters:
         pods = list(_on_pods(adapter, engines))
         shown = sorted(pods, key=lambda each: each.state == _LOADED)[:_MOST_PODS]
         found.append(
@@ -55,19 +54,21 @@ def adapter_status(plan: Plan, engines: EngineView) -> list[dict[str, Any]]:
     return found
 
 
-def adapters_ready(plan: Plan | None, observed: Observed, engines: EngineView) -> Verdict | None:
+def adapters_ready(
+    adapters: tuple[Adapter, ...], observed: Observed, engines: EngineView
+) -> Verdict | None:
     """True when every pod that serves has every adapter; else what the first lacks, and what that
     means to callers. None without adapters."""
-    if plan is None or not plan.adapters:
+    if not adapters:
         return None
     if not any(pod.ready for pod in observed.pods):
         return Verdict(_KIND, "Unknown", Reason.NO_PODS, "no pod serves yet, with or without them")
-    states = [each for adapter in plan.adapters for each in _on_pods(adapter, engines)]
+    states = [each for adapter in adapters for each in _on_pods(adapter, engines)]
     for state, status, reason in _WORST_FIRST:
         first = next((each for each in states if each.state == state), None)
         if first is not None:
             return Verdict(_KIND, status, reason, _lacking(first, states, len(engines.adapters)))
-    count, pods = len(plan.adapters), len(engines.adapters)
+    count, pods = len(adapters), len(engines.adapters)
     message = f"adapters: {count}, each served by all pods that serve ({pods})"
     return Verdict(_KIND, "True", Reason.ADAPTERS_LOADED, message)
 

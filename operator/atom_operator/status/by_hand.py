@@ -37,13 +37,15 @@ def scaled_to_zero(deployment: DeploymentState, plan: Plan | None) -> str | None
     if deployment.desired or plan is None:
         return None
     scaling = plan.integrations.autoscaling
-    least = plan.replicas if scaling is None or plan.owns_replicas else scaling.min_replicas
+    least = (
+        plan.scale.replicas if scaling is None or plan.scale.owns_replicas else scaling.min_replicas
+    )
     if not least:
         return None
     return (
         f"the {DEPLOYMENT.kind} was scaled to 0{_by(deployment, _REPLICAS)}, and the spec asks for "
         f"at least {least}; an autoscaler leaves 0 alone: "
-        f"`kubectl scale deployment/{plan.key.name} --replicas={least}`"
+        f"`kubectl scale deployment/{plan.identity.key.name} --replicas={least}`"
     )
 
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from atom_operator.constants import ConditionType, Reason
-from atom_operator.domain import ATOM_DEPLOYMENT, ApplyReport, ChildKey, ConditionStatus, Plan
+from atom_operator.domain import ATOM_DEPLOYMENT, ApplyReport, ChildKey, ConditionStatus
 from atom_operator.domain.canary import Canary, CanaryPhase, CanaryState, Decided
 from atom_operator.pods.pod_state import time_of
 from atom_operator.status.conditions import Verdict
@@ -93,19 +93,19 @@ def _written_decision(decided: Decided) -> dict[str, str]:
     return {"decision": decided.decision, "change": decided.change, **named}
 
 
-def canary_progressing(plan: Plan | None, report: ApplyReport) -> Verdict | None:
+def canary_progressing(canary: Canary | None, report: ApplyReport) -> Verdict | None:
     """True while the canary goes on by itself; False while it waits, and at its end. None without
     a canary. `report`: what the API server has made of its AtomDeployment."""
-    if plan is None or plan.canary is None:
+    if canary is None:
         return None
-    status, reason = _VERDICTS[plan.canary.state.phase]
+    status, reason = _VERDICTS[canary.state.phase]
     for refusal in (*report.refused, *report.refused_optional):
-        if refusal.child == ChildKey(ATOM_DEPLOYMENT, plan.canary.name):
-            words = f"{plan.canary.name} cannot be made; {refusal.message}"
+        if refusal.child == ChildKey(ATOM_DEPLOYMENT, canary.name):
+            words = f"{canary.name} cannot be made; {refusal.message}"
             return Verdict(_KIND, "False", Reason.CANARY_STALLED, words)
-    if plan.canary.state.stalled:
+    if canary.state.stalled:
         status, reason = "False", Reason.CANARY_STALLED
-    return Verdict(_KIND, status, reason, _message(plan.canary))
+    return Verdict(_KIND, status, reason, _message(canary))
 
 
 def _message(canary: Canary) -> str:

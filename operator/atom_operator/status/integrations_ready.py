@@ -11,7 +11,7 @@ from typing import Any
 
 from atom_operator.constants import ConditionType, Reason
 from atom_operator.domain import DEPLOYMENT, ApplyReport, ChildKey, Manifest, Plan, RouteFindings
-from atom_operator.integration_values import Autoscaling, Integrations
+from atom_operator.integration_values import Autoscaling, HttpRoute, Integrations
 from atom_operator.kinds import (
     AUTOSCALER,
     PROVIDERS,
@@ -83,7 +83,7 @@ def integrations_ready(
     if plan is None:
         return Verdict(kind, "Unknown", Reason.NOT_PLANNED, "the spec is not accepted")
     said = tuple(verdicts_of_others(children))
-    if plan.suspended:  # an autoscaler that scales nothing is as it should be
+    if plan.scale.suspended:  # an autoscaler that scales nothing is as it should be
         said = tuple(item for item in said if item.child.kind not in (AUTOSCALER, SCALED_OBJECT))
         children = {key: item for key, item in children.items() if key.kind != SCALED_OBJECT}
     found = [
@@ -112,16 +112,16 @@ def integrations_ready(
 
 
 def callers_meet(
-    plan: Plan | None, children: Mapping[ChildKey, Manifest], around: RouteFindings
+    route: HttpRoute | None, children: Mapping[ChildKey, Manifest], around: RouteFindings
 ) -> str | None:
     """Return what keeps callers who come by a Gateway from a model that serves; None for
     nothing."""
-    if plan is None or plan.integrations.http_route is None:
+    if route is None:
         return None
     found = [*_unreachable(tuple(verdicts_of_others(children)), around)]
     lost = [item for item in around.collisions if not item.is_ours]
     words = [message for _, message in found]
-    if not words and lost and plan.integrations.http_route.matches == {"All"}:
+    if not words and lost and route.matches == {"All"}:
         words = [str(lost[0])]
     return "; ".join(words) or None
 

@@ -26,7 +26,9 @@ from atom_operator.domain import (
     RolloutWait,
     RouteFindings,
 )
+from atom_operator.domain.canary import Canary
 from atom_operator.domain.preparation import Waiting
+from atom_operator.domain.profile import Profile
 from atom_operator.status.adapters import adapter_status, adapters_ready, without_adapters
 from atom_operator.status.bounds import bounded
 from atom_operator.status.by_hand import edited, paused, scaled_to_zero
@@ -99,6 +101,11 @@ class StatusInputs:
         return self.revisions.serving.plan if self.revisions else self.plan
 
     @property
+    def canary(self) -> Canary | None:
+        """Return the canary beside the pods of the spec; None without one."""
+        return self.plan.canary if self.plan else None
+
+    @property
     def waits(self) -> RolloutWait | None:
         """Return why what is asked of the pods comes later."""
         return self.revisions.waits if self.revisions else None
@@ -140,7 +147,7 @@ class StatusInputs:
     @property
     def held_back(self) -> bool:
         """Return whether the spec's pods are not even asked for."""
-        return self.plan is None or not self.plan.may_start
+        return self.plan is None or not self.plan.capacity.may_start
 
 
 def roll_up(situation: StatusInputs, previous: Mapping[str, Any], now: datetime) -> dict[str, Any]:
@@ -173,19 +180,28 @@ def roll_up(situation: StatusInputs, previous: Mapping[str, Any], now: datetime)
     capacity = capacity_status(situation.capacity_in_force, situation.engines.measured)
     if capacity is not None:
         status["capacity"] = capacity
-    if situation.plan is not None and situation.plan.adapters:
-        status["adapters"] = adapter_status(situation.plan, situation.engines)
+    return bounded(status | _of_features(situation, previous))
+
+
+def _of_features(situation: StatusInputs, previous: Mapping[str, Any]) -> dict[str, Any]:
+    """Describe the features that the spec asks for, each absent without it."""
+    status: dict[str, Any] = {}
+    if situation.plan is not None and situation.plan.model.adapters:
+        status["adapters"] = adapter_status(situation.plan.model.adapters, situation.engines)
     if situation.plan is None and "canary" in previous:
         status["canary"] = previous["canary"]  # it stays as it is while the spec is refused
-    elif situation.plan is not None and situation.plan.canary is not None:
-        status["canary"] = canary_status(situation.plan.canary)
-    speculation = speculation_status(situation.engines.drafts, deployment.revision, previous)
+    elif situation.canary is not None:
+        status["canary"] = canary_status(situation.canary)
+    speculation = speculation_status(
+        situation.engines.drafts, situation.deployment.revision, previous
+    )
     if speculation is not None:
         status["speculation"] = speculation
-    sleep = sleep_status(situation.engines.sleep, situation.serving, previous)
+    serving = situation.serving
+    sleep = sleep_status(situation.engines.sleep, serving.engine if serving else None, previous)
     if sleep is not None:
         status["sleep"] = sleep
-    return bounded(status)
+    return status
 
 
 def _verdicts(situation: StatusInputs) -> Iterator[Verdict]:
@@ -211,7 +227,7 @@ def _verdicts(situation: StatusInputs) -> Iterator[Verdict]:
             situation.serving, situation.report, situation.observed.children, situation.routes
         ),
         _adapters(situation),
-        canary_progressing(situation.plan, situation.report),
+        canary_progressing(situation.canary, situation.report),
         devices_verdict(situation.devices),
         suspended_verdict(situation.observed, asked=situation.suspended),
     )
@@ -233,9 +249,15 @@ def _told(
 
 def _adapters(situation: StatusInputs) -> Verdict | None:
     asked, serving = situation.plan, situation.serving
-    if asked is not None and asked.adapters and serving is not None and serving.engine.lora is None:
+    if (
+        asked is not None
+        and asked.model.adapters
+        and serving is not None
+        and serving.engine.lora is None
+    ):
         return without_adapters(situation.waits)
-    return adapters_ready(asked, situation.observed, situation.engines)
+    adapters = asked.model.adapters if asked is not None else ()
+    return adapters_ready(adapters, situation.observed, situation.engines)
 
 
 def _model_loaded(situation: StatusInputs) -> Verdict:
@@ -250,8 +272,9 @@ def _accepted(situation: StatusInputs) -> Verdict:
     if situation.problems:
         message = "; ".join(str(problem) for problem in situation.problems)
         return Verdict(kind, "False", situation.problems[0].reason, message)
-    warnings = "".join(f"; {text}" for text in (situation.plan.warnings if situation.plan else ()))
-    valid = f"the spec is valid{_over_profile(situation.plan)}"
+    plan = situation.plan
+    warnings = "".join(f"; {text}" for text in (plan.spec.warnings if plan else ()))
+    valid = f"the spec is valid{_over_profile(plan.pods.profile if plan else None)}"
     if situation.overlay:
         paths = ", ".join(situation.overlay)
         message = f"{valid}; spec.template overlays {paths}{warnings}"
@@ -259,11 +282,11 @@ def _accepted(situation: StatusInputs) -> Verdict:
     return Verdict(kind, "True", Reason.VALID, f"{valid}{warnings}")
 
 
-def _over_profile(plan: Plan | None) -> str:
+def _over_profile(profile: Profile | None) -> str:
     """Name what was laid below the spec, and the fields that it gave."""
-    if plan is None or plan.profile is None:
+    if profile is None:
         return ""
-    return f" over AtomProfile {plan.profile.name} ({plan.profile.summary})"
+    return f" over AtomProfile {profile.name} ({profile.summary})"
 
 
 def _scheduled(situation: StatusInputs) -> Verdict:
@@ -336,7 +359,7 @@ def _complete(situation: StatusInputs) -> Verdict:
     message = f"{message}{edited(deployment)}"
     if (stopped := paused(deployment, situation.name)) is not None:
         message = f"{message}; {stopped}"
-    if plan is not None and plan.keeps_rendering:
+    if plan is not None and plan.rollout.keeps_rendering:
         message = f"{message}{_KEPT}"
     if situation.defaults_wait:
         message = f"{message}; {situation.defaults_wait}"
@@ -425,7 +448,8 @@ def _ready(situation: StatusInputs, others: Mapping[ConditionType, Verdict]) -> 
         return Verdict(kind, "False", Reason.REPLICAS_CONTESTED, deployment.contested)
     if (taken := scaled_to_zero(deployment, situation.run)) is not None:
         return Verdict(kind, "False", Reason.SCALED_TO_ZERO, taken)
-    met = callers_meet(situation.serving, situation.observed.children, situation.routes)
+    route = situation.serving.integrations.http_route if situation.serving else None
+    met = callers_meet(route, situation.observed.children, situation.routes)
     if met is not None:
         message = f"{deployment.ready} replicas serve, but not who comes by a Gateway: {met}"
         return Verdict(kind, "False", Reason.ROUTE_NOT_READY, message)

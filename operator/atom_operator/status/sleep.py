@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from atom_operator.domain import Plan, SleepCounts
+from atom_operator.domain import EngineOptions, SleepCounts
 
 
 def sleep_status(
-    counts: SleepCounts | None, plan: Plan | None, previous: Mapping[str, Any]
+    counts: SleepCounts | None, engine: EngineOptions | None, previous: Mapping[str, Any]
 ) -> Mapping[str, Any] | None:
     """The object for the status; None where pods do not sleep. While no engine answers, what they
     said last stays said."""
-    if plan is not None and plan.engine.sleep_idle_seconds is None:
+    if engine is not None and engine.sleep_idle_seconds is None:
         return None
     if counts is None:
         return previous.get("sleep")

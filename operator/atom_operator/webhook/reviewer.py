@@ -133,7 +133,7 @@ class Reviewer:
         canary = await self._look_at_canary(key, decision)
         plan = decision.plan
         supply = decision.supply
-        if supply is None and plan.may_start:
+        if supply is None and plan.capacity.may_start:
             supply = await self._decider.supply(plan, pod_template(plan))
         return Preview(
             after=plan,
@@ -156,7 +156,11 @@ class Reviewer:
         plan = found.plan
         if plan is None:
             return Preview(found.problems)
-        supply = await self._decider.supply(plan, pod_template(plan)) if plan.may_start else None
+        supply = (
+            await self._decider.supply(plan, pod_template(plan))
+            if plan.capacity.may_start
+            else None
+        )
         return Preview(plan, supply=supply)
 
     def _elsewhere(self, key: ObjectKey, manifest: Manifest) -> Plan | None:

@@ -61,11 +61,11 @@ def test_the_pods_request_has_room_for_the_weights_that_sleep() -> None:
     assert awake.capacity.capacity is not None
     weights = awake.capacity.capacity.weights_bytes
     asleep = plan(accelerator=GPU, autoscaling=IDLE)
-    assert asleep.host_bytes == weights
+    assert asleep.pods.host_bytes == weights
     assert gib(autoscaling=IDLE) == gib() + -(-weights // 2**30)
     assert "idle" in dict(facts(asleep))
     copies = {"parallelism": {"data": 2}, "autoscaling": IDLE}
-    assert plan(accelerator=GPU, **copies).host_bytes == 2 * weights
+    assert plan(accelerator=GPU, **copies).pods.host_bytes == 2 * weights
 
 
 async def test_no_autoscaler_is_made_where_pods_sleep_and_their_number_stays() -> None:

@@ -182,8 +182,8 @@ def test_what_a_pod_does_not_notice_keeps_the_revision() -> None:
 def test_a_strategy_and_its_reason_are_on_the_deployment(
     strategy: str, rendered: dict[str, Any]
 ) -> None:
-    chosen = replace(plan(), rollout=Rollout(RolloutStrategy(strategy), "because"))
-    manifest = render(chosen)[ChildKey(DEPLOYMENT, "chat")]
+    rollout = replace(plan().rollout, chosen=Rollout(RolloutStrategy(strategy), "because"))
+    manifest = render(replace(plan(), rollout=rollout))[ChildKey(DEPLOYMENT, "chat")]
     assert manifest["spec"]["strategy"] == rendered
     assert manifest["metadata"]["annotations"]["serving.atom.dev/rollout-reason"] == "because"
 

@@ -13,5 +13,6 @@ from atom_operator.integration_values import Autoscaling
 
 def autoscaler(plan: Plan, wanted: Autoscaling) -> Manifest:
     """The one object that `wanted.method` names."""
-    made = scaled_object if wanted.method == "KEDA" else horizontal_pod_autoscaler
-    return made(plan, wanted)
+    if wanted.method == "KEDA":
+        return scaled_object(plan.identity, plan.engine, plan.scale, wanted)
+    return horizontal_pod_autoscaler(plan.identity, plan.engine, wanted)

@@ -6,7 +6,7 @@ from typing import Any
 
 from atom_operator.children import naming
 from atom_operator.children.autoscaling.scale_target import scale_target, scaling_behavior
-from atom_operator.domain import Manifest, Plan
+from atom_operator.domain import EngineOptions, Identity, Manifest
 from atom_operator.integration_values import Autoscaling
 from atom_operator.kinds import AUTOSCALER
 
@@ -19,7 +19,9 @@ _RUNNING, _WAITING, _KV_USAGE = (
 )
 
 
-def horizontal_pod_autoscaler(plan: Plan, wanted: Autoscaling) -> Manifest:
+def horizontal_pod_autoscaler(
+    identity: Identity, engine: EngineOptions, wanted: Autoscaling
+) -> Manifest:
     """Render the HorizontalPodAutoscaler, with a metric for each measure of load."""
     targets = wanted.targets
     metrics = [
@@ -31,9 +33,9 @@ def horizontal_pod_autoscaler(plan: Plan, wanted: Autoscaling) -> Manifest:
     return {
         "apiVersion": AUTOSCALER.api_version,
         "kind": AUTOSCALER.kind,
-        "metadata": naming.metadata(plan, plan.key.name),
+        "metadata": naming.metadata(identity, identity.key.name),
         "spec": {
-            "scaleTargetRef": scale_target(plan),
+            "scaleTargetRef": scale_target(identity.key, engine),
             "minReplicas": max(1, wanted.min_replicas),
             "maxReplicas": wanted.ceiling,
             "metrics": metrics,

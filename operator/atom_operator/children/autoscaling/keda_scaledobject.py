@@ -7,7 +7,7 @@ from typing import Any
 from atom_operator.children import naming
 from atom_operator.children.autoscaling.scale_target import scale_target, scaling_behavior
 from atom_operator.children.series import Selector, selector_of
-from atom_operator.domain import Manifest, Plan
+from atom_operator.domain import EngineOptions, Identity, Manifest, ObjectKey, ScalePlan
 from atom_operator.integration_values import Autoscaling
 from atom_operator.kinds import SCALED_OBJECT
 
@@ -17,14 +17,18 @@ _FAILED_POLLS = 4
 _PAUSED = {"autoscaling.keda.sh/paused-replicas": "0"}
 
 
-def scaled_object(plan: Plan, wanted: Autoscaling) -> Manifest:
+def scaled_object(
+    identity: Identity, engine: EngineOptions, scale: ScalePlan, wanted: Autoscaling
+) -> Manifest:
     """Render the ScaledObject, with a trigger for each measure of load."""
     return {
         "apiVersion": SCALED_OBJECT.api_version,
         "kind": SCALED_OBJECT.kind,
-        "metadata": naming.metadata(plan, plan.key.name, _PAUSED if plan.suspended else None),
+        "metadata": naming.metadata(
+            identity, identity.key.name, _PAUSED if scale.suspended else None
+        ),
         "spec": {
-            "scaleTargetRef": scale_target(plan),
+            "scaleTargetRef": scale_target(identity.key, engine),
             "minReplicaCount": wanted.min_replicas,
             "maxReplicaCount": wanted.ceiling,
             "pollingInterval": _POLLING_SECONDS,
@@ -36,13 +40,13 @@ def scaled_object(plan: Plan, wanted: Autoscaling) -> Manifest:
                 "behavior": "currentReplicasIfHigher",
             },
             "advanced": {"horizontalPodAutoscalerConfig": {"behavior": scaling_behavior(wanted)}},
-            "triggers": _triggers(plan, wanted),
+            "triggers": _triggers(identity.key, wanted),
         },
     }
 
 
-def _triggers(plan: Plan, wanted: Autoscaling) -> list[dict[str, Any]]:
-    targets, of = wanted.targets, selector_of(plan)
+def _triggers(key: ObjectKey, wanted: Autoscaling) -> list[dict[str, Any]]:
+    targets, of = wanted.targets, selector_of(key)
     usage = f"{targets.kv_usage_percent / 100:g}"
     # Sums over the pods: KEDA divides them by the replicas.
     found = [

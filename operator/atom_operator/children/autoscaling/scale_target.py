@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from atom_operator.domain import DEPLOYMENT, Plan
+from atom_operator.domain import DEPLOYMENT, EngineOptions, ObjectKey
 from atom_operator.integration_values import Autoscaling
 from atom_operator.kinds import LEADER_WORKER_SET
 
 
-def scale_target(plan: Plan) -> dict[str, str]:
+def scale_target(key: ObjectKey, engine: EngineOptions) -> dict[str, str]:
     """Name the workload by the API version and kind that a replica has."""
-    kind = LEADER_WORKER_SET if plan.engine.nodes > 1 else DEPLOYMENT
-    return {"apiVersion": kind.api_version, "kind": kind.kind, "name": plan.key.name}
+    kind = LEADER_WORKER_SET if engine.nodes > 1 else DEPLOYMENT
+    return {"apiVersion": kind.api_version, "kind": kind.kind, "name": key.name}
 
 
 def scaling_behavior(wanted: Autoscaling) -> dict[str, Any]:

@@ -7,7 +7,7 @@ engine's image and are made from its finished template, without devices.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from atom_operator import constants
@@ -28,9 +28,9 @@ from atom_operator.domain import (
     DEPLOYMENT,
     DISRUPTION_BUDGET,
     SERVICE,
+    Identity,
     Kind,
     Manifest,
-    Plan,
     RevisionInForce,
 )
 from atom_operator.integration_values import Frontend
@@ -41,45 +41,46 @@ def frontend(serving: RevisionInForce, wanted: Frontend) -> Iterator[tuple[Kind,
     """Yield everything of it, what its pods need first."""
     plan = serving.plan
     if plan.integrations.network is not None:
-        yield NETWORK_POLICY, frontend_policy(plan, plan.integrations.network)
-    yield SERVICE, _workers(plan)
+        yield NETWORK_POLICY, frontend_policy(plan.identity, plan.integrations.network)
+    yield SERVICE, _workers(plan.identity, naming.serving_labels(plan))
     if wanted.replicas > 1:
-        yield DISRUPTION_BUDGET, _disruption_budget(plan)
+        yield DISRUPTION_BUDGET, _disruption_budget(plan.identity)
     yield DEPLOYMENT, _deployment(serving, wanted)
     if plan.integrations.pod_monitoring is not None:
-        yield POD_MONITOR, frontend_monitor(plan, plan.integrations.pod_monitoring)
+        yield POD_MONITOR, frontend_monitor(plan.identity, plan.integrations.pod_monitoring)
 
 
-def _head(plan: Plan, kind: Kind, name: str) -> Manifest:
-    return naming.component_head(plan, kind, name, constants.FRONTEND_COMPONENT)
+def _head(identity: Identity, kind: Kind, name: str) -> Manifest:
+    return naming.component_head(identity, kind, name, constants.FRONTEND_COMPONENT)
 
 
-def _workers(plan: Plan) -> Manifest:
-    """A Service without an address: its name has those of all pods that serve."""
+def _workers(identity: Identity, selected: Mapping[str, str]) -> Manifest:
+    """A Service without an address: its name has those of all pods that serve, which the labels
+    `selected` select."""
     port = {
         "name": constants.ENGINE_PORT_NAME,
         "port": constants.ENGINE_PORT,
         "targetPort": constants.ENGINE_PORT_NAME,
         "protocol": "TCP",
     }
-    spec = {"clusterIP": "None", "selector": naming.serving_labels(plan), "ports": [port]}
-    return {**_head(plan, SERVICE, naming.workers_name(plan.key)), "spec": spec}
+    spec = {"clusterIP": "None", "selector": dict(selected), "ports": [port]}
+    return {**_head(identity, SERVICE, naming.workers_name(identity.key)), "spec": spec}
 
 
-def _disruption_budget(plan: Plan) -> Manifest:
+def _disruption_budget(identity: Identity) -> Manifest:
     spec = {
         "maxUnavailable": 1,
-        "selector": {"matchLabels": naming.frontend_labels(plan.key.name)},
+        "selector": {"matchLabels": naming.frontend_labels(identity.key.name)},
         "unhealthyPodEvictionPolicy": "AlwaysAllow",
     }
-    return {**_head(plan, DISRUPTION_BUDGET, naming.frontend_name(plan.key)), "spec": spec}
+    return {**_head(identity, DISRUPTION_BUDGET, naming.frontend_name(identity.key)), "spec": spec}
 
 
 def _deployment(serving: RevisionInForce, wanted: Frontend) -> Manifest:
     plan = serving.plan
-    labels = naming.frontend_labels(plan.key.name)
+    labels = naming.frontend_labels(plan.identity.key.name)
     return {
-        **_head(plan, DEPLOYMENT, naming.frontend_name(plan.key)),
+        **_head(plan.identity, DEPLOYMENT, naming.frontend_name(plan.identity.key)),
         "spec": {
             "replicas": wanted.replicas,
             "revisionHistoryLimit": 3,
@@ -100,22 +101,22 @@ def frontend_template(serving: RevisionInForce, wanted: Frontend) -> Manifest:
     container = frontend_container(plan, engine_of(finished), wanted)
     mounted = {mount["name"] for mount in container["volumeMounts"]}
     volumes = finished["spec"].get("volumes") or ()
-    own = naming.frontend_labels(plan.key.name)
+    own = naming.frontend_labels(plan.identity.key.name)
     spec: dict[str, Any] = {
         # Without its affinity: what engines need devices of is nothing to these.
         **inherited_of_pod(finished),
-        "serviceAccountName": plan.service_account,
+        "serviceAccountName": plan.identity.service_account,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "shareProcessNamespace": True,
-        "terminationGracePeriodSeconds": stop_seconds(plan),
+        "terminationGracePeriodSeconds": stop_seconds(plan.engine),
         "topologySpreadConstraints": [spread_over_hosts(own)],
         "containers": [container],
         "volumes": [item for item in volumes if item["name"] in mounted],
     }
-    if beside := image_sidecar(plan):
+    if beside := image_sidecar(plan.model.location.image):
         spec["initContainers"] = beside
-    metadata = inherited_metadata(plan, finished)
+    metadata = inherited_metadata(plan.identity.key, plan.integrations, finished)
     metadata["labels"] = {
         **metadata["labels"],
         **own,

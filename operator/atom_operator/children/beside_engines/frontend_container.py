@@ -39,7 +39,7 @@ def frontend_container(plan: Plan, engine: Mapping[str, Any], wanted: Frontend) 
         "containerPort": constants.ENGINE_PORT,
         "protocol": "TCP",
     }
-    foreign = {*group_environment(plan), *event_environment(plan)}
+    foreign = {*group_environment(plan.engine), *event_environment(plan.engine, plan.integrations)}
     kept = ("image", "imagePullPolicy", "envFrom", "lifecycle", "securityContext")
     return {
         **{key: engine[key] for key in kept if key in engine},
@@ -69,19 +69,19 @@ def frontend_args(plan: Plan) -> list[str]:
     """The command line."""
     engine = plan.engine
     pairs: list[tuple[str, object]] = [
-        ("--model", plan.model.argument),
+        ("--model", plan.model.location.argument),
         ("--served-model-name", engine.served_name),
         ("--host", "::"),
         ("--server-port", constants.ENGINE_PORT),
         ("--max-model-len", engine.max_model_len),
-        ("--revision", plan.model.revision),
+        ("--revision", plan.model.location.revision),
         ("--drain-seconds", engine.drain_seconds),
-        ("--worker-urls", naming.workers_url(plan.key)),
+        ("--worker-urls", naming.workers_url(plan.identity.key)),
     ]
     args = [text for flag, value in pairs if value is not None for text in (flag, str(value))]
     if engine.api_key_secret is not None:
         args.extend(["--api-key-file", volumes.API_KEY_PATH])
-    args.extend(volumes.peer_arguments(plan))
+    args.extend(volumes.peer_arguments(plan.engine, plan.integrations))
     args.extend(lora_arguments(engine))
     return [*args, *_without_engines_own(engine.extra_args)]
 

@@ -12,7 +12,8 @@ from typing import Any
 from atom_operator import constants
 from atom_operator.children import naming
 from atom_operator.children.endpoint_picker.cache_events import picked_labels
-from atom_operator.domain import Manifest, Plan
+from atom_operator.domain import Manifest, ObjectKey
+from atom_operator.integration_values import Integrations
 
 # Of the engine's pod, whatever its overlay made of it.
 _OF_THE_POD = (
@@ -50,9 +51,11 @@ def inherited_of_pod(template: Mapping[str, Any]) -> dict[str, Any]:
     return {key: pod[key] for key in _OF_THE_POD if key in pod}
 
 
-def inherited_metadata(plan: Plan, template: Manifest) -> dict[str, Any]:
+def inherited_metadata(
+    key: ObjectKey, integrations: Integrations, template: Manifest
+) -> dict[str, Any]:
     """Return what people have put on the engine's pods, without what those are selected by."""
-    ours = {**naming.child_labels(plan.key.name), **picked_labels(plan)}
+    ours = {**naming.child_labels(key.name), **picked_labels(integrations)}
     metadata: Mapping[str, Any] = template["metadata"]
     labels = {
         name: value

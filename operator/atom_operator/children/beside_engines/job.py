@@ -35,7 +35,15 @@ from atom_operator.children.service import service_account
 from atom_operator.children.volumes import CACHE_ENVIRONMENT, volumes
 from atom_operator.children.workload import pod_template
 from atom_operator.constants import MODELS_DIRECTORY
-from atom_operator.domain import JOB, SERVICE_ACCOUNT, Manifest, Plan, SourceKind
+from atom_operator.domain import (
+    JOB,
+    SERVICE_ACCOUNT,
+    Identity,
+    Manifest,
+    ModelLocation,
+    Plan,
+    SourceKind,
+)
 from atom_operator.domain.preparation import ClaimInUse, JobPurpose, JobRequest
 
 _RETRIES = {JobPurpose.WEIGHTS: 4, JobPurpose.INSPECTION: 1}
@@ -56,14 +64,19 @@ _OF_THE_CONTAINER = ("imagePullPolicy", "envFrom", "securityContext")
 def weights_job(plan: Plan, claim: ClaimInUse | None = None) -> JobRequest | None:
     """The download of the plan's model into its claim; None where pods need none. `claim`: with
     what of it is used, which makes no other Job of one that runs."""
-    download = plan.model.download
+    download = plan.model.location.download
     if download is None:
         return None
     command = ["python3", "-m", "atom.entrypoints.download", "--model", download.repository]
     if download.revision:
         command += ["--revision", download.revision]
-    command += ["--folder", plan.model.argument, "--status-port", str(constants.ENGINE_PORT)]
-    fetched = [plan.model.claim, download.repository, download.revision]
+    command += [
+        "--folder",
+        plan.model.location.argument,
+        "--status-port",
+        str(constants.ENGINE_PORT),
+    ]
+    fetched = [plan.model.location.claim, download.repository, download.revision]
     if download.bucket is not None and download.bucket.endpoint is not None:
         fetched.append(download.bucket.endpoint)
     name = f"atom-weights-{_hash(*fetched)}"
@@ -71,15 +84,15 @@ def weights_job(plan: Plan, claim: ClaimInUse | None = None) -> JobRequest | Non
     request = _request(plan, JobPurpose.WEIGHTS, name, template)
     if claim is None:
         return request
-    added = _pruning(plan, download.prune, claim)
+    added = _pruning(plan.model.location, download.prune, claim)
     return replace(request, manifest=_with_claim(request.manifest, command, added, claim.uid))
 
 
-def _pruning(plan: Plan, prune: str | None, claim: ClaimInUse) -> list[str]:
+def _pruning(location: ModelLocation, prune: str | None, claim: ClaimInUse) -> list[str]:
     """The flags by which the download removes what is not used; none where nothing is."""
     if prune is None or claim.kept is None or claim.as_of is None:
         return []
-    root = f"{MODELS_DIRECTORY}/{plan.model.claim}"
+    root = f"{MODELS_DIRECTORY}/{location.claim}"
     flags = ["--prune", prune, "--claim-root", root]
     flags += ["--as-of", str(int(claim.as_of.timestamp()))]
     return [*flags, *(text for folder in claim.kept for text in ("--keep", folder))]
@@ -101,35 +114,43 @@ def inspection_job(plan: Plan) -> JobRequest:
     """A look at the model's config.json, wherever it is, without its weights."""
     model = plan.model
     # A model that will be downloaded is still on the hub.
-    source = model.download.repository if model.download else model.argument
-    revision = model.download.revision if model.download else model.revision
-    token = model.download.token_secret if model.download else model.token_secret
+    source = (
+        model.location.download.repository if model.location.download else model.location.argument
+    )
+    revision = (
+        model.location.download.revision if model.location.download else model.location.revision
+    )
+    token = (
+        model.location.download.token_secret
+        if model.location.download
+        else model.location.token_secret
+    )
     command = ["python3", "-m", "atom.entrypoints.inspect_model", "--model", source]
     if revision:
         command += ["--revision", revision]
-    name = f"{plan.key.name}-inspect-{_hash(source, revision)}"
+    name = f"{plan.identity.key.name}-inspect-{_hash(source, revision)}"
     template = _template(plan, command, token, writable=False)
     return _request(plan, JobPurpose.INSPECTION, name, template)
 
 
-def job_account(plan: Plan) -> str | None:
+def job_account(identity: Identity, location: ModelLocation) -> str | None:
     """Name the account of the Jobs' pods; None for the namespace's own, which has its pull secrets.
     Where a cloud gives the engine's account a role, the Jobs need it for the same bucket."""
-    if plan.own_account is not None:
-        return plan.own_account
-    download = plan.model.download
-    bucket = download.bucket if download is not None else plan.model.bucket
+    if identity.own_account is not None:
+        return identity.own_account
+    download = location.download
+    bucket = download.bucket if download is not None else location.bucket
     by_identity = bucket is not None and bucket.secret is None
-    given = plan.objects.of(SERVICE_ACCOUNT.kind).annotations
-    return plan.key.name if by_identity or given else None
+    given = identity.objects.of(SERVICE_ACCOUNT.kind).annotations
+    return identity.key.name if by_identity or given else None
 
 
-def made_account(plan: Plan) -> Manifest | None:
+def made_account(identity: Identity, location: ModelLocation) -> Manifest | None:
     """Return the account that we make for the Jobs, which may be needed before any engine is; None
     where they run as another one."""
-    if job_account(plan) is None or plan.own_account is not None:
+    if job_account(identity, location) is None or identity.own_account is not None:
         return None
-    return naming.with_words(plan, service_account(plan))
+    return naming.with_words(identity, service_account(identity))
 
 
 def _request(plan: Plan, purpose: JobPurpose, name: str, template: Manifest) -> JobRequest:
@@ -137,12 +158,12 @@ def _request(plan: Plan, purpose: JobPurpose, name: str, template: Manifest) -> 
         constants.LABEL_NAME: f"atom-{purpose.value}",
         constants.LABEL_PART_OF: "atom-platform",
         constants.LABEL_MANAGED_BY: constants.FIELD_MANAGER,
-        constants.LABEL_JOB_FOR: plan.key.name,
+        constants.LABEL_JOB_FOR: plan.identity.key.name,
     }
-    template = overlaid(template, plan.jobs.template, constants.JOB_CONTAINER)
+    template = overlaid(template, plan.pods.jobs.template, constants.JOB_CONTAINER)
     labels = {**template["metadata"]["labels"], **own}
     template["metadata"]["labels"] = labels
-    seconds = plan.jobs.active_deadline_seconds or _DEADLINE_SECONDS[purpose]
+    seconds = plan.pods.jobs.active_deadline_seconds or _DEADLINE_SECONDS[purpose]
     spec: dict[str, Any] = {
         "backoffLimit": _RETRIES[purpose],
         "activeDeadlineSeconds": seconds,
@@ -151,22 +172,22 @@ def _request(plan: Plan, purpose: JobPurpose, name: str, template: Manifest) -> 
     if purpose is JobPurpose.INSPECTION:
         spec["ttlSecondsAfterFinished"] = _INSPECTION_KEPT_SECONDS
     # What is used at the moment is no part of it; whether the rest goes is.
-    prune = plan.model.download.prune if plan.model.download else None
+    prune = plan.model.location.download.prune if plan.model.location.download else None
     prunes = (prune,) if purpose is JobPurpose.WEIGHTS and prune is not None else ()
     digest = _hash(json.dumps(spec, sort_keys=True), *prunes)
     annotation = {constants.ANNOTATION_JOB_DIGEST: digest}
     manifest = {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": {**naming.metadata(plan, name, annotation), "labels": labels},
-        "spec": {**spec, "template": _with_words(plan, template)},
+        "metadata": {**naming.metadata(plan.identity, name, annotation), "labels": labels},
+        "spec": {**spec, "template": _with_words(plan.identity, template)},
     }
-    return JobRequest(purpose, name, digest, naming.with_words(plan, manifest))
+    return JobRequest(purpose, name, digest, naming.with_words(plan.identity, manifest))
 
 
-def _with_words(plan: Plan, template: Manifest) -> Manifest:
+def _with_words(identity: Identity, template: Manifest) -> Manifest:
     """Add what spec.objects.job puts on pods, which makes no other Job of it; ours win."""
-    words, metadata = plan.objects.of(JOB.kind), template["metadata"]
+    words, metadata = identity.objects.of(JOB.kind), template["metadata"]
     both: Manifest = {**metadata, "labels": {**words.labels, **metadata["labels"]}}
     if words.annotations:
         both["annotations"] = {**words.annotations, **(metadata.get("annotations") or {})}
@@ -187,20 +208,23 @@ def _template(
         "enableServiceLinks": False,
         "containers": [container],
         "volumes": [
-            *_volumes(plan, writable=writable),
+            *_volumes(plan.model.location, writable=writable),
             *_added_volumes(plan, finished["spec"], container),
         ],
     }
-    if beside := image_sidecar(plan):
+    if beside := image_sidecar(plan.model.location.image):
         spec |= {"initContainers": beside, "shareProcessNamespace": True}
-    account = job_account(plan)
+    account = job_account(plan.identity, plan.model.location)
     if account is not None:
         spec["serviceAccountName"] = account
     # Engines that keep away from each other need not keep away from this.
     nodes = (finished["spec"].get("affinity") or {}).get("nodeAffinity")
     if nodes:
         spec["affinity"] = {"nodeAffinity": nodes}
-    return {"metadata": inherited_metadata(plan, finished), "spec": spec}
+    return {
+        "metadata": inherited_metadata(plan.identity.key, plan.integrations, finished),
+        "spec": spec,
+    }
 
 
 def _container(
@@ -215,10 +239,10 @@ def _container(
         {"name": "cache", "mountPath": "/cache"},
         {"name": "tmp", "mountPath": "/tmp"},
     ]
-    if _mounts_claim(plan, writable=writable):
-        path = f"{MODELS_DIRECTORY}/{plan.model.claim}"
+    if _mounts_claim(plan.model.location, writable=writable):
+        path = f"{MODELS_DIRECTORY}/{plan.model.location.claim}"
         mounts.append({"name": "models", "mountPath": path, "readOnly": not writable})
-    if plan.model.image is not None:
+    if plan.model.location.image is not None:
         mounts.append(image_mount())
     rendered = engine_container(plan)
     known = [mount["mountPath"] for mount in rendered["volumeMounts"]]
@@ -236,16 +260,16 @@ def _container(
     }
 
 
-def _volumes(plan: Plan, *, writable: bool) -> list[dict[str, Any]]:
+def _volumes(location: ModelLocation, *, writable: bool) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = [
         {"name": "cache", "emptyDir": {}},
         {"name": "tmp", "emptyDir": {}},
     ]
-    if _mounts_claim(plan, writable=writable):
-        claim = {"claimName": plan.model.claim, "readOnly": not writable}
+    if _mounts_claim(location, writable=writable):
+        claim = {"claimName": location.claim, "readOnly": not writable}
         found.append({"name": "models", "persistentVolumeClaim": claim})
-    if plan.model.image is not None:
-        found.append(image_volume(plan.model.image))
+    if location.image is not None:
+        found.append(image_volume(location.image))
     return found
 
 
@@ -258,9 +282,9 @@ def _added_volumes(
     return [volume for volume in engine_pod.get("volumes") or () if volume["name"] in mounted]
 
 
-def _mounts_claim(plan: Plan, *, writable: bool) -> bool:
+def _mounts_claim(location: ModelLocation, *, writable: bool) -> bool:
     """A look at a model that is still on the hub needs no claim."""
-    return plan.model.kind is SourceKind.CLAIM and (writable or plan.model.download is None)
+    return location.kind is SourceKind.CLAIM and (writable or location.download is None)
 
 
 def _environment(
@@ -281,7 +305,9 @@ def _environment(
         reference = {"secretKeyRef": {"name": secret, "key": key}}
         found["HF_TOKEN"] = {"name": "HF_TOKEN", "valueFrom": reference}
     model = plan.model
-    found |= bucket_environment(model.download.bucket if model.download else model.bucket)
+    found |= bucket_environment(
+        model.location.download.bucket if model.location.download else model.location.bucket
+    )
     for variable in plan.engine.env:
         found[variable["name"]] = dict(variable)
     for variable in engine.get("env") or ():

@@ -21,9 +21,10 @@ from atom_operator.domain import (
     DEPLOYMENT,
     SERVICE,
     SERVICE_ACCOUNT,
+    Identity,
     Kind,
     Manifest,
-    Plan,
+    ObjectKey,
     RevisionInForce,
 )
 from atom_operator.integration_values import PickerProgram
@@ -51,29 +52,29 @@ def endpoint_picker(
     """Yield everything of it, what its pod needs first. Raises OverlayError."""
     plan = serving.plan
     config = config_text(plan, program)
-    yield SERVICE_ACCOUNT, _account(plan)
-    yield ROLE, _role(plan)
-    yield ROLE_BINDING, _role_binding(plan)
-    yield CONFIG_MAP, {**_head(plan, CONFIG_MAP), "data": {_CONFIG_FILE: config}}
-    yield SERVICE, _service(plan)
+    yield SERVICE_ACCOUNT, _account(plan.identity)
+    yield ROLE, _role(plan.identity)
+    yield ROLE_BINDING, _role_binding(plan.identity)
+    yield CONFIG_MAP, {**_head(plan.identity, CONFIG_MAP), "data": {_CONFIG_FILE: config}}
+    yield SERVICE, _service(plan.identity)
     yield DEPLOYMENT, _deployment(serving, program)
 
 
-def _head(plan: Plan, kind: Kind) -> Manifest:
-    name = naming.picker_name(plan.key)
-    return naming.component_head(plan, kind, name, constants.PICKER_COMPONENT)
+def _head(identity: Identity, kind: Kind) -> Manifest:
+    name = naming.picker_name(identity.key)
+    return naming.component_head(identity, kind, name, constants.PICKER_COMPONENT)
 
 
-def _account(plan: Plan) -> Manifest:
-    account = {**_head(plan, SERVICE_ACCOUNT), "automountServiceAccountToken": False}
-    if plan.pull_secrets:
-        account["imagePullSecrets"] = [{"name": name} for name in plan.pull_secrets]
+def _account(identity: Identity) -> Manifest:
+    account = {**_head(identity, SERVICE_ACCOUNT), "automountServiceAccountToken": False}
+    if identity.pull_secrets:
+        account["imagePullSecrets"] = [{"name": name} for name in identity.pull_secrets]
     return account
 
 
-def _role(plan: Plan) -> Manifest:
+def _role(identity: Identity) -> Manifest:
     return {
-        **_head(plan, ROLE),
+        **_head(identity, ROLE),
         "rules": [
             {"apiGroups": [""], "resources": ["pods"], "verbs": _READ},
             {
@@ -86,16 +87,18 @@ def _role(plan: Plan) -> Manifest:
     }
 
 
-def _role_binding(plan: Plan) -> Manifest:
-    name = naming.picker_name(plan.key)
+def _role_binding(identity: Identity) -> Manifest:
+    name = naming.picker_name(identity.key)
     return {
-        **_head(plan, ROLE_BINDING),
+        **_head(identity, ROLE_BINDING),
         "roleRef": {"apiGroup": ROLE.group, "kind": ROLE.kind, "name": name},
-        "subjects": [{"kind": SERVICE_ACCOUNT.kind, "name": name, "namespace": plan.key.namespace}],
+        "subjects": [
+            {"kind": SERVICE_ACCOUNT.kind, "name": name, "namespace": identity.key.namespace}
+        ],
     }
 
 
-def _service(plan: Plan) -> Manifest:
+def _service(identity: Identity) -> Manifest:
     port = {
         "name": "grpc-ext-proc",
         "port": constants.PICKER_PORT,
@@ -103,17 +106,17 @@ def _service(plan: Plan) -> Manifest:
         "protocol": "TCP",
         "appProtocol": "http2",
     }
-    selector = naming.picker_labels(plan.key.name)
+    selector = naming.picker_labels(identity.key.name)
     spec = {"type": "ClusterIP", "selector": selector, "ports": [port]}
-    return {**_head(plan, SERVICE), "spec": spec}
+    return {**_head(identity, SERVICE), "spec": spec}
 
 
 def _deployment(serving: RevisionInForce, program: PickerProgram) -> Manifest:
     return {
-        **_head(serving.plan, DEPLOYMENT),
+        **_head(serving.plan.identity, DEPLOYMENT),
         "spec": {
             "replicas": 1,
-            "selector": {"matchLabels": naming.picker_labels(serving.plan.key.name)},
+            "selector": {"matchLabels": naming.picker_labels(serving.plan.identity.key.name)},
             "template": picker_template(serving, program),
         },
     }
@@ -123,39 +126,39 @@ def picker_template(serving: RevisionInForce, program: PickerProgram) -> Manifes
     """Return the pod template of the picker, made from the engine's finished one: metadata,
     placement and security. Raises OverlayError."""
     plan, finished = serving.plan, copied(serving.pods.template)
-    labels, config = naming.picker_labels(plan.key.name), config_text(plan, program)
-    metadata = inherited_metadata(plan, finished)
+    labels, config = naming.picker_labels(plan.identity.key.name), config_text(plan, program)
+    metadata = inherited_metadata(plan.identity.key, plan.integrations, finished)
     # Nobody watches the file: another configuration makes another pod.
     digest = {f"{constants.GROUP}/config": hashlib.sha256(config.encode()).hexdigest()[:16]}
     own = {**labels, constants.LABEL_PART_OF: "atom-platform"}
     metadata["labels"] = {**metadata["labels"], **own}
     metadata["annotations"] = {**(metadata.get("annotations") or {}), **digest}
-    spec = {**inherited_of_pod(finished), **_pod_spec(plan, program)}
+    spec = {**inherited_of_pod(finished), **_pod_spec(plan.identity.key, program)}
     asked = plan.integrations.endpoint_picker
     overlay = asked.template if asked is not None else None
     return overlaid({"metadata": metadata, "spec": spec}, overlay, PICKER_CONTAINER, labels)
 
 
-def _pod_spec(plan: Plan, program: PickerProgram) -> dict[str, Any]:
-    name = naming.picker_name(plan.key)
+def _pod_spec(key: ObjectKey, program: PickerProgram) -> dict[str, Any]:
+    name = naming.picker_name(key)
     return {
         "serviceAccountName": name,
         "automountServiceAccountToken": True,
         "enableServiceLinks": False,
-        "containers": [_container(plan, program)],
+        "containers": [_container(key, program)],
         "volumes": [{"name": "config", "configMap": {"name": name}}],
     }
 
 
-def _container(plan: Plan, program: PickerProgram) -> dict[str, Any]:
+def _container(key: ObjectKey, program: PickerProgram) -> dict[str, Any]:
     ports = {"grpc": constants.PICKER_PORT, "health": _HEALTH_PORT, "metrics": _METRICS_PORT}
     probe = {"grpc": {"port": _HEALTH_PORT, "service": _HEALTH_SERVICE}}
     return {
         "name": PICKER_CONTAINER,
         "image": program.image,
         "args": [
-            f"--pool-name={plan.key.name}",
-            f"--pool-namespace={plan.key.namespace}",
+            f"--pool-name={key.name}",
+            f"--pool-namespace={key.namespace}",
             f"--grpc-port={constants.PICKER_PORT}",
             f"--grpc-health-port={_HEALTH_PORT}",
             f"--metrics-port={_METRICS_PORT}",

@@ -10,8 +10,8 @@ import json
 from typing import Any
 
 from atom_operator import constants
-from atom_operator.domain import Plan
-from atom_operator.integration_values import PickerKind
+from atom_operator.domain import EngineOptions
+from atom_operator.integration_values import Integrations, PickerKind
 
 _POD_NAME = "POD_NAME"
 _LABELS = {
@@ -21,12 +21,11 @@ _LABELS = {
 }
 
 
-def reads_events(plan: Plan) -> bool:
+def reads_events(engine: EngineOptions, integrations: Integrations) -> bool:
     """Tell whether the picker knows a replica's whole cache from its events: it asks the engine for
     a prompt's tokens, without a key, and follows the first copy of a model in a pod alone. Else it
     goes by what it has sent where."""
-    program = plan.integrations.picker_program
-    engine = plan.engine
+    program = integrations.picker_program
     return (
         program is not None
         and program.kind is PickerKind.LLM_D
@@ -35,30 +34,32 @@ def reads_events(plan: Plan) -> bool:
     )
 
 
-def event_arguments(plan: Plan) -> list[str]:
+def event_arguments(engine: EngineOptions, integrations: Integrations) -> list[str]:
     """The engine's flag."""
-    if not reads_events(plan):
+    if not reads_events(engine, integrations):
         return []
     config = {
         "enable_kv_cache_events": True,
         "endpoint": f"tcp://*:{constants.KV_EVENTS_PORT}",
         "replay_endpoint": f"tcp://*:{constants.KV_EVENTS_REPLAY_PORT}",
-        "topic": f"kv@$({_POD_NAME})@{plan.engine.served_name}",
+        "topic": f"kv@$({_POD_NAME})@{engine.served_name}",
     }
     return ["--kv-events-config", json.dumps(config)]
 
 
-def event_environment(plan: Plan) -> dict[str, dict[str, Any]]:
+def event_environment(
+    engine: EngineOptions, integrations: Integrations
+) -> dict[str, dict[str, Any]]:
     """The pod's name, which its topic has."""
-    if not reads_events(plan):
+    if not reads_events(engine, integrations):
         return {}
     source = {"fieldRef": {"fieldPath": "metadata.name"}}
     return {_POD_NAME: {"name": _POD_NAME, "valueFrom": source}}
 
 
-def event_ports(plan: Plan) -> dict[str, int]:
+def event_ports(engine: EngineOptions, integrations: Integrations) -> dict[str, int]:
     """The container's ports beside HTTP's."""
-    if not reads_events(plan):
+    if not reads_events(engine, integrations):
         return {}
     return {
         "kv-events": constants.KV_EVENTS_PORT,
@@ -66,6 +67,6 @@ def event_ports(plan: Plan) -> dict[str, int]:
     }
 
 
-def picked_labels(plan: Plan) -> dict[str, str]:
+def picked_labels(integrations: Integrations) -> dict[str, str]:
     """The pods' labels by which pickers tell engines and their metrics."""
-    return dict(_LABELS) if plan.integrations.picker_program is not None else {}
+    return dict(_LABELS) if integrations.picker_program is not None else {}

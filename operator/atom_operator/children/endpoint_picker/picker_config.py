@@ -14,7 +14,7 @@ import yaml
 from atom_operator import constants
 from atom_operator.children import naming
 from atom_operator.children.endpoint_picker.cache_events import reads_events
-from atom_operator.domain import Plan
+from atom_operator.domain import EngineOptions, ObjectKey, Plan
 from atom_operator.integration_values import PickerKind, PickerProgram
 
 _QUEUED = "atom:requests_waiting"
@@ -58,10 +58,14 @@ def config_text(plan: Plan, program: PickerProgram) -> str:
     if program.kind is PickerKind.LLM_D:
         sources = {_METRICS: _METRICS_READER}
         plugins += [{"type": _METRICS}, {"type": _METRICS_READER, "parameters": _metric_names()}]
-        if reads_events(plan):
+        if reads_events(plan.engine, plan.integrations):
             sources[_PODS] = _EVENTS
             plugins[0]["parameters"] = {"prefixMatchInfoProducerName": _EVENTS}
-            plugins += [_tokens(plan), {"type": _PODS}, _events(plan)]
+            plugins += [
+                _tokens(plan.identity.key, plan.engine),
+                {"type": _PODS},
+                _events(plan.engine),
+            ]
         config["dataLayer"] = {
             "sources": [
                 {"pluginRef": source, "extractors": [{"pluginRef": reader}]}
@@ -85,13 +89,16 @@ def _metric_names() -> dict[str, Any]:
     return {"defaultEngine": "atom", "engineConfigs": [engine]}
 
 
-def _tokens(plan: Plan) -> dict[str, Any]:
+def _tokens(key: ObjectKey, engine: EngineOptions) -> dict[str, Any]:
     """The part that asks an engine which tokens a prompt has."""
-    where = {"modelName": plan.engine.served_name, "vllm": {"url": naming.service_url(plan.key)}}
+    where = {
+        "modelName": engine.served_name,
+        "vllm": {"url": naming.service_url(key)},
+    }
     return {"type": "token-producer", "parameters": where}
 
 
-def _events(plan: Plan) -> dict[str, Any]:
+def _events(engine: EngineOptions) -> dict[str, Any]:
     """The part that reads the engines' events. Between a choice and the event of what it led to
     be cached, the choice itself counts (speculativeIndexing)."""
     ports = {
@@ -99,7 +106,7 @@ def _events(plan: Plan) -> dict[str, Any]:
         "replaySocketPort": constants.KV_EVENTS_REPLAY_PORT,
     }
     parameters = {
-        "tokenProcessorConfig": {"blockSize": plan.engine.block_size},
+        "tokenProcessorConfig": {"blockSize": engine.block_size},
         "kvEventsConfig": {
             "topicFilter": "kv@",
             "discoverPods": True,

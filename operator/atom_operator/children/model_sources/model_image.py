@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from atom_operator.constants import MODEL_IMAGE_DIRECTORY
-from atom_operator.domain import ModelImage, Plan
+from atom_operator.domain import ModelImage
 
 MODELS_VOLUME = "models"
 _CONTAINER = "model-image"
@@ -33,9 +33,8 @@ def image_mount() -> dict[str, Any]:
     return {"name": MODELS_VOLUME, "mountPath": MODEL_IMAGE_DIRECTORY, "readOnly": True}
 
 
-def image_sidecar(plan: Plan) -> list[dict[str, Any]]:
+def image_sidecar(image: ModelImage | None) -> list[dict[str, Any]]:
     """The container of the image that runs beside the engine; none where it is a volume."""
-    image = plan.model.image
     if image is None or image.by_volume:
         return []
     link = f"{MODEL_IMAGE_DIRECTORY}{image.folder}"

@@ -11,8 +11,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from atom_operator.constants import LABEL_DEPLOYMENT, Reason
-from atom_operator.domain import FieldProblem, Manifest, ObjectKey, Plan
+from atom_operator.domain import (
+    EngineOptions,
+    FieldProblem,
+    Manifest,
+    ModelLocation,
+    ObjectKey,
+    Plan,
+    PodsPlan,
+    ScalePlan,
+)
 from atom_operator.domain.resources import host_ports
+from atom_operator.integration_values import Integrations
 
 _SHARED_MODES = {"ReadWriteMany", "ReadOnlyMany"}
 _ONE_POD_MODE = "ReadWriteOncePod"
@@ -61,16 +71,18 @@ def is_for_one_node(modes: frozenset[str]) -> bool:
     return bool(modes) and not modes & _SHARED_MODES
 
 
-def claims_of(plan: Plan) -> tuple[ClaimUse, ...]:
+def claims_of(
+    engine: EngineOptions, location: ModelLocation, integrations: Integrations
+) -> tuple[ClaimUse, ...]:
     """List every claim that the plan's pods mount."""
-    weights, compiled = plan.model.claim, plan.integrations.compile_cache_claim
+    weights, compiled = location.claim, integrations.compile_cache_claim
     found = []
     if weights is not None:
-        field = "spec.cache.weights.claim" if plan.model.download else "spec.model.source"
+        field = "spec.cache.weights.claim" if location.download else "spec.model.source"
         found.append(ClaimUse(weights, field))
-    if plan.engine.lora is not None:
+    if engine.lora is not None:
         field = "spec.engine.lora.claims"
-        found.extend(ClaimUse(claim, field) for claim in plan.engine.lora.claims)
+        found.extend(ClaimUse(claim, field) for claim in engine.lora.claims)
     if compiled is not None:
         found.append(ClaimUse(compiled, "spec.cache.compile.claim", writes=True))
     return tuple(found)
@@ -86,11 +98,11 @@ def claim_problem(
             f"claim {use.name} is {_READ_ONLY_MODE}, and pods write to it; {_SHARED_REMEDY[1]}"
         )
         return FieldProblem(use.field, message, Reason.CLAIM_NOT_SHAREABLE)
-    pods = _most_pods(plan)
+    pods = _most_pods(plan.engine, plan.scale, plan.integrations)
     if pods < 2 or not is_for_one_node(modes):
         return None
     one_pod = is_for_one_pod(modes)
-    if not one_pod and (nodes == 1 or _keeps_to_one_host(plan)):
+    if not one_pod and (nodes == 1 or _keeps_to_one_host(plan.pods)):
         return None
     where = "one pod" if one_pod else "one node"
     shared = _SHARED_REMEDY[use.writes]
@@ -109,12 +121,12 @@ def claim_problem(
 
 
 def canary_claim_problem(
-    plan: Plan, name: str, modes: frozenset[str], nodes: int | None
+    pods: PodsPlan, name: str, modes: frozenset[str], nodes: int | None
 ) -> FieldProblem | None:
     """Return why a canary's pods cannot mount a claim beside the others. `nodes` of the cluster,
     None if unknown."""
     one_pod = is_for_one_pod(modes)
-    if not is_for_one_node(modes) or (not one_pod and (nodes == 1 or _keeps_to_one_host(plan))):
+    if not is_for_one_node(modes) or (not one_pod and (nodes == 1 or _keeps_to_one_host(pods))):
         return None
     where = "one pod" if one_pod else "one node"
     return FieldProblem(
@@ -126,15 +138,15 @@ def canary_claim_problem(
     )
 
 
-def _keeps_to_one_host(plan: Plan) -> bool:
-    below = plan.profile.template if plan.profile is not None else None
-    return _is_on_one_host(below) or _is_on_one_host(plan.template)
+def _keeps_to_one_host(pods: PodsPlan) -> bool:
+    below = pods.profile.template if pods.profile is not None else None
+    return _is_on_one_host(below) or _is_on_one_host(pods.template)
 
 
-def _most_pods(plan: Plan) -> int:
-    scaling = plan.integrations.autoscaling
-    replicas = max(plan.replicas, scaling.max_replicas if scaling else 0)
-    return replicas * plan.engine.nodes
+def _most_pods(engine: EngineOptions, scale: ScalePlan, integrations: Integrations) -> int:
+    scaling = integrations.autoscaling
+    replicas = max(scale.replicas, scaling.max_replicas if scaling else 0)
+    return replicas * engine.nodes
 
 
 def _is_on_one_host(template: Mapping[str, Any] | None) -> bool:

@@ -90,7 +90,7 @@ def test_experts_are_divided_as_the_engine_does_it() -> None:
     experts = 48 * 128 * 3 * 768 * 2048 * 2
     assert whole.weights_bytes - divided.weights_bytes == experts // 2
     keys = {
-        plan(**{**mixture, "parallelism": {"data": ranks, "expert": True}}).learning_key
+        plan(**{**mixture, "parallelism": {"data": ranks, "expert": True}}).evidence.key
         for ranks in (2, 4)
     }
     assert len(keys) == 2, "what two ranks measured says nothing of four"
@@ -372,7 +372,7 @@ def test_a_plan_that_does_not_fit_shows_what_it_is_the_sum_of(tmp_path: Any, cap
 def test_a_plan_without_a_model_has_no_arithmetic() -> None:
     unknown = plan(model={"source": "hf://acme/private"}, accelerator=MI300X)
     assert isinstance(unknown, Plan)
-    assert unknown.facts is None
+    assert unknown.model.facts is None
 
 
 # A Llama layer over two states, a head of 32,000, three joined states of the target.
@@ -436,7 +436,7 @@ def test_a_draft_model_has_its_time_and_its_token_where_a_job_fetches_the_model(
         return "HF_TOKEN" in {item["name"] for item in engine_container(made)["env"]}
 
     without, fetched, there = plan(ABLE, **asked), drafting("hf://a/b"), drafting("path:///b")
-    assert fetched.startup_budget_seconds == without.startup_budget_seconds + 2 * 16
+    assert fetched.rollout.startup_budget_seconds == without.rollout.startup_budget_seconds + 2 * 16
     assert [has_token(made) for made in (without, fetched, there)] == [False, True, False]
 
 

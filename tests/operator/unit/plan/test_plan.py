@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, get_args
 
 import pytest
@@ -84,7 +85,7 @@ def test_capacity_of_qwen3_8b_on_mi300x_by_hand() -> None:
 
 def test_everything_is_float32_on_a_cpu() -> None:
     capacity = plan().capacity.capacity
-    facts = plan().facts
+    facts = plan().model.facts
     assert capacity is not None
     assert facts is not None
     tables = 2048 * 32 * 4
@@ -127,3 +128,12 @@ def test_ranks_on_a_cpu_share_their_pods_memory() -> None:
     assert two is not None
     assert (one.total_bytes, two.total_bytes) == (8 * GIB, 4 * GIB)
     assert two.weights_bytes < one.weights_bytes
+
+
+def test_a_plan_is_made_of_parts_of_few_fields() -> None:
+    made = plan()
+    parts = {field.name: getattr(made, field.name) for field in dataclasses.fields(made)}
+    records = {name: part for name, part in parts.items() if dataclasses.is_dataclass(part)}
+    assert set(parts) - set(records) == {"canary"}  # None without one
+    wide = {name for name, part in records.items() if len(dataclasses.fields(part)) > 15}
+    assert wide == {"engine"}  # the flags of an engine: one field for each
