@@ -28,7 +28,7 @@ from atom_operator.cluster.engines import (
 from atom_operator.cluster.errors import ClusterError, UnfinishedError
 from atom_operator.cluster.jobs import JobsReport, ensure_account, ensure_jobs
 from atom_operator.cluster.observe import describe, observe
-from atom_operator.cluster.optional import OptionalKinds
+from atom_operator.cluster.optional import Look, OptionalKinds
 from atom_operator.cluster.pod_marks.adapter_labels import tell_adapters
 from atom_operator.cluster.pod_marks.deletion_costs import tell_deletion_costs
 from atom_operator.cluster.pod_waits.refused import told
@@ -50,6 +50,7 @@ from atom_operator.domain import (
     ObjectKey,
     Observed,
     Owner,
+    Plan,
     Refusal,
     RouteFindings,
 )
@@ -84,6 +85,18 @@ class Outcome:
     """Hold what the queue needs to know: when to look again without an event."""
 
     requeue_after_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """Hold what a pass has seen. now: one time for all of the pass, so that what is told as late
+    was late when it was decided upon; failure: the failure that the status tells of."""
+
+    now: datetime
+    look: Look
+    failure: str | None
+    observed: Observed
+    engines: EngineView
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,77 +135,115 @@ class Reconciler:
     async def _pass(self, key: ObjectKey) -> Outcome:
         parent = await self.port.get(ATOM_DEPLOYMENT, key.namespace, key.name)
         if parent is None or parent["metadata"].get("deletionTimestamp"):
-            self.applied.forget(key)
-            self.optional.forget(key)
-            self.train.forget(key)
-            self.failing.forget(key)
-            self.profile_users.forget(key)
-            self.moves.forget(key)
-            self.peers.forget(key)
-            self.contests.forget(key)
-            self.decider.templates.forget(key)
-            self.decider.departures.forget(key)
-            self._wake_others(key, RouteFindings())
+            self._forget(key)
             return Outcome()  # garbage collection removes the children through their owner
-        raw, settings = parent.get("spec") or {}, self.decider.settings
-        self.profile_users.note(key, await profile_named(self.port, key.namespace, raw, settings))
-        kinds = await optional_kinds(self.port, key.namespace, raw, settings)
-        look = await self.optional.begin(key, kinds)
-        # One time for all of the pass: what is told as late was late when it was decided upon.
-        now = self.clock()
-        observed = await observe(self.port, key, parent["metadata"]["uid"], look.kinds, now)
-        observed = await with_silent_nodes(self.decider.fleet, observed)
-        known = measured_before(parent.get("status") or {})
-        failure = known_failure(parent.get("status") or {}, observed.deployment)
-        observed = with_deadline(replace(observed, at=now), now, failure)
-        engines = await ask_engines(self.engines, observed, known)
-        self.train.see(key, observed)
-        decision = await self.decider.decide(key, parent, observed, engines, self._turns_of(key))
+        seen = await self._see(key, parent)
+        found = (seen.observed, seen.engines)
+        self.train.see(key, seen.observed)
+        decision = await self.decider.decide(key, parent, *found, self._turns_of(key))
         if decision.waits is None or not decision.waits.in_row:
             self.train.leave(key)
         todo = decision
         if todo.desired is None:
-            todo = await self.decider.keep_last_accepted(key, parent, observed, engines)
+            todo = await self.decider.keep_last_accepted(key, parent, *found)
         metrics = MetricsReader(self.engines)
-        contested = self.contests.look(key, todo.desired or {}, observed.deployment, now)
+        report, seen = await self._write_children(parent, todo, seen, metrics)
+        jobs = await self._ensure_jobs(key, parent, decision)
+        report = replace(report, refused=(*report.refused, *jobs.refused)).adding(jobs.failed)
+        self.optional.remember(key, seen.look, seen.observed.children)
+        seen, failed = await self._ask_features(key, decision.serving, seen, metrics)
+        devices = await self._move(key, replace(seen.observed, at=seen.now))
+        routes = await look_at_routes(self.port, key, seen.observed.children)
+        self._wake_others(key, routes)
+        decision = replace(decision, routes=routes, devices=devices)
+        return await self._conclude(parent, decision, report.adding(failed), seen)
+
+    def _forget(self, key: ObjectKey) -> None:
+        """Forget an AtomDeployment that is gone, or is to go."""
+        remembering = (
+            self.applied,
+            self.optional,
+            self.train,
+            self.failing,
+            self.profile_users,
+            self.moves,
+            self.peers,
+            self.contests,
+            self.decider.templates,
+            self.decider.departures,
+        )
+        for memory in remembering:
+            memory.forget(key)
+        self._wake_others(key, RouteFindings())
+
+    async def _see(self, key: ObjectKey, parent: Manifest) -> _Seen:
+        """Read what exists and what the engines say."""
+        raw, settings = parent.get("spec") or {}, self.decider.settings
+        self.profile_users.note(key, await profile_named(self.port, key.namespace, raw, settings))
+        kinds = await optional_kinds(self.port, key.namespace, raw, settings)
+        look = await self.optional.begin(key, kinds)
+        now = self.clock()
+        observed = await observe(self.port, key, parent["metadata"]["uid"], look.kinds, now)
+        observed = await with_silent_nodes(self.decider.fleet, observed)
+        status = parent.get("status") or {}
+        failure = known_failure(status, observed.deployment)
+        observed = with_deadline(replace(observed, at=now), now, failure)
+        engines = await ask_engines(self.engines, observed, measured_before(status))
+        return _Seen(now, look, failure, observed, engines)
+
+    async def _write_children(
+        self, parent: Manifest, todo: Decision, seen: _Seen, metrics: MetricsReader
+    ) -> tuple[ApplyReport, _Seen]:
+        """Write the children, and read what exists then."""
+        key, now = _key_of(parent), seen.now
+        deployment = seen.observed.deployment
+        contested = self.contests.look(key, todo.desired or {}, deployment, now)
         desired, owner = (todo.desired or {}).values(), Owner(key, parent["metadata"]["uid"])
         unmade = await _attempt(SECRET, self.peers.ensure(self.port, owner, desired, now))
-        report, observed = await self._carry_out(key, todo, observed, metrics)
-        report = report.adding(unmade)
-        observed = with_deadline(observed, now, failure)
+        report, observed = await self._carry_out(key, todo, seen.observed, metrics)
+        observed = with_deadline(observed, now, seen.failure)
         if observed.deployment is not None and contested is not None:
             fought = replace(observed.deployment, contested=contested)
             observed = replace(observed, deployment=fought)
-        jobs = await self._ensure_jobs(key, parent, decision)
-        report = replace(report, refused=(*report.refused, *jobs.refused)).adding(jobs.failed)
-        self.optional.remember(key, look, observed.children)
-        serving = decision.serving
-        if serving is not None and serving.engine.speculative_method is not None:
+        return report.adding(unmade), replace(seen, observed=observed)
+
+    async def _ask_features(
+        self, key: ObjectKey, serving: Plan | None, seen: _Seen, metrics: MetricsReader
+    ) -> tuple[_Seen, tuple[Refusal, ...]]:
+        """Ask the engines about the features that the plan which serves has, and label their pods
+        with the adapters that they serve; return what could not be written."""
+        if serving is None:
+            return seen, ()
+        observed, engines = seen.observed, seen.engines
+        failed: tuple[Refusal, ...] = ()
+        if serving.engine.speculative_method is not None:
             engines = replace(engines, drafts=await ask_drafts(metrics, observed))
-        if serving is not None and serving.engine.sleep_idle_seconds is not None:
+        if serving.engine.sleep_idle_seconds is not None:
             engines = replace(engines, sleep=await ask_sleep(metrics, observed))
-        if serving is not None and serving.engine.lora is not None:
+        if serving.engine.lora is not None:
             asked, told = serving.model.adapters, await ask_adapters(self.engines, observed)
             engines = replace(engines, adapters=told)
             failed = await _attempt(POD, tell_adapters(self.port, key, asked, observed, told))
-            report = report.adding(failed)
-        devices = await self._move(key, replace(observed, at=now))
-        routes = await look_at_routes(self.port, key, observed.children)
-        self._wake_others(key, routes)
-        decision = replace(decision, routes=routes, devices=devices)
-        previous = parent.get("status") or {}
+        return replace(seen, engines=engines), failed
+
+    async def _conclude(
+        self, parent: Manifest, decision: Decision, report: ApplyReport, seen: _Seen
+    ) -> Outcome:
+        """Tell how the pass went. Raises UnfinishedError for children that were not written."""
+        key, previous = _key_of(parent), parent.get("status") or {}
         unwritten = [each.child for each in report.failed]
-        late = self.failing.note(key, unwritten, now, is_told=tells_of_failure(previous))
+        late = self.failing.note(key, unwritten, seen.now, is_told=tells_of_failure(previous))
         if late:
             self.train.pass_over(key)
         report = report.lasting(late)
         if late or not report.failed or not _is_reported(parent):
-            await self._report(parent, decision, report, observed, engines)
+            await self._report(parent, decision, report, seen)
         if late:
             await self._tell_failing(key, parent, late, report)
         if unwritten:
             raise UnfinishedError(_words([*report.failed, *report.refused]))
-        return Outcome(requeue_after(decision, report, observed, engines, self.clock()))
+        asked = (decision, report, seen.observed, seen.engines)
+        return Outcome(requeue_after(*asked, self.clock()))
 
     def _turns_of(self, key: ObjectKey) -> Turns:
         return Turns(
@@ -298,16 +349,10 @@ class Reconciler:
             await self._tell(Owner(key, parent["metadata"]["uid"]), [_failing(words)])
 
     async def _report(
-        self,
-        parent: Manifest,
-        decision: Decision,
-        report: ApplyReport,
-        observed: Observed,
-        engines: EngineView,
+        self, parent: Manifest, decision: Decision, report: ApplyReport, seen: _Seen
     ) -> None:
         """Write the status, unless nothing changed."""
-        metadata = parent["metadata"]
-        key = ObjectKey(metadata["namespace"], metadata["name"])
+        metadata, key, observed = parent["metadata"], _key_of(parent), seen.observed
         situation = StatusInputs(
             name=key.name,
             generation=metadata.get("generation", 1),
@@ -318,7 +363,7 @@ class Reconciler:
             observed=observed,
             selector=naming.selector_text(key.name, groups=_in_groups(decision, observed)),
             url=naming.service_url(key),
-            engines=_of_the_spec(engines, observed),
+            engines=_of_the_spec(seen.engines, observed),
             shortage=_shortage(decision, observed),
             waiting=decision.waiting,
             routes=decision.routes,
@@ -363,6 +408,10 @@ async def _attempt(kind: Kind, write: Awaitable[None]) -> tuple[Refusal, ...]:
     except ClusterError as error:
         return (Refusal(ChildKey(kind, ""), Reason.APPLY_FAILED, str(error)),)
     return ()
+
+
+def _key_of(parent: Manifest) -> ObjectKey:
+    return ObjectKey(parent["metadata"]["namespace"], parent["metadata"]["name"])
 
 
 def _failing(words: str) -> Happening:
