@@ -1,13 +1,13 @@
-"""Who may call what: users, administrators and other servers of the model, each by keys of its own.
+"""Access control: users, administrators and other servers of the model, each by separate keys.
 
 Pure ASGI, so that event streams pass untouched. Four kinds of routes (`needs_of`):
 
 - open ones, which probes, scrapers and the operator read and which browsers load: no key at all;
-- those of users: a key, where the server has any;
-- those of administrators, which change the server for everybody: an administrator's key. Where no
-  such key is set, the one key of a server with one; with several keys, which are tenants', and
-  without a key, no caller may use them. Adapters may come and go without a key if the server was
-  started for it (--allow-runtime-lora-updating);
+- those of users: a key, if the server has any;
+- those of administrators, which change the server for everybody: an administrator's key. Without
+  such a key, the one key of a server with a single key; with several keys, which are tenants', and
+  without a key, no caller may use them. Adapters may be loaded and unloaded without a key if the
+  server was started for it (--allow-runtime-lora-updating);
 - those of peers, which hand open answers over: the secret that all replicas share.
 """
 
@@ -60,7 +60,7 @@ _SEND_KEY = (
 
 
 class Needs(Enum):
-    """Say what a route asks of its caller."""
+    """Name the key that a route needs."""
 
     NOTHING = auto()
     USER = auto()
@@ -69,7 +69,7 @@ class Needs(Enum):
 
 
 def needs_of(path: str) -> Needs:
-    """Return what a path asks of its caller; paths without a route ask what users' routes do."""
+    """Return the key that a path needs; a path without a route needs a user's key."""
     if path in OPEN_PATHS or path in PAGE_PATHS or path.startswith(_PAGE_FILES):
         return Needs.NOTHING
     if path in CONTROL_PATHS or path in ADAPTER_PATHS:

@@ -1,4 +1,4 @@
-"""AccessOptions: who may call what, as flags, files and the environment say it.
+"""AccessOptions: access control as flags, files and the environment configure it.
 
 A value that travels to the server's processes; light to import.
 """
@@ -26,10 +26,10 @@ _KEPT_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessOptions:
-    """Say what besides the users' keys opens routes, and how far they open. admin_keys: of the
-    command line or the environment; secrets: of replicas, likewise; shares_cache: prompts that one
-    key has sent may spare another key's; lora_paths, weights_paths: folders, hub ids and buckets
-    out of which a request may have adapters and weights loaded, besides those of the start."""
+    """Hold the access options beside the users' keys. admin_keys: of the command line or the
+    environment; secrets: of replicas, likewise; shares_cache: whether prompts of one key may save
+    another key's computation; lora_paths, weights_paths: folders, hub ids and buckets from which a
+    request may have adapters and weights loaded, besides those of the start."""
 
     admin_keys: tuple[str, ...] = field(default=(), repr=False)
     admin_key_file: KeyFile | None = field(default=None, repr=False)

@@ -1,5 +1,4 @@
-"""The keys of which clients must send one: where a program takes them from, and how it follows
-those in a file or folder.
+"""Clients' API keys: where a program reads them, and how it follows a file or folder of keys.
 
 Light to import: the command line reads it before any server is loaded.
 """
@@ -154,7 +153,8 @@ def read_key_file(path: Path | None, flag: str = KEY_FILE_FLAG) -> KeyFile | Non
 
 
 def _version(path: Path) -> _Version:
-    """Say by what a change is known: of a folder, of each of its files."""
+    """Return the value whose change means changed keys: of a folder, its files' names, times and
+    inodes."""
     files = _files_in(path) if path.is_dir() else [path]
     found = ((file.name, file.stat()) for file in files)
     return tuple((name, each.st_mtime_ns, each.st_ino) for name, each in found)

@@ -1,9 +1,8 @@
-"""BodyBudget: how much memory the bodies of all requests may take while they are read and parsed.
+"""BodyBudget: a bound on the memory of all requests' bodies while they are read and parsed.
 
-Each body is bounded by itself (body.py); many at once are not, and their senders choose how long
-they take. A body holds what has come of it until its request is queued. Small ones need no budget,
-so that large bodies keep no other client from asking. One per HTTP process; belongs to its event
-loop.
+body.py bounds each body; this bounds all of them, because their senders choose how long they take.
+A body holds its received bytes until its request is queued. Small bodies need no budget, so that
+large ones keep no other client from asking. One per HTTP process; belongs to its event loop.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ DEFAULT_BYTES = 256 * 2**20
 
 
 class BodyShare:
-    """Hold what one body holds of a budget; given back where its context ends. most_tokens: of a
+    """Hold one body's bytes of a budget, released at the end of the context. most_tokens: of a
     prompt that the model takes; None while that is unknown."""
 
     def __init__(self, budget: BodyBudget, most_tokens: int | None = None) -> None:

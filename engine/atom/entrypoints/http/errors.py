@@ -1,7 +1,7 @@
 """Every error a client can see, in OpenAI's shape: {"error": {message, type, param, code}}.
 
-One table from our exceptions to status and body; what is not in it is a fault of ours and shows
-nothing of itself. Used by the app's exception handlers and inside event streams.
+One table from our exceptions to status and body; any other exception is a fault of ours and exposes
+no detail. Used by the app's exception handlers and inside event streams.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ErrorResponse(msgspec.Struct, frozen=True):
 
 
 def shortened(text: str) -> str:
-    """Return what a client has sent, or the start of it, for a message."""
+    """Shorten a client's text for a message; short texts are unchanged."""
     return text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}..."
 
 

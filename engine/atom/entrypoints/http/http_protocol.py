@@ -1,13 +1,14 @@
-"""uvicorn's HTTP protocol with bounds on what precedes a body, and what it leaves out of HTTP.
+"""uvicorn's HTTP protocol with bounds on request heads, and with parts of HTTP that it lacks.
 
-httptools reads headers of any length for any time, and every byte of them is kept; nothing above a
-connection can refuse what it is not shown. Bodies are bounded where they are read (openai/body.py).
+httptools reads headers of any length for any time, and stores every byte of them; no layer above a
+connection can refuse a head that it never sees. Bodies are bounded where they are read
+(openai/body.py).
 
-Beyond uvicorn: what is no HTTP is refused in the API's own shape, as is a request that does not
-name one host (RFC 9112, section 3.2); an offer to switch protocols is
-passed over without losing the request's body (Java's own client makes one in every request);
-HTTP/1.0 clients get no chunks; a client that leaves takes all that it has pipelined along. What
-this needs of uvicorn's inside is listed, and checked at start, in uvicorn_points.py.
+Beyond uvicorn: bytes that are no HTTP are refused in the API's own shape, as is a request that does
+not name exactly one host (RFC 9112, section 3.2); an offer to switch protocols is ignored without
+losing the request's body (Java's own client makes one in every request); HTTP/1.0 clients get no
+chunks; if a client leaves, its pipelined requests are dropped too. uvicorn_points.py lists the
+internals of uvicorn that this needs, and checks them at start.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ _HOST = re.compile(rb"([\w.~!$&'()*+,;=%-]*|\[[\w.~!$&'()*+,;=%:-]+\])(:\d*)?")
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
-    """One connection. A head is a request line with its headers."""
+    """Handle one connection. A head is a request line with its headers."""
 
     _reads_head = True
     _head_bytes = 0

@@ -1,9 +1,8 @@
-"""The server's listening socket, and how long its connections wait for readers that never read.
+"""The server's listening socket, and a bound on connections whose readers never read.
 
-Nothing above the socket can let go of such a connection: closing one first waits for what was
-written to leave. The kernel can, and tells the server that the client is gone. It would also take
-megabytes for a client that reads nothing, thousands of tokens, before anybody noticed: what is
-written and not yet sent is bounded.
+No layer above the socket can drop such a connection: closing one first waits for the written bytes
+to leave. The kernel can, and reports the client as gone. It would also buffer megabytes, thousands
+of tokens, for a client that reads nothing, before the server noticed: unsent bytes are bounded.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ def listen(
 def listen_shared(
     host: str, port: int, count: int, *, reader_timeout_seconds: float = READER_TIMEOUT_SECONDS
 ) -> list[socket.socket]:
-    """Open so many sockets on one address; the kernel spreads connections over them. Raises
-    `ConfigError`, also when the port is another program's that would share it."""
+    """Open `count` sockets on one address; the kernel spreads connections over them. Raises
+    `ConfigError`, also if another program that would share the port has it."""
     with _listen(host, port, reader_timeout_seconds, shared=False) as alone:
         port = alone.getsockname()[1]
     return [_listen(host, port, reader_timeout_seconds, shared=True) for _ in range(count)]

@@ -1,8 +1,8 @@
-"""LoadablePaths: the places out of which a request may have something loaded.
+"""LoadablePaths: the places from which a request may have files loaded.
 
 A path in a request would have the server read any folder, and fetch from any bucket and repository,
-that it can reach. So those of the start count, and what the flags name. A refusal says the same of
-a folder that is there and of one that is not.
+that it can reach. So only the places of the start and of the flags are allowed. A refusal does not
+reveal whether a folder exists.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _FOLDER_STARTS = ("/", ".", "~")
 
 @dataclass(frozen=True, slots=True)
 class LoadablePaths:
-    """Holds what one flag names. allowed: folders (what begins with /, . or ~), buckets with or
-    without a prefix, hub ids, and `org/` for all ids of an organisation."""
+    """Hold the places that one flag names. allowed: folders (values that begin with /, . or ~),
+    buckets with or without a prefix, hub ids, and `org/` for all ids of an organisation."""
 
     flag: str
     allowed: tuple[str, ...] = ()

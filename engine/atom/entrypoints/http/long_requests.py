@@ -1,7 +1,7 @@
-"""Whether a request takes long to work on: a look at few of its values and characters.
+"""Whether a request takes long to process: estimated from few of its values and characters.
 
 A chat template, a schema's check and the shapes of another API cost a part of a millisecond for
-each message, tool or field. What is long is rendered on a thread (openai/chat_prompt.py), because
+each message, tool or field. A long request is rendered on a thread (openai/chat_prompt.py), because
 everything else of the HTTP process would wait for it.
 """
 
@@ -33,7 +33,7 @@ def is_long(parts: object) -> bool:
 
 
 def _inside(part: object) -> list[object]:
-    """List what is in a value, or as much of it as is too much."""
+    """List the values in a part of a request, cut off once there are too many."""
     inside: Collection[object] = ()
     if isinstance(part, BaseModel):
         inside = part.__dict__.values()

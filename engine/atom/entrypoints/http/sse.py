@@ -1,9 +1,9 @@
 """Server-sent events: framing, and a response that notices when its reader has gone.
 
-Frames are sent in the turn of the event loop that brought what they say, without a task switch; a
-reader that does not read gets what has come meanwhile in one piece. When the client disconnects,
-the frames are closed (which aborts the request in the engine); when they fail, the client gets one
-error event and the end of the stream. Knows nothing of what the frames say.
+Frames are sent in the turn of the event loop that brought their content, without a task switch; a
+reader that falls behind gets the accumulated frames in one piece. When the client disconnects, the
+frames are closed (which aborts the request in the engine); when they fail, the client gets one
+error event and the end of the stream. Knows nothing of the frames' content.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ def error_frame(error: Exception) -> bytes:
 
 
 class Frames(Protocol):
-    """Hold what an event stream sends, as far as it is known."""
+    """Provide the frames of an event stream as they become known."""
 
     def listen(self, listener: Callable[[], None] | None) -> None:
         """Register a listener to be called whenever there may be something to take; None to end
         that."""
 
     def take(self) -> bytes:
-        """Return what is to be sent now; nothing when there is nothing yet. Raises what ends the
+        """Return the bytes to send now, empty if there are none yet. Raises the error that ends the
         stream early."""
 
     @property
@@ -118,7 +118,7 @@ class FrameWriter:
         self._end()
 
     def _write(self) -> None:
-        """Send what there is, within the turn that brought it if the reader has room."""
+        """Send the pending frames, within the turn that brought them if the reader has room."""
         if self._busy or self._ended.done():
             return
         data, more = self._take()
@@ -136,7 +136,7 @@ class FrameWriter:
             self._ended.set_result(None)
 
     async def _catch_up(self, rest: Awaitable[None], more: bool) -> None:
-        """Send together what has come while the reader did not read."""
+        """Send the frames that accumulated while the reader did not read, in one piece."""
         try:
             await rest
             if more:
@@ -194,7 +194,7 @@ async def _run_until_lost(writer: FrameWriter, response: OpenResponse) -> None:
 async def until_disconnect(
     receive: Receive, work: Callable[[], Awaitable[Result]]
 ) -> Result | None:
-    """Return what `work` returns, or None when the client left first; `work` is then cancelled and
+    """Return the result of `work`, or None if the client left first; `work` is then cancelled and
     has ended. The request's body must have been read."""
     working = asyncio.ensure_future(work())
     watching = asyncio.ensure_future(_wait_disconnect(receive))

@@ -1,10 +1,10 @@
-"""The private points of uvicorn that our HTTP edge stands on, and the check that they are there.
+"""The internals of uvicorn that our HTTP edge depends on, and the check that they exist.
 
-http_protocol.py, open_response.py and http_process.py reach past uvicorn's public interface: bounds
-on heads, what a client that leaves aborts, and tokens that cost no coroutine have no public hook.
-uvicorn may change any of it in any version, and most changes would show nowhere: an override that
-is no longer called is no error, it is only off. So pyproject.toml admits the tested minor version
-alone, and `require_uvicorn` refuses to serve on another that lacks a point. Run by `atom serve`.
+http_protocol.py, open_response.py and http_process.py use more than uvicorn's public interface:
+bounds on heads, aborts when a client leaves, and tokens without a coroutine have no public hook.
+uvicorn may change any of it in any version, and most changes would show no error: an override that
+is no longer called is silently off. So pyproject.toml admits the tested minor version alone, and
+`require_uvicorn` refuses to serve on another that lacks a point. Run by `atom serve`.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def require_uvicorn() -> None:
 
 
 def _find(place: str) -> Any:
-    """Return what `place` names; None if it is not there."""
+    """Return the object that `place` names; None if it does not exist."""
     module, _, path = place.partition(":")
     try:
         found: Any = importlib.import_module(f"uvicorn.{module}")

@@ -1,8 +1,8 @@
 """A request's bytes to a request model, with bounds on size and time, or a RequestError.
 
-Refuses what it should not read (too large), what is not JSON, what has the wrong shape (naming the
-field), and what the table of request fields refuses. Of unknown fields nothing is made (a body may
-be full of them, and others wait while it is parsed), but they are told, in a header of the answer
+Refuses bodies that are too large, are not JSON, have the wrong shape (naming the field), or have a
+field that the table of request fields refuses. Unknown fields are not built into objects (a body
+may be full of them, and others wait while it is parsed), but reported, in a header of the answer
 and once in the log. Called first by every POST route.
 """
 
@@ -89,7 +89,7 @@ async def read_parsed(
 
 
 def _check_size(data: bytearray, share: BodyShare) -> None:
-    """Refuse what is too much to parse. Raises `RequestError`."""
+    """Refuse a body with too many values or too long a prompt. Raises `RequestError`."""
     check_value_count(data)
     check_prompt_fits(data, share.most_tokens)
 
@@ -171,7 +171,7 @@ def _too_large() -> RequestError:
 
 
 def refusal(problems: list[ErrorDetails]) -> RequestError:
-    """Say what is wrong with a body, of what pydantic found."""
+    """Build the error for a body from pydantic's findings."""
     first = problems[0]
     if first["type"] == "json_invalid":
         return RequestError(f"the body is not valid JSON: {first['msg']}", code="invalid_json")

@@ -1,4 +1,4 @@
-"""What a chat's answers may hold besides content, and how it is shown: tool calls and reasoning.
+"""Tool calls and reasoning in a chat's answers, and how they are shown.
 
 From a request and its prompt to the `AnswerParsing` of its answers; from the parser's events to the
 API's messages and deltas. The parsers themselves are atom.answer_parsing's.
@@ -94,7 +94,7 @@ def _said_before(request: ChatCompletionRequest) -> str:
 
 
 def events_of(parsing: AnswerParsing | None, text: str, reason: str) -> list[Event]:
-    """Find what a whole answer holds, in its order; reason: why it ended."""
+    """Parse a whole answer into events, in order. reason: why the answer ended."""
     if parsing is None:
         return [Content(text)] if text else []
     parser = parsing.parser()
@@ -105,7 +105,8 @@ def events_of(parsing: AnswerParsing | None, text: str, reason: str) -> list[Eve
 
 
 def events_in(parser: AnswerParser | None, piece: Piece) -> list[Event]:
-    """Find what the next piece of an answer tells; its last one tells what was held back too."""
+    """Parse the next piece of an answer into events; the last piece also releases held-back
+    text."""
     if parser is None:
         return [Content(piece.text)] if piece.text else []
     events = parser.feed(piece.text)

@@ -1,4 +1,5 @@
-"""The answers under way for one HTTP request, and what each of them shows of the engine's outputs.
+"""The answers under way for one HTTP request, and the pieces that each shows of the engine's
+outputs.
 
 A request has `n` choices per prompt, prompt by prompt; `Answers` names them all, `ChoiceReader`
 turns one choice's outputs into pieces (text and log-probabilities) whether they are streamed or
@@ -110,8 +111,8 @@ class Choice:
 
 
 class ChoiceReader:
-    """One choice: outputs in, pieces out. last: its last output, once that is read, which has the
-    reason and the counts."""
+    """Turn one choice's outputs into pieces. last: its last output, once that is read, which has
+    the reason and the counts."""
 
     last: RequestOutput | None = None
     num_output_tokens = 0
@@ -272,7 +273,7 @@ class Answers:
         return Usage(prompt, completion, prompt + completion, PromptTokensDetails(0))
 
     def close(self) -> None:
-        """Abort what is still running. May be called again."""
+        """Abort the running answers. May be called again."""
         self.group.close()
 
 
@@ -293,7 +294,7 @@ async def _beside(work: Callable[[], _Result], entries: int) -> _Result:
 
 
 def takes_long(entries: int) -> bool:
-    """Tell whether so many log-probabilities are written beside the event loop."""
+    """Return whether `entries` log-probabilities are too many to write on the event loop."""
     return entries > _MANY_ENTRIES
 
 

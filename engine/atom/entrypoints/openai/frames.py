@@ -1,7 +1,7 @@
 """The events of one streamed answer, made when they are sent.
 
 `AnswerFrames` follows the choices of one HTTP request; an `EventShape` (chat's, or plain text's)
-says what an event looks like. Most events differ in nothing but their text, so those are cut from a
+defines the form of an event. Most events differ in nothing but their text, so those are cut from a
 template. No HTTP; read by sse.py.
 """
 
@@ -72,10 +72,11 @@ class TextTemplate:
 
 
 class AnswerFrames:
-    """Writes what has come of an answer's choices as events.
+    """Write the new pieces of an answer's choices as events.
 
-    What tells of a long prompt's log-probabilities is written on a thread, since others wait on
-    this one; what comes behind it waits for it."""
+    Events with a long prompt's log-probabilities are written on a thread, since other requests wait
+    on this one; later events wait for them.
+    """
 
     def __init__(self, answers: Answers, shape: EventShape) -> None:
         self._answers = answers

@@ -1,8 +1,8 @@
 """The routes that generate: from a request's bytes to whole answers or an event stream.
 
-What chat, plain completions and other APIs' answers have in common; what differs is a `Dialect`. A
-request's body is held only until its prompts are queued: an answer may take minutes. No shapes of
-the API here.
+The common part of chat, plain completions and other APIs' answers; a `Dialect` holds the
+differences. A request's body is held only until its prompts are queued: an answer may take minutes.
+No shapes of the API here.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ _Asked = TypeVar("_Asked", bound=RequestBody)
 
 @dataclass(frozen=True, slots=True)
 class Dialect(Generic[_Asked]):
-    """One endpoint's. id_prefix: of answers' ids. request: its bodies, which say by the names of
-    `GenerationRequest` how an answer is to come. start: queues what a request asks for; complete:
-    whole answers as JSON."""
+    """Define one endpoint. id_prefix: of answers' ids. request: type of its bodies, which state by
+    the names of `GenerationRequest` how an answer is delivered. start: queues the prompts of a
+    request; complete: whole answers as JSON."""
 
     path: str
     id_prefix: str

@@ -1,12 +1,12 @@
-"""The numbers behind /metrics, and how several HTTP processes on one port put theirs together.
+"""The numbers behind /metrics, and how several HTTP processes on one port combine theirs.
 
 A scrape reaches any of the processes, and its answer must not depend on which: each one listens on
-a Unix socket in the engine's private folder and answers a connection with what it has counted, and
-the one that is scraped asks all others at that moment. Copies kept from earlier would make counters
-go backwards from one scrape to the next; a process that ends leaves its whole count in a file.
+a Unix socket in the engine's private folder and answers a connection with its counts, and the
+scraped one asks all others at that moment. Cached copies would make counters go backwards from one
+scrape to the next; a process that ends leaves its whole count in a file.
 
-The ranks' totals are never behind the requests': each process learns them with the very tokens that
-it counts, so the newest word of a rank holds everything that any process has counted.
+The ranks' totals are never behind the requests': each process receives them with the very tokens
+that it counts, so the newest message of a rank includes everything that any process has counted.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def merge_numbers(parts: Sequence[ServerNumbers]) -> ServerNumbers:
 
 
 class MetricsExchange:
-    """One process' part of the exchange. Belongs to the running loop."""
+    """Exchange one process's numbers with the others. Belongs to the running loop."""
 
     def __init__(self, own: Path, others: Sequence[Path], numbers: Callable[[], ServerNumbers]):
         """own, others: socket files. numbers: what this process has counted so far."""
@@ -106,7 +106,7 @@ async def _numbers_of(path: Path) -> ServerNumbers:
 
 
 async def _told_by(path: Path) -> bytes:
-    """Empty when it listens no longer."""
+    """Return another process's numbers; empty if it no longer listens."""
     async with asyncio.timeout(_ANSWER_SECONDS):
         try:
             reader, writer = await asyncio.open_unix_connection(path, limit=_MOST_BYTES)

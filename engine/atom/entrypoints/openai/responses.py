@@ -1,4 +1,4 @@
-"""What clients get: response bodies of the OpenAI API.
+"""Response bodies of the OpenAI API.
 
 Plain frozen structs; UNSET fields are left out, None is null. No engine, no HTTP.
 """
@@ -106,8 +106,8 @@ class ChatAnswer(msgspec.Struct, frozen=True):
 
 
 class ChatChoice(msgspec.Struct, frozen=True):
-    """One choice of a chat answer. finish_detail: our own word for the end; stop_reason: the stop
-    string or token id, if any."""
+    """Represent one choice of a chat answer. finish_detail: this server's own word for the end;
+    stop_reason: the stop string or token id, if any."""
 
     index: Annotated[int, Meta(description="Number of the choice, from 0.")]
     message: Annotated[ChatAnswer, Meta(description="The answer.")]
@@ -170,8 +170,8 @@ class ChatChunkChoice(msgspec.Struct, frozen=True):
 
 
 class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
-    """One event of a streamed chat answer. usage: absent unless asked for; then null in every chunk
-    but the last."""
+    """Represent one event of a streamed chat answer. usage: absent unless asked for; then null in
+    every chunk but the last."""
 
     id: str
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"

@@ -184,7 +184,7 @@ def _whole(answers: Answers, index: int, choice: Choice) -> ChatChoice:
 
 
 def _prompt_ids(answers: Answers) -> Sequence[int] | UnsetType:
-    """Show the one prompt's token ids, if they are asked for."""
+    """Return the single prompt's token ids if they were asked for."""
     return answers.group.prompt_token_ids[0] if answers.shown.token_ids else UNSET
 
 

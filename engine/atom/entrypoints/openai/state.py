@@ -1,7 +1,7 @@
-"""ServerState: what the routes share — the engine once there is one, and why there is none yet.
+"""ServerState: the routes' shared state: the engine, or the reason why there is none yet.
 
-The server binds its port before it has opened the model, so that /health can tell how far start-up
-is; until then every request is refused with that reason.
+The server binds its port before it has opened the model, so that /health can report the progress of
+start-up; until then every request is refused with that reason.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class ServerState:
 
     @property
     def is_ending(self) -> bool:
-        """Tell whether it will never take a request again."""
+        """Return whether the server will never take a request again."""
         return self.status.state in (EngineState.DRAINING, EngineState.DEAD)
 
     def body_share(self) -> BodyShare:
@@ -81,7 +81,7 @@ class ServerState:
         return self.bodies.share(None if engine is None else engine.config.model.max_model_len)
 
     def own_numbers(self) -> ServerNumbers:
-        """Collect what this process has counted since the engine exists."""
+        """Return this process's counts since the engine exists."""
         assert self.engine is not None
         return ServerNumbers(
             self.engine.processor.metrics,

@@ -1,8 +1,7 @@
 """Tools and tool calls as clients send them, and which of the tools an answer may or must call.
 
-Shapes and what is wrong with them. A tool goes to the chat template as it was sent, so it stays a
-plain value here. How a call is written, and how it is enforced, is answer_parsing's and
-chat_structure.py's business.
+Shapes and their errors. A tool is passed to the chat template as it was sent, so it stays a plain
+value here. answer_parsing and chat_structure.py define how a call is written and enforced.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ class FunctionName(BaseModel):
 
 
 class NamedTool(BaseModel):
-    """The one tool that an answer must call."""
+    """Name the only tool that an answer must call."""
 
     model_config = _STRICT
     type: Literal["function"] = "function"

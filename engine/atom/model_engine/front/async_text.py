@@ -1,7 +1,7 @@
-"""AsyncText: text to tokens and back for an event loop that others wait on too.
+"""AsyncText: tokenizes and detokenizes for an event loop that other requests share.
 
-What is short is done at once; what is long, also by being many, on threads, which clients share out
-among them: the tokenizer lets others run meanwhile, and a chat template every moment. Owned by
+Short texts are processed at once; long or many texts on threads, which clients share fairly: the
+tokenizer lets other threads run meanwhile, and a chat template yields every moment. Owned by
 AsyncLLMEngine.
 """
 
@@ -74,7 +74,7 @@ class AsyncText:
         self._threads.close()
 
     async def _thread(self, client_id: str, work: Callable[[], _Result]) -> _Result:
-        """Do it on a thread, when it is the client's turn."""
+        """Run `work` on a thread, when it is the client's turn."""
         return await self._threads.run(group_of(client_id), work, _ended)
 
 

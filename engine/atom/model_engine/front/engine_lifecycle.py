@@ -1,6 +1,6 @@
 """EngineLifecycle: whether the engine can serve, and if not, why; from its start to its end.
 
-The decisions of one small state machine and those who wait for them; it knows no requests and no
+The decisions of one small state machine and the waiters for them; it knows no requests and no
 sockets. Owned by AsyncLLMEngine, which hands it the core's events; belongs to the loop that made
 its waiters.
 """
@@ -85,7 +85,7 @@ class EngineLifecycle:
     # ---- what happens -------------------------------------------------------------------------
 
     def note(self, event: CoreEvent) -> None:
-        """Note what a core tells of itself; other events say nothing here."""
+        """Update the state from a core's event; events about requests are ignored."""
         if isinstance(event, CoreStalled):
             self.stall(event)
         elif isinstance(event, CoreResumed):
@@ -164,7 +164,7 @@ class EngineLifecycle:
         self._holds_because = reason
 
     def release(self) -> None:
-        """Let them go on."""
+        """Let held requests continue."""
         self._holds_because = ""
         self._woke.set()
 
@@ -177,17 +177,18 @@ class EngineLifecycle:
 
     @property
     def holds_asleep(self) -> bool:
-        """Tell whether it sleeps and requests that come wait, for who wakes it or to wake it."""
+        """Return whether the engine sleeps and holds new requests, which wait for a wake-up or
+        cause one."""
         return self.is_asleep and (self._holds_requests or self._waker is not None)
 
     @property
     def wakes_for_requests(self) -> bool:
-        """Tell whether it sleeps until a request comes."""
+        """Return whether the engine sleeps until a request arrives."""
         return self.is_asleep and self._waker is not None
 
     @property
     def is_ending(self) -> bool:
-        """Tell whether it will never take a request again."""
+        """Return whether the engine will never take a request again."""
         return self.is_dead or self.status.state is EngineState.DRAINING
 
     def begin_drain(self, reason: str = "the server is shutting down") -> None:
@@ -232,7 +233,7 @@ class EngineLifecycle:
     # ---- who wants to know --------------------------------------------------------------------
 
     async def wait_ready(self) -> EngineReport:
-        """Return what start-up found out. Raises `EngineDeadError` when it failed."""
+        """Return the start-up report. Raises `EngineDeadError` if start-up failed."""
         await self._decided.wait()
         if self.status.report is None:
             raise EngineDeadError(self.status.reason)

@@ -1,6 +1,6 @@
-"""The fingerprint of reproducible answers: what decides their bits beside the request itself.
+"""The fingerprint of reproducible answers: everything that decides their bits besides the request.
 
-Parts are divided by slashes, so that two fingerprints tell where they differ. In the default mode
+Parts are divided by slashes, so that two fingerprints show where they differ. In the default mode
 it is the weights' version alone, since nothing else is promised.
 """
 
@@ -45,8 +45,8 @@ def _compose(weights_version: str, config: Config, report: EngineReport) -> str:
 
 
 def _read_of_checkpoint(config: Config) -> str:
-    """Return what decides answers to requests that do not say it: where they end, and how they are
-    drawn."""
+    """Return the checkpoint's defaults that decide answers: the context, the end tokens and the
+    sampling defaults."""
     model = config.model
     return repr((model.max_model_len, model.eos_token_ids, model.generation))
 

@@ -1,7 +1,7 @@
 """IdleSleep: puts an engine to sleep that gets no requests for a while (`--sleep-idle-seconds`).
 
-When is `seconds_left`'s word; how, and how a request wakes it up, is Pauses'. Run by AsyncLLMEngine
-on its loop. It waits for events and for the time that is left, and looks at nothing by turns.
+`seconds_left` decides when; Pauses sleeps, and wakes up for a request. Run by AsyncLLMEngine on its
+loop. It waits for events and for the remaining time, and never polls.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class IdleSleep:
             self._turns = asyncio.ensure_future(self._take_turns(self._idle_seconds))
 
     def stop(self) -> None:
-        """Leave it as it is."""
+        """Stop watching for idleness without changing the sleep state."""
         if self._turns is not None:
             self._turns.cancel()
 

@@ -27,9 +27,9 @@ logger = logging.getLogger(__name__)
 
 
 class InputOutputProcessor:
-    """Holds what turns prompts into requests and tokens into text. inputs: prompt → Request.
-    outputs: tokens → text. metrics: what the outputs recorded. answer_formats: how the model writes
-    tool calls and reasoning in a chat."""
+    """Turn prompts into requests and tokens into text. inputs: prompt → Request. outputs: tokens →
+    text. metrics: recorded by the outputs. answer_formats: how the model writes tool calls and
+    reasoning in a chat."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class InputOutputProcessor:
         self.outputs = OutputProcessor(self.tokenizer, self.metrics)
 
     def warn_of_misfits(self) -> None:
-        """Log what cannot be served because the checkpoint's files do not go together."""
+        """Log the features that cannot be served because the checkpoint's files do not match."""
         template = self._chat_template
         for level, note in self._notes:
             logger.log(level, "%s", note)
@@ -118,8 +118,8 @@ def unended_turn(
     *,
     one_file: bool = False,
 ) -> str:
-    """Return what is wrong where none of the tokens that the chat template writes behind an answer
-    ends one; "" where one does, or where it writes none. tail: what it writes. size: of the model's
+    """Return the fault if no token that the chat template writes after an answer ends one; "" if
+    one does, or if it writes none. tail: the template's text after an answer. size: of the model's
     vocabulary, beyond which it generates nothing; one_file: the model is a GGUF file."""
     found = {index: text for index, text in tokenizer.added_tokens_in(tail).items() if index < size}
     if not found or not found.keys().isdisjoint(end_token_ids):

@@ -1,8 +1,8 @@
 """Turns a prompt and its SamplingParams into Requests that the engine can serve, or refuses them.
 
-Everything that can be wrong with a request's content is found here, before it is queued: length,
-vocabulary, limits that depend on the model. It knows nothing of HTTP and keeps no state, so it may
-run on any thread. Called by LLMEngine and AsyncLLMEngine.
+All errors in a request's content are found here, before it is queued: length, vocabulary, limits
+that depend on the model. It knows nothing of HTTP and keeps no state, so it may run on any thread.
+Called by LLMEngine and AsyncLLMEngine.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class InputProcessor:
         client_id: str = "",
         lora: LoRARequest | None = None,
     ) -> list[Request]:
-        """One per answer to a prompt. numbers: the requests' ids come from it.
+        """Build one request per answer to a prompt. numbers: yields the requests' ids.
 
         An answer longer than the context leaves room for is cut to that room (it then ends with
         finish reason "length"); a prompt that leaves no room for one token is refused.

@@ -1,7 +1,7 @@
 """OpenRequest: the one record of a request between its arrival and its end.
 
-What has become of its answer so far (the half character, the text that may become a stop string,
-the counts for usage, the time of the last token), and where its outputs go. Made by
+The state of its answer so far (the incomplete character, the text that may become a stop string,
+the counts for usage, the time of the last token), and the destination of its outputs. Made by
 OutputProcessor, kept in the registry of OpenRequests; knows no other request.
 """
 
@@ -36,7 +36,7 @@ class TokenTimes:
         self._counts: dict[float, int] = {}  # when the tokens before came → how many
 
     def note(self, request: OpenRequest) -> None:
-        """One more token of it."""
+        """Record the time of one more token of a request."""
         request.num_output_tokens += 1
         before = request.last_token_time
         request.last_token_time = self.now
@@ -91,8 +91,8 @@ class OpenRequest:
         self.first_number = self.number
 
     def go_on(self, number: int, *, lost: bool) -> Request | None:
-        """Return what is to be asked under another number, so that the answer goes on; None where
-        nothing is kept for that, a stop string has ended the text, or too much that computed it is
+        """Build the request that continues the answer under another number; None if the answer is
+        not recorded for that, a stop string has ended the text, or too many of its engines were
         `lost`."""
         if self.so_far is None or self.stopped or (lost and not self.so_far.survives()):
             return None
@@ -152,8 +152,8 @@ class OpenRequest:
     def output(
         self, tokens: list[int], text: str, entries: Sequence[TokenLogprobs]
     ) -> RequestOutput:
-        """Return what a step adds; the prompt's log-probabilities come with whatever is shown
-        first. entries: of the tokens, and perhaps of some behind them that are not shown."""
+        """Build the output of a step; the prompt's log-probabilities are in the first output.
+        entries: of the tokens, and perhaps of later ones that are not shown."""
         shown = None
         if self.logprobs is not None:
             shown = [_trimmed(entry, self.logprobs) for entry in entries[: len(tokens)]]
@@ -185,5 +185,5 @@ class OpenRequest:
 
 
 def _trimmed(entry: TokenLogprobs, wanted: int) -> TokenLogprobs:
-    """Keep as many alternatives as the request wants; others of its step may want more."""
+    """Cut the alternatives to the number that the request wants; other requests may want more."""
     return replace(entry, top_logprobs=entry.top_logprobs[:wanted])

@@ -1,8 +1,8 @@
 """OpenRequests: the registry of all open requests, one record each, and the one way out of it.
 
-A request leaves the registry with its last output, or early: by a fault, by its time, because its
-reader lags or has left; the engine is told of these. Both engines own one; it belongs to their
-thread (an event loop, where there are time bounds) and knows neither sockets nor text.
+A request leaves the registry with its last output, or early: by a fault, by its time limit, because
+its reader lags or has left; the engine is notified of early ends. Both engines own one; it belongs
+to their thread (an event loop, if there are time limits) and knows neither sockets nor text.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class OpenRequests:
             del self._unanswered[group]
 
     def counts_by_client(self) -> dict[str, ClientCounts]:
-        """Return what each client asked for and got, and what it has open now; walks all that is
-        open."""
+        """Return each client's request and token totals and its open requests; walks all open
+        requests."""
         return self._outputs.clients.told(
             (request.client, request.answered) for request in self._requests.values()
         )
@@ -97,8 +97,8 @@ class OpenRequests:
         return group
 
     def limit_time(self, group: RequestGroup, bounds: Iterable[float | None]) -> None:
-        """Each of its requests fails with status 504 unless it ends within the least of these
-        seconds from now; None bounds nothing."""
+        """Fail each of the group's requests with status 504 unless it ends within the least of
+        these seconds; None bounds nothing."""
         seconds = min((bound for bound in bounds if bound is not None), default=None)
         if seconds is None:
             return
@@ -129,9 +129,9 @@ class OpenRequests:
             group.notify()
 
     def go_on(self, number: int, another: int, *, lost: bool) -> Request | None:
-        """Return what is to be asked under `another` number, so that a request's answer goes on; it
-        is known by that from now on, and what comes under the old one reaches no client. lost: what
-        computed it ended without notice. None where it cannot: then all is as before."""
+        """Rename a request to `another` number and build the request that continues its answer;
+        later outputs under the old number reach no client. lost: its engine ended without notice.
+        Return None, with no change, if the answer cannot be continued."""
         opened = self._requests.get(number)
         request = None if opened is None else opened.go_on(another, lost=lost)
         if opened is not None and request is not None:
@@ -158,7 +158,7 @@ class OpenRequests:
             request.group.fail(error)
 
     def fail_each(self, numbers: Iterable[int], make_error: Callable[[], Exception]) -> None:
-        """End those of these requests that are open, each with an error of its own."""
+        """End the open requests among these, each with an error of its own."""
         for number in self._requests.keys() & set(numbers):
             self.end(self._requests[number], make_error())
 

@@ -1,8 +1,8 @@
-"""Token ids of an engine step to what each caller sees: text, the end, and the reason for it.
+"""Token ids of an engine step to each caller's output: text, the end, and the reason for it.
 
-One call per step for all rows. What an open request has become is in its record (OpenRequest);
-this turns a step into outputs and observes their times. It knows neither sockets nor HTTP; called
-by StepDelivery from one thread.
+One call per step for all rows. The state of an open request is in its record (OpenRequest); this
+turns a step into outputs and observes their times. It knows neither sockets nor HTTP; called by
+StepDelivery from one thread.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class OutputProcessor:
 
 
 def _matcher(params: SamplingParams) -> StopMatcher | SpokenStops:
-    """Make what finds the stop strings of an answer."""
+    """Make the matcher of an answer's stop strings."""
     found = StopMatcher(params.stop_strings, included=params.include_stop_str_in_output)
     return found if params.reasoning is None else SpokenStops(found, spoken_text(params.reasoning))
 

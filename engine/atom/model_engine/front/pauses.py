@@ -1,8 +1,8 @@
-"""Pauses: calls for which no step runs: sleep, waking up, and other weights. One at a time.
+"""Pauses: calls during which no step runs: sleep, wake-up, and a change of weights. One at a time.
 
-An engine that fell asleep for want of requests is woken up by the first that comes. Each call goes
-on when who asked for it has gone. Owned by AsyncLLMEngine, on whose loop all runs; what may be
-asked and when is EngineLifecycle's word.
+The first new request wakes up an engine that fell asleep while idle. Each call continues after its
+caller has gone. Owned by AsyncLLMEngine, on whose loop all runs; EngineLifecycle decides which
+calls are allowed and when.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ CallCores = Callable[..., Awaitable[list[Any]]]
 
 
 class Pauses:
-    """Carries out these calls. weights_version: of the weights that requests which begin now are
-    computed by. wakes_for_requests: how often one woke the engine up."""
+    """Carry out pauses. weights_version: of the weights for requests that begin now.
+    wakes_for_requests: how often a request woke the engine up."""
 
     def __init__(
         self,

@@ -1,9 +1,9 @@
 """RequestGroup and RequestStream: the outputs of a call's requests, on their way to one reader.
 
 A reader either waits, as a task, or listens: then it is called in the very turn of the event loop
-that brought the outputs, which costs no task switch per token; or it just takes what is there.
-Outputs that come while it is busy are merged, so that a slow reader costs the engine nothing.
-Groups are made by OpenRequests; they belong to one thread, and to the event loop of who waits.
+that brought the outputs, which costs no task switch per token; or it takes the pending outputs.
+Outputs that arrive while it is busy are merged, so that a slow reader costs the engine nothing.
+Groups are made by OpenRequests; they belong to one thread, and to the waiter's event loop.
 """
 
 from __future__ import annotations
@@ -42,11 +42,10 @@ def reader_limits(seconds: float | None) -> ReaderLimits | None:
 
 
 class RequestGroup(AsyncIterator[list[tuple[int, RequestOutput]]]):
-    """Hold what the requests of one call have brought, as (index of the request, output): iterate,
-    or
-    `listen` and `take`. Raises the first error that one of them ended with, behind what is unread:
-    one answer is missing then, and there is no whole. trace: told of each request's end.
-    fingerprint: of what the requests began to be computed by."""
+    """Hold the outputs of one call's requests, as (index of the request, output): iterate, or
+    `listen` and `take`. Raises the first error that a request ended with, after the unread outputs:
+    with one answer missing the whole is incomplete. trace: notified of each request's end.
+    fingerprint: of the engine that began to compute the requests."""
 
     def __init__(
         self,
@@ -80,9 +79,9 @@ class RequestGroup(AsyncIterator[list[tuple[int, RequestOutput]]]):
     def put(
         self, index: int, output: RequestOutput, now: float, *, contended: bool = False
     ) -> bool:
-        """Return whether it is taken in, which the reader is yet to be told (`notify`): False when
-        the reader lags too far behind. The last output is always taken in. contended: other
-        requests wait for a place."""
+        """Add an output and return True, or return False if the reader lags too far behind; the
+        caller then notifies the reader (`notify`). The last output is always added. contended:
+        other requests wait for a place."""
         if not self._unread:
             self._unread_since = now
         elif not output.finished and self._lags(now, contended):
@@ -102,7 +101,7 @@ class RequestGroup(AsyncIterator[list[tuple[int, RequestOutput]]]):
         )
 
     def fail(self, error: Exception) -> None:
-        """One of the requests ended with it."""
+        """Record the error that one of the requests ended with."""
         if not self.drained:
             self._error = self._error or error
         self.notify()
@@ -117,8 +116,8 @@ class RequestGroup(AsyncIterator[list[tuple[int, RequestOutput]]]):
     # ---- the reader's side --------------------------------------------------------------------
 
     def listen(self, listener: Callable[[], None] | None) -> None:
-        """Call it from now on whenever there may be something to take; it must not raise. None:
-        no listener any more."""
+        """Call the listener whenever there may be outputs to take; it must not raise. None removes
+        the listener."""
         self._listener = listener
 
     async def __anext__(self) -> list[tuple[int, RequestOutput]]:
@@ -130,7 +129,7 @@ class RequestGroup(AsyncIterator[list[tuple[int, RequestOutput]]]):
         return found
 
     def take(self) -> list[tuple[int, RequestOutput]]:
-        """Return what is unread, of each request as one output."""
+        """Return the unread outputs, merged to one per request."""
         found = self._unread
         if found:
             self._unread, self._unread_tokens = [], 0

@@ -1,7 +1,7 @@
-"""StepDelivery: engine steps to outputs that their readers find, several steps at a time when the
-loop is late.
+"""StepDelivery: engine steps to outputs for their readers, several steps at a time if the loop is
+late.
 
-What a step gave is processed as it is taken and delivered together with what waits; a step that
+A step is processed when it is taken and delivered together with the waiting outputs; a step that
 cannot be processed fails its own requests alone. Both engines own one; it belongs to their thread.
 """
 
@@ -45,7 +45,7 @@ class StepDelivery:
         self._waiting += step.outputs
 
     def taken(self) -> list[tuple[OpenRequest, RequestOutput]]:
-        """Hand over what waits to be delivered."""
+        """Return the outputs that wait for delivery, and clear them."""
         outputs, self._waiting = self._waiting, []
         return outputs
 

@@ -1,8 +1,8 @@
 """Vocabulary: which token ids a model has, and which its tokenizer has beyond these.
 
-An id past the embedding reads memory that is not the model's, so each is looked at before it is
-queued: those that clients write, and those that the model's own tokenizer makes of their texts,
-which a fine-tune with added tokens and unchanged weights has too. Ids that the model has and the
+An id past the embedding reads memory that is not the model's, so each id is checked before it is
+queued: ids that clients write, and ids that the model's own tokenizer makes of their texts, which
+happens too if a fine-tune has added tokens and unchanged weights. Ids that the model has and the
 tokenizer does not (rows that pad the head) are no fault: they stand for no text. Used by
 InputProcessor; knows no request.
 """
@@ -43,8 +43,8 @@ class Vocabulary:
                 )
 
     def misfits(self, chat_template: str | None) -> list[str]:
-        """Return what cannot be served because tokenizer and model do not go together, for the
-        log."""
+        """Return warnings for the log about texts that cannot be served because tokenizer and model
+        do not match."""
         tokenizer = self._tokenizer
         if tokenizer is None:
             return []

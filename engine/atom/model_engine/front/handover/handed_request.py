@@ -1,7 +1,7 @@
 """HandedRequest: an open request on its way to another replica of the model, and its tokens back.
 
-What a replica computes, it tells as token ids: text, stop strings and the shape of the answer are
-the business of who holds the client's connection.
+A replica reports only token ids: the server that holds the client's connection handles text, stop
+strings and the shape of the answer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class HandedRequest(msgspec.Struct, frozen=True):
 
 
 def step_of(number: int, output: RequestOutput) -> StreamBody:
-    """Write what a replica told of a request as the step of a core that has it under `number`."""
+    """Convert a replica's output for a request to a core's step that has it under `number`."""
     rows = len(output.output_tokens)
     finished = []
     if output.finish_reason is not None:

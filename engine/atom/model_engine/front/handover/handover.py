@@ -1,8 +1,8 @@
-"""Handover: open answers go on at other replicas when what computes them here has to end, or did.
+"""Handover: open answers continue on other replicas when their engine here has to end, or did.
 
-Each answer goes by itself: it is taken from the core, asked of a replica, and given back to the
-core where no replica takes it. Who holds the client's connection relays until the end. Owned by
-AsyncLLMEngine, on whose loop it runs; an engine without other replicas has none.
+Each answer is handled separately: it is taken from the core, offered to the replicas, and returned
+to the core if no replica takes it. The server that holds the client's connection relays until the
+end. Owned by AsyncLLMEngine, on whose loop it runs; an engine without other replicas has none.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Handover:
         return len(self._requests) - len(self._relays)
 
     def abort(self, numbers: Sequence[int]) -> list[int]:
-        """End those of these requests that are relayed; the others."""
+        """End the relayed requests among these; return the others."""
         return self._relays.abort(numbers)
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""Relays: answers that other replicas go on with, told as the steps of a core.
+"""Relays: answers that other replicas continue, delivered as the steps of a core.
 
-A relay asks a replica for the rest of an answer and hands on its tokens. One whose replica is lost
-asks another, behind the tokens that have come; but a request may be what ends replicas, so one
-loss is the most. How replicas are reached is not its business. Belongs to the event loop.
+A relay asks a replica for the rest of an answer and delivers its tokens. If the replica is lost it
+asks another one, after the received tokens; but a request may be the cause of the loss, so only one
+loss is allowed. Knows nothing of how replicas are reached. Belongs to the event loop.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class ReplicaLostError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TakenRequest:
-    """Holds what the replica that took a request tells of it. weights_version: by which it is
-    computed."""
+    """Hold the stream of a request that a replica took. weights_version: of the weights that
+    compute it."""
 
     outputs: AsyncIterator[RequestOutput]
     weights_version: str
@@ -42,11 +42,11 @@ class Replicas(Protocol):
     """The other replicas of the model, one of which answers at a time."""
 
     async def are_there(self) -> bool:
-        """Ask whether one of them takes requests now."""
+        """Ask whether any replica takes requests now."""
 
     def ask(self, handed: HandedRequest) -> AbstractAsyncContextManager[TakenRequest]:
-        """Let one of them go on with a request: what it tells is in the context. Raises
-        `RequestError` when none takes it, and within `ReplicaLostError`."""
+        """Let a replica continue a request: the context yields its outputs. Raises `RequestError`
+        if none takes it, and `ReplicaLostError` within the context."""
 
 
 class Relays:
@@ -74,8 +74,8 @@ class Relays:
         return number in self._tasks
 
     def begin(self, handed: HandedRequest) -> asyncio.Future[None]:
-        """Return what is done once a replica goes on with it, or its client has left. It has a
-        `RequestError` when none does; then no relay is left."""
+        """Start a relay. The returned future is done once a replica continues the request, or its
+        client has left. It has a `RequestError` if no replica does; then no relay is left."""
         taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         task = asyncio.create_task(self._relay(handed, taken))
         self._tasks[handed.request.id] = task
@@ -126,8 +126,8 @@ class Relays:
     async def _follow(
         self, handed: HandedRequest, so_far: AnswerSoFar, taken: asyncio.Future[None]
     ) -> str | None:
-        """Hand on what one replica tells, and note it. None when that is to the answer's end, else
-        the version of the weights that the rest needs."""
+        """Deliver and record one replica's outputs. Return None at the answer's end, else the
+        version of the weights that the rest needs."""
         version = handed.weights_version
         try:
             async with self._replicas.ask(handed) as told:

@@ -1,9 +1,9 @@
 """WorkerCore: a core whose engines are other servers of the model, its workers.
 
-Every request is handed to one of them from its beginning, and its tokens come back as the steps of
-a core. A worker that ends without notice breaks no answer: the request goes to another one, behind
-the tokens that have come. How workers are reached is not its business. A CorePort; belongs to the
-event loop of AsyncLLMEngine, but for `shutdown`.
+Every request is handed to a worker from its beginning, and its tokens return as the steps of a
+core. A worker that ends without notice breaks no answer: the request moves to another one, after
+the received tokens. Knows nothing of how workers are reached. A CorePort; belongs to the event loop
+of AsyncLLMEngine, except `shutdown`.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _NAMES_ALONE = frozenset({"load_lora", "unload_lora"})  # what they load, the wo
 
 
 class WorkerFacts(msgspec.Struct, frozen=True):
-    """Holds what a worker tells of itself. weights_version: of the weights that requests which
-    begin now are computed by."""
+    """Hold a worker's description of itself. weights_version: of the weights for requests that
+    begin now."""
 
     report: EngineReport
     weights_version: str

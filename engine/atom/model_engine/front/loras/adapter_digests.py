@@ -1,7 +1,7 @@
-"""AdapterDigests: by what the answers of adapters are known to be of the same weights.
+"""AdapterDigests: digests that prove that adapters' answers are of the same weights.
 
-Two servers may mean other weights by one name, and one server does so after a name was given anew.
-So a digest of its files is noted of each adapter when it is loaded, as of a model's weights.
+Two servers may use one name for different weights, and so may one server after a name was reused.
+So a digest of an adapter's files is recorded when it is loaded, as for a model's weights.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class AdapterDigests:
         self._by_number[number] = digest
 
     async def read_all(self, config: LoraConfig | None) -> None:
-        """Note those of the adapters of the start, beside the loop: there may be many."""
+        """Record the digests of the adapters of the start, off the loop, since there may be
+        many."""
         for number, module in enumerate(() if config is None else config.modules, start=1):
             path = module.folder or module.path
             self.note(number, await asyncio.to_thread(adapter_digest, path))
