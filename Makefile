@@ -62,7 +62,7 @@ types: $(STAMP) ## Static types
 
 .PHONY: layers
 layers: $(STAMP) ## Import contracts between the layers
-	$(BIN)/lint-imports --no-cache
+	$(BIN)/lint-imports
 
 .PHONY: generate
 generate: $(STAMP) ## Write generated files anew (CRD and its copy in the chart, reference pages)

@@ -17,10 +17,12 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypeGuard
+from typing import Any, TypeGuard
+
+from tools.remembered import per_file
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ("engine/atom", "operator/atom_operator")
@@ -48,12 +50,36 @@ class Definition:
     name: str
     path: str
     line: int
+    bases: tuple[str, ...] = ()  # of a method those of its class
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}: {self.name} is used by tests alone, or by nothing"
 
 
-def definitions(path: str, tree: ast.Module, own_classes: set[str]) -> Iterator[Definition]:
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """One file: its definitions, its classes, and how often it uses each word."""
+
+    definitions: list[Definition]
+    classes: list[str]
+    used: dict[str, int]
+
+    @classmethod
+    def of(cls, path: str, text: str) -> FileFacts:
+        if not path.endswith(".py"):
+            return cls([], [], dict(Counter(_WORD.findall(text))))
+        tree = ast.parse(text)
+        classes = [node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+        return cls(list(definitions(path, tree)), classes, dict(used_words(tree)))
+
+    @classmethod
+    def from_json(cls, stored: dict[str, Any]) -> FileFacts:
+        found = [Definition(**{**each, "bases": tuple(each["bases"])})
+                 for each in stored["definitions"]]  # fmt: skip
+        return cls(found, stored["classes"], stored["used"])
+
+
+def definitions(path: str, tree: ast.Module) -> Iterator[Definition]:
     """Yield what a module defines that another module is to use by its name."""
     for statement in tree.body:
         for name in _assigned(statement):
@@ -63,10 +89,10 @@ def definitions(path: str, tree: ast.Module, own_classes: set[str]) -> Iterator[
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
             yield Definition(node.name, path, node.lineno)
-            if _bases(node) <= own_classes | _PLAIN_BASES:
-                for member in node.body:
-                    if _is_function(member) and not _is_registered(member):
-                        yield Definition(member.name, path, member.lineno)
+            bases = tuple(sorted(_bases(node)))
+            for member in node.body:
+                if _is_function(member) and not _is_registered(member):
+                    yield Definition(member.name, path, member.lineno, bases)
 
 
 def used_words(tree: ast.Module) -> Counter[str]:
@@ -89,21 +115,20 @@ def used_words(tree: ast.Module) -> Counter[str]:
 
 def dead(modules: dict[str, str], users: dict[str, str]) -> list[Definition]:
     """List the definitions of `modules` (path: text) that neither they nor `users` use."""
-    trees = {path: ast.parse(text) for path, text in modules.items()}
+    facts = {path: FileFacts.of(path, text) for path, text in {**users, **modules}.items()}
+    return _dead_of(facts, modules.keys())
+
+
+def _dead_of(facts: dict[str, FileFacts], modules: Collection[str]) -> list[Definition]:
     used: Counter[str] = Counter()
-    for tree in trees.values():
-        used += used_words(tree)
-    for path, text in users.items():
-        if path not in modules:
-            words = used_words(ast.parse(text)) if path.endswith(".py") else _WORD.findall(text)
-            used.update(words)
-    own = {node.name for tree in trees.values() for node in ast.walk(tree)
-           if isinstance(node, ast.ClassDef)}  # fmt: skip
+    for each in facts.values():
+        used.update(each.used)
+    own = {name for path in modules for name in facts[path].classes} | _PLAIN_BASES
     return [
         each
-        for path, tree in trees.items()
-        for each in definitions(path, tree, own)
-        if not used[each.name] and not each.name.startswith("__")
+        for path in modules
+        for each in facts[path].definitions
+        if not used[each.name] and own.issuperset(each.bases) and not each.name.startswith("__")
     ]
 
 
@@ -119,12 +144,9 @@ def find() -> list[Definition]:
             texts[name] = (ROOT / name).read_text(encoding="utf-8")
         except (UnicodeDecodeError, FileNotFoundError):
             continue
-    modules = {
-        name: text
-        for name, text in texts.items()
-        if name.endswith(".py") and name.startswith(SOURCES)
-    }
-    return dead(modules, texts)
+    modules = [name for name in texts if name.endswith(".py") and name.startswith(SOURCES)]
+    stored = per_file(Path(__file__), texts, lambda path, text: asdict(FileFacts.of(path, text)))
+    return _dead_of({path: FileFacts.from_json(each) for path, each in stored.items()}, modules)
 
 
 def _assigned(node: ast.stmt) -> list[str]:

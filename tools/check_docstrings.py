@@ -18,8 +18,10 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 from tools.check_file_size import ROOT, python_files
+from tools.remembered import per_file
 
 # Where fragments are still counted, and not refused: notation of kernels, and descriptions of CRDs,
 # which stand behind their field's name.
@@ -102,13 +104,17 @@ def _faults(text: str) -> list[tuple[int, str]]:
 
 
 def main() -> int:
-    problems, sources = [], []
-    for path in python_files():
-        if not path.startswith("tests/"):
-            source = (ROOT / path).read_text(encoding="utf-8")
-            sources.append(source)
-            problems += unclear(path, source)
-    fragments, all_of_them = fragment_share(sources)
+    texts = {
+        path: (ROOT / path).read_text(encoding="utf-8")
+        for path in python_files()
+        if not path.startswith("tests/")
+    }
+    judged = per_file(
+        Path(__file__), texts, lambda path, text: [unclear(path, text), *fragment_share([text])]
+    )
+    problems = [problem for found, _, _ in judged.values() for problem in found]
+    fragments = sum(count for _, count, _ in judged.values())
+    all_of_them = sum(count for _, _, count in judged.values())
     share = f"{fragments} of {all_of_them} docstrings are fragments"
     percent = 100 * fragments / all_of_them
     if percent > MOST_FRAGMENTS_PERCENT:

@@ -11,6 +11,8 @@ import ast
 import sys
 from pathlib import Path
 
+from tools.remembered import per_file
+
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("engine/atom", "operator/atom_operator", "devcluster", "benchmarks", "tools")
 MOST_PARAMETERS = 5
@@ -42,12 +44,13 @@ def _is_kernel(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 
 def main() -> int:
-    found = [
-        problem
+    texts = {
+        str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
         for folder in FOLDERS
         for path in sorted((ROOT / folder).rglob("*.py"))
-        for problem in too_wide(str(path.relative_to(ROOT)), path.read_text(encoding="utf-8"))
-    ]
+    }
+    judged = per_file(Path(__file__), texts, too_wide)
+    found = [problem for problems in judged.values() for problem in problems]
     print("\n".join(found) or "parameters: fine")
     return 1 if found else 0
 

@@ -40,7 +40,7 @@ MOST_HOPS = 55
 # Where the request, or its token, is handed on: to a library, a queue, the device or a reader.
 HANDED_ON = frozenset(
     {
-        "read_json", "render_within_bounds", "Tokenizer.encode", "InputProcessor.build_requests",
+        "parse_body", "render_within_bounds", "Tokenizer.encode", "InputProcessor.build_requests",
         "OpenRequests.open", "WaitingQueue.add", "BatchBuilder.build", "InputBatch.prepare",
         "paged_attention", "sample", "PendingTokens.wait", "StepResult.message",
         "CoreEventHop.put", "CoreEventHop._take", "RequestGroup.put",
