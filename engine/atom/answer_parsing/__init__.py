@@ -1,8 +1,10 @@
-"""An answer's text to what the API shows of it: content, reasoning, tool calls. Pure, torch-free.
+"""Parse an answer's text into the parts that the API shows: content, reasoning, tool calls. Pure,
+torch-free.
 
-Parsers take text in whatever pieces it comes and give events; how a text is cut changes nothing.
-Each checkpoint's family writes tool calls and reasoning in its own markup, which its chat template
-tells (`tool_parsers`). Knows neither tokens nor HTTP; called by the chat endpoint.
+Parsers take text in pieces of any size and return events; the cuts between pieces do not change the
+events. Each checkpoint's family writes tool calls and reasoning in its own markup, which is
+detected from its chat template (`tool_parsers`). Knows neither tokens nor HTTP; called by the chat
+endpoint.
 """
 
 from atom.answer_parsing.answer_parser import AnswerParser, AnswerParsing

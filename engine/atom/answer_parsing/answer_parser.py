@@ -36,11 +36,11 @@ from atom.structured_outputs.reasoning_span import ReasoningSpan
 
 @dataclass(frozen=True, slots=True)
 class AnswerParsing:
-    """Says how answers to one request are parsed. reasoning: where answers begin. marks: around it;
-    None where there are channels instead. calls: how they are written, None without tools; tools:
-    that there are. several: more than the first call counts. shows_reasoning: else it is left out.
-    special_ids: the marks that are special tokens of this vocabulary, which are no text unless they
-    are asked for."""
+    """The settings for parsing the answers to one request. reasoning: how answers begin. marks:
+    around reasoning; None if the family uses channels instead. calls: their format, None without
+    tools; tools: the request's tools. several: more than the first call counts. shows_reasoning:
+    whether reasoning is shown or left out. special_ids: the marks that are special tokens of this
+    vocabulary, and not text unless requested."""
 
     reasoning: ReasoningStart = ReasoningStart.OVER
     marks: ReasoningMarks | None = THINK
@@ -52,18 +52,18 @@ class AnswerParsing:
 
     @property
     def needed(self) -> bool:
-        """Tell whether answers may be anything but content."""
+        """Return whether answers may have parts other than content."""
         reasons = self.marks is None or self.reasoning is not ReasoningStart.OVER
         return self.calls is not None or reasons or self.content_marks is not None
 
     @property
     def content_marks(self) -> tuple[str, str] | None:
-        """The marks around the content; None where there are none."""
+        """Return the marks around the content, or None."""
         return self.marks.content if self.marks is not None and self.marks.content[0] else None
 
     @property
     def span(self) -> ReasoningSpan | None:
-        """Tell where answers reason; None if they do not."""
+        """Return the span of the answers' reasoning; None if they have no reasoning."""
         start = self.reasoning
         if self.marks is None:
             spoken = start is ReasoningStart.OVER
@@ -77,7 +77,7 @@ class AnswerParsing:
         return AnswerParser(self)
 
     def counter(self) -> ReasoningCounter | None:
-        """Make a counter for the tokens of one answer; None where there is no reasoning."""
+        """Make a token counter for one answer's reasoning; None if it has no reasoning."""
         if self.marks is None:
             return ChannelCounter(self.reasoning)
         if self.reasoning is ReasoningStart.OVER:
@@ -107,7 +107,7 @@ class AnswerParser:
 
     @property
     def passes_on(self) -> bool:
-        """Tell whether all that comes is content, to the entry."""
+        """Return whether all further text is content, unchanged."""
         return self._calls is None and self._content is None and self._reasoning.is_over
 
     def feed(self, piece: str) -> list[Event]:

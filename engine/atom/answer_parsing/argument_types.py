@@ -1,7 +1,7 @@
-"""Arguments that a family writes without their types, to JSON by the tool's own schema.
+"""Convert arguments that a family writes without types to JSON, by the tool's own schema.
 
-    <parameter=days>3</parameter>     {"days": 3} where days is an integer, {"days": "3"} where it
-                                      is a string
+    <parameter=days>3</parameter>     {"days": 3} if days is an integer, {"days": "3"} if it is a
+                                      string
 
 Pure. Called by parsers of notations in XML's manner.
 """
@@ -22,7 +22,7 @@ _KINDS: dict[type, str] = {
 
 
 def argument_types(parameters: Mapping[str, Any] | None, key: str) -> frozenset[str]:
-    """JSON schema's types that this argument may have; empty where nothing is said of it."""
+    """Return the JSON schema types that this argument may have; empty if the schema has none."""
     root = parameters or {}
     properties = root.get("properties")
     schema = properties.get(key) if isinstance(properties, Mapping) else None
@@ -60,7 +60,8 @@ def only_string(types: frozenset[str]) -> bool:
 
 
 def json_of(text: str, types: frozenset[str]) -> str:
-    """A value's text as JSON. What has none of the types is a string, so that nothing is lost."""
+    """Write a value's text as JSON. A value of none of the types becomes a string, so that no text
+    is lost."""
     if only_string(types):
         return _string(text)
     written = text.strip()
@@ -76,7 +77,7 @@ def json_of(text: str, types: frozenset[str]) -> str:
 
 
 def _kind(text: str) -> str:
-    """The type of JSON's text; empty for what is none."""
+    """Return the type of a JSON text; "" if the text is not JSON."""
     if not text:
         return ""
     try:

@@ -53,7 +53,7 @@ class CallObject:
 
     @property
     def failed(self) -> bool:
-        """No call; or one whose object goes wrong behind its arguments."""
+        """Return whether the object is not a call, or is broken after its arguments."""
         return self._expects is _Expects.REFUSED
 
     def give_up(self, rest: str) -> None:
@@ -69,8 +69,8 @@ class CallObject:
         return arguments
 
     def feed(self, text: str, position: int) -> int:
-        """Go on at this position; the position up to which text is read. Text behind that must be
-        fed again, with more behind it."""
+        """Parse the text from this position; return the position up to which it was read. The
+        caller feeds the rest again, with more text after it."""
         while position < len(text) and not (self.complete or self.failed):
             value = self._value
             if value is not None:
@@ -104,7 +104,7 @@ class CallObject:
         return self._expects is _Expects.VALUE and sign not in ",:}]"
 
     def _take_sign(self, sign: str) -> int:
-        """Characters that were taken: none of one that has no place here."""
+        """Take a sign; return the number of characters taken, 0 for a sign in a wrong place."""
         expects, self._expects = self._expects, _Expects.REFUSED
         if (expects, sign) == (_Expects.OBJECT, "{"):
             self._expects = _Expects.KEY

@@ -1,14 +1,15 @@
-"""The rules by which text becomes a tool call, which hold for every family.
+"""The rules by which text becomes a tool call; they hold for every family.
 
 1. A call's name is the name of a tool of the request. Any other text stays text.
-2. The marks of a family end names and values. Names lose blanks, quotes and what follows a mark.
-3. Arguments that are no JSON are mended by one reader (json_value.py), or the text stays text.
-4. A call that cannot be read is no call: it never becomes a call with empty arguments.
-5. Marks around a call that was found are no content, wherever they stand.
+2. The marks of a family end names and values. Names lose blanks, quotes and any text after a
+   mark.
+3. One reader repairs arguments that are not valid JSON (json_value.py), or the text stays text.
+4. A call that cannot be parsed stays text: it never becomes a call with empty arguments.
+5. Marks around a call that was found are never content.
 6. A text and its pieces give the same calls.
 
-Work is linear in the length of an answer: text that was taken for a call and is none is read again
-at most `MOST_READ_AGAIN` characters in all.
+Work is linear in the length of an answer: text that looked like a call but is not one is read again
+for at most `MOST_READ_AGAIN` characters in all.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ def property_before(text: str, parameters: Mapping[str, Any] | None) -> str:
 
 
 def name_and_property(text: str, tools: Tools) -> tuple[str, str]:
-    """A tool and one of its properties that stand together where the mark between them is missing;
-    empty texts if no such pair, or more than one, is meant."""
+    """Split a tool's name from one of its properties if the mark between them is missing; return
+    empty texts if no pair, or more than one, fits."""
     found = [
         (name, key) for name in tools
         if text.startswith(name)

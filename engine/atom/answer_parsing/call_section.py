@@ -1,9 +1,9 @@
-"""CallSection: calls with a name and JSON arguments, in a section of their own.
+"""CallSection: calls with a name and JSON arguments, grouped in a section.
 
     SECTION CALL name SEPARATOR {"city": "Paris"} END CALL … END SECTION_END
 
-DeepSeek and Kimi write them so, each with its own marks and heads of calls (families/). A section's
-marks may be missing, as models forget them.
+DeepSeek and Kimi write calls in this form, each with its own marks and heads of calls (families/).
+A section's marks may be missing, since models forget them.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from atom.answer_parsing.markup_parser import MarkedCallParser, Reading
 
 
 class CallSection(MarkedCallParser):
-    """A `CallParser` of one answer. call, call_end: around each call; section_ends: one of which
-    stands behind the last."""
+    """A `CallParser` of one answer. call, call_end: around each call; section_ends: one of them
+    follows the last call."""
 
     call: ClassVar[str]
     call_end: ClassVar[str]
@@ -24,7 +24,7 @@ class CallSection(MarkedCallParser):
 
     @abstractmethod
     def _head(self) -> Reading[tuple[str, str] | None]:
-        """Pass a call up to its arguments: name and id. None for what is no call."""
+        """Read a call up to its arguments; return its name and id, or None if it is not a call."""
 
     def _call(self, mark: str) -> Reading[bool]:
         sectioned = mark != self.call

@@ -1,11 +1,11 @@
-"""Marks around the content of an answer, behind its reasoning, as Hunyuan and ERNIE write them:
+"""Marks around the content of an answer, after its reasoning, as Hunyuan and ERNIE write them:
 
     <think>…</think>
     <answer>
     It is warm.
     </answer>
 
-They and the line breaks inside and behind them are no content. Content may come without them.
+The marks and the line breaks inside and after them are not content. Content may come without marks.
 """
 
 from __future__ import annotations

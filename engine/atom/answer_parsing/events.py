@@ -40,7 +40,7 @@ Event = Content | CallStart | CallArguments | Reasoning
 
 
 class CallParser(Protocol):
-    """Turns text into content and calls. What only looks like a call is content, to the entry;
+    """Turn text into content and calls. Text that only resembles a call is content, unchanged;
     blanks beside calls are dropped."""
 
     def feed(self, piece: str) -> Sequence[Event]:
@@ -54,5 +54,5 @@ class CallParser(Protocol):
 
     @property
     def within_call(self) -> bool:
-        """Tell whether a call has begun and not ended."""
+        """Return whether a call has begun and not ended."""
         ...

@@ -1,4 +1,4 @@
-"""FoundCalls: what a parser of calls has found and not handed on yet."""
+"""FoundCalls: the findings of a call parser that it has not returned yet."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from atom.answer_parsing.held_text import BlankHolder
 
 
 class FoundCalls:
-    """The findings in one answer: content with the blanks held back that may stand beside a call,
-    and calls numbered as they come."""
+    """The findings in one answer: numbered calls, and content without the blanks that may turn out
+    to be beside a call."""
 
     def __init__(self) -> None:
         self._events: list[Event] = []
@@ -60,8 +60,8 @@ class FoundCalls:
             self._events.append(CallArguments(self._count - 1, text))
 
     def give_up(self, call: CallObject, rest: str) -> None:
-        """Close the arguments of the call that is followed: nothing comes any more. rest: text
-        that it did not read."""
+        """Close the arguments of the current call: its text has ended. rest: text that the call did
+        not read."""
         call.give_up(rest)
         self._take_arguments(call)
 
@@ -73,7 +73,7 @@ class FoundCalls:
         return events
 
     def end(self) -> list[Event]:
-        """Take the last events: blanks that were held back are content where there was no call."""
+        """Return the last events: blanks that were held back are content if there was no call."""
         blanks = self._blanks.flush()
         if blanks and not self._count:
             self._events.append(Content(blanks))

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 
 def partial_length(text: str, marker: str) -> int:
-    """Tell how many characters at the end of `text` may be the beginning of `marker`, which is not
-    complete there."""
+    """Return how many characters at the end of `text` may be the incomplete beginning of
+    `marker`."""
     start = max(0, len(text) - len(marker) + 1)
     position = text.find(marker[0], start)
     while position >= 0:
@@ -17,7 +17,7 @@ def partial_length(text: str, marker: str) -> int:
 
 
 class BlankHolder:
-    """Passes text on, but blanks only together with what comes behind them."""
+    """Pass text on, but blanks only together with the text after them."""
 
     __slots__ = ("_blanks",)
 

@@ -1,13 +1,14 @@
-"""JsonValue reads a JSON value that a model writes in pieces, and writes it as strict JSON.
+"""JsonValue: read a JSON value that a model writes in pieces, and write it as strict JSON.
 
-Models write line breaks into strings, quotes of Python, words such as True and None, comments, keys
+Models write line breaks into strings, Python's quotes, words such as True and None, comments, keys
 without quotes, trailing commas, numbers such as 007, and they forget brackets before a mark. Every
-client refuses that. So one reader for all families turns it into JSON on the way. Strict JSON
-passes unchanged, character by character. Each character is looked at a bounded number of times,
-and how the text was cut changes nothing, which libraries that repair a whole text do not promise.
+client refuses such text. So one reader for all families converts it to JSON while it arrives.
+Strict JSON passes unchanged, character by character. Each character is examined a bounded number of
+times, and the cuts between pieces do not change the result. Libraries that repair a whole text do
+not promise that.
 
-An object is readable (`certain`) from the colon behind its first key, or if it is empty. Until then
-nothing is written, and anything else makes it `failed`: such text is no arguments at all.
+An object is readable (`certain`) from the colon after its first key, or if it is empty. Until then
+nothing is written, and any other text makes it `failed`: such text is not a call's arguments.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ class _Expects(Enum):
 
 
 class JsonValue:
-    """Follows one value from its first character on. over: it has ended. broken: a mark stands
-    where the value should go on. failed: the value is an object that cannot be read."""
+    """A parser of one value from its first character. over: the value has ended. broken: a mark
+    interrupts the value. failed: the value is an object that cannot be parsed."""
 
     __slots__ = (
         "_comment", "_expects", "_key", "_open", "_pending", "_quote", "_unshown", "_waits",
@@ -81,8 +82,8 @@ class JsonValue:
         return self.first == "{"
 
     def feed(self, text: str, position: int) -> tuple[int, str]:
-        """Go on at `position`: the position up to which text is read, and JSON text that can be
-        shown. Text behind that position must be fed again, with more behind it."""
+        """Parse the text from `position`; return the position up to which it was read, and the JSON
+        text that can be shown. The caller feeds the rest again, with more text after it."""
         written: list[str] = []
         self._waits = False
         while position < len(text) and not (self.over or self._waits):
@@ -158,7 +159,7 @@ class JsonValue:
         return at + 1
 
     def _escape(self, text: str, at: int, written: list[str]) -> int:
-        """Write a backslash and the character behind it as JSON knows them."""
+        """Write a backslash and the next character as a JSON escape."""
         sign = text[at + 1 : at + 2]
         if not sign:
             return self._wait(at)
@@ -178,8 +179,9 @@ class JsonValue:
         return at + 2
 
     def _ends_string(self, text: str, at: int) -> bool | None:
-        """Tell by the text behind a quote whether it ends the string; None if more must come. In
-        JSON a sign of its syntax follows, so that a quote before anything else is text."""
+        """Decide by the text after a quote whether it ends the string; None if more text is needed.
+        In JSON a sign of its syntax follows, so a quote before any other text belongs to the
+        string."""
         ahead = text[at : at + _MOST_AHEAD]
         behind = ahead.lstrip(BLANKS)
         if not behind:
@@ -283,7 +285,7 @@ class JsonValue:
         return end
 
     def _begin_token(self, written: list[str]) -> None:
-        """A value or key begins here, whatever was expected."""
+        """Begin a value or key, whichever the object allows here."""
         top = self._open[-1] if self._open else ""
         if self._expects is _Expects.COLON:
             self._take_colon(": ", written)
@@ -327,7 +329,7 @@ class JsonValue:
             self._pending, self._expects = ",", _Expects.KEY if top == "{" else _Expects.VALUE
 
     def _end_member(self, written: list[str]) -> None:
-        """A member of an object ends: null stands for a value that is missing."""
+        """End a member of an object; a missing value becomes null."""
         if self._expects is _Expects.COLON:
             if not self.certain:
                 self._fail()
@@ -358,8 +360,8 @@ class JsonValue:
 
 
 def _is_key(behind: str, *, full: bool) -> bool | None:
-    """Tell whether the text is a key in quotes, so that a comma is missing before it. full: it is
-    all that is looked at."""
+    """Return whether the text is a quoted key, which means that a comma before it is missing. full:
+    no more text will be considered."""
     place = behind.find(behind[0], 1)
     after = behind[place + 1 :].lstrip(BLANKS) if place > 0 else ""
     if not after:
@@ -372,8 +374,8 @@ def _is_literal(word: str) -> bool:
 
 
 def mended(text: str) -> str | None:
-    """A whole object's text as JSON, closed where it ends too early. None for any other text, and
-    for an object that cannot be read or that more than blanks follow."""
+    """Return a whole object's text as JSON, closed if it ends too early. Return None for any other
+    text, for an object that cannot be parsed, and if more than blanks follow the object."""
     text = text.strip()
     if not text.startswith("{"):
         return None
@@ -396,8 +398,8 @@ def text_of(text: str) -> str:
 
 
 def unwrapped(text: str) -> str | None:
-    """Arguments that are not written as an object: some models write a string that holds the
-    object, or nothing or null for none. None for arguments that cannot be read."""
+    """Return the arguments' text as a JSON object. Some models write a string that holds the
+    object, or no text or null for no arguments. Return None if the text cannot be parsed."""
     text = text.strip()
     if text.startswith('"'):
         inner = text_of(text).strip() if len(text) > 1 else ""

@@ -1,4 +1,4 @@
-"""json_word: a word that stands without quotes where JSON has a value, as JSON.
+"""json_word: convert a word without quotes, in the place of a JSON value, to JSON.
 
 True → true    None → null    NaN → null    007 → 7    .5 → 0.5    Paris → "Paris"
 """
@@ -34,7 +34,7 @@ def json_word(word: str) -> str:
 
 
 def _odd_number(word: str) -> str:
-    """A number that JSON writes otherwise; empty for what is none."""
+    """Convert a number that is not in JSON's form; return "" if the word is not a number."""
     if len(word) > _MOST_DIGITS:
         return ""
     if _WHOLE.fullmatch(word):

@@ -1,9 +1,10 @@
-"""MarkupParser: a family's notation of calls, read from text that comes in pieces.
+"""MarkupParser: read a family's notation of calls from text that comes in pieces.
 
-A parser of this kind is written as if it had the whole text: it asks for a mark, a name, a value,
-and waits wherever the text does not decide yet. So no cut can change what it finds. Until a call's
-name is certain nothing is given away, and what turns out to be no call is content, to the letter.
-Families where the marks have their own syntax build on this, and object_calls.py does.
+A parser of this kind is written as if it had the whole text: it requests a mark, a name or a value,
+and waits while the text does not decide yet. So the cuts between pieces do not change its findings.
+It returns nothing of a call until the call's name is certain, and text that turns out not to be a
+call is content, unchanged. Families whose marks have their own syntax build on this class, and so
+does object_calls.py.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class MarkupParser(ABC):
         self._text, self._at = self._text[self._at :], 0
 
     def _blanks(self, signs: str = BLANKS) -> Reading[str]:
-        """Pass blanks; the character behind them, which is not passed."""
+        """Skip blanks; return the character after them, which is not skipped."""
         while True:
             while self._at < len(self._text) and self._text[self._at] in signs:
                 self._at += 1
@@ -92,7 +93,7 @@ class MarkupParser(ABC):
             yield from self._more()
 
     def _one_of(self, *texts: str) -> Reading[str]:
-        """Pass the longest of these that stands here; empty for none."""
+        """Skip the longest of these texts that follows; return it, or "" if none follows."""
         while True:
             rest = self._text[self._at : self._at + max(map(len, texts))]
             found = max((text for text in texts if rest.startswith(text)), key=len, default="")
@@ -122,7 +123,7 @@ class MarkupParser(ABC):
             yield from self._more()
 
     def _name(self, *ends: str) -> Reading[tuple[str, str] | None]:
-        """A tool's name and the end behind it. Names may hold whatever an end is made of."""
+        """Read a tool's name and the end after it. Names may contain an end's characters."""
         known = {name + end: (name, end) for name in self._tools for end in ends}
         if any(end in name for name in self._tools for end in ends):
             found = yield from self._one_of(*known)
@@ -155,9 +156,9 @@ class MarkupParser(ABC):
         return True
 
     def _json_arguments(self, name: str, call_id: str, *ends: str) -> Reading[bool]:
-        """Begin a call if the arguments that stand here, up to one of these ends, can be read;
-        whether they can. An object ends by itself. Where a call has nothing before its end, its
-        arguments are {}."""
+        """Begin a call if its arguments, up to one of these ends, can be parsed; return whether
+        they can. An object ends by itself. A call with no text before its end has the arguments
+        {}."""
         try:
             yield from self._blanks()
             yield from self._pass_fence()
@@ -218,7 +219,7 @@ class MarkupParser(ABC):
         return True
 
     def _pass_more_objects(self) -> Reading[None]:
-        """Pass brackets, and objects, that stand behind a call's arguments by mistake."""
+        """Skip brackets and objects that follow a call's arguments by mistake."""
         while (yield from self._blanks(TOO_MANY)) == "{":
             value = JsonValue("{")
             while not value.over:
@@ -274,8 +275,7 @@ class MarkedCallParser(MarkupParser):
                 return
 
     def _refuse(self, mark: str) -> None:
-        """Note that this mark, the first of the text, begins no call; behind it another one may
-        stand."""
+        """Treat this mark, the first of the text, as content; another mark may follow it."""
         self._take_back(self._text.find(mark) + len(mark))
         self._found.content(self._text[: self._at])
         self._decide()
@@ -286,7 +286,7 @@ class MarkedCallParser(MarkupParser):
         self._signs = frozenset(mark[0] for mark in (*self.marks, *marks))
 
     def _seek(self) -> Reading[str]:
-        """Pass the next mark; what stands before it is content."""
+        """Skip to the next mark; the text before it is content."""
         while True:
             marks = (*self.marks, *self._owed) if self._owed else self.marks
             places = [

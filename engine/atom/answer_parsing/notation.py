@@ -1,7 +1,7 @@
-"""CallNotation: how a family writes calls, as formats of xgrammar's structural tags.
+"""CallNotation: a family's notation of calls, as formats of xgrammar's structural tags.
 
-Formats are plain values; marks stand in them as text, whatever they are in a vocabulary
-(`structural_tag.with_tokens`). Pure; used by the families' table and `structural_tag`.
+Formats are plain values with marks as text; `structural_tag.with_tokens` replaces the marks that
+are tokens of a vocabulary. Pure; used by the families' table and `structural_tag`.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def _as_json(arguments: Any, place: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CallNotation:
-    """Writes calls as a family does. begin: a call of this tool up to its arguments; arguments: by
-    their schema; end: behind them. separator: between calls; section: around all of them. single:
-    an answer ends with its first call. values: arguments of a call that was made, an object or the
-    text that is none, and the call's place."""
+    """The notation in which a family writes calls. begin: a call of this tool up to its arguments;
+    arguments: by their schema; end: after them. separator: between calls; section: around all of
+    them. single: an answer ends with its first call. values: writes the arguments of a call that
+    was made, an object or text that is not one, and the call's index."""
 
     begin: Callable[[str], str]
     arguments: Callable[[Mapping[str, Any]], Format]
@@ -66,9 +66,9 @@ class CallNotation:
 
 @dataclass(frozen=True, slots=True)
 class ParameterNotation:
-    """Says how one argument is written. begin: up to its value; end: behind it; bare: whether a
-    value of this schema is written without the quotes of a string; string_end: behind one that is,
-    before `end`."""
+    """The notation of one argument. begin: up to its value; end: after it; bare: whether a value of
+    this schema is written without a string's quotes; string_end: after a quoted value, before
+    `end`."""
 
     begin: Callable[[str, bool], str]
     end: str = ""
@@ -115,7 +115,7 @@ def tag(begin: str, content: Format, end: str) -> Format:
 
 
 def _named(content: Any, tool: str) -> Any:
-    """Add the tool's name beside each schema, for errors."""
+    """Add the tool's name to each schema, for errors."""
     if isinstance(content, dict):
         found = {key: _named(value, tool) for key, value in content.items()}
         return {**found, "tool": tool} if found.get("type") == "json_schema" else found
@@ -143,7 +143,7 @@ def parameters(schema: Mapping[str, Any], notation: ParameterNotation) -> Format
 def in_turn(
     schema: Mapping[str, Any], argument: Callable[[Mapping[str, Any], str], Format], separator: str
 ) -> Format:
-    """Arguments with a separator between them, those that are required first. argument: one of
+    """Write arguments with a separator between them, required ones first. argument: writes one of
     them, by its name."""
     properties = schema.get("properties") or {}
     needed = [key for key in properties if key in (schema.get("required") or ())]
@@ -164,7 +164,7 @@ def in_turn(
 
 
 def parameter(root: Mapping[str, Any], key: str, notation: ParameterNotation) -> Format:
-    """Describe one argument, as its schema says."""
+    """Write the format of one argument, from its schema."""
     schema, types = root["properties"][key], argument_types(root, key)
     bare, other = notation.begin(key, True), notation.begin(key, False)
     string_end = notation.string_end + notation.end

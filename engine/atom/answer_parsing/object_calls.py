@@ -1,10 +1,10 @@
-"""ObjectCallParser: calls that are JSON objects behind a mark, alone or in a list.
+"""ObjectCallParser: calls that are JSON objects after a mark, alone or in a list.
 
     MARK {"name": "weather", "arguments": {"city": "Paris"}} CLOSING
     MARK [{"name": "weather", "arguments": {"city": "Paris"}}, …] CLOSING
 
 Models mix the two, and write fences, brackets and separators around and between the objects. The
-mark and what closes calls, if anything, are the families' (tool_parsers).
+families define the mark and the closing text, if any (tool_parsers).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _BETWEEN = BLANKS + ",;[}]"
 
 
 class ObjectCallParser(MarkedCallParser):
-    """A `CallParser` of one answer. closing: behind the calls, "" for nothing. bare: no mark tells
-    a call from another object."""
+    """A `CallParser` of one answer. closing: after the calls, "" for none. bare: no mark
+    distinguishes a call from another object."""
 
     closing: ClassVar[str] = ""
     bare: ClassVar[bool] = False
@@ -36,7 +36,7 @@ class ObjectCallParser(MarkedCallParser):
         return (yield from self._objects())
 
     def _objects(self) -> Reading[bool]:
-        """Read calls, with what stands around them; whether there is one."""
+        """Read calls and the text around them; return whether there is a call."""
         yield from self._blanks()
         fenced = yield from self._pass_fence()
         listed = (yield from self._blanks()) == "["
@@ -60,8 +60,8 @@ class ObjectCallParser(MarkedCallParser):
                 return True
 
     def _another(self) -> Reading[bool]:
-        """Read one more call; whether there is one. An object that is none, and stands before the
-        closing mark by mistake, is passed."""
+        """Read one more call; return whether there is one. An object that is not a call, before the
+        closing mark, is skipped as a mistake."""
         at = self._at
         sign = yield from self._blanks(_BETWEEN)
         if sign == "{":
@@ -85,7 +85,7 @@ class ObjectCallParser(MarkedCallParser):
         return False
 
     def _object(self) -> Reading[bool]:
-        """Tell whether one stands here that is a call. What was read of another is passed."""
+        """Read an object; return whether it is a call. The text of another object is skipped."""
         call = CallObject(self._tools, bare=self.bare)
         position = self._at
         while True:

@@ -1,10 +1,10 @@
-"""ParameterParser: calls whose arguments stand one by one between marks, in XML's manner.
+"""ParameterParser: calls whose arguments are written one by one between marks, in XML's manner.
 
-Nothing is escaped in such notations, so marks may stand inside a value. An end mark ends the value
-only where a mark follows that belongs there. The mark of the next argument ends it if that is one
-of the tool's which has not come yet, and the marks that close a call end it if another call or the
-end of the answer follows: models forget end marks. Strings are handed on as they come, other values
-whole once they have ended. Families say how their marks read (tool_parsers).
+Such notations have no escapes, so a value may contain marks. An end mark ends the value only if a
+mark that belongs there follows. The mark of the next argument ends the value if the tool has that
+argument and the call has not given it yet. The marks that close a call end the value if another
+call or the end of the answer follows, since models forget end marks. Strings are passed on as they
+arrive, other values once they have ended. Families define how their marks are read (tool_parsers).
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class Parameter:
 
 
 class ParameterParser(ObjectCallParser):
-    """A `CallParser` of one answer. value_ends: one of which stands behind each value; openings:
-    begin an argument; call_ends: one of which stands behind the last argument; closers: what closes
-    calls behind that, from the inside out; lines: values stand on lines of their own; strays: marks
-    that mean nothing where they are not expected."""
+    """A `CallParser` of one answer. value_ends: one of them follows each value; openings: begin an
+    argument; call_ends: one of them follows the last argument; closers: close calls after that,
+    from the inside out; lines: values are on separate lines; strays: marks that are ignored if they
+    are unexpected."""
 
     value_ends: tuple[str, ...]
     openings: tuple[str, ...]
@@ -51,11 +51,12 @@ class ParameterParser(ObjectCallParser):
 
     @abstractmethod
     def _parameter(self) -> Reading[Parameter | None]:
-        """Pass the opening of an argument, up to its value. None for what is none."""
+        """Read the opening of an argument, up to its value; return None if it is not an
+        argument."""
 
     def _body(self, tool: str) -> Reading[bool]:
-        """Read the arguments of a call of this tool and what closes it, up to the mark of the next
-        call; whether they can be read."""
+        """Read the arguments of a call of this tool and its closing marks, up to the mark of the
+        next call; return whether the arguments can be parsed."""
         self._tool, self._keys, self._junk = tool, set[str](), ""
         head_end = self._at
         try:
@@ -209,8 +210,8 @@ class ParameterParser(ObjectCallParser):
         return (*self.value_ends, *self.openings, *self.call_ends)
 
     def _value_end(self) -> Reading[tuple[int, int] | None]:
-        """Find where the value ends: that place, and the one to read on from. None where it is not
-        there yet."""
+        """Find the end of the value and the position from which to read on; None if the text does
+        not have it yet."""
         ends = self._ends
         while True:
             places = [
@@ -252,7 +253,8 @@ class ParameterParser(ObjectCallParser):
             return place if mark in self.call_ends else -1
 
     def _begins_another(self, place: int) -> Reading[bool]:
-        """Tell whether the opening there is of an argument that the tool has, and this call not."""
+        """Return whether the opening at `place` begins an argument that the tool has and this call
+        has not given yet."""
         if self.lines and place > self._start and self._text[place - 1] != "\n":
             return False
         self._at = place
@@ -261,8 +263,8 @@ class ParameterParser(ObjectCallParser):
         return parameter is not None and parameter.key in known and parameter.key not in self._keys
 
     def _closes(self, place: int) -> Reading[bool]:
-        """Tell whether another call follows the end of a call that stands there inside a value. If
-        all that closes calls follows, the value ends there unless it has an end mark later."""
+        """Return whether another call follows the end of a call at `place`, inside a value. If all
+        closing marks of the call follow, the value ends there unless it has an end mark later."""
         yield from self._blanks()
         closed = True
         for closer in self.closers:
@@ -275,17 +277,18 @@ class ParameterParser(ObjectCallParser):
         return False
 
     def _without_lines(self, end: int, most: int) -> int:
-        """The end of a value without the line breaks, so many at most, that belong to the marks."""
+        """Return the end of a value without its last line breaks, at most `most`, that belong to
+        the marks."""
         for _ in range(most):
             end -= end > self._start and self._text[end - 1] == "\n"
         return end
 
     def _held(self) -> int:
-        """Tell how many characters at the end may be the beginning of a mark."""
+        """Return how many characters at the end may be the beginning of a mark."""
         return max(partial_length(self._text, mark) for mark in self._ends)
 
     def _certain(self) -> int:
-        """Tell how many characters belong to the value whatever follows."""
+        """Return how many characters certainly belong to the value."""
         certain = len(self._text) - self._held()
         if self._closed >= 0:
             certain = min(certain, self._closed)

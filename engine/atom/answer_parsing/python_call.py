@@ -1,11 +1,11 @@
-"""The arguments of a call in Python's notation, as models write it: more than Python takes.
+"""The arguments of a call in Python's notation, as models write it; it accepts more than Python.
 
-    city="Paris", days=3        strings hold line breaks as they are, and quotes that end nothing
+    city="Paris", days=3        strings may hold raw line breaks, and quotes that end nothing
     from=1, class="x"           reserved words are names
     {"a", "b"}, (1, 2)          sets and tuples are lists; true and null are words, too
     weather("Paris")            values without names are the tool's properties, in their order
 
-Everything else (names, calls, operators, f-strings with fields) is unreadable: no call is made up
+All other syntax (names, calls, operators, f-strings with fields) is refused: no call is made up
 from it. Pure; reads each character a bounded number of times.
 """
 
@@ -46,9 +46,9 @@ class UnreadableError(ValueError):
 
 
 def end_of_string(text: str, at: int, quote: str, *, whole: bool) -> tuple[int, bool]:
-    """Find the end of a string from a position inside it: the place behind its closing quote and
-    True; or the place to go on from with more text, and False. whole: no more text comes. A quote
-    ends a string only where something follows that may stand behind one."""
+    """Find the end of a string from a position inside it: the position after its closing quote and
+    True; or the position from which to continue with more text, and False. whole: no more text
+    comes. A quote ends a string only if text that may follow a string follows it."""
     while True:
         place, escape = text.find(quote, at), text.find("\\", at)
         if escape >= 0 and (escape < place or place < 0):
@@ -253,8 +253,8 @@ def _as_json(body: str) -> str:
 def _in_order(
     bare: list[Any], named: dict[str, Any], parameters: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Arguments of values without names, which are the tool's properties in order. Raises
-    UnreadableError where they may be others."""
+    """Assign values without names to the tool's properties, in their order. Raises UnreadableError
+    if they may belong to other properties."""
     keys = list(properties_of(parameters))
     first = argument_types(parameters, keys[0]) if keys else frozenset[str]()
     if len(bare) == 1 and isinstance(bare[0], dict) and "object" not in first:

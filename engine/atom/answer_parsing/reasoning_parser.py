@@ -1,9 +1,9 @@
 """Reasoning between two marks before an answer: <think> and </think>, as most families write it, or
 Mistral's [THINK] and [/THINK].
 
-Whether it has begun, may begin or is over when the answer starts is told by the prompt's own end:
-templates open the mark, or write an empty pair where thinking is switched off. The line breaks
-around the marks are dropped. An answer that is cut before the closing mark is all reasoning.
+The end of the prompt decides whether reasoning has begun, may begin or is over when the answer
+starts: templates open the mark, or write an empty pair if thinking is off. The line breaks around
+the marks are dropped. An answer that is cut before the closing mark is all reasoning.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from atom.answer_parsing.held_text import BlankHolder, partial_length
 
 @dataclass(frozen=True, slots=True)
 class ReasoningMarks:
-    """Around the reasoning. title: what a model writes behind the opening one, which is no
-    reasoning; content: marks around what follows, "" where there are none."""
+    """The marks around the reasoning. title: text that a model writes after the opening mark, which
+    is not reasoning; content: marks around the content after it, "" without such marks."""
 
     opening: str
     closing: str
@@ -36,7 +36,7 @@ _MOST_BLANKS = 32  # before the opening mark
 
 
 class ReasoningStart(Enum):
-    """Says where an answer begins. POSSIBLE: with the mark, or without reasoning."""
+    """The part of an answer with which it begins. POSSIBLE: with the mark, or without reasoning."""
 
     POSSIBLE = auto()
     OPEN = auto()
@@ -44,8 +44,8 @@ class ReasoningStart(Enum):
 
 
 def reasoning_start(prompt: str, *, always: bool, marks: ReasoningMarks = THINK) -> ReasoningStart:
-    """Tell where an answer begins; `always`: the model reasons also where the prompt's end says
-    nothing, without opening it."""
+    """Return the part with which an answer begins; `always`: the model reasons even if the prompt's
+    end does not open the mark."""
     end = prompt[-64:].rstrip()
     if end.endswith(marks.closing):
         return ReasoningStart.OVER
@@ -54,7 +54,7 @@ def reasoning_start(prompt: str, *, always: bool, marks: ReasoningMarks = THINK)
 
 
 def continued_start(said: str, marks: ReasoningMarks = THINK) -> ReasoningStart:
-    """Tell where an answer begins that goes on with a text: the last mark in it decides."""
+    """Return the part with which the continuation of a text begins: the last mark in it decides."""
     opened, closed = said.rfind(marks.opening), said.rfind(marks.closing)
     if opened > closed:
         return ReasoningStart.OPEN
@@ -70,7 +70,7 @@ class ReasoningCounter(Protocol):
 
     @property
     def over(self) -> bool:
-        """Tell whether there is no more reasoning."""
+        """Return whether reasoning has ended."""
         ...
 
     def add(self, text: str) -> None:
@@ -98,12 +98,12 @@ class ReasoningSplitter:
 
     @property
     def is_over(self) -> bool:
-        """Tell whether all that comes is content, to the entry."""
+        """Return whether all further text is content, unchanged."""
         return self._within is _Within.CONTENT and not self._at_start
 
     @property
     def is_closed(self) -> bool:
-        """Tell whether no reasoning comes any more."""
+        """Return whether no further reasoning can come."""
         return self._within is _Within.CONTENT
 
     def feed(self, piece: str) -> tuple[str, str]:
@@ -173,7 +173,7 @@ class ReasoningSplitter:
 
 
 class MarkedCounter:
-    """A `ReasoningCounter` of what stands before the closing mark."""
+    """A `ReasoningCounter` of the tokens before the closing mark."""
 
     def __init__(self, start: ReasoningStart, marks: ReasoningMarks) -> None:
         self._splitter = ReasoningSplitter(start, marks)

@@ -1,8 +1,9 @@
-"""SpokenText tells, piece by piece, which of an answer's text is for the user and which is not.
+"""SpokenText: separate, piece by piece, the text of an answer for the user from the rest.
 
-Reasoning, its marks, the line breaks behind them and heads of messages are not; stop strings are
-looked for in the rest. Every character comes out once, in order; held back is only what may still
-be the beginning of a mark. Used where answers are cut (model_engine/front/stop_strings.py).
+Reasoning, its marks, the line breaks after them and heads of messages are not for the user; stop
+strings are searched for in the rest. Every character is returned once, in order; only the possible
+beginning of a mark is held back. Used by the code that cuts answers
+(model_engine/front/stop_strings.py).
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class SpokenText(ABC):
 
 
 def spoken_text(span: ReasoningSpan) -> SpokenText:
-    """Make a splitter of an answer whose reasoning stands there."""
+    """Make a splitter for an answer with this span of reasoning."""
     return _BetweenMarks(span) if span.closing else _InChannels(span)
 
 

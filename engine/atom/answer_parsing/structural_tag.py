@@ -1,8 +1,9 @@
-"""What an answer must keep to, as xgrammar's structural tags: calls, or another structure, behind
-the reasoning that may come first.
+"""The required structure of an answer, as xgrammar's structural tags: calls, or another structure,
+after the optional reasoning.
 
-Calls are written as the model's family writes them, so that what is enforced is what the model was
-trained on. Reasoning is free; where the answer may begin with it, the structure follows it. Pure.
+Calls are written in the notation of the model's family, so the enforced structure is the one that
+the model was trained on. Reasoning is free; if the answer may begin with it, the structure follows
+it. Pure.
 """
 
 from __future__ import annotations
@@ -66,10 +67,11 @@ def final_message(start: ReasoningStart, structure: Format) -> Format:
 
 
 def calls(family: CallFormat, schemas: Mapping[str, Any], *, several: bool) -> Format:
-    """Write the structure of calls. schemas: of the arguments, by tool. One of these is called; or
-    several, one after the other.
+    """Write the structure of one call of any of the tools, or of several calls in a row. schemas:
+    of the arguments, by tool.
 
-    Raises ValueError for arguments that the family's notation cannot say."""
+    Raises ValueError for arguments that the family's notation cannot express.
+    """
     opening, closing = family.notation.section
     found = _each_call(family, schemas, several=several)
     return sequence(text(opening), found, text(closing)) if opening else found
@@ -87,8 +89,8 @@ def _each_call(family: CallFormat, schemas: Mapping[str, Any], *, several: bool)
 
 
 def calls_when_begun(family: CallFormat, schemas: Mapping[str, Any], *, several: bool) -> Format:
-    """Free text in which whatever begins like a call is one of these. Raises ValueError as
-    `calls`."""
+    """Write free text in which any text that begins like a call is a call of these tools. Raises
+    ValueError as `calls`."""
     notation = family.notation
     if notation.single:
         said = sequence(text(harmony.FINAL), ANY_TEXT)
@@ -112,7 +114,7 @@ def calls_when_begun(family: CallFormat, schemas: Mapping[str, Any], *, several:
 def _bare_calls(
     family: CallFormat, schemas: Mapping[str, Any], tool: str, *, several: bool
 ) -> Format:
-    """Calls without a mark, the first of which is this tool's."""
+    """Write calls without a mark, of which the first calls this tool."""
     notation = family.notation
     opening, closing = notation.section
     first = notation.call(tool, schemas[tool])
@@ -126,8 +128,8 @@ def _bare_calls(
 
 
 def with_tokens(part: Any, special_ids: Mapping[str, int]) -> Any:
-    """A format in which marks that are special tokens stand for these: spelled in characters they
-    would be other tokens, which no model writes."""
+    """Replace the marks in a format that are special tokens by these tokens: spelled in characters
+    they would be other tokens, which no model writes."""
     return _MarksAsTokens(special_ids).changed(part) if special_ids else part
 
 

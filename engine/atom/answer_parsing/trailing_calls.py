@@ -1,9 +1,9 @@
 """Calls at the end of reasoning that the model never closed.
 
-Some models write a call while they still think, and end the answer with it. A complete call behind
-which nothing comes is meant: the agent would wait for it for ever. One that is followed by more, by
-the mark that closes reasoning or by a cut is a thought. So reasoning is held back from the mark of
-a call on, until it is known which. Called by AnswerParser.
+Some models write a call while they still think, and end the answer with it. A complete call at the
+answer's end is meant as a call: the agent would wait for it for ever. A call that is followed by
+more text, by the mark that closes reasoning or by a cut is a thought. So reasoning is held back
+from a call's mark on, until the text decides. Called by AnswerParser.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from atom.answer_parsing.held_text import partial_length
 
 
 class TrailingCalls:
-    """Finds the calls of one answer that stand at the end of its reasoning. mark: that calls begin
-    with; parser: makes one for calls.
+    """Find the calls at the end of one answer's reasoning. mark: the beginning of calls; parser:
+    makes a parser of calls.
 
-    Text is parsed from a mark on. If more than calls is found, the next mark begins anew, so that
-    each piece between two marks is parsed twice at most."""
+    Text is parsed from a mark on. If it has more than calls, the parser restarts at the next mark,
+    so each piece between two marks is parsed at most twice.
+    """
 
     def __init__(self, mark: str, parser: Callable[[], CallParser]) -> None:
         self._mark = mark
@@ -70,7 +71,7 @@ class TrailingCalls:
         return "".join(shown), [event for event in events if not isinstance(event, Content)]
 
     def _certain(self) -> int:
-        """Find where a part of a mark begins at the end, or the end."""
+        """Find the beginning of a partial mark at the end of the text, or the text's end."""
         return len(self._since_mark) - partial_length(self._since_mark, self._mark)
 
     def _parse(self, end: int, shown: list[str]) -> None:
@@ -108,7 +109,7 @@ class TrailingCalls:
         self._since_mark = self._since_mark[len(text) :]
 
     def _pass_to_mark(self, shown: list[str]) -> None:
-        """Go on at the next mark."""
+        """Continue at the next mark."""
         place = self._since_mark.find(self._mark, len(self._mark) if self._parser else 0)
         self._held.append(self._since_mark[:place])
         self._since_mark, self._parsed = self._since_mark[place:], 0

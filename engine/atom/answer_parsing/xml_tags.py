@@ -1,9 +1,9 @@
-"""TagReader: the opening tags of notations in XML's manner, as models write them.
+"""TagReader: read the opening tags of notations in XML's manner, as models write them.
 
     <function=bash>    <function="bash">    <invoke name="bash">
     <parameter=city>   <parameter name='city' string="true">
 
-A tag ends with its ">"; where that is missing, a line break or another mark ends it.
+A tag ends with its ">"; if that is missing, a line break or another mark ends it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def attributes_of(tag: str) -> Mapping[str, str]:
 
 
 def _named(tag: str) -> str:
-    """Find the name in a tag's text behind the mark: an attribute `name`, or all of it."""
+    """Find the name in a tag's text after the mark: an attribute `name`, or the whole text."""
     if tag.startswith('name="') and tag.endswith('"') and '="' not in tag[6:]:
         return tag[6:-1]  # whatever signs it holds
     found = attributes_of(tag)
@@ -35,7 +35,7 @@ def _named(tag: str) -> str:
 
 
 class TagReader(MarkupParser):
-    """Reads tags behind their marks. _tag: the text of the last one."""
+    """Read tags after their marks. _tag: the text of the last one."""
 
     _tag = ""
 
@@ -50,8 +50,8 @@ class TagReader(MarkupParser):
         return "" if tag is None else _named(tag[0])
 
     def _tag_key(self, schema: Mapping[str, Any] | None) -> Reading[str]:
-        """Pass the rest of an argument's opening tag: the key; "" for none. Where the tag is not
-        closed, the key is one of the tool's, and the value follows it at once."""
+        """Read the rest of an argument's opening tag; return the key, or "" if there is none. If
+        the tag is not closed, the key must be one of the tool's, directly followed by the value."""
         start = self._at
         tag = yield from self._tag_text(MOST_TAG_CHARS)
         if tag is None:
@@ -72,7 +72,8 @@ class TagReader(MarkupParser):
         return key
 
     def _tag_text(self, most: int) -> Reading[tuple[str, str] | None]:
-        """Pass the text of a tag, and the sign that ends it; both. None where it is too long."""
+        """Read the text of a tag; return it with the sign that ends it, or None if it is too
+        long."""
         written = ""
         while True:
             found = yield from self._up_to(">", "\n", "<", most=most)

@@ -1,8 +1,8 @@
-"""Which notation a model answers in: by the names of vLLM's parsers, or found in its chat template
+"""Select the notation of a model's answers: by the names of vLLM's parsers, or by its chat template
 and vocabulary.
 
-`auto` takes what these leave no doubt about, and otherwise nothing: an answer is then passed on as
-it is. Resolved once, when a server starts. One file here for each family's notation.
+`auto` selects a notation only if the template and vocabulary leave no doubt; otherwise an answer is
+passed on unchanged. Resolved once, when a server starts. Each family's notation has one file here.
 """
 
 from atom.answer_parsing.tool_parsers.formats import (

@@ -36,7 +36,7 @@ _ANY: frozenset[str] = frozenset()
 
 class DeepSeekV32Parser(TagReader, ParameterParser):
     """A `CallParser` of one answer. calls: begin each call, up to its attributes; section_ends:
-    behind all calls."""
+    after all calls."""
 
     calls: ClassVar[tuple[str, ...]] = (f"<{DSML}invoke ",)
     section_ends: ClassVar[tuple[str, ...]] = (SECTION_END, SECTION_OF_V4_END)
@@ -85,7 +85,7 @@ class DeepSeekV32Parser(TagReader, ParameterParser):
         return Parameter(key, self._types(key)) if key else None
 
     def _types(self, key: str) -> frozenset[str]:
-        """The kinds of the value that is written behind this tag."""
+        """Return the types of the value after this tag."""
         string = attributes_of(self._tag).get("string")
         if string is None:
             return argument_types(self._tools.get(self._tool), key) or _STRING

@@ -16,9 +16,9 @@ NONE = "none"
 
 @dataclass(frozen=True, slots=True)
 class CallFormat:
-    """Says how a family writes calls. parser: of an answer to a request with these tools. mark:
-    that every call, or all of them together, begins with, "" where calls are bare objects. marks:
-    that may be special tokens. id_chars: letters and digits that an id has; 0 for any id."""
+    """A family's format of calls. parser: makes one for an answer to a request with these tools.
+    mark: the beginning of every call, or of all of them together, "" if calls are bare objects.
+    marks: those that may be special tokens. id_chars: letters and digits of an id; 0 for any id."""
 
     name: str
     notation: CallNotation
@@ -30,8 +30,8 @@ class CallFormat:
 
 @dataclass(frozen=True, slots=True)
 class ReasoningFormat:
-    """Says how a family writes reasoning. always: the model reasons although its template does not
-    say so. marks: around the reasoning; None where it is written in a channel."""
+    """A family's format of reasoning. always: the model reasons although its template does not
+    indicate it. marks: around the reasoning; None if it is written in a channel."""
 
     name: str
     always: bool = False
@@ -40,8 +40,8 @@ class ReasoningFormat:
 
 @dataclass(frozen=True, slots=True)
 class AddedTokens:
-    """The tokens that a vocabulary has beside what it learned. special: by id, those that are no
-    text."""
+    """The tokens that a vocabulary has besides the learned ones. special: by id, the tokens that
+    are not text."""
 
     texts: frozenset[str] = frozenset()
     special: Mapping[str, int] = field(default_factory=dict)

@@ -1,9 +1,9 @@
-"""Calls as Gemma 4 writes them, in a notation of its own whose strings stand between tokens:
+"""Calls as Gemma 4 writes them, in a notation whose strings are between tokens:
 
     <|tool_call>call:weather{city:<|"|>Paris<|"|>,days:3}<tool_call|>
 
-Within objects and lists strings are written so too, and keys without quotes; JSON is read there as
-well, which a forced call has.
+Objects and lists have the same strings, and keys without quotes; they may also be JSON, as in a
+forced call.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Gemma4Parser(MarkedCallParser):
         self._found.arguments(written)
 
     def _key(self) -> Reading[str | None]:
-        """Pass a key and its colon. None for what is none."""
+        """Read a key and its colon; return None if the text is not a key."""
         quote = yield from self._one_of(QUOTE, '"', "'")
         ends = (quote,) if quote else (":", "=", ",", *_CLOSING, CALL_END)
         found = yield from self._up_to(*ends, most=MOST_KEY_CHARS)
@@ -149,7 +149,7 @@ class Gemma4Parser(MarkedCallParser):
         self._found.arguments(json.dumps(text, ensure_ascii=False)[1:-1])
 
     def _is_cut(self, place: int) -> Reading[bool]:
-        """Tell whether a call ends there within a string whose closing mark is missing."""
+        """Return whether a call ends at `place` within a string whose closing mark is missing."""
         if not self._text[:place].rstrip(BLANKS).endswith("}"):
             return False
         self._at = place + len(CALL_END)

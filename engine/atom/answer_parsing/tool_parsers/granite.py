@@ -1,4 +1,4 @@
-"""Calls as Granite 3 writes them, in one list that nothing closes, behind a token or its words:
+"""Calls as Granite 3 writes them, in one list without a closing mark, after a token or its text:
 
 <|tool_call|>[{"name": "weather", "arguments": {"city": "Paris"}}]
 """

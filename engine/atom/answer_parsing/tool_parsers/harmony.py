@@ -4,10 +4,10 @@
     <|start|>assistant<|channel|>commentary to=functions.weather <|constrain|>json<|message|>
     {"city": "Paris"}<|call|>
 
-Analysis is reasoning, and so is what goes to tools of the model's own (python, browser); final,
-and commentary without a recipient, are content; what goes to a function is a call. The recipient
-may stand before the channel. A prompt ends behind <|start|>assistant, or within a message.
-https://cookbook.openai.com/articles/openai-harmony
+Messages of analysis and messages to the model's built-in tools (python, browser) are reasoning.
+Messages of final, and of commentary without a recipient, are content. A message to a function is a
+call. The recipient may come before the channel. A prompt ends after <|start|>assistant, or within a
+message. https://cookbook.openai.com/articles/openai-harmony
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class _Head:
 
 
 def channel_start(prompt: str) -> ReasoningStart:
-    """Tell where the prompt leaves the answer; OVER: the prompt ends within the answer itself."""
+    """Return the state of the answer at the prompt's end; OVER: the prompt ends within the
+    content."""
     head = prompt.rpartition(START)[2]
     body = head.partition(MESSAGE)
     if not body[1]:
@@ -60,7 +61,7 @@ def channel_start(prompt: str) -> ReasoningStart:
 
 class HarmonyParser(MarkupParser):
     """A `CallParser` of one answer. start: OPEN within a message of analysis, OVER within one of
-    content, POSSIBLE before a head. calls: else what goes to functions is content."""
+    content, POSSIBLE before a head. calls: if false, messages to functions are content."""
 
     def __init__(self, tools: Tools, start: ReasoningStart, *, calls: bool = True) -> None:
         super().__init__(tools)

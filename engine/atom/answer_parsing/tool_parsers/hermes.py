@@ -4,8 +4,8 @@
     {"name": "weather", "arguments": {"city": "Paris"}}
     </tool_call>
 
-any number of them, behind or between text, and now and then several within the marks. What is no
-such object is text. A closing mark may be missing.
+There may be any number of calls, after or between text, and sometimes several within the marks.
+Text that is not such an object stays text. A closing mark may be missing.
 """
 
 from __future__ import annotations

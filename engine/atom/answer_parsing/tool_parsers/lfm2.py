@@ -1,8 +1,8 @@
-"""Calls as LFM2 writes them, in Python's notation between tokens of their own:
+"""Calls as LFM2 writes them, in Python's notation between special tokens:
 
     <|tool_call_start|>[weather(city="Paris", days=3), time()]<|tool_call_end|>
 
-A list that stands elsewhere is text.
+A list outside these tokens is text.
 """
 
 from __future__ import annotations

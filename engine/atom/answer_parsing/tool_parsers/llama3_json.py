@@ -2,9 +2,9 @@
 
     {"name": "weather", "parameters": {"city": "Paris"}}; {"name": "time", "parameters": {}}
 
-The mark <|python_tag|> may stand before one; usually it is a special token and no text at all.
-There being nothing else to tell a call from an object that was asked for, an object is one only if
-it has a tool's name, parameters (or arguments) and nothing else but a type.
+The mark <|python_tag|> may precede a call; usually it is a special token and not text. No mark
+distinguishes a call from an object that the user requested. So an object is a call only if it has a
+tool's name, parameters (or arguments) and no other key except a type.
 """
 
 from __future__ import annotations

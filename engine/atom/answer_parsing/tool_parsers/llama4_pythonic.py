@@ -2,9 +2,9 @@
 
     [weather(city="Paris", days=3), time()]
 
-Nothing but a tool's name tells a call from a list, so only a list that begins with one is taken,
-and only literals are arguments (python_call.py). A call is told once it has ended: until then it
-may be no call.
+Only a tool's name distinguishes a call from a list, so a list is parsed only if it begins with one,
+and only literals are arguments (python_call.py). A call is reported once it has ended, since it is
+not certain before.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LIST = "["
 
 
 class Llama4PythonicParser(ObjectCallParser):
-    """A `CallParser` of one answer. closing: what may stand behind a list. separators: between
+    """A `CallParser` of one answer. closing: an optional mark after a list. separators: between
     calls."""
 
     marks: tuple[str, ...] = (START, _LIST)
@@ -83,7 +83,7 @@ class Llama4PythonicParser(ObjectCallParser):
         return True
 
     def _one_call(self) -> Reading[bool]:
-        """Tell whether a call stands here that can be read. What was read of another is passed."""
+        """Read a call; return whether there is one. The text of another expression is skipped."""
         start = self._at
         opening = yield from self._one_of(*self._openings)
         if not opening:
@@ -121,7 +121,7 @@ class Llama4PythonicParser(ObjectCallParser):
         return True
 
     def _scan(self) -> None:
-        """Go on to the end of the text, or to the bracket that closes the call."""
+        """Scan to the end of the text, or to the bracket that closes the call."""
         while self._open and self._at < len(self._text):
             if self._quote:
                 place = self._at
@@ -138,7 +138,7 @@ class Llama4PythonicParser(ObjectCallParser):
                 return
 
     def _take(self, sign: str, place: int) -> bool:
-        """Tell whether the sign could be taken: more text must come otherwise."""
+        """Take the sign; return False if more text is needed for it."""
         self._at = place + 1
         if sign == "#":
             end = self._text.find("\n", place)
@@ -159,8 +159,8 @@ class Llama4PythonicParser(ObjectCallParser):
         return True
 
     def _take_unfinished(self, name: str, start: int) -> None:
-        """A call that the answer's end cuts off: closed where the model ended it, else as far as
-        its arguments are whole. Where nothing of it can be read, it stays text."""
+        """Take a call that the answer's end cuts off: closed if the model ended the answer, else
+        with its complete arguments only. If no argument can be parsed, it stays text."""
         written = self._text[start:].rstrip()
         schema = self._tools[name]
         if self._ended:
@@ -177,7 +177,7 @@ class Llama4PythonicParser(ObjectCallParser):
                 self._found.arguments("}")
 
     def _endings(self, written: str) -> list[str]:
-        """The arguments with what they may lack at their end."""
+        """Return the arguments' text with the closing characters that it may lack."""
         closing = self._quote + "".join(_CLOSING[sign] for sign in reversed(self._open[1:]))
         before = written.partition(self.closing)[0].rstrip() if self.closing else written
         inner = before.removesuffix("]").rstrip().removesuffix(")")
@@ -186,7 +186,7 @@ class Llama4PythonicParser(ObjectCallParser):
 
 
 def _whole_arguments(written: str, schema: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Keep the arguments before the last comma behind which the text can be left out."""
+    """Return the arguments before the last comma after which the text can be dropped."""
     for comma in reversed([match.start() for match in re.finditer(",", written)][-64:]):
         found = python_arguments(written[:comma], schema)
         if found is not None:
@@ -211,8 +211,8 @@ def _literal(value: Any) -> str:
 
 
 def keywords(schema: Mapping[str, Any]) -> Format:
-    """The arguments of a call, those that are required first. Raises ValueError for a name that
-    Python does not know as one."""
+    """Write the arguments of a call, required ones first. Raises ValueError for a property that is
+    not a Python identifier."""
     properties = schema.get("properties") or {}
     for key in properties:
         if not key.isidentifier():

@@ -1,5 +1,5 @@
-"""Calls as MiniMax-M2 writes them: DeepSeek V3.2's shape in plain marks. The tool's schema says
-which values are strings.
+"""Calls as MiniMax-M2 writes them: DeepSeek V3.2's structure in plain marks. The tool's schema
+decides which values are strings.
 
     <minimax:tool_call>
     <invoke name="weather">

@@ -1,4 +1,4 @@
-"""Calls as OLMo 3 writes them, in Python's notation, each on a line of its own:
+"""Calls as OLMo 3 writes them, in Python's notation, each on a separate line:
 
 <function_calls>weather(city="Paris", days=3)
 time()</function_calls>

@@ -1,4 +1,4 @@
-"""Calls as Phi-4-mini writes them, in one list that nothing closes:
+"""Calls as Phi-4-mini writes them, in one list without a closing mark:
 
 functools[{"name": "weather", "arguments": {"city": "Paris"}}]
 """

@@ -1,4 +1,4 @@
-"""Calls as Qwen3-Coder and Qwen3.5 write them, each argument on lines of its own:
+"""Calls as Qwen3-Coder and Qwen3.5 write them, with each argument on separate lines:
 
     <tool_call>
     <function=weather>
@@ -8,8 +8,7 @@
     </function>
     </tool_call>
 
-The first mark is forgotten now and then, so the one behind it begins a call too, of a tool that
-there is.
+Models sometimes forget the first mark, so the second one begins a call too, if its tool exists.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Which family a model is of, by what its chat template renders and its vocabulary has.
+"""Detect a model's family from the text that its chat template renders, and from its vocabulary.
 
-A call that the template writes is read by each family's parser: the one that reads it back is the
-family's. A template without a place for calls tells the model how to write them, beside the tools.
-The vocabulary is asked last: some marks are tokens only where a model was taught to write them.
+Each family's parser reads a call that the template writes: the parser that reads it back is the
+family's. A template without a place for calls describes their form to the model, together with the
+tools. The vocabulary decides last: some marks are tokens only if a model was taught to write them.
 """
 
 from __future__ import annotations
@@ -106,9 +106,8 @@ _TOOLS = {CALLED: {"type": "object", "properties": {key: {"type": "string"} for 
 def resolve_formats(
     calls: str, reasoning: str, signs: TemplateSigns | None, tokens: AddedTokens | None = None
 ) -> AnswerFormats:
-    """Look formats up by names out of `CALL_PARSERS` and `REASONING_PARSERS`. signs: of the chat
-    template that conversations with tools get; None where a model has none. tokens: of its
-    vocabulary."""
+    """Look up formats by their names in `CALL_PARSERS` and `REASONING_PARSERS`. signs: of the chat
+    template for conversations with tools; None if a model has none. tokens: of its vocabulary."""
     shown, known = signs or TemplateSigns(), tokens or AddedTokens()
     found = _calls_of(shown, known) if calls == AUTO else CALLS.get(calls)
     if found is MISTRAL or found is MISTRAL_LIST:
@@ -153,8 +152,8 @@ def _unspaced(text: str) -> str:
 
 
 def _reads(family: CallFormat, signs: TemplateSigns) -> bool:
-    """Tell whether the family's parser reads the call, with nothing before it where the calls have
-    no mark."""
+    """Return whether the family's parser reads the call; calls without a mark must have no text
+    before them."""
     parser = family.parser(_TOOLS)
     marked = bool(family.mark)
     text = signs.call if marked else signs.bare_call
@@ -195,13 +194,13 @@ def _reasoning_of(signs: TemplateSigns, tokens: AddedTokens) -> ReasoningFormat 
 
 
 def _within(text: str, opening: str, closing: str) -> bool:
-    """Tell whether reasoning stands between marks."""
+    """Return whether the text has reasoning between the marks."""
     before, found, behind = text.partition(THOUGHT)
     return bool(found) and opening in before and closing in behind
 
 
 def _wraps_content(reasoning: ReasoningFormat, signs: TemplateSigns) -> bool:
-    """Tell whether an answer has marks around its content, or is told to have them."""
+    """Return whether an answer has marks around its content, or the prompt asks for them."""
     assert reasoning.marks is not None
     opening, closing = reasoning.marks.content
     before, found, behind = signs.answer.partition(SAID)

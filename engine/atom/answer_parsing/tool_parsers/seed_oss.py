@@ -1,5 +1,5 @@
-"""Calls as Seed-OSS writes them: Qwen3-Coder's under marks of their own, values on no lines of
-their own.
+"""Calls as Seed-OSS writes them: Qwen3-Coder's notation with other marks, and values without line
+breaks around them.
 
     <seed:tool_call>
     <function=weather>
