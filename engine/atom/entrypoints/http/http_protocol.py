@@ -55,6 +55,7 @@ _HTTP2_PREFACE = b"PRI * HTTP/2"
 _OFFER_HEADERS = frozenset({b"connection", b"upgrade", b"http2-settings"})
 # RFC 3986, section 3.2.2: a name, which may be empty, or an address in brackets; then a port.
 _SHOWN_HOST_BYTES = 100
+_AROUND_HEADER = len(": \r\n")
 _HOST = re.compile(rb"([\w.~!$&'()*+,;=%-]*|\[[\w.~!$&'()*+,;=%:-]+\])(:\d*)?")
 
 
@@ -155,6 +156,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade():
             return
+        if _size_of(self.url, self.headers) > MAX_HEAD_BYTES:  # it came in one piece
+            raise _LongHeadError("the head is too long")
         _check_host(self.parser.get_http_version(), self.headers)
         super().on_headers_complete()  # may find its path too long
         self._reads_head = False
@@ -239,6 +242,15 @@ class _WithRequestId(logging.LoggerAdapter[logging.Logger]):
 
 class _HostError(httptools.HttpParserError):
     """A request does not say by one Host header which host it is for."""
+
+
+class _LongHeadError(httptools.HttpParserError):
+    """A head is longer than any head may be."""
+
+
+def _size_of(url: bytes, headers: Iterable[tuple[bytes, bytes]]) -> int:
+    """Count the bytes of a head, but for the method and blanks that are left out."""
+    return len(url) + sum(len(name) + len(value) + _AROUND_HEADER for name, value in headers)
 
 
 def _check_host(version: str, headers: Iterable[tuple[bytes, bytes]]) -> None:

@@ -48,8 +48,26 @@ async def test_headers_of_a_usual_size_are_read_however_they_come(rig: AppRig) -
         [HEAD, b"x: aaa\r\n" * (TOO_MANY_BYTES // 8)],
         [b"GET /", b"a" * TOO_MANY_BYTES],
         [b"GET /" + b"a" * TOO_MANY_BYTES + b" HTTP/1.1\r\n\r\n"],
+        [HEAD + b"x: " + b"a" * TOO_MANY_BYTES + b"\r\n\r\n"],
+        [HEAD + b"x: aaa\r\n" * (TOO_MANY_BYTES // 8) + b"\r\n"],
+        [
+            b"GET /?"
+            + b"a" * (TOO_MANY_BYTES // 2)
+            + HEAD[5:]
+            + b"x: "
+            + b"a" * (TOO_MANY_BYTES // 2)
+            + b"\r\n\r\n"
+        ],
     ],
-    ids=["one endless header", "endless headers", "an endless path", "a path in one piece"],
+    ids=[
+        "one endless header",
+        "endless headers",
+        "an endless path",
+        "a path in one piece",
+        "a header in one piece",
+        "headers in one piece",
+        "path and header together",
+    ],
 )
 async def test_an_endless_head_is_refused_while_it_comes(rig: AppRig, pieces: list[bytes]) -> None:
     assert await status_after(rig, *pieces) == 431
