@@ -25,9 +25,10 @@ MOST_TOKENS = 3000
 
 
 class GuidedSequences:
-    """Over the byte tokenizer. ends: whether the model has an end token."""
+    """Over the byte tokenizer. ends: whether the model has an end token; pool: options of
+    the MatcherPool."""
 
-    def __init__(self, folder: Path, *, ends: bool = True) -> None:
+    def __init__(self, folder: Path, *, ends: bool = True, **pool: Any) -> None:
         write_byte_tokenizer(folder)
         self.tokenizer = Tokenizer(folder)
         (self.end,) = self.tokenizer.encode(TURN_END, add_special_tokens=False)
@@ -40,7 +41,7 @@ class GuidedSequences:
             masks_fd=arena.fd,
         )
         self.compiler = GrammarCompiler(setup, lambda: None)
-        self.pool = MatcherPool(arena, self.compiler.open_process)
+        self.pool = MatcherPool(arena, self.compiler.open_process, **pool)
 
     def close(self) -> None:
         self.pool.close()

@@ -26,11 +26,11 @@ from atom.errors import AtomError
 from atom.model_engine.structured_output.compile_messages import FollowOrder
 from atom.model_engine.structured_output.grammar import Grammar
 from atom.model_engine.structured_output.grammar_compiler import CompilerLostError
+from atom.model_engine.structured_output.idle_processes import IdleProcesses
 from atom.model_engine.structured_output.mask_arena import MaskArena
 from atom.model_engine.structured_output.matcher_link import MatcherLink
 from atom.model_engine.structured_output.matcher_messages import MaskState, MatcherJobs, RowReply
 
-_IDLE_PROCESSES = 16
 _MOST_LOSSES = 2  # of its process: one that may have been others' doing, one that was not
 _MOST_MISSES = 5  # processes that ended before they began, with the compile server
 _OPENERS = 2
@@ -77,9 +77,16 @@ class _Opening:
 
 
 class MatcherPool:
-    def __init__(self, arena: MaskArena, open_process: Callable[[FollowOrder], socket.socket]):
+    def __init__(
+        self,
+        arena: MaskArena,
+        open_process: Callable[[FollowOrder], socket.socket],
+        make_idle: Callable[[Callable[[], None]], IdleProcesses] = IdleProcesses,
+    ):
         """open_process: on a thread of the pool; gives the connection of a new process, or raises
-        AtomError. wake_fd: readable when `poll` has something to do, for a loop that sleeps."""
+        AtomError. make_idle: takes the call that wakes this pool. wake_fd: readable when `poll` has
+        something to do, for a loop that sleeps."""
+        self._idle = make_idle(self.notify)
         self._arena = arena
         self._open_process = open_process
         self._threads = ThreadPoolExecutor(_OPENERS, thread_name_prefix="matchers")
@@ -155,6 +162,7 @@ class MatcherPool:
                     with contextlib.suppress(BlockingIOError):
                         os.read(fd, 4096)
                     self._take_opened()
+                    self._end(self._idle.take_overdue())
                 elif fd in self._links:
                     self._read(self._links[fd])
         news, self._news = self._news, []
@@ -172,6 +180,7 @@ class MatcherPool:
     def close(self) -> None:
         """End all processes. Nothing else may be called afterwards."""
         self._closed = True
+        self._idle.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
         for link in self._links.values():
             link.abandon()
@@ -264,6 +273,7 @@ class MatcherPool:
 
     def _join(self, link: MatcherLink, row: _Row) -> None:
         row.link, row.due, row.sent = link, 1, len(row.tokens)
+        self._idle.discard(link)
         link.rows[row.slot] = row.request_id
         link.send(MatcherJobs(enter=[(row.slot, row.tokens.tolist())]))
 
@@ -272,6 +282,7 @@ class MatcherPool:
         self._epoll.unregister(link.fileno())
         del self._links[link.fileno()]
         link.close()
+        self._idle.discard(link)
         for grammar, shared in list(self._shared.items()):
             if shared is link:
                 del self._shared[grammar]
@@ -311,15 +322,19 @@ class MatcherPool:
                 self._news.append(MaskNews(row.request_id, None, error=error))
 
     def _retire_if_idle(self, link: MatcherLink) -> None:
-        """Keep a few processes that wait for the next sequence of their grammar."""
+        """Keep a process for a while that waits for the next sequence of its grammar."""
         if link.rows:
             return
-        if link not in self._shared.values():
+        if link in self._shared.values():
+            self._end(self._idle.put(link))
+        else:
             link.abandon()
-            return
-        idle = [grammar for grammar, shared in self._shared.items() if not shared.rows]
-        for grammar in idle[: max(0, len(idle) - _IDLE_PROCESSES)]:
-            self._shared.pop(grammar).abandon()
+
+    def _end(self, links: Sequence[MatcherLink]) -> None:
+        """End processes that have no sequence; the next of their grammars start others."""
+        for grammar, link in list(self._shared.items()):
+            if link in links:
+                self._shared.pop(grammar).abandon()
 
 
 TOO_SLOW = (
