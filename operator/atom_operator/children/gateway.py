@@ -65,8 +65,8 @@ def http_route(serving: RevisionInForce, route: HttpRoute) -> Manifest:
 
 
 def _rules(serving: RevisionInForce, route: HttpRoute) -> Iterator[dict[str, Any]]:
-    """Yield what separates the models of one Gateway: a path of their own, or the model's name. A
-    Gateway takes the longest path, then the most headers, so that what names a model comes
+    """Yield the rules that separate the models of one Gateway: a path of its own, or the model's
+    name. A Gateway takes the longest path, then the most headers, so rules that name a model come
     first."""
     plan = serving.plan
     if "Path" in route.matches:

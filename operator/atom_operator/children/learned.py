@@ -1,4 +1,4 @@
-"""The ConfigMap that keeps what engines have measured, for the next plans. Pure.
+"""The ConfigMap that stores the engines' measurements, for the next plans. Pure.
 
 Readable by people: it is the evidence of every correction. cluster/observe.py reads it back.
 """
@@ -14,7 +14,7 @@ from atom_operator.domain import EvidencePlan, Identity, Manifest
 
 
 def learned_config_map(identity: Identity, evidence: EvidencePlan) -> Manifest | None:
-    """Render what was measured; None while nothing has been."""
+    """Render the measurements; None while there are none."""
     if not evidence.learned:
         return None
     text = json.dumps([asdict(item) for item in evidence.learned], indent=2, sort_keys=True)

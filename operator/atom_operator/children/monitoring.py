@@ -1,7 +1,7 @@
-"""Objects for the Prometheus operator: what scrapes the pods, and the alerts about them. Pure.
+"""Objects for the Prometheus operator: the scrape of the pods, and the alerts about them. Pure.
 
 Every series carries the AtomDeployment's name, copied from the pods' label, so that one Prometheus
-tells any number of them apart. docs/runbooks has a page for each alert.
+can tell any number of them apart. docs/runbooks has a page for each alert.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def alerts(plan: Plan) -> list[dict[str, Any]]:
 
 
 class _Alert(NamedTuple):
-    """Holds what differs between the alerts of one deployment."""
+    """Hold the differences between the alerts of one deployment."""
 
     name: str
     severity: str

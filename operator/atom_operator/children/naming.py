@@ -43,7 +43,7 @@ def picker_name(key: ObjectKey) -> str:
 
 
 def picker_labels(name: str) -> dict[str, str]:
-    """Return what selects the endpoint picker's pods, and no engine's."""
+    """Return the labels that select the endpoint picker's pods, and no engine's."""
     return _component_labels(constants.PICKER_NAME, name, constants.PICKER_COMPONENT)
 
 
@@ -53,7 +53,7 @@ def frontend_name(key: ObjectKey) -> str:
 
 
 def frontend_labels(name: str) -> dict[str, str]:
-    """Return what selects the frontend's pods, and no engine's."""
+    """Return the labels that select the frontend's pods, and no engine's."""
     return _component_labels(constants.FRONTEND_NAME, name, constants.FRONTEND_COMPONENT)
 
 
@@ -81,16 +81,16 @@ def short_hash(text: str) -> str:
 
 
 def serving_labels(plan: Plan) -> dict[str, str]:
-    """Return what selects the pods that serve HTTP: all, or of a replica over several nodes its
-    leader. While groups take over from single pods all are selected: the workers among them have no
-    port of the Service's."""
+    """Return the labels that select the pods that serve HTTP: all, or the leader of a replica over
+    several nodes. While groups take over from single pods all are selected: the workers among them
+    have no port of the Service's."""
     return _serving_labels(
         plan.identity.key.name, groups=(plan.engine.nodes > 1) != plan.rollout.changes_kind
     )
 
 
 def selector_text(name: str, *, groups: bool) -> str:
-    """Write what selects the pods that serve HTTP as text, for the scale subresource."""
+    """Return the selector of the pods that serve HTTP as text, for the scale subresource."""
     labels = _serving_labels(name, groups=groups)
     return ",".join(f"{key}={value}" for key, value in labels.items())
 
@@ -101,7 +101,7 @@ def _serving_labels(name: str, *, groups: bool) -> dict[str, str]:
 
 
 def selector_labels(name: str) -> dict[str, str]:
-    """Return what selects the pods of one AtomDeployment; immutable in a Deployment."""
+    """Return the labels that select the pods of one AtomDeployment; immutable in a Deployment."""
     return {
         constants.LABEL_NAME: constants.ENGINE_NAME,
         constants.LABEL_INSTANCE: name,

@@ -1,7 +1,7 @@
 """Renders the engine pods' NetworkPolicy: clients, Prometheus and the operator alone. Pure.
 
-Only what comes in is limited. The API, /metrics and /health are one port, so a peer that may scrape
-could also call the API; an API key tells them apart.
+Only incoming connections are limited. The API, /metrics and /health are one port, so a peer that
+may scrape could also call the API; an API key tells them apart.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def network_policy(plans: Sequence[Plan], access: NetworkAccess) -> Manifest:
 
 
 def _rules(plan: Plan, labels: dict[str, str]) -> Iterator[dict[str, Any]]:
-    """Yield who may connect beside the callers; `labels` are those of the pods."""
+    """Yield rules for the peers beside the callers; `labels` are those of the pods."""
     if plan.integrations.picker_program is not None:
         yield _of_picker(plan.identity.key, plan.engine, plan.integrations)
     if plan.integrations.frontend is not None:

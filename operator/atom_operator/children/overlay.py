@@ -2,7 +2,7 @@
 
 As the API server merges (`kubectl patch --type strategic`), by the API's own merge keys and with
 all of its directives: `null`, `$patch`, `$retainKeys`, `$setElementOrder`,
-`$deleteFromPrimitiveList`. An overlay says what should be, as `kubectl apply` does: of fields that
+`$deleteFromPrimitiveList`. An overlay states the desired fields, as `kubectl apply` does: if fields
 exclude each other (a volume's source, a probe's handler, a variable's value) the rendered one goes.
 One deviation: tolerations are added to ours, which pods need. Kubernetes API:
 sig-api-machinery/strategic-merge-patch.
@@ -43,7 +43,7 @@ def merge_pod_template(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> d
 
 
 def copied(value: Any) -> Any:
-    """Copy what JSON can say, down to its leaves: many times faster than copy.deepcopy."""
+    """Copy a JSON value down to its leaves: many times faster than copy.deepcopy."""
     if isinstance(value, dict):
         return {name: copied(item) for name, item in value.items()}
     return [copied(item) for item in value] if isinstance(value, list) else value
@@ -105,8 +105,8 @@ def _merge_maps(
 def _dropped(
     base: Mapping[str, Any], overlay: Mapping[str, Any], type_name: str, path: str
 ) -> set[str]:
-    """Return what of `base` gives way: all that `$retainKeys` does not name, and in a union the
-    fields that exclude the one asked for."""
+    """Return the fields of `base` to drop: all that `$retainKeys` does not name, and in a union the
+    fields that exclude the overlay's."""
     asked = {name for name, value in overlay.items() if value is not None and name[:1] != "$"}
     if _RETAIN_KEYS in overlay:
         retained = set(_directive_list(overlay[_RETAIN_KEYS], _join(path, _RETAIN_KEYS)))

@@ -99,7 +99,7 @@ def _accepted(plan: Plan) -> Manifest:
 
 
 def _guards(plan: Plan, beside: Plan) -> Iterator[tuple[Kind, Manifest]]:
-    """Yield what must be there before the first pod, and as long as others serve."""
+    """Yield the objects that must exist before the first pod, and as long as other pods serve."""
     template = resource_claim_template(plan.identity, plan.engine, plan.accelerator)
     if template is not None:
         yield RESOURCE_CLAIM_TEMPLATE, template
@@ -108,7 +108,7 @@ def _guards(plan: Plan, beside: Plan) -> Iterator[tuple[Kind, Manifest]]:
 
 
 def _integrations(serving: RevisionInForce) -> Iterator[tuple[Kind, Manifest]]:
-    """Yield what other systems find the pods by."""
+    """Yield the objects by which other systems find the pods."""
     plan, asked = serving.plan, serving.plan.integrations
     selected = naming.serving_labels(plan)
     if asked.frontend is not None:

@@ -1,8 +1,8 @@
 """Finds the rights that a finished pod template asks for beyond what every author may have. Pure.
 
-The lists here say what is allowed; every other field, type and value is a right that a site has to
-allow. They follow the restricted Pod Security Standard of Kubernetes and add placement (a node by
-name, every taint), Secrets and runtime classes. A field of a newer Kubernetes is no exception: a
+The lists here are the allowed fields; every other field, type and value is a right that a site has
+to allow. They follow the restricted Pod Security Standard of Kubernetes and add placement (a node
+by name, every taint), Secrets and runtime classes. A field of a newer Kubernetes is no exception: a
 test compares the lists with the API's own fields. Called by template_guard.
 """
 
@@ -105,8 +105,8 @@ class Right:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """Hold what an author may use without asking: the pods' account, and the Secrets that typed
-    fields of the spec, or its AtomProfile, name."""
+    """Hold the objects that an author may use without asking: the pods' account, and the Secrets
+    that typed fields of the spec, or its AtomProfile, name."""
 
     account: str | None
     secrets: Collection[str] = ()

@@ -1,8 +1,8 @@
-"""Takes fields out of the rendered pod template by their paths: spec.templateRemove. Pure.
+"""Removes fields from the rendered pod template by their paths: spec.templateRemove. Pure.
 
-What `null` in spec.template would say, in a spelling that is kept: the API server prunes nulls of a
+The effect of `null` in spec.template, in a spelling that is kept: the API server prunes nulls of a
 custom resource that `kubectl apply` or a GitOps controller sends. Paths are read by the API's own
-schema, so a name that no pod has is refused; a field that is not rendered is none to remove.
+schema, so a name that no pod has is refused; a field that is not rendered cannot be removed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _steps(path: str) -> list[tuple[str, bool]]:
 
 
 def _remove(node: Any, steps: list[tuple[str, bool]], field: PodField) -> None:
-    """Take what the steps lead to out of `node`, whose field is `field`."""
+    """Remove the value at `steps` from `node`, whose field is `field`."""
     (name, in_brackets), rest = steps[0], steps[1:]
     if field.container == "list":
         _remove_item(node, name, rest, field)

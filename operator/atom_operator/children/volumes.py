@@ -153,7 +153,7 @@ def volumes(plan: Plan) -> list[dict[str, Any]]:
 
 
 def has_peers(engine: EngineOptions, integrations: Integrations) -> bool:
-    """Return whether its servers hand answers to each other."""
+    """Return whether the engines' servers hand answers to each other."""
     return engine.handover or integrations.frontend is not None
 
 

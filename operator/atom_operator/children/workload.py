@@ -48,10 +48,11 @@ _DEVICE_ID_LABELS = ("amd.com/gpu.device-id", "beta.amd.com/gpu.device-id")
 def workload(
     plan: Plan, pods: PodRevision, rollback: Rollback | None = None
 ) -> tuple[Kind, Manifest]:
-    """Return what runs `pods`: a Deployment, or a LeaderWorkerSet for replicas of several pods.
+    """Render the workload of `pods`: a Deployment, or a LeaderWorkerSet for replicas of several
+    pods.
 
-    `rollback` says why these are not what the plan asks for. The number of replicas is left out
-    where an autoscaler owns it.
+    `rollback` tells why the pods differ from the plan's. The number of replicas is left out if an
+    autoscaler owns it.
     """
     annotations = {
         constants.ANNOTATION_REVISION: pods.name,

@@ -1,4 +1,4 @@
-"""A canary: what is asked of it, what is seen of it, and how far it is."""
+"""A canary: the request for it, its observation, and its progress."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class CanaryAnalysis:
 
 @dataclass(frozen=True, slots=True)
 class CanaryAsked:
-    """Hold what the spec asks for, with defaults."""
+    """Hold the spec's request for a canary, with defaults."""
 
     change: str  # digest of the partial spec
     steps: tuple[CanaryStep, ...]
@@ -64,7 +64,7 @@ class CanaryAsked:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Say what an analysis makes of a canary; `passes` None: it cannot tell."""
+    """Hold an analysis's verdict on a canary; `passes` None: undecided."""
 
     passes: bool | None
     words: str
@@ -72,7 +72,7 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class CanarySeen:
-    """Hold what is there of a canary, and of the promotion of one."""
+    """Hold the observation of a canary, and of a promotion."""
 
     exists: bool = False
     serves: bool = False  # all of its pods are what is asked for, and ready
@@ -117,7 +117,7 @@ class CanaryState:
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """Hold what is rendered of a canary: its AtomDeployment where it has one, and its share."""
+    """Hold the parts to render of a canary: its AtomDeployment, if it has one, and its share."""
 
     name: str
     state: CanaryState

@@ -1,8 +1,8 @@
-"""Devices that drivers publish for claims (resource.k8s.io/v1): what one asks for, which there are,
-and who has them.
+"""Devices that drivers publish for claims (resource.k8s.io/v1): the request, the supply and the
+holders.
 
 A class of devices counts as a resource, by the name under which Kubernetes itself offers one as an
-extended resource; so whatever plans with resources plans with claims.
+extended resource; so any code that plans with resources plans with claims.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class DeviceClaim:
-    """Say what the claim of each pod asks for. `device_ids`: PCI ids, any where empty;
+    """Describe the request of each pod's claim. `device_ids`: PCI ids, any device if empty;
     `partition`: the mode of a part of a GPU, None for whole ones."""
 
     device_class: str
@@ -125,7 +125,7 @@ class DeviceClaim:
 
 @dataclass(frozen=True, slots=True)
 class ClaimedByPod:
-    """Hold what one claim by a template asks for. `claim`: None where its selectors are not ours,
+    """Hold the request of one claim by a template. `claim`: None if its selectors are not ours,
     which are not evaluated then."""
 
     device_class: str
@@ -134,7 +134,7 @@ class ClaimedByPod:
 
     @property
     def charged(self) -> Resources:
-        """Return what it counts as in a ResourceQuota, under every name that one may use."""
+        """Return the claim's charge to a ResourceQuota, under every name that one may use."""
         return {
             CLAIMS_COUNTED: 1,
             f"{self.device_class}{_DEVICES_COUNTED}": self.count,

@@ -1,4 +1,4 @@
-"""What engines and downloads say of themselves when they are asked over HTTP."""
+"""Engines' and downloads' reports of themselves over HTTP."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class LoadProgress:
 
 @dataclass(frozen=True, slots=True)
 class EngineHealth:
-    """Hold what /health answers. `state` is ok, starting, draining or dead; `reason` is for
+    """Hold the answer of /health. `state` is ok, starting, draining or dead; `reason` is for
     people."""
 
     state: str
@@ -40,7 +40,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class DraftCounts:
-    """Hold what became of an engine's drafts since it began."""
+    """Count an engine's drafts since it began."""
 
     drafts: int  # times that a request carried any in a step
     tokens: int  # that they had
@@ -65,7 +65,7 @@ class SleepCounts:
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
-    """Hold what an engine has to do, and what it would take along."""
+    """Hold an engine's open work, and the cache that would be lost with it."""
 
     open_requests: int  # that run or wait
     cached_tokens: int  # that its prefix cache can find
@@ -73,7 +73,7 @@ class EngineLoad:
 
 @dataclass(frozen=True, slots=True)
 class RequestCounts:
-    """Hold what became of an engine's requests since it began, without those whose client left."""
+    """Count an engine's ended requests since it began, without those whose client left."""
 
     ended: int
     failed: int  # of these, with an error
@@ -83,7 +83,7 @@ class RequestCounts:
 
 @dataclass(frozen=True, slots=True)
 class EngineMetrics:
-    """Hold what an engine counts, each None where it does not tell."""
+    """Hold an engine's counters, each None if it does not report them."""
 
     drafts: DraftCounts | None = None
     load: EngineLoad | None = None
@@ -93,7 +93,7 @@ class EngineMetrics:
 
 @dataclass(frozen=True, slots=True)
 class AdapterState:
-    """Hold what an engine says of an adapter that its file names. `state` is loaded, loading or
+    """Hold an engine's report of an adapter that its file names. `state` is loaded, loading or
     refused."""
 
     name: str
@@ -104,7 +104,7 @@ class AdapterState:
 
 @dataclass(frozen=True, slots=True)
 class EngineView:
-    """Hold what the engines themselves say; empty where none answers."""
+    """Hold the engines' own reports; empty if none answers."""
 
     measured: Measured | None = None
     not_serving: tuple[tuple[str, EngineHealth], ...] = ()  # by pod, in the order of their names
@@ -115,7 +115,7 @@ class EngineView:
 
     @property
     def words(self) -> str:
-        """Return what the first engine that does not serve says of itself, if any says anything."""
+        """Return the state and reason of the first engine that does not serve; "" if all serve."""
         return next((f"{health.state}: {health.reason}" for _, health in self.not_serving), "")
 
     def of(self, revision: str | None) -> EngineView:

@@ -1,4 +1,4 @@
-"""What the API server calls things: keys, manifests, and the kinds of object that we touch.
+"""Kubernetes objects as the API server names them: keys, manifests, and the kinds that we touch.
 
 Manifests stay plain mappings, because they must reach the API server exactly as rendered.
 """
@@ -23,7 +23,7 @@ class ObjectKey(NamedTuple):
 
 
 class Owner(NamedTuple):
-    """One AtomDeployment, told apart from a former one of the same name."""
+    """Identify one AtomDeployment, told apart from a former one of the same name."""
 
     key: ObjectKey
     uid: str
@@ -59,7 +59,7 @@ CHILD_KINDS = (
 
 
 class ChildKey(NamedTuple):
-    """One child object; its namespace is its owner's."""
+    """Identify one child object; its namespace is its owner's."""
 
     kind: Kind
     name: str

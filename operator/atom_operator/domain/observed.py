@@ -1,4 +1,4 @@
-"""What exists, reduced to what decisions and conditions need."""
+"""Observed state, reduced to the needs of decisions and conditions."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class DeploymentState:
 
 @dataclass(frozen=True, slots=True)
 class PodState:
-    """One pod, reduced to what conditions need."""
+    """Hold one pod's state, reduced to the needs of conditions."""
 
     name: str
     ready: bool
@@ -98,7 +98,7 @@ class PodState:
 
     @property
     def serves(self) -> bool:
-        """Return whether it has an HTTP server, rather than to compute for a pod that has."""
+        """Return whether the pod has an HTTP server; a worker computes for a pod that has one."""
         return self.role != constants.ROLE_WORKER
 
 
@@ -133,7 +133,8 @@ class SilentPod:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Hold what exists: owned children as manifests, and the typed parts of Deployment and pods."""
+    """Hold the existing objects: owned children as manifests, and typed parts of the workload and
+    pods."""
 
     children: Mapping[ChildKey, Manifest]
     deployment: DeploymentState | None  # of the Deployment or LeaderWorkerSet, the newest
@@ -158,7 +159,7 @@ class Observed:
 
     @property
     def lacking_claims(self) -> tuple[PodState, ...]:
-        """Pods of what the workload asks for now whose ResourceClaims are not there."""
+        """Return the pods of the workload's present revision whose ResourceClaims do not exist."""
         revision = self.deployment.revision if self.deployment is not None else None
         return tuple(pod for pod in self.pods if pod.lacks_claim and pod.revision == revision)
 
@@ -183,5 +184,5 @@ class Observed:
         return self.at is None or until is None or until >= self.at
 
     def retiring(self, kind: Kind) -> Mapping[ChildKey, DeploymentState]:
-        """Return what runs of another kind than `kind`, which is to run."""
+        """Return the workloads of another kind than `kind`, which replaces them."""
         return {key: state for key, state in self.workloads.items() if key.kind != kind}

@@ -1,4 +1,4 @@
-"""What a spec asks for with every default resolved: model, engine, device; or what is wrong."""
+"""A spec's request with every default resolved: model, engine, device; or its problems."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class ModelImage:
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """Hold what a Job fetches from the hub or a bucket before pods mount it."""
+    """Describe a Job's download from the hub or a bucket, before pods mount it."""
 
     repository: str
     revision: str | None = None
@@ -70,7 +70,7 @@ class Download:
 
 @dataclass(frozen=True, slots=True)
 class JobOptions:
-    """Hold what is asked of the Jobs that prepare a model. `template` is laid over theirs."""
+    """Configure the Jobs that prepare a model. `template` is merged over theirs."""
 
     template: Mapping[str, Any] | None = None
     active_deadline_seconds: int | None = None
@@ -105,7 +105,7 @@ class ModelLocation:
 
 @dataclass(frozen=True, slots=True)
 class LoraOptions:
-    """Hold what pods have room for. claims: mounted for adapters alone."""
+    """Hold the pods' room for adapters. claims: mounted for adapters alone."""
 
     max_loras: int
     max_rank: int

@@ -1,7 +1,7 @@
-"""Where a revision of pods comes from: the AtomDeployment's own spec, and defaults of many.
+"""Origin of a revision of pods: the AtomDeployment's own spec, and defaults of many.
 
 A default (an AtomProfile, the chart's defaults, a default image) belongs to every AtomDeployment
-that it is laid below, so a changed one replaces the pods of all of them. Kept on the workload.
+that it is merged below, so a changed one replaces the pods of all of them. Stored on the workload.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, order=True)
 class Default:
-    """One default of many AtomDeployments, by its name and by what it says now."""
+    """Identify one default of many AtomDeployments, by its name and its present value."""
 
     name: str
     value: str
@@ -23,7 +23,7 @@ class Default:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Hold what a revision was made from; follows: the defaults whose change alone led to it."""
+    """Hold the origin of a revision; follows: the defaults whose change alone led to it."""
 
     own: str  # digest of what the AtomDeployment's own spec asks of its pods
     defaults: tuple[Default, ...] = ()
@@ -45,7 +45,7 @@ class Origin:
 
 
 def read_origin(text: str | None) -> Origin | None:
-    """Read what a workload keeps; None where it keeps nothing that can be read."""
+    """Parse a workload's stored origin; None if it is absent or unreadable."""
     try:
         said = json.loads(text or "")
         defaults, follows = (

@@ -1,7 +1,7 @@
-"""The pods that are on nodes, and what they take there: read once, asked by many.
+"""The pods that are on nodes, and the resources that they take there: read once, asked by many.
 
 A thousand AtomDeployments ask about the same list, most of which is not theirs: sums by node and
-the pods of each are made when it is read. Pods that have ended take nothing and are left out.
+the pods of each are made when the list is read. Pods that have ended take nothing and are left out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _COUNTED = ("containers", "initContainers", "resources", "overhead", "hostNetwor
 
 @dataclass(frozen=True, slots=True)
 class PlacedPod:
-    """One pod on a node."""
+    """Hold one pod on a node."""
 
     namespace: str
     name: str
@@ -39,7 +39,7 @@ class PlacedPod:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacedPods:
-    """All of them, by who asks; one reading is equal to itself alone."""
+    """Index all pods on nodes by AtomDeployment; one reading is equal to itself alone."""
 
     pods: tuple[PlacedPod, ...] = ()
     requested: Mapping[str, Resources] = field(default_factory=dict)  # by node
@@ -68,7 +68,7 @@ def placed_pods(manifests: Iterable[Manifest]) -> PlacedPods:
 
 
 def summed(pods: tuple[PlacedPod, ...]) -> PlacedPods:
-    """Sum up what pods on nodes take."""
+    """Index pods on nodes, and sum their requests by node."""
     requested: dict[str, Counter[str]] = {}
     ours: dict[ObjectKey, list[PlacedPod]] = {}
     for pod in pods:
@@ -105,7 +105,7 @@ def _apart(affinity: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
 
 
 def _requests(counted: Mapping[str, Any]) -> Resources:
-    """Return what the scheduler reserves for a pod, worked out once for all that ask alike."""
+    """Return the resources that the scheduler reserves for a pod; cached for equal requests."""
     return _requests_of(msgspec.json.encode(counted))
 
 

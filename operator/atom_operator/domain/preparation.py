@@ -1,7 +1,7 @@
-"""What has to happen before pods can start: Jobs, how they stand, and what is waited for.
+"""Preparation before pods can start: Jobs, their states, and the waits for them.
 
-Values only. A Job is asked for by a pure function (children/beside_engines/job.py), read and
-created by cluster/jobs.py, and judged by plan/waiting.py.
+Values only. A pure function (children/beside_engines/job.py) requests a Job, cluster/jobs.py reads
+and creates it, and plan/waiting.py judges it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from atom_operator.domain.objects import Manifest
 
 
 class JobPurpose(StrEnum):
-    """Hold what a Job of ours does."""
+    """Name the purpose of one of our Jobs."""
 
     WEIGHTS = "weights"
     INSPECTION = "inspection"

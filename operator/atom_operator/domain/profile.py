@@ -1,4 +1,4 @@
-"""What an AtomProfile has laid below a spec. Frozen data only."""
+"""Settings that an AtomProfile merged below a spec. Frozen data only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from atom_operator.integration_values import Site
 
 @dataclass(frozen=True, slots=True)
 class EngineAbilities:
-    """Say what engine images can do whose names match `image`; None: as the chart says of all."""
+    """Describe the abilities of engine images whose names match `image`; None: as the chart states
+    for all."""
 
     image: str
     changes: Mapping[str, Any]  # of a Site, by its fields' names
@@ -34,6 +35,7 @@ class Profile:
         return ", ".join(self.fields) or "of which the spec takes nothing"
 
     def site_of(self, image: str, site: Site) -> Site:
-        """Return what is said of an image where it matches one, and else of all."""
+        """Return the site with the abilities of the entry that matches the image, if there is
+        one."""
         found = next((one for one in self.abilities if fnmatchcase(image, one.image)), None)
         return site if found is None else site.with_abilities(found.changes)

@@ -1,4 +1,4 @@
-"""What is known of a model, and what one replica of it holds: predicted, measured, corrected."""
+"""Knowledge of a model, and the capacity of one replica: predicted, measured, corrected."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ConditionStatus = Literal["True", "False", "Unknown"]
 
 @dataclass(frozen=True, slots=True)
 class StartupTimes:
-    """Hold what a start took; `weights_seconds` of it to load `checkpoint_bytes`."""
+    """Hold the times of a start; `weights_seconds` of it to load `checkpoint_bytes`."""
 
     total_seconds: float
     weights_seconds: float
@@ -22,7 +22,7 @@ class StartupTimes:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """Hold what one replica holds: predicted by the plan, or measured by the engine at its
+    """Hold one replica's capacity: predicted by the plan, or measured by the engine at its
     start."""
 
     weights_bytes: int
@@ -46,8 +46,8 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Hold what an engine of one kind (`key`) measured, beside what had been predicted without
-    it."""
+    """Hold the measurements of an engine of one kind (`key`), beside the prediction without
+    them."""
 
     key: str
     revision: str
@@ -80,7 +80,7 @@ class CapacityVerdict:
 
     @property
     def prediction(self) -> Capacity | None:
-        """Return what the shape alone promises."""
+        """Return the capacity predicted from the shape alone."""
         return self.capacity if self.uncorrected is None else self.uncorrected.capacity
 
 

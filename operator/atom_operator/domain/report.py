@@ -1,4 +1,4 @@
-"""What one apply changed, and what the API server refused."""
+"""The changes of one apply, and the API server's refusals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class ApplyReport:
-    """Hold what one apply changed."""
+    """Report the changes of one apply."""
 
     applied: tuple[ChildKey, ...] = ()
     pruned: tuple[ChildKey, ...] = ()

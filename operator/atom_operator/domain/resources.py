@@ -1,8 +1,9 @@
-"""What pods take: of a node, resource by resource, and of a ResourceQuota. Whole numbers, pure.
+"""Resources that pods take: of a node, resource by resource, and of a ResourceQuota. Whole numbers,
+pure.
 
 cpu is in thousandths of a core; everything else in its own unit (bytes, devices, pods). A host port
-is a resource of which every node has one. What a user wrote wrongly counts as nothing: the API
-server refuses it. See https://kubernetes.io/docs/concepts/policy/resource-quotas for the names.
+is a resource of which every node has one. A malformed quantity counts as nothing: the API server
+refuses it. See https://kubernetes.io/docs/concepts/policy/resource-quotas for the names.
 """
 
 from __future__ import annotations
@@ -56,13 +57,14 @@ def exact_quantity(text: str) -> Fraction | None:
 
 
 def requests_of(pod_spec: Mapping[str, Any]) -> Counter[str]:
-    """Return what the scheduler reserves for a pod: its containers and sidecars together, or its
-    largest init step with the sidecars that run by then; the pod's place itself; its host ports."""
+    """Return the resources that the scheduler reserves for a pod: its containers and sidecars
+    together, or its largest init step with the sidecars that run by then; the pod's place itself;
+    its host ports."""
     return _of_pod(pod_spec, "requests")
 
 
 def quota_usage(pod_spec: Mapping[str, Any]) -> Counter[str]:
-    """Return what a pod counts as in a ResourceQuota, under every name that one may use."""
+    """Return a pod's charge to a ResourceQuota, under every name that one may use."""
     usage = Counter({"pods": 1, "count/pods": 1})
     for name, taken in _of_pod(pod_spec, "requests").items():
         if name == PODS or is_host_port(name):
@@ -118,7 +120,8 @@ def _of_pod(pod_spec: Mapping[str, Any], field: str) -> Counter[str]:
 
 
 def _of_container(container: Mapping[str, Any], field: str) -> dict[str, int]:
-    """Return what has a limit and no request requests its limit."""
+    """Return a container's limits or requests; a resource with a limit and no request requests its
+    limit."""
     resources = _map(container.get("resources"))
     limits = _amounts(resources.get("limits"))
     return limits if field == "limits" else {**limits, **_amounts(resources.get("requests"))}
@@ -154,7 +157,7 @@ def host_ports(pod_spec: Mapping[str, Any]) -> frozenset[HostPort]:
 
 
 def is_host_port(resource: str) -> bool:
-    """Return whether it stands for a port of the node, which one pod can have."""
+    """Return whether the resource stands for a port of the node, which only one pod can have."""
     return resource.startswith(_HOST_PORT)
 
 

@@ -1,4 +1,4 @@
-"""Which pods run, how they replace others, and what became of those that could not."""
+"""The pods that run, their replacement of others, and the fate of failed ones."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class Rollback:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Hold what to run, what to remember as ready, and why it is not what the spec asks for.
-    specs: of other pods that may serve, to be remembered, by revision."""
+    """Hold the pods to run, the pods to remember as ready, and the reason if they are not the
+    spec's. specs: of other pods that may serve, to be remembered, by revision."""
 
     pods: PodRevision
     last_ready: PodRevision | None = None

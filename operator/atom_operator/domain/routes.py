@@ -1,4 +1,4 @@
-"""What becomes of requests that come by a Gateway, as far as others decide it."""
+"""Effects of other objects on requests that arrive through a Gateway."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RouteCollision:
 
 @dataclass(frozen=True, slots=True)
 class RouteFindings:
-    """Hold what was found out about an AtomDeployment's route; Gateways as namespace/name."""
+    """Hold the findings about an AtomDeployment's route; Gateways as namespace/name."""
 
     collisions: tuple[RouteCollision, ...] = ()
     missing_gateways: tuple[str, ...] = ()

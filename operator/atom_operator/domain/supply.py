@@ -1,4 +1,4 @@
-"""What nodes have for the pods of one AtomDeployment, resource by resource."""
+"""Supply of nodes for the pods of one AtomDeployment, resource by resource."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from atom_operator.domain.resources import Resources
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """One resource of one node."""
+    """Hold the amounts of one resource of one node."""
 
     allocatable: int | None  # None: the node does not tell, so it is not judged
     requested: int = 0  # by every pod on the node, ours included
@@ -18,13 +18,13 @@ class Amount:
 
     @property
     def free(self) -> int | None:
-        """Return what no pod has requested; None where it is not judged."""
+        """Return the amount that no pod has requested; None if it is not judged."""
         rest = self.free_after(0)
         return None if rest is None else max(0, rest)
 
     def free_after(self, given_back: int) -> int | None:
-        """Return what would be free then. Pods may hold more than there is, of devices that have
-        become unhealthy: what they give back of those is not free."""
+        """Return the free amount after pods give `given_back` back. Negative if pods hold devices
+        that have become unhealthy, which do not come free."""
         return None if self.allocatable is None else self.allocatable - self.requested + given_back
 
 
@@ -33,7 +33,7 @@ _NOTHING = Amount(0)
 
 @dataclass(frozen=True, slots=True)
 class NodeSupply:
-    """One node, as far as one AtomDeployment's pods are concerned."""
+    """Hold one node's supply, as far as one AtomDeployment's pods are concerned."""
 
     name: str
     amounts: Mapping[str, Amount]  # of every resource that a pod needs, and of the device
@@ -72,8 +72,8 @@ class NodeSupply:
 
 @dataclass(frozen=True, slots=True)
 class Supply:
-    """Say where what one pod needs (`demand`) could come from. `resource` is the device's, None
-    where pods need none."""
+    """Hold the nodes' supply for one pod's needs (`demand`). `resource` is the device's, None if
+    pods need none."""
 
     resource: str | None
     demand: Resources

@@ -12,7 +12,7 @@ from atom_operator.integration_values import Autoscaling
 
 
 def autoscaler(plan: Plan, wanted: Autoscaling) -> Manifest:
-    """The one object that `wanted.method` names."""
+    """Render the object that `wanted.method` names."""
     if wanted.method == "KEDA":
         return scaled_object(plan.identity, plan.engine, plan.scale, wanted)
     return horizontal_pod_autoscaler(plan.identity, plan.engine, wanted)

@@ -1,7 +1,7 @@
 """Pods beside the engines inherit from an engine's finished pod template. Pure.
 
-What spec.template says of metadata, placement and security holds for them too; none of it makes
-them one of the pods that a Service, a Deployment or a disruption budget of engines selects.
+The metadata, placement and security of spec.template hold for them too; none of it makes them one
+of the pods that a Service, a Deployment or a disruption budget of engines selects.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def inherited_of_pod(template: Mapping[str, Any]) -> dict[str, Any]:
 def inherited_metadata(
     key: ObjectKey, integrations: Integrations, template: Manifest
 ) -> dict[str, Any]:
-    """Return what people have put on the engine's pods, without what those are selected by."""
+    """Return the users' labels and annotations of the engine's pods, without the labels that select
+    those pods."""
     ours = {**naming.child_labels(key.name), **picked_labels(integrations)}
     metadata: Mapping[str, Any] = template["metadata"]
     labels = {

@@ -1,10 +1,11 @@
-"""The Jobs that prepare a model: the download into a claim, and the look at its config.json. Pure.
+"""The Jobs that prepare a model: the download into a claim, and the inspection of its config.json.
+Pure.
 
-Both run the engine's own image, in a pod made from the engine's finished template: what
-spec.template says of metadata, placement, security, variables and mounts holds for them too, and
-spec.jobs is laid over that. A download is named after what it fetches and where to, so that
-AtomDeployments of the same model find one Job. Their pods carry none of the labels that a Service,
-a Deployment or a disruption budget selects by.
+Both run the engine's own image, in a pod made from the engine's finished template: the metadata,
+placement, security, variables and mounts of spec.template hold for them too, and spec.jobs is
+merged over the result. A download is named after its source and target, so that AtomDeployments of
+the same model find one Job. Their pods carry none of the labels that a Service, a Deployment or a
+disruption budget selects by.
 """
 
 from __future__ import annotations
@@ -186,7 +187,8 @@ def _request(plan: Plan, purpose: JobPurpose, name: str, template: Manifest) -> 
 
 
 def _with_words(identity: Identity, template: Manifest) -> Manifest:
-    """Add what spec.objects.job puts on pods, which makes no other Job of it; ours win."""
+    """Add the labels and annotations of spec.objects.job to the pods without changing the Job's
+    digest; ours win."""
     words, metadata = identity.objects.of(JOB.kind), template["metadata"]
     both: Manifest = {**metadata, "labels": {**words.labels, **metadata["labels"]}}
     if words.annotations:
