@@ -1,9 +1,10 @@
-"""A conversation to the prompt its model was trained on: the checkpoint's own Jinja template.
+"""Render a conversation as the prompt its model was trained on, with the checkpoint's Jinja
+template.
 
-Runs in the environment that transformers gives a template, within bounds (template_sandbox.py), and
-gets messages in the shape that it shows whole (message_shape.py). Templates come with the model or
-from the operator of the server, never from a request. Called by the chat endpoint and the offline
-API; knows nothing of tokens.
+The template runs in the environment that transformers gives it, within bounds
+(template_sandbox.py). It gets messages in the shape that it shows whole (message_shape.py).
+Templates come with the model or from the operator of the server, never from a request. Called by
+the chat endpoint and the offline API; knows nothing of tokens.
 """
 
 from __future__ import annotations
@@ -61,11 +62,12 @@ class ChatTemplate:
         tool_source: str | None = None,
         place: str = "the chat template",
     ) -> None:
-        """tool_source: the template for conversations with tools, where a model has its own;
+        """tool_source: the template for conversations with tools, if a model has a separate one;
         place: of the template, for errors.
 
-        Raises `ModelError` on a syntax error, and for a template that would leave out what the user
-        says, or a call."""
+        Raises `ModelError` on a syntax error, and for a template that would drop the user's text or
+        a call.
+        """
         self.source = tool_source or source  # of conversations with tools
         self._place = place
         self._reader: tuple[str, ReadAnswer] | None = None
@@ -136,12 +138,13 @@ class ChatTemplate:
 
     @property
     def tools_in_text(self) -> bool:
-        """Tell whether the template shows no tools, so that the system's message tells them."""
+        """Return whether the template does not show tools, so that the system's message describes
+        them."""
         return self._with_tools.shape.tools.place is ToolPlace.SYSTEM_TEXT
 
     @property
     def tells_tools(self) -> bool:
-        """Tell whether the template shows tools itself, or a place for calls."""
+        """Return whether the template shows tools itself, or has a place for calls."""
         return self._with_tools.shape.calls.has_place or not self.tools_in_text
 
     def reading_answers(self, mark: str, read: ReadAnswer) -> ChatTemplate:

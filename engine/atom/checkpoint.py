@@ -1,9 +1,9 @@
-"""A Hugging Face checkpoint folder, or a model in one GGUF file, looked at before it is loaded.
+"""A Hugging Face checkpoint folder, or a model in one GGUF file, inspected before it is loaded.
 
-Finds it (downloading a hub id with a progress bar), reads its JSON files, or makes them of the
-file's metadata, and lists its weight files, whose headers correct what config.json says of heads.
-Torch-free: the API server, the engine process and tools all start here. It knows nothing of what
-the tensors mean. Every fault names the file and the remedy (`ModelError`).
+This module finds the checkpoint (downloading a hub id with a progress bar), reads its JSON files,
+or makes them from the GGUF file's metadata, and lists its weight files, whose headers correct
+config.json. Torch-free: the API server, the engine process and tools all start here. It does not
+know the tensors' meaning. Every fault names the file and the remedy (`ModelError`).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Checkpoint:
 
     @property
     def config_place(self) -> Path:
-        """Return where the configuration stands, for errors."""
+        """Return the path of the configuration, for errors."""
         return self.path / "config.json" if self.path.is_dir() else self.path
 
     def weight_files(self) -> list[Path]:
@@ -114,8 +114,9 @@ class Checkpoint:
 
 
 def find_checkpoint(model: str, revision: str | None = None, *, weights: bool = True) -> Path:
-    """The folder of `model`: a path as it is, a hub id (org/name) downloaded into the hub's cache,
-    s3://bucket/prefix into ours; or a GGUF file. weights: whether they are downloaded too.
+    """Return the folder of `model`: an existing path, a hub id (org/name) downloaded into the hub's
+    cache, or s3://bucket/prefix downloaded into ours; or a GGUF file. weights: whether they are
+    downloaded too.
 
     Raises `ModelError` when it is none of these, or when the download fails.
     """
@@ -210,9 +211,9 @@ def open_checkpoint(path: Path) -> Checkpoint:
 
 
 def _as_files_say(checkpoint: Checkpoint) -> Checkpoint:
-    """Correct config.json where its files of weights decide what it means: a head that differs from
-    the embedding is used although both are said to be one, as in transformers, and which modules
-    AWQ left plain is as they are stored."""
+    """Correct config.json by the headers of the weight files. A head that differs from the
+    embedding is used although config.json ties both, as in transformers; and the files decide which
+    modules AWQ left unquantised."""
     config = checkpoint.config
     section = config.get("quantization_config")
     by_awq = isinstance(section, dict) and section.get("quant_method") == "awq"

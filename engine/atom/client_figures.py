@@ -1,8 +1,9 @@
-"""What each client of a server asked for and got, for as many clients as a scrape should tell of.
+"""Requests and tokens of each client of a server, for a bounded number of clients.
 
-There may be any number of clients, and so of series. The ones with most requests and tokens have
-figures of their own; of the others there is one sum, to which a client's figures go when another
-takes its place. Written by one thread, as requests come and end; the server's /metrics reads it.
+There may be any number of clients, and so of metrics' series. The clients with the most requests
+and tokens have their own figures. The others share one sum, to which a client's figures are added
+when another client takes its place. Written by one thread, as requests arrive and end; the server's
+/metrics reads the figures.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ UNKNOWN = "unknown"  # a request with an empty client id
 
 class ClientCounts(msgspec.Struct):
     """Counts of one client's requests. waiting, running: open requests without and with a token.
-    requests: all that came. The tokens are of those that ended; queue_seconds: from arrival to the
-    step that began, likewise."""
+    requests: all that arrived. Tokens and queue_seconds (from arrival to the step that began with
+    the prompt) count ended requests."""
 
     waiting: int = 0
     running: int = 0
@@ -79,7 +80,7 @@ class ClientFigures:
 
 
 def merge_clients(parts: Iterable[Mapping[str, ClientCounts]]) -> dict[str, ClientCounts]:
-    """The sum of what several processes tell."""
+    """Return the sum of several processes' counts."""
     merged: dict[str, ClientCounts] = {}
     for part in parts:
         for name, counts in part.items():

@@ -1,7 +1,7 @@
-"""The names by which clients are told of: in requests, in weights and in metrics.
+"""The names of clients in requests, in weights and in metrics.
 
-A name that a client goes by (a key, a gateway's header, an address) becomes the start of its
-SHA-256, so that no secret is told and every process of a server, and every server, says the same.
+A client's identity (a key, a gateway's header, an address) becomes the start of its SHA-256. So no
+secret is revealed, and every process of a server, and every server, uses the same name.
 """
 
 from __future__ import annotations

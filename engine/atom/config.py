@@ -197,8 +197,8 @@ def _check_nodes(options: EngineOptions) -> None:
 
 
 def _proposing_model(options: EngineOptions, model: ModelConfig) -> ModelConfig | None:
-    """The checkpoint of its own that proposes tokens, if one does. Raises `ConfigError` where it
-    does not go with the model."""
+    """Return the draft checkpoint, if a separate one drafts tokens. Raises `ConfigError` if it does
+    not match the model."""
     asked = options.speculative
     if asked is None:
         return None
@@ -428,8 +428,8 @@ def _same_method(method: str, checkpoint: Checkpoint) -> bool:
 
 
 def _context_length(asked: int | None, facts: ModelFacts) -> int:
-    """Choose the longest context: what was asked for, else what config.json names, also of a model
-    that YaRN stretches."""
+    """Return the requested context length, or by default the one in config.json. Raises
+    `ConfigError` if the request exceeds the model's longest context, YaRN included."""
     if asked is None:
         return facts.max_position_embeddings
     limit = facts.longest_context

@@ -104,7 +104,7 @@ class EngineOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationDefaults:
-    """Sampling defaults of the checkpoint's generation_config.json; None where it has none."""
+    """Sampling defaults of the checkpoint's generation_config.json; None for a missing one."""
 
     temperature: float | None = None
     top_k: int | None = None
@@ -118,10 +118,10 @@ GENERATION_FIELDS = tuple(field.name for field in fields(GenerationDefaults))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """The model that is served, with the facts of its checkpoint. max_model_len: most tokens of
-    prompt and answer together. dtype: "auto" or a torch name. tokenizer_path: the folder with the
-    tokenizer, which is `path` unless another was asked for. pooling: what a prompt becomes, None
-    where it is answered by tokens."""
+    """The served model, with the facts of its checkpoint. max_model_len: most tokens of prompt and
+    answer together. dtype: "auto" or a torch name. tokenizer_path: the folder with the tokenizer,
+    which is `path` unless the user gives another. pooling: the result for a prompt, None for a
+    model that generates tokens."""
 
     path: Path
     served_name: str
@@ -141,7 +141,8 @@ class ModelConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheConfig:
     """Settings of the paged KV cache. block_size: tokens per KV block. num_kv_blocks: None to size
-    from memory. kv_events: where routers are told of cached blocks, None for nowhere."""
+    from memory. kv_events: where events of cached blocks are published for routers, None for no
+    events."""
 
     block_size: int
     num_kv_blocks: int | None
@@ -155,11 +156,11 @@ class CacheConfig:
 class SchedulerConfig:
     """Limits and policies of the scheduler. long_prefill_token_threshold: most prompt tokens of one
     request per step; 0 for no bound. delay_factor: prefill_first waits this many prompt latencies
-    to batch prompts; 0 never waits. max_step_seconds: of a step with prompts beside answers; 0 for
-    no bound. max_waiting_requests: a server refuses more that have no token
-    yet; 0 for no bound. num_speculative_tokens: drafts per sequence and step that blocks are kept
-    for. fairness: by whose shares requests that wait are served; client_weights: of these shares,
-    by what `Request.client_id` has before or behind its slash; 1 for every other. max_loras:
+    to batch prompts; 0 never waits. max_step_seconds: of a step with prompts and decodes; 0 for no
+    bound. max_waiting_requests: a server refuses further requests while this many have no token
+    yet; 0 for no bound. num_speculative_tokens: drafts per sequence and step for which blocks are
+    reserved. fairness: whose shares order the waiting requests; client_weights: of these shares, by
+    the part of `Request.client_id` before or after its slash; 1 for every other. max_loras:
     adapters that are on the device at once."""
 
     policy: SchedulingPolicy
@@ -177,8 +178,8 @@ class SchedulerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePlace:
-    """Say where this machine stands among the `count` that share a model: a copy of it, or its
-    experts. address, port: where the first one, of rank 0, waits for the others."""
+    """The place of this machine among the `count` nodes that share a model: a copy of it, or its
+    experts. address, port: where the first node, of rank 0, waits for the others."""
 
     count: int = 1
     rank: int = 0
@@ -187,7 +188,7 @@ class NodePlace:
 
     @staticmethod
     def of(options: EngineOptions) -> NodePlace:
-        """Take the place from what was asked for."""
+        """Take the node's place from the options."""
         return NodePlace(
             count=options.nnodes,
             rank=options.node_rank,
@@ -198,13 +199,13 @@ class NodePlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelConfig:
-    """Ranks of data, tensor and expert parallelism. data_parallel_rank: which rank a core process
-    is; the others do not look. tensor_parallel_rank: which rank a runner's process is of those that
-    share a copy of the model. expert_parallel: the ranks have whole experts each, not a part of
-    each. shares_experts: those of data parallelism, with tokens of their own; else those that share
-    a copy of the model. expert_exchange: by which few tokens go to their experts; balance: how
-    these are placed anew, None where they stay. stall_seconds: a rank that computes nothing for so
-    long, with work or without, is not well."""
+    """Ranks of data, tensor and expert parallelism. data_parallel_rank: the rank of a core process;
+    other processes ignore it. tensor_parallel_rank: the rank of a runner's process among those that
+    share a copy of the model. expert_parallel: each rank has whole experts, instead of a part of
+    each expert. shares_experts: ranks of data parallelism, with their own tokens, share the
+    experts; else ranks that share a copy of the model do. expert_exchange: the transport of few
+    tokens to their experts; balance: how experts are rebalanced, None for never. stall_seconds: a
+    rank that computes nothing for so long, with work or without, is unhealthy."""
 
     tensor_parallel_size: int
     data_parallel_size: int
@@ -229,13 +230,15 @@ class ParallelConfig:
 
     @property
     def expert_ranks(self) -> int:
-        """Ranks over which the experts are divided as wholes; 1 where they are not."""
+        """Return the number of ranks that divide the experts as wholes; 1 without expert
+        parallelism."""
         return self.data_parallel_size * self.tensor_parallel_size if self.expert_parallel else 1
 
     @property
     def ranks_per_node(self) -> int:
-        """Return how many of the ranks that are divided over nodes are on each: of those that share
-        experts with tokens of their own, or else of those that share a copy of the model."""
+        """Return the number of ranks on each node, of the ranks that are divided over nodes: those
+        that share experts and have their own tokens, or else those that share a copy of the
+        model."""
         size = self.data_parallel_size if self.shares_experts else self.tensor_parallel_size
         return size // self.nodes.count
 
@@ -250,10 +253,10 @@ class ParallelConfig:
 
 
 class OpenRequestsMode(StrEnum):
-    """Names the fate of open requests when the engine sleeps or takes other weights. WAIT:
-    they go on to their end first, and those that come wait; ABORT: they end with 503; KEEP: they
-    are preempted, and go on once the engine computes again, by the weights that it has then. The
-    tokens that they have so far are computed again."""
+    """The treatment of open requests when the engine sleeps or takes other weights. WAIT: they
+    complete first, and new requests wait; ABORT: they end with 503; KEEP: they are preempted, and
+    continue with the new weights once the engine computes again, which recomputes their tokens so
+    far."""
 
     WAIT = "wait"
     ABORT = "abort"
@@ -270,9 +273,9 @@ class SleepLevel(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SleepConfig:
-    """Says whether the engine may sleep, so that others have its device meanwhile. holds_requests:
-    those that come then wait for its waking up; else they are refused. idle_seconds: without a
-    request, behind which it falls asleep until one comes; None for never."""
+    """Settings of sleep mode, which lends the device to other processes. holds_requests: new
+    requests wait for the engine to wake up; else they are refused. idle_seconds: time without a
+    request after which the engine sleeps until the next request; None for never."""
 
     enabled: bool = False
     holds_requests: bool = False
@@ -310,12 +313,11 @@ class SleepConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """Everything one engine needs to know before it touches a device. enforce_eager: no graphs.
-    torch_profiler_dir: where traces of the running engine may be written; None for none.
-    reproducible: a row's result never depends on the others of its step.
-    speculative: how tokens are drafted; None for a token a step. draft: the checkpoint that drafts
-    them, if it is one of its own. lora: the adapters that it is served with; None for none. sleep:
-    whether its device may be lent to others."""
+    """The complete configuration of an engine. enforce_eager: no graphs. torch_profiler_dir: the
+    folder for traces of the running engine; None for none. reproducible: a row's result never
+    depends on the other rows of its step. speculative: how tokens are drafted; None for no drafts.
+    draft: the draft checkpoint, if there is a separate one. lora: the adapters; None for none.
+    sleep: whether the device may be lent to other processes."""
 
     model: ModelConfig
     cache: CacheConfig
@@ -338,7 +340,8 @@ class Config:
         return replace(self, scheduler=replace(self.scheduler, max_num_seqs=count))
 
     def with_weights(self, path: str) -> Config:
-        """Let the model's weights be those of another checkpoint of the same shape."""
+        """Return a copy of the configuration with the weights of another checkpoint of the same
+        shape."""
         return replace(self, model=replace(self.model, path=Path(path)))
 
     def to_json(self) -> bytes:

@@ -44,7 +44,8 @@ _TEKKEN_SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"
 
 
 class ConversionError(Exception):
-    """Say why there is no tokenizer.json of it, with the remedy."""
+    """The checkpoint's tokenizer cannot be converted; the message gives the reason and the
+    remedy."""
 
 
 def convert(folder: Path, target: Path) -> None:
@@ -86,7 +87,7 @@ def _compare(tokenizer: Any, file: Path) -> None:
 
 
 def _kimi(folder: Path) -> Any:
-    """Byte pairs by rank; behind them the special tokens, each with the id that it is given."""
+    """Convert byte pairs by rank; the special tokens after them keep their given ids."""
     from tokenizers import AddedToken
     from transformers import PreTrainedTokenizerFast
     from transformers.convert_slow_tokenizer import TikTokenConverter
@@ -111,8 +112,9 @@ def _kimi(folder: Path) -> Any:
 
 
 def _tekken(file: Path) -> Any:
-    """Mistral's; text that is no conversation begins with <s>, as theirs does. Files of before 2025
-    leave their special tokens to mistral-common, and so do all what a conversation looks like."""
+    """Convert Mistral's tokenizer. Plain text begins with <s>, as in Mistral's own. Files from
+    before 2025 leave their special tokens to mistral-common, and all files leave the format of a
+    conversation to it."""
     from mistral_common.integrations.chat_templates.chat_templates import (
         convert_tokenizer_to_chat_template,
     )

@@ -56,7 +56,8 @@ def end_token_ids(checkpoint: Checkpoint) -> tuple[int, ...]:
 
 
 def tokenizer_end_token(folder: Path) -> int | None:
-    """Id of the tokenizer's `eos_token`; None where it names none, or one that it does not have."""
+    """Return the id of the tokenizer's `eos_token`; None if it names none, or a token that it does
+    not have."""
     text = next(filter(None, map(_eos_text, map(folder.joinpath, _SETTINGS))), None)
     if text is None:
         return None
@@ -106,7 +107,7 @@ def _id_in_tokenizer(file: Path, text: str) -> int | None:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """A JSON object; {} where there is none, of which the tokenizer's loader tells."""
+    """Read a JSON object; {} if the file cannot be read, which the tokenizer's loader reports."""
     try:
         content = read_json_file(file, LISTING)
     except (OSError, ValueError):

@@ -1,7 +1,7 @@
-"""The engine's own exceptions: each message says what is wrong, where, and what to do about it.
+"""The engine's own exceptions: each message states the problem, the place and the remedy.
 
-`AtomError` is what the command line prints as one line (exit code 1) and the server maps to an
-OpenAI-style error body; anything else is a fault of ours and keeps its traceback.
+The command line prints an `AtomError` as one line (exit code 1), and the server maps it to an
+OpenAI-style error body. Any other exception is a fault of the engine and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class AdapterError(AtomError):
 
 
 class RequestError(AtomError):
-    """A request cannot be served as asked; the server goes on.
+    """A request cannot be served as asked; the server continues to run.
 
-    `param` names the offending field of the request, `status` the HTTP status that fits, `code`
-    is the word that OpenAI's clients look for, where there is one.
+    `param` names the offending field of the request, `status` the HTTP status, `code` the word that
+    OpenAI's clients check, if there is one.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""KVEventsConfig: whether and where the engine tells routers which blocks it has cached.
+"""KVEventsConfig: whether and where the engine publishes events of cached blocks for routers.
 
 The JSON document of `--kv-events-config` has vLLM's keys. Torch-free; read by the command line.
 """
@@ -18,10 +18,10 @@ _MOST_PORT = 65_535
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVEventsConfig:
-    """Says where events of cached blocks are published. endpoint: of a PUB socket; replay_endpoint:
-    of a ROUTER that sends the newest batches again, None for none; topic: the first frame of every
-    message; buffer_steps: batches kept for replays; hwm: messages that wait for one slow reader at
-    most; max_queue_size: batches between the engine and the thread that sends them."""
+    """Where events of cached blocks are published. endpoint: of a PUB socket; replay_endpoint: of a
+    ROUTER that sends the newest batches again, None for none; topic: the first frame of every
+    message; buffer_steps: batches kept for replays; hwm: most messages that wait for one slow
+    reader; max_queue_size: batches between the engine and the thread that sends them."""
 
     endpoint: str = "tcp://127.0.0.1:5557"
     replay_endpoint: str | None = None
@@ -55,8 +55,8 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def kv_events_config(text: str | None) -> KVEventsConfig | None:
-    """Read the document; None where no events are asked for. Raises `ConfigError` on what it
-    must not have."""
+    """Read the document; return None if events are disabled. Raises `ConfigError` for an invalid
+    document."""
     if text is None:
         return None
     try:

@@ -130,8 +130,8 @@ def find_adapter(path: str) -> Path:
 
 
 def read_adapter_config(folder: Path, most_rank: int) -> AdapterConfig:
-    """Read and check what an adapter says of itself. most_rank: that there is room for. Raises
-    `AdapterError`."""
+    """Read and check an adapter's configuration. most_rank: the highest rank that a slot can hold.
+    Raises `AdapterError`."""
     file = folder / CONFIG_FILE
     if not file.is_file():
         raise AdapterError(f"{folder}: has no {CONFIG_FILE}, so it is not a PEFT adapter's folder")

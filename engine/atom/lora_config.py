@@ -23,8 +23,8 @@ _NAME = re.compile(r"(?=.{1,256}\Z)[\w:@+=~-][\w.:@+=~-]*(/[\w:@+=~-][\w.:@+=~-]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoraModule:
-    """An adapter by the name that requests use. path: its folder, or a hub id, as it was given;
-    folder: where it is, once it was looked for."""
+    """An adapter by the name that requests use. path: its folder, or a hub id, as given; folder:
+    the local folder, once it was found."""
 
     name: str
     path: str

@@ -35,9 +35,9 @@ _YES_NO = ("no", "yes")  # Qwen3-Reranker's; vLLM's field classifier_from_token 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolingConfig:
-    """Say how a prompt's last token becomes the answer. normalized: embeddings have length 1.
-    token_ids, token_texts: of a score, the tokens of its two answers, no and yes, by id where the
-    checkpoint says it, else by text."""
+    """How a prompt's last token becomes the result. normalized: embeddings have length 1.
+    token_ids, token_texts: for a score, the tokens of its two answers, no and yes, by id if the
+    checkpoint has ids, else by text."""
 
     kind: PoolingKind
     normalized: bool = True
@@ -162,8 +162,8 @@ def _check_causal(checkpoint: Checkpoint) -> None:
 
 
 def as_causal_model(config: Mapping[str, Any], architectures: frozenset[str]) -> dict[str, Any]:
-    """A pooling checkpoint's config.json whose architecture is named without its head (Qwen3Model),
-    as that of the generating model, where `architectures` has it."""
+    """Return a pooling checkpoint's config.json with the architecture of the generating model, if
+    `architectures` has it, in place of the one without a head (Qwen3Model)."""
     names = config.get("architectures") or []
     name = str(names[0]) if names else ""
     causal = f"{name.removesuffix('Model')}ForCausalLM"

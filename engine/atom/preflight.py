@@ -28,7 +28,7 @@ _RENDER_NODE = re.compile(r"^renderD(\d+)$")
 
 
 class PreflightError(Exception):
-    """The devices cannot be used; the message says which, why, and the remedy."""
+    """The devices cannot be used; the message names the device, the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +119,8 @@ def add_preflight_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_preflight(options: argparse.Namespace, root: Path = Path("/")) -> int:
-    """Return 0 after a line about the devices, or 1 after a line about what is wrong. With --check
-    0 when every kind of model is computed here, with --report when everything passed."""
+    """Return 0 after a line about the devices, or 1 after a line about the fault. With --check,
+    return 0 if every kind of model is computed here; with --report, if everything passed."""
     if options.report:
         return _try_everything(options.output)
     if options.check:

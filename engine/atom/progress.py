@@ -1,7 +1,7 @@
-"""Shows how far start-up is, at a terminal or in a log.
+"""Show the progress of the start, on a terminal or in a log.
 
-On a terminal one bar per phase; anywhere else a log line when a phase begins, and now and then
-while it lasts. Fed with (phase, share done) by LLMEngine and the server; decides nothing.
+A terminal shows one bar per phase; a log gets a line when a phase begins, and occasionally while it
+lasts. LLMEngine and the server report (phase, share done).
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class SpeculativeConfig:
 
     @property
     def by_layers(self) -> bool:
-        """Return whether layers draft, with weights and a cache of their own."""
+        """Return whether layers draft, with their own weights and cache."""
         return self.method != "ngram"
 
 
@@ -121,7 +121,7 @@ def _checked(given: dict[str, Any]) -> SpeculativeConfig:
 
 
 def _check_method(document: _Document) -> None:
-    """Each method has keys of its own."""
+    """Refuse keys that belong to another method."""
     if document.method == "eagle3" and document.model is None:
         raise ConfigError(
             "speculation: method eagle3 needs a draft model: name its folder or hub id with "

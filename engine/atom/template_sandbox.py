@@ -50,7 +50,7 @@ def render_within_bounds(
     variables: dict[str, Any],
     clock: Callable[[], float] = time.monotonic,
 ) -> str:
-    """The template's text; raises `TemplateBoundsError`, and what the template itself raises."""
+    """Render the template; raises `TemplateBoundsError`, and any error that the template raises."""
     token = _work.set(TemplateWork(clock))
     try:
         pieces, characters = [], 0
@@ -102,7 +102,7 @@ class _BoundedEnvironment(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """Let templates keep a queue in a list of their own: Kimi K2's do, and steps bound it."""
+        """Allow templates to use a list as a queue, as Kimi K2's do; steps bound it."""
         queues = attr in ("append", "pop") and type(obj) is list
         return queues or super().is_safe_attribute(obj, attr, value)
 
@@ -280,7 +280,8 @@ def _to_json(
 
 
 def _listed(value: Any) -> list[Any]:
-    """List the items that a filter such as `map` makes. Raises TypeError for what is no JSON."""
+    """List the items that a filter such as `map` makes. Raises TypeError for a value that is not
+    JSON."""
     if not isinstance(value, Iterator):
         raise TypeError(f"{type(value).__name__} is no value of JSON")
     return list(_steps(value))

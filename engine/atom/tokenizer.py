@@ -72,10 +72,10 @@ class Tokenizer:
         self._text_of_token: dict[int, str | None] = {}
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Token ids of `text`; special tokens written out in the text become their ids.
+        """Encode `text`; special tokens written in the text become their ids.
 
-        add_special_tokens: also put in front (or behind) what the model expects around plain text;
-        chat templates write these themselves. The interpreter's lock is free meanwhile.
+        add_special_tokens: also add the tokens that the model expects before (or after) plain text;
+        chat templates write these themselves. The interpreter's lock is released meanwhile.
         """
         # The batch call is the one that releases the lock.
         (encoding,) = self._tokenizer.encode_batch_fast(
@@ -84,9 +84,9 @@ class Tokenizer:
         return list(encoding.ids)
 
     def has_far_more_than(self, count: int, text: str) -> bool:
-        """Return whether a long text has more than twice so many tokens, at the cost of about so
-        many. Encoding the whole of it could take a thousand times its size in memory. False for one
-        that is not much longer than so many tokens may be."""
+        """Return whether a long text has more than twice `count` tokens, at the cost of encoding
+        about that many. Encoding the whole text could take a thousand times its size in memory.
+        False for a text that is not much longer than `count` tokens may be."""
         usual = _MOST_USUAL_CHARACTERS * count
         if len(text) <= max(usual, _LEAST_WINDOW_CHARACTERS):
             return False
@@ -100,7 +100,7 @@ class Tokenizer:
         return False
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """The whole text; ids outside the vocabulary give nothing."""
+        """Decode the whole text; ids outside the vocabulary are skipped."""
         return self._tokenizer.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
 
     def stream(
@@ -117,7 +117,7 @@ class Tokenizer:
         return _WindowStream(self, skip_special_tokens=skip_special_tokens)
 
     def special_tokens(self) -> dict[str, str]:
-        """Collect bos_token, eos_token and so on as the chat template sees them; only those that
+        """Return bos_token, eos_token and so on as the chat template sees them; only those that
         exist."""
         names = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
         found = {name: _token_text(self.settings.get(name)) for name in names}
@@ -147,7 +147,7 @@ class Tokenizer:
         return {index: token for index, token in found if index in self._added_ids}
 
     def added_tokens(self) -> dict[str, bool]:
-        """List the tokens that the vocabulary has beside what it learned, and whether they are
+        """Return the tokens that the vocabulary has besides the learned ones, and whether they are
         special."""
         added = self._tokenizer.get_added_tokens_decoder().values()
         return {token.content: token.special for token in added}
@@ -157,7 +157,7 @@ class Tokenizer:
         return self._tokenizer.id_to_token(token_id) if token_id in self._special_ids else None
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Bytes that a token stands for, for vocabularies of bytes; empty for special tokens."""
+        """Return a token's bytes, for vocabularies of bytes; empty for special tokens."""
         known = self._bytes_of_token.get(token_id)
         if known is None:
             known = self._bytes_of_token[token_id] = self._look_up_bytes(token_id)
@@ -176,8 +176,8 @@ class Tokenizer:
             return text
 
     def spelling(self, token_id: int) -> bytes:
-        """The bytes that a token stands for in whatever vocabulary, special tokens' text too; empty
-        for ids that the vocabulary does not have."""
+        """Return a token's bytes in any vocabulary, with special tokens' text; empty for ids that
+        the vocabulary does not have."""
         piece = self._tokenizer.id_to_token(token_id)
         if piece is None:
             return b""
@@ -189,8 +189,8 @@ class Tokenizer:
         return bytes.fromhex(byte[1]) if byte else piece.replace(_WORD_START, " ").encode()
 
     def text_bytes(self, size: int) -> list[bytes]:
-        """Spelling of the tokens 0 to size - 1. Special tokens are no text: each stands for bytes
-        of its own that no text has, so that a grammar can only name it."""
+        """Return the spelling of the tokens 0 to size - 1. Special tokens are not text: each gets
+        unique bytes that no text has, so a grammar can only name it."""
         return [
             _NO_TEXT + str(token_id).encode()
             if token_id in self._special_ids
@@ -236,8 +236,8 @@ _new_decoder = codecs.getincrementaldecoder("utf-8")
 
 
 class _ByteStream:
-    """Decodes for vocabularies whose tokens are bytes (GPT-2's alphabet: Qwen, Llama 3, DeepSeek).
-    Nearly all tokens are whole characters, and then there is nothing to decode."""
+    """Decode for vocabularies whose tokens are bytes (GPT-2's alphabet: Qwen, Llama 3, DeepSeek).
+    Nearly all tokens are whole characters, and then no decoding is needed."""
 
     __slots__ = ("_decoder", "_tokenizer", "_within_character")
 
@@ -315,7 +315,8 @@ class _WindowStream:
         return self._show(self._decode(self._ids), len(self._ids))
 
     def _show(self, text: str, count: int) -> str:
-        """Show `text`, which is what the first `count` tokens of the window read as."""
+        """Return the new part of `text`, the text of the window's first `count` tokens, and mark it
+        as shown."""
         new = text[len(self._shown_text) :]
         if not new:
             self._shown = count
@@ -347,8 +348,8 @@ def _token_text(value: Any) -> str | None:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's printable spelling of bytes: printable Latin-1 stands for itself, the other bytes
-    follow in order from U+0100."""
+    """Return GPT-2's printable spelling of bytes: printable Latin-1 characters represent
+    themselves, the other bytes follow in order from U+0100."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     own = {character: ord(character) for character in alphabet if ord(character) < 256}
     rest = (byte for byte in range(256) if byte not in own.values())

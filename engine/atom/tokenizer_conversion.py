@@ -1,8 +1,8 @@
-"""A tokenizer.json for a checkpoint that has none, made once and kept in the cache.
+"""Make a tokenizer.json for a checkpoint that has none, once, and cache it.
 
-The conversion is a process of its own (convert_tokenizer.py), since it imports transformers,
-which the server's half does not. What is kept is named by the content of the files it was
-made from. Called by the tokenizer.
+The conversion runs in a separate process (convert_tokenizer.py), since it imports transformers,
+which the server's processes do not. The cached file is named by a hash of its source files. Called
+by the tokenizer.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""tokenizer.json to the library's tokenizer, or the reason why it cannot be one.
+"""Load tokenizer.json into the library's tokenizer, or state why it cannot be loaded.
 
-The library takes any number as an id, and gives an added token another id than the file says
-where the file's is not the next one; both would be found out as wrong answers or not at all. It
-knows no model: what does not go with one is found by model_engine/front/vocabulary.py. Called by
+The library accepts any number as an id, and gives an added token another id than the file's if the
+file's is not the next one; both would show as wrong answers or not at all. This module knows no
+model: model_engine/front/vocabulary.py checks that the tokenizer matches the model. Called by
 Tokenizer.
 """
 
@@ -32,9 +32,8 @@ class _Content(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class ReadTokenizer:
-    """A tokenizer as it was read. misplaced: added tokens that texts get under another id than the
-    file says, each as (token, the file's id, the one that it has); transformers has the same
-    ones."""
+    """A tokenizer as it was read. misplaced: added tokens whose id in texts differs from the
+    file's, each as (token, the file's id, the actual id); transformers has the same ids."""
 
     tokenizer: tokenizers.Tokenizer
     misplaced: tuple[tuple[str, int, int], ...]

@@ -1,7 +1,7 @@
-"""Readers of text that others wrote, in bounded time and memory.
+"""Readers of untrusted text, in bounded time and memory.
 
-A checkpoint, an adapter, a line of a batch file or a pod's answer may hold anything. What is read
-here costs at most what its bounds say, and everything beyond them is an error with one sentence.
-Torch-free, standard library and well-kept parsers only; the engine, the sizing and the operator use
-it. It knows nothing of what the text means.
+A checkpoint, an adapter, a line of a batch file or a pod's answer may hold anything. A read costs
+at most its bounds; any text beyond them is an error with one sentence. Torch-free, standard library
+and well-kept parsers only; the engine, the sizing and the operator use this package. It does not
+interpret the text.
 """

@@ -1,9 +1,9 @@
-"""The one reader of JSON that others wrote: bounded in bytes, values and depth.
+"""The only reader of untrusted JSON: bounded in bytes, values and depth.
 
 Python's parser answers a deep text with a RecursionError, which no caller of a parser expects, and
-a short text of millions of empty lists with seconds of work. Both are counted here before anything
-is parsed, in time that is linear in the bytes. Callers name the file and the remedy; the error here
-says only what is wrong with the text.
+a short text of millions of empty lists with seconds of work. So depth and values are counted before
+the text is parsed, in time that is linear in the bytes. Callers name the file and the remedy; the
+error here states only the fault of the text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class BoundedJsonError(ValueError):
-    """Says why a text is no JSON that is read here, in words that follow a file's name."""
+    """The text is not JSON within the bounds; the message gives the reason and follows a file's
+    name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ def parse_json(text: bytes | str, bounds: JsonBounds, *, finite: bool = False) -
 
 
 def read_json_file(file: Path, bounds: JsonBounds = SETTINGS) -> Any:
-    """Parse a JSON file, of which at most one byte more than the bounds say is read. Raises
+    """Parse a JSON file, reading at most one byte more than the bounds allow. Raises
     `BoundedJsonError` and OSError."""
     with file.open("rb") as opened:
         return parse_json(opened.read(bounds.most_bytes + 1), bounds)

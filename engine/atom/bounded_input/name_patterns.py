@@ -1,10 +1,10 @@
-"""Regular expressions that others wrote, searched in time that is linear in the name.
+"""Untrusted regular expressions, searched in time that is linear in the name.
 
 A checkpoint or an adapter may name its modules by patterns. Python's own engine backtracks, and
-keeps the interpreter's lock while it does: one short pattern stops a server for ever. RE2 does not
-backtrack (https://swtch.com/~rsc/regexp/regexp3.html), and refuses patterns that need it.
-Lookaheads at the beginning, by which published checkpoints leave out all but experts, are searches
-of their own here. Callers name the file and the remedy.
+holds the interpreter's lock meanwhile: one short pattern stops a server for ever. RE2 does not
+backtrack (https://swtch.com/~rsc/regexp/regexp3.html), and refuses patterns that need it. Published
+checkpoints use a lookahead at the beginning to exclude all modules but experts; here a lookahead is
+a separate search. Callers name the file and the remedy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _PLAIN = re.compile(r"[\w.\-]+")
 
 
 class NamePatternError(ValueError):
-    """Says why names are not searched by a pattern, in words that follow the pattern."""
+    """A pattern cannot be used to search names; the message gives the reason and follows the
+    pattern."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class NamePattern:
     unwanted: tuple[Any, ...] = ()
 
     def matches(self, name: str) -> bool:
-        """Tell whether the pattern matches from the beginning of the name."""
+        """Return whether the pattern matches from the beginning of the name."""
         return all(each.match(name) for each in self.wanted) and not any(
             each.match(name) for each in self.unwanted
         )
@@ -86,10 +87,11 @@ def _of_glob(part: re.Match[str]) -> str:
 
 
 class NameEnds:
-    """Patterns of the ends of dotted names, of which the first that matches a name counts.
+    """Patterns of the ends of dotted names; the first one that matches a name applies.
 
-    An end begins with the name or behind a dot, as PEFT's rank_pattern has it; most are names
-    without special characters, which are looked up, however many there are."""
+    An end begins with the name or after a dot, as in PEFT's rank_pattern. Most ends are names
+    without special characters, which are looked up in constant time for any number of them.
+    """
 
     def __init__(self, patterns: Sequence[str]) -> None:
         """Raises `NamePatternError`, which begins with the pattern."""
@@ -118,7 +120,7 @@ class NameEnds:
 
 
 def _has_branches(pattern: str) -> bool:
-    """Tell whether a | of the pattern is within no group."""
+    """Return whether a | of the pattern is outside all groups."""
     try:
         _end_of_group(f"({pattern})", "|")
     except NamePatternError:
@@ -127,7 +129,7 @@ def _has_branches(pattern: str) -> bool:
 
 
 def _end_of_group(text: str, last: str = ")") -> int:
-    """Return the end of the group that a text begins with, or behind the first of its branches."""
+    """Return the end of the group that a text begins with, or the end of its first branch."""
     depth, place, in_class = 0, 0, False
     while place < len(text):
         sign = text[place]

@@ -54,7 +54,7 @@ def _tensor(file: Path, base: int, said: dict[str, Any]) -> StoredTensor:
 
 
 def hold_the_same(one: StoredTensor, other: StoredTensor) -> bool:
-    """Tell whether two tensors have the same type, shape and bytes. Raises OSError."""
+    """Return whether two tensors have the same type, shape and bytes. Raises OSError."""
     if (one.dtype, one.shape) != (other.dtype, other.shape):
         return False
     with one.file.open("rb") as first, other.file.open("rb") as second:

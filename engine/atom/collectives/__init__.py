@@ -1,1 +1,1 @@
-"""What processes that compute one model together say to each other, on their devices."""
+"""Communication between the devices of processes that compute one model together."""

@@ -1,8 +1,8 @@
-"""ExpertLinks: how ranks that share a model's experts reach each other with tokens.
+"""ExpertLinks: exchange tokens between ranks that share a model's experts.
 
-Beside `Group`, whose ranks compute the same tokens: here each rank has tokens of its own. What is
-sent, and to whom, is decided in model_ops/expert_parallel/dispatch.py. Every rank makes the same
-calls in the same order.
+The ranks of `Group` compute the same tokens; here each rank has its own tokens.
+model_ops/expert_parallel/dispatch.py decides which tokens each rank sends, and to which ranks.
+Every rank makes the same calls in the same order.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 class ExpertLinks(Protocol):
     @property
     def rank(self) -> int:
-        """Tell this process' number, from 0."""
+        """Return this process' number, from 0."""
         ...
 
     @property
@@ -37,7 +37,7 @@ class ExpertLinks(Protocol):
         ...
 
     def exchange_counts(self, counts: Sequence[int]) -> list[int]:
-        """Tell rank r counts[r]; what each rank told this one."""
+        """Send counts[r] to rank r; return the count that each rank sent to this one."""
         ...
 
     def exchange(

@@ -1,7 +1,7 @@
-"""Group: the processes that share one model, as one of them sees them.
+"""Group: the processes that share one model, as seen by one of them.
 
-Layers ask it for sums and for what the others have; how that travels is an implementation's affair.
-A model on one device has a group of one, which computes nothing.
+Layers call it for sums and for the other ranks' data; the implementations choose the transport. A
+model on one device has a group of one, which computes nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Group(Protocol):
 
     @property
     def rank(self) -> int:
-        """Tell this process' number, from 0."""
+        """Return this process' number, from 0."""
         ...
 
     @property
@@ -37,14 +37,13 @@ class Group(Protocol):
     def add_and_norm(
         self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
     ) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Add up every rank's x and the residual, all [T, H]: the sum's RMSNorm, and the sum, by
-        one kernel; None where there is none for this, and then nothing was done. x may be parts
-        [parts, T, H] float32 where the group takes them. May overwrite the residual."""
+        """Add up every rank's x and the residual, all [T, H], with one kernel; return the sum's
+        RMSNorm, and the sum. Return None without doing anything if no kernel supports the shapes. x
+        may be parts [parts, T, H] float32 if the group takes them. May overwrite the residual."""
         ...
 
     def takes_parts(self, tokens: int) -> bool:
-        """Return whether `add_and_norm` takes parts of so many tokens; if so it takes them in any
-        case."""
+        """Return whether `add_and_norm` takes parts of so many tokens; if so, it always does."""
         ...
 
     def gather(self, x: torch.Tensor) -> torch.Tensor:
@@ -52,7 +51,8 @@ class Group(Protocol):
         ...
 
     def enter(self) -> None:
-        """Count a collective that something else carries out, for others to see who is behind."""
+        """Count a collective that other code carries out, so that other ranks can see which rank is
+        late."""
         ...
 
     def barrier(self) -> None:

@@ -1,11 +1,12 @@
-"""PeerBuffers: memory of each rank that the kernels of the others write, for sums of few rows.
+"""PeerBuffers: memory of each rank that the other ranks' kernels write, for sums of few rows.
 
 A kernel writes its share of a row into every rank's buffer and reads the others' shares from its
-own. Each 64-bit word carries 32 bits of data and the number of the sum, so that a word that has
-come says so itself: no flag, no fence and no barrier. A row has two places, which sums take in
-turns: a rank that has all shares of one sum knows that the others have done with the one before.
+own. Each 64-bit word carries 32 bits of data and the number of the sum, so a word shows whether it
+has arrived: no flag, no fence and no barrier is needed. A row has two places, which sums use in
+turn: a rank that has all shares of one sum knows that the others have finished the previous sum.
 
-Buffers are opened over IPC handles, which cards of one node that see each other's memory have.
+Buffers are opened through IPC handles, which exist for cards of one node that can access each
+other's memory.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ class PeerBuffers:
 
 
 def reasons_against_peers(device: torch.device, size: int) -> tuple[str, ...]:
-    """Return why kernels of `size` ranks, on the first so many devices, cannot write each other's
-    memory; empty where they can."""
+    """Return the reasons why kernels of `size` ranks, on the first so many devices, cannot write
+    each other's memory; empty if they can."""
     if device.type != "cuda":
         return ("they are on the CPU",)
     if torch.version.hip:
@@ -77,8 +78,8 @@ def reasons_against_peers(device: torch.device, size: int) -> tuple[str, ...]:
 
 
 def new_buffer(device: torch.device, size: int, row_bytes: int) -> torch.Tensor:
-    """Return a rank's own, for rows of so many bytes. More rows than it has are the library's,
-    whose bandwidth then counts for more than what it waits."""
+    """Allocate a rank's buffer, for rows of so many bytes. The library sums larger numbers of rows,
+    for which its bandwidth matters more than its latency."""
     words = -(-row_bytes // _DATA_BYTES)
     rows = rows_of_a_sum(row_bytes, size)
     return torch.zeros((PLACES, size, rows, words), dtype=torch.int64, device=device)
@@ -91,7 +92,7 @@ def share(own: torch.Tensor) -> Handle:
 
 
 def open_buffers(own: torch.Tensor, handles: Sequence[Handle | None], rank: int) -> PeerBuffers:
-    """The buffers of all ranks, as `share` told of them."""
+    """Open the buffers of all ranks from their handles."""
     opened = {
         other: _open(handle, own.device)
         for other, handle in enumerate(handles)

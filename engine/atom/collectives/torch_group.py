@@ -43,9 +43,10 @@ def find_store(port: int, size: int, host: str = LOOPBACK) -> TCPStore:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Say where a rank stands. device: its own; entered [1] int64: counts the collectives that its
-    host has begun, for others to see which rank is behind; nodes: that the ranks are spread over;
-    on_one_machine: whether all of these are the same."""
+    """The place of a rank in its group. device: of the rank; entered [1] int64: counts the
+    collectives that its host has begun, so that other ranks can see which rank is late; nodes:
+    number of nodes with ranks of the group; on_one_machine: whether all these nodes are the same
+    machine."""
 
     rank: int
     size: int

@@ -1,11 +1,10 @@
-"""The header of a GGUF file: its metadata, and where each tensor stands. Torch-free.
+"""The header of a GGUF file: its metadata, and the position of each tensor. Torch-free.
 
-Written for files from anywhere: no length is believed before the bytes that it speaks of are there,
-so that nothing large is allocated and nothing read beyond the end, and whatever is wrong is a
+The reader accepts files from any source. It trusts no length before it has found the bytes that the
+length counts, so it allocates no large memory and never reads beyond the end. Every fault is a
 `ModelError` with the file and the place. (The `gguf` package's own reader trusts the lengths, and
 takes 5 s for a vocabulary of 50,000.) Knows no model; the numbers are those of the format's
-description (ggml/docs/gguf.md, version 3). Called by checkpoint.py, the tokenizer and the
-loader.
+description (ggml/docs/gguf.md, version 3). Called by checkpoint.py, the tokenizer and the loader.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ Value = int | float | bool | str | list[int] | list[float] | list[bool] | list[s
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """Say where a tensor stands. shape: rows first, as torch has it; first_byte: within the
+    """The position of a tensor in its file. shape: rows first, as in torch; first_byte: within the
     file."""
 
     name: str
@@ -97,7 +96,8 @@ def read_header(file: Path) -> GgufHeader:
 
 
 class _Cursor:
-    """Walks through a header. Nothing is read that the file, or a sound header, does not have."""
+    """Read through a header. It reads nothing beyond the file, or beyond the most that a sound
+    header has."""
 
     def __init__(self, file: Path, data: mmap.mmap, size: int) -> None:
         self._file, self._data, self._size = file, data, size

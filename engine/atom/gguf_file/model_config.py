@@ -107,7 +107,8 @@ def _end_tokens(fields: _Fields) -> list[int]:
 
 
 def _dtype(tensors: Mapping[str, StoredTensor]) -> str:
-    """The type that weights are computed in: the file's, of all matrices, where it is one."""
+    """Return the dtype for computing with the weights: the one of all matrices in the file, if they
+    share one."""
     kinds = {tensor.kind.name for tensor in tensors.values() if len(tensor.shape) > 1}
     return _DTYPES.get(kinds.pop(), _DEFAULT_DTYPE) if len(kinds) == 1 else _DEFAULT_DTYPE
 
@@ -234,13 +235,13 @@ class _Fields:
         return value
 
     def must_be(self, field: str, wanted: int) -> None:
-        """Raise `ModelError` where the field is there and another number."""
+        """Raise `ModelError` if the field is present and has another number."""
         value = self._value(field, wanted)
         if value != wanted:
             raise self.refusal(field, value, f"{wanted}, as a head of queries has elements")
 
     def token_id(self, role: str) -> int | None:
-        """Read the id of the token with a role; None where no token has it."""
+        """Return the id of the token with a role; None if no token has it."""
         key = f"tokenizer.ggml.{role}_token_id"
         value = self.header.metadata.get(key)
         if value is None:
@@ -253,7 +254,7 @@ class _Fields:
         return value
 
     def tensor(self, name: str, dimensions: int) -> StoredTensor:
-        """Find a tensor of so many dimensions."""
+        """Return a tensor, which must have so many dimensions. Raises `ModelError`."""
         tensor = self.header.tensors.get(name)
         if tensor is None or len(tensor.shape) != dimensions:
             found = "missing" if tensor is None else f"of shape {list(tensor.shape)}"

@@ -1,8 +1,8 @@
-"""Names of tensors in a GGUF file, and those of the same tensors in a Hugging Face checkpoint.
+"""Names of tensors in a GGUF file, and the names of the same tensors in a Hugging Face checkpoint.
 
-Also which of them llama.cpp stores in another order: its rotary embedding takes the elements of a
-head in neighbouring pairs where the architecture is Llama's, so the rows of queries and keys are
-permuted within each head; Qwen's are as in the checkpoint.
+The module also lists the tensors that llama.cpp stores in another order. For Llama's architecture
+its rotary embedding takes the elements of a head in neighbouring pairs, so the rows of queries and
+keys are permuted within each head; Qwen's have the checkpoint's order.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The types of tensors that a GGUF file may hold, and which of them are read.
+"""The types of tensors that a GGUF file may hold, and which of them the engine reads.
 
 Numbers and block sizes are those of ggml; a test compares them with the `gguf` package, which takes
 seconds to import and is needed for the weights alone.
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """Describe a type: so many elements of a row share a block of so many bytes; read: whether this
-    engine takes it."""
+    """A tensor type: `block_elements` elements of a row share a block of `block_bytes` bytes; read:
+    whether this engine reads it."""
 
     name: str
     block_elements: int

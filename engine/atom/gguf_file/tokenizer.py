@@ -1,9 +1,9 @@
 """The vocabulary of a GGUF file as the `tokenizers` library's tokenizer.
 
-Two kinds are made: byte pairs with merges ("gpt2" to llama.cpp), and sentencepiece's byte pairs,
-whose merges follow from the scores ("llama"). How texts of the first kind are cut into words is a
-name in the file, and each name's rule is the one of the model's own tokenizer.json. What is not
-known is refused: other tokens than a model was trained with are wrong answers without a word.
+There are two kinds: byte pairs with merges ("gpt2" in llama.cpp), and sentencepiece's byte pairs,
+whose merges follow from the scores ("llama"). For the first kind the file names a rule that splits
+texts into words; each rule is that of the model's own tokenizer.json. An unknown rule is refused,
+since other tokens than a model was trained with silently give wrong answers.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ _TEKKEN_WORDS = (
 
 @dataclass(frozen=True, slots=True)
 class _Words:
-    """Hold how texts are cut into words. whole: a word that is a token is one, whatever its merges;
-    begins: texts begin with the bos token, unless the file says; composed: characters are put
-    together first (NFC)."""
+    """A rule that splits texts into words. whole: a word that is a token is not split by merges;
+    begins: texts begin with the bos token, unless the file states otherwise; composed: characters
+    are composed first (NFC)."""
 
     cut: Callable[[], Any]
     whole: bool = False
@@ -93,7 +93,7 @@ _WORDS: dict[str, _Words] = {
 
 @dataclass(frozen=True, slots=True)
 class GgufTokenizer:
-    """Hold a file's tokenizer, and what a tokenizer_config.json would say beside it."""
+    """A file's tokenizer, and the settings of its tokenizer_config.json."""
 
     tokenizer: Tokenizer
     settings: dict[str, Any]
@@ -181,7 +181,7 @@ def _merges_by_score(vocabulary: GgufVocabulary) -> list[tuple[str, str]]:
 
 
 def _surround(tokenizer: Tokenizer, vocabulary: GgufVocabulary, *, begins: bool) -> None:
-    """Put bos and eos around plain text, as the file says or its kind of tokenizer does."""
+    """Put bos and eos around plain text, as the file or its kind of tokenizer specifies."""
     roles = vocabulary.roles
     before = roles.get("bos_token") if _either(vocabulary.add_bos, begins) else None
     behind = roles.get("eos_token") if vocabulary.add_eos else None

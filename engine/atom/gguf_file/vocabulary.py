@@ -54,7 +54,7 @@ class GgufVocabulary:
         return [text for text, kind in self._by_kind() if kind in _SPECIAL]
 
     def user_defined(self) -> list[str]:
-        """List the texts that are a token each, wherever they stand."""
+        """Return the texts that are always a single token."""
         return [text for text, kind in self._by_kind() if kind == TokenKind.USER_DEFINED]
 
     def _by_kind(self) -> list[tuple[str, int]]:

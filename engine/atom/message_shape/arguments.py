@@ -1,4 +1,4 @@
-"""Arguments of a call as clients send them back, to the object that they say."""
+"""Convert the arguments of a call, as clients send them back, to an object."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import Any
 
 
 def read_arguments(sent: Any) -> dict[str, Any] | str:
-    """Arguments of a call as a client sends them back: the object, or the text that is none.
+    """Convert the arguments of a call, as a client sends them back, to an object; return text that
+    is not an object unchanged.
 
-    What a model wrote is taken in whatever form: a text that holds the object, twice encoded, with
-    raw line breaks, cut, or no object at all; nothing and null are no arguments."""
+    A model's output is accepted in any form: text that holds the object, encoded twice, with raw
+    line breaks, or cut. Empty text and null are no arguments.
+    """
     value = sent
     for _ in range(2):  # a text within a text
         if not isinstance(value, str):

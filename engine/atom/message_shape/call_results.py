@@ -1,8 +1,7 @@
-"""Results of calls stand behind the message that made the calls, in the order of the calls.
+"""Order the results of calls: after the message that made the calls, in the order of the calls.
 
-Most templates show a result without its id, so that its place alone says which call it answers; and
-some show one call of a message and leave out the others. Pure; each function is linear in the
-messages.
+Most templates show a result without its id, so only its position identifies the call; and some show
+one call of a message and drop the others. Pure; each function is linear in the messages.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from atom.message_shape.contents import Message, as_text, joined
 
 
 def paired(messages: Sequence[Message], *, single: bool) -> list[Message]:
-    """Put each result behind its calls. single: a message has one call, so that one with several
-    becomes several, each with its result. A result without a call stays where it is."""
+    """Put each result after its calls. single: split a message with several calls into one message
+    per call, each with its result. A result without a call keeps its position."""
     made: list[Message] = []
     for index, found in _with_results(messages):
         message = messages[index]
@@ -73,7 +72,8 @@ def named(messages: Sequence[Message]) -> list[Message]:
 
 
 def said_by_user(messages: Sequence[Message], *, all_results: bool) -> list[Message]:
-    """Let the user tell the results of calls; all_results: else those without a call alone."""
+    """Turn results of calls into messages of the user; all_results: if false, only results without
+    a call."""
     made: list[Message] = []
     within = False  # results of a call stand here
     for message in named(messages):
@@ -94,7 +94,7 @@ def said_by_user(messages: Sequence[Message], *, all_results: bool) -> list[Mess
 
 
 def in_content(messages: Sequence[Message], write: Any) -> list[Message]:
-    """Write calls as a family does, behind what is said beside them."""
+    """Write calls into the content as a family does, after the message's text."""
     made: list[Message] = []
     for message in messages:
         calls = message.get("tool_calls")

@@ -37,16 +37,17 @@ _TRIED_CALLS = [
 
 
 class DroppedTextError(Exception):
-    """No shape of a message shows what the user says."""
+    """No shape of a message makes the template show the user's text."""
 
 
 def find_shape(
     render: RenderWith, *, mentions_calls: bool, variables: Iterable[str] = ()
 ) -> MessageShape:
-    """Try the shapes of a template. mentions_calls: its source has a branch for calls. variables:
-    that it reads.
+    """Find the message shape of a template. mentions_calls: its source has a branch for calls.
+    variables: that it reads.
 
-    Raises `DroppedTextError` where the user's text, or every call, would be left out silently."""
+    Raises `DroppedTextError` if the template would silently drop the user's text, or every call.
+    """
     return _Finder(render).find(mentions_calls, sorted(variables))
 
 
@@ -222,8 +223,8 @@ class _Finder:
         return _calling(shape, any_text=raw)
 
     def _system_beside_calls(self, shape: MessageShape) -> MessageShape:
-        """Find where the system speaks if a conversation ends with a result: in the user's turn
-        that its words have in a conversation that ends with a question."""
+        """Find the system's place if a conversation ends with a result: in the same user's turn as
+        in a conversation that ends with a question."""
         tried = [*TURNS.late_system[:1], probes.head_before_call()]
         if all(self._shows(shape, probe) for probe in tried):
             return shape
@@ -234,7 +235,8 @@ class _Finder:
         return self._best((shape, *(_turned(shape, system=place) for place in places)), tried)
 
     def _with_reasoning(self, shape: MessageShape) -> MessageShape:
-        """Reasoning beside calls, which must not be lost for it, and beside what was said."""
+        """Find the place of reasoning in messages with calls, and with calls and text, that drops
+        no call."""
         alone, both = probes.thought_beside_call(), probes.thought_beside_call(probes.SAID)
         shown = [
             place
@@ -250,7 +252,7 @@ class _Finder:
         return replace(shape, reasoning=shown[0])
 
     def _raw(self, shape: MessageShape) -> bool:
-        """Tell whether arguments that are no object may be given as text."""
+        """Return whether arguments that are not an object may be given as text."""
         written = f'"{probes.KEY}": "{probes.VALUE}'
         message = probes.called()
         message["tool_calls"][0]["function"]["arguments"] = "{" + written
@@ -260,7 +262,7 @@ class _Finder:
     # ---- tools -------------------------------------------------------------------------------
 
     def _tools(self, shape: MessageShape, variables: Sequence[str]) -> MessageShape:
-        """Find where tools are shown, and what has to be added to them."""
+        """Find the place of tools, and the additions that they need."""
         whole = probes.tools_shown(*probes.TOOLS)
         for place in _tool_places(variables):
             found = replace(shape, tools=replace(place, none=shape.tools.none))
@@ -291,7 +293,7 @@ class _Finder:
 
 
 def _shown_plain(probe: Probe, text: str | None) -> bool:
-    """Tell whether reasoning is shown as text, and not as the value that a message has of it."""
+    """Return whether reasoning is shown as text, and not as the value of a message's field."""
     written = (f"'thinking': '{probes.THOUGHT}", f'"thinking": "{probes.THOUGHT}')
     return probe.shown_by(text) and not any(each in (text or "") for each in written)
 

@@ -30,7 +30,7 @@ class Probe:
     tools: Sequence[dict[str, Any]] | None = None
 
     def shown_by(self, text: str | None) -> bool:
-        """Tell whether a rendering has all of it."""
+        """Return whether a rendering has all of the probe's words and calls."""
         if text is None or not all(word in text for word in self.loose):
             return False
         at = 0
@@ -42,8 +42,8 @@ class Probe:
 
 
 def _shows_call(text: str, name: str, value: str) -> bool:
-    """Tell the call from its tool, whose description has the name and the key but not the value;
-    tools may stand at the head or beside the user's text."""
+    """Return whether the text has the call and not only its tool, whose description has the name
+    and the key but not the value. Tools may be at the head or beside the user's text."""
     before, found, _ = text.partition(value)
     said = before.rpartition(TEXT)[2] if TEXT in before else before
     return bool(found) and name in said and KEY in said
@@ -72,7 +72,7 @@ def tool(name: str = NAME, **left_out: None) -> dict[str, Any]:
 
 
 def untyped_tool() -> dict[str, Any]:
-    """A tool whose parameters do not say that they are an object."""
+    """Make a tool whose parameters have no type."""
     made = tool()
     del made["function"]["parameters"]["type"]
     return made
@@ -104,7 +104,7 @@ def result(identity: str = NINE_ID, content: str = RESULT) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """Probes without calls, by what they ask."""
+    """Probes without calls, by the trait that they test."""
 
     late_system: Sequence[Probe] = field(
         default_factory=lambda: (
@@ -184,7 +184,7 @@ def whole_call(content: str = "", *, identity: str = NINE_ID, **more: Any) -> Pr
 
 
 def ended_turn() -> Probe:
-    """A call with text beside it, in a turn that ended with an answer."""
+    """Make a probe of a call with text, in a turn that ended with an answer."""
     messages = [ASKED, called(SAID), result(), said("assistant", LATE), said("user", MORE)]
     return Probe(messages, [TEXT, VALUE, RESULT, LATE, MORE], [SAID], ONE_CALL, TOOLS)
 
@@ -198,7 +198,7 @@ def results_of_two() -> Probe:
 
 
 def after_results() -> Probe:
-    """The user speaks behind a result."""
+    """Make a probe in which the user speaks after a result."""
     messages = [ASKED, called(), result(), said("user", MORE)]
     return Probe(messages, [TEXT, VALUE, RESULT, MORE], calls=ONE_CALL, tools=TOOLS)
 

@@ -1,10 +1,10 @@
 """MessageShape: a conversation in the form that a chat template shows whole.
 
-Templates differ in what they take: a call's arguments as an object or as text, one call or several
-in a message, the content beside calls as "" or none, turns that alternate, the system's words at
-the head alone. What does not suit is not always an error: a branch is not taken, and the user's
-text, a call or a tool is missing without a word. `find_shape` finds the form out once, at start.
-Each step is linear in the messages. Knows no Jinja.
+Templates differ in their input: a call's arguments as an object or as text, one call or several in
+a message, the content of a message with calls as "" or none, turns that alternate, the system's
+message only at the head. An unsuitable form is not always an error: the template takes another
+branch, and silently drops the user's text, a call or a tool. `find_shape` finds the form once, at
+start. Each step is linear in the messages. Knows no Jinja.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ WriteCalls = Callable[[Sequence[tuple[str, Any]]], str]
 
 
 class Beside(Enum):
-    """Places of text beside calls. TOGETHER: in their message. APART: in one of its own,
-    before them."""
+    """Places of text that accompanies calls. TOGETHER: in their message. APART: in a separate
+    message before them."""
 
     TOGETHER = auto()
     APART = auto()
 
 
 class ReasoningPlace(Enum):
-    """Places of reasoning. FIELD: in a field of the message. PART: as a part of its content,
-    of type thinking (Mistral). JOINED: in its field, and what is said beside calls behind it,
-    where a message with calls has no place for both."""
+    """Places of reasoning. FIELD: in a field of the message. PART: as a part of its content, of
+    type thinking (Mistral). JOINED: in its field, followed by the text that accompanies calls, if a
+    message with calls has no place for both."""
 
     FIELD = auto()
     PART = auto()
@@ -52,8 +52,8 @@ class ReasoningPlace(Enum):
 
 
 class Results(Enum):
-    """Forms of the results of calls. TOOL: as messages of the role tool. NAMED: with the
-    function's name. BY_USER: the user tells them, since the role has no place."""
+    """Forms of the results of calls. TOOL: as messages of the role tool. NAMED: with the function's
+    name. BY_USER: as messages of the user, since the template has no place for the role."""
 
     TOOL = auto()
     NAMED = auto()
@@ -80,9 +80,9 @@ class CallShape:
 
 @dataclass(frozen=True, slots=True)
 class TurnShape:
-    """Describes the turns that a template shows. system: where it speaks. alternates: the user's
-    and the assistant's turns alternate, the user's first. needs_user: the user has a turn. filler:
-    of a turn that is added. keeps_empty: the assistant may say nothing."""
+    """The turns that a template shows. system: its place. alternates: the user's and the
+    assistant's turns alternate, the user's first. needs_user: the user has a turn. filler: the text
+    of an added turn. keeps_empty: the assistant's turn may be empty."""
 
     system: SystemPlace = SystemPlace.ANYWHERE
     alternates: bool = False
@@ -101,9 +101,9 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class MessageShape:
-    """The shape of messages and tools that a chat template expects. part_roles: whose content is a
-    list of parts. write_calls: as text, for a template without a place for calls; None if no family
-    is known. left_out: what the template shows in no shape."""
+    """The shape of messages and tools that a chat template expects. part_roles: roles whose content
+    is a list of parts. write_calls: writes calls as text, for a template without a place for calls;
+    None if no family is known. left_out: the parts that the template drops in every shape."""
 
     part_roles: frozenset[str] = frozenset()
     turns: TurnShape = field(default_factory=TurnShape)
@@ -119,7 +119,7 @@ class MessageShape:
         tools: Tools | None = None,
         filled: Filled = Filled.AS_SENT,
     ) -> Shown:
-        """Messages and tools as the template wants them; filled: what is added to tools, at least.
+        """Convert messages and tools to the template's shape; filled: the least additions to tools.
         Raises `RequestError` for calls that have no place."""
         told: Sequence[Message] = paired(messages, single=self.calls.single)
         told, variables = self.tools.placed(told, tools, filled)
@@ -204,7 +204,7 @@ class MessageShape:
 
 
 def _apart(message: Message) -> Iterator[Message]:
-    """Give the text beside calls, and then the calls."""
+    """Yield a message with the text that accompanies calls, and then one with the calls."""
     content = message.get("content")
     if not (message.get("tool_calls") and content):
         yield message

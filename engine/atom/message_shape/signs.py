@@ -1,8 +1,8 @@
-"""TemplateSigns: what a chat template writes of calls, tools and reasoning, by which its family is
-known.
+"""TemplateSigns: the text that a chat template writes for calls, tools and reasoning, which
+identifies its family.
 
-Rendered for the probes, never read out of the source: a template may put a mark together out of
-pieces, or mention one that it never writes.
+The signs are rendered for the probes and not read from the source: a template may assemble a mark
+from pieces, or contain one that it never writes.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _SWITCHED_OFF: Mapping[str, Any] = {"thinking": False, "enable_thinking": False}
 
 @dataclass(frozen=True, slots=True)
 class TemplateSigns:
-    """Holds renderings of a template. call: a call of `CALLED` with `ARGUMENTS`, behind the
-    question, or "" for a template without a place for calls; bare_call: without the head of the
-    assistant's turn. told: a prompt with tools; plain: without. answer: an answer with its
-    reasoning. asked: prompts of a question, with thinking on and off."""
+    """Renderings of a template. call: a call of `CALLED` with `ARGUMENTS`, after the question, or
+    "" for a template without a place for calls; bare_call: without the head of the assistant's
+    turn. told: a prompt with tools; plain: without. answer: an answer with its reasoning. asked:
+    prompts of a question, with thinking on and off."""
 
     call: str = ""
     bare_call: str = ""
@@ -37,7 +37,7 @@ class TemplateSigns:
     asked: str = ""
 
     def tells(self, text: str) -> bool:
-        """Return whether the prompt has this text, once more, where there are tools."""
+        """Return whether the prompt with tools has this text more often than the one without."""
         return self.told.count(text) > self.plain.count(text)
 
 

@@ -18,8 +18,8 @@ Tools = Sequence[Mapping[str, Any]]
 
 
 class ToolPlace(Enum):
-    """Places of tools. VARIABLE: of the template. SYSTEM_KEY: the key `tools` of the system's
-    message. SYSTEM_TEXT: into what the system says, since the template shows none."""
+    """Places of tools. VARIABLE: a variable of the template. SYSTEM_KEY: the key `tools` of the
+    system's message. SYSTEM_TEXT: in the system's text, since the template does not show tools."""
 
     VARIABLE = auto()
     SYSTEM_KEY = auto()
@@ -27,9 +27,9 @@ class ToolPlace(Enum):
 
 
 class Filled(IntEnum):
-    """Additions to tools. FIELDS: a description and parameters where there are none.
-    PROPERTIES: type, description and items, throughout the parameters. DESCRIBED: the parameters
-    are told in the description, since the template cannot show them."""
+    """Additions to tools. FIELDS: a missing description and missing parameters. PROPERTIES: type,
+    description and items, throughout the parameters. DESCRIBED: the parameters are written into the
+    description, since the template cannot show them."""
 
     AS_SENT = 0
     FIELDS = 1
@@ -39,9 +39,9 @@ class Filled(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ToolShape:
-    """Describes the tools that a template shows. name: of the variable. bare: functions without
-    their wrapping. as_text: all of them as one JSON text. filled: what has to be added, at least.
-    calls: how a call is written, for tools in the system's text. none: what stands for no tools."""
+    """The tools that a template shows. name: of the variable. bare: functions without their
+    wrapping. as_text: all tools as one JSON text. filled: the least additions. calls: an example of
+    a call, for tools in the system's text. none: the value without tools."""
 
     place: ToolPlace = ToolPlace.VARIABLE
     name: str = "tools"
@@ -83,7 +83,7 @@ def _told(messages: Sequence[Message], key: str, value: Any) -> list[Message]:
 
 
 def _complete(tool: Mapping[str, Any], filled: Filled) -> dict[str, Any]:
-    """A tool without nulls, and with what is to be added."""
+    """Return a tool without nulls, and with the additions."""
     function = tool.get("function")
     if not isinstance(function, Mapping):
         return dict(tool)

@@ -1,4 +1,4 @@
-"""Whose turn it is: where the system speaks, and that roles alternate where a template wants it."""
+"""The order of turns: the system's place, and alternating roles if a template requires them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from atom.message_shape.contents import Message, joined
 
 
 class SystemPlace(Enum):
-    """Places of the system's words. ANYWHERE: where it stands. HEAD: once, before
-    all else. FIRST_USER, LAST_USER: nowhere, so that this message of the user begins with it."""
+    """Places of the system's messages. ANYWHERE: in any position. HEAD: once, before all others.
+    FIRST_USER, LAST_USER: as the beginning of this message of the user, since the template has no
+    place for them."""
 
     ANYWHERE = auto()
     HEAD = auto()
@@ -36,9 +37,9 @@ def system_placed(messages: Sequence[Message], place: SystemPlace) -> list[Messa
 
 
 def _late_said_by_user(messages: Sequence[Message]) -> list[Message]:
-    """Let the user say what the system says behind the head. Templates without a place for it often
-    want turns to alternate, so it joins the user's words beside it, and the head's what precedes
-    them."""
+    """Turn the system's messages after the head into the user's. Templates without a place for them
+    often require alternating turns, so such a message joins a neighbouring message of the user, or
+    the head's if it follows that directly."""
     made: list[Message] = []
     turned = False  # the last message is, or holds, what the system says
     for message in messages:
@@ -56,8 +57,8 @@ def _late_said_by_user(messages: Sequence[Message]) -> list[Message]:
 
 def alternating(messages: Sequence[Message], filler: str) -> list[Message]:
     """Join neighbours of one role, so that the user's and the assistant's turns alternate and the
-    user's is the first. Calls and their results are no turns: what the user says behind results
-    joins the last of them. filler: of a turn that is added."""
+    user's is the first. Calls and their results are not turns: a message of the user after results
+    joins the last result. filler: the text of an added turn."""
     made: list[Message] = []
     turn = "assistant"  # whose the last one was
     for message in messages:
@@ -100,7 +101,7 @@ def with_user(messages: Sequence[Message], filler: str) -> list[Message]:
 
 
 def without_empty(messages: Sequence[Message]) -> list[Message]:
-    """Leave out turns of the assistant in which it says nothing."""
+    """Drop the assistant's empty turns."""
     return [
         message for message in messages
         if message.get("role") != "assistant" or message.get("content")

@@ -54,8 +54,7 @@ _HEAD = "lm_head.weight"
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """Says by file what is read from it: the placements of each of its tensors. total_bytes: of
-    all."""
+    """The reads of each file: the placements of each of its tensors. total_bytes: of all files."""
 
     files: dict[Path, dict[str, list[Placement]]]
     total_bytes: int
@@ -130,8 +129,8 @@ def _beginnings(name: str) -> Iterator[str]:
 
 
 def _headers(checkpoint: Checkpoint) -> Iterator[Header]:
-    """Yield the header of every tensor of every file. Raises `ModelError` for a tensor that stands
-    in two."""
+    """Yield the header of every tensor of every file. Raises `ModelError` for a tensor that two
+    files have."""
     rename = tensor_reader(checkpoint.config)
     file_of: dict[str, Path] = {}
     for file in checkpoint.weight_files():
@@ -149,8 +148,8 @@ def _headers(checkpoint: Checkpoint) -> Iterator[Header]:
 
 
 def _check_input_order(unused: Sequence[Header]) -> None:
-    """Groups of inputs that were not asked for are those of neighbours, or answers would be wrong
-    without a word. The only tensors that are read here: a number for each input of a matrix."""
+    """Check that unused indices of input groups describe contiguous groups; otherwise answers would
+    be silently wrong. Only these tensors are read here: a number for each input of a matrix."""
     for file in dict.fromkeys(header.file for header in unused):
         with opened(file) as shard:
             for header in unused:

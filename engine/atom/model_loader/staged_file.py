@@ -1,8 +1,8 @@
-"""StagedFile: whole tensors of a safetensors file onto a GPU, through pinned memory.
+"""StagedFile: copy whole tensors of a safetensors file onto a GPU, through pinned memory.
 
-A file that is mapped is read page by page, and copied once more before a GPU gets it. Here it is
-read in large pieces into memory that the GPU reads by itself, one piece while another travels. What
-a header says has been checked by then (load_plan.py).
+A mapped file is read page by page, and copied once more before a GPU gets it. This class reads it
+in large pieces into pinned memory, from which the GPU copies directly, one piece while another is
+in flight. load_plan.py has checked the header before.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ _LENGTH_BYTES = 8  # of the header's length, in front of it
 
 @dataclass(frozen=True, slots=True)
 class StagedTensor:
-    """A tensor on its device, behind what is queued there, and some of its values on the host."""
+    """A tensor on its device, complete once the queued copies are, and some of its values on the
+    host."""
 
     whole: torch.Tensor
     sample: torch.Tensor
 
 
 class StagedFile:
-    """An open file; `read` may run on several threads, each of which has two pieces."""
+    """An open file; several threads may call `read`, each with two pieces of memory."""
 
     def __init__(self, descriptor: int) -> None:
         length = int.from_bytes(os.pread(descriptor, _LENGTH_BYTES, 0), "little")
@@ -51,8 +52,8 @@ class StagedFile:
             os.close(descriptor)
 
     def read(self, name: str, like: torch.Tensor) -> StagedTensor:
-        """Read a tensor of the header's shape and of the dtype that `like` says for it, onto the
-        device of `like`. Raises OSError."""
+        """Read a tensor of the header's shape and of `like`'s dtype onto the device of `like`.
+        Raises OSError."""
         begin, end = self._header[name]["data_offsets"]
         whole = torch.empty(self._header[name]["shape"], dtype=like.dtype, device=like.device)
         flat, samples = whole.view(-1).view(torch.uint8), []

@@ -118,7 +118,7 @@ class _Part:
 
 @contextmanager
 def _staged(file: Path, shard: Any, wanted: Sequence[Placement]) -> Iterator[StagedFile | None]:
-    """Open the file for what goes to a GPU; None where nothing does."""
+    """Open the file for the tensors that a GPU gets; None if there are none."""
     if isinstance(shard, GgufShard) or not any(each.target.is_cuda for each in wanted):
         yield None
         return
@@ -147,8 +147,8 @@ def _fill(wanted: _Part) -> int:
 
 
 def _refuse_no_numbers(wanted: _Part, part: torch.Tensor) -> None:
-    """Weights that are all NaN answer nonsense without a word. A sample of each part tells them
-    from sound ones: reading all of it once more would take as long as loading."""
+    """Refuse weights that are all NaN, which would silently give nonsense. A sample of each part
+    suffices: reading all of it once more would take as long as loading."""
     if not part.is_floating_point() or not part.numel():
         return
     flat = part.reshape(-1) if part.is_contiguous() else part.flatten()

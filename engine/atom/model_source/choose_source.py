@@ -1,4 +1,4 @@
-"""Choose where a model is downloaded from, by its name: a hub id, or s3://bucket/prefix."""
+"""Select the source of a model's download by its name: a hub id, or s3://bucket/prefix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the hub's client raises, as a `ModelError` that says what to do about it."""
+"""Convert the hub client's exceptions to a `ModelError` with the remedy."""
 
 from __future__ import annotations
 

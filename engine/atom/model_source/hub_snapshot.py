@@ -1,7 +1,7 @@
-"""HubSource: what belongs to a revision on the Hugging Face hub, its download, and the proof of it.
+"""HubSource: list, download and verify the files of a revision on the Hugging Face hub.
 
-The files land in a folder that snapshot_folder.py keeps; the hub's own client resumes by whole
-files. Every file is compared with the size and hash that the hub tells. Torch-free.
+snapshot_folder.py manages the target folder; the hub's own client resumes by whole files. Every
+file is compared with the hub's size and hash. Torch-free.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class HubSource:
     """The hub that HF_ENDPOINT names, or huggingface.co."""
 
     def look_up(self, model: str, revision: str) -> Snapshot:
-        """Ask the hub what belongs to `revision`. Raises `ModelError`."""
+        """List the files of `revision` on the hub. Raises `ModelError`."""
         from huggingface_hub import HfApi
         from huggingface_hub.hf_api import RepoFile
 
@@ -70,7 +70,8 @@ def _download(folder: Path, snapshot: Snapshot) -> None:
 
 
 def _verify(folder: Path, snapshot: Snapshot) -> None:
-    """Compare every file with what the hub says of it; a wrong one is removed."""
+    """Compare every file with the hub's size and hash; remove a wrong one and raise
+    `ModelError`."""
     for file in snapshot.files:
         path = folder / file.name
         problem = _problem(path, file)

@@ -112,7 +112,7 @@ class S3Source:
 
 
 def downloaded_folder(model: str) -> Path:
-    """Return where an engine keeps a model of a bucket that it downloads for itself."""
+    """Return the folder for a bucket's model that the engine downloads itself."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "atom" / "s3" / model.removeprefix(SCHEME).strip("/").replace("/", "--")
 

@@ -99,10 +99,11 @@ def ensure_snapshot(
     folder: Path,
     on_plan: Callable[[Snapshot], None] = lambda _: None,
 ) -> Snapshot:
-    """Fetch the whole revision into `folder`; without asking its source where it is complete
+    """Download the whole revision into `folder`, without a request to its source if it is complete
     already.
 
-    on_plan: told what will be there before anything is fetched. Raises `ModelError`."""
+    on_plan: called with the files' list before any download. Raises `ModelError`.
+    """
     revision = revision or "main"
     folder.mkdir(parents=True, exist_ok=True)
     with locked_folder(folder):
@@ -179,7 +180,7 @@ def _lock_file(folder: Path) -> Path:
 
 
 def bytes_lacking(folder: Path, snapshot: Snapshot) -> int:
-    """Bytes that have to be free for what of a snapshot is not in its folder yet."""
+    """Return the free bytes that the missing files of a snapshot need."""
     return snapshot.total_bytes - bytes_present(folder) + _SPARE_BYTES
 
 
@@ -188,7 +189,7 @@ def _missing(folder: Path, snapshot: Snapshot) -> list[SourceFile]:
 
 
 def has_size(path: Path, size_bytes: int) -> bool:
-    """Return whether a file is there and has so many bytes."""
+    """Return whether a file exists and has so many bytes."""
     try:
         return path.stat().st_size == size_bytes
     except OSError:

@@ -45,7 +45,7 @@ class KeptList:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """A folder that is gone, below the claim's root, and what it took."""
+    """A removed folder, relative to the claim's root, and its size."""
 
     folder: str
     size_bytes: int

@@ -43,8 +43,8 @@ class Row:
 
 
 def step_of(rows: Sequence[Row], *, padding: int = 0) -> tuple[torch.Tensor, AttentionMetaData]:
-    """Positions, and the metadata of a step over 3 blocks of 16 for each of 4 sequences; padding:
-    padding rows behind the decodes."""
+    """Return positions, and the metadata of a step over 3 blocks of 16 for each of 4 sequences;
+    padding: padding rows after the decodes."""
     tables = torch.arange(12).view(4, 3).flip(0).to(torch.int32)
     positions = torch.cat([torch.arange(row.context - row.queries, row.context) for row in rows])
     owner = torch.cat([torch.full((row.queries,), row.sequence) for row in rows])
@@ -114,7 +114,7 @@ def attention(
 
 
 def _with_sinks(shape: AttentionShape) -> AttentionShape:
-    """Made here, where torch's default device is the card."""
+    """Add the sinks to the shape. They are made here, where torch's default device is the card."""
     if not shape.has_sinks:
         return shape
     return replace(shape, sinks=torch.linspace(-2.0, 3.0, shape.num_heads))

@@ -28,7 +28,7 @@ _TOOL_SECONDS = 30
 
 
 def imports() -> dict[str, str]:
-    """Import each package and tell its version, or why it cannot be imported."""
+    """Import each package; return its version, or the error."""
     told = {}
     for name in _PACKAGES:
         try:
@@ -40,7 +40,7 @@ def imports() -> dict[str, str]:
 
 
 def variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Collect the variables that kernels and runtimes read, and nothing that may be secret."""
+    """Collect the variables that kernels and runtimes read, except any that may be secret."""
     return {
         name: value
         for name, value in sorted(environment.items())

@@ -1,10 +1,9 @@
-"""What a backend is put through, operation by operation, and compared with the reference.
+"""Exercises of a backend, operation by operation, compared with the reference.
 
-An exercise gets the backend's operations and raises `AssertionError` where a result is not that of
-the reference, which computes in float32 on the same device (torch's default one). Values are
-float16 where nothing else is said: its roundings are the smallest, and so is what an error may hide
-behind. Sizes are those of AITER's kernels. Tests hold AITER's adapters to them, and
-`atom preflight --report` a card.
+An exercise gets the backend's operations and raises `AssertionError` if a result differs from the
+reference, which computes in float32 on the same device (torch's default one). Values are float16 by
+default: its roundings are the smallest, so they hide the smallest errors. Sizes are those of
+AITER's kernels. Tests run AITER's adapters through them, and `atom preflight --report` a card.
 """
 
 from __future__ import annotations

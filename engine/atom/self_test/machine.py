@@ -1,8 +1,8 @@
-"""Looks at what holds a machine's AMD cards: drivers, memory in use and by which process, links
-between cards; and says what to do about it.
+"""Inspect a machine's AMD cards: drivers, memory in use and by which process, links between cards;
+and advise what to change.
 
-Reads files of the kernel's driver, and asks amdsmi, so it answers for cards that a runtime cannot
-open. KFD tells of every process of the host, by the host's number of it. Fields: Linux,
+The module reads files of the kernel's driver and queries amdsmi, so it works for cards that a
+runtime cannot open. KFD lists every process of the host, by the host's number of it. Fields: Linux,
 drivers/gpu/drm/amd/amdkfd/{kfd_process.c,kfd_topology.c}. `advice` is pure.
 """
 
@@ -32,8 +32,8 @@ _FILES = {
 
 @dataclass(frozen=True, slots=True)
 class MemoryHolder:
-    """A process with memory of a card. pid: the host's number of it; name: None where no process of
-    that number can be seen from here; address: the card's, of PCI."""
+    """A process with memory of a card. pid: the host's number of it; name: None if no process of
+    that number is visible here; address: the card's PCI address."""
 
     pid: int
     name: str | None
@@ -56,8 +56,8 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Findings. drivers: name → version, or a setting that matters; addresses: of the cards that
-    KFD shows; cards: what amdsmi says of them, none where it cannot be asked."""
+    """The facts of a machine. drivers: name → version, or a relevant setting; addresses: of the
+    cards that KFD lists; cards: amdsmi's facts of them, empty if it cannot be queried."""
 
     drivers: dict[str, str]
     addresses: tuple[str, ...]

@@ -1,7 +1,8 @@
-"""A small model on the card and on the CPU: does a whole engine there say what it says here?
+"""Compare a small model on the card with the same model on the CPU, through whole engines.
 
-The card answers first; the CPU, in float32, then tells how likely it finds each of the card's
-tokens, which nearly equal tokens cannot spoil. Weights are drawn here, so no network is needed.
+The card answers first. The CPU, in float32, then computes the probability of each of the card's
+tokens; so tokens with nearly equal probabilities do not spoil the comparison. Weights are generated
+here, so no network is needed.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class ParityRun:
 def answer_on(
     folder: Path, device: str, prompts: Sequence[list[int]], asked: SamplingParams
 ) -> list[Completion]:
-    """Answer prompts by an engine of its own, which ends."""
+    """Answer prompts with a separate engine, and close the engine."""
     dtype = "float32" if device == "cpu" else "bfloat16"
     with LLMEngine(
         str(folder), device=device, dtype=dtype, max_model_len=256, max_num_seqs=8, num_kv_blocks=64
@@ -87,7 +88,8 @@ def answer_on(
 
 
 def parity_run(device: str, answer: Answer = answer_on) -> ParityRun:
-    """Compare the engine on this device with the CPU's. Errors of either are told, not raised."""
+    """Compare the engine on this device with the CPU's. Errors of either are reported, not
+    raised."""
     with tempfile.TemporaryDirectory(prefix="atom-parity-") as made:
         folder = write_model(Path(made))
         try:
@@ -106,7 +108,7 @@ def parity_run(device: str, answer: Answer = answer_on) -> ParityRun:
 
 
 def compare(theirs: Sequence[Completion], ours: Sequence[Completion]) -> ParityRun:
-    """Compare answers with what another engine says of the same tokens as a prompt."""
+    """Compare answers with another engine's probabilities for the same tokens as a prompt."""
     apart, behind = [0.0], [0.0]
     for item, scored in zip(theirs, ours, strict=True):
         chosen, told = item["logprobs"] or [], scored["prompt_logprobs"] or []

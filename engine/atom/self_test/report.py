@@ -59,9 +59,9 @@ _REPEATS = 20
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of one exercise on one backend. error: None where it passed; microseconds: of one
-    pass of the exercise, its comparison and the reference included, so that only two outcomes on
-    one card compare."""
+    """The outcome of one exercise on one backend. error: None if it passed; microseconds: of one
+    pass of the exercise, including its comparison and the reference, so only outcomes on one card
+    are comparable."""
 
     backend: str
     exercise: str
@@ -71,10 +71,10 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Findings of a self-test of one card. chosen: by kind of model, operation → backend, and why
-    others were passed over; unusable: backend → why it cannot be used here at all; parity: of a
-    whole engine, None where there is no card or nothing is tried; apart: pairs of devices of which
-    the runtime says that one cannot read the other's memory."""
+    """The findings of a self-test of one card. chosen: by kind of model, operation → backend, and
+    why others were passed over; unusable: backend → the reason why it cannot be used here; parity:
+    of a whole engine, None without a card or if nothing was run; apart: pairs of devices that
+    cannot read each other's memory, according to the runtime."""
 
     device: str
     architecture: str | None
@@ -100,7 +100,7 @@ class Report:
 
     @property
     def unserved(self) -> list[str]:
-        """Kinds of model that nothing here computes."""
+        """List the kinds of model that no backend computes here."""
         return [name for name, choice in self.chosen.items() if "error" in choice]
 
 
@@ -198,7 +198,7 @@ def _outcome(backend: str, exercise: str, run: Callable[[], None], device: torch
 
 
 def summary(report: Report) -> str:
-    """Summarise for people: a line of each exercise that failed, and of what was chosen."""
+    """Summarise for people: a line for each exercise that failed, and the chosen backends."""
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     lines = [f"{report.device} {report.architecture or ''}".strip(), versions]
     lines += report.machine.lines()

@@ -1,7 +1,7 @@
-"""DraftCounts: how many drafts there were and how many held, in all and by their place in a run.
+"""DraftCounts: the numbers of drafts and of accepted drafts, in all and by their place in a run.
 
-Counted by the scheduler, told in its stats; every thousand drafts the log says how the last
-thousand did.
+The scheduler counts them and includes them in its stats; after every thousand drafts the log
+reports the acceptance of the last thousand.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class DraftCounts:
         self._logged = (0, 0, 0)  # drafts, tokens and accepted at the last line
 
     def observe(self, drafted: NDArray[np.int32], accepted: NDArray[np.int32]) -> None:
-        """Count that of so many drafted tokens of each row so many held."""
+        """Count the drafted and the accepted tokens of each row."""
         most = int(drafted.max(initial=0))
         if most == 0:
             return

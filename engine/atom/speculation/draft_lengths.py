@@ -34,16 +34,16 @@ class DraftLengths(Protocol):
         """Note that another sequence has the slot."""
 
     def choose(self, slots: Slots, computed: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Return how many drafts the next step of these rows, which it runs together, is to carry.
-        computed: tokens that each slot has behind it, by slot."""
+        """Return the number of drafts for the next step of each of these rows, which run together.
+        computed: tokens that each slot has computed, by slot."""
 
     def observe(
         self, slots: Slots, drafted: NDArray[np.int32], accepted: NDArray[np.int32]
     ) -> None:
-        """Learn that of so many drafts of each row so many held."""
+        """Learn from the drafted and the accepted tokens of each row."""
 
     def miss(self, slots: Slots) -> None:
-        """Nothing was found to draft for these rows, which were to carry some."""
+        """Learn that no drafts were found for these rows, although they were to carry some."""
 
 
 class FixedDraftLengths:
@@ -61,10 +61,10 @@ class FixedDraftLengths:
     def observe(
         self, slots: Slots, drafted: NDArray[np.int32], accepted: NDArray[np.int32]
     ) -> None:
-        """Nothing follows from it."""
+        """Do nothing: the lengths are fixed."""
 
     def miss(self, slots: Slots) -> None:
-        """Nothing follows from it."""
+        """Do nothing: the lengths are fixed."""
 
 
 class AdaptiveDraftLengths:
@@ -120,8 +120,9 @@ class AdaptiveDraftLengths:
         return chosen
 
     def _gains(self, slots: Slots, more: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Tokens of the rows' next step beyond what it costs, [R, K + 1] by the number of drafts.
-        more: what steps with so many cost beyond one with none, as shares of it."""
+        """Compute the tokens of the rows' next step minus its cost, [R, K + 1] by the number of
+        drafts. more: the extra cost of steps with so many drafts, as a share of the cost without
+        drafts."""
         after_some, after_all = (chances.of.take(slots) for chances in self._first)
         levels = (self._further.of.take(slots) * _LEVELS + 0.5).astype(np.intp)
         tokens = self._tokens.take(np.minimum(levels, _LEVELS - 1), axis=0)
@@ -184,7 +185,7 @@ class _Chances:
         self._weight[slot] = _PRIOR_WEIGHT
 
     def learn(self, slots: Slots, tried: NDArray[np.int32] | int, true: NDArray[Any]) -> None:
-        """Learn that of so many times each so many came true."""
+        """Learn that `true` of `tried` trials of each slot succeeded."""
         if not len(slots):
             return
         weight = self._weight.take(slots) * _MEMORY + tried

@@ -1,12 +1,12 @@
-"""DraftModelProposer: drafts with a layer that predicts on from a model's hidden states.
+"""DraftModelProposer: draft with a layer that predicts further tokens from a model's hidden states.
 
-Behind each step the layer computes the step's tokens too, each with the token behind it, so that
-its cache stands where the model's does; what it makes of a row's newest is kept by slot. The first
-draft is drawn of that, the others of its own output in the model's place, at positions whose blocks
-the step has already; the next step writes them anew. Drafts are drawn with the noise of the draws
-that they guess, so that a sampled token is guessed as well as the two distributions agree. How many
-there are before the one that is made is the device's word, so that the same graph makes each. The
-same on every rank.
+After each step the layer also computes the step's tokens, each with the token after it, so its
+cache covers the same tokens as the model's. The result for a row's newest token is kept by slot.
+The first draft is sampled from that result, the others from the layer's own output in the model's
+place, at positions whose blocks the step has already; the next step overwrites them. Drafts are
+sampled with the noise of the samples that they predict, so a sampled token is predicted as well as
+the two distributions agree. The device counts the drafts before the current one, so the same graph
+makes each draft. All ranks make the same drafts.
 """
 
 from __future__ import annotations

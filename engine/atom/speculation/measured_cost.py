@@ -52,8 +52,8 @@ class MeasuredCost:
     def of_steps(
         self, rows: int, lengths: NDArray[np.float64], context: float = 0.0
     ) -> NDArray[np.float64]:
-        """Seconds of steps of so many rows that all carry so many drafts, for each of `lengths`;
-        context: tokens that a row attends to."""
+        """Return the seconds of steps with so many rows, all with the same number of drafts, for
+        each of `lengths`; context: tokens that a row attends to."""
         short = np.array([self._short(rows, length) for length in lengths.tolist()])
         a_token = self._attended + self._again * lengths
         cost: NDArray[np.float64] = short + context * rows * a_token
@@ -74,8 +74,7 @@ class MeasuredCost:
 
 
 class _Curve:
-    """Seconds by size: between points a line, behind the last as before it; never fewer for
-    more."""
+    """Seconds by size: linear between points and after the last one; never decreasing."""
 
     def __init__(self, points: Sequence[tuple[float, float]]) -> None:
         self._sizes = np.array([size for size, _ in points], dtype=np.float64)
@@ -86,7 +85,8 @@ class _Curve:
         return float(np.interp(size, self._sizes, self._seconds)) + beyond * self._slope()
 
     def _slope(self) -> float:
-        """Compute the slope of the last two points; of one alone as if nothing took no time."""
+        """Return the slope between the last two points; with a single point, the slope from
+        zero."""
         sizes, seconds = self._sizes[-2:], self._seconds[-2:]
         if len(sizes) == 1:
             return float(seconds[0] / sizes[0])

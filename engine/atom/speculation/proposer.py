@@ -34,10 +34,10 @@ class ComputedTokens:
 
 @dataclass(frozen=True, slots=True)
 class Drafting:
-    """Drafts that are being made behind the newest tokens of R rows: slots and wanted, how many of
-    each, [R] int64; drafts [R, K], which are filled. Of drafts that are made one after the other
-    ahead [1] int64, how many there are before the newest, and hidden [R, H], what it was made of;
-    None where they are made at once."""
+    """Drafts in progress after the newest tokens of R rows: slots and wanted, the number of drafts
+    of each, [R] int64; drafts [R, K], which are filled. For drafts that are made one after the
+    other: ahead [1] int64, the number of drafts before the newest, and hidden [R, H], the states
+    from which it was made, or None if all are made at once."""
 
     slots: torch.Tensor
     wanted: torch.Tensor
@@ -63,7 +63,7 @@ class Proposer(Protocol):
         """Make all drafts, or the first of each row."""
 
     def extend(self, drafting: Drafting) -> None:
-        """Make one more of each row. A row that wants fewer goes on in its last place."""
+        """Make one more draft for each row. A row that wants fewer overwrites its last place."""
 
     def catch_up(self, computed: ComputedTokens) -> None:
         """Update the proposer's state with the results of a step, before the next step drafts."""
@@ -72,7 +72,7 @@ class Proposer(Protocol):
 def make_drafts(
     proposer: Proposer, slots: torch.Tensor, wanted: torch.Tensor, num_drafts: int
 ) -> Drafts:
-    """Draft up to `wanted` tokens [R] int64, at most num_drafts, behind the newest one of each slot
+    """Draft up to `wanted` tokens [R] int64, at most num_drafts, after the newest one of each slot
     [R] int64."""
     drafting = proposer.prepare(slots, wanted, no_drafts(len(slots), num_drafts, slots.device))
     proposer.begin(drafting)

@@ -29,11 +29,11 @@ _LAYER_BYTES = {"cpu": 1e6, "gpu": 1.2e9}
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """Computes a step's cost from the model's facts. experts_bytes: share of the weights that is
-    routed experts, of which a token uses `expert_parallel`; tokens_per_reading: whose products take
-    as long as reading what they use; drafting: what a step costs more that has any drafts, a_draft:
-    for each draft of a row, of what the step costs without, where a layer makes them one after the
-    other."""
+    """The cost of a step from the model's facts. experts_bytes: the share of the weights that is
+    routed experts, of which a token uses `expert_parallel`; tokens_per_reading: tokens whose
+    products take as long as reading the weights that they use; drafting: the extra cost of a step
+    with any drafts; a_draft: for each draft of a row, as a share of the cost of a step without
+    drafts, if a layer makes drafts one after the other."""
 
     tokens_per_reading: float
     experts_bytes: float = 0.0
@@ -47,7 +47,7 @@ class StepCost:
         return (1.0 - self.experts_bytes) + self.experts_bytes * self.expert_parallel
 
     def of(self, tokens: NDArray[np.floating]) -> NDArray[np.float64]:
-        """Cost of steps of so many tokens; only their ratios mean anything."""
+        """Return the cost of steps with so many tokens; only ratios of costs are meaningful."""
         untouched = (1.0 - self.expert_parallel) ** tokens
         read = (1.0 - self.experts_bytes) + self.experts_bytes * (1.0 - untouched)
         cost: NDArray[np.float64] = read + self.read_by_a_token * tokens / self.tokens_per_reading
@@ -67,8 +67,8 @@ class Costs(Protocol):
     def of_steps(
         self, rows: int, lengths: NDArray[np.float64], context: float = 0.0
     ) -> NDArray[np.float64]:
-        """Compute the cost of steps of so many rows that all carry so many drafts, for each of
-        `lengths`; only their ratios mean anything. context: tokens that a row attends to, on
+        """Return the cost of steps with so many rows, all with the same number of drafts, for each
+        of `lengths`; only ratios of costs are meaningful. context: tokens that a row attends to, on
         average."""
 
 
@@ -89,7 +89,7 @@ class DraftingLayers:
 def step_cost(
     facts: ModelFacts, *, on_cpu: bool, drafting: DraftingLayers | None = None
 ) -> StepCost:
-    """Build the cost of a model's steps on a kind of device; drafting: by what layers, None for
+    """Build the cost of a model's steps on a kind of device; drafting: the draft layers, None for
     none."""
     parts = facts.weight_parts(None, Sharding(1, False), False)
     routed = sum(part.size_bytes for part in parts if part.name == "routed experts")

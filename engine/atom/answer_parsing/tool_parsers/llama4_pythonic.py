@@ -160,7 +160,7 @@ class Llama4PythonicParser(ObjectCallParser):
 
     def _take_unfinished(self, name: str, start: int) -> None:
         """Take a call that the answer's end cuts off: closed if the model ended the answer, else
-        with its complete arguments only. If no argument can be parsed, it stays text."""
+        with its complete arguments only. If none of it can be parsed, it stays text."""
         written = self._text[start:].rstrip()
         schema = self._tools[name]
         if self._ended:
