@@ -18,10 +18,11 @@ _MOST_PORT = 65_535
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVEventsConfig:
-    """Where events of cached blocks are published. endpoint: of a PUB socket; replay_endpoint: of a
-    ROUTER that sends the newest batches again, None for none; topic: the first frame of every
-    message; buffer_steps: batches kept for replays; hwm: most messages that wait for one slow
-    reader; max_queue_size: batches between the engine and the thread that sends them."""
+    """The places where events of cached blocks are published. endpoint: of a PUB socket;
+    replay_endpoint: of a ROUTER that sends the newest batches again, None for none; topic: the
+    first frame of every message; buffer_steps: batches kept for replays; hwm: most messages that
+    wait for one slow reader; max_queue_size: batches between the engine and the thread that sends
+    them."""
 
     endpoint: str = "tcp://127.0.0.1:5557"
     replay_endpoint: str | None = None

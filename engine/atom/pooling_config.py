@@ -35,7 +35,7 @@ _YES_NO = ("no", "yes")  # Qwen3-Reranker's; vLLM's field classifier_from_token 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolingConfig:
-    """How a prompt's last token becomes the result. normalized: embeddings have length 1.
+    """The conversion of a prompt's last token to the result. normalized: embeddings have length 1.
     token_ids, token_texts: for a score, the tokens of its two answers, no and yes, by id if the
     checkpoint has ids, else by text."""
 
