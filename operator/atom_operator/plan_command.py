@@ -1,4 +1,4 @@
-"""`plan -f FILE [--nodes FILE] [--values FILE]`: what the operator would decide, without a cluster.
+"""`plan -f FILE [--nodes FILE] [--values FILE]`: the operator's decision, without a cluster.
 
 Reads files as kubectl reads them, judges the manifests by the CRD's own schema and rules, and then
 decides by the same functions as the operator: the verdict is that of `kubectl apply
@@ -123,8 +123,8 @@ def _source_unknown(report: PlanReport) -> str:
 
 
 def _not_planned(report: PlanReport) -> str:
-    """Return what is said of such a model: a name of the hub may be misspelt, other places are the
-    site's own."""
+    """Return the message about a model without a plan: a hub name may be misspelt, other sources
+    are the site's own."""
     source = _source_unknown(report)
     near = get_close_matches(source, catalogue_sources(), n=1, cutoff=0.8)
     meant = f"did you mean {near[0]}? Correct it" if near else "correct it if it is misspelt"

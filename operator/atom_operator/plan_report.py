@@ -1,4 +1,4 @@
-"""A plan as lines for people: what `atom_operator plan` prints. Pure.
+"""A plan as lines for people: the output of `atom_operator plan`. Pure.
 
 The numbers are those of status.capacity and of plan.json; nothing is computed here but how many
 replicas the nodes could take.
@@ -31,8 +31,8 @@ _LABEL_WIDTH = 22
 
 @dataclass(frozen=True, slots=True)
 class PlanReport:
-    """One AtomDeployment's problems, its plan or both: the plan of what only this version's engine
-    does not run says what another would need. `supply` where nodes were given."""
+    """Hold one AtomDeployment's problems, its plan or both: if only this version's engine cannot
+    run it, the plan states another engine's needs. `supply`: set if nodes were given."""
 
     key: ObjectKey
     problems: tuple[FieldProblem, ...] = ()
@@ -76,7 +76,7 @@ def lines(report: PlanReport) -> Iterator[str]:
 
 
 def needs_of(canary: Plan, beside: Plan) -> str:
-    """Say what a canary and the pods beside it need together."""
+    """Describe the needs of a canary and the pods beside it together."""
     pods = f"{beside.scale.replicas} + {canary.scale.replicas} replicas"
     devices = {
         plan.accelerator.resource_name: 0
@@ -154,7 +154,8 @@ def _device(engine: EngineOptions, accelerator: Accelerator) -> str:
 
 
 def _ranks(engine: EngineOptions, accelerator: Accelerator) -> str:
-    """Return what this repository's engine has been seen to do of it."""
+    """Describe how the devices share the model, and on which hardware this repository has run
+    that."""
     shared = f"{engine.tensor_parallel} devices share a copy of the model"
     if accelerator.type == "cpu":
         return shared

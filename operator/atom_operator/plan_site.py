@@ -1,7 +1,8 @@
-"""The site of `plan --values FILE`: what the operator's chart says about this cluster. Pure.
+"""The site of `plan --values FILE`: the chart's settings for this cluster. Pure.
 
 The same file that `helm install --values` gets, so that a manifest is judged in CI as the installed
-operator will judge it. Only what decides a plan is read; the chart's schema checks the rest.
+operator will judge it. Only settings that decide a plan are read; the chart's schema checks the
+rest.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ class ValuesError(ValueError):
 
 
 def site_of_values(values: Mapping[str, Any]) -> Site:
-    """Return what `values` set of a Site; the chart's defaults for the rest. Raises ValuesError."""
+    """Build a Site from `values`; the chart's defaults fill the rest. Raises ValuesError."""
     engine, scaling = _section(values, "engine"), _section(values, "autoscaling")
     template = _section(values, "template")
     allowed = map(str, template.get("allowed") or ())

@@ -1,7 +1,7 @@
-"""The catalogue of AMD devices, and the Accelerator that a spec asks for.
+"""The catalogue of AMD devices, and the Accelerator that a spec requests.
 
 Memory is per logical device in SPX mode (an MI250 module shows as two devices); a partition has its
-share. Data and pure lookups; what nodes say is handed in.
+share. Data and pure lookups; the caller passes the nodes' facts.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _GIB = 1024**3
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """One GPU product. `device_ids` are PCI ids, virtual functions included; `multiplies_fp4`: by
-    its own instructions (gfx950)."""
+    """Describe one GPU product. `device_ids` are PCI ids, virtual functions included;
+    `multiplies_fp4`: by its own instructions (gfx950)."""
 
     name: str
     memory_gib: int | None

@@ -56,7 +56,7 @@ _ONE_DEVICE = Site()
 
 @dataclass(frozen=True, slots=True)
 class _Correction:
-    """Factors of what the shape alone predicts."""
+    """Correct the predictions from the shape alone by factors."""
 
     reserve: float = 1.0
     total: float = 1.0
@@ -64,7 +64,7 @@ class _Correction:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """Hold what is judged: a model on a device whose memory is known."""
+    """Hold one case to judge: a model on a device whose memory is known."""
 
     facts: ModelFacts
     options: EngineOptions
@@ -148,7 +148,8 @@ def kv_element(facts: ModelFacts, options: EngineOptions, accelerator: Accelerat
 
 
 def speculation(options: EngineOptions) -> Speculation:
-    """Describe who drafts: the model's own draft layers, a draft model, the text alone, or none."""
+    """Describe the source of drafts: the model's own draft layers, a draft model, the text alone,
+    or none."""
     by_layers = options.speculative_method != "ngram"
     return Speculation(options.speculative_tokens, options.draft_facts, by_layers)
 
@@ -175,7 +176,8 @@ def longest(facts: ModelFacts, options: EngineOptions) -> int:
 def held_parts(
     facts: ModelFacts, options: EngineOptions, accelerator: Accelerator
 ) -> tuple[WeightPart, ...]:
-    """Return what a device holds of the model and of what drafts for it, tables by position too."""
+    """Return a device's parts of the model and of its drafter, with the rotary tables by
+    position."""
     stored, positions = stored_bytes(accelerator), longest(facts, options)
     sharding = held_as(facts, options, accelerator)
     parts = facts.weight_parts(stored, sharding, loads_own_drafts(options))
@@ -189,8 +191,8 @@ def held_parts(
 
 
 def host_memory_bytes(lookup: FactsLookup, options: EngineOptions, accelerator: Accelerator) -> int:
-    """Return what adapters and weights that sleep take of the host's memory in a pod on GPUs: a
-    part of its memory request, so nothing but what the spec itself settles counts."""
+    """Return the bytes of a GPU pod's host memory that adapters and sleeping weights take: a part
+    of its memory request, so only facts that the spec itself settles count."""
     facts = lookup.facts
     if facts is None or not lookup.pinned or accelerator.type == "cpu":
         return 0

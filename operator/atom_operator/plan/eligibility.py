@@ -1,7 +1,7 @@
 """Whether a node may take a pod: readiness, cordon, taints, node selector, required affinity. Pure.
 
-The scheduler decides; this says beforehand, and in words, what it will hold against a node. What
-other pods there hold against one is plan/devices/other_pods.py's.
+The scheduler decides; this predicts its objections to a node, in words. plan/devices/other_pods.py
+predicts those that other pods there cause.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def is_ready(node: Mapping[str, Any]) -> bool:
 
 
 def ready_condition(node: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what a node's condition Ready says; nothing where it has none."""
+    """Return a node's condition Ready; empty if it has none."""
     conditions = (node.get("status") or {}).get("conditions") or ()
     return next((item for item in conditions if item.get("type") == "Ready"), {})
 
@@ -99,7 +99,8 @@ def _tolerates(toleration: Toleration, taint: Mapping[str, Any]) -> bool:
 
 
 def _unmet_affinity(name: str, labels: Mapping[str, str], placement: Placement) -> Iterator[str]:
-    """Yield what no alternative of the required affinity gets from the node, in one sentence."""
+    """Yield in one sentence the requirements that the node fails in every term of the required
+    affinity."""
     if placement.terms is None:
         return
     failing: list[Requirement] = []

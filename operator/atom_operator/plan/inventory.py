@@ -1,7 +1,8 @@
-"""The accelerators of the cluster: which node has how many of a resource, free, and for us. Pure.
+"""The accelerators of the cluster: how many of a resource each node has, free, and for us. Pure.
 
-Free is allocatable minus what scheduled pods request, of the exact resource. Allocatable leaves out
-devices that the plugin calls unhealthy. Called by reconcile with the nodes and pods it has read.
+Free is allocatable minus the requests of scheduled pods, of the exact resource. Allocatable leaves
+out devices that the plugin reports as unhealthy. Called by reconcile with the nodes and pods that
+it read.
 """
 
 from __future__ import annotations
@@ -81,8 +82,8 @@ def pods_asked(
 
 
 def survey(nodes: Iterable[Manifest], pods: PlacedPods, asked: PodsAsked) -> Supply:
-    """Return what the cluster has for pods that are asked for; of those that need devices, nodes
-    without the resource and without any AMD device are left out."""
+    """Return the cluster's supply for the requested pods; if they need devices, nodes without the
+    resource and without any AMD device are left out."""
     demand = requests_of(asked.pod_spec) | Counter(asked.at_least)
     apart = own_selectors_apart(asked.pod_spec, asked.labels)
     ours = pods.of(asked.key)
@@ -114,8 +115,8 @@ def _lost(nodes: Nodes) -> frozenset[str]:
 def _node_supplies(
     nodes: Nodes, pods: PlacedPods, demand: Resources, asked: PodsAsked
 ) -> tuple[NodeSupply, ...]:
-    """Return what each node has, by name; where none of their own pods is, once for all
-    AtomDeployments that ask alike."""
+    """Return each node's supply, by name; nodes without the AtomDeployment's pods are computed once
+    for all AtomDeployments with equal requests."""
 
     def strangers() -> dict[str, tuple[Manifest, NodeSupply]]:
         fit = (node for node in nodes if _may_fit(node, asked.resource))
@@ -265,8 +266,8 @@ def devices_out(node: Manifest, resource: str) -> int:
 
 
 def device_conditions(node: Manifest) -> tuple[str, ...]:
-    """Return what node-problem-detector says against the devices; the scheduler does not act on
-    it."""
+    """Return node-problem-detector's complaints about the devices; the scheduler does not act on
+    them."""
     conditions = (node.get("status") or {}).get("conditions") or ()
     return tuple(
         str(item["type"])

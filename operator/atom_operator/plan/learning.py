@@ -1,9 +1,9 @@
-"""What an engine's real numbers teach about the next plan of the same kind. Pure.
+"""Corrections that an engine's measurements make to the next plan of the same kind. Pure.
 
 The kind is model, image, device and parallelism. A plan predicts the memory beside weights and KV
 cache ("reserve") and takes the device's nominal size; an engine measures both. Their ratio corrects
-the next prediction, within bounds, so that one odd start cannot turn a plan upside down. Numbers of
-an engine whose model was not the planned one teach nothing.
+the next prediction, within bounds, so that one odd start cannot distort a plan. Numbers of an
+engine whose model was not the planned one teach nothing.
 """
 
 from __future__ import annotations
@@ -58,18 +58,18 @@ def learning_key(model: ModelLocation, options: EngineOptions, accelerator: Acce
 
 
 def evidence_for(key: str, known: Iterable[Evidence]) -> Evidence | None:
-    """The first that is about `key`."""
+    """Return the first evidence about `key`, or None."""
     return next((item for item in known if item.key == key), None)
 
 
 def reserve_factor(evidence: Evidence) -> float:
-    """Return what to multiply a predicted reserve with."""
+    """Return the factor for a predicted reserve."""
     factor = evidence.measured_reserve_bytes / evidence.predicted_reserve_bytes
     return min(max(factor, _LEAST_RESERVE), _MOST_RESERVE)
 
 
 def total_factor(evidence: Evidence) -> float:
-    """Return what to multiply a device's nominal memory with."""
+    """Return the factor for a device's nominal memory."""
     factor = evidence.measured_total_bytes / evidence.planned_total_bytes
     return min(max(factor, _LEAST_TOTAL), _MOST_TOTAL)
 

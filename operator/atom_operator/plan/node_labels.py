@@ -1,4 +1,4 @@
-"""What a node's labels say about its AMD devices. Pure; the device plugin's own words.
+"""AMD devices as a node's labels describe them. Pure; the device plugin's own words.
 
 AMD's node labeller writes two families (amd.com/gpu.* and beta.amd.com/gpu.*), each in a plain form
 (kind=value, when all devices agree) and a counted one (kind.value=count). All are read; none is
@@ -92,8 +92,8 @@ def _whole_bytes(products: tuple[Product, ...]) -> int | None:
 
 
 def node_autoscaler(nodes: Iterable[Mapping[str, Any]]) -> str | None:
-    """Name what adds nodes to the cluster, by the marks that it leaves on nodes of its own; None
-    where no node has one. A node autoscaler that has added no node yet leaves none."""
+    """Name the node autoscaler of the cluster, by its marks on nodes that it created; None if no
+    node has one. An autoscaler that has added no node yet leaves none."""
     for node in nodes:
         metadata = node["metadata"]
         labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}

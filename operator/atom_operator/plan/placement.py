@@ -1,8 +1,8 @@
-"""Where a pod spec lets its pods go, as typed values: node, selector, affinity, tolerations. Pure.
+"""Placement of a pod spec, as typed values: node, selector, affinity, tolerations. Pure.
 
-Read once from a finished pod spec, in which a user's spec.template has been laid: a value that the
-scheduler could not read either is one that matches no node, never an error. Called by
-plan/inventory.py and by plan/eligibility.py.
+Read once from a finished pod spec, after the merge of a user's spec.template: a value that the
+scheduler could not read either matches no node, and is never an error. Called by plan/inventory.py
+and by plan/eligibility.py.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Toleration:
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """Hold what a label or field of a node must be."""
+    """Hold one requirement on a label or field of a node."""
 
     key: str
     operator: str
@@ -83,8 +83,7 @@ class Placement:
 
 
 def placement_of(pod_spec: Mapping[str, Any]) -> Placement:
-    """Return what of a pod spec concerns nodes; what cannot be read is left out, or matches no
-    node."""
+    """Parse the placement of a pod spec; an unreadable part is left out, or matches no node."""
     required = _map(_map(_map(pod_spec, "affinity"), "nodeAffinity"), _REQUIRED)
     return Placement(
         node_name=_text(pod_spec.get("nodeName")) or None,

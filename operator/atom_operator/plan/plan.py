@@ -43,8 +43,8 @@ from atom_operator.plan.startup import (
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Hold what is known of the model, of the cluster and from before. memory_on_nodes: the memory
-    sizes of the asked devices in the cluster; learned: what engines have measured."""
+    """Hold the knowledge about model and cluster, and earlier evidence. memory_on_nodes: the memory
+    sizes of the requested devices in the cluster; learned: the engines' measurements."""
 
     lookup: FactsLookup
     memory_on_nodes: tuple[int, ...]

@@ -1,9 +1,9 @@
-"""What a ResourceQuota's refusal says, and whether old pods that go would make room. Pure.
+"""A ResourceQuota's refusal as numbers, and whether ending old pods would make room. Pure.
 
-The API server's words are the only place where a quota's numbers stand beside the request that they
-refused: "exceeded quota: one, requested: pods=1, used: pods=1, limited: pods=1". A refusal by a
-LimitRange or another admission names no use, and no pod that goes would mend it. Of devices that
-are claimed a quota counts ResourceClaims, in the same words.
+The API server's words alone state a quota's numbers together with the request that they refused:
+"exceeded quota: one, requested: pods=1, used: pods=1, limited: pods=1". A refusal by a LimitRange
+or another admission names no use, and ending a pod would not help. For claimed devices a quota
+counts ResourceClaims, in the same words.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _REFUSAL = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class QuotaRefusal:
-    """Hold what one more pod asks of a quota that has no room for it."""
+    """Hold the request of one more pod to a quota that has no room for it."""
 
     name: str
     requested: Resources
@@ -34,7 +34,7 @@ class QuotaRefusal:
 
     @property
     def lacking(self) -> str:
-        """Return what does not fit, beside what is used of how much."""
+        """Describe the requests that do not fit, each with the quota's use and limit."""
         return " and ".join(
             f"{amount_text(name, asked)} ({self._of(self.used, name)} of "
             f"{self._of(self.limited, name)} used)"
@@ -42,7 +42,8 @@ class QuotaRefusal:
         )
 
     def has_room_after(self, stopped: int, started: int = 1) -> bool:
-        """Return whether so many new pods fit once so many old ones have gone, whichever did."""
+        """Return whether `started` new pods fit once `stopped` old ones have gone, whichever they
+        are."""
         return all(
             self._rest(name, stopped) + started * asked <= self.limited.get(name, 0)
             for name, asked in self.requested.items()
@@ -72,8 +73,8 @@ def quota_refusal(message: str | None, old: Sequence[Resources]) -> QuotaRefusal
 def refusal_of_new_pods(
     observed: Observed, running: DeploymentState | None, wanted: PodRevision
 ) -> QuotaRefusal | None:
-    """Return what a quota says against the wanted pods, beside what each old one counts as; None
-    also of words about one more old pod, as while there are to be more of them."""
+    """Return a quota's refusal of the wanted pods, with each old pod's charge; None also if it
+    refuses one more old pod, as while their number grows."""
     if running is None or running.revision != wanted.name:
         return None
     others = [pod for pod in observed.pods if pod.revision != wanted.name]

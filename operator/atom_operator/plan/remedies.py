@@ -1,7 +1,7 @@
 """The smallest changes that would make a model fit, each tried with the same arithmetic. Pure.
 
-A remedy is named only when it fits alone, with its number. What the engine cannot run (a larger
-tensor-parallel size) is information and says so.
+A remedy is named only if it fits alone, with its number. One that the engine cannot run (a larger
+tensor-parallel size) is information and is marked as such.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ _NOT_YET = "once the engine can do it, which this version does not"
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """Hold what does not fit where; `memory_bytes` is of one device, `site` has what engines can
-    do."""
+    """Hold a model that does not fit a device; `memory_bytes` is of one device, `site` has the
+    abilities of engines."""
 
     error: DoesNotFitError
     facts: ModelFacts

@@ -1,7 +1,7 @@
-"""Spec → Integrations: defaults, thresholds from the plan, and what this cluster does not serve.
+"""Spec → Integrations: defaults, thresholds from the plan, and kinds that this cluster lacks.
 
-Pure. Refusals are validation/surroundings.py's matter; what is optional for serving is left out
-here and said in IntegrationsReady.
+Pure. validation/surroundings.py refuses; objects that are optional for serving are left out here
+and reported in IntegrationsReady.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def first_replicas(spec: AtomDeploymentSpec) -> int:
 
 
 def scaling_method(asked: AutoscalingSpec, served: Set[Kind]) -> Literal["KEDA", "HPA"]:
-    """Return what Auto means in this cluster. Going to zero is KEDA's alone."""
+    """Resolve Auto for this cluster. Only KEDA scales to zero."""
     if asked.method is not None and asked.method != "Auto":
         return asked.method
     return "KEDA" if SCALED_OBJECT in served or asked.min_replicas == 0 else "HPA"
@@ -216,7 +216,8 @@ def _network(spec: AtomDeploymentSpec, site: Site) -> NetworkAccess | None:
 
 
 def _missing(spec: AtomDeploymentSpec, served: Set[Kind]) -> tuple[Missing, ...]:
-    """Return what serving goes on without; autoscalers and groups are refused instead."""
+    """Return the missing kinds that serving does without; autoscalers and groups are refused
+    instead."""
     refused = (AUTOSCALER, SCALED_OBJECT, LEADER_WORKER_SET, RESOURCE_CLAIM_TEMPLATE)
     asked = asked_kinds(spec).items()
     return tuple(Missing(k, f) for k, f in asked if k not in served and k not in refused)

@@ -1,11 +1,11 @@
 """How pods are replaced when the revision changes: chosen once per rollout, kept until the next.
 
-Pure. A spare pod is best where there is room for it; where there is none, it would stay Pending or
-refused for ever and the rollout behind it with it. So the choice is made from what is free of every
-resource on eligible nodes, and made again only when the rollout waits for what its own old pods
-hold: devices, memory, host ports, room in a quota. Old pods never go for new ones that no node or
-quota could take. Groups of pods have no spare one: LeaderWorkerSet v0.7.0 does not finish a rollout
-with a group more (https://github.com/kubernetes-sigs/lws/issues/688).
+Pure. A spare pod is best if there is room for it; otherwise it would stay Pending or refused for
+ever, and the rollout with it. So the choice is made from the free amount of every resource on
+eligible nodes, and made again only when the rollout waits for resources that its own old pods hold:
+devices, memory, host ports, room in a quota. Old pods never go for new ones that no node or quota
+could take. Groups of pods have no spare one: LeaderWorkerSet v0.7.0 does not finish a rollout with
+a group more (https://github.com/kubernetes-sigs/lws/issues/688).
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _NO_SPARE_GROUP = "LeaderWorkerSet replaces groups in place: with a spare one it
 
 @dataclass(frozen=True, slots=True)
 class RolloutQuestion:
-    """Hold what the choice depends on. `supply` is None where nodes cannot be read, and for cpu as
-    long as every pod is made and finds a node."""
+    """Hold the inputs of the choice. `supply` is None if nodes cannot be read, and for cpu as long
+    as every pod is made and finds a node."""
 
     asked: str  # spec.rollout.strategy
     accelerator: Accelerator
@@ -122,7 +122,8 @@ def is_changing(question: RolloutQuestion) -> bool:
 
 
 def _choose_across_kinds(question: RolloutQuestion, retiring: DeploymentState) -> Rollout:
-    """Keep what serves until its successor does; let it go first where it holds what that needs."""
+    """Keep the old workload until its successor serves; end it first if it holds the resources that
+    the successor needs."""
     running = question.running
     if question.asked == _RECREATE:
         return Rollout(_RECREATE, f"{_ASKED}{question.asked}")
@@ -144,7 +145,7 @@ def _choose_across_kinds(question: RolloutQuestion, retiring: DeploymentState) -
 
 
 def _waits_for(question: RolloutQuestion) -> str | None:
-    """Return what the new pods wait for that pods before them may hold."""
+    """Return the resource that the new pods wait for and the old ones may hold."""
     if question.refusal is not None:
         return f"room in quota {question.refusal.name}"
     if question.pods.unschedulable is None or not _HELD_BY_PODS.search(question.pods.unschedulable):
@@ -245,7 +246,7 @@ def _going_for_one(node: NodeSupply, supply: Supply) -> int | None:
 
 
 def _for_several(going: int, old: int, why: str) -> Rollout:
-    """Let so many old pods go for one new pod: all of them only where no fewer would do."""
+    """End `going` old pods for one new pod: all of them only if no fewer would do."""
     if going >= old:
         return Rollout(_RECREATE, why)
     return Rollout(_IN_PLACE, f"{why}: {going} go for a new one", going)

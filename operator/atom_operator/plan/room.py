@@ -1,8 +1,8 @@
 """Whether nodes have room for one more pod, in every resource that it needs. Pure.
 
-The scheduler decides; this says beforehand, and in words, what is short where, and what it would be
-like once pods of ours had gone. Called by the choice of a rollout, the autoscaler's ceiling, and
-whatever tells users about nodes.
+The scheduler decides; this predicts in words which resource is short where, and how that changes
+once pods of ours have gone. Called by the choice of a rollout, by the autoscaler's ceiling, and by
+messages about nodes.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ _NAMED_NODES = 8  # of each sort in a message, which is limited
 
 
 def short_of(node: NodeSupply, supply: Supply, stopped: int = 0) -> tuple[str, ...]:
-    """Return what the node may lack for one more pod once so many pods of ours have left it,
-    whichever of them did."""
+    """Return the resources that the node may lack for one more pod once `stopped` pods of ours have
+    left it, whichever they are."""
     return tuple(
         name
         for name, needed in supply.demand.items()
@@ -44,7 +44,8 @@ def places_with_ours(node: NodeSupply, supply: Supply) -> dict[str, int]:
 
 
 def bounded_by(counts: Mapping[str, int], supply: Supply) -> str | None:
-    """Return what but devices leaves a node fewer places than its devices would."""
+    """Return the resource that leaves a node fewer places than its devices would; None if the
+    devices do."""
     name = min(counts, key=lambda each: (counts[each], each != supply.resource), default=None)
     return name if name != supply.resource else None
 
@@ -78,8 +79,8 @@ def can_take_one(supply: Supply) -> NodeSupply | None:
 
 
 def short_everywhere(supply: Supply) -> tuple[str, ...]:
-    """Return what every eligible node lacks; where none is lacking everywhere, what any of them
-    lacks."""
+    """Return the resources that every eligible node lacks; if there are none, those that any of
+    them lacks."""
     lacks = [set(short_of(node, supply)) for node in supply.nodes if not node.blockers]
     if not lacks:
         return (supply.resource,) if supply.resource else ()
@@ -88,18 +89,18 @@ def short_everywhere(supply: Supply) -> tuple[str, ...]:
 
 
 def needed_text(supply: Supply, names: Iterable[str]) -> str:
-    """Return what one pod needs of these."""
+    """Describe one pod's need of the named resources."""
     return " and ".join(amount_text(name, supply.demand.get(name, 0)) for name in names)
 
 
 def released_text(supply: Supply, names: Iterable[str]) -> str:
-    """Return what one old pod gives back of these, at least."""
+    """Describe how much of the named resources one old pod gives back, at least."""
     old = [pod for node in supply.nodes for pod in node.replaced]
     return " and ".join(amount_text(name, given_back(old, name, 1)) for name in names)
 
 
 def lacks_devices(supply: Supply) -> bool:
-    """Return whether it is devices that keep one more replica out, where something does."""
+    """Return whether devices keep one more replica out, or no resource does."""
     names = short_everywhere(supply)
     return supply.resource is not None and (not names or supply.resource in names)
 

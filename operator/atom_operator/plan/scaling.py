@@ -24,8 +24,8 @@ _NAMED_NODES = 8
 def scaling_targets(
     asked: AutoscalingSpec, options: EngineOptions, capacity: Capacity | None
 ) -> ScalingTargets:
-    """Return what is asked wins; without capacity (no plan, nothing measured) only shares are
-    known."""
+    """Return the scaling targets; requested values win. Without capacity (no plan, no measurement)
+    only shares are known."""
     concurrency = asked.target_concurrency
     if concurrency is None and capacity is not None:
         held = sequences_held(asked, options, capacity)

@@ -1,8 +1,8 @@
-"""Digests what a spec asks of its pods to a short text: equal until other pods are asked for. Pure.
+"""Digests a spec's request for its pods to a short text: equal until it requests other pods. Pure.
 
-Of what people and settings say, never of what this version makes of it: so a newer operator, which
-may render pods otherwise, sees that nothing new was asked for. Kept on children and compared with
-what other versions wrote there: the form must stay as it is (a test pins it).
+Made from people's words and settings, never from this version's rendering: so a newer operator,
+which may render pods otherwise, sees that the request is unchanged. Stored on children and compared
+with the digests of other versions there: the form must stay as it is (a test pins it).
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ NOT_OF_PODS_IN_ROLLOUT = (
 def spec_digest(
     spec: AtomDeploymentSpec, image: str, config_text: str | None, profile: Profile | None = None
 ) -> str:
-    """Digest what pods are made of; `image` is the engine's after defaulting, `config_text` what
-    configRef points at. What a profile says is in the spec, but for its pod template."""
+    """Digest the request for pods; `image` is the engine's after defaulting, `config_text` the
+    target of configRef. A profile's settings are in the spec already, except for its pod
+    template."""
     asked = spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
     for name in NOT_OF_PODS:
         asked.pop(name, None)

@@ -1,10 +1,10 @@
-"""How long a pod may take until it serves: the budget of the startup probe.
+"""Start-up budget: how long a pod may take until it serves, for the startup probe.
 
 Generous on purpose: a probe that kills a pod while it loads never lets it finish. The rates are
-slow ends of what clusters show (a hub download at 50 MB/s, a network claim at 200, an image layer
-on local disk at 400), doubled by the safety factor; what an engine of the same kind has measured
-takes their place, but a fast start (from a warm page cache) shortens the next budget by half at
-most.
+slow ends of observed clusters (a hub download at 50 MB/s, a network claim at 200, an image layer on
+local disk at 400), and the loading time is doubled for safety. The measurement of an engine of the
+same kind replaces a rate, but a fast start (from a warm page cache) shortens the next budget by
+half at most.
 """
 
 from __future__ import annotations
@@ -67,8 +67,7 @@ def progress_deadline_seconds(startup_seconds: int, drain_seconds: int) -> int:
 def deadline_warnings(
     asked: int | None, startup_seconds: int, drain_seconds: int
 ) -> tuple[str, ...]:
-    """Return what is wrong with a deadline that is shorter than a rollout may take with nothing
-    amiss."""
+    """Return a warning if the deadline is shorter than a healthy rollout may take."""
     least = drain_seconds + startup_seconds
     if asked is None or asked >= least:
         return ()

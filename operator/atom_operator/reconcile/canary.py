@@ -1,7 +1,7 @@
-"""Looks at a canary and decides how far it goes: the policy's question is read here.
+"""Observes a canary and decides its next step: the inputs of the policy are read here.
 
-Called by the Decider in every pass; where spec.canary is absent and no canary is left over, nothing
-is read. Where no time is given (at admission) the canary is as it was.
+Called by the Decider in every pass; if spec.canary is absent and no canary is left over, nothing is
+read. If no time is given (at admission) the canary is as it was.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ HAS_PODS = (*TAKES_PART, CanaryPhase.PROMOTING)
 
 @dataclass(frozen=True, slots=True)
 class CanaryReader:
-    """Reads what a canary's analysis asks for."""
+    """Read the inputs of a canary's analysis."""
 
     port: ClusterPort
     engines: EnginePort
@@ -230,7 +230,7 @@ _STARTS = "its pods are being started"
 
 
 def _of_promotion(parent: Manifest, seen: CanarySeen, before: CanaryState | None) -> CanarySeen:
-    """Add what has become of the other pods since the promotion began: the last pass told it."""
+    """Add the other pods' progress since the promotion began, as the last pass reported it."""
     status = parent.get("status") or {}
     if before is None or before.phase is not CanaryPhase.PROMOTING or not _is_reported(parent):
         return seen
@@ -268,8 +268,7 @@ def _is_ready(child: Manifest) -> bool:
 
 
 def _has_service(child: Manifest | None) -> bool:
-    """Return whether its Service is there, which comes before its pods, and these before its
-    URL."""
+    """Return whether the child's Service exists, which precedes its pods, and these its URL."""
     return child is not None and bool((child.get("status") or {}).get("url"))
 
 
@@ -279,7 +278,7 @@ def _is_known(key: ObjectKey, observed: Observed) -> bool:
 
 
 def _is_reported(manifest: Manifest) -> bool:
-    """Return whether its status speaks of its newest spec."""
+    """Return whether the status describes the newest spec."""
     seen = (manifest.get("status") or {}).get("observedGeneration")
     return bool(seen == manifest["metadata"].get("generation"))
 

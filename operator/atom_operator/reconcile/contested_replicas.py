@@ -1,9 +1,9 @@
-"""Notices who sets the number of replicas again and again while the spec has another one.
+"""Detects a client that sets the number of replicas again and again while the spec has another one.
 
-One change by hand is put right without a word. A HorizontalPodAutoscaler, or a script, comes back:
-pods and their devices then come and go with each turn, although every status in between looks
-well. Only who put it right before knows that, so it is remembered, and lost with the process.
-Called by the reconciler; told by status/rollup.py.
+One change by hand is corrected silently. A HorizontalPodAutoscaler, or a script, returns: pods and
+their devices then come and go with each turn, although every status in between looks well. Only
+earlier corrections reveal that, so they are remembered, and lost with the process. Called by the
+reconciler; reported by status/rollup.py.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ class ContestedReplicas:
         running: DeploymentState | None,
         now: datetime,
     ) -> str | None:
-        """Return who fights for the number, and the remedy; None while no client does, or where the
-        number is an autoscaler's. `desired`: what this pass writes; `running`: as it is before."""
+        """Name the client that contests the number, with the remedy; None while there is none, or
+        if the number is an autoscaler's. `desired`: this pass's writes; `running`: the workload
+        before them."""
         asked = _asked(desired)
         if asked is None or running is None:
             self._known.pop(key, None)

@@ -1,11 +1,11 @@
-"""What should be: facts are read, pure functions decide and render. Writes nothing.
+"""Desired state: facts are read, pure functions decide and render. Writes nothing.
 
-In stages, each of which reads what the one before has made a question of: what a plan depends on
-(facts.py) → the plan of the newest spec (planning.py) → what the choice of pods depends on
-(facts.py) → the pods that the workload is to run (revision_in_force.py) → nodes and admission, and
-how these pods replace others (roll_out.py) → everything beside them, drawn from the pods that serve
+In stages, each of which reads the facts that the previous one asks for: the inputs of a plan
+(facts.py) → the plan of the newest spec (planning.py) → the inputs of the choice of pods (facts.py)
+→ the pods that the workload is to run (revision_in_force.py) → nodes and admission, and how these
+pods replace others (roll_out.py) → everything beside them, rendered for the pods that serve
 (children/render.py). Called by the reconciler, which carries it out, and by the webhook, which
-tells.
+reports it.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ from atom_operator.validation.parsing import parse_spec
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Hold what should be: a plan and its children, or the problems of the spec."""
+    """Hold the desired state: a plan and its children, or the problems of the spec."""
 
     problems: tuple[FieldProblem, ...] = ()
     plan: Plan | None = None  # of the newest spec
@@ -114,7 +114,7 @@ class Decision:
 
     @property
     def waits(self) -> RolloutWait | None:
-        """Return why what is asked of the pods comes later; None where it comes now."""
+        """Return why the spec's change of the pods comes later; None if it comes now."""
         return self.revisions.waits if self.revisions is not None else None
 
     @property
@@ -130,7 +130,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """Hold what the workload is to run. known: every revision whose plan is known; waits: why it is
+    """Hold the choice of pods to run. known: every revision whose plan is known; waits: why it is
     not the newest spec's."""
 
     target: Target
@@ -159,7 +159,7 @@ class Decider:
         engines: EngineView,
         turns: Turns = ALONE,
     ) -> Decision:
-        """Return what should be; `observed` says which of the optional kinds are not served."""
+        """Return the desired state; `observed` lists the optional kinds that are not served."""
         reader = CanaryReader(self.port, self.engines, self.prometheus)
         canary = await look_at_canary(reader, key, parent, observed)
         if isinstance(canary, tuple):
@@ -275,8 +275,8 @@ class Decider:
         return RolloutChooser(self.port, self.fleet, self.departures)
 
     async def supply(self, plan: Plan, template: Manifest) -> Supply | None:
-        """Return what the nodes have for pods that need devices; None where nodes cannot be read,
-        or for cpu."""
+        """Return the nodes' supply for pods that need devices; None if nodes cannot be read, or for
+        cpu."""
         return await self.rollouts.supply(plan, template)
 
 
@@ -294,7 +294,7 @@ def _asked_revision(fresh: RevisionInForce, look: Look) -> RevisionInForce:
 
 
 def _choose(asked: RevisionInForce, facts: Facts, look: Look) -> _Choice:
-    """Choose what the workload is to run."""
+    """Choose the pods that the workload is to run."""
     observed = look.observed
     due = is_due(observed, asked.pods) and pods_in_force(observed) is not None
     defaults = asked.plan.spec.origin.follows if asked.plan.spec.origin is not None else ()
@@ -325,8 +325,8 @@ def _drawn(choice: _Choice, plan: Plan, observed: Observed) -> Decision:
 
 
 def _kept(plan: Plan, serving: RevisionInForce, observed: Observed) -> frozenset[ChildKey]:
-    """Name what serves while another kind takes over, what pods before these get their devices by,
-    and a canary that the route as it is still names."""
+    """Name the children to keep: old workloads while another kind takes over, templates of claims
+    that older pods use, and a canary that the existing route still names."""
     changing = observed.retiring(workload_kind(plan.engine)) if plan.rollout.changes_kind else ()
     names = templates_named_by((observed.running, observed.last_ready, serving.pods))
     kept = [ChildKey(RESOURCE_CLAIM_TEMPLATE, name) for name in names]

@@ -1,8 +1,8 @@
-"""Moves pods off sick devices: who has waited for how long, whose turn it is, where there is room.
+"""Moves pods off sick devices: how long each has waited, whose turn it is, where there is room.
 
-A device that is called sick for some minutes is, and one that was for a moment is not (a plugin was
-restarted): only who looked before can tell, so the time of the first look is remembered, and lost
-with the process. A pod goes only where its successor is admitted and the nodes have a place for it,
+A device that is reported sick for some minutes is, and one that was for a moment is not (a plugin
+was restarted): only earlier looks can tell, so the time of the first one is remembered, and lost
+with the process. A pod goes only if its successor is admitted and the nodes have a place for it,
 and in the whole cluster one at a time: two that count on one place would both lose theirs. Called
 by the reconciler, which evicts.
 """
@@ -140,7 +140,7 @@ class DeviceMoves:
         return replace(told, reason=Reason.POD_MOVED, outcome=outcome, move=first)
 
     def refused(self, findings: DeviceFindings, words: str) -> DeviceFindings:
-        """Return what is told of a move that was refused: it is tried again."""
+        """Return the findings with a refused move, which is tried again."""
         self._under_way = None
         outcome = f"it stays for now: {words}"
         return replace(findings, reason=Reason.MOVE_REFUSED, outcome=outcome, move=None)
@@ -253,7 +253,7 @@ async def _lacking(
 
 
 def _requests(pod: PodState) -> Resources:
-    """Return what the pod was admitted with, by its node's names of resources."""
+    """Return the pod's requests at admission, by its node's names of resources."""
     return {
         name.removeprefix("requests."): count
         for name, count in (pod.charged or {}).items()

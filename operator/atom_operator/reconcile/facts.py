@@ -1,8 +1,8 @@
-"""What decisions are made from: read here, first for a plan, then for the choice of a revision.
+"""Inputs of decisions: read here, first for a plan, then for the choice of a revision.
 
 Reads only. The second reading depends on the plan that was made from the first: which records of
-other pods to look at, which weights to look for, whether new pods would be refused. Called by the
-Decider; what a rollout depends on is read by roll_out.py, once it is known which pods are to run.
+other pods to read, which weights to look for, whether new pods would be refused. Called by the
+Decider; roll_out.py reads the inputs of a rollout, once the pods to run are known.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from atom_operator.settings import OperatorSettings
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Hold what one decision is about: the spec, and what is there."""
+    """Hold the subject of one decision: the spec, and the observed state."""
 
     owner: Owner
     spec: AtomDeploymentSpec
@@ -76,8 +76,8 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Hold what was read for the choice of a revision. shared: warnings about what other
-    AtomDeployments ask for too; refused: why the new pods would not be admitted."""
+    """Hold the inputs of the choice of a revision. shared: warnings about resources that other
+    AtomDeployments request too; refused: why the new pods would not be admitted."""
 
     shared: tuple[str, ...]
     weights: Step
@@ -142,8 +142,7 @@ class FactsReader:
         return {"learned": (others, *plan.evidence.learned)} if others is not None else {}
 
     async def _config_text(self, key: ObjectKey, spec: AtomDeploymentSpec) -> str | None:
-        """Return what spec.model.configRef points at; None when there is no such ConfigMap or
-        key."""
+        """Return the text at spec.model.configRef; None if there is no such ConfigMap or key."""
         reference = spec.model.config_ref
         if reference is None:
             return None
@@ -152,7 +151,7 @@ class FactsReader:
         return None if text is None else str(text)
 
     async def facts(self, asked: RevisionInForce, fresh: PodRevision, look: Look) -> Facts:
-        """Read what the choice of a revision depends on."""
+        """Read the inputs of the choice of a revision."""
         plan, observed = asked.plan, look.observed
         spec = fresh.template["spec"]
         names = [name for name in revisions_there(observed) if name != asked.pods.name]

@@ -17,8 +17,8 @@ TOLD_AFTER = timedelta(seconds=60)
 
 @dataclass(slots=True)
 class _Known:
-    """Hold what fails of one AtomDeployment. pass_since: when no pass could be brought to its end
-    first; is_told: an Event says so."""
+    """Record the failing writes of one AtomDeployment. pass_since: when a pass first could not
+    finish; is_told: an Event reports the failure."""
 
     children: dict[ChildKey, datetime] = field(default_factory=dict)
     pass_since: datetime | None = None

@@ -1,6 +1,5 @@
-"""What must not change because we know more or render otherwise: the pods that run, and what they
-are compared with. Pure; called by the reconciler between planning and rendering.
-"""
+"""Protects running pods from changes that come only from new knowledge or new rendering. Pure;
+called by the reconciler between planning and rendering."""
 
 from __future__ import annotations
 
@@ -22,7 +21,8 @@ def without_own_evidence(verdict: CapacityVerdict, wanted: PodRevision) -> Capac
 
 
 def is_in_place(observed: Observed, wanted: PodRevision) -> bool:
-    """Return whether these pods were already asked for: then what they need was there before."""
+    """Return whether the workload already requests these pods: then the objects they need existed
+    before."""
     running = observed.deployment
     if running is None:
         return False

@@ -1,7 +1,7 @@
-"""From a spec to its Plan, or to the problems that stand in the way. Pure.
+"""From a spec to its Plan, or to its problems. Pure.
 
-What has to be read first (a ConfigMap, nodes) is handed in. Called by reconcile with the cluster's
-answers, and by `atom_operator plan` with files.
+The caller reads the cluster's facts (a ConfigMap, nodes) and passes them in. Called by reconcile
+with the cluster's answers, and by `atom_operator plan` with files.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _INSPECTION = "the model's own config.json"
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Hold what a plan depends on beside the spec."""
+    """Hold the inputs of a plan beside the spec."""
 
     images: Mapping[
         Literal["amd", "cpu"], str
@@ -113,7 +113,7 @@ def plan_spec(
 
 
 def consider(owner: Owner, spec: AtomDeploymentSpec, around: Surroundings) -> Considered:
-    """Return what the spec needs, apart from whether this version's engine runs it."""
+    """Resolve the spec's needs, whether or not this version's engine runs it."""
     image = spec.engine.image or around.images.get(spec.accelerator.type)
     if image is not None and around.profile is not None:
         around = replace(around, site=around.profile.site_of(image, around.site))

@@ -1,7 +1,7 @@
-"""What has to be there before pods start: asked of the cluster, decided by plan/waiting.py.
+"""Prerequisites of pods: requested from the cluster, decided by plan/waiting.py.
 
-Reads only, because the webhook decides too; the Jobs that are missing are part of the answer and
-made by the reconciler. Called by the Decider.
+Reads only, because the webhook decides too; the missing Jobs are part of the answer and made by the
+reconciler. Called by the Decider.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _PULL = "ImagePull"  # ErrImagePull, ImagePullBackOff
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing to prepare: the Job that does it, what is still waited for, what came of it."""
+    """Hold one preparation: its Job, its wait, and its result."""
 
     job: JobRequest | None = None
     waiting: Waiting | None = None
@@ -116,7 +116,7 @@ async def fetch_weights(
 
 
 async def evidence_of_others(port: ClusterPort, key: ObjectKey, kind_key: str) -> Evidence | None:
-    """Return what another AtomDeployment's engine of the same kind has measured, in the same
+    """Return the measurements of another AtomDeployment's engine of the same kind, in the same
     namespace."""
     labels = {LABEL_LEARNED: "true"}
     for item in await port.list_labelled(CONFIG_MAP, key.namespace, labels):
@@ -129,8 +129,8 @@ async def evidence_of_others(port: ClusterPort, key: ObjectKey, kind_key: str) -
 async def claim_not_shared(
     port: ClusterPort, fleet: FleetReader, namespace: str, pod_spec: Mapping[str, Any]
 ) -> str | None:
-    """Return what of the pods' claims a spare pod may not be able to mount beside an old one, in
-    words; None where nothing says so, as where a claim does not exist yet: its pods will say
+    """Return why a spare pod may not be able to mount the pods' claims beside an old one; None if
+    nothing is known against it, as for a claim that does not exist yet: its pods will report
     that."""
     for name in mounted_claims(pod_spec):
         modes = access_modes(await port.get(VOLUME_CLAIM, namespace, name))
@@ -202,8 +202,8 @@ def _shared_with_canary(plan: Plan) -> tuple[str, ...]:
 async def asked_by_others(
     port: ClusterPort, fleet: FleetReader, key: ObjectKey, pod_spec: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """Return what other AtomDeployments' pods ask for too, and cannot have beside these, in
-    words."""
+    """Return messages about claims and host ports that other AtomDeployments' pods request too, and
+    cannot share with these."""
     claims, ports = mounted_claims(pod_spec), host_ports(pod_spec)
     if not claims and not ports:
         return ()
@@ -229,7 +229,7 @@ async def asked_by_others(
 
 
 async def _workloads_by(port: ClusterPort, terms: Iterable[str]) -> list[Manifest]:
-    """List what runs pods by any of the terms, each once."""
+    """List the workloads that any of the terms finds, each once."""
     return await _by_terms(port, WORKLOAD_KINDS, terms)
 
 

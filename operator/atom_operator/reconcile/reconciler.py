@@ -1,7 +1,7 @@
-"""The one level-based function: read, decide, apply, observe, report.
+"""Reconcile: the one level-based function: read, decide, apply, observe, report.
 
-The same for a created, changed, resumed or drifted AtomDeployment: it looks at what is there now
-and never at what happened. Takes the cluster and the clock as parameters; knows no kopf. Called by
+The same for a created, changed, resumed or drifted AtomDeployment: it looks at the present state
+and never at past events. Takes the cluster and the clock as parameters; knows no kopf. Called by
 the work queue; a crash anywhere in it is repaired by the next call.
 """
 
@@ -82,15 +82,15 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Hold what the queue needs to know: when to look again without an event."""
+    """Tell the queue when to look again without an event."""
 
     requeue_after_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """Hold what a pass has seen. now: one time for all of the pass, so that what is told as late
-    was late when it was decided upon; failure: the failure that the status tells of."""
+    """Hold the observations of a pass. now: one time for all of the pass, so that a deadline is
+    judged and reported alike; failure: the failure that the status reports."""
 
     now: datetime
     look: Look
@@ -120,7 +120,7 @@ class Reconciler:
     colliding: dict[ObjectKey, frozenset[ObjectKey]] = field(default_factory=dict)
 
     async def reconcile(self, key: ObjectKey) -> Outcome:
-        """One pass. Raises ClusterError when the cluster did not let it finish."""
+        """Run one pass. Raises ClusterError if the cluster did not let it finish."""
         try:
             outcome = await self._pass(key)
         except UnfinishedError:
@@ -177,7 +177,7 @@ class Reconciler:
         self._wake_others(key, RouteFindings())
 
     async def _see(self, key: ObjectKey, parent: Manifest) -> _Seen:
-        """Read what exists and what the engines say."""
+        """Read the existing objects and the engines' reports."""
         raw, settings = parent.get("spec") or {}, self.decider.settings
         self.profile_users.note(key, await profile_named(self.port, key.namespace, raw, settings))
         kinds = await optional_kinds(self.port, key.namespace, raw, settings)
@@ -402,7 +402,7 @@ class Reconciler:
 
 
 async def _attempt(kind: Kind, write: Awaitable[None]) -> tuple[Refusal, ...]:
-    """Do what no other write depends on; return what went wrong."""
+    """Make a write that no other write depends on; return its refusal, if it failed."""
     try:
         await write
     except ClusterError as error:
@@ -443,7 +443,7 @@ def _shortage(decision: Decision, observed: Observed) -> str | None:
 
 
 def _of_the_spec(engines: EngineView, observed: Observed) -> EngineView:
-    """Return what counts as measured: nothing while another revision than the spec's runs."""
+    """Return the valid measurements: none while another revision than the spec's runs."""
     running = observed.deployment
     if running is None or running.rollback is not None:
         return engines.of(None)

@@ -1,4 +1,5 @@
-"""When to look again at what no event announces. Pure; called at the end of a reconcile."""
+"""Time of the next look for changes that no event announces. Pure; called at the end of a
+reconcile."""
 
 from __future__ import annotations
 
@@ -130,8 +131,8 @@ def _ask_again(observed: Observed, now: datetime) -> float | None:
 
 
 def _depends_on_others(decision: Decision, report: ApplyReport) -> bool:
-    """Return whether what is missing comes without an event: CRDs, or an autoscaler with the next
-    pass."""
+    """Return whether missing objects may appear without an event: CRDs, or an autoscaler with the
+    next pass."""
     if any(problem.reason is Reason.API_NOT_SERVED for problem in decision.problems):
         return True
     plan = decision.serving

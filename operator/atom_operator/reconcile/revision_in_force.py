@@ -2,8 +2,8 @@
 
 One value answers both in every situation: outside a window, before a turn, after a rollback, while
 a spec is held back, and after an upgrade of the operator. Pods always come with the plan of the
-spec that they were made for, so that nothing beside them speaks of pods that are not there. Pure;
-the Decider reads what these functions are given.
+spec that they were made for, so that no object beside them refers to pods that do not exist. Pure;
+the Decider reads the inputs of these functions.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class RollbackRules:
 
 
 def pods_in_force(observed: Observed) -> PodRevision | None:
-    """Find what the workload asks for, as we rendered it where that is known; what was ready last
-    where the workload was deleted."""
+    """Return the workload's revision, as we rendered it if that is known; the last ready one if the
+    workload was deleted."""
     running, recorded = observed.deployment, observed.last_ready
     if running is None or (recorded is not None and recorded.name == running.revision):
         return recorded
@@ -80,14 +80,15 @@ def record_of(observed: Observed, revision: str) -> SpecRecord | None:
 
 @dataclass(frozen=True, slots=True)
 class MadeFrom:
-    """Hold what pods were made for, and that spec with the newest fields that no pod notices."""
+    """Hold the spec that pods were made for, and that spec with the newest fields that no pod
+    notices."""
 
     record: SpecRecord
     spec: AtomDeploymentSpec
 
 
 def made_from(observed: Observed, revision: str, newest: Mapping[str, object]) -> MadeFrom | None:
-    """Return what these pods were made from; None where nothing tells, or no version that can be
+    """Return the spec that these pods were made from; None if no record exists, or none that can be
     read."""
     record = record_of(observed, revision)
     if record is None:
@@ -174,7 +175,7 @@ def _replicas(scale: ScalePlan, newest: AtomDeploymentSpec | None, observed: Obs
 
 
 def target_in_force(pods: PodRevision, observed: Observed, rules: RollbackRules) -> Target:
-    """Choose these pods, or the last that were ready where these cannot become so."""
+    """Choose the given pods, or the last ready ones if these cannot become ready."""
     running = observed.deployment
     if running is not None and running.rollback is not None:
         return Target(pods, observed.last_ready, running.rollback)
@@ -189,8 +190,8 @@ def revision_to_run(
     *,
     waits: bool,
 ) -> tuple[Target, RevisionInForce]:
-    """Choose what the workload is to run: what is asked for, the pods that run while that `waits`,
-    or the last that were ready where it failed."""
+    """Choose the pods that the workload is to run: the requested ones, the running ones while the
+    change `waits`, or the last ready ones if it failed."""
     pods = pods_in_force(observed)
     if not waits or pods is None:
         target = _target(asked.pods, observed, rules)

@@ -1,7 +1,7 @@
-"""How the pods of a target replace those that run, by what the nodes and the API server say.
+"""How the pods of a target replace the running ones, by the nodes' and the API server's answers.
 
-The second stage of a decision: which pods are to run is decided already, and says what is read
-here. Writes nothing. Called by the Decider.
+The second stage of a decision: the pods to run are chosen already, and decide what is read here.
+Writes nothing. Called by the Decider.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ class RolloutChooser:
         return rollout, supply
 
     async def supply(self, plan: Plan, template: Manifest) -> Supply | None:
-        """Return what the nodes have for pods that need devices; None where nodes cannot be read,
-        or for cpu."""
+        """Return the nodes' supply for pods that need devices; None if nodes cannot be read, or for
+        cpu."""
         if plan.accelerator.resource_name is None:
             return None
         volumes = await volume_places(self.port, plan.identity.key.namespace, template["spec"])
@@ -115,7 +115,7 @@ class RolloutChooser:
 def _question(
     plan: Plan, pods: PodRevision, asked: RolloutSpec, observed: Observed
 ) -> RolloutQuestion:
-    """Ask by what is observed; what has to be read is added."""
+    """Build the question from the observation; the caller adds facts that have to be read."""
     kind = workload_kind(plan.engine)
     own, retiring = observed.workload_of(kind), observed.retiring(kind)
     return RolloutQuestion(

@@ -1,10 +1,10 @@
-"""RolloutTrain: whose turn it is to begin a rollout, so many AtomDeployments at a time.
+"""RolloutTrain: the order in which AtomDeployments begin rollouts, a bounded number at a time.
 
 An AtomDeployment's own change waits for a place alone. A default of many (an AtomProfile, the
-chart's defaults, a default image) is taken by one after the other too, behind changes of their own,
-and by no more of them once it could not become ready in one. Remembered for one term; what failed
-and what rolls is told by workloads, so a new term loses the order of the row alone. Asked by the
-reconciler; knows no cluster.
+chart's defaults, a default image) also rolls out one after the other, after changes of their own,
+and stops once it could not become ready in one. Remembered for one term; workloads record failed
+and running rollouts, so a new term loses the order of the queue alone. Asked by the reconciler;
+knows no cluster.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class RolloutTrain:
         self._tell(before if in_row is None else -1)
 
     def see(self, key: ObjectKey, observed: Observed) -> None:
-        """Note what has become of an AtomDeployment."""
+        """Update the train from the observation of an AtomDeployment."""
         before, is_first = self._free, key in self._unseen
         self._unseen.discard(key)
         self._stopped.pop(key, None)
@@ -86,7 +86,7 @@ class RolloutTrain:
         self._tell(before)
 
     def leave(self, key: ObjectKey) -> None:
-        """It has no rollout to begin."""
+        """Remove an AtomDeployment that has no rollout to begin."""
         if self._row.pop(key, None) is not None:
             self._tell(-1)
 
@@ -130,7 +130,7 @@ class RolloutTrain:
         return None
 
     def _place(self, key: ObjectKey) -> str:
-        """Say where it is in the row, and who is before it."""
+        """Describe the AtomDeployment's place in the queue, and the ones before it."""
         row = self._ordered
         index = row.index(key)
         ahead = [*sorted(self._rolling), *row[:index]] or sorted(self._unseen - {key})
@@ -173,7 +173,8 @@ class RolloutTrain:
         return 0 if self._unseen else max(0, self._most - len(self._rolling))
 
     def _refresh(self, key: ObjectKey) -> None:
-        """Announce those that have another place in the row, or another before them, by `key`."""
+        """Announce the others whose place in the queue, or predecessor, changed because of
+        `key`."""
         for waiting in self._ordered[:_REFRESHED]:
             if waiting != key:
                 self._announce(waiting)

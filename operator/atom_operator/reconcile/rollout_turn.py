@@ -1,7 +1,7 @@
 """Whether a rollout may begin now: inside its window, and when it is this one's turn. Pure.
 
-What waits is only the change of pods that serve: the first pods, what follows after a failure or
-within a rollout, and what the spec calls urgent begin at once. Called by the Decider.
+Only a change of serving pods waits: the first pods, the steps after a failure or within a rollout,
+and urgent rollouts begin at once. Called by the Decider.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Begin = Callable[[tuple[Default, ...]], RolloutWait | None]
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """Hold what asks for the turn of one AtomDeployment among all to begin a rollout, by the
-    defaults whose change alone leads to it; each answers why it waits."""
+    """Hold the functions that ask for one AtomDeployment's turn to begin a rollout, given the
+    defaults whose change alone leads to it; each returns why it waits."""
 
     take: Callable[[tuple[Default, ...]], str | None] = lambda _defaults: None
     take_urgent: Callable[[tuple[Default, ...]], str | None] = lambda _defaults: None
@@ -33,7 +33,7 @@ ALONE = Turns()
 
 @dataclass(frozen=True, slots=True)
 class AskedRollout:
-    """Hold what is asked of a rollout, and what says whether it may begin; is_seen: an operator has
+    """Hold the rollout settings, and the function that permits the start; is_seen: an operator has
     reported on this very spec."""
 
     spec: RolloutSpec
@@ -42,7 +42,7 @@ class AskedRollout:
 
 
 def begins(asked: RolloutSpec, observed: Observed, turns: Turns) -> Begin:
-    """Make what says whether a rollout may begin: the window first, which takes no turn."""
+    """Build the function that permits a rollout's start: the window first, which takes no turn."""
 
     def begin(defaults: tuple[Default, ...]) -> RolloutWait | None:
         closed = window_wait(asked, observed.at)
@@ -55,7 +55,7 @@ def begins(asked: RolloutSpec, observed: Observed, turns: Turns) -> Begin:
 
 
 def window_wait(asked: RolloutSpec, now: datetime | None) -> RolloutWait | None:
-    """Return what a rollout waits for outside its window; None inside, and without one."""
+    """Return the wait for the window's opening; None inside it, and without one."""
     if asked.window is None or asked.urgent or now is None:
         return None
     window = window_of(asked)

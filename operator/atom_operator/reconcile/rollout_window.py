@@ -1,7 +1,7 @@
-"""When rollouts may begin: the next opening of the window of spec.rollout. Pure.
+"""Rollout windows: the next opening of the window of spec.rollout. Pure.
 
-A window is as long on each of its days, by the wall clock of its zone: where that is set forward or
-back in between it is an hour shorter or longer than on the clock, and never on time twice.
+A window is as long on each of its days, by the wall clock of its zone: if that is set forward or
+back in between, the window's end moves by an hour on the clock, and it never opens twice.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _A_WEEK = 7
 
 @dataclass(frozen=True, slots=True)
 class RolloutWindow:
-    """Hold when it opens: on `days` (0 is Monday) at `start` in `zone`, for so long."""
+    """Hold the openings: on `days` (0 is Monday) at `start` in `zone`, for `length`."""
 
     days: frozenset[int]
     start: time

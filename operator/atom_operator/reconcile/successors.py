@@ -1,7 +1,7 @@
-"""Pods that are to go may have no successors: the API server is asked for each of them.
+"""Successors of pods that are to go: the API server is asked whether it would admit each.
 
-Old pods go first, so what a quota counts for them comes free: its refusal stands only where that
-would not be enough. Called by the moves off sick devices and by the choice of a rollout.
+Old pods go first, so their charge to a quota becomes free: its refusal counts only if that would
+not be enough. Called by the moves off sick devices and by the choice of a rollout.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Successors:
 async def ask_for_successors(
     port: ClusterPort, key: ObjectKey, departure: Departure, template: Manifest
 ) -> Successors:
-    """Return what becomes of the pods that follow those that go."""
+    """Return the API server's verdicts on the successors of the pods that go."""
     charged = [pod.charged for pod in departure.going if pod.charged is not None]
     admitted = []
     for pod in departure.asked:

@@ -1,7 +1,7 @@
-"""What people or other programs did to a workload past its AtomDeployment, in words. Pure.
+"""Edits of a workload by people or programs past its AtomDeployment, in words. Pure.
 
-It is told and not undone: a pause may be a user's decision, and a field that we do not set is not
-ours to remove. Called by the roll-up.
+They are reported and not undone: a pause may be a user's decision, and a field that we do not set
+is not ours to remove. Called by the roll-up.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ def paused(deployment: DeploymentState, name: str) -> str | None:
 
 
 def edited(deployment: DeploymentState) -> str:
-    """Return what others have set in the workload, to be put behind a message; empty for none."""
+    """Describe other managers' fields in the workload, to be appended to a message; empty for
+    none."""
     found: dict[str, list[str]] = {}
     for edit in deployment.edits:
         if edit.path not in (_PAUSED, _REPLICAS):
@@ -33,7 +34,7 @@ def edited(deployment: DeploymentState) -> str:
 
 
 def scaled_to_zero(deployment: DeploymentState, plan: Plan | None) -> str | None:
-    """Return who took all replicas away that the spec asks for; None where it asks for none."""
+    """Name the manager that removed all replicas of the spec; None if the spec requests none."""
     if deployment.desired or plan is None:
         return None
     scaling = plan.integrations.autoscaling

@@ -1,4 +1,4 @@
-"""status.canary and CanaryProgressing: how far a canary is, and why it does not go on. Pure."""
+"""status.canary and CanaryProgressing: how far a canary is, and why it does not continue. Pure."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def canary_status(canary: Canary) -> dict[str, Any]:
 
 
 def state_of(status: Mapping[str, Any]) -> CanaryState | None:
-    """Read back what `canary_status` wrote; None where there is none, or none that can be read."""
+    """Parse the status that `canary_status` wrote; None if it is absent or unreadable."""
     found = status.get("canary")
     if not isinstance(found, Mapping):
         return None
@@ -109,7 +109,7 @@ def canary_progressing(canary: Canary | None, report: ApplyReport) -> Verdict | 
 
 
 def _message(canary: Canary) -> str:
-    """Say what happens, and behind a semicolon what it waits for."""
+    """Describe the canary's state, and after a semicolon the reason of its wait."""
     state = canary.state
     said = f"; {state.words}" if state.words else ""
     match state.phase:

@@ -15,7 +15,7 @@ _MESSAGE_LIMIT = 1024
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One condition before it has a time."""
+    """Hold one condition before it has a time."""
 
     type: ConditionType
     status: ConditionStatus

@@ -1,8 +1,8 @@
-"""What a pod that has ended still explains: why its successor is not ready yet. Pure.
+"""Messages of ended pods that explain why their successors are not ready yet. Pure.
 
 The object of a pod that was evicted, or refused by its kubelet, stays until a user or the garbage
-collector deletes it. It counts in nothing; its words are told while a replica is missing because of
-it, and no longer. Called by the roll-up.
+collector deletes it. It counts in no number; its message is shown while a replica is missing
+because of it, and no longer. Called by the roll-up.
 """
 
 from __future__ import annotations
@@ -56,5 +56,5 @@ def _succeeded(ended: EndedPod, observed: Observed, before: datetime | None) -> 
 
 
 def _is_after(created: datetime | None, ended: datetime | None) -> bool:
-    """Return whether it may have been made for the place that came free."""
+    """Return whether the pod may have been made for the place that the ended one left."""
     return created is None or ended is None or created >= ended - _CLOCKS_APART

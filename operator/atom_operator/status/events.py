@@ -1,7 +1,7 @@
-"""Which Kubernetes Events a status change is worth: one per condition that flipped. Pure.
+"""Kubernetes Events for a status change: one per condition that flipped. Pure.
 
-Conditions hold the state, events the moments. The name of an Event is made from what happened, so
-that the same flip again counts up one Event instead of making another.
+Conditions hold the state, events the moments. The name of an Event is made from its content, so
+that a repeated flip counts up one Event instead of making another.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _WORTH_AT_FIRST = _BAD - {(ConditionType.AVAILABLE, "False")}
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """One flip of one condition."""
+    """Describe one flip of one condition."""
 
     severity: Literal["Normal", "Warning"]
     condition: str

@@ -1,7 +1,7 @@
-"""Degraded by pods that fail: each different fault is told, since one need not explain the other.
+"""Degraded by failing pods: each different fault is reported, since one need not explain the other.
 Pure; called by the roll-up.
 
-An old pod on a sick device and a new one whose image is not there are two things to mend.
+An old pod on a sick device and a new one whose image is missing are two things to mend.
 """
 
 from __future__ import annotations
@@ -30,6 +30,6 @@ def failing_verdict(observed: Observed, deployment: DeploymentState) -> Verdict 
 
 
 def _fault(pods: Sequence[PodState]) -> str:
-    """Tell what is wrong with pods that fail alike."""
+    """Describe the common fault of pods that fail alike."""
     more = f" (and {len(pods) - 1} more pods)" if len(pods) > 1 else ""
     return f"pod {pods[0].name}: {pods[0].problem}{more}"

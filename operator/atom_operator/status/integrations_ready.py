@@ -1,7 +1,7 @@
 """CapacityLimited and IntegrationsReady: what other systems can and cannot do for us. Pure.
 
-They say what an autoscaler, a gateway or a monitor that was asked for lacks, in the words of its
-controller, and the remedy. Where callers come by a route that does not work, Ready says so too.
+They report why a requested autoscaler, gateway or monitor does not work, in the words of its
+controller, and the remedy. If callers use a route that does not work, Ready reports it too.
 """
 
 from __future__ import annotations
@@ -114,8 +114,7 @@ def integrations_ready(
 def callers_meet(
     route: HttpRoute | None, children: Mapping[ChildKey, Manifest], around: RouteFindings
 ) -> str | None:
-    """Return what keeps callers who come by a Gateway from a model that serves; None for
-    nothing."""
+    """Return why callers cannot reach a serving model through its Gateway; None if they can."""
     if route is None:
         return None
     found = [*_unreachable(tuple(verdicts_of_others(children)), around)]

@@ -48,7 +48,7 @@ def progress_text(progress: LoadProgress) -> str:
 
 
 def stall_text(progress: LoadProgress) -> str:
-    """Return where it stopped and for how long."""
+    """Describe the phase at which loading stopped, and for how long."""
     silent = _duration(progress.seconds_without_progress)
     return f"has made no progress for {silent} at: {progress.phase} {progress.fraction:.0%}"
 

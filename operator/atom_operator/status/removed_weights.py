@@ -1,7 +1,7 @@
-"""The Event that tells what a download removed from its claim. Pure.
+"""The Event that reports the folders a download removed from its claim. Pure.
 
-The Job's last words say it; they are gone with its pod, so it is told once, soon after. Called by
-the reconciler.
+The Job's last message lists them and is deleted with its pod, so the Event follows once, soon
+after. Called by the reconciler.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SOON = timedelta(minutes=10)
 
 
 def removal(name: str, state: JobState, now: datetime) -> Happening | None:
-    """Tell what the Job of this name removed; None where that is nothing, or long ago."""
+    """Build the Event of a Job's removals; None if there are none, or if the Job ended long ago."""
     if state.finished_at is None or now - state.finished_at > _SOON:
         return None
     try:

@@ -1,8 +1,9 @@
-"""The whole status from what was decided, applied and observed. Pure; called once per reconcile.
+"""The whole status from the decision, the applied and the observed state. Pure; called once per
+reconcile.
 
 Ready is the summary: the latest spec is accepted, it is rolled out completely or its rollout waits
-for its time, and every replica serves.
-Available says whether anything serves at all, whatever revision.
+for its time, and every replica serves. Available reports whether any pod serves at all, whatever
+its revision.
 """
 
 from __future__ import annotations
@@ -107,12 +108,12 @@ class StatusInputs:
 
     @property
     def waits(self) -> RolloutWait | None:
-        """Return why what is asked of the pods comes later."""
+        """Return why the spec's change of the pods comes later."""
         return self.revisions.waits if self.revisions else None
 
     @property
     def rollout_waits(self) -> str | None:
-        """Return why what the spec asks of its pods comes later, or why its pods are refused."""
+        """Return why the spec's own change of the pods comes later, or why its pods are refused."""
         waits = self.waits
         return waits.told if waits and (waits.is_refused or not waits.defaults) else None
 
@@ -237,7 +238,7 @@ def _verdicts(situation: StatusInputs) -> Iterator[Verdict]:
 def _told(
     verdicts: Sequence[Verdict], situation: StatusInputs, previous: Mapping[str, Any]
 ) -> Iterator[Verdict]:
-    """Yield what is said, at last of Ready."""
+    """Yield the verdicts to report, Ready last."""
     told = steady(verdicts, situation.observed, previous)
     yield from told
     known = {verdict.type: verdict for verdict in told}
@@ -283,7 +284,7 @@ def _accepted(situation: StatusInputs) -> Verdict:
 
 
 def _over_profile(profile: Profile | None) -> str:
-    """Name what was laid below the spec, and the fields that it gave."""
+    """Name the profile below the spec, and the fields that it gave."""
     if profile is None:
         return ""
     return f" over AtomProfile {profile.name} ({profile.summary})"

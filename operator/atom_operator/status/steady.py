@@ -1,10 +1,10 @@
-"""What stays said of a group that fails while it is made anew. Pure.
+"""Steady messages about a group that fails while it is made again. Pure.
 
 The controller of groups deletes every pod of one that failed and makes new ones, every few seconds
-for ever. What a look finds then is chance: an end, no pod, pods that have not ended yet, or a quota
-that those which still end have filled. So the last failure is said until no group is missing or on
-its way, whichever others serve meanwhile, or another revision is asked for; a quota's refusal is
-told beside it, and turns nothing.
+for ever. A look then finds a random state: an end, no pod, pods that have not ended yet, or a quota
+that ending pods have filled. So the last failure is reported until no group is missing or starting,
+whichever others serve meanwhile, or another revision is requested; a quota's refusal is reported
+beside it, and changes no verdict.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ def _is_made_anew(running: DeploymentState, observed: Observed) -> bool:
 
 
 def known_failure(previous: Mapping[str, Any], running: DeploymentState | None) -> str | None:
-    """Return what the pods of a group's revision ended by, as it was said last; None without
-    groups.
+    """Return the reported failure of a group's revision; None without groups.
 
-    The status is the only place that has it: the pods are gone, and no Event of theirs has the
-    engine's last words. It is read for words alone. Deadline and rollback rest on what is observed,
-    and who takes the status away is told again with the group's next end."""
+    The status is the only place that has it: the pods are gone, and none of their Events has the
+    engine's last words. It is read for its message alone. Deadline and rollback rest on
+    observation, and if the status is removed, the group's next end is reported again.
+    """
     if running is None or not running.in_groups:
         return None
     if previous.get("revision") != running.revision:
@@ -63,8 +63,8 @@ def known_failure(previous: Mapping[str, Any], running: DeploymentState | None) 
 
 
 def _with_failure(verdict: Verdict, failure: str) -> Verdict:
-    """Return what keeps a model from being loaded, while a group is made anew, is how the group
-    failed."""
+    """Replace an empty reason for an unloaded model by the group's failure while it is made
+    again."""
     if verdict.type is not ConditionType.MODEL_LOADED or verdict.reason not in _SAYS_NOTHING:
         return verdict
     return Verdict(verdict.type, "False", Reason.POD_FAILING, failure)

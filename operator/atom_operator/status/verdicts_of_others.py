@@ -1,7 +1,7 @@
-"""What other controllers say of the objects that we made for them. Pure.
+"""Other controllers' verdicts on the objects that we made for them. Pure.
 
-Each kind has its own place for it: conditions of the object, or of each Gateway or Prometheus that
-takes it up. A verdict about an older version of the object is none. Called by
+Each kind has its own place for them: conditions of the object, or of each Gateway or Prometheus
+that adopts it. A verdict about an older version of the object does not count. Called by
 integrations_ready.
 """
 
@@ -65,7 +65,7 @@ _PENDING = "Pending"  # of what a CRD's defaults say before any controller has l
 
 @dataclass(frozen=True, slots=True)
 class ForeignVerdict:
-    """One condition of one object, in its controller's words."""
+    """Hold one condition of one object, in its controller's words."""
 
     child: ChildKey
     status: ConditionStatus
@@ -75,7 +75,7 @@ class ForeignVerdict:
 
 
 def verdicts_of_others(children: Mapping[ChildKey, Manifest]) -> Iterator[ForeignVerdict]:
-    """Yield what counts of everything that is said."""
+    """Yield the verdicts that count."""
     for child, manifest in children.items():
         place = _PLACES.get(child.kind)
         if place is not None and not runs_engines(child, manifest):

@@ -1,8 +1,8 @@
-"""Says which change a decision of spec.canary is about. Pure.
+"""Matches a decision of spec.canary to the change that it is about. Pure.
 
-Promote and Undo are acts: each is about one change. The field stays behind, because `kubectl
-apply`, Argo CD and Flux keep a field that another client added, so a decision of an earlier change
-is found beside a later one and must do nothing. Hold is a state and holds every change.
+Promote and Undo are acts: each is about one change. The field stays afterwards, because `kubectl
+apply`, Argo CD and Flux keep a field that another client added, so a decision about an earlier
+change may accompany a later one and must have no effect. Hold is a state and holds every change.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def decided_of(asked: CanaryAsked, before: CanaryState | None) -> Decided | None
 
 
 def in_force(asked: CanaryAsked, decided: Decided | None) -> CanaryAsked:
-    """Return what is asked without an act that was decided about another change."""
+    """Return the request without an act that was decided about another change."""
     if decided is None or decided.change == asked.change:
         return asked
     return replace(asked, decision=None)

@@ -1,10 +1,11 @@
-"""How far a canary goes: its next state from what is asked, what is seen, and its state so far.
+"""Steps of a canary: its next state from the request, the observation, and its state so far.
 
 Pure. It takes requests only while it serves. A step ends when its time is over and the analysis
 passes; after the last it waits for a person, since the operator writes no spec. It is undone by a
 person, or when its pods cannot start or the analysis fails so often in a row; the fault is kept
-until the change is another, so that nothing flaps. What waits for longer than any cause should take
-is stalled: it says so, keeps what it has, and goes on when the cause is gone.
+until the change is another, so that the canary does not flap. One that waits for longer than any
+cause should take is stalled: it reports so, keeps its pods and share, and continues when the cause
+is gone.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ def _end(step: CanaryStep, state: CanaryState) -> datetime | None:
 
 
 def _doubt(seen: CanarySeen) -> str:
-    """Return what keeps the canary from the next step, though nothing is against it yet."""
+    """Return why the canary cannot take the next step yet, though its analysis has not failed."""
     judgement = seen.judgement
     return "" if judgement is None or judgement.passes else judgement.words
 
@@ -173,7 +174,7 @@ def _undone(before: CanaryState, fault: str) -> CanaryState:
 
 
 def _restarted(before: CanaryState, words: str, now: datetime) -> CanaryState:
-    """It takes no requests, and its step begins anew when it does."""
+    """Return the state without requests; the step begins again once the canary serves."""
     since = before.waiting_since if before.phase is CanaryPhase.STARTING else None
     return replace(
         before,

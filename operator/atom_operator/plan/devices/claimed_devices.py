@@ -1,8 +1,8 @@
 """Devices of claims as a resource of nodes and pods, so that they are counted like any other. Pure.
 
-A node offers as many as its drivers publish of those that a claim matches, and its pods have
-requested those that their claims were given. Devices that a claim does not match are not counted:
-another product is another amount. Called where supply is read, by the operator and by `plan`.
+A node offers the published devices that a claim matches, and its pods have requested the devices
+that their claims were allocated. Devices that a claim does not match are not counted: another
+product is another amount. Called where supply is read, by the operator and by `plan`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from atom_operator.plan.inventory import PodsAsked, survey
 def supply_of(
     plan: Plan, nodes: Nodes, pods: PlacedPods, picture: DevicePicture | None, asked: PodsAsked
 ) -> Supply | None:
-    """Return what nodes have for the pods of a plan, which may claim their devices; None where
-    these cannot be counted. `picture`: of devices that are claimed."""
+    """Return the nodes' supply for the pods of a plan, which may claim their devices; None if these
+    cannot be counted. `picture`: of devices that are claimed."""
     claim, lacking = plan.accelerator.claim, None
     if claim is not None:
         if picture is None or not is_counted(picture, claim):

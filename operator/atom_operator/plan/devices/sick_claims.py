@@ -1,9 +1,9 @@
-"""Finds pods whose claimed devices their driver speaks against: by a taint in its ResourceSlice, or
-by leaving a device out of it. Pure.
+"""Finds pods whose claimed devices their driver reports as unhealthy: by a taint in its
+ResourceSlice, or by leaving a device out of it. Pure.
 
-A claim says which devices its pod has, so nothing is in doubt. A driver that is away publishes
-nothing at all (the kubelet takes its slices back after half a minute), which says nothing of the
-devices. Called by reconcile/device_moves.py.
+A claim names its pod's devices, so there is no doubt whose they are. A driver that is away
+publishes no slice at all (the kubelet removes its slices after half a minute), which is no report
+about the devices. Called by reconcile/device_moves.py.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from atom_operator.plan.devices.claimed_devices import is_counted
 
 
 def claim_of_pods(observed: Observed) -> ClaimedByPod | None:
-    """Return what a pod of the running revision claims by a template of ours; None where it claims
-    nothing, or where the user's overlay names another template."""
+    """Return the claim by our template of a pod of the running revision; None if it claims no
+    device, or if the user's overlay names another template."""
     template = observed.running.template if observed.running is not None else {}
     for entry in (template.get("spec") or {}).get("resourceClaims") or ():
         name = str(entry.get("resourceClaimTemplateName"))
@@ -38,7 +38,7 @@ def claim_of_pods(observed: Observed) -> ClaimedByPod | None:
 def said_by_driver(
     pods: Iterable[PodState], namespace: str, picture: DevicePicture
 ) -> Mapping[str, str]:
-    """Return what drivers say against the devices of pods, by the pods' uids."""
+    """Return the drivers' complaints about the devices of pods, by the pods' uids."""
     wanted = {pod.uid for pod in pods}
     found: dict[str, list[str]] = {}
     for taken in picture.taken:

@@ -1,11 +1,10 @@
-"""Finds pods with a device that is called sick, and whether one of them may be moved. Pure.
+"""Finds pods with a device that is reported sick, and whether one of them may be moved. Pure.
 
-Four are heard: the kubelet, which names the devices that each pod has; the device plugin, which
-takes devices out of what the node may give away and leaves them to the pods that have them; the
+There are four sources: the kubelet, which names the devices that each pod has; the device plugin,
+which takes devices out of a node's allocatable and leaves them to the pods that have them; the
 driver of claimed devices (sick_claims.py); and taints by which AMD's GPU operator keeps pods off a
-node. No controller of Kubernetes moves such a
-pod, and a container that is started again in it gets the same devices. Called by
-reconcile/device_moves.py, which knows how long it has been so.
+node. No controller of Kubernetes moves such a pod, and a container that is restarted in it gets the
+same devices. Called by reconcile/device_moves.py, which knows how long the report has lasted.
 """
 
 from __future__ import annotations
@@ -98,7 +97,8 @@ def _said_by_taint(node: Manifest, placement: Placement) -> str | None:
 def _said_by_plugin(
     pod: PodState, node: Manifest, requested: Mapping[str, Resources]
 ) -> tuple[str | None, bool]:
-    """Say what the numbers of a node tell, and whether they leave it open whose the devices are."""
+    """Return a complaint derived from a node's numbers, and whether they leave open whose the
+    devices are."""
     held = accelerator_in(pod.charged or {}, pod.accelerator)
     out = devices_out(node, held[0]) if held is not None else 0
     if held is None or not out:
@@ -131,7 +131,8 @@ def _leader(pod: PodState) -> str:
 
 
 def hindrance(observed: Observed, sick: Iterable[SickPod]) -> str | None:
-    """Return what is to be over before a pod is moved: one at a time, and none beside a rollout."""
+    """Return the condition that must hold before a pod is moved: one at a time, and none beside a
+    rollout."""
     running = observed.deployment
     if running is None or len(observed.workloads) != 1 or not running.up_to_date:
         return "its workload has been written"

@@ -1,4 +1,4 @@
-"""What a volume claim's access modes allow: several pods, a spare pod, or one at a time. Pure.
+"""Access modes of a volume claim: several pods, a spare pod, or one at a time. Pure.
 
 A claim that is ReadWriteOnce can be mounted on one node only, however often it is mounted read-only
 there: a second pod elsewhere would stay in ContainerCreating for ever.
@@ -191,7 +191,7 @@ def _pods_of_others(
 
 
 def _templates(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield what pods are made from: one template of a Deployment, two of a group."""
+    """Yield the pod templates of a workload: one of a Deployment, two of a group."""
     group = spec.get("leaderWorkerTemplate") or {}
     found = (spec.get("template"), group.get("leaderTemplate"), group.get("workerTemplate"))
     yield from (template for template in found if template)
