@@ -14,15 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from atom.model_engine.row_columns import RowNumbers
 from atom.model_engine.wire.logprob_rows import LogprobRows
 from atom.model_engine.wire.pooled_rows import PooledRows
 from atom.sampling_params import SamplingParams
 
 # Slots of rows. numpy looks up with this type as it is; int32 it converts, element by element.
 Slots = NDArray[np.intp]
-
-
-NO_LORA = -1  # where the slot of an adapter is asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,24 +31,17 @@ class LoraLoad:
     slot: int
 
 
-@dataclass(frozen=True, slots=True)
-class NewRow:
-    """A sequence that takes a slot: new, or back after preemption.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRow(RowNumbers):
+    """A sequence that takes a slot: new, or back after preemption. Its numbers are RowNumbers'.
 
     token_ids: all its known tokens, int32, the first num_prompt_tokens its prompt; block_ids: of
-    each group of layers, by index in the sequence (what stands before a window is not to be read);
-    seed: of its random draws (given or drawn at arrival); lora_slot: of its adapter, NO_LORA
-    without one.
+    each group of layers, by index in the sequence (what stands before a window is not to be read).
     """
 
-    slot: int
-    request_id: int
     token_ids: NDArray[np.int32]
-    num_prompt_tokens: int
     block_ids: tuple[list[int], ...]
     params: SamplingParams
-    seed: int
-    lora_slot: int = NO_LORA
 
 
 @dataclass(frozen=True, slots=True)

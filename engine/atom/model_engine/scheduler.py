@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atom.config import SchedulerConfig
-from atom.model_engine.batch import LoraLoad, ScheduledBatch, ScheduledBatchOutput, Slots
+from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, Slots
 from atom.model_engine.block_manager import BlockManager
 from atom.model_engine.request import FinishReason, Request
 from atom.model_engine.schedule.accepted_tokens import AcceptedTokens, SingleTokens
@@ -342,11 +342,8 @@ class Scheduler:
         self._prefilling.append(slot)
         self._stops.enter(sequence)
         self._tokens.enter(slot)
-        if sequence.lora is not None:
-            sequence.lora_slot, is_new = self.loras.enter(sequence.lora)
-            if is_new:
-                load = LoraLoad(sequence.lora.lora_int_id, sequence.lora_slot)
-                self._batches.load_lora(load)
+        if (load := self.loras.enter(sequence)) is not None:
+            self._batches.load_lora(load)
         self._batches.enter(sequence)
         if cached and self.blocks.checkpoints is not None:
             last = match.block_ids[0][match.num_blocks - 1]

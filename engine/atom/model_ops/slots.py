@@ -44,6 +44,12 @@ class SlotTensors:
     def padding_slot(self) -> int:
         return self.last_token.shape[0] - 1
 
+    def column(self, name: str) -> torch.Tensor:
+        """Find a column [slots] by its field's name, which rows that may run have."""
+        found = getattr(self, name)
+        assert isinstance(found, torch.Tensor), f"no row may have a {name}"
+        return found
+
     @property
     def max_blocks(self) -> int:
         """Blocks of a sequence in one group."""

@@ -56,7 +56,7 @@ class Replaying:
             replayed.clear()
             step = submit(batch)
             has_prompts = batch.num_decodes < len(batch.slots)
-            if steps._variant(batch).lora and (prompts or not has_prompts):
+            if steps._inputs.variant(batch).lora and (prompts or not has_prompts):
                 self.with_lora["replayed" if any(replayed) else "eager"] += 1
             return step
 

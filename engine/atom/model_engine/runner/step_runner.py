@@ -47,7 +47,7 @@ from atom.model_engine.runner.slots.input_batch import InputBatch, StepInputs
 from atom.model_engine.runner.slots.own_blocks import OwnBlocks
 from atom.model_engine.runner.slots.sampling_state import SamplingNeeds, SamplingState
 from atom.model_engine.runner.slots.slot_columns import SlotState, TableSize
-from atom.model_engine.runner.step_variant import PLAIN, StepVariant
+from atom.model_engine.runner.step_variant import PLAIN, StepVariant, forward_context
 from atom.model_ops.attention import StateLayer
 from atom.model_ops.backends.interface import Ops, SamplingTensors
 from atom.model_ops.sampling.draws_ahead import DrawsAhead
@@ -59,7 +59,7 @@ from atom.models.decoder.hidden_states import HiddenStates
 from atom.sampling_params import MAX_LOGPROBS
 from atom.sizing.cache_groups import CacheGroup
 from atom.utils.device import Device, upload
-from atom.utils.forward_context import ForwardContext, set_forward_context
+from atom.utils.forward_context import set_forward_context
 
 _SCORED_AT_ONCE = 128  # positions of prompts: their logits are not kept
 
@@ -166,7 +166,7 @@ class StepRunner:
             self.adapters.load(load.number, load.slot)
         graphs, least, step = self.graphs, self._least_bucket(batch), None
         if graphs is not None and least is not None:
-            variant = self._variant(batch)
+            variant = self._inputs.variant(batch)
             if graphs.takes(variant):
                 step = self._replay(graphs, batch, least, variant)
         if step is None:
@@ -227,9 +227,6 @@ class StepRunner:
             return
         self.model.set_dp_padding(capacity)
         self.model.run_dummy_batch()
-
-    def _variant(self, batch: ScheduledBatch) -> StepVariant:
-        return StepVariant(lora=self.adapters is not None and self._inputs.has_lora(batch))
 
     def _least_bucket(self, batch: ScheduledBatch) -> int | None:
         """The smallest bucket that the ranks have agreed to; None for a step without graphs. Tells
@@ -343,7 +340,8 @@ class StepRunner:
         # Log-probabilities of a prompt look at all of its tokens, and so do some proposers.
         all_wanted = self._wants_all_states or bool(batch.prompt_scores)
         logits_indices = None if all_wanted else inputs.logits_indices
-        with set_forward_context(ForwardContext(inputs.attention, logits_indices, inputs.lora)):
+        context = forward_context(inputs.attention, logits_indices, inputs.of_tokens)
+        with set_forward_context(context):
             states: HiddenStates = self.model.model(inputs.input_ids, inputs.positions)
         hidden = states.last
         # Behind the layers: the device is busy while the host does this.

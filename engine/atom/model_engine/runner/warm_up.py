@@ -14,13 +14,16 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from atom.config import Config
 from atom.model_engine.batch import NewRow, PromptScore, ScheduledBatch, TokenMask
+from atom.model_engine.row_columns import EMPTY_ROW
 from atom.model_engine.runner.cuda_graphs.graph_parts import bucket_sizes
 from atom.model_engine.runner.step_runner import StepRunner
+from atom.model_engine.runner.step_variant import StepVariant
 from atom.sampling_params import SamplingParams
 from atom.utils.long_chunks import largest_chunk, planned_chunks
 from atom.utils.row_groups import dense_lengths
@@ -192,11 +195,11 @@ def _batches(config: Config, cache: CacheShape) -> Iterator[ScheduledBatch]:
     scored = prompt_batch([min(4, prompt)], cache)
     if prompt > 1:
         yield replace(scored, prompt_scores=(PromptScore(0, 0, min(4, prompt) - 1),))
-    if config.lora is not None:
+    for variant in StepVariant.served_by(config).narrower()[1:]:
         for tokens in [*few, prompt]:
             if tokens <= prompt:
-                yield with_adapters(prompt_batch([tokens], cache))
-        yield prompt_batch([1], cache)  # gives back the adapter's slot
+                yield of_variant(prompt_batch([tokens], cache), variant)
+        yield prompt_batch([1], cache)  # gives back what the rows took
 
 
 def _sampled_batches(most_rows: int, cache: CacheShape) -> Iterator[ScheduledBatch]:
@@ -216,9 +219,11 @@ def computing_ahead(batch: ScheduledBatch, ahead: int, computed: int = 1) -> Sch
     return replace(batch, num_computed_tokens=before, num_scheduled_tokens=scheduled)
 
 
-def with_adapters(batch: ScheduledBatch) -> ScheduledBatch:
-    """The batch of rows that all have the adapter of the first slot, which may be an empty one."""
-    return replace(batch, new_rows=tuple(replace(row, lora_slot=0) for row in batch.new_rows))
+def of_variant(batch: ScheduledBatch, variant: StepVariant) -> ScheduledBatch:
+    """Return the batch with every row of these kinds: its numbers name the first of each, such as
+    the first adapter slot, which may be an empty one."""
+    numbers: dict[str, Any] = dict.fromkeys(variant.columns, 0)
+    return replace(batch, new_rows=tuple(replace(row, **numbers) for row in batch.new_rows))
 
 
 def _verify_batches(config: Config, cache: CacheShape) -> Iterator[ScheduledBatch]:
@@ -265,13 +270,10 @@ def _row(
     slot: int, tokens: int, tables: tuple[list[int], ...], params: SamplingParams | None
 ) -> NewRow:
     return NewRow(
-        slot=slot,
-        request_id=slot,
         token_ids=np.zeros(tokens, dtype=np.int32),
-        num_prompt_tokens=tokens,
         block_ids=tables,
         params=params or SamplingParams(),
-        seed=0,
+        **(EMPTY_ROW | {"slot": slot, "request_id": slot, "num_prompt_tokens": tokens}),
     )
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atom.model_engine.batch import LoraLoad, NewRow, PromptScore, ScheduledBatch, Slots, StateCopy
+from atom.model_engine.row_columns import row_numbers
 from atom.model_engine.schedule.row_table import RowTable
 from atom.model_engine.sequence import Sequence
 
@@ -55,17 +56,12 @@ class BatchBuilder:
 
     def enter(self, sequence: Sequence) -> None:
         """Add the sequence to the next batch's new rows. It has a slot, blocks and a seed."""
-        assert sequence.seed is not None
         self._new_rows.append(
             NewRow(
-                slot=sequence.slot,
-                request_id=sequence.id,
                 token_ids=sequence.token_ids,
-                num_prompt_tokens=sequence.num_prompt_tokens,
                 block_ids=tuple(map(list, sequence.block_tables)),
                 params=sequence.params,
-                seed=sequence.seed,
-                lora_slot=sequence.lora_slot,
+                **row_numbers(sequence),
             )
         )
 

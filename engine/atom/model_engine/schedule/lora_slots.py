@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+from atom.model_engine.batch import LoraLoad
 from atom.model_engine.request import LoRARequest
+from atom.model_engine.sequence import Sequence
 
 _NOBODY = 0  # adapters are numbered from 1
 
@@ -37,10 +39,12 @@ class LoraSlots:
         """Return whether a row of the adapter could run now."""
         return bool(self._idle) or lora.lora_int_id in self._running
 
-    def enter(self, lora: LoRARequest) -> tuple[int, bool]:
-        """Find the slot for a row that begins to run, and whether the adapter has to be put
-        there; there is room."""
-        number = lora.lora_int_id
+    def enter(self, sequence: Sequence) -> LoraLoad | None:
+        """Give a sequence that begins to run the slot of its adapter, for which there is room.
+        Returns the load that puts the adapter there, None if it is there already."""
+        if sequence.lora is None:
+            return None
+        number = sequence.lora.lora_int_id
         if number in self._holds:
             slot, is_new = self._holds.index(number), False
         else:
@@ -50,7 +54,8 @@ class LoraSlots:
         if not self._running[number]:
             self._idle.remove(slot)
         self._running[number] += 1
-        return slot, is_new
+        sequence.lora_slot = slot
+        return LoraLoad(number, slot) if is_new else None
 
     def leave(self, lora: LoRARequest) -> None:
         """Count a row that stops to run, were it for a while."""

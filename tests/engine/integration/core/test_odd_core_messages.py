@@ -175,7 +175,15 @@ def test_plain_rows_take_the_slots_of_those_that_fail() -> None:
                 raise ValueError("no such temperature")
             entered.append(row.request_id)
 
-    plain = NewRow(0, 1, np.array([5], dtype=np.int32), 1, ([],), SamplingParams(), 7)
+    plain = NewRow(
+        slot=0,
+        request_id=1,
+        token_ids=np.array([5], dtype=np.int32),
+        num_prompt_tokens=1,
+        block_ids=([],),
+        params=SamplingParams(),
+        seed=7,
+    )
     bad = replace(plain, slot=1, request_id=2, params=SamplingParams(temperature=0.5))
     assert enter_rows((plain, bad), enter) == (
         (2, "its parameters could not be set up: ValueError"),

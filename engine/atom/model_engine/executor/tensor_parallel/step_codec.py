@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TypeVar
 
 import msgspec
@@ -22,6 +23,7 @@ from atom.model_engine.batch import (
     StateCopy,
     TokenMask,
 )
+from atom.model_engine.row_columns import ROW_COLUMNS
 from atom.sampling_params import SamplingParams
 
 Number = TypeVar("Number", bound=np.generic)
@@ -30,6 +32,7 @@ _STEP, _SAMPLE, _MASKED, _LORA, _SLEEP, _WEIGHTS = range(6)
 _HEAD = 11  # whole numbers of every message's head: its kind, and what its arrays are long
 _ALIGNMENT = 8
 _PARAMS = msgspec.msgpack.Decoder(list[SamplingParams])
+_numbers_of = attrgetter(*ROW_COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,13 +196,7 @@ def _head(*numbers: int) -> NDArray[np.int64]:
 def _row_arrays(rows: Sequence[NewRow]) -> list[NDArray[np.generic]]:
     params = msgspec.msgpack.encode([row.params for row in rows])
     groups = len(rows[0].block_ids)
-    numbers = [
-        (
-            row.slot, row.request_id, row.seed, row.num_prompt_tokens, row.lora_slot,
-            len(row.token_ids), *map(len, row.block_ids),
-        )
-        for row in rows
-    ]  # fmt: skip
+    numbers = [(*_numbers_of(row), len(row.token_ids), *map(len, row.block_ids)) for row in rows]
     blocks = [np.array(ids, dtype=np.int32) for row in rows for ids in row.block_ids]
     return [
         np.array((groups, len(params)), dtype=np.int64),
@@ -212,29 +209,22 @@ def _row_arrays(rows: Sequence[NewRow]) -> list[NDArray[np.generic]]:
 
 def _decode_rows(reader: _Reader, count: int) -> tuple[NewRow, ...]:
     groups, params_bytes = reader.array(np.int64, 2).tolist()
-    numbers = reader.array(np.int64, count, 6 + groups).tolist()
-    tokens = [reader.array(np.int32, row[5]) for row in numbers]
-    blocks = [tuple(reader.array(np.int32, size).tolist() for size in row[6:]) for row in numbers]
+    columns = len(ROW_COLUMNS)
+    numbers = reader.array(np.int64, count, columns + 1 + groups).tolist()
+    tokens = [reader.array(np.int32, row[columns]) for row in numbers]
+    blocks = [
+        tuple(reader.array(np.int32, size).tolist() for size in row[columns + 1 :])
+        for row in numbers
+    ]
     params = _PARAMS.decode(reader.array(np.uint8, params_bytes).tobytes())
     return tuple(
         NewRow(
-            slot=slot,
-            request_id=request_id,
             token_ids=token_ids,
-            num_prompt_tokens=num_prompt_tokens,
             block_ids=block_ids,
             params=own,
-            seed=seed,
-            lora_slot=lora_slot,
+            **dict(zip(ROW_COLUMNS, row, strict=False)),
         )
-        for (
-            slot,
-            request_id,
-            seed,
-            num_prompt_tokens,
-            lora_slot,
-            *_,
-        ), token_ids, block_ids, own in zip(numbers, tokens, blocks, params, strict=True)
+        for row, token_ids, block_ids, own in zip(numbers, tokens, blocks, params, strict=True)
     )
 
 

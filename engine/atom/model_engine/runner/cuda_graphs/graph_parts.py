@@ -14,12 +14,12 @@ import torch
 from atom.model_engine.runner.cuda_graphs.catch_up_decodes import CatchUpDecodes
 from atom.model_engine.runner.cuda_graphs.graph_pool import GraphPool
 from atom.model_engine.runner.cuda_graphs.host_ring import HostRing
-from atom.model_engine.runner.step_variant import PLAIN, StepVariant
+from atom.model_engine.runner.step_variant import PLAIN, StepVariant, forward_context
 from atom.model_ops.attention.state_runs import StepRuns, with_state_runs
 from atom.model_ops.backends.interface import LogitFilters, Ops, SamplingTensors
 from atom.model_ops.slots import SlotTensors
 from atom.models.decoder.causal_lm import CausalLM
-from atom.utils.forward_context import AttentionMetaData, ForwardContext, LoraTokens
+from atom.utils.forward_context import AttentionMetaData, ForwardContext
 
 # Tokens of a step with drafts that a graph takes, at most: products take longer than reading the
 # weights from far fewer on.
@@ -73,11 +73,11 @@ class GraphParts:
     ) -> ForwardContext:
         """Build the context of a captured step. token_slots: finds the slots [T] of the tokens'
         rows, if the variant asks for them."""
-        lora = None
-        if variant.lora:
-            assert self.state.lora_slot is not None, "rows may have adapters"
-            lora = LoraTokens(self.state.lora_slot[token_slots()])
-        return ForwardContext(attention, logits_indices, lora)
+        of_tokens = {}
+        if variant.columns:
+            slots = token_slots()
+            of_tokens = {name: self.state.column(name)[slots] for name in variant.columns}
+        return forward_context(attention, logits_indices, of_tokens)
 
     def with_state_runs(
         self, attention: tuple[AttentionMetaData, ...], runs: StepRuns

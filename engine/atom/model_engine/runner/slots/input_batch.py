@@ -9,18 +9,21 @@ tokens and a copy of the block tables to build ragged steps with vector operatio
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from atom.model_engine.batch import NO_LORA, NewRow, ScheduledBatch, Slots
+from atom.model_engine.batch import NewRow, ScheduledBatch, Slots
+from atom.model_engine.row_columns import ROW_COLUMNS
 from atom.model_engine.runner.slots.slot_columns import SlotState
 from atom.model_engine.runner.step_arrays import StepArrays
+from atom.model_engine.runner.step_variant import PLAIN, StepVariant
 from atom.model_ops.attention.step_plan import StepRows, StepTensors, plan_step
 from atom.utils.device import upload, upload_together
-from atom.utils.forward_context import AttentionMetaData, LoraTokens
+from atom.utils.forward_context import AttentionMetaData
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,7 @@ class StepInputs:
     layers; logits_indices: [n] int64, the last tokens of the rows that sample (of the first row
     when none does), None when they are all the step's tokens; sample_slots: [R'] int64, their
     slots; sample_positions: [R'] int64, of the tokens that they draw; slots: [R] int64 of all
-    rows; lora: which adapter each token has, None where none has one."""
+    rows; of_tokens: by row column the numbers [T] of the tokens' rows, of the step's variant."""
 
     input_ids: torch.Tensor
     positions: torch.Tensor
@@ -38,7 +41,7 @@ class StepInputs:
     logits_indices: torch.Tensor | None
     sample_slots: torch.Tensor
     sample_positions: torch.Tensor
-    lora: LoraTokens | None = None
+    of_tokens: Mapping[str, torch.Tensor]
 
 
 class InputBatch:
@@ -50,7 +53,11 @@ class InputBatch:
         self._slots = slots
         num_slots = slots.device.padding_slot
         self._token_ids = np.zeros((num_slots, max_model_len), dtype=np.int32)  # of prompts
-        self.lora_slots = np.full(num_slots, NO_LORA, dtype=np.int32)  # of each row's adapter
+        # Of each row, by column; an engine that serves plain rows alone has none.
+        self._numbers = {
+            name: np.full(num_slots, ROW_COLUMNS[name].empty, dtype=ROW_COLUMNS[name].kept)
+            for name in slots.served.columns
+        }
         self._groups = slots.device.num_groups
         # As on the device: the groups' tables one behind the other.
         self._block_tables = np.zeros(
@@ -65,7 +72,8 @@ class InputBatch:
         size = self._slots.device.max_blocks
         for row in batch.new_rows:
             self._token_ids[row.slot, : len(row.token_ids)] = row.token_ids
-            self.lora_slots[row.slot] = row.lora_slot
+            for name, numbers in self._numbers.items():
+                numbers[row.slot] = getattr(row, name)
             for group, block_ids in enumerate(row.block_ids):
                 first = group * size
                 self._block_tables[row.slot, first : first + len(block_ids)] = block_ids
@@ -124,9 +132,10 @@ class InputBatch:
             arrays["logits_indices"] = step.starts[1:2].astype(np.int64) - 1
         for group in range(self._groups):
             arrays[f"tables{group}"] = self._used_tables(batch.slots, step.contexts, group)
-        lora_slots = self.lora_slots[batch.slots]
-        if (lora_slots != NO_LORA).any():
-            arrays["lora"] = np.repeat(lora_slots, batch.num_scheduled_tokens)
+        columns = self.variant(batch).columns
+        for name in columns:
+            numbers = self._numbers[name][batch.slots]
+            arrays[name] = np.repeat(numbers, batch.num_scheduled_tokens)
         sent = upload_together(arrays, self._device)
         # Of decodes only the device knows the newest token.
         decodes = batch.num_decodes
@@ -150,12 +159,16 @@ class InputBatch:
             slots=sent["slots"],
             sample_slots=sent["sample_slots"],
             sample_positions=sent["sample_positions"],
-            lora=LoraTokens(sent["lora"]) if "lora" in sent else None,
+            of_tokens={name: sent[name] for name in columns},
         )
 
-    def has_lora(self, batch: ScheduledBatch) -> bool:
-        """Tell whether a row of the batch has an adapter, after `apply`."""
-        return bool((self.lora_slots[batch.slots] != NO_LORA).any())
+    def variant(self, batch: ScheduledBatch) -> StepVariant:
+        """Find the kinds of rows that the batch has, after `apply`."""
+        if not self._numbers:
+            return PLAIN
+        return StepVariant.of_rows(
+            {name: numbers[batch.slots] for name, numbers in self._numbers.items()}
+        )
 
     def _input_ids(self, batch: ScheduledBatch) -> NDArray[np.int64]:
         """Collect the step's input ids [T]; 0 of decodes."""

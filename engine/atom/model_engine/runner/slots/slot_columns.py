@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from atom.model_engine.batch import NO_LORA, NewRow
+from atom.model_engine.batch import NewRow
+from atom.model_engine.row_columns import ROW_COLUMNS
 from atom.model_engine.runner.step_variant import PLAIN, StepVariant
 from atom.model_ops.slots import SlotTensors
 from atom.utils.device import upload_together
@@ -39,8 +41,12 @@ def slot_columns(vocab_size: int, served: StepVariant) -> tuple[SlotColumn, ...]
     """List every column; a row without a top-k keeps the whole vocabulary. served: the kinds of
     rows that there may be."""
     return (
+        *(
+            SlotColumn(name, column.kept, column.empty, attrgetter(name))
+            for name, column in ROW_COLUMNS.items()
+            if column.kept is not None and served.has(name)
+        ),
         SlotColumn("temperature", np.float32, 0.0, lambda row: row.params.temperature),
-        SlotColumn("seed", np.int64, 0, lambda row: row.seed),
         SlotColumn(
             "top_k",
             np.int64,
@@ -53,11 +59,6 @@ def slot_columns(vocab_size: int, served: StepVariant) -> tuple[SlotColumn, ...]
         SlotColumn("presence", np.float32, 0.0, lambda row: row.params.presence_penalty, False),
         SlotColumn("frequency", np.float32, 0.0, lambda row: row.params.frequency_penalty, False),
         SlotColumn("num_logprobs", np.int32, NO_LOGPROBS, _num_logprobs, False),
-        *(
-            [SlotColumn("lora_slot", np.int32, NO_LORA, lambda row: row.lora_slot)]
-            if served.lora
-            else []
-        ),
     )
 
 
@@ -89,6 +90,7 @@ class SlotState:
         served: StepVariant = PLAIN,
     ) -> None:
         self._torch_device = device
+        self.served = served
         self._columns = slot_columns(vocab_size, served)
         self.host: dict[str, NDArray[Any]] = {
             column.name: np.full(num_slots, column.empty, dtype=column.dtype)
