@@ -15,6 +15,8 @@ from atom_operator.children import naming
 from atom_operator.children.canary import content_digest
 from atom_operator.domain import FieldProblem, ObjectKey
 from atom_operator.domain.canary import CanaryAnalysis, CanaryAsked, CanaryQuery, CanaryStep
+from atom_operator.plan.canary.size import pods_asked
+from atom_operator.plan.resolve_integrations import first_replicas
 from atom_operator.plan.spec_digest import spec_digest
 from atom_operator.validation.defaulting import served_name
 from atom_operator.validation.parsing import parse_spec
@@ -39,9 +41,12 @@ def promoted_spec(raw: Mapping[str, Any], spec: AtomDeploymentSpec) -> dict[str,
     return _join(below, change)
 
 
-def canary_spec(raw: Mapping[str, Any], spec: AtomDeploymentSpec) -> dict[str, Any]:
-    """The spec of the canary's own AtomDeployment. Its replicas are its own, no autoscaler moves
-    them, no window keeps it from being another, and requests come by the route of the other."""
+def canary_spec(
+    raw: Mapping[str, Any], spec: AtomDeploymentSpec, replicas: int | None = None
+) -> dict[str, Any]:
+    """The spec of the canary's own AtomDeployment. Its replicas are its own (by default the most
+    that its steps ask for), no autoscaler moves them, no window keeps it from being another, and
+    requests come by the route of the other."""
     assert spec.canary is not None
     result = promoted_spec(raw, spec)
     gateway = {k: v for k, v in (result.get("gateway") or {}).items() if k != "httpRoute"}
@@ -52,7 +57,9 @@ def canary_spec(raw: Mapping[str, Any], spec: AtomDeploymentSpec) -> dict[str, A
         result["rollout"] = rollout
     if gateway:
         result["gateway"] = gateway
-    replicas = spec.canary.replicas or 1
+    if replicas is None:
+        asked, beside = asked_of(raw, spec), first_replicas(spec)
+        replicas = max(pods_asked(asked, step, beside) for step in range(len(asked.steps)))
     if spec.autoscaling is not None and spec.autoscaling.idle is not None:
         asked = raw["autoscaling"]  # whose pods sleep in a number that stays
         idle = {k: v for k, v in asked.items() if k in ("idle", "idleSeconds")}
@@ -103,6 +110,7 @@ def asked_of(raw: Mapping[str, Any], spec: AtomDeploymentSpec) -> CanaryAsked:
         decision=asked.decision,
         decision_for=asked.decision_for,
         analysis=_analysis(asked.analysis) if asked.analysis else None,
+        replicas=asked.replicas,
     )
 
 

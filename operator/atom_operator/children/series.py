@@ -15,7 +15,10 @@ Selector = Callable[[str], str]
 SERIES_LABEL = re.sub(r"[^a-zA-Z0-9_]", "_", constants.LABEL_DEPLOYMENT)
 
 
-def selector_of(key: ObjectKey) -> Selector:
-    """A function from a metric's name to that metric of this AtomDeployment."""
-    labels = f'{{namespace="{key.namespace}",{SERIES_LABEL}="{key.name}"}}'
+def selector_of(key: ObjectKey, *also: str) -> Selector:
+    """A function from a metric's name to that metric of this AtomDeployment, and of those that are
+    named `also` in its namespace."""
+    names = "|".join((key.name, *also))
+    matches = f'=~"{names}"' if also else f'="{names}"'
+    labels = f'{{namespace="{key.namespace}",{SERIES_LABEL}{matches}}}'
     return lambda metric: f"{metric}{labels}"

@@ -60,6 +60,7 @@ class CanaryAsked:
     decision: Literal["Promote", "Undo", "Hold"] | None
     analysis: CanaryAnalysis | None
     decision_for: str | None = None  # the change that the decision names
+    replicas: int | None = None  # pods of its own; None: as its share asks for
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,10 @@ class CanarySeen:
     """Hold the observation of a canary, and of a promotion."""
 
     exists: bool = False
-    serves: bool = False  # all of its pods are what is asked for, and ready
+    # Its pods are what is asked for, and ready: all of them, or one of those that follow the share.
+    serves: bool = False
+    ready: int = 0  # pods of it that serve
+    beside: int = 1  # replicas that can serve all requests without it
     known: bool = False  # to the Gateways, which can send requests to it at once
     hopeless: str | None = None  # why its pods will not become ready
     words: str = ""  # in which it says what it waits for
@@ -104,7 +108,7 @@ class CanaryState:
     phase: CanaryPhase
     step: int = 0  # counted from 0
     weight: int = 0  # percent of the requests that it takes
-    since: datetime | None = None  # it takes the step's share
+    since: datetime | None = None  # it takes the step's share; of one that is undone, since then
     failures: int = 0  # looks in a row
     failed_at: datetime | None = None  # the last of them
     fault: str | None = None  # for which it was undone
@@ -113,6 +117,9 @@ class CanaryState:
     stalled: bool = False  # it has waited too long, or nothing lets it go on
     pods: str | None = None  # digest of its pods, once its own status speaks of them
     decided: Decided | None = None
+    replicas: int | None = None  # pods that it is to have
+    ready: int = 0  # of them serve
+    beside: int | None = None  # replicas that can serve all requests without it
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,3 +131,4 @@ class Canary:
     spec: Mapping[str, Any] | None = None
     steps: int = 1
     is_there: bool = False  # its Service is, so that a route may name it
+    keeps: int | None = None  # replicas below which an autoscaler takes none of the others

@@ -44,10 +44,11 @@ from atom_operator.domain.canary import (
     CanaryState,
     Judgement,
 )
-from atom_operator.kinds import HTTP_ROUTE
+from atom_operator.kinds import AUTOSCALER, HTTP_ROUTE
 from atom_operator.plan.canary.analysis import judge
 from atom_operator.plan.canary.known_to_gateway import is_known_to_gateways
-from atom_operator.plan.canary.steps import TAKES_PART, next_state, promote
+from atom_operator.plan.canary.steps import TAKES_PART, next_state, promote, replicas_kept
+from atom_operator.plan.resolve_integrations import first_replicas
 from atom_operator.pods.pod_state import pod_state, time_of
 from atom_operator.status.canary import state_of
 from atom_operator.validation.parsing import parse_spec
@@ -109,18 +110,20 @@ async def look_at_canary(
     if spec.canary is None:
         return CanaryLook(raw, _written_into_spec(key, spec, parent, observed))
     asked, wanted = asked_of(raw, spec), canary_spec(raw, spec)
+    beside = _beside(spec, observed, before)
     if problems := change_problems(key, spec, wanted):
         return problems
     seen = await _see(reader, key, parent, child, _Wanted(wanted, asked, observed.at, before))
-    seen = replace(seen, known=_is_known(key, observed))
+    seen = replace(seen, known=_is_known(key, observed), beside=beside)
     state = next_state(asked, seen, before, observed.at or _NO_TIME)
     has_pods = state.phase in HAS_PODS
     canary = Canary(
         naming.canary_name(key),
         state,
-        wanted if has_pods else None,
+        canary_spec(raw, spec, state.replicas) if has_pods else None,
         len(asked.steps),
         is_there=has_pods and _has_service(child),
+        keeps=replicas_kept(state, observed.at),
     )
     promoted = state.phase in (CanaryPhase.PROMOTING, CanaryPhase.PROMOTED)
     return CanaryLook(promoted_spec(raw, spec) if promoted else raw, canary, asked)
@@ -135,7 +138,8 @@ def canary_in_force(key: ObjectKey, parent: Manifest, observed: Observed) -> Can
         return None
     state = state if _is_ready(child) else replace(state, weight=0)
     is_there = state.phase in HAS_PODS and _has_service(child)
-    return Canary(naming.canary_name(key), state, is_there=is_there)
+    keeps = replicas_kept(state, observed.at)
+    return Canary(naming.canary_name(key), state, is_there=is_there, keeps=keeps)
 
 
 _NO_TIME = datetime.min.replace(tzinfo=UTC)
@@ -165,8 +169,24 @@ def _written_into_spec(
     state = promote(_of_promotion(parent, seen, before), before, before.weight)
     if state.phase is CanaryPhase.PROMOTED:
         return None
-    is_there = _has_service(child)
-    return Canary(naming.canary_name(key), state, child.get("spec"), is_there=is_there)
+    kept = (before.replicas, before.ready, _beside(spec, observed, before))
+    state = replace(state, replicas=kept[0], ready=kept[1], beside=kept[2])
+    is_there, keeps = _has_service(child), replicas_kept(state, observed.at)
+    name = naming.canary_name(key)
+    return Canary(name, state, child.get("spec"), is_there=is_there, keeps=keeps)
+
+
+def _beside(spec: AtomDeploymentSpec, observed: Observed, before: CanaryState | None) -> int:
+    """Return the replicas beside the canary that can serve all requests. A HorizontalPodAutoscaler
+    counts the requests of those alone and would take some away as the canary's share grows; KEDA
+    is asked about both."""
+    scaling, running = spec.autoscaling, observed.deployment
+    if scaling is None or not scaling.moves_replicas or running is None:
+        return first_replicas(spec)
+    alone = any(child.kind == AUTOSCALER for child in observed.children)
+    if alone and before is not None and before.weight and before.beside is not None:
+        return min(max(before.beside, running.desired), scaling.max_replicas)
+    return running.desired
 
 
 async def _see(
@@ -179,7 +199,7 @@ async def _see(
     before, asked = wanted.before, wanted.asked
     if child is None:
         return CanarySeen()
-    ready = _condition(child, ConditionType.READY)
+    ready, count = _condition(child, ConditionType.READY), _ready_pods(child)
     pods = pods_digest(wanted.spec)
     is_theirs = pods_digest(child.get("spec") or {}) == pods
     # Its status may be of an older spec, as long as that asked for the same pods.
@@ -188,8 +208,11 @@ async def _see(
     if _is_reported(child) and (refused := _refusal(child)) is not None:
         seen = CanarySeen(exists=True, blocked=refused, pods=pods)
         return _of_promotion(parent, seen, before)
-    serves = ready.get("status") == "True" or (before is not None and before.pods == pods)
-    serves = serves and _has_all_pods(child, is_ready=ready.get("status") == "True")
+    if asked.replicas is None:
+        serves = count > 0
+    else:
+        serves = ready.get("status") == "True" or (before is not None and before.pods == pods)
+        serves = serves and _has_all_pods(child, is_ready=ready.get("status") == "True")
     judgement = None
     if serves and asked.analysis is not None and wanted.now is not None:
         name = ObjectKey(key.namespace, naming.canary_name(key))
@@ -200,7 +223,9 @@ async def _see(
         hopeless=_hopeless(child, wanted.now),
         words=str(ready.get("message") or ""),
         judgement=judgement,
-        loads=_condition(child, ConditionType.PROGRESSING).get("status") == "True" and not serves,
+        ready=count,
+        loads=_condition(child, ConditionType.PROGRESSING).get("status") == "True"
+        and ready.get("status") != "True",
         pods=pods,
     )
     return _of_promotion(parent, seen, before)
@@ -215,6 +240,18 @@ def _has_all_pods(child: Manifest, *, is_ready: bool) -> bool:
     asked = int((child.get("spec") or {}).get("replicas", 1))
     updated = int((status.get("rollout") or {}).get("updated") or 0)
     return 0 < asked <= min(int(status.get("readyReplicas") or 0), updated)
+
+
+def _ready_pods(child: Manifest) -> int:
+    """Count the canary's pods that serve and are what is asked for, no more than are certain: of
+    those that serve, every one of an older revision may be one."""
+    status = child.get("status") or {}
+    rollout = status.get("rollout") or {}
+    updated = int(rollout.get("updated") or 0)
+    older = max(0, int(status.get("replicas") or 0) - updated)
+    if rollout.get("waits") or rollout.get("failedRevision"):
+        return 0
+    return max(0, min(updated, int(status.get("readyReplicas") or 0) - older))
 
 
 def _refusal(child: Manifest) -> str | None:

@@ -50,6 +50,10 @@ def canary_status(canary: Canary) -> dict[str, Any]:
         status["waitingSince"] = _written(state.waiting_since)
     if state.pods is not None:
         status["pods"] = state.pods
+    if state.replicas is not None:
+        status |= {"replicas": state.replicas, "readyReplicas": state.ready}
+    if state.beside is not None:
+        status["beside"] = state.beside
     if state.decided is not None:
         status["decided"] = _written_decision(state.decided)
     return status
@@ -75,9 +79,16 @@ def state_of(status: Mapping[str, Any]) -> CanaryState | None:
             waiting_since=time_of(found.get("waitingSince")),
             pods=None if found.get("pods") is None else str(found["pods"]),
             decided=_decided(found.get("decided")),
+            replicas=_number(found.get("replicas")),
+            ready=int(found.get("readyReplicas") or 0),
+            beside=_number(found.get("beside")),
         )
     except (KeyError, ValueError, TypeError):
         return None
+
+
+def _number(found: Any) -> int | None:
+    return None if found is None else int(found)
 
 
 def _decided(found: Any) -> Decided | None:

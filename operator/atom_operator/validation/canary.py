@@ -33,18 +33,19 @@ def canary_has_a_route(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
 
 
 def canary_warnings(spec: AtomDeploymentSpec) -> tuple[str, ...]:
-    """Warn about a share of the requests that the canary's pods cannot carry: each of them would
-    have more work than a pod beside it, and be judged slow for that."""
+    """Warn about a share of the requests that a number of pods which the spec names cannot carry:
+    each of them would have more work than a pod beside it, and be judged slow for that."""
     canary, scaling = spec.canary, spec.autoscaling
-    if canary is None:
+    if canary is None or canary.replicas is None:
         return ()
     scaled = scaling is not None and scaling.moves_replicas
     most = scaling.max_replicas if scaling is not None and scaled else spec.replicas
     share = max(canary.weight or 0, *(step.weight for step in canary.steps or ()), 0)
-    own, needed = canary.replicas or 1, -(-share * most // 100)
+    own, needed = canary.replicas, -(-share * most // 100)
     if needed <= own:
         return ()
     return (
         f"{_FIELD}.replicas: {share}% of the requests of {most} replicas are the work of {needed}, "
-        f"and the canary has {own}: set replicas: {needed}, or smaller shares",
+        f"and the canary has {own}: leave it out, so that its pods follow the share, or set "
+        f"replicas: {needed}, or smaller shares",
     )

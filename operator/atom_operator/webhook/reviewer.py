@@ -130,7 +130,7 @@ class Reviewer:
         if decision.plan is None:
             return Preview(decision.problems, elsewhere=self._elsewhere(key, request.new))
         before = await self._decide(key, request.old, observed) if request.old else None
-        canary = await self._look_at_canary(key, decision)
+        canary = await self._look_at_canary(key, request.new, decision)
         plan = decision.plan
         supply = decision.supply
         if supply is None and plan.capacity.may_start:
@@ -145,13 +145,18 @@ class Reviewer:
             canary=canary,
         )
 
-    async def _look_at_canary(self, key: ObjectKey, decision: Decision) -> Preview | None:
-        """Preview a canary that is asked for, which is one like any other."""
+    async def _look_at_canary(
+        self, key: ObjectKey, new: Manifest, decision: Decision
+    ) -> Preview | None:
+        """Preview a canary that is asked for, which is one like any other, at its largest share."""
         asked = decision.canary.canary if decision.canary else None
-        if asked is None or asked.spec is None:
+        raw = new.get("spec") or {}
+        spec = parse_spec(raw)
+        if asked is None or asked.spec is None or isinstance(spec, tuple) or spec.canary is None:
             return None
         name = ObjectKey(key.namespace, asked.name)
-        manifest: Manifest = {"metadata": {**name._asdict(), "uid": ""}, "spec": asked.spec}
+        wanted = canary_spec(raw, spec)
+        manifest: Manifest = {"metadata": {**name._asdict(), "uid": ""}, "spec": wanted}
         found = await self._decide(name, manifest, Observed({}, None, ()))
         plan = found.plan
         if plan is None:

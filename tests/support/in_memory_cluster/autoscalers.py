@@ -12,7 +12,7 @@ from typing import Any
 
 from atom_operator import constants
 from atom_operator.domain import WORKLOAD_KINDS, Manifest
-from atom_operator.kinds import AUTOSCALER, SCALED_OBJECT
+from atom_operator.kinds import AUTOSCALER, HTTP_ROUTE, SCALED_OBJECT
 from tests.support.in_memory_cluster.state import ClusterState
 
 _PERIOD_SECONDS = 15.0
@@ -39,7 +39,7 @@ def _sync_autoscaler(state: ClusterState, item: Manifest) -> None:
         return
     spec = item["spec"]
     least, most = spec.get("minReplicas", 1), spec["maxReplicas"]
-    wanted = min(max(_asked(state, target), least), most)
+    wanted = min(max(_asked(state, item, target), least), most)
     wanted = _held(state, item, replicas, wanted, most)
     conditions = [
         _condition("AbleToScale", "True", "ReadyForNewScale", "recommended size matches"),
@@ -131,8 +131,29 @@ def _to_zero_and_back(state: ClusterState, item: Manifest, target: Manifest, lea
         state.look_after(_PERIOD_SECONDS)
 
 
-def _asked(state: ClusterState, target: Manifest) -> int:
-    return math.ceil(state.load.get(target["metadata"]["name"], 0.0))
+def _asked(state: ClusterState, item: Manifest, target: Manifest) -> int:
+    """The replicas for the requests that its metrics count: those of the target, and of a canary
+    that its queries name."""
+    name = target["metadata"]["name"]
+    load = state.load.get(name, 0.0)
+    if not _counts(state, item, f"{name}-canary"):
+        load *= (100 - share_of_canary(state, name)) / 100
+    return math.ceil(round(load, 6))
+
+
+def share_of_canary(state: ClusterState, name: str) -> int:
+    """Requests of a hundred that a route sends to the canary of an AtomDeployment."""
+    route = state.api.objects.get((HTTP_ROUTE, "default", name))
+    for rule in route["spec"]["rules"] if route is not None else ():
+        weights = {to["name"]: to.get("weight", 1) for to in rule["backendRefs"]}
+        return int(100 * weights.get(f"{name}-canary", 0) / (sum(weights.values()) or 1))
+    return 0
+
+
+def _counts(state: ClusterState, item: Manifest, name: str) -> bool:
+    owners = [one for one in state.all(SCALED_OBJECT) if item in state.owned(AUTOSCALER, one)]
+    queries = [each["metadata"]["query"] for one in owners for each in one["spec"]["triggers"]]
+    return any(name in query for query in queries)
 
 
 def _target(state: ClusterState, item: Manifest) -> Manifest | None:

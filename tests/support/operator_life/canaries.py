@@ -5,6 +5,7 @@ Of its own, and drawn by stories of their own: so the lives of all other seeds s
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from atom_operator.domain import ATOM_DEPLOYMENT, POD, Manifest, RequestCounts
 from atom_operator.kinds import HTTP_ROUTE
+from tests.support.in_memory_cluster.autoscalers import share_of_canary
 from tests.support.in_memory_cluster.state import is_ready
 from tests.support.operator_life.happenings import GOOD, HAPPENINGS, IMAGES, Kind
 from tests.support.operator_life.story import Happening, Story, draw_story
@@ -20,15 +22,19 @@ if TYPE_CHECKING:
     from tests.support.operator_life.life import Life
 
 STEPS = [{"weight": 10, "seconds": 120}, {"weight": 40, "seconds": 300}]
+WIDE = [{"weight": 20, "seconds": 120}, {"weight": 60, "seconds": 300}]  # the work of several pods
 _SHARE = 0.5  # of what happens is about the canary
 _PAUSES_SECONDS = (1, 20, 100, 400, 1300)
 _GONE_SECONDS = 240.0  # until pods of one that was undone have drained and ended
 
 
-def ask_for_a_canary(life: Life, image: str, replicas: int, judged: bool) -> None:
-    analysis = {"analysis": {"maxErrorPercent": 5, "failures": 2}} if judged else {}
-    change = {"engine": {"image": image}}
-    life.ask(canary={"change": change, "steps": STEPS, "replicas": replicas, **analysis})
+def ask_for_a_canary(life: Life, image: str, replicas: int | None, judged: bool) -> None:
+    """With so many pods, or with as many as its share asks for."""
+    asked: dict[str, Any] = {"change": {"engine": {"image": image}}}
+    if judged:
+        asked["analysis"] = {"maxErrorPercent": 5, "failures": 2}
+    sized = {"steps": WIDE} if replicas is None else {"steps": STEPS, "replicas": replicas}
+    life.ask(canary={**asked, **sized})
 
 
 def decide(life: Life, decision: str | None) -> None:
@@ -76,7 +82,28 @@ def draw_canary_story(seed: int) -> Story:
     scene = replace(story.scene, route=True)
     first = Happening("ask_for_a_canary", (draw.choice(GOOD), 1, draw.random() < 0.5), 400)
     others = [_draw(draw) if draw.random() < _SHARE else other for other in story.happenings]
-    return Story(scene, (first, *others))
+    return _sized(Story(scene, (first, *others)), seed)
+
+
+def _sized(story: Story, seed: int) -> Story:
+    """In every second life canaries follow their share, and where it can an autoscaler moves the
+    others: by a draw of its own, so that all other lives stay what they were."""
+    draw, scene = random.Random(f"sized {seed}"), story.scene
+    if draw.random() < 0.5:
+        return story
+    if not (scene.groups or scene.weights or scene.claim) and draw.random() < 0.6:
+        scene = replace(scene, scales=True)
+    happenings = [
+        replace(one, arguments=(one.arguments[0], None, one.arguments[2]))
+        if one.name == "ask_for_a_canary"
+        else one
+        for one in story.happenings
+    ]
+    if scene.scales:
+        load = Happening("let_the_load_move", (draw.choice((1.5, 2.5, 4.0)),), 400)
+        happenings.insert(0, load)
+        scene = replace(scene, nodes=scene.nodes + draw.choice((0, 2, 4)))
+    return Story(scene, tuple(happenings))
 
 
 def _draw(draw: random.Random) -> Happening:
@@ -104,16 +131,27 @@ def canary_pods(life: Life) -> list[Manifest]:
     ]
 
 
+def _most(spec: Mapping[str, Any]) -> int:
+    """The replicas that an autoscaler may ask for; without one nothing follows the load."""
+    return int((spec.get("autoscaling") or {}).get("maxReplicas", 0))
+
+
 class CanaryPromises:
     """Of one life; each answers with what is broken, or None."""
 
     def __init__(self, life: Life) -> None:
         self.life = life
         self.gone_since: float | None = None
+        self.replicas = 0  # of the workload beside it
 
     def broken(self) -> str | None:
         """What is promised when a moment is over."""
-        return self._shares() or self._strands_nothing()
+        return (
+            self._shares()
+            or self._shares_are_carried()
+            or self._the_others_stay()
+            or self._strands_nothing()
+        )
 
     def _shares(self) -> str | None:
         """Requests go in whole, and to a canary only while all of its pods serve."""
@@ -127,6 +165,30 @@ class CanaryPromises:
             if share and not serving and not self._is_just_lost():
                 return f"a canary takes {share}% of the requests, and no pod of it serves"
         return None
+
+    def _shares_are_carried(self) -> str | None:
+        """No pod of one that follows its share has more work than a pod beside it would have
+        without a canary."""
+        share, beside = share_of_canary(self.life.state, self.life.name), self._beside()
+        asked = self.life.spec.get("canary") or {}
+        ready = sum(map(is_ready, canary_pods(self.life)))
+        if "replicas" in asked or share * beside <= 100 * ready or self._is_just_lost():
+            return None
+        return f"a canary takes {share}% of the requests of {beside} replicas, and {ready} serve"
+
+    def _the_others_stay(self) -> str | None:
+        """No autoscaler takes a pod that the requests of a canary need when it is undone."""
+        before, self.replicas = self.replicas, self._beside()
+        load = self.life.state.load.get(self.life.name, 0.0)
+        needed = min(before, math.ceil(load), _most(self.life.spec))
+        takes = share_of_canary(self.life.state, self.life.name)
+        if not takes or self.life.promises.touched or self.replicas >= needed:
+            return None
+        return f"{self.replicas} of {before} replicas stay beside a canary, at a load of {load}"
+
+    def _beside(self) -> int:
+        workload = self.life.workload
+        return int(workload["spec"].get("replicas", 1)) if workload else 0
 
     def _is_just_lost(self) -> bool:
         """Whether its nodes have gone: what they run is called ready until the cluster knows."""

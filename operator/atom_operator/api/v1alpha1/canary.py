@@ -144,7 +144,8 @@ class CanarySpec(ApiModel):
     """Shares that it takes one after the other. After the last it keeps that share and waits for
     its promotion."""
     replicas: Annotated[int, Field(ge=1, le=1000)] | None = None
-    """Its pods, beside spec.replicas. Default: 1."""
+    """Its pods, beside spec.replicas, whatever its share is. Default: they follow the share, which
+    is never more than those that serve can carry."""
     analysis: CanaryAnalysis | None = None
     """By what it is undone, and what keeps it from the next step. One whose pods cannot start is
     undone without."""

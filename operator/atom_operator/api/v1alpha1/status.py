@@ -148,7 +148,7 @@ class CanaryStatus(ApiModel):
     weight: int
     """Requests of a hundred that it takes now."""
     since: Annotated[str, Field(json_schema_extra={"format": "date-time"})] | None = None
-    """When it began to take the step's share."""
+    """When it began to take the step's share; Undone and Promoted: when that was."""
     failures: int | None = None
     """Looks in a row in which its analysis failed."""
     failed_at: Annotated[str, Field(json_schema_extra={"format": "date-time"})] | None = None
@@ -159,6 +159,13 @@ class CanaryStatus(ApiModel):
     """When it began to wait for what no person decides."""
     pods: str | None = None
     """Digest of what its pods are made of; its steps begin anew only when this is another."""
+    replicas: int | None = None
+    """Pods that it is to have."""
+    ready_replicas: int | None = None
+    """Of them serve."""
+    beside: int | None = None
+    """Replicas beside it that can serve all requests; an autoscaler takes none of them while the
+    canary takes requests."""
     decided: CanaryDecidedStatus | None = None
     """The last decision, which does nothing beside another change."""
 

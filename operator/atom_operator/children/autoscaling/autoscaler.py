@@ -14,5 +14,5 @@ from atom_operator.integration_values import Autoscaling
 def autoscaler(plan: Plan, wanted: Autoscaling) -> Manifest:
     """Render the object that `wanted.method` names."""
     if wanted.method == "KEDA":
-        return scaled_object(plan.identity, plan.engine, plan.scale, wanted)
-    return horizontal_pod_autoscaler(plan.identity, plan.engine, wanted)
+        return scaled_object(plan.identity, plan.engine, plan.scale, wanted, plan.canary)
+    return horizontal_pod_autoscaler(plan.identity, plan.engine, wanted, plan.canary)

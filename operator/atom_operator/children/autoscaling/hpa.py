@@ -7,6 +7,7 @@ from typing import Any
 from atom_operator.children import naming
 from atom_operator.children.autoscaling.scale_target import scale_target, scaling_behavior
 from atom_operator.domain import EngineOptions, Identity, Manifest
+from atom_operator.domain.canary import Canary
 from atom_operator.integration_values import Autoscaling
 from atom_operator.kinds import AUTOSCALER
 
@@ -20,7 +21,7 @@ _RUNNING, _WAITING, _KV_USAGE = (
 
 
 def horizontal_pod_autoscaler(
-    identity: Identity, engine: EngineOptions, wanted: Autoscaling
+    identity: Identity, engine: EngineOptions, wanted: Autoscaling, canary: Canary | None
 ) -> Manifest:
     """Render the HorizontalPodAutoscaler, with a metric for each measure of load."""
     targets = wanted.targets
@@ -36,12 +37,18 @@ def horizontal_pod_autoscaler(
         "metadata": naming.metadata(identity, identity.key.name),
         "spec": {
             "scaleTargetRef": scale_target(identity.key, engine),
-            "minReplicas": max(1, wanted.min_replicas),
+            "minReplicas": max(1, wanted.min_replicas, min(_kept(canary), wanted.ceiling)),
             "maxReplicas": wanted.ceiling,
             "metrics": metrics,
             "behavior": scaling_behavior(wanted),
         },
     }
+
+
+def _kept(canary: Canary | None) -> int:
+    """Return the replicas that an undone canary's requests need: an average over these pods alone
+    does not count them."""
+    return (canary.keeps if canary is not None else None) or 0
 
 
 def _pods_metric(name: str, average: str) -> dict[str, Any]:

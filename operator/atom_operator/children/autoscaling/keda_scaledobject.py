@@ -8,6 +8,7 @@ from atom_operator.children import naming
 from atom_operator.children.autoscaling.scale_target import scale_target, scaling_behavior
 from atom_operator.children.series import Selector, selector_of
 from atom_operator.domain import EngineOptions, Identity, Manifest, ObjectKey, ScalePlan
+from atom_operator.domain.canary import Canary
 from atom_operator.integration_values import Autoscaling
 from atom_operator.kinds import SCALED_OBJECT
 
@@ -18,7 +19,11 @@ _PAUSED = {"autoscaling.keda.sh/paused-replicas": "0"}
 
 
 def scaled_object(
-    identity: Identity, engine: EngineOptions, scale: ScalePlan, wanted: Autoscaling
+    identity: Identity,
+    engine: EngineOptions,
+    scale: ScalePlan,
+    wanted: Autoscaling,
+    canary: Canary | None,
 ) -> Manifest:
     """Render the ScaledObject, with a trigger for each measure of load."""
     return {
@@ -40,13 +45,15 @@ def scaled_object(
                 "behavior": "currentReplicasIfHigher",
             },
             "advanced": {"horizontalPodAutoscalerConfig": {"behavior": scaling_behavior(wanted)}},
-            "triggers": _triggers(identity.key, wanted),
+            "triggers": _triggers(identity.key, wanted, canary),
         },
     }
 
 
-def _triggers(key: ObjectKey, wanted: Autoscaling) -> list[dict[str, Any]]:
-    targets, of = wanted.targets, selector_of(key)
+def _triggers(key: ObjectKey, wanted: Autoscaling, canary: Canary | None) -> list[dict[str, Any]]:
+    # A canary's requests count too: they come back when it is undone.
+    also = () if canary is None else (canary.name,)
+    targets, of = wanted.targets, selector_of(key, *also)
     usage = f"{targets.kv_usage_percent / 100:g}"
     # Sums over the pods: KEDA divides them by the replicas.
     found = [

@@ -21,15 +21,20 @@ from atom_operator.domain.canary import (
     CanaryStep,
 )
 from atom_operator.plan.canary.decision import decided_of, in_force, left_over
+from atom_operator.plan.canary.size import carried_share, pods_asked
 
 # Of a wait that nobody decides about: a Gateway's controller, engines that do not answer.
 PATIENCE = timedelta(minutes=10)
 # Nothing announces that pods which served do not come back.
 _STARTING_SECONDS = 60.0
+# An autoscaler sees the requests that come back from one that is undone a little later.
+_KEPT_AFTERWARDS = timedelta(minutes=5)
 _UNKNOWN_WORDS = "the Gateway's controller has not taken up the route with its Service yet"
 _HELD_WORDS = "spec.canary.decision is Hold"
 # It has pods of its own.
 TAKES_PART = (CanaryPhase.STARTING, CanaryPhase.STEPPING, CanaryPhase.HELD, CanaryPhase.WAITING)
+_TAKE_REQUESTS = (CanaryPhase.STEPPING, CanaryPhase.WAITING)
+_OVER = (CanaryPhase.UNDONE, CanaryPhase.PROMOTED)
 
 
 def next_state(
@@ -41,7 +46,24 @@ def next_state(
     words = "; ".join(filter(None, (state.words, left_over(asked, decided))))
     waits = state.waiting_since is not None and now - state.waiting_since >= PATIENCE
     stalled = state.stalled or (waits and not seen.loads)
-    return replace(state, words=words, stalled=stalled, pods=seen.pods, decided=decided)
+    state = replace(state, words=words, stalled=stalled, pods=seen.pods, decided=decided)
+    if state.phase in _OVER:
+        began = before.since if before is not None and before.phase is state.phase else now
+        kept = before.beside if before is not None else None
+        return replace(state, since=began, beside=kept)
+    pods = pods_asked(asked, state.step, seen.beside)
+    return replace(state, replicas=pods, ready=seen.ready, beside=seen.beside)
+
+
+def replicas_kept(state: CanaryState, now: datetime | None) -> int | None:
+    """Return the replicas below which the others must not fall, so that they can serve all requests
+    when the canary takes none any more; None once it has taken none for a while."""
+    if state.weight:
+        return state.beside
+    none_since = state.since if state.phase in _OVER else state.waiting_since
+    if now is None or none_since is None:
+        return None
+    return state.beside if now - none_since < _KEPT_AFTERWARDS else None
 
 
 def _next_state(
@@ -52,7 +74,8 @@ def _next_state(
     if asked.decision == "Undo":
         return CanaryState(asked.change, CanaryPhase.UNDONE, words="spec.canary.decision is Undo")
     if asked.decision == "Promote":
-        return promote(seen, before, asked.steps[before.step].weight)
+        weight = asked.steps[before.step].weight
+        return promote(seen, before, carried_share(asked, weight, seen.ready, seen.beside))
     if before.fault is not None:
         return before
     if seen.hopeless is not None:
@@ -68,10 +91,16 @@ def _next_state(
     judged = _judged(asked, seen, before, now)
     if judged.fault is not None:
         return judged
-    judged = replace(judged, weight=step.weight)
+    weight = carried_share(asked, step.weight, seen.ready, seen.beside)
+    judged = replace(judged, weight=weight)
+    lacks = "" if weight == step.weight else _lacks(asked, seen, before.step)
     if asked.decision == "Hold":
-        held = replace(judged, phase=CanaryPhase.HELD, since=None, words=_HELD_WORDS)
+        words = "; ".join(filter(None, (_HELD_WORDS, lacks)))
+        held = replace(judged, phase=CanaryPhase.HELD, since=None, words=words)
         return replace(held, waiting_since=None)
+    if lacks:
+        lost = seen.ready < before.ready
+        return _bounded(replace(judged, since=None if lost else judged.since), lacks, now)
     return _stepped(asked, seen, judged, now)
 
 
@@ -103,13 +132,32 @@ def promote(seen: CanarySeen, before: CanaryState, weight: int) -> CanaryState:
     return CanaryState(before.change, phase, step, weight, words=words, stalled=failed)
 
 
+def _lacks(asked: CanaryAsked, seen: CanarySeen, step: int) -> str:
+    """Say that the pods that serve cannot carry the share of a step."""
+    weight, needed = asked.steps[step].weight, pods_asked(asked, step, seen.beside)
+    words = f"{weight}% of the requests are the work of {needed} pods, and {seen.ready} serve"
+    return f"{words}: {seen.words}" if seen.words else words
+
+
+def _bounded(before: CanaryState, words: str, now: datetime) -> CanaryState:
+    """It takes no more than its pods carry. The time of a step begins with its whole share, and
+    continues while more replicas beside it ask for more pods of it."""
+    waited = before.waiting_since if before.phase in _TAKE_REQUESTS else None
+    phase = before.phase if before.phase is CanaryPhase.WAITING else CanaryPhase.STEPPING
+    return replace(before, phase=phase, waiting_since=waited or now, words=words)
+
+
 def seconds_to_look(asked: CanaryAsked, state: CanaryState, now: datetime) -> float | None:
     """Count the seconds until the canary may go on without an event; None where it will not."""
+    if state.phase in _OVER:
+        left = _KEPT_AFTERWARDS - (now - state.since) if state.since else timedelta()
+        return left.total_seconds() if left > timedelta() and state.beside is not None else None
     if state.phase not in TAKES_PART:
         return None
     if state.phase is CanaryPhase.STARTING:
         return _STARTING_SECONDS
-    times: list[float] = []
+    step_weight = asked.steps[min(state.step, len(asked.steps) - 1)].weight
+    times: list[float] = [_STARTING_SECONDS] if state.weight < step_weight else []
     if asked.analysis is not None and state.weight:
         times.append(asked.analysis.interval_seconds)
     step = asked.steps[min(state.step, len(asked.steps) - 1)]
@@ -132,7 +180,9 @@ def _stepped(
         return replace(before, phase=CanaryPhase.WAITING, words=words)
     if over and not doubt:
         after = asked.steps[before.step + 1]
-        before = replace(before, step=before.step + 1, weight=after.weight, since=now)
+        pods = carried_share(asked, after.weight, seen.ready, seen.beside)
+        since = now if pods == after.weight else None
+        before = replace(before, step=before.step + 1, weight=pods, since=since)
     elif over:
         before = replace(before, waiting_since=waiting_since or now)
     return replace(before, phase=CanaryPhase.STEPPING, words=doubt)
