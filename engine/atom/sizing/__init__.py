@@ -1,10 +1,9 @@
-"""Sizing: what a model needs and what a device can hold, as pure arithmetic.
+"""Sizing: the memory that a model needs and that a device can hold, as pure arithmetic.
 
-The one truth about memory that the engine (with measured numbers) and the operator (with
-predicted ones) share. Standard library only; no torch, no client, no clock; nothing is read or
-written. Every quantity is an integer number of bytes or tokens, per device. What a model needs
-(model_facts, weights, kv_layout) is apart from whether this version's engine runs it
-(engine_support).
+The engine (with measured numbers) and the operator (with predicted ones) share this arithmetic.
+Standard library only; no torch, no client, no clock; no file is read or written. Every quantity is
+an integer number of bytes or tokens, per device. The sizes of a model (model_facts, weights,
+kv_layout) are independent of the support by this version's engine (engine_support).
 """
 
 from __future__ import annotations

@@ -27,12 +27,12 @@ MAX_PACKED_GROUPS = 32
 
 @dataclass(frozen=True, slots=True)
 class CacheGroup:
-    """Layers whose tokens lie in the same blocks.
+    """Layers whose tokens are in the same blocks.
 
-    `layers`: indices of the model's layers, after them the draft's; the i-th uses the pool's tensor
-    number i // `layers_per_tensor`. `mask`: what a query sees. `offsets`: of layers that keep
-    unlike amounts behind each other in a pool of one tensor, where each begins, in bytes of a
-    token; empty where they are not packed so.
+    `layers`: indices of the model's layers, then the draft's; the i-th uses the pool's tensor
+    number i // `layers_per_tensor`. `mask`: the tokens that a query sees. `offsets`: for layers of
+    different sizes that are packed one after the other in a pool of one tensor, the first byte of
+    each layer, in bytes of a token; empty without such packing.
     """
 
     layers: tuple[int, ...] = ()
@@ -64,15 +64,15 @@ class CacheGroup:
         return min(blocks, 1 - (1 - self.window - lookahead) // block_size)
 
     def matched_blocks(self, blocks: int, block_size: int) -> int:
-        """Return how many of the last of `blocks` full blocks the token behind them sees."""
+        """Return how many of the last of `blocks` full blocks the next token sees."""
         if self.window is None:
             return blocks
         return min(blocks, -((1 - self.window) // block_size))
 
 
 class CachedLayer(NamedTuple):
-    """A layer by its index, and what it keeps of a token; own_bytes: beside that, which layers of
-    other kinds do not share."""
+    """A layer's index, and its bytes of a token; own_bytes: further bytes, which layers of other
+    kinds do not share."""
 
     layer: int
     token_bytes: int
@@ -99,10 +99,11 @@ class Grouping:
 def group_layers(kinds: Kinds, longest_tokens: int) -> Grouping:
     """Divide layers into groups of equal size.
 
-    The layers of a kind are dealt evenly to as many groups as the size asks for. The size is the
-    one at which a sequence of `longest_tokens` takes the fewest bytes, padding included; of equal
-    ones the largest, since every group costs a block table. There are at most MAX_GROUPS groups, or
-    one of each kind where there are more kinds. Layers that see the same are one group, not padded.
+    The layers of a kind are dealt evenly to as many groups as the size requires. The size is the
+    one at which a sequence of `longest_tokens` takes the fewest bytes, padding included; of equally
+    good sizes the largest, since every group costs a block table. There are at most MAX_GROUPS
+    groups, or one of each kind if there are more kinds. If all layers see the same tokens, they
+    form one group without padding.
     """
     if len(kinds) == 1:
         return Grouping(*_alone(*next(iter(kinds.items()))))
@@ -133,7 +134,7 @@ def pack_layers(
 
 
 def _dealt(layers: Sequence[CachedLayer], number: int) -> list[list[CachedLayer]]:
-    """Deal layers, the largest first, each to where the least is."""
+    """Deal layers to `number` lists, the largest first, each to the list with the fewest bytes."""
     dealt: list[list[CachedLayer]] = [[] for _ in range(number)]
     filled = [0] * number
     for layer in sorted(layers, key=lambda each: -each.token_bytes):

@@ -1,7 +1,8 @@
-"""One key of a config.json as a typed value, or an error that names the key and what is accepted.
+"""Read a key of a config.json as a typed value, or raise an error that names the key and the
+accepted values.
 
-Knows JSON's loose habits (large integers written as floats, null for absent), no model family.
-Called by the readers of model families and of quantisations.
+The readers handle JSON's loose habits (large integers written as floats, null for absent) and know
+no model family. Called by the readers of model families and of quantisations.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def positive(config: Config, key: str, *, default: int | None = None) -> int:
-    """A whole number of at least 1; `default` where the key is absent or null."""
+    """Return a whole number of at least 1; `default` if the key is absent or null."""
     value = config.get(key)
     if value is None:
         value = default
@@ -36,7 +37,7 @@ def count(config: Config, key: str, *, default: int = 0) -> int:
 
 
 def number(config: Config, key: str, *, default: float) -> float:
-    """A number above 0; `default` where the key is absent or null."""
+    """Return a number above 0; `default` if the key is absent or null."""
     value = config.get(key)
     if value is None:
         return default
@@ -46,7 +47,7 @@ def number(config: Config, key: str, *, default: float) -> float:
 
 
 def optional(config: Config, key: str) -> int | None:
-    """A positive number, or None where the key is absent or null."""
+    """Return a positive number, or None if the key is absent or null."""
     return None if config.get(key) is None else positive(config, key)
 
 
@@ -61,7 +62,7 @@ def flag(config: Config, key: str, *, default: bool = False) -> bool:
 
 
 def texts(config: Config, key: str) -> tuple[str, ...]:
-    """A list of texts, empty where the key is absent or null."""
+    """Return a list of texts, empty if the key is absent or null."""
     value = config.get(key)
     if value is None:
         return ()
@@ -71,7 +72,7 @@ def texts(config: Config, key: str) -> tuple[str, ...]:
 
 
 def mapping(config: Config, key: str) -> Config:
-    """An object, empty where the key is absent or null."""
+    """Return an object, empty if the key is absent or null."""
     value = config.get(key)
     if value is None:
         return {}

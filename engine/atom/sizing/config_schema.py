@@ -64,7 +64,7 @@ class Whole:
         return f"a whole number from {self.least} to {self.most}"
 
     def takes(self, value: object) -> bool:
-        """Tell whether the value is a whole number of the range."""
+        """Return whether the value is a whole number of the range."""
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return False
         return self.least <= value <= self.most and value == int(value)
@@ -85,7 +85,7 @@ class Number:
         return f"a number {least} {self.above:g} up to {self.most:g}"
 
     def takes(self, value: object) -> bool:
-        """Tell whether the value is a number of the range."""
+        """Return whether the value is a number of the range."""
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return False
         if not math.isfinite(value):
@@ -100,7 +100,7 @@ class Flag:
     accepted: str = "true or false"
 
     def takes(self, value: object) -> bool:
-        """Tell whether the value is one of the two."""
+        """Return whether the value is true or false."""
         return isinstance(value, bool)
 
 
@@ -111,7 +111,7 @@ class Text:
     accepted: str = "a text"
 
     def takes(self, value: object) -> bool:
-        """Tell whether the value is a text."""
+        """Return whether the value is a text."""
         return isinstance(value, str)
 
 
@@ -130,7 +130,7 @@ class ListOf:
         return f"{self.item.accepted}, or {many}" if self.alone else many
 
     def takes(self, value: object) -> bool:
-        """Tell whether the value is such a list."""
+        """Return whether the value is such a list."""
         if self.alone and self.item.takes(value):
             return True
         if not isinstance(value, (list, tuple)) or len(value) > self.most:
@@ -151,7 +151,7 @@ class Either:
         return f"{self.one.accepted}, or {self.other.accepted}"
 
     def takes(self, value: object) -> bool:
-        """Tell whether the value is of one of the kinds."""
+        """Return whether either kind accepts the value."""
         return self.one.takes(value) or self.other.takes(value)
 
 
@@ -162,7 +162,7 @@ class Object:
     accepted: str = "an object"
 
     def takes(self, value: object) -> bool:
-        """Tell whether the value is an object."""
+        """Return whether the value is an object."""
         return isinstance(value, Mapping)
 
 

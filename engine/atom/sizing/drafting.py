@@ -1,7 +1,7 @@
-"""What stands between a model and the layers that are to draft for it: one table for engine and
-operator, by config.json alone.
+"""Reasons why layers cannot draft for a model: one table for engine and operator, from config.json
+alone.
 
-The engine refuses by it before it reads weights, the operator before a pod exists. Pure.
+The engine refuses such a pair before it reads weights, the operator before a pod exists. Pure.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ _LEAST_LAYERS = 7  # of which three different ones give auxiliary hidden states
 
 
 def default_aux_layers(num_layers: int) -> tuple[int, ...]:
-    """Layers whose inputs a draft model of EAGLE-3 sees where its config.json does not say."""
+    """Return the layers whose inputs a draft model of EAGLE-3 sees if its config.json names
+    none."""
     return (2, num_layers // 2, num_layers - 3)
 
 
@@ -32,7 +33,7 @@ def spread_problems(experts_spread: bool) -> Iterator[str]:
 
 
 def mtp_problems(facts: ModelFacts) -> Iterator[str]:
-    """Yield why a model's own layers do not draft for it; nothing when they do."""
+    """Yield the reasons why a model's own layers cannot draft for it; none if they can."""
     if facts.architecture in _OWN_MTP:
         yield (
             f"method mtp is not supported for {facts.architecture}: its layers that predict are of "
@@ -51,7 +52,7 @@ def mtp_problems(facts: ModelFacts) -> Iterator[str]:
 
 
 def eagle3_problems(facts: ModelFacts, draft: ModelFacts) -> Iterator[str]:
-    """Yield why a draft model does not draft for a model; nothing when it does."""
+    """Yield the reasons why a draft model cannot draft for a model; none if it can."""
     if draft.architecture not in DRAFT_FAMILIES:
         yield (
             f"the draft model's architecture {draft.architecture} does not draft; "

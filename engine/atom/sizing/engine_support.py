@@ -111,10 +111,9 @@ class Unsupported:
 
 
 def unsupported(facts: ModelFacts, beyond: Collection[str] = ()) -> tuple[Unsupported, ...]:
-    """Everything about the model that stands in the way; empty when the engine runs it.
+    """Return the model's features that the engine does not support; empty if it supports the model.
 
-    `beyond`: architectures that other engine images run, in whatever form their checkpoints have;
-    "*" stands for all.
+    `beyond`: architectures that other engine images run, with any form of checkpoint; "*" for all.
     """
     if facts.architecture in beyond or "*" in beyond:
         return ()
@@ -137,7 +136,7 @@ def unsupported_architecture(name: str, nearest: str = "") -> Unsupported:
 
 
 def kv_cache_problems(facts: ModelFacts, kv_cache_dtype: str) -> Iterator[str]:
-    """Yield why a model's cache has no elements of this type; nothing where it has."""
+    """Yield the reasons why a model's cache cannot have elements of this type; none if it can."""
     entries = any(alike.layer.attention.compressed for alike in facts.layer_counts)
     if entries and kv_cache_dtype == "fp8":
         yield (
@@ -147,8 +146,8 @@ def kv_cache_problems(facts: ModelFacts, kv_cache_dtype: str) -> Iterator[str]:
 
 
 def format_problem(block: ExpertsBlock, quantization: Quantization) -> str:
-    """Return why the engine does not compute with a format of matrices, "" where it does. block:
-    of the experts that are stored so, PLAIN_BLOCK of other matrices."""
+    """Return the reason why the engine does not compute with a format of matrices, "" if it does.
+    block: of the experts in this format, PLAIN_BLOCK for other matrices."""
     if quantization.bits == 8 and quantization.input_bits != 8:
         return "is to be multiplied with 16-bit inputs"
     if quantization.element is Element.INT8 and quantization.granularity == "block":

@@ -1,4 +1,4 @@
-"""What can be wrong with a size: facts that cannot be read, and things that do not fit.
+"""Errors of sizing: facts that cannot be read, and models that do not fit.
 
 These know neither flags nor manifest fields: the engine and the operator each add the name of the
 option to change, from the attributes.
@@ -25,9 +25,10 @@ class ModelFactsError(SizingError):
 
 
 class UnknownFamilyError(ModelFactsError):
-    """There is no arithmetic for this architecture, so nothing can be said of its size.
+    """There is no arithmetic for this architecture, so its size is unknown.
 
-    `nearest`: in words the one that is known and most like it, "" where none is."""
+    `nearest`: a description of the most similar known architecture, "" if none is similar.
+    """
 
     def __init__(self, architecture: str, known: str, nearest: str = "") -> None:
         like = f"; the nearest that can is {nearest}" if nearest else ""
@@ -40,17 +41,18 @@ class UnknownFamilyError(ModelFactsError):
 
 
 class DoesNotFitReason(enum.StrEnum):
-    """Say why a plan is impossible; the values are condition reasons of the Kubernetes API."""
+    """The reason why a plan is impossible; the values are condition reasons of the Kubernetes
+    API."""
 
     WEIGHTS = "WeightsDoNotFit"
     CONTEXT = "ContextDoesNotFit"
 
 
 class DoesNotFitError(SizingError):
-    """The device cannot hold the weights, or not one sequence of the asked length beside them.
+    """The device cannot hold the weights, or not one sequence of the requested length beside them.
 
-    `needed_bytes` against `available_bytes` are what was compared, per device.
-    `max_context_tokens` is the longest context that would fit (0 when the weights do not).
+    `needed_bytes` and `available_bytes` are the compared sizes, per device. `max_context_tokens` is
+    the longest context that would fit (0 when the weights do not).
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What AITER's kernels add to what a model holds: whole tiles of experts, tables of their own.
+"""Memory that AITER's kernels add to a model: padding of experts to whole tiles, and tables.
 
 Called by the operator's plan, and by the adapter that pads (backends/aiter_ops/fp4_experts.py).
 """
@@ -19,8 +19,8 @@ _ROTARY_ELEMENT_BYTES = 2  # it computes in bfloat16 and float16
 
 
 def aiter_expert_unit(facts: ModelFacts) -> int:
-    """Multiples in which AITER holds the sizes of the model's experts on a card that multiplies
-    MXFP4; 1 where it leaves them as they are, or to another backend."""
+    """Return the multiple to which AITER pads the sizes of the model's experts on a card that
+    multiplies MXFP4; 1 if it does not pad them, or leaves them to another backend."""
     experts = (
         matrix.quantization
         for alike in facts.layer_counts

@@ -33,10 +33,10 @@ _SMALL_TABLE_START_TOKENS = 128
 class KvBudget:
     """Blocks of the KV cache of one device, for all groups of layers together.
 
-    `available_bytes` is what was left for the cache; `limited_by` says whether that decided the
-    number of blocks, or `max_num_seqs` full sequences need no more, or the user chose them.
-    `tokens` are those of sequences of the full length that fill the blocks; `num_checkpoints`: of
-    states, beside the blocks.
+    `available_bytes`: memory left for the cache. `limited_by`: whether that memory decided the
+    number of blocks, or `max_num_seqs` full sequences need no more, or the user chose the number.
+    `tokens`: of sequences of the full length that fill the blocks; `num_checkpoints`: of states,
+    besides the blocks.
     """
 
     num_blocks: int
@@ -67,10 +67,10 @@ class Concurrency:
 
 
 def plan_kv_cache(memory: DeviceMemory, layout: KvLayout, limits: RunLimits) -> KvBudget:
-    """Blocks that fit into what may be used of the device beside what is spoken for.
+    """Compute the blocks that fit into a device's usable memory beside its other uses.
 
     Never more than `max_num_seqs` sequences of `max_model_len` and a step beside them can use.
-    Raises DoesNotFitError when nothing is left beside the weights, or not enough for one sequence
+    Raises DoesNotFitError if no memory is left beside the weights, or not enough for one sequence
     of `max_model_len`.
     """
     block_size, longest = limits.block_size, limits.max_model_len
@@ -111,8 +111,8 @@ def running_sequences(memory: DeviceMemory, layout: KvLayout, limits: RunLimits)
 
 
 def checkpoint_tokens(layout: KvLayout, block_size: int) -> int:
-    """Return how many tokens are between two checkpoints, whole blocks; 0 where there are none:
-    without states, and beside windows, whose blocks behind a prefix's end are gone."""
+    """Return the tokens between two checkpoints, in whole blocks; 0 without checkpoints: if there
+    are no states, or if there are windows, whose blocks before a prefix's end are freed."""
     if not layout.state_bytes or any(group.window is not None for group in layout.groups):
         return 0
     tokens = -(-layout.state_bytes // (_INTERVALS * layout.growing_bytes_per_token))
@@ -120,8 +120,8 @@ def checkpoint_tokens(layout: KvLayout, block_size: int) -> int:
 
 
 def checkpoints_that_fit(available_bytes: int, layout: KvLayout, limits: RunLimits) -> int:
-    """Return how many checkpoints are kept in what is left for the cache, beside a sequence of the
-    full length at least; none where no prefixes are cached."""
+    """Return how many checkpoints fit into the memory left for the cache, beside at least one
+    sequence of the full length; 0 without prefix caching."""
     interval = checkpoint_tokens(layout, limits.block_size)
     if not interval or not limits.prefix_caching:
         return 0
@@ -132,12 +132,12 @@ def checkpoints_that_fit(available_bytes: int, layout: KvLayout, limits: RunLimi
 
 
 def beside_states(memory: DeviceMemory, layout: KvLayout, limits: RunLimits) -> DeviceMemory:
-    """The memory with what the states of all sequences that may run take of it."""
+    """Return the memory less the states of all sequences that may run."""
     return replace(memory, state_bytes=layout.running_states_bytes(limits.max_num_seqs))
 
 
 def fewer_blocks(budget: KvBudget, num_blocks: int, max_model_len: int) -> KvBudget:
-    """The budget with `num_blocks` at most: what the smallest of several ranks has room for."""
+    """Return the budget with `num_blocks` at most: the number that fits on the smallest rank."""
     if num_blocks >= budget.num_blocks:
         return budget
     layout, block_size = budget.layout, budget.block_size
@@ -146,9 +146,11 @@ def fewer_blocks(budget: KvBudget, num_blocks: int, max_model_len: int) -> KvBud
 
 
 def filling_tokens(layout: KvLayout, num_blocks: int, block_size: int, max_model_len: int) -> int:
-    """Tokens of sequences of `max_model_len` that fill the blocks, the last one perhaps shorter.
+    """Return the tokens of sequences of `max_model_len` that fill the blocks, the last one perhaps
+    shorter.
 
-    Where every layer has a window: of them those that are kept."""
+    If every layer has a window, count only the tokens that are kept.
+    """
     sequence_blocks = layout.blocks_of_sequence(max_model_len, block_size)
     kept_blocks = layout.table_blocks(max_model_len, block_size)
     whole, rest = divmod(num_blocks, sequence_blocks)
@@ -220,7 +222,8 @@ def _states(memory: DeviceMemory) -> str:
 
 
 def _size(size_bytes: int) -> str:
-    """Write a size in GiB from one on, so that a message has few units beside each other."""
+    """Write a size in GiB from one GiB on, else in MiB, so that a message has few different
+    units."""
     if size_bytes >= 1024 * _MIB:
         return f"{size_bytes / (1024 * _MIB):,.1f} GiB"
     return f"{size_bytes / _MIB:,.0f} MiB"

@@ -56,7 +56,7 @@ class Speculation:
     by_layers: bool = True
 
     def proposing_layers(self, facts: ModelFacts) -> tuple[LayerFacts, ...]:
-        """The layers that keep a KV cache of their own beside the model's."""
+        """Return the layers that have a KV cache in addition to the model's layers."""
         if not self.tokens or not self.by_layers:
             return ()
         return facts.mtp_layers if self.draft is None else self.draft.layers
@@ -99,13 +99,13 @@ class StateTerm:
 @dataclass(frozen=True, slots=True)
 class KvLayout:
     """Groups of layers over a pool of blocks. `token_bytes`: of one token in each of the pool's
-    tensors, the layers' at that position of the groups; `lookahead`: tokens computed behind the
-    newest; `state_bytes`: of one sequence in all layers that keep a state; `draft_bytes`: of the
-    inputs that these keep of one sequence's drafts.
+    tensors, which hold the layers at that position of the groups; `lookahead`: tokens computed
+    after the newest; `state_bytes`: of one sequence in all layers that keep a state; `draft_bytes`:
+    of the inputs that these layers keep of one sequence's drafts.
 
     While a chunk of c tokens is computed, a group with a window of W holds blocks for W - 1 + c
-    tokens. What goes beyond the window is no part of a sequence here: the scheduler cuts chunks to
-    the blocks that are free, and `step_blocks` are those that no chunk is cut for.
+    tokens. The excess over the window does not count for a sequence here: the scheduler cuts chunks
+    to the free blocks, and `step_blocks` are reserved so that it need not cut them.
     """
 
     groups: tuple[CacheGroup, ...] = (CacheGroup(),)
@@ -156,7 +156,8 @@ class KvLayout:
         return self.state_bytes + self.draft_bytes
 
     def step_blocks(self, step_tokens: int, block_size: int) -> int:
-        """Blocks that a step of so many tokens of prompts takes beside what sequences hold."""
+        """Return the blocks that a step with so many prompt tokens takes beside the sequences'
+        blocks."""
         windows = len(self.groups) - self._num_growing
         return windows * -(-step_tokens // block_size)
 
@@ -179,8 +180,8 @@ def kv_layout(
     speculation: Speculation = NO_SPECULATION,
     block_size: int = USUAL_BLOCK_SIZE,
 ) -> KvLayout:
-    """The cache of one rank. block_size: tokens of a block, each of which has room for whole
-    entries that sum up several, and so says what a token takes of these."""
+    """Return the layout of one rank's cache. block_size: tokens of a block. A block holds whole
+    compressed entries, so its size decides the bytes of a token."""
     if any(alike.layer.attention.compressed is not None for alike in facts.layer_counts):
         packed = _packed(facts, element, block_size)
         return KvLayout(packed.groups, packed.token_bytes, lookahead=speculation.tokens)
@@ -235,7 +236,7 @@ def _window_bytes(attention: AttentionFacts, element: KvElement) -> int:
 
 
 def _entry_bytes(attention: AttentionFacts, element: KvElement, block_size: int) -> int:
-    """Compute the bytes of a token in a layer's entries: its share of those of a block."""
+    """Compute the bytes of a token in a layer's entries: its share of a block's entries."""
     net = attention.compressed
     assert net is not None
     elements = net.entries_of_block(block_size) * net.entry_elements(attention.head_dim)

@@ -31,9 +31,9 @@ class CacheKind(enum.StrEnum):
 class Latent:
     """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): ranks and head sizes.
 
-    `query_rank` None: queries are not compressed. `index_heads`, `index_dim` and `index_top_k`, how
-    many tokens it selects: the indexer of sparse attention (DeepSeek-V3.2), 0 where there is none.
-    `shares_index`: the tokens are those that the last indexer before it has selected (GLM-5.2).
+    `query_rank` None: queries are not compressed. `index_heads`, `index_dim` and `index_top_k` (the
+    number of selected tokens): the indexer of sparse attention (DeepSeek-V3.2), 0 without one.
+    `shares_index`: the layer uses the selection of the last indexer before it (GLM-5.2).
     """
 
     query_rank: int | None
@@ -54,10 +54,11 @@ class Latent:
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """Layers of one `kind` turn by one table of cosines and sines, a row for each position.
+    """A kind of rope: layers of one `kind` share a table of cosines and sines, a row for each
+    position.
 
-    `turns` False: no element turns, wherever a token stands. `warms`: queries grow with their
-    position, by a table too.
+    `turns` False: no element rotates, at any position. `warms`: queries grow with their position,
+    by a table too.
     """
 
     kind: str = "all layers"
@@ -177,7 +178,7 @@ class Stacking(enum.StrEnum):
 
     @property
     def in_modules(self) -> bool:
-        """Return whether quantised experts have modules of their own."""
+        """Return whether quantised experts have their own modules."""
         return self in (Stacking.APART, Stacking.AS_FOUND)
 
 
@@ -186,10 +187,9 @@ class ExpertsBlock:
     """The module of a layer that holds router and experts, and its parts, as checkpoints name them.
 
     `matrices`: of an expert, gate, up and down. `dense`: the module of a layer without experts.
-    `stacked_by`: methods of quantisation whose checkpoints keep one tensor of all experts, with
-    scales beside it; `parted_by`: those that make each expert's matrices modules first.
-    `correction`: of the balance, where it is not below the router; in one row of a matrix with
-    `correction_in_row`.
+    `stacked_by`: methods of quantisation whose checkpoints have one tensor of all experts, and
+    their scales; `parted_by`: methods that first make each expert's matrices modules. `correction`:
+    of the balance, if it is not below the router; in one row of a matrix with `correction_in_row`.
     """
 
     name: str = "mlp"
@@ -218,11 +218,11 @@ PLAIN_BLOCK = ExpertsBlock()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MlpFacts:
-    """A gated MLP of `intermediate_size`, routed `experts`, or both beside each other; nothing of 0
-    without.
+    """A gated MLP of `intermediate_size`, routed `experts`, or both in parallel; 0 and None for
+    neither.
 
-    `gated` False: it and its experts have no gate beside what goes up. `fused`: checkpoints have
-    one matrix of gates and ups, of experts for all tokens too.
+    `gated` False: the MLP and its experts have an up matrix without a gate. `fused`: checkpoints
+    have one matrix of gates and ups, also for shared experts.
     """
 
     intermediate_size: int = 0
@@ -233,21 +233,21 @@ class MlpFacts:
 
     @property
     def is_beside(self) -> bool:
-        """Return whether an MLP stands beside the experts."""
+        """Return whether the layer has both an MLP and experts."""
         return self.experts is not None and bool(self.intermediate_size)
 
     @property
     def is_absent(self) -> bool:
-        """Return whether the layer ends behind its attention."""
+        """Return whether the layer ends after its attention."""
         return self.experts is None and not self.intermediate_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerFacts:
-    """Hold one layer. `norms`: RMSNorms of the hidden size in it; `output_factor`: a number that
-    multiplies what it gives; `per_layer_input`: elements of an embedding of each token that is this
-    layer's own (Gemma 4), 0 without; `streams`: residual streams, which hyper-connections mix
-    (DeepSeek V4), 0 of the one that others have.
+    """The facts of one layer. `norms`: RMSNorms of the hidden size in it; `output_factor`: whether
+    a scalar multiplies its output; `per_layer_input`: elements of this layer's own embedding of
+    each token (Gemma 4), 0 without; `streams`: residual streams that hyper-connections mix
+    (DeepSeek V4), 0 for a single ordinary one.
 
     `formats`: of projections (weights.py) by name that are not in the model's own element type.
     """
@@ -267,7 +267,7 @@ class LayerFacts:
 
 @dataclass(frozen=True, slots=True)
 class LayerCount:
-    """Groups `count` layers of a model that are alike, wherever they stand."""
+    """A group of `count` equal layers of a model, at any positions."""
 
     layer: LayerFacts
     count: int
@@ -276,9 +276,9 @@ class LayerCount:
 def count_layers(
     layers: Sequence[LayerFacts],
 ) -> tuple[tuple[LayerFacts, ...], tuple[LayerCount, ...]]:
-    """Make layers that are alike one object, and count them in the order of their first.
+    """Make equal layers one object, and count them in the order of their first.
 
-    Such layers can be told apart by identity, which costs nothing like their hash.
+    Such layers can be distinguished by identity, which is much cheaper than their hash.
     """
     alike: dict[LayerFacts, list[LayerFacts]] = {}
     for layer in layers:

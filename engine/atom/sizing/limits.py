@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMemory:
-    """A device's bytes, the share of them that may be used, and what is spoken for: the engine
-    measured it, the operator predicts it (atom.sizing.overheads). position_bytes: how much of it
-    each position of the longest sequence takes; state_bytes: what the states of all sequences that
-    may run take, filled in by who plans the cache."""
+    """A device's bytes, the share of them that may be used, and their uses, which the engine
+    measures and the operator predicts (atom.sizing.overheads). position_bytes: the share of these
+    bytes that each position of the longest sequence takes; state_bytes: of the states of all
+    sequences that may run, set by the planner of the cache."""
 
     total_bytes: int
     utilization: float  # between 0 and 1
@@ -38,9 +38,9 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLimits:
-    """Describe how long sequences are, how many of them run, and what a step takes, at most.
-    num_speculative_tokens: drafts of each sequence in a step, beside its token; prefix_caching:
-    whether prompts may begin with what others have computed."""
+    """The limits of sequences' length, their number, and a step's tokens. num_speculative_tokens:
+    drafts of each sequence in a step, besides its token; prefix_caching: whether prompts may reuse
+    cached prefixes."""
 
     block_size: int  # tokens per block
     max_num_seqs: int

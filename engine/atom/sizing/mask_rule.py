@@ -1,8 +1,9 @@
-"""MaskRule: which of the tokens before it a query attends to.
+"""MaskRule: the earlier tokens that a query attends to.
 
-A model's facts say the rule of each layer (families.py). Attention backends mask by it, the KV
-cache keeps what it can still reach, and the operator's plan counts that. Only what stands here, and
-kernels that are compiled for a rule, tell one kind from another; all else asks the value. Pure.
+A model's facts have the rule of each layer (families.py). Attention backends mask by the rule, the
+KV cache keeps the tokens that it can still reach, and the operator's plan counts them. Only this
+module, and kernels that are compiled for a rule, distinguish the kinds of rules; all other code
+uses the value's methods. Pure.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ class MaskRule:
 
     @property
     def window(self) -> int | None:
-        """Return how many of the newest tokens any query may attend to, None for all: what a cache
-        has to keep. A chunk is kept as a window of its size, which always reaches as far."""
+        """Return how many of the newest tokens any query may attend to, and a cache must keep; None
+        for all. A chunk is kept as a window of its size, which always reaches far enough."""
         return self.size or None
 
     @property

@@ -27,18 +27,19 @@ from atom.sizing.weights import Sharding, WeightPart, projections, weight_parts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """Shape of one model: its layers in order.
+    """The shape of one model: its layers in order.
 
-    `weight_dtype_bytes` is the checkpoint's element size where nothing is quantised. `mtp_layers`
-    are the checkpoint's own multi-token prediction layers, which nothing but speculation uses.
-    `joined_size`: width of what a draft model joins into its hidden state, 0 for other models.
-    `layer_counts`, `mtp_counts`: the distinct layers with their numbers, for sums over a model.
-    `stretched_context`: the length that YaRN stretches positions to, 0 without it. `wrapper`: the
-    multimodal architecture that this is the text part of, "" of a text model. `names`: of the
-    checkpoint's parts that are called otherwise here. `mtp_prefix`: how names of what predicts
-    further tokens begin, "" where its layers are numbered on from the model's; `mtp_alias`: the
-    first of these layers in lists of what stays plain.
-    `per_layer_vocab_size`: of the embedding that has an input of each layer's own, 0 without.
+    - `weight_dtype_bytes`: the checkpoint's element size without quantisation.
+    - `mtp_layers`: the checkpoint's own multi-token prediction layers, which only speculation uses.
+    - `joined_size`: width of the input that a draft model joins into its hidden state, 0 for other
+      models.
+    - `layer_counts`, `mtp_counts`: the distinct layers with their numbers, for sums over a model.
+    - `stretched_context`: the length that YaRN stretches positions to, 0 without it.
+    - `wrapper`: the multimodal architecture that this is the text part of, "" for a text model.
+    - `names`: of the checkpoint's parts that differ from the engine's names.
+    - `mtp_prefix`: the prefix of the MTP layers' names, "" if their numbers continue the model's;
+      `mtp_alias`: the first of these layers in lists of unquantised modules.
+    - `per_layer_vocab_size`: of the embedding with an input per layer, 0 without.
     """
 
     architecture: str
@@ -75,8 +76,8 @@ class ModelFacts:
 
     @classmethod
     def from_hf_config(cls, config: Mapping[str, object]) -> ModelFacts:
-        """Facts of a config.json, of a multimodal one those of its text part; raises
-        ModelFactsError naming the key and what is accepted."""
+        """Read the facts from a config.json, or from the text part of a multimodal one. Raises
+        ModelFactsError naming the key and the accepted values."""
         wrapper, config = wrapper_of(config), text_part(config)
         architecture, family = family_of(config)
         config = family.fields(config)
@@ -121,8 +122,8 @@ class ModelFacts:
         return plain if quantization is None else plain.stored_as(quantization)
 
     def stored_as(self, scheme: QuantizationScheme) -> ModelFacts:
-        """Store the matrices in the formats of `scheme`; raises ModelFactsError where
-        it tells experts of a layer apart."""
+        """Return the facts with the matrices in the formats of `scheme`; raises ModelFactsError if
+        the scheme gives experts of one layer different formats."""
         stored = [
             replace(layer, formats=tuple(self._formats(index, layer, scheme)))
             for index, layer in enumerate((*self.layers, *self.mtp_layers))
@@ -156,7 +157,7 @@ class ModelFacts:
                 yield matrix.name, stored
 
     def _stack_names(self, matrix: Projection) -> tuple[str, ...]:
-        """Name the tensor of all copies below its layer, where checkpoints have one."""
+        """Return the name of the tensor of all copies below its layer, if checkpoints have one."""
         block = self.experts_block
         if matrix.copies == 1 or block.stacking.in_modules:
             return ()
@@ -165,8 +166,8 @@ class ModelFacts:
 
     @property
     def longest_context(self) -> int:
-        """The most tokens that positions are made for. A config.json may name those of the training
-        as max_position_embeddings, and a YaRN that stretches them."""
+        """Return the most tokens that positions support. A config.json may give the training length
+        as max_position_embeddings, and a YaRN scaling that stretches it."""
         return max(self.max_position_embeddings, self.stretched_context)
 
     @property
@@ -212,8 +213,8 @@ class ModelFacts:
 
 
 def _predicts(layer: LayerFacts) -> bool:
-    """Return whether a layer is like one that predicts further tokens: such a layer keeps no state,
-    and behind the model, too, none chooses for it."""
+    """Return whether a layer can be an MTP layer: it keeps no state and does not share another
+    layer's index."""
     latent = layer.attention.latent
     return layer.attention.state is None and not (latent is not None and latent.shares_index)
 

@@ -1,8 +1,8 @@
-"""Formats that plain checkpoints are given while they are loaded, by `--quantization` and
+"""Formats in which plain checkpoints are quantised as they are loaded, by `--quantization` and
 `--online-quant-config`.
 
-The second has the form of upstream's: a format for all matrices, others by glob patterns of module
-names, and names of what stays plain. Pure; the engine reads it from the command line.
+The second flag has upstream's form: a format for all matrices, others by glob patterns of module
+names, and names of unquantised modules. Pure; the engine reads it from the command line.
 """
 
 from __future__ import annotations

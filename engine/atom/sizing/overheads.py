@@ -57,12 +57,13 @@ _UNDIVIDED = Sharding()
 def activation_bytes(
     facts: ModelFacts, limits: RunLimits, dtype_bytes: int, sharding: Sharding = _UNDIVIDED
 ) -> int:
-    """Peak of one forward pass on one rank: the widest point of a layer, then the logits.
+    """Return the peak memory of one forward pass on one rank: the widest point of a layer, then the
+    logits.
 
-    The residual stream, its normed copy and the layer's output live through the widest point,
-    which is either attention (q, k, v, output) or the MLP (gate, up, their product). Every drafted
-    token has a row of logits too, and goes through states once more if it held. What an indexer
-    scores and selects lives beside the widest point.
+    The residual stream, its normed copy and the layer's output are live at the widest point, which
+    is either attention (q, k, v, output) or the MLP (gate, up, their product). Every drafted token
+    has a row of logits too, and goes through states once more if it was accepted. An indexer's
+    scores and selection are live at the widest point, too.
     """
     tokens, drafts = limits.max_num_batched_tokens, limits.num_speculative_tokens
     again = limits.max_num_seqs * drafts
@@ -107,8 +108,8 @@ def _entry_score_bytes(facts: ModelFacts, tokens: int, ranks: int) -> int:
 
 
 def _stream_bytes(facts: ModelFacts, tokens: int, dtype_bytes: int) -> int:
-    """Residual streams before and behind a block and what joins them, and all of a token's in
-    float32, normed, for what mixes them."""
+    """Return the bytes of residual streams before and after a block, of their mixing, and of all
+    streams of a token in float32, normed, as the mixing's input."""
     streams = max(alike.layer.streams for alike in facts.layer_counts)
     return streams * facts.hidden_size * tokens * (3 * dtype_bytes + 2 * _LOGITS_BYTES)
 
@@ -196,8 +197,7 @@ def rows_of_a_sum(row_bytes: int, ranks: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LoraRoom:
-    """Says how many adapters there is room for, of which rank at most, and whether they may be of
-    experts' matrices too."""
+    """The number of adapters, their highest rank, and whether they may have experts' matrices."""
 
     slots: int
     rank: int

@@ -1,8 +1,8 @@
-"""Over which numbers of ranks a model's matrices can be split, or its experts divided as wholes,
-and why not over the others.
+"""The numbers of ranks over which a model's matrices can be split, or its experts divided as
+wholes, and the reasons against other numbers.
 
-Pure divisibility of the model's shape and of its quantisation's groups, and of the number of its
-experts; what an engine version or a node supports is not known here.
+The rules are pure divisibility of the model's shape, of its quantisation's groups, and of the
+number of its experts. This module does not know the limits of an engine version or a node.
 """
 
 from __future__ import annotations
@@ -114,9 +114,9 @@ def _stays_whole(matrix: Projection, expert_parallel: bool) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertOptions:
-    """Describe how many ranks are to have whole experts each: of tensor parallelism, or of data
-    parallelism with tokens of their own. nodes: that they are divided over; redundant: copies of
-    experts beyond one each; speculation: whether tokens are drafted."""
+    """The numbers of ranks that hold whole experts: of tensor parallelism, or of data parallelism
+    with their own tokens. nodes: number of nodes with these ranks; redundant: copies of experts
+    beyond one each; speculation: whether tokens are drafted."""
 
     tensor_parallel: int = 1
     data_parallel: int = 1
@@ -126,8 +126,8 @@ class ExpertOptions:
 
 
 def expert_parallel_problem(facts: ModelFacts, asked: ExpertOptions) -> str | None:
-    """Return why the engine does not divide the model's experts so, with what it does; None when it
-    does."""
+    """Return the reason why the engine cannot divide the model's experts in this way, with the
+    remedy; None if it can."""
     tensor, data = asked.tensor_parallel, asked.data_parallel
     if not expert_counts(facts):
         return f"{facts.architecture} has no experts to divide; leave it out"

@@ -1,7 +1,7 @@
-"""Projection: one matrix of a layer as sizes, and how ranks divide it. Values only.
+"""Projection: one matrix of a layer as sizes, and its division over ranks. Values only.
 
-Built by weights.py and states/weights.py of what a layer consists of; what they occupy is counted
-there, and layers are built of them.
+weights.py and states/weights.py build projections from a layer's facts and count their bytes; the
+engine's layers are built from them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from atom.sizing.quantization import Quantization
 
 
 class Split(enum.Enum):
-    """Say which side of a matrix is divided over the ranks of tensor parallelism."""
+    """The side of a matrix that is divided over the ranks of tensor parallelism."""
 
     OUTPUTS = enum.auto()
     INPUTS = enum.auto()
@@ -23,8 +23,8 @@ class Split(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """Say where a projection's rows are in a matrix of several, which a checkpoint has in their
-    place. name: of its module below the layer; first: of the rows; rows: of all projections."""
+    """The place of a projection's rows in a checkpoint's matrix of several projections. name: of
+    its module below the layer; first: of the rows; rows: of all projections."""
 
     name: str
     first: int

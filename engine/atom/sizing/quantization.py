@@ -31,13 +31,13 @@ class Element(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantization:
-    """Describe how the numbers of a matrix and their scales are stored.
+    """The storage format of a matrix' numbers and their scales.
 
-    `method` is the writer of the tensors, or "online": the matrices are plain and become this as
+    `method` is the writer of the tensors, or "online": the matrices are plain and are quantised as
     they are loaded. `group` is the number of inputs that share a scale, 0 for all; `block`
-    (outputs, inputs) likewise. `zero_point_bits`: of one group of one output, 0 where the format is
-    symmetric; `zero_offset`: what the stored ones are too small by. `ordered`: inputs are stored in
-    another order (GPTQ's desc_act). `input_bits`: of what is multiplied with it.
+    (outputs, inputs) likewise. `zero_point_bits`: of one group of one output, 0 if the format is
+    symmetric; `zero_offset`: to add to the stored zero points. `ordered`: inputs are stored in
+    another order (GPTQ's desc_act). `input_bits`: of the activations that are multiplied with it.
     """
 
     method: str

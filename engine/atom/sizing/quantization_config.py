@@ -192,8 +192,8 @@ def _gptq(section: Config) -> QuantizationScheme:
 
 
 def _gptq_rules(section: Config, stored: Quantization) -> Iterator[FormatRule]:
-    """GPTQModel's `dynamic`: -: before what is not quantised, +: or nothing before what is
-    quantised otherwise; the first that matches counts."""
+    """Yield the rules of GPTQModel's `dynamic`: "-:" precedes modules that are not quantised, "+:"
+    or no prefix modules with another format; the first match applies."""
     dynamic = mapping(section, "dynamic")
     for name in dynamic:
         pattern = name.removeprefix("-:").removeprefix("+:")
@@ -272,7 +272,7 @@ def _microscaled(method: str) -> Quantization:
 
 
 def _eight_bits(method: str, element: Element, granularity: Granularity) -> Quantization:
-    """Multiplied with inputs of eight bits, without blocks, until a caller says otherwise."""
+    """Return a format without blocks whose inputs have eight bits, too; callers may change both."""
     return Quantization(
         method=method,
         element=element,

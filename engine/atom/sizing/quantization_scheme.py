@@ -1,8 +1,8 @@
-"""QuantizationScheme: which of a model's matrices is stored in which format.
+"""QuantizationScheme: the format in which each of a model's matrices is stored.
 
-A checkpoint has a default and rules by module name, of which the first that matches decides; each
-writer of checkpoints has its own way of naming modules (`NameMatch`). Pure. quantization_config.py
-reads schemes from a config.json, online_quantization.py from the command line; model_facts.py asks
+A checkpoint has a default and rules by module name, of which the first match applies; each writer
+of checkpoints has its own way of naming modules (`NameMatch`). Pure. quantization_config.py reads
+schemes from a config.json, online_quantization.py from the command line; model_facts.py looks up
 each matrix of each layer once.
 """
 
@@ -40,22 +40,23 @@ class NameMatch(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FormatRule:
-    """Modules that one of `patterns` names are stored as `stored`, plain where it is None."""
+    """A rule: modules that match one of `patterns` are stored as `stored`, unquantised if it is
+    None."""
 
     patterns: tuple[str, ...]
     stored: Quantization | None
     match: NameMatch = NameMatch.PARTS
 
     def names(self, aliases: Iterable[str]) -> bool:
-        """Tell whether the rule is about a module, such as model.layers.3.mlp.down_proj, by any of
+        """Return whether the rule matches a module, such as model.layers.3.mlp.down_proj, by any of
         its names."""
         return any(map(_matcher(self.match, self.patterns), aliases))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizationScheme:
-    """Chooses each module's quantisation: `rules` in the order in which they are asked; `default`
-    of modules that none names, None where these are plain. `method`: the writer of the tensors, or
+    """The quantisation of each module: `rules` in the order of their application; `default` for
+    modules without a rule, None if these are unquantised. `method`: the writer of the tensors, or
     "online"."""
 
     method: str
@@ -92,9 +93,9 @@ class QuantizationScheme:
         return self.default
 
     def format_of_copies(self, copies: Iterator[tuple[str, ...]]) -> Quantization | None:
-        """Format of matrices that are one here, by the aliases of each of them.
+        """Return the format of matrices that are one matrix here, by the aliases of each of them.
 
-        Raises ModelFactsError where the scheme tells them apart.
+        Raises ModelFactsError if the scheme gives them different formats.
         """
         first = next(copies)
         stored = self.format_of(*first)
@@ -133,7 +134,8 @@ def _matcher(match: NameMatch, patterns: tuple[str, ...]) -> Callable[[str], boo
 
 
 def _parts_matcher(patterns: tuple[str, ...]) -> Callable[[str], bool]:
-    """Plain names, of which checkpoints list hundreds, are looked up; others are searched for."""
+    """Return a matcher. Plain names, of which checkpoints list hundreds, are looked up; other
+    patterns are searched."""
     special = [pattern for pattern in patterns if pattern.startswith("re:") or "*" in pattern]
     plain = frozenset(patterns).difference(special)
     searched = _compiled(

@@ -1,8 +1,8 @@
-"""What a model's tables by position occupy: cosines and sines of each kind of rope, on every rank.
+"""The bytes of a model's tables by position: cosines and sines of each kind of rope, on every rank.
 
-A table has a row for each position that is served (`max_model_len`), whatever the checkpoint was
-made for; layers of one kind share it, those that the checkpoint drafts with too. float32, since
-angles of long contexts are. The engine's modules are model_ops/rotary_embedding.py.
+A table has a row for each served position (`max_model_len`), whatever the checkpoint's context;
+layers of one kind share it, including the checkpoint's draft layers. Tables are float32, since
+angles of long contexts need its precision. The engine's modules are model_ops/rotary_embedding.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _FLOAT32_BYTES = 4
 
 
 def rotary_bytes(facts: ModelFacts, max_model_len: int) -> int:
-    """Bytes of all tables on one rank; what turns nothing is a single row."""
+    """Return the bytes of all tables on one rank; a rope that does not rotate has a single row."""
     still = sum(width for rope, width in rope_tables(facts) if not rope.turns)
     return max_model_len * position_bytes(facts) + still * _FLOAT32_BYTES
 

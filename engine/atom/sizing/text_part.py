@@ -109,10 +109,10 @@ _LLAMA4 = {
 
 @dataclass(frozen=True, slots=True)
 class Wrapper:
-    """A multimodal class whose text part is served. name: what people call it; text: by the text
-    part's model_type its architecture, the first where none is said; defaults: of the text part's
-    fields, as transformers' class has them; fixed: what the class computes by, whatever its config
-    says; experts_block: where names of experts are not those of the text part's architecture."""
+    """A multimodal class whose text part is served. name: its common name; text: the architecture
+    by the text part's model_type, the first one if there is no model_type; defaults: of the text
+    part's fields, as in transformers' class; fixed: fields that the class fixes, whatever its
+    config states; experts_block: if names of experts differ from the text part's architecture."""
 
     name: str
     text: Mapping[str, str]
@@ -232,7 +232,8 @@ def architectures_of(config: Config) -> object:
 
 
 def wrapper_of(config: Config) -> str | None:
-    """The architecture of a multimodal config.json whose text part is known; None of others."""
+    """Return the architecture of a multimodal config.json whose text part is known; None for
+    others."""
     names = architectures_of(config)
     if isinstance(names, (list, tuple)) and len(names) == 1 and str(names[0]) in WRAPPERS:
         return str(names[0])
@@ -271,7 +272,7 @@ def text_name(name: str) -> str | None:
 
 
 def layer_names(index: int, wrapper: str | None) -> tuple[str, ...]:
-    """List every way to name the decoder's layer `index`: in a wrapper, lists of what is left
-    unquantised have any of them."""
+    """Return all names of the decoder's layer `index`: in a wrapper, lists of unquantised modules
+    may have any of them."""
     begins = ("model.",) if wrapper is None else ("model.", *_DECODER_NAMES)
     return tuple(f"{begin}layers.{index}" for begin in begins)

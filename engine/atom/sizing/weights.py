@@ -1,4 +1,4 @@
-"""What a model's weights occupy on one rank, by part.
+"""The bytes of a model's weights on one rank, by part.
 
 Matrices are divided over the ranks by heads, by MLP width or by experts; norms, routers and the
 compressing projections of latent attention are on every rank. Scales are counted on a rank's own
@@ -51,12 +51,13 @@ class Sharding:
 
     @property
     def expert_ranks(self) -> int:
-        """Ranks over which experts are divided as wholes; 1 where they are not."""
+        """Return the number of ranks that divide the experts as wholes; 1 without expert
+        parallelism."""
         return self.tensor_parallel * self.sharing if self.expert_parallel else 1
 
 
 class WeightFacts(Protocol):
-    """The fields of ModelFacts that decide what its weights occupy."""
+    """The fields of ModelFacts that decide the bytes of its weights."""
 
     @property
     def hidden_size(self) -> int: ...

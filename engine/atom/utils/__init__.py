@@ -1,1 +1,1 @@
-"""Helpers without a home of their own; nothing here knows the engine."""
+"""Small helpers that do not know the engine."""

@@ -1,7 +1,7 @@
-"""What is in use of an AMD card's memory, as its management library or tool says.
+"""Read the used memory of an AMD card from its management library or tool.
 
-HIP's own figure leaves other processes out on some versions of ROCm. Called by device.py. Asked is
-amdsmi (amd_smi.py); where it is missing or does not say, `rocm-smi --showmeminfo vram --showbus
+On some versions of ROCm HIP's own figure omits other processes. Called by device.py. The source is
+amdsmi (amd_smi.py); if it is missing or gives no figure, `rocm-smi --showmeminfo vram --showbus
 --json`, by PCI address.
 """
 
@@ -22,7 +22,7 @@ _BUS, _USED = "PCI Bus", "VRAM Total Used Memory (B)"
 
 def used_bytes(address: str) -> int | None:
     """Measure the bytes that all processes use on the card of this PCI address, such as
-    0000:c4:00.0; None where neither says anything of it."""
+    0000:c4:00.0; None if neither source has a figure."""
     address = address.lower()
     told = _told_by_library(address)
     return told if told is not None else _told_by_tool(address)
@@ -49,8 +49,8 @@ def _told_by_tool(address: str) -> int | None:
 
 
 def parse_used_bytes(told: str) -> dict[str, int]:
-    """PCI address, in small entries → bytes. Warnings before the JSON are skipped, as is what is no
-    card, or has no figure (N/A)."""
+    """Parse used bytes by PCI address in lower case. Warnings before the JSON are skipped, as are
+    entries that are not cards, or have no figure (N/A)."""
     try:
         cards = json.loads(told[told.index("{") :])
     except ValueError:

@@ -1,9 +1,9 @@
-"""AMD's management library `amdsmi`: what it says of a machine's cards.
+"""AMD's management library `amdsmi`: read the facts of a machine's cards.
 
-The Python package comes with ROCm, not from an index, so it is imported here alone and only when it
-is asked for. Every function that is called, and what it gives, is in AMD's reference of its Python
-API: https://rocm.docs.amd.com/projects/amdsmi/en/latest/reference/amdsmi-py-api.html. What a card
-or a driver does not tell raises there, and is None here.
+The Python package comes with ROCm, not from an index, so only this module imports it, and only on
+demand. AMD's reference of its Python API documents every function used here:
+https://rocm.docs.amd.com/projects/amdsmi/en/latest/reference/amdsmi-py-api.html. A fact that a card
+or a driver does not report raises there, and is None here.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ Fact = TypeVar("Fact")
 
 
 class AmdSmiError(Exception):
-    """The library is missing or cannot be used; the message says which, and why."""
+    """The library is missing or cannot be used; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class CardFacts:
-    """Facts of a card as AMD SMI tells them. address: of PCI, such as 0000:c4:00.0 in small
-    entries; partitions such as SPX and NPS1."""
+    """Facts of a card from AMD SMI. address: of PCI, such as 0000:c4:00.0 in lower case; partitions
+    such as SPX and NPS1."""
 
     address: str
     name: str | None

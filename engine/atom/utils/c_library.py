@@ -27,7 +27,7 @@ _COMPILE_SECONDS = 120
 
 
 class BuildError(Exception):
-    """A library cannot be compiled here; says why, and what would help."""
+    """A library cannot be compiled here; the message gives the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,8 @@ class Toolchain:
 
 
 def find_toolchain() -> Toolchain:
-    """Raises `BuildError` where there is no compiler, or the system is none we know."""
+    """Find a C compiler. Raises `BuildError` if there is none, or if the system is not
+    supported."""
     if sys.platform != "linux":
         raise BuildError(f"its threads are made for Linux, not {sys.platform}")
     names = [os.environ["CC"]] if os.environ.get("CC") else list(_COMPILERS)

@@ -1,6 +1,6 @@
-"""Where this user's engine keeps what it can make again: compiled kernels, measured tiles.
+"""The folder for files that this user's engine can make again: compiled kernels, measured tiles.
 
-$ATOM_CACHE_DIR, else the user's cache folder as the XDG base directories have it.
+It is $ATOM_CACHE_DIR, else the user's cache folder by the XDG base directories.
 """
 
 from __future__ import annotations

@@ -31,10 +31,11 @@ class Command:
 
 
 class ChildProcess:
-    """A child process whose end is told of. `on_exit` is called once, from a thread of ours, after
-    the end; it must not block for long.
+    """A child process whose end is reported. `on_exit` is called once, from a thread of this class,
+    after the end; it must not block for long.
 
-    Every method but `start` may be called from any thread."""
+    Every method but `start` may be called from any thread.
+    """
 
     def __init__(
         self,
@@ -64,12 +65,13 @@ class ChildProcess:
 
     @property
     def pid(self) -> int | None:
-        """Tell the process id; None if it could not be started."""
+        """Return the process id; None if the process could not be started."""
         return None if self._process is None else self._process.pid
 
     @property
     def returncode(self) -> int | None:
-        """Tell the exit code; None while it runs; negative: the signal that killed it."""
+        """Return the exit code; None while the process runs; negative: the signal that killed
+        it."""
         if self._failure is not None:
             return 1
         return None if self._process is None else self._process.returncode
@@ -96,7 +98,8 @@ class ChildProcess:
             return False
 
     def tell(self, line: bytes) -> None:
-        """Write one line to its standard input. If it is gone, its end will tell."""
+        """Write one line to the child's standard input. If the child has ended, the line is
+        dropped: `on_exit` reports the end."""
         with self._lock, contextlib.suppress(OSError, ValueError):
             if self._process is not None and self._process.stdin is not None:
                 self._process.stdin.write(line + b"\n")
@@ -109,7 +112,7 @@ class ChildProcess:
         return not self._thread.is_alive()
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send a signal; if the process is gone, nothing comes of it."""
+        """Send a signal; do nothing if the process is gone."""
         if self._process is not None:
             self._process.send_signal(number)
 

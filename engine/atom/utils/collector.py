@@ -1,6 +1,6 @@
-"""Python's garbage collector at rest while a process imports what it then keeps.
+"""Pause Python's garbage collector while a process imports modules that it keeps.
 
-Called by the engine's processes around what brings torch.
+The engine's processes use it around imports of torch.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from contextlib import contextmanager
 
 @contextmanager
 def collector_at_rest() -> Iterator[None]:
-    """Make objects that stay without the collector's walks, now and later.
+    """Create long-lived objects without the collector's passes over them, now and later.
 
-    torch makes 180,000 of them; to walk over them again and again takes a third of its
-    import, and every full collection of a serving engine would do it once more. They are given back
-    at the end: libraries complain of what is not collected then.
+    torch makes 180,000 objects; repeated passes over them take a third of its import, and every
+    full collection of a serving engine would repeat them. The objects are unfrozen at exit, since
+    libraries complain of objects that are not collected then.
     """
     gc.disable()
     try:

@@ -52,8 +52,8 @@ class Device:
         return min([psutil.virtual_memory().total, *_cgroup_memory_limits()]) // self.sharers
 
     def used_memory_bytes(self) -> int:
-        """Measure the memory of a GPU that all processes use: the larger of what the runtime and,
-        on AMD's, the management tool say."""
+        """Measure the memory of a GPU that all processes use: the larger of the runtime's figure
+        and, on AMD, the management tool's."""
         free, total = torch.cuda.mem_get_info(self.torch_device)
         told = amd_memory.used_bytes(self._pci_address()) if self.type == "rocm" else None
         return max(total - free, told or 0)
@@ -103,7 +103,7 @@ def detect_device(wanted: str, *, sharers: int = 1, index: int = 0) -> Device:
 
 
 def amd_architecture() -> str | None:
-    """The gfx name of the AMD GPU that torch sees, such as gfx942; None where it sees none."""
+    """Return the gfx name of the AMD GPU that torch sees, such as gfx942; None if it sees none."""
     if torch.version.hip is None or not torch.cuda.is_available():
         return None
     name: str = torch.cuda.get_device_properties(0).gcnArchName
@@ -123,8 +123,8 @@ def check_dtype(device: Device, dtype: torch.dtype) -> None:
 
 @cache
 def native_fp8(device: torch.device) -> torch.dtype | None:
-    """The e4m3 that a device multiplies; None where it has none. MI300 (gfx94x) has fnuz alone; on
-    the CPU e4m3fn is converted."""
+    """Return the e4m3 type that a device multiplies; None if it has none. MI300 (gfx94x) has only
+    fnuz; on the CPU e4m3fn is converted."""
     if device.type == "cpu":
         return torch.float8_e4m3fn
     properties = torch.cuda.get_device_properties(device)
@@ -169,8 +169,8 @@ def usable_cpus() -> int:
 
 
 def _share_of_cpus(sharers: int) -> int:
-    """Count the cores that one of `sharers` processes may use; fewer if the environment says so, as
-    to whatever else computes on the CPU."""
+    """Return the cores that one of `sharers` processes may use; fewer if OMP_NUM_THREADS limits
+    them."""
     share = max(1, usable_cpus() // sharers)
     wanted = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     return min(share, int(wanted)) if wanted.isdecimal() and int(wanted) else share

@@ -11,9 +11,9 @@ from typing import Any
 
 
 def run_eagerly(awaitable: Awaitable[None]) -> Awaitable[None] | None:
-    """Run an awaitable at once; None when it has ended, else what is left of it, to be awaited
-    once. Raises what it raises. It must not ask for the current task before its first wait: there
-    may be none."""
+    """Start an awaitable at once; return None if it has ended, else its remainder, to be awaited
+    once. Raises its exception. It must not use the current task before its first wait: there may be
+    none."""
     steps = awaitable.__await__()
     try:
         awaited = next(steps)

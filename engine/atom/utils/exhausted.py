@@ -1,7 +1,7 @@
-"""What the operating system has no more of, told from the exception that it became.
+"""Detect from an exception which resource of the operating system is exhausted.
 
-Open files, memory, threads and disks run out anywhere, as errors of whichever library asked; what
-to do about it is the same everywhere. Called where a process of ours ends because of an exception.
+Open files, memory, threads and disks run out anywhere, as errors of any library; the remedy is the
+same everywhere. Called when a process of the engine ends because of an exception.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ _MOST_LINKS = 10
 
 
 class ResourceError(AtomError):
-    """The operating system refuses a process of ours what it needs."""
+    """The operating system refuses a resource that a process of the engine needs."""
 
 
 def exhausted(error: BaseException) -> ResourceError | None:
-    """The error for people, where this one (or what it came of) says that something ran out."""
+    """Return the error for people if this exception, or one of its causes, shows an exhausted
+    resource."""
     for each in _chain(error):
         told = _told(each)
         if told is not None:

@@ -1,10 +1,10 @@
-"""FairThreads: a few threads whose work is shared out among clients.
+"""FairThreads: a few threads that share their work fairly among clients.
 
-The next task is one of the client that has the fewest under way, and among these of the one that
-has waited longest since its last; a client's own tasks go in their order. One client never holds
-all threads: with one left over, another's first task begins at once, however many hopeless ones
-the one has queued. Knows nothing of what the tasks do. Used by GrammarCompiler, AsyncText and
-BodyTurns.
+The next task belongs to the client with the fewest running tasks, and among equals to the one that
+has waited longest since its last task; a client's own tasks keep their order. One client never
+holds all threads: with one left over, another client's first task begins at once, however many
+hopeless tasks the first client has queued. The class does not know the tasks' work. Used by
+GrammarCompiler, AsyncText and BodyTurns.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class FairThreads:
     async def run(
         self, client: str, work: Callable[[], _Result], closed: Callable[[], Exception]
     ) -> _Result:
-        """Do the `work` for a client, and let the event loop run meanwhile. closed: makes the error
-        to raise if the threads end first. Raises what the work raises."""
+        """Run `work` for a client in a thread, without blocking the event loop. closed: makes the
+        error to raise if the threads end first. Raises the exceptions of `work`."""
         task = Task(work)
         self.submit(client, task)
         try:
@@ -89,7 +89,7 @@ class FairThreads:
         return result
 
     def close(self) -> None:
-        """Take up nothing more; tasks under way are finished."""
+        """Start no more tasks; running tasks are finished."""
         with self._changed:
             self._closed = True
             waiting = [task for client in self._clients.values() for task in client.queue]

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 class EqualPrompts:
     """Neighbouring rows of a step that compute whole prompts of one length, with no history.
 
-    first_row, rows: which; first_token: where in the step they begin; length: tokens of each;
-    leading: of these, those that a dense attention is to compute, fewer only of a single prompt.
+    first_row, rows: the rows; first_token: the index of their first token in the step; length:
+    tokens of each; leading: the tokens of each that a dense attention computes, fewer than `length`
+    only for a single prompt.
     """
 
     first_row: int
@@ -33,13 +34,13 @@ class EqualPrompts:
 
 @dataclass(frozen=True, slots=True)
 class LongChunk:
-    """A row of a step that computes many tokens behind a history, and how a dense attention is to
-    take it.
+    """A row of a step that computes many tokens after a history, and its division for dense
+    attention.
 
-    row: which; first_token: where in the step it begins; length: its tokens, of which the first
-    `head`, and those behind the tiles, are left to others; history: lengths of the pieces that the
-    tokens before the tiles are in, which are all of the row's, the head included; tiles: lengths of
-    the parts that its other tokens are in.
+    row: its index; first_token: the index of its first token in the step; length: its tokens, of
+    which other kernels compute the first `head` and those after the tiles; history: lengths of the
+    pieces of context before the tiles, which include the head; tiles: lengths of the parts of its
+    other tokens.
     """
 
     row: int
@@ -52,11 +53,12 @@ class LongChunk:
 
 @dataclass(frozen=True, slots=True)
 class DecodeRuns:
-    """Say which neighbouring decodes of a step are of one sequence: a newest token and its drafts.
+    """The neighbouring decodes of a step that belong to one sequence: a newest token and its
+    drafts.
 
     starts: [runs + 1] int32 on the model's device; run i is the decodes starts[i]:starts[i + 1], in
-    any order, and may be empty. Decodes behind the last run are padding. longest: decodes of a run,
-    at most.
+    any order, and may be empty. Decodes after the last run are padding. longest: most decodes of a
+    run.
     """
 
     starts: torch.Tensor
@@ -65,24 +67,28 @@ class DecodeRuns:
 
 @dataclass(frozen=True, slots=True)
 class AttentionMetaData:
-    """Say where this step's tokens belong. Tensors on the model's device.
+    """The attention metadata of a step. Tensors are on the model's device.
 
-    query_starts: [rows + 1] int32, row i owns tokens query_starts[i]:query_starts[i + 1];
-    context_lens: [rows] int32, tokens row i attends over, its own included; block_tables: [rows,
-    max_blocks] int32; slot_mapping: [tokens] int64, block * size + offset of each token's K and V.
-    The first `num_decodes` rows have exactly one token. max_query_len, max_context_len: host copies
-    of the maxima. even_contexts: no decode row is so long that it would outlast all others.
-    long_prompts: groups of prompts that a dense attention may compute without looking into the
-    cache, in order of rows. long_chunks: rows with a history that one may compute in pieces, in
-    order and in none of those groups. prompt_context: tokens that all rows but decodes attend over,
-    None where the host does not know. has_padding: tokens behind the decodes may belong to no row;
-    what is computed for them is 0. runs: which decodes are of one sequence, where several may be;
-    the keys and values of all have to be written before any of them attends then. slots: [rows]
-    int64, of each row, where layers keep its states; None where none does. per_step: what an
-    operation worked out from the rest for the layers after it, by a key of its own; never read by
-    others. num_kept: [rows] int32, how many of a row's tokens its states take in, None for all;
-    rows that decode may have several tokens then. state_runs: how the step's tokens go through
-    layers that keep states, where rows carry drafts.
+    - query_starts: [rows + 1] int32, row i owns tokens query_starts[i]:query_starts[i + 1].
+    - context_lens: [rows] int32, tokens row i attends over, its own included; block_tables: [rows,
+      max_blocks] int32; slot_mapping: [tokens] int64, block * size + offset of each token's K and
+      V.
+    - num_decodes: the first `num_decodes` rows have exactly one token. max_query_len,
+      max_context_len: host copies of the maxima. even_contexts: no decode row is so long that it
+      would outlast all others.
+    - long_prompts: groups of prompts that a dense attention may compute without reading the cache,
+      in order of rows. long_chunks: rows with a history that one may compute in pieces, in order
+      and in none of those groups. prompt_context: tokens that all rows but decodes attend over,
+      None if the host does not know.
+    - has_padding: tokens after the decodes may belong to no row; their results are 0.
+    - runs: the decodes of one sequence, if it may have several; then all their keys and values must
+      be written before any of them attends.
+    - slots: [rows] int64, the slot of each row's states; None if no layer keeps states.
+    - per_step: results that an operation computes from the rest for later layers, by a key of its
+      own; other operations never read them.
+    - num_kept: [rows] int32, how many of a row's tokens its states take in, None for all; rows that
+      decode may have several tokens then. state_runs: the order of the step's tokens in layers that
+      keep states, if rows carry drafts.
     """
 
     query_starts: torch.Tensor
@@ -106,14 +112,14 @@ class AttentionMetaData:
 
 @dataclass(frozen=True, slots=True)
 class StateRuns:
-    """Say how a step's T tokens go through states, which stand behind a row's last certain token:
-    row by row first the drafts of its last step that held, of which layers have kept the inputs,
-    then its tokens of this step.
+    """The order in which a step's T tokens go through states, which cover a sequence up to a row's
+    last certain token. Each row first has the accepted drafts of its last step, whose inputs layers
+    have kept, then its tokens of this step.
 
-    step: of these R rows, with num_kept; slots int64 [R]: of each. tokens [n] int64: of those that
-    the rows go through, which of the step's it is, or T + row · K + i of the i-th kept draft. own
-    [T] int64: where each of the step's stands among them. drafts [R, K] int64: the step's tokens
-    that are drafts, whose inputs layers keep now, and behind them any.
+    step: of these R rows, with num_kept; slots int64 [R]: of each. tokens [n] int64: for each
+    computed token its index in the step, or T + row · K + i for the i-th kept draft. own [T] int64:
+    the position of each of the step's tokens among them. drafts [R, K] int64: the step's tokens
+    that are drafts, whose inputs layers keep now, padded with any tokens.
     """
 
     step: AttentionMetaData
@@ -125,8 +131,8 @@ class StateRuns:
 
 @dataclass(frozen=True, slots=True)
 class LoraTokens:
-    """Say with which adapter each token is computed: slots [T] int32, its adapter's slot, -1 for
-    the model alone. per_step: as in AttentionMetaData."""
+    """The adapter of each token: slots [T] int32, its adapter's slot, -1 for the base model.
+    per_step: as in AttentionMetaData."""
 
     slots: torch.Tensor
     per_step: dict[str, Any] = field(default_factory=dict, compare=False)
@@ -134,10 +140,9 @@ class LoraTokens:
 
 @dataclass(frozen=True, slots=True)
 class ForwardContext:
-    """The context of the step that is running. attention: of the step that is running, one for each
-    group of layers; logits_indices [n] int64: the tokens whose hidden states are wanted, at least
-    one, so that the model returns these alone; None for all. lora: of the tokens that layers
-    compute now; None where no token has an adapter."""
+    """The context of the running step. attention: its metadata, one for each group of layers;
+    logits_indices [n] int64: the tokens whose hidden states the model returns, at least one; None
+    for all. lora: of the tokens that layers compute now; None if no token has an adapter."""
 
     attention: tuple[AttentionMetaData, ...]
     logits_indices: torch.Tensor | None = None

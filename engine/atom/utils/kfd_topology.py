@@ -21,9 +21,9 @@ _FUNCTION_BITS = 3
 @dataclass(frozen=True, slots=True)
 class KfdNode:
     """A GPU in the KFD's topology. architecture: its gfx name; render_minor: N of
-    /dev/dri/renderDN, None where it has none; place: PCI domain, bus and device; dies: XCDs that it
-    computes with, 0 where it is not said; number: of its folder, by which links name it; gpu_id:
-    KFD's own name of it, by which processes' memory is told, None where it may not be read."""
+    /dev/dri/renderDN, None if it has none; place: PCI domain, bus and device; dies: XCDs that it
+    computes with, 0 if unknown; number: of its folder, by which links name it; gpu_id: KFD's own
+    name of it, which the memory of processes refers to, None if it may not be read."""
 
     architecture: str
     render_minor: int | None
@@ -58,8 +58,8 @@ def read_nodes(topology: Path = TOPOLOGY) -> Iterator[KfdNode]:
 
 
 def read_properties(file: Path) -> dict[str, int]:
-    """Read the numbers that a file of the topology has by name; none of one that may not be read,
-    such as of a device of another container's."""
+    """Read the named numbers of a file of the topology; none if the file may not be read, such as
+    for a device of another container."""
     try:
         text = file.read_text(encoding="ascii", errors="replace")
         pairs = (line.split() for line in text.splitlines())
@@ -76,8 +76,8 @@ def _gpu_id(node: Path) -> int | None:
 
 
 def dies_at(place: tuple[int, int, int], topology: Path = TOPOLOGY) -> int | None:
-    """XCDs of the device at this PCI domain, bus and device; None where the driver does not say,
-    or says different numbers of its partitions."""
+    """Return the XCDs of the device at this PCI domain, bus and device; None if the driver gives no
+    number, or different numbers for its partitions."""
     told = {node.dies for node in read_nodes(topology) if node.place == place}
     return next(iter(told)) or None if len(told) == 1 else None
 

@@ -1,4 +1,5 @@
-"""Where this machine waits for others of its group, and whether an address is its own alone."""
+"""Addresses for listening: where this machine waits for its group, and whether an address is
+local."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ def listen_everywhere(port: int) -> socket.socket:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether `host` leads to the machine that asks and to no other; False where it leads
-    nowhere yet."""
+    """Return whether `host` resolves only to the machine itself; False if it does not resolve
+    yet."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:

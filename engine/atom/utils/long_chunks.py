@@ -34,7 +34,7 @@ _LEAST_SEEN, _LEAST_SEEN_BY_REST = 1 << 26, 1 << 25
 @dataclass(frozen=True, slots=True)
 class Tile:
     """Neighbouring queries of a chunk: first counts from the chunk's first query. is_causal: they
-    are the piece's own tokens, of which each sees those up to itself."""
+    are the piece's own tokens, and each sees the tokens up to itself."""
 
     first: int
     length: int
@@ -53,8 +53,8 @@ class Piece:
 def long_chunks(
     num_computed: NDArray[np.integer], num_scheduled: NDArray[np.integer], first_row: int
 ) -> tuple[LongChunk, ...]:
-    """Find, among the rows from `first_row` on, those behind a history that a library may attend
-    to."""
+    """Find, among the rows from `first_row` on, the chunks after a history that a library may
+    attend to."""
     token = int(num_scheduled[:first_row].sum())
     chunks: list[LongChunk] = []
     rows = zip(num_computed[first_row:].tolist(), num_scheduled[first_row:].tolist(), strict=True)
@@ -98,8 +98,8 @@ def pieces_of(chunk: LongChunk) -> Iterator[Piece]:
 
 
 def planned_chunks(most_tokens: int, longest: int) -> list[tuple[int, int]]:
-    """Few chunks (tokens computed before, tokens of the step) that together have every pair of
-    lengths that may come, in steps of so many tokens and sequences up to the longest."""
+    """Return a few chunks (tokens computed before, tokens of the step) that together have every
+    pair of lengths that may occur, in steps of so many tokens and sequences up to the longest."""
     planned: list[tuple[int, int]] = []
     met: set[tuple[int, int, bool]] = set()
     histories = _varied(longest)
@@ -114,8 +114,8 @@ def planned_chunks(most_tokens: int, longest: int) -> list[tuple[int, int]]:
 
 
 def largest_chunk(most_tokens: int, longest: int) -> tuple[int, int] | None:
-    """The chunk (tokens computed before, tokens of the step) that takes the most memory, in steps
-    of so many tokens and sequences up to the longest; None where there is none."""
+    """Return the chunk (tokens computed before, tokens of the step) that takes the most memory, in
+    steps of so many tokens and sequences up to the longest; None if there is none."""
     count = min(most_tokens, longest - _unit())
     for computed in (min(_LENGTHS[0], longest - count), longest - count):
         if _pairs(computed, count):
@@ -124,13 +124,14 @@ def largest_chunk(most_tokens: int, longest: int) -> tuple[int, int] | None:
 
 
 def _varied(most: int) -> list[int]:
-    """Multiples of the shortest length up to `most`, those of the most lengths first."""
+    """Return the multiples of the shortest length up to `most`, those with the most different
+    lengths first."""
     multiples = range(_unit(), most + 1, _unit())
     return sorted(multiples, key=lambda tokens: (-len(set(_parts(tokens))), tokens))
 
 
 def _pairs(computed: int, count: int) -> set[tuple[int, int, bool]]:
-    """Lengths of tiles and pieces, and whether they are each other's, of what may be a chunk."""
+    """Return the lengths of tiles and pieces of a chunk, and whether a tile is its piece's own."""
     return {
         (tile.length, piece.length, tile.is_causal)
         for chunk in long_chunks(np.array([computed]), np.array([count]), 0)

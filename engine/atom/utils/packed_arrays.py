@@ -1,6 +1,6 @@
-"""Packing: where several arrays lie in one allocation, so that one copy takes them to a device.
+"""Packing: the places of several arrays in one allocation, so that one copy takes them to a device.
 
-A copy costs the host about 40 µs, whatever it carries.
+A copy costs the host about 40 µs, whatever its size.
 """
 
 from __future__ import annotations

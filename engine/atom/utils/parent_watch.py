@@ -20,8 +20,7 @@ _CHUNK_BYTES = 65536
 
 
 def end_with_parent() -> None:
-    """Let the kernel kill this process from here on when its parent thread ends (Linux; else
-    nothing)."""
+    """Make the kernel kill this process when its parent thread ends (Linux; else do nothing)."""
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
@@ -29,7 +28,7 @@ def end_with_parent() -> None:
 
 
 class ParentLines:
-    """The lines on standard input. Read it alone: nothing else may touch `sys.stdin`."""
+    """The lines on standard input. No other code may read `sys.stdin`."""
 
     def __init__(self) -> None:
         self._lines = _lines_of(0)

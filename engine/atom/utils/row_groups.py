@@ -1,7 +1,7 @@
-"""What the host can tell attention kernels about a step's rows, from their lengths alone.
+"""Facts about a step's rows for attention kernels, from the rows' lengths alone.
 
-Torch-free, pure; called where a step's metadata is made. Whether a backend makes use of it is the
-backend's business.
+Torch-free, pure; called where a step's metadata is made. Each backend decides whether it uses the
+facts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ROUND_TOKENS = 512
 
 
 def are_even(contexts: NDArray[np.integer]) -> bool:
-    """Return whether no row outlasts the others, so that splitting none of them costs nothing."""
+    """Return whether no row outlasts the others, so that attention without splits costs no time."""
     return len(contexts) > 0 and int(contexts.max()) <= int(contexts.sum()) * _LONGEST_SHARE
 
 
@@ -53,8 +53,8 @@ def long_prompts(
 
 
 def leading_tokens(length: int) -> int:
-    """Count the tokens of a single prompt of at least 4,096 tokens that a dense attention computes:
-    a power of two, or one and a half times one, of which there are few."""
+    """Return how many tokens of a single prompt of at least 4,096 tokens a dense attention
+    computes: a power of two, or one and a half times one, since there are few of these."""
     power = 1 << (length.bit_length() - 1)
     return power + power // 2 if length >= power + power // 2 else power
 

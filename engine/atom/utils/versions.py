@@ -1,4 +1,5 @@
-"""Versions of what computes in this process, for /server_info: what a report of a fault needs."""
+"""Versions of the software that computes in this process, for /server_info and reports of
+faults."""
 
 from __future__ import annotations
 

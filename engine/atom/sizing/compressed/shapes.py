@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compressed:
-    """Describe a layer that attends to a window and to entries that sum up `rate` tokens each, of a
-    rate of 0 to the window alone.
+    """A layer that attends to a window and to entries that sum up `rate` tokens each; at rate 0, to
+    the window alone.
 
-    `query_rank`: of compressed queries; `rope_dim`: elements of a head that rotate, its last;
+    `query_rank`: of compressed queries; `rope_dim`: elements of a head that rotate, its last ones;
     `output_groups`: of heads, each projected to `output_rank` elements before all are joined.
-    `index_heads`, `index_dim` and `index_top_k`, how many entries it selects: of an indexer, 0
-    without. Where there is one, an entry sums up the tokens of the entry before, too.
+    `index_heads`, `index_dim` and `index_top_k` (the number of selected entries): of an indexer, 0
+    without one. With an indexer, an entry also sums up the tokens of the previous entry.
     """
 
     query_rank: int

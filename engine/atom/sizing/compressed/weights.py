@@ -1,7 +1,7 @@
-"""The weights of attention to a window and to entries: matrices by name, and what else there is.
+"""The weights of attention to a window and to entries: matrices by name, and the other parameters.
 
 Names are those of transformers below a layer, whatever a checkpoint calls them
-(families/deepseek_v4.py). What they occupy is counted by weights.py. Pure.
+(families/deepseek_v4.py). weights.py counts their bytes. Pure.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def compressed_floats(net: Compressed, head_dim: int) -> int:
 
 def stream_floats(streams: int, hidden: int) -> int:
     """Count the float32 elements of a layer's two hyper-connections between so many residual
-    streams (arXiv 2512.24880); 0 where there is one stream."""
+    streams (arXiv 2512.24880); 0 for a single stream."""
     if not streams:
         return 0
     weights = streams * (streams + 2)
@@ -65,10 +65,10 @@ def stream_floats(streams: int, hidden: int) -> int:
 
 
 def stream_head_floats(streams: int, hidden: int) -> int:
-    """Count the float32 elements of what joins the streams behind the last layer."""
+    """Count the float32 elements of the parameters that join the streams after the last layer."""
     return streams * (streams * hidden + 1) + 1 if streams else 0
 
 
 def _plain(matrix: Projection) -> Projection:
-    """Say that a matrix is in the model's own type in every checkpoint."""
+    """Mark a matrix as stored in the model's own type in every checkpoint."""
     return replace(matrix, quantizable=False)

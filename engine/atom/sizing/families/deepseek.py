@@ -1,5 +1,5 @@
-"""Layers of DeepSeek V2, V3 and V3.2, and of what is built like them: latent attention, and experts
-beside some that every token goes through."""
+"""Layers of DeepSeek V2, V3 and V3.2, and of models built like them: latent attention, and experts
+beside some that all tokens share."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _read_latent(config: Config) -> Latent:
 
 
 def deepseek_mlp(config: Config, index: int, *, dense: int, correction: bool = True) -> MlpFacts:
-    """Read a layer's MLP; `dense` layers have no experts where config.json does not say."""
+    """Read a layer's MLP; `dense` layers have no experts if config.json gives no number."""
     if index < count(config, "first_k_dense_replace", default=dense):
         return dense_mlp(config)
     if index % positive(config, "moe_layer_freq", default=1):
@@ -92,7 +92,7 @@ def glm4_moe_lite(config: Config, index: int) -> LayerFacts:
 
 
 def glm_moe_dsa(config: Config, index: int) -> LayerFacts:
-    """Read a layer of GLM-5: DeepSeek-V3.2's in other sizes, of which some have no indexer."""
+    """Read a layer of GLM-5: DeepSeek-V3.2's in other sizes; some layers have no indexer."""
     shared = _shares_index(config, index)
     latent = Latent(
         query_rank=optional(config, "q_lora_rank") if "q_lora_rank" in config else 2048,

@@ -65,12 +65,13 @@ def deepseek_v4_names(config: Config) -> NamePairs:
 
 
 def deepseek_v4_fields(config: Config) -> Config:
-    """Leave out the layers that predict further tokens, of which transformers has no model."""
+    """Drop the layers that predict further tokens, since transformers has no model of them."""
     return {**config, "num_nextn_predict_layers": 0}
 
 
 def deepseek_v4(config: Config, index: int) -> LayerFacts:
-    """Read a layer. Raises ModelFactsError on what transformers' model does not compute."""
+    """Read a layer. Raises ModelFactsError for a field that transformers' model does not
+    compute."""
     for key, only in (("mlp_bias", False), ("attention_bias", False), ("n_shared_experts", 1)):
         if config.get(key) not in (None, only):
             raise ModelFactsError(

@@ -26,7 +26,8 @@ def llama(config: Config, index: int) -> LayerFacts:
 
 
 def eagle3(config: Config, index: int) -> LayerFacts:
-    """A Llama layer over embedding and hidden state, each with a norm of its own."""
+    """Read EAGLE-3's layer: a Llama layer over embedding and hidden state, each with its own
+    norm."""
     layer = llama(config, index)
     return replace(layer, attention=replace(layer.attention, reads_embedding=True), norms=3)
 
@@ -124,7 +125,7 @@ def ernie4_5(config: Config, index: int) -> LayerFacts:
 
 
 def exaone4(config: Config, index: int) -> LayerFacts:
-    """Read a layer of EXAONE 4: where some layers slide, those that do not have no positions."""
+    """Read a layer of EXAONE 4: if some layers have windows, the others have no positions."""
     attention = replace(grouped(config), qk_norm=True)
     window = optional(config, "sliding_window") if "sliding_window" in config else DEFAULT_WINDOW
     if window is not None:

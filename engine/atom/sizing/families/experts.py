@@ -53,8 +53,8 @@ def qwen3_moe(config: Config, index: int) -> LayerFacts:
 
 
 def qwen2_moe(config: Config, index: int) -> LayerFacts:
-    """Read a layer of Qwen2-MoE, whose layers slide, where they do, in turn: every second one of
-    those below the first that attends in full."""
+    """Read a layer of Qwen2-MoE. If layers have windows, every second layer below the first one
+    with full attention has one."""
     attention = grouped(config, qkv_bias=flag(config, "qkv_bias", default=True))
     if flag(config, "use_sliding_window"):
         windowed = index % 2 == 0 and index < count(config, "max_window_layers", default=28)
@@ -128,7 +128,7 @@ def _is_llama4_mixture(config: Config, index: int) -> bool:
 
 
 def ernie4_5_moe(config: Config, index: int) -> LayerFacts:
-    """Read a layer of ERNIE 4.5's mixtures, of which the first are dense."""
+    """Read a layer of ERNIE 4.5's mixtures; the first layers are dense."""
     if flag(config, "use_bias"):
         raise ModelFactsError(
             "config.json: use_bias true is not supported for Ernie4_5_MoeForCausalLM; supported: "
@@ -232,7 +232,8 @@ def _mimo_attention(config: Config, *, windowed: bool) -> AttentionFacts:
 
 
 def hunyuan_moe(config: Config, index: int) -> LayerFacts:
-    """Read a layer of Hunyuan's mixtures, of which each may say how many experts a token takes."""
+    """Read a layer of Hunyuan's mixtures; each layer may have its own number of experts per
+    token."""
     width, taken = positive(config, "intermediate_size"), config.get("moe_topk", 1)
     chosen = numbers(config, "moe_topk") if isinstance(taken, list | tuple) else None
     if chosen is not None and index >= len(chosen):

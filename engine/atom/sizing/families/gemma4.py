@@ -23,7 +23,7 @@ _PATTERN = 6  # every sixth layer attends in full
 
 
 def gemma4(config: Config, index: int) -> LayerFacts:
-    """Read a layer of Gemma 4, of which the last attends in full."""
+    """Read a layer of Gemma 4; the last layer has full attention."""
     if config.get("use_bidirectional_attention") == "all":
         raise ModelFactsError(
             "config.json: use_bidirectional_attention is 'all': attention to tokens behind a query "
@@ -47,8 +47,8 @@ def gemma4(config: Config, index: int) -> LayerFacts:
 
 
 def gemma4_names(config: Config) -> NamePairs:
-    """Say where a checkpoint has inputs of each layer, router and experts, which stand in no module
-    of their own."""
+    """Return the checkpoint's names of inputs of each layer, router and experts, which are not in
+    separate modules there."""
     return (*_INPUTS, *_experts_names(config))
 
 
@@ -98,7 +98,8 @@ def _is_windowed(config: Config, index: int) -> bool:
 
 
 def _kv_sharing_target(config: Config, index: int) -> int | None:
-    """Return the last layer of the same kind that has keys of its own; None for one that has."""
+    """Return the last layer of the same kind that has its own keys; None for a layer with its own
+    keys."""
     shared = count(config, "num_kv_shared_layers")
     first = positive(config, "num_hidden_layers") - shared
     if not shared or index < first:

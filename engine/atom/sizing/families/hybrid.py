@@ -1,4 +1,5 @@
-"""Layers of families of which some attend and the others keep a state: Qwen3-Next and Qwen3.5."""
+"""Layers of families in which some layers attend and the others keep a state: Qwen3-Next and
+Qwen3.5."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ def _attention(config: Config, index: int, net: StateNet) -> AttentionFacts:
 
 
 def linear_attention(net: StateNet) -> AttentionFacts:
-    """Describe a layer that keeps a state: its value heads are those that ranks share."""
+    """Describe a layer that keeps a state: ranks divide its value heads."""
     return AttentionFacts(
         num_heads=net.value_heads, num_kv_heads=net.key_heads, head_dim=net.key_dim, state=net
     )

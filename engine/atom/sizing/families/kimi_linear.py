@@ -57,7 +57,7 @@ def kimi_linear(config: Config, index: int) -> LayerFacts:
 
 
 def _attends(config: Config, index: int) -> bool:
-    """Tell whether a layer attends; a checkpoint counts its layers from 1."""
+    """Return whether a layer attends; a checkpoint counts its layers from 1."""
     listed = numbers(mapping(config, "linear_attn_config"), "full_attn_layers")
     if texts(config, "layer_types") or not listed:
         default = not index or index % 4 != 0

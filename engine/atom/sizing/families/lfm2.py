@@ -40,7 +40,7 @@ def lfm2_fields(config: Config) -> Config:
 
 
 def lfm2(config: Config, index: int) -> LayerFacts:
-    """Read a layer of LFM2, whose MLP may be narrower than its intermediate_size says."""
+    """Read a layer of LFM2, whose MLP may be narrower than its intermediate_size."""
     width = positive(config, "intermediate_size", default=12_288)
     if flag(config, "block_auto_adjust_ff_dim", default=True):
         width = int(number(config, "block_ffn_dim_multiplier", default=1.0) * (2 * width // 3))
@@ -50,7 +50,7 @@ def lfm2(config: Config, index: int) -> LayerFacts:
 
 
 def lfm2_moe(config: Config, index: int) -> LayerFacts:
-    """Read a layer of LFM2's mixtures: experts behind the first few layers."""
+    """Read a layer of LFM2's mixtures: experts after the first few layers."""
     if index < count(config, "num_dense_layers", default=2):
         mlp = MlpFacts(intermediate_size=positive(config, "intermediate_size", default=7168))
     else:

@@ -21,8 +21,8 @@ _KINDS = {
 
 
 def granite_hybrid(config: Config, index: int) -> LayerFacts:
-    """Read a layer of Granite 4's hybrids: Mamba-2 or attention, then experts beside an MLP for all
-    tokens, or that alone."""
+    """Read a layer of Granite 4's hybrids: Mamba-2 or attention, then an MLP for all tokens, with
+    or without experts."""
     width = positive(config, "shared_intermediate_size", default=1024)
     experts = None
     if count(config, "num_local_experts", default=8):
@@ -78,8 +78,8 @@ def _granite_mamba(config: Config) -> AttentionFacts:
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """Two of Nemotron-H's layers that are one here: a mixer, number `at`, and an MLP or experts
-    behind it, None where another mixer follows."""
+    """Two of Nemotron-H's layers that form one layer here: a mixer, number `at`, and the MLP or
+    experts after it, None if another mixer follows."""
 
     at: int
     mixer: str
@@ -87,7 +87,7 @@ class _Pair:
 
 
 def nemotron_h(config: Config, index: int) -> LayerFacts:
-    """Read a mixer of Nemotron-H with what follows it, none of which has a gate."""
+    """Read a mixer of Nemotron-H with the MLP or experts after it, which have no gates."""
     pairs = _pairs(config)
     if index >= len(pairs):
         raise ModelFactsError(
@@ -107,7 +107,7 @@ def nemotron_h(config: Config, index: int) -> LayerFacts:
 
 
 def nemotron_h_fields(config: Config) -> Config:
-    """Count a mixer and what follows it as one layer."""
+    """Count a mixer and the MLP or experts after it as one layer."""
     own = {"mlp_hidden_act": "relu2", "num_attention_heads": 32, "num_key_value_heads": 8}
     made = {"num_hidden_layers": len(_pairs(config)), "num_nextn_predict_layers": 0}
     return {"hidden_size": 4096, "max_position_embeddings": 4096, **own, **config, **made}

@@ -1,9 +1,9 @@
-"""The architecture that runs and is most like one that does not: by its name, or by its keys.
+"""Find the supported architecture that is most similar to an unsupported one, by its name or its
+keys.
 
-Names are compared without what kind of head they have, letters before numbers: a family's next
-generation is most like its last. Where no name is like it, what counts is which keys of config.json
-a family's reader asks for, found by letting it read. A refusal names the result, by which nothing
-is decided. Pure.
+Names are compared without the kind of head, letters before numbers: a family's next generation is
+most similar to its last. If no name is similar, the keys of config.json that a family's reader
+reads count, found by running the reader. A refusal names the result; it decides nothing else. Pure.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ALL_HAVE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Nearest:
-    """An architecture that runs. by: what it is like another by, in words."""
+    """A supported architecture. by: the similarity to the other one, in words."""
 
     architecture: str
     by: str
@@ -53,8 +53,8 @@ class Nearest:
 
 
 def nearest(name: str, config: Config, families: Mapping[str, Family]) -> Nearest | None:
-    """Find the family most like an unknown architecture, None where nothing is like it. config:
-    checked, of its text part, or empty where only the name is known."""
+    """Find the family most similar to an unknown architecture, None if none is similar. config:
+    checked, of its text part, or empty if only the name is known."""
     names = [name, str(config.get("model_type", ""))]
     likeness = {known: max(_letters_like(each, known) for each in names) for known in families}
     closest = max(likeness.values(), default=0.0)

@@ -1,7 +1,7 @@
-"""What families of models read alike from a config.json: heads, masks, which layers are what. Pure.
+"""Shared readers of config.json for families of models: heads, masks, kinds of layers. Pure.
 
-A key that is absent means what transformers' configuration class of the family makes of it, so
-defaults are the callers'.
+An absent key means the default of transformers' configuration class of the family, so callers pass
+defaults.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ ReadLayer = Callable[[Config, int], LayerFacts]
 
 
 def plain_names(config: Config) -> NamePairs:
-    """Say that a checkpoint calls everything as it is called here."""
+    """Return no pairs: the checkpoint's names are the engine's."""
     return ()
 
 
 def plain_fields(config: Config) -> Config:
-    """Say that a config.json has its fields under the names that most have."""
+    """Return the config.json unchanged: its fields have the usual names."""
     return config
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Describe how to read a family. `tied`: the head is the embedding unless config.json says; not
-    `ties`: the head is never the embedding, whatever config.json says.
+    """The readers and names of a family. `tied`: the head is the embedding unless config.json
+    states otherwise; not `ties`: the head is never the embedding, whatever config.json states.
 
-    `joined_states`: hidden states of the target model that a draft model joins into its own.
-    `fields`: makes a config.json that has what all do under the names that most have.
-    `names`: of a checkpoint's parts that are called otherwise here; `modules`: of transformers'
-    modules that a checkpoint calls otherwise; `turned_experts`: transformers' matrices of all
-    experts are inputs first, of which PEFT does not know. `mtp_key`: of config.json, how many
-    layers predict further tokens, and `mtp_default` where it does not say; `mtp_prefix`: how
-    names of these begin, "" where they are numbered on from the model's. `mtp_layer`: reads the
-    first of these where it is unlike the model's last, and the only one that drafts; `mtp_alias`:
-    its name in lists of what stays plain.
+    - `joined_states`: hidden states of the target model that a draft model joins into its own.
+    - `fields`: renames the fields of a config.json to the usual names.
+    - `names`: of a checkpoint's parts that differ from the engine's; `modules`: of transformers'
+      modules that differ from the checkpoint's; `turned_experts`: transformers' matrices of all
+      experts have inputs first, which PEFT does not know.
+    - `mtp_key`: of config.json, the number of layers that predict further tokens, and `mtp_default`
+      if it is absent; `mtp_prefix`: the prefix of their names, "" if their numbers continue the
+      model's. `mtp_layer`: reads the first of these layers if it differs from the model's last, and
+      is the only one that drafts; `mtp_alias`: its name in lists of unquantised modules.
     """
 
     layer: ReadLayer

@@ -44,8 +44,8 @@ class StateShape:
         return replace(self, key_heads=keys, value_heads=self.value_heads // ranks)
 
     def state_bytes(self, ranks: int = 1) -> int:
-        """Bytes of one sequence's state on one of `ranks` ranks: a matrix of each value head, and
-        what the convolution still has to see."""
+        """Return the bytes of one sequence's state on one of `ranks` ranks: a matrix of each value
+        head, and the inputs that the convolution still needs."""
         own = self.on_rank(ranks)
         matrices = own.value_heads * own.key_dim * own.value_dim
         return (matrices + own.conv_channels * (own.conv_width - 1)) * _ELEMENT_BYTES

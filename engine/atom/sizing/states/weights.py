@@ -1,7 +1,7 @@
-"""The weights of layers that keep a state: matrices by name, and what else there is of numbers.
+"""The weights of layers that keep a state: matrices by name, and the other parameters.
 
 Names are those below `linear_attn.`, whatever a checkpoint calls the module (checkpoint_names.py).
-What they occupy is counted by weights.py. Pure.
+weights.py counts their bytes. Pure.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def state_projections(net: StateNet, hidden: int) -> Iterator[Projection]:
 
 
 def state_vectors(net: StateNet, ranks: int) -> int:
-    """Count the elements on a rank of what is no matrix, in the model's element type: the
-    convolution, and the norm of what leaves."""
+    """Count a rank's elements outside matrices, in the model's element type: the convolution, and
+    the norm of the output."""
     own = net.on_rank(ranks)
     taps = own.conv_channels * (own.conv_width + (1 if net.conv_bias else 0))
     if net.kind is StateKind.SHORT_CONV:
@@ -78,8 +78,8 @@ def _delta_net(net: StateNet, hidden: int) -> Iterator[Projection]:
 
 
 def _kimi_delta(net: StateNet, hidden: int) -> Iterator[Projection]:
-    """Yield matrices of queries, keys and values, of what is forgotten and of gates, each by way of
-    as many elements as a head has, of how much is learnt, and the output."""
+    """Yield the matrices of queries, keys and values; the low-rank matrices of decay and of gates;
+    the matrix of the learning rate; and the output."""
     heads, keys, values = net.value_heads, net.key_dim, net.value_dim
     for name, unit in (("q_proj", keys), ("k_proj", keys), ("v_proj", values)):
         yield _outputs(name, heads * unit, hidden, unit)
@@ -107,7 +107,8 @@ def _mamba2(net: StateNet, hidden: int) -> Iterator[Projection]:
 
 
 def _short_conv(net: StateNet, hidden: int) -> Iterator[Projection]:
-    """Yield the parts of the one matrix of gates before and behind, and of values; the output."""
+    """Yield the parts of the matrix that holds the input gates, the output gates and the values;
+    then the output."""
     channels, names = net.value_heads, ("gate_in", "gate_out", "values")
     yield from _in_one(net, [_outputs(f"in_proj.{name}", channels, hidden, 1) for name in names])
     yield replace(_inputs("out_proj", channels, hidden, 1), bias=net.bias)

@@ -29,11 +29,11 @@ _CHUNK_BYTES = 256 << 20
 
 
 class VirtualMemoryError(AtomError):
-    """The driver has refused; says which call."""
+    """The driver refused a call; the message names the call."""
 
 
 class VirtualMemoryPool:
-    """A range of a device's addresses, and the memory behind it."""
+    """A range of a device's addresses, and the memory mapped to it."""
 
     def __init__(self, device: torch.device) -> None:
         """Reserve addresses for twice the device's memory. Raises `BuildError` without a C
@@ -61,17 +61,17 @@ class VirtualMemoryPool:
 
     @property
     def unmapped_bytes(self) -> int:
-        """Bytes of addresses that nothing is behind now, which torch counts as reserved."""
+        """Return the bytes of addresses without memory, which torch counts as reserved."""
         return int(self._library.vm_unmapped_bytes(self._number))
 
     def unmap(self) -> None:
-        """Give the memory back, behind what is queued on the device: its contents are gone."""
+        """Release the memory once the device's queued work is done: its contents are lost."""
         torch.cuda.synchronize()
         self._check(self._library.vm_unmap(self._number))
 
     def map(self) -> None:
-        """Put memory behind the addresses again, with any contents. Raises `VirtualMemoryError`,
-        such as for too little memory; it may then be called once more."""
+        """Map memory to the addresses again, with undefined contents. Raises `VirtualMemoryError`,
+        such as for too little memory; the call may then be repeated."""
         self._check(self._library.vm_map(self._number))
 
     def _check(self, code: int) -> None:
